@@ -1,0 +1,1 @@
+//! Filters: devices that wrap another device.

@@ -1,0 +1,69 @@
+//! Devices: the trait the engine writes to, the leaf devices that implement it, and filters that
+//! wrap another device. No device knows of arrays.
+//!
+//! Invariants:
+//! - An operation is submitted when the method is called, not when its future is polled; the device
+//!   owns the buffers until the operation has completed, also if the future is dropped.
+//! - Operations in flight together have no order. What completed before a [`Device::flush`] was
+//!   submitted is durable when that flush completes; nothing else is promised.
+
+pub mod filter;
+pub mod mem;
+pub mod model;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use ashlar_rt::{Buf, Slice};
+
+pub use mem::MemDevice;
+
+/// The result of an operation in flight.
+pub type IoFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Why an operation failed: small, `Copy`, and all that the data path needs to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum Fault {
+    /// The device could not read or write these bytes; others may be fine.
+    Media,
+    /// The device is gone.
+    Offline,
+    /// No answer within the deadline. The operation may still be carried out later.
+    Timeout,
+    /// The device takes no more writes.
+    ReadOnly,
+    /// The file or the thin device below has no more space.
+    NoSpace,
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Capacity in bytes, a multiple of 4096.
+    pub size_bytes: u64,
+    /// Whether it has a moving head.
+    pub rotational: bool,
+    /// Unit of discard in bytes; 0 if it cannot discard.
+    pub discard_bytes: u64,
+    /// How it is reached, for people: a path or an address.
+    pub name: String,
+}
+
+/// A block device. Offsets and lengths are in bytes and multiples of 4096; ranges lie inside
+/// [`DeviceInfo::size_bytes`] (anything else is a bug of the caller and may panic).
+pub trait Device {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+    /// Fills `buf` from `offset`. The buffer comes back also on failure, its bytes then undefined.
+    fn read(&self, offset: u64, buf: Buf) -> IoFuture<(Buf, Result<(), Fault>)>;
+    /// Writes the slices one after another from `offset`. Each slice's length is a multiple of 4096.
+    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<Result<(), Fault>>;
+    /// Makes durable all that completed before.
+    fn flush(&self) -> IoFuture<Result<(), Fault>>;
+    /// Tells the device that the range's content is no longer needed; reading it gives anything.
+    fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>>;
+}
+
+/// A device as the engine holds it.
+pub type DeviceRef = Rc<dyn Device>;

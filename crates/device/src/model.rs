@@ -1,0 +1,1 @@
+//! The modelled device: service times of a named drive in virtual time.

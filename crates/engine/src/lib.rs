@@ -1,0 +1,3 @@
+//! The engine: segments, journal, map, read plans, health, mover.
+
+pub mod status;

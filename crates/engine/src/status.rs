@@ -1,0 +1,289 @@
+//! What an array tells people: the plain values behind `ashlar status`. Every figure is observed;
+//! what is not observed is `None`.
+
+use serde::{Deserialize, Serialize};
+
+/// How an array is. Derived from its segments and devices, never stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArrayState {
+    /// Every live stripe has its layout's redundancy.
+    Optimal,
+    /// Some live stripe has less.
+    Degraded,
+    /// Some live stripe has none left, though its layout has some.
+    Critical,
+    /// Some live stripe has lost data.
+    Failed,
+}
+
+/// How a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceState {
+    /// In use.
+    Online,
+    /// Taken out by the operator, expected back.
+    Offline,
+    /// Taken out for good, by its errors or by the operator.
+    Failed,
+    /// Not found at import.
+    Missing,
+    /// In use, but late.
+    Slow,
+    /// Takes no writes; still read.
+    Readonly,
+    /// A hot spare.
+    Spare,
+    /// Being emptied.
+    Removing,
+}
+
+/// An array, as `ashlar status -j` prints it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ArrayStatus {
+    /// Its name.
+    pub name: String,
+    /// Its identity, as a hyphenated UUID.
+    pub uuid: String,
+    /// The worst of its stripes.
+    pub state: ArrayState,
+    /// Membership changes so far.
+    pub generation: u64,
+    /// The notation it was created with.
+    pub layout: String,
+    /// Data strips a stripe.
+    pub k: u16,
+    /// Parity strips a stripe.
+    pub m: u16,
+    /// Devices it counts, missing ones included.
+    pub devices_total: u16,
+    /// Devices' worth of space kept free for reconstruction.
+    pub spare: u16,
+    /// Bytes a strip.
+    pub strip_bytes: u64,
+    /// Bytes a slot.
+    pub slot_bytes: u64,
+    /// Where the space is.
+    pub capacity: Capacity,
+    /// How the cleaner does.
+    pub clean: Clean,
+    /// The map's size and cache.
+    pub map: MapStatus,
+    /// The journal's size and fill.
+    pub journal: JournalStatus,
+    /// Memory.
+    pub memory: MemoryStatus,
+    /// What computes parity and digests.
+    pub accelerator: Accelerator,
+    /// Live bytes by redundancy left, most first.
+    pub exposure: Vec<Exposure>,
+    /// Every device.
+    pub devices: Vec<DeviceStatus>,
+    /// Background work.
+    pub tasks: Vec<TaskStatus>,
+    /// Every volume.
+    pub volumes: Vec<VolumeStatus>,
+    /// Ranges that cannot be read.
+    pub lost: Vec<LostRange>,
+}
+
+/// Where an array's space is, in bytes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it; the contract fixes them")]
+pub struct Capacity {
+    pub raw_bytes: u64,
+    pub usable_bytes: u64,
+    pub used_bytes: u64,
+    pub free_bytes: u64,
+    pub spare_bytes: u64,
+    pub reserved_bytes: u64,
+}
+
+/// The cleaner.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Clean {
+    /// Data blocks written per block the clients wrote, since import; `None` before any.
+    pub write_amplification: Option<f64>,
+    /// Slots free on all devices.
+    pub free_slots: u64,
+    /// Slots kept for cleaning, commits and recovery.
+    pub reserve_slots: u64,
+}
+
+/// The map.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MapStatus {
+    /// All nodes, in bytes.
+    pub bytes: u64,
+    /// Nodes in memory, in bytes.
+    pub cached_bytes: u64,
+}
+
+/// The journal.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct JournalStatus {
+    /// Capacity of both rings.
+    pub bytes: u64,
+    /// What recovery would replay now.
+    pub used_bytes: u64,
+    /// Devices of the present epoch.
+    pub devices: u64,
+}
+
+/// Memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// What the engine may take.
+    pub limit_bytes: u64,
+    /// What its open stripes, deltas and map cache take.
+    pub used_bytes: u64,
+}
+
+/// What computes parity and digests, and why.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Accelerator {
+    /// `cpu` and the kernel's name, or a GPU.
+    pub chosen: String,
+    /// Why it was chosen.
+    pub reason: String,
+}
+
+/// Live bytes that have `redundancy` redundancies left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exposure {
+    /// Losses they would still survive.
+    pub redundancy: u16,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// A device of an array.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Its number in the array.
+    pub index: u16,
+    /// Its identity.
+    pub uuid: String,
+    /// How it was reached, empty if missing.
+    pub path: String,
+    /// Its capacity.
+    pub size_bytes: u64,
+    /// Its failure domain, empty if none was given.
+    pub domain: String,
+    /// How it is.
+    pub state: DeviceState,
+    /// Faults seen since import.
+    pub errors: DeviceErrors,
+    /// Bytes in allocated slots.
+    pub used_bytes: u64,
+    /// Read since import.
+    pub read_bytes: u64,
+    /// Written since import.
+    pub written_bytes: u64,
+}
+
+/// Faults seen on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceErrors {
+    /// Reads that failed.
+    pub read: u64,
+    /// Writes and flushes that failed.
+    pub write: u64,
+    /// Blocks whose digest did not match.
+    pub digest: u64,
+}
+
+/// A piece of background work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskStatus {
+    /// Its number.
+    pub id: u64,
+    /// `reconstruct`, `rebalance`, `scrub`, `clean` or `convert`.
+    pub kind: String,
+    /// `running`, `paused`, `waiting`, `done` or `stopped`.
+    pub state: String,
+    /// Done so far.
+    pub done_bytes: u64,
+    /// All there is to do, as known now.
+    pub total_bytes: u64,
+    /// Present speed.
+    pub bytes_per_second: u64,
+    /// Time left at that speed; `None` if it does not move.
+    pub eta_seconds: Option<u64>,
+    /// Why it waits, or empty.
+    pub reason: String,
+    /// Bad blocks found.
+    pub found: u64,
+    /// Bad blocks healed.
+    pub healed: u64,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes of it that are mapped (as of the last fold).
+    pub used_bytes: u64,
+    /// Bytes a volume block.
+    pub block_bytes: u64,
+    /// Its digest.
+    pub digest: String,
+    /// Its compression.
+    pub compress: String,
+    /// Its layout.
+    pub layout: String,
+    /// `on`, `off` or `auto`.
+    pub write_cache: String,
+    /// How it is served.
+    pub frontends: Vec<Frontend>,
+    /// What its clients did.
+    pub host: HostCounters,
+}
+
+/// A way a volume is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frontend {
+    /// `nbd`, `fuse`, `loop`.
+    pub kind: String,
+    /// Where.
+    pub address: String,
+}
+
+/// What a volume's clients did since import.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it; the contract fixes them")]
+pub struct HostCounters {
+    pub reads: u64,
+    pub writes: u64,
+    pub flushes: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+}
+
+/// A range that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it; the contract fixes them")]
+pub struct LostRange {
+    pub volume: String,
+    pub offset_bytes: u64,
+    pub length_bytes: u64,
+}
+
+/// Something that happened: one line of `ashlar events`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Its number, counted from 1 since import.
+    pub number: u64,
+    /// When, on the runtime's clock, in nanoseconds.
+    pub at: u64,
+    /// What kind, e.g. `device-failed`, `digest-mismatch`, `healed`, `reconstructed`.
+    pub kind: String,
+    /// The device concerned.
+    pub device: Option<u16>,
+    /// What happened, where, and what to do if anything.
+    pub text: String,
+}

@@ -1,0 +1,1 @@
+//! Layout notations and placement, pure.

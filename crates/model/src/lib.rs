@@ -1,0 +1,1 @@
+//! Resilience calculator and advisor.

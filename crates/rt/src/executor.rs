@@ -1,0 +1,486 @@
+//! The executor: tasks, the ready queue, timers, and the two ways time passes.
+//!
+//! Invariants: a task is polled only by the thread that owns the [`Rt`]; a wake from any thread puts
+//! its task into the ready queue at most once per poll; a simulated executor never sleeps.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::channel::{OneshotReceiver, oneshot};
+
+/// Nanoseconds on the runtime's own monotonic clock.
+pub type Nanos = u64;
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+type RemoteCall = Box<dyn FnOnce() + Send>;
+
+/// What other threads may touch: wakes and calls.
+#[derive(Default)]
+struct Shared {
+    ready: Mutex<VecDeque<u64>>,
+    calls: Mutex<VecDeque<RemoteCall>>,
+    /// Called after a wake or a call from another thread, so that a parked reactor returns.
+    unpark: Mutex<Option<Box<dyn Fn() + Send>>>,
+    parked: AtomicBool,
+}
+
+impl Shared {
+    fn nudge(&self) {
+        if self.parked.load(Ordering::SeqCst)
+            && let Some(unpark) = &*lock(&self.unpark)
+        {
+            unpark();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+struct TaskWaker {
+    id: u64,
+    queued: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::SeqCst) {
+            lock(&self.shared.ready).push_back(self.id);
+            self.shared.nudge();
+        }
+    }
+}
+
+struct Slot {
+    future: Option<Task>,
+    waker: Arc<TaskWaker>,
+}
+
+/// What a real executor parks on: readiness of descriptors and completions of a ring.
+pub trait Reactor {
+    /// Collects what has completed; with `wait`, sleeps until something has, `until` (on the
+    /// runtime's clock) has passed, or another thread nudges.
+    fn park(&self, wait: bool, now: Nanos, until: Option<Nanos>);
+    /// A function that makes a sleeping [`Reactor::park`] return, from any thread.
+    fn unparker(&self) -> Box<dyn Fn() + Send>;
+}
+
+enum Time {
+    Virtual(Cell<Nanos>),
+    Real(std::time::Instant),
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    tasks: RefCell<BTreeMap<u64, Slot>>,
+    next_task: Cell<u64>,
+    timers: RefCell<BTreeMap<(Nanos, u64), Waker>>,
+    next_timer: Cell<u64>,
+    time: Time,
+    random: Cell<u64>,
+    reactor: RefCell<Option<Rc<dyn Reactor>>>,
+    polls: Cell<u64>,
+}
+
+/// A handle to the executor of this thread; cheap to clone.
+#[derive(Clone)]
+pub struct Rt(Rc<Inner>);
+
+impl std::fmt::Debug for Rt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rt").field("tasks", &self.0.tasks.borrow().len()).finish_non_exhaustive()
+    }
+}
+
+impl Rt {
+    /// An executor with virtual time, starting at 0, whose schedule and randomness follow `seed`.
+    pub fn simulated(seed: u64) -> Rt {
+        Rt::new(Time::Virtual(Cell::new(0)), seed)
+    }
+
+    /// An executor on the machine's monotonic clock. `seed` should come from the operating system.
+    /// Without a reactor it can only run tasks that never wait for I/O; see [`Rt::set_reactor`].
+    pub fn real(seed: u64) -> Rt {
+        Rt::new(Time::Real(std::time::Instant::now()), seed)
+    }
+
+    fn new(time: Time, seed: u64) -> Rt {
+        Rt(Rc::new(Inner {
+            shared: Arc::default(),
+            tasks: RefCell::default(),
+            next_task: Cell::new(0),
+            timers: RefCell::default(),
+            next_timer: Cell::new(0),
+            time,
+            random: Cell::new(seed ^ 0x5851_F42D_4C95_7F2D),
+            reactor: RefCell::default(),
+            polls: Cell::new(0),
+        }))
+    }
+
+    /// Gives the executor something to park on. Done once, before the first task waits for I/O.
+    pub fn set_reactor(&self, reactor: Rc<dyn Reactor>) {
+        *lock(&self.0.shared.unpark) = Some(reactor.unparker());
+        *self.0.reactor.borrow_mut() = Some(reactor);
+    }
+
+    /// The current time.
+    pub fn now(&self) -> Nanos {
+        match &self.0.time {
+            Time::Virtual(now) => now.get(),
+            Time::Real(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Whether time is virtual.
+    pub fn is_simulated(&self) -> bool {
+        matches!(self.0.time, Time::Virtual(_))
+    }
+
+    /// How many times a task has been polled: the length of the history so far.
+    pub fn polls(&self) -> u64 {
+        self.0.polls.get()
+    }
+
+    /// The next number of the runtime's generator (splitmix64).
+    pub fn random(&self) -> u64 {
+        let state = self.0.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.0.random.set(state);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    pub fn random_below(&self, bound: u64) -> u64 {
+        assert!(bound > 0, "an empty range has no number");
+        self.random() % bound
+    }
+
+    /// Starts `future`; it runs whether or not the [`Join`] is kept.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Join<T> {
+        let (sender, receiver) = oneshot();
+        let id = self.0.next_task.get();
+        self.0.next_task.set(id + 1);
+        let waker = Arc::new(TaskWaker {
+            id,
+            queued: AtomicBool::new(true),
+            shared: self.0.shared.clone(),
+        });
+        let task: Task = Box::pin(async move { sender.send(future.await) });
+        self.0.tasks.borrow_mut().insert(id, Slot { future: Some(task), waker });
+        lock(&self.0.shared.ready).push_back(id);
+        Join(receiver)
+    }
+
+    /// Completes `delay` from now.
+    pub fn sleep(&self, delay: Nanos) -> impl Future<Output = ()> + use<> {
+        self.sleep_until(self.now().saturating_add(delay))
+    }
+
+    /// Completes at `deadline`.
+    pub fn sleep_until(&self, deadline: Nanos) -> impl Future<Output = ()> + use<> {
+        Sleep { rt: self.clone(), deadline, timer: None }
+    }
+
+    /// Lets every other ready task run once.
+    pub fn yield_now(&self) -> impl Future<Output = ()> + use<> {
+        let mut yielded = false;
+        std::future::poll_fn(move |cx| {
+            if yielded {
+                return Poll::Ready(());
+            }
+            yielded = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+    }
+
+    /// `future`'s result, or `None` once `delay` has passed. The future must be safe to drop.
+    pub async fn timeout<F: Future>(&self, delay: Nanos, future: F) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        let mut sleep = std::pin::pin!(self.sleep(delay));
+        std::future::poll_fn(move |cx| {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(value));
+            }
+            sleep.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+
+    /// A handle with which other threads run closures on this executor's thread.
+    pub fn remote(&self) -> Remote {
+        Remote(self.0.shared.clone())
+    }
+
+    /// Runs until `future` completes. Other tasks keep their state for the next call.
+    ///
+    /// # Panics
+    /// In simulated time, when nothing can ever run again: a lost wakeup or a deadlock.
+    pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
+        self.try_block_on(future).expect("deadlock: no task can run and no timer is set")
+    }
+
+    /// As [`Rt::block_on`], but `None` when (in simulated time) nothing can ever run again.
+    pub fn try_block_on<T: 'static>(
+        &self,
+        future: impl Future<Output = T> + 'static,
+    ) -> Option<T> {
+        let mut join = self.spawn(future);
+        loop {
+            if let Some(value) = join.0.try_take() {
+                return Some(value);
+            }
+            if !self.turn() {
+                return None;
+            }
+        }
+    }
+
+    /// Drops every task and timer, as a crash would: nothing spawned on this runtime runs again.
+    pub fn shutdown(&self) {
+        loop {
+            let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+            let timers = std::mem::take(&mut *self.0.timers.borrow_mut());
+            lock(&self.0.shared.ready).clear();
+            if tasks.is_empty() && timers.is_empty() {
+                return;
+            }
+            drop(timers);
+            drop(tasks); // destructors may spawn: look again
+        }
+    }
+
+    /// Runs one ready task, or lets time pass. False when (in simulated time) nothing is left to do.
+    fn turn(&self) -> bool {
+        let call = lock(&self.0.shared.calls).pop_front();
+        if let Some(call) = call {
+            call();
+            return true;
+        }
+        if let Some(id) = self.next_ready() {
+            self.poll_task(id);
+            if !self.is_simulated() && self.0.polls.get().is_multiple_of(64) {
+                self.fire_timers();
+                self.park(false, None);
+            }
+            return true;
+        }
+        let next = self.0.timers.borrow().keys().next().map(|key| key.0);
+        match (&self.0.time, next) {
+            (Time::Virtual(_), None) => false,
+            (Time::Virtual(now), Some(at)) => {
+                now.set(now.get().max(at));
+                self.fire_timers();
+                true
+            }
+            (Time::Real(_), next) => {
+                if !self.fire_timers() {
+                    self.park(true, next);
+                    self.fire_timers();
+                }
+                true
+            }
+        }
+    }
+
+    fn next_ready(&self) -> Option<u64> {
+        let mut ready = lock(&self.0.shared.ready);
+        if self.is_simulated() && ready.len() > 1 {
+            let pick = usize::try_from(self.random_below(ready.len() as u64)).unwrap_or(0);
+            return ready.swap_remove_back(pick);
+        }
+        ready.pop_front()
+    }
+
+    fn poll_task(&self, id: u64) {
+        let (mut future, waker) = {
+            let mut tasks = self.0.tasks.borrow_mut();
+            let Some(slot) = tasks.get_mut(&id) else { return };
+            slot.waker.queued.store(false, Ordering::SeqCst);
+            let Some(future) = slot.future.take() else { return };
+            (future, slot.waker.clone())
+        };
+        self.0.polls.set(self.0.polls.get() + 1);
+        let waker = Waker::from(waker);
+        let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut tasks = self.0.tasks.borrow_mut();
+        if done {
+            tasks.remove(&id);
+            drop(tasks); // the future's destructors may spawn
+            drop(future);
+        } else if let Some(slot) = tasks.get_mut(&id) {
+            slot.future = Some(future);
+        }
+    }
+
+    fn fire_timers(&self) -> bool {
+        let now = self.now();
+        let mut fired = false;
+        loop {
+            let waker = {
+                let mut timers = self.0.timers.borrow_mut();
+                match timers.first_entry() {
+                    Some(entry) if entry.key().0 <= now => entry.remove(),
+                    _ => break,
+                }
+            };
+            waker.wake();
+            fired = true;
+        }
+        fired
+    }
+
+    fn park(&self, wait: bool, until: Option<Nanos>) {
+        let reactor = self.0.reactor.borrow().clone();
+        let Some(reactor) = reactor else {
+            assert!(!wait || until.is_some(), "a task waits, but this runtime has no reactor");
+            if let (true, Some(until)) = (wait, until) {
+                let delay = until.saturating_sub(self.now());
+                std::thread::sleep(std::time::Duration::from_nanos(delay));
+            }
+            return;
+        };
+        let shared = &self.0.shared;
+        shared.parked.store(wait, Ordering::SeqCst);
+        let idle = lock(&shared.ready).is_empty() && lock(&shared.calls).is_empty();
+        reactor.park(wait && idle, self.now(), until);
+        shared.parked.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The result of a spawned task; awaiting it waits for the task. Dropping it does not stop the task.
+#[derive(Debug)]
+pub struct Join<T>(OneshotReceiver<T>);
+
+impl<T> Future for Join<T> {
+    type Output = T;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        Pin::new(&mut self.0)
+            .poll(cx)
+            .map(|value| value.expect("a task sends its result before it ends"))
+    }
+}
+
+/// Runs closures on the executor's thread, from any thread.
+#[derive(Clone)]
+pub struct Remote(Arc<Shared>);
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Remote")
+    }
+}
+
+impl Remote {
+    /// Queues `call`; it runs on the executor's thread between two polls, and may spawn.
+    pub fn call(&self, call: impl FnOnce() + Send + 'static) {
+        lock(&self.0.calls).push_back(Box::new(call));
+        self.0.nudge();
+    }
+}
+
+struct Sleep {
+    rt: Rt,
+    deadline: Nanos,
+    timer: Option<u64>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = self.deadline;
+        if self.rt.now() >= deadline {
+            return Poll::Ready(());
+        }
+        let inner = self.rt.0.clone();
+        let id = *self.timer.get_or_insert_with(|| {
+            let id = inner.next_timer.get();
+            inner.next_timer.set(id + 1);
+            id
+        });
+        inner.timers.borrow_mut().insert((deadline, id), cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(id) = self.timer {
+            self.rt.0.timers.borrow_mut().remove(&(self.deadline, id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn virtual_time_jumps_to_the_next_timer() {
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        let times = rt.block_on(async move {
+            let slow = handle.spawn({
+                let rt = handle.clone();
+                async move {
+                    rt.sleep(5_000).await;
+                    rt.now()
+                }
+            });
+            handle.sleep(1_000).await;
+            (handle.now(), slow.await)
+        });
+        assert_eq!(times, (1_000, 5_000));
+    }
+
+    #[test]
+    fn a_seed_gives_one_history() {
+        let history = |seed| {
+            let rt = Rt::simulated(seed);
+            let log = Rc::new(RefCell::new(Vec::new()));
+            for name in 0..20 {
+                let (rt, log) = (rt.clone(), log.clone());
+                rt.clone().spawn(async move {
+                    rt.yield_now().await;
+                    log.borrow_mut().push(name);
+                });
+            }
+            let handle = rt.clone();
+            rt.block_on(async move { handle.sleep(1).await });
+            Rc::try_unwrap(log).expect("tasks ended").into_inner()
+        };
+        assert_eq!(history(7), history(7));
+        assert_ne!(history(7), history(8));
+    }
+
+    #[test]
+    fn a_deadlock_is_seen_in_virtual_time() {
+        let rt = Rt::simulated(1);
+        assert_eq!(rt.try_block_on(std::future::pending::<()>()), None);
+    }
+
+    #[test]
+    fn timeout_gives_up_at_its_time() {
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        let value = rt.block_on(async move {
+            let none = handle.timeout(10, std::future::pending::<u8>()).await;
+            let some = handle.timeout(10, async { 3 }).await;
+            (none, some, handle.now())
+        });
+        assert_eq!(value, (None, Some(3), 10));
+    }
+}

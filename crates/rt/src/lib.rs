@@ -1,0 +1,27 @@
+//! What every other crate runs on: a single-threaded executor, a clock, seeded randomness, timers,
+//! message channels and aligned buffers. It knows no storage.
+//!
+//! Invariants:
+//! - One [`Rt`] belongs to one thread. Everything spawned on it runs on that thread, to completion
+//!   or to its next await; nothing else runs in between.
+//! - Time and randomness come from the [`Rt`] only. A simulated [`Rt`] has virtual time, which
+//!   advances to the next timer when no task can run, and picks the next ready task by its seed:
+//!   one seed, one history.
+//! - I/O futures own their buffers. Dropping one never cancels what the kernel has been asked to do.
+
+mod buf;
+mod channel;
+mod executor;
+mod sync;
+
+pub use buf::{BLOCK, Buf, Slice};
+pub use channel::{Mailbox, OneshotReceiver, OneshotSender, Sender, mailbox, oneshot};
+pub use executor::{Join, Nanos, Reactor, Remote, Rt};
+pub use sync::{Gate, Lock, LockGuard, Permits, PermitsGuard};
+
+/// One second in [`Nanos`].
+pub const SECOND: Nanos = 1_000_000_000;
+/// One millisecond in [`Nanos`].
+pub const MILLISECOND: Nanos = 1_000_000;
+/// One microsecond in [`Nanos`].
+pub const MICROSECOND: Nanos = 1_000;

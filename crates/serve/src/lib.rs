@@ -1,0 +1,1 @@
+//! Frontends: NBD and FUSE; knows a small volume trait, not arrays.

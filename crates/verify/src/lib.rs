@@ -1,0 +1,1 @@
+//! The independent offline verifier; uses none of our crates.

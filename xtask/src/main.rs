@@ -1,0 +1,2 @@
+//! Development commands: `cargo xtask test`, `cargo xtask campaign`.
+fn main() {}
