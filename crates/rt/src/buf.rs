@@ -35,7 +35,9 @@ mod raw {
         pub fn zeroed(len: usize) -> Buf {
             // SAFETY: the layout's size is at least 1.
             let memory = unsafe { alloc_zeroed(layout(len)) };
-            let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout(len)) };
+            let Some(memory) = NonNull::new(memory) else {
+                handle_alloc_error(layout(len))
+            };
             Buf { memory, len }
         }
 
@@ -69,7 +71,10 @@ impl Buf {
     /// Ends writing: from now on the bytes can be shared but not changed.
     pub fn freeze(self) -> Slice {
         let range = 0..self.len;
-        Slice { buf: Arc::new(self), range }
+        Slice {
+            buf: Arc::new(self),
+            range,
+        }
     }
 }
 
@@ -105,9 +110,15 @@ impl Slice {
     /// # Panics
     /// If `range` reaches beyond this slice.
     pub fn cut(&self, range: Range<usize>) -> Slice {
-        assert!(range.start <= range.end && range.end <= self.len(), "a cut lies inside its slice");
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "a cut lies inside its slice"
+        );
         let start = self.range.start;
-        Slice { buf: self.buf.clone(), range: start + range.start..start + range.end }
+        Slice {
+            buf: self.buf.clone(),
+            range: start + range.start..start + range.end,
+        }
     }
 
     /// Zero bytes, `len` of them.

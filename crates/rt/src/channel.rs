@@ -24,7 +24,11 @@ pub struct OneshotReceiver<T>(Arc<Mutex<Once<T>>>);
 
 /// A channel for one value.
 pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
-    let shared = Arc::new(Mutex::new(Once { value: None, closed: false, waker: None }));
+    let shared = Arc::new(Mutex::new(Once {
+        value: None,
+        closed: false,
+        waker: None,
+    }));
     (OneshotSender(shared.clone()), OneshotReceiver(shared))
 }
 
@@ -136,7 +140,11 @@ impl<T> Drop for Sender<T> {
         let waker = {
             let mut queue = lock(&self.0);
             queue.senders -= 1;
-            if queue.senders == 0 { queue.waker.take() } else { None }
+            if queue.senders == 0 {
+                queue.waker.take()
+            } else {
+                None
+            }
         };
         if let Some(waker) = waker {
             waker.wake();

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::channel::{OneshotReceiver, oneshot};
+use crate::reactor::Epoll;
 
 /// Nanoseconds on the runtime's own monotonic clock.
 pub type Nanos = u64;
@@ -21,8 +23,9 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 type RemoteCall = Box<dyn FnOnce() + Send>;
 
 /// What other threads may touch: wakes and calls.
-#[derive(Default)]
 struct Shared {
+    /// The thread that runs the executor; its own wakes need no nudge.
+    owner: std::thread::ThreadId,
     ready: Mutex<VecDeque<u64>>,
     calls: Mutex<VecDeque<RemoteCall>>,
     /// Called after a wake or a call from another thread, so that a parked reactor returns.
@@ -31,8 +34,21 @@ struct Shared {
 }
 
 impl Shared {
+    fn new() -> Shared {
+        Shared {
+            owner: std::thread::current().id(),
+            ready: Mutex::default(),
+            calls: Mutex::default(),
+            unpark: Mutex::default(),
+            parked: AtomicBool::new(false),
+        }
+    }
+
+    /// Ends the sleep of the executor's thread, once per sleep. What to find is queued before.
     fn nudge(&self) {
         if self.parked.load(Ordering::SeqCst)
+            && std::thread::current().id() != self.owner
+            && self.parked.swap(false, Ordering::SeqCst)
             && let Some(unpark) = &*lock(&self.unpark)
         {
             unpark();
@@ -41,7 +57,9 @@ impl Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 struct TaskWaker {
@@ -90,7 +108,17 @@ struct Inner {
     time: Time,
     random: Cell<u64>,
     reactor: RefCell<Option<Rc<dyn Reactor>>>,
+    epoll: RefCell<Option<Rc<Epoll>>>,
     polls: Cell<u64>,
+}
+
+/// Why [`Rt::run_for`] stopped before its future had completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// In simulated time: nothing can ever run again.
+    Deadlock,
+    /// The polls were used up.
+    Polls,
 }
 
 /// A handle to the executor of this thread; cheap to clone.
@@ -99,7 +127,9 @@ pub struct Rt(Rc<Inner>);
 
 impl std::fmt::Debug for Rt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rt").field("tasks", &self.0.tasks.borrow().len()).finish_non_exhaustive()
+        f.debug_struct("Rt")
+            .field("tasks", &self.0.tasks.borrow().len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -115,9 +145,29 @@ impl Rt {
         Rt::new(Time::Real(std::time::Instant::now()), seed)
     }
 
+    /// An executor on the machine's clock with an [`Epoll`] reactor and a seed of the operating
+    /// system: what programs use.
+    ///
+    /// # Errors
+    /// When the process has no descriptors left.
+    pub fn start() -> io::Result<Rt> {
+        let mut seed = [0; 8];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut seed)?;
+        let rt = Rt::real(u64::from_le_bytes(seed));
+        let epoll = Rc::new(Epoll::new()?);
+        rt.set_reactor(epoll.clone());
+        *rt.0.epoll.borrow_mut() = Some(epoll);
+        Ok(rt)
+    }
+
+    /// The reactor of an executor made by [`Rt::start`].
+    pub fn epoll(&self) -> Option<Rc<Epoll>> {
+        self.0.epoll.borrow().clone()
+    }
+
     fn new(time: Time, seed: u64) -> Rt {
         Rt(Rc::new(Inner {
-            shared: Arc::default(),
+            shared: Arc::new(Shared::new()),
             tasks: RefCell::default(),
             next_task: Cell::new(0),
             timers: RefCell::default(),
@@ -125,6 +175,7 @@ impl Rt {
             time,
             random: Cell::new(seed ^ 0x5851_F42D_4C95_7F2D),
             reactor: RefCell::default(),
+            epoll: RefCell::default(),
             polls: Cell::new(0),
         }))
     }
@@ -179,7 +230,13 @@ impl Rt {
             shared: self.0.shared.clone(),
         });
         let task: Task = Box::pin(async move { sender.send(future.await) });
-        self.0.tasks.borrow_mut().insert(id, Slot { future: Some(task), waker });
+        self.0.tasks.borrow_mut().insert(
+            id,
+            Slot {
+                future: Some(task),
+                waker,
+            },
+        );
         lock(&self.0.shared.ready).push_back(id);
         Join(receiver)
     }
@@ -191,7 +248,11 @@ impl Rt {
 
     /// Completes at `deadline`.
     pub fn sleep_until(&self, deadline: Nanos) -> impl Future<Output = ()> + use<> {
-        Sleep { rt: self.clone(), deadline, timer: None }
+        Sleep {
+            rt: self.clone(),
+            deadline,
+            timer: None,
+        }
     }
 
     /// Lets every other ready task run once.
@@ -230,14 +291,12 @@ impl Rt {
     /// # Panics
     /// In simulated time, when nothing can ever run again: a lost wakeup or a deadlock.
     pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
-        self.try_block_on(future).expect("deadlock: no task can run and no timer is set")
+        self.try_block_on(future)
+            .expect("deadlock: no task can run and no timer is set")
     }
 
     /// As [`Rt::block_on`], but `None` when (in simulated time) nothing can ever run again.
-    pub fn try_block_on<T: 'static>(
-        &self,
-        future: impl Future<Output = T> + 'static,
-    ) -> Option<T> {
+    pub fn try_block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Option<T> {
         let mut join = self.spawn(future);
         loop {
             if let Some(value) = join.0.try_take() {
@@ -245,6 +304,31 @@ impl Rt {
             }
             if !self.turn() {
                 return None;
+            }
+        }
+    }
+
+    /// As [`Rt::block_on`], but stops after `polls` more polls of tasks: how a simulator crashes at
+    /// any point of a history. The future stays spawned, with every other task.
+    ///
+    /// # Errors
+    /// [`Stopped`] says why there is no result.
+    pub fn run_for<T: 'static>(
+        &self,
+        polls: u64,
+        future: impl Future<Output = T> + 'static,
+    ) -> Result<T, Stopped> {
+        let mut join = self.spawn(future);
+        let limit = self.polls().saturating_add(polls);
+        loop {
+            if let Some(value) = join.0.try_take() {
+                return Ok(value);
+            }
+            if self.polls() >= limit {
+                return Err(Stopped::Polls);
+            }
+            if !self.turn() {
+                return Err(Stopped::Deadlock);
             }
         }
     }
@@ -272,7 +356,7 @@ impl Rt {
         }
         if let Some(id) = self.next_ready() {
             self.poll_task(id);
-            if !self.is_simulated() && self.0.polls.get().is_multiple_of(64) {
+            if !self.is_simulated() && self.0.polls.get() % 64 == 0 {
                 self.fire_timers();
                 self.park(false, None);
             }
@@ -308,14 +392,21 @@ impl Rt {
     fn poll_task(&self, id: u64) {
         let (mut future, waker) = {
             let mut tasks = self.0.tasks.borrow_mut();
-            let Some(slot) = tasks.get_mut(&id) else { return };
+            let Some(slot) = tasks.get_mut(&id) else {
+                return;
+            };
             slot.waker.queued.store(false, Ordering::SeqCst);
-            let Some(future) = slot.future.take() else { return };
+            let Some(future) = slot.future.take() else {
+                return;
+            };
             (future, slot.waker.clone())
         };
         self.0.polls.set(self.0.polls.get() + 1);
         let waker = Waker::from(waker);
-        let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let done = future
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready();
         let mut tasks = self.0.tasks.borrow_mut();
         if done {
             tasks.remove(&id);
@@ -346,7 +437,10 @@ impl Rt {
     fn park(&self, wait: bool, until: Option<Nanos>) {
         let reactor = self.0.reactor.borrow().clone();
         let Some(reactor) = reactor else {
-            assert!(!wait || until.is_some(), "a task waits, but this runtime has no reactor");
+            assert!(
+                !wait || until.is_some(),
+                "a task waits, but this runtime has no reactor"
+            );
             if let (true, Some(until)) = (wait, until) {
                 let delay = until.saturating_sub(self.now());
                 std::thread::sleep(std::time::Duration::from_nanos(delay));
@@ -411,7 +505,10 @@ impl Future for Sleep {
             inner.next_timer.set(id + 1);
             id
         });
-        inner.timers.borrow_mut().insert((deadline, id), cx.waker().clone());
+        inner
+            .timers
+            .borrow_mut()
+            .insert((deadline, id), cx.waker().clone());
         Poll::Pending
     }
 }
@@ -470,6 +567,24 @@ mod tests {
     fn a_deadlock_is_seen_in_virtual_time() {
         let rt = Rt::simulated(1);
         assert_eq!(rt.try_block_on(std::future::pending::<()>()), None);
+    }
+
+    #[test]
+    fn a_run_stops_after_its_polls_and_goes_on_in_the_next() {
+        let rt = Rt::simulated(1);
+        let (handle, count) = (rt.clone(), Rc::new(Cell::new(0)));
+        let counted = count.clone();
+        let endless = async move {
+            loop {
+                counted.set(counted.get() + 1);
+                handle.yield_now().await;
+            }
+        };
+        assert_eq!(rt.run_for::<()>(10, endless), Err(Stopped::Polls));
+        assert_eq!(count.get(), 10);
+        assert_eq!(rt.run_for(10, async { 5 }), Ok(5));
+        rt.shutdown();
+        assert_eq!(rt.run_for(10, std::future::pending::<()>()), Err(Stopped::Deadlock));
     }
 
     #[test]

@@ -12,11 +12,16 @@
 mod buf;
 mod channel;
 mod executor;
+mod fd;
+pub mod net;
+mod reactor;
 mod sync;
 
 pub use buf::{BLOCK, Buf, Slice};
 pub use channel::{Mailbox, OneshotReceiver, OneshotSender, Sender, mailbox, oneshot};
-pub use executor::{Join, Nanos, Reactor, Remote, Rt};
+pub use executor::{Join, Nanos, Reactor, Remote, Rt, Stopped};
+pub use fd::AsyncFd;
+pub use reactor::{Driver, Epoll};
 pub use sync::{Gate, Lock, LockGuard, Permits, PermitsGuard};
 
 /// One second in [`Nanos`].

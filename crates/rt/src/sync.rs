@@ -15,7 +15,9 @@ pub struct Gate {
 
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gate").field("waiters", &self.waiters.borrow().len()).finish()
+        f.debug_struct("Gate")
+            .field("waiters", &self.waiters.borrow().len())
+            .finish()
     }
 }
 
@@ -75,14 +77,21 @@ impl Permits {
         let ticket = self.next.get();
         self.next.set(ticket + 1);
         self.queue.borrow_mut().push_back(ticket);
-        let mut place = Place { permits: self, ticket, taken: false };
+        let mut place = Place {
+            permits: self,
+            ticket,
+            taken: false,
+        };
         self.gate
             .until(|| self.queue.borrow().front() == Some(&ticket) && self.free.get() >= count)
             .await;
         self.free.set(self.free.get() - count);
         place.taken = true;
         drop(place);
-        PermitsGuard { permits: self.clone(), count }
+        PermitsGuard {
+            permits: self.clone(),
+            count,
+        }
     }
 
     /// Permits not taken.
@@ -100,7 +109,10 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.permits.queue.borrow_mut().retain(|t| *t != self.ticket);
+        self.permits
+            .queue
+            .borrow_mut()
+            .retain(|t| *t != self.ticket);
         let _ = self.taken;
         self.permits.gate.open();
     }
@@ -128,20 +140,28 @@ pub struct Lock<T> {
 
 impl<T> std::fmt::Debug for Lock<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lock").field("free", &self.permits.free()).finish_non_exhaustive()
+        f.debug_struct("Lock")
+            .field("free", &self.permits.free())
+            .finish_non_exhaustive()
     }
 }
 
 impl<T> Lock<T> {
     /// Wraps `value`.
     pub fn new(value: T) -> Lock<T> {
-        Lock { permits: Permits::new(1), value: UnsafeCell::new(value) }
+        Lock {
+            permits: Permits::new(1),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the value.
     pub async fn lock(&self) -> LockGuard<'_, T> {
         let permit = self.permits.take(1).await;
-        LockGuard { lock: self, _permit: permit }
+        LockGuard {
+            lock: self,
+            _permit: permit,
+        }
     }
 }
 
@@ -154,7 +174,10 @@ pub struct LockGuard<'a, T> {
 
 impl<T> std::ops::Deref for LockGuard<'_, T> {
     type Target = T;
-    #[expect(unsafe_code, reason = "the one permit makes this guard the only user of the value")]
+    #[expect(
+        unsafe_code,
+        reason = "the one permit makes this guard the only user of the value"
+    )]
     fn deref(&self) -> &T {
         // SAFETY: `Lock` is not Sync, and the guard holds its only permit, so no other guard exists.
         unsafe { &*self.lock.value.get() }
@@ -162,7 +185,10 @@ impl<T> std::ops::Deref for LockGuard<'_, T> {
 }
 
 impl<T> std::ops::DerefMut for LockGuard<'_, T> {
-    #[expect(unsafe_code, reason = "the one permit makes this guard the only user of the value")]
+    #[expect(
+        unsafe_code,
+        reason = "the one permit makes this guard the only user of the value"
+    )]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`; `&mut self` excludes every other borrow through this guard.
         unsafe { &mut *self.lock.value.get() }

@@ -1,0 +1,109 @@
+//! AVX-512 with GFNI: 64 bytes at a time, one `gf2p8affineqb` per coefficient.
+//!
+//! **Invariants.** Entered only after the processor was asked for AVX512F, AVX512BW and GFNI.
+
+#![expect(unsafe_code, reason = "AVX-512 and GFNI instructions")]
+
+use core::arch::x86_64::*;
+
+use super::Pass;
+use super::lanes::{self, Lane};
+
+#[derive(Clone, Copy)]
+struct Zmm(__m512i);
+
+// SAFETY: each method only uses instructions of AVX512F and GFNI, which callers of a `Lane`
+// guarantee, on pointers that they guarantee.
+unsafe impl Lane for Zmm {
+    type Source = __m512i;
+    type Coef = __m512i;
+    const WIDTH: usize = 64;
+    const ENTRY: usize = 1;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the trait's contract.
+        unsafe { Zmm(_mm512_setzero_si512()) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe { Zmm(_mm512_loadu_si512(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_storeu_si512(to.cast(), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut u8) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_stream_si512(to.cast(), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn source(self) -> __m512i {
+        self.0
+    }
+    #[inline(always)]
+    unsafe fn coef(from: *const u64) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_set1_epi64(from.read().cast_signed()) }
+    }
+    #[inline(always)]
+    unsafe fn add1(self, x: __m512i, a: __m512i) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe {
+            Zmm(_mm512_xor_si512(
+                self.0,
+                _mm512_gf2p8affine_epi64_epi8::<0>(x, a),
+            ))
+        }
+    }
+    #[inline(always)]
+    unsafe fn add2(self, x: __m512i, a: __m512i, y: __m512i, b: __m512i) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let first = _mm512_gf2p8affine_epi64_epi8::<0>(x, a);
+            let second = _mm512_gf2p8affine_epi64_epi8::<0>(y, b);
+            Zmm(_mm512_ternarylogic_epi64::<0x96>(self.0, first, second))
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn fence() {
+        // SAFETY: every processor with AVX-512 has SSE.
+        unsafe { _mm_sfence() }
+    }
+}
+
+pub(super) fn available() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("gfni")
+}
+
+/// # Safety
+/// [`available`] holds, `1 <= pass.rows <= 10`, and `pass.check()` holds.
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+pub(super) unsafe fn rows(pass: &mut Pass<'_, '_>) {
+    // SAFETY: passed on from the caller; R is the number of rows.
+    unsafe {
+        match pass.rows {
+            1 => lanes::rows::<Zmm, 1>(pass),
+            2 => lanes::rows::<Zmm, 2>(pass),
+            3 => lanes::rows::<Zmm, 3>(pass),
+            4 => lanes::rows::<Zmm, 4>(pass),
+            5 => lanes::rows::<Zmm, 5>(pass),
+            6 => lanes::rows::<Zmm, 6>(pass),
+            7 => lanes::rows::<Zmm, 7>(pass),
+            8 => lanes::rows::<Zmm, 8>(pass),
+            9 => lanes::rows::<Zmm, 9>(pass),
+            10 => lanes::rows::<Zmm, 10>(pass),
+            _ => super::portable::rows(pass),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What the kernel's error numbers mean to the data path.
+
+use crate::Fault;
+
+impl Fault {
+    /// The fault that an error number of a read, write, flush or discard stands for. What is not
+    /// known is [`Fault::Media`]: it concerns these bytes, and the engine will find out about others.
+    pub fn from_errno(errno: i32) -> Fault {
+        match errno {
+            // EBADE: another host's reservation holds the device.
+            libc::ENODEV | libc::ENXIO | libc::EBADF | libc::EBADE | libc::ESHUTDOWN => {
+                Fault::Offline
+            }
+            libc::ENOTCONN | libc::ECONNRESET | libc::ENOLINK | libc::ECANCELED => Fault::Offline,
+            libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Fault::NoSpace,
+            libc::EROFS | libc::EPERM | libc::EACCES => Fault::ReadOnly,
+            libc::ETIMEDOUT | libc::ETIME => Fault::Timeout,
+            // EIO, ENODATA (critical medium error), EILSEQ (protection), EREMOTEIO, EBADMSG, ...
+            _ => Fault::Media,
+        }
+    }
+
+    /// As [`Fault::from_errno`], for an error of the standard library.
+    pub fn from_io(error: &std::io::Error) -> Fault {
+        match (error.raw_os_error(), error.kind()) {
+            (Some(errno), _) => Fault::from_errno(errno),
+            (None, std::io::ErrorKind::WriteZero) => Fault::NoSpace,
+            (None, _) => Fault::Media,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_numbers_are_sorted_into_faults() {
+        let rows: &[(Fault, &[i32])] = &[
+            (Fault::Media, &[libc::EIO, libc::ENODATA, libc::EILSEQ, libc::EINVAL]),
+            (Fault::Offline, &[libc::ENODEV, libc::ENXIO, libc::EBADF, libc::EBADE]),
+            (Fault::NoSpace, &[libc::ENOSPC, libc::EDQUOT]),
+            (Fault::ReadOnly, &[libc::EROFS, libc::EPERM]),
+            (Fault::Timeout, &[libc::ETIMEDOUT]),
+        ];
+        for (fault, errnos) in rows {
+            for errno in *errnos {
+                assert_eq!(Fault::from_errno(*errno), *fault, "{errno}");
+                let error = std::io::Error::from_raw_os_error(*errno);
+                assert_eq!(Fault::from_io(&error), *fault, "{errno}");
+            }
+        }
+        let short = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+        assert_eq!(Fault::from_io(&short), Fault::Media);
+    }
+}

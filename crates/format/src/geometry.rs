@@ -1,0 +1,293 @@
+//! Where things lie: the regions of a device, and the courses of a segment's slots.
+//!
+//! ```text
+//! device   | superblock | roots | slot table (pages twice) | delta ring | data ring | slots ... | superblock |
+//! slot     | header | course 0 | course 1 | ...
+//! course   | strip of stripe 0 | strip of stripe 1 | ... | summary blocks of these strips |
+//! ```
+//!
+//! Invariants: regions do not overlap; a slot begins at a multiple of the smaller of its size and
+//! 1 MiB; a course's summary has one 32-byte row for every strip block of the course.
+
+use crate::wire::{Reader, Writer};
+use crate::{BLOCK_U64, FormatError, slot};
+
+/// Bytes of one root entry.
+pub const ROOT_BYTES: u64 = 16 * 1024;
+/// Root entries of a device, written in turn.
+pub const ROOT_COUNT: u64 = 4;
+/// Rows of a summary block.
+pub const ROWS_PER_SUMMARY: u32 = 126;
+
+/// The regions of one device. All devices of an array have the same but for the slot count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceGeometry {
+    /// Bytes of each superblock area, one at each end.
+    pub super_bytes: u64,
+    /// Bytes of the ring of delta records.
+    pub delta_ring_bytes: u64,
+    /// Bytes of the ring of data records.
+    pub data_ring_bytes: u64,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// Slots of this device.
+    pub slots: u32,
+    /// The device's size when it was added, in bytes.
+    pub size_bytes: u64,
+}
+
+impl DeviceGeometry {
+    /// Lays out a device of `size_bytes`; `None` if fewer than `min_slots` slots fit.
+    pub fn lay_out(size_bytes: u64, slot_bytes: u64, rings: (u64, u64), min_slots: u32) -> Option<DeviceGeometry> {
+        let size_bytes = size_bytes / BLOCK_U64 * BLOCK_U64;
+        let super_bytes = match size_bytes {
+            0..0x4000_0000 => 64 << 10,
+            0x4000_0000..0x4_0000_0000 => 1 << 20,
+            _ => 8 << 20,
+        };
+        let mut geometry = DeviceGeometry {
+            super_bytes,
+            delta_ring_bytes: rings.0,
+            data_ring_bytes: rings.1,
+            slot_bytes,
+            slots: u32::try_from(size_bytes / slot_bytes).ok()?.min(1 << 24),
+            size_bytes,
+        };
+        while geometry.slots > 0 {
+            let end = geometry.slot_offset(geometry.slots);
+            if end.checked_add(super_bytes)? <= size_bytes {
+                break;
+            }
+            let excess = (end + super_bytes - size_bytes).div_ceil(slot_bytes);
+            geometry.slots = geometry.slots.saturating_sub(u32::try_from(excess).ok()?);
+        }
+        (geometry.slots >= min_slots && geometry.slots > 0).then_some(geometry)
+    }
+
+    /// Offset of superblock copy 0 or 1.
+    pub fn super_offset(&self, copy: u32) -> u64 {
+        if copy == 0 { 0 } else { self.size_bytes - self.super_bytes }
+    }
+
+    /// Offset of root entry `index`.
+    pub fn root_offset(&self, index: u64) -> u64 {
+        self.super_bytes + index % ROOT_COUNT * ROOT_BYTES
+    }
+
+    /// Pages of the slot table.
+    pub fn table_pages(&self) -> u32 {
+        self.slots.div_ceil(slot::ENTRIES_PER_PAGE)
+    }
+
+    /// Offset of copy 0 or 1 of a slot table page.
+    pub fn page_offset(&self, page: u32, copy: u32) -> u64 {
+        self.root_offset(0) + ROOT_COUNT * ROOT_BYTES + (u64::from(page) * 2 + u64::from(copy)) * BLOCK_U64
+    }
+
+    /// Offset of the ring of delta records.
+    pub fn delta_ring_offset(&self) -> u64 {
+        self.page_offset(self.table_pages(), 0)
+    }
+
+    /// Offset of the ring of data records.
+    pub fn data_ring_offset(&self) -> u64 {
+        self.delta_ring_offset() + self.delta_ring_bytes
+    }
+
+    /// Offset of a slot.
+    pub fn slot_offset(&self, slot: u32) -> u64 {
+        let align = self.slot_bytes.min(1 << 20);
+        let start = (self.data_ring_offset() + self.data_ring_bytes).next_multiple_of(align);
+        start + u64::from(slot) * self.slot_bytes
+    }
+
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.u64(self.super_bytes).u64(self.delta_ring_bytes).u64(self.data_ring_bytes);
+        w.u64(self.slot_bytes).u32(self.slots).u64(self.size_bytes);
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<DeviceGeometry, FormatError> {
+        let geometry = DeviceGeometry {
+            super_bytes: r.u64()?,
+            delta_ring_bytes: r.u64()?,
+            data_ring_bytes: r.u64()?,
+            slot_bytes: r.u64()?,
+            slots: r.u32()?,
+            size_bytes: r.u64()?,
+        };
+        let plausible = geometry.slot_bytes.is_power_of_two()
+            && (32 << 10..=1 << 30).contains(&geometry.slot_bytes)
+            && geometry.slots > 0
+            && geometry.slots <= 1 << 24
+            && geometry.super_bytes <= 16 << 20
+            && geometry.delta_ring_bytes <= 1 << 40
+            && geometry.data_ring_bytes <= 1 << 40
+            && [geometry.delta_ring_bytes, geometry.data_ring_bytes, geometry.super_bytes, geometry.size_bytes]
+                .iter()
+                .all(|n| n % BLOCK_U64 == 0 && *n > 0)
+            && geometry.size_bytes <= 1 << 60;
+        if plausible && geometry.slot_offset(geometry.slots) + geometry.super_bytes <= geometry.size_bytes {
+            Ok(geometry)
+        } else {
+            Err(FormatError::Value)
+        }
+    }
+}
+
+/// The default slot size for a device: size / 16,384 rounded to a power of two, 1 MiB to 1 GiB;
+/// smaller, down to 64 KiB, where that gives fewer than 1,024 slots.
+pub fn default_slot_bytes(device_bytes: u64) -> u64 {
+    let mut slot = (device_bytes / 16_384).next_power_of_two().clamp(1 << 20, 1 << 30);
+    while slot > 64 << 10 && device_bytes / slot < 1_100 {
+        slot /= 2;
+    }
+    slot
+}
+
+/// How the slots of a segment are cut into strips: all columns alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentGeometry {
+    /// Data strips a stripe, 1 to 256.
+    pub k: u16,
+    /// Parity strips a stripe; k + m <= 256.
+    pub m: u16,
+    /// Blocks a strip, 1 to 256.
+    pub strip_blocks: u32,
+    /// Blocks a slot.
+    pub slot_blocks: u32,
+}
+
+impl SegmentGeometry {
+    /// Columns: k + m.
+    pub fn width(&self) -> usize {
+        usize::from(self.k) + usize::from(self.m)
+    }
+
+    /// Strips of a full course.
+    pub fn course_strips(&self) -> u32 {
+        (ROWS_PER_SUMMARY / self.strip_blocks).max(1)
+    }
+
+    /// Summary blocks after `strips` strips.
+    pub fn summary_blocks(&self, strips: u32) -> u32 {
+        (strips * self.strip_blocks).div_ceil(ROWS_PER_SUMMARY)
+    }
+
+    /// Stripes of the segment.
+    pub fn stripes(&self) -> u32 {
+        let body = self.slot_blocks - 1;
+        let full = self.course_strips() * self.strip_blocks + self.summary_blocks(self.course_strips());
+        let mut stripes = body / full * self.course_strips();
+        let rest = body % full;
+        let mut last = 0;
+        while last < self.course_strips()
+            && (last + 1) * self.strip_blocks + self.summary_blocks(last + 1) <= rest
+        {
+            last += 1;
+        }
+        stripes += last;
+        stripes
+    }
+
+    /// The course a stripe belongs to.
+    pub fn course_of(&self, stripe: u32) -> u32 {
+        stripe / self.course_strips()
+    }
+
+    /// Strips of a course: fewer in the last one.
+    pub fn strips_in(&self, course: u32) -> u32 {
+        (self.stripes() - course * self.course_strips()).min(self.course_strips())
+    }
+
+    /// Courses of the segment.
+    pub fn courses(&self) -> u32 {
+        self.stripes().div_ceil(self.course_strips())
+    }
+
+    /// Block, within a slot, at which a stripe's strip begins.
+    pub fn strip_block(&self, stripe: u32) -> u32 {
+        let course = self.course_of(stripe);
+        self.course_block(course) + stripe % self.course_strips() * self.strip_blocks
+    }
+
+    fn course_block(&self, course: u32) -> u32 {
+        1 + course
+            * (self.course_strips() * self.strip_blocks + self.summary_blocks(self.course_strips()))
+    }
+
+    /// Block, within a slot, at which a course's summary begins.
+    pub fn summary_block(&self, course: u32) -> u32 {
+        self.course_block(course) + self.strips_in(course) * self.strip_blocks
+    }
+
+    /// Data blocks of a stripe.
+    pub fn stripe_blocks(&self) -> u32 {
+        u32::from(self.k) * self.strip_blocks
+    }
+
+    /// Data blocks of the segment.
+    pub fn data_blocks(&self) -> u32 {
+        self.stripes() * self.stripe_blocks()
+    }
+
+    /// Stripe, data strip and block within the strip of data block `offset`.
+    pub fn locate(&self, offset: u32) -> (u32, u16, u32) {
+        let within = offset % self.stripe_blocks();
+        let strip = u16::try_from(within / self.strip_blocks).expect("below k");
+        (offset / self.stripe_blocks(), strip, within % self.strip_blocks)
+    }
+
+    /// Whether the numbers make a segment.
+    pub fn is_sound(&self) -> bool {
+        self.k >= 1
+            && self.width() <= 256
+            && (1..=256).contains(&self.strip_blocks)
+            && (8..=1 << 18).contains(&self.slot_blocks)
+            && self.stripes() >= 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn regions_follow_each_other_and_fit() {
+        for size in [2 << 20, 64 << 20, 1 << 30, 20 << 40] {
+            let slot = if size < 64 << 20 { 32 << 10 } else { default_slot_bytes(size) };
+            let g = DeviceGeometry::lay_out(size, slot, (256 << 10, 256 << 10), 8).unwrap();
+            assert!(g.super_bytes <= g.root_offset(0));
+            assert!(g.root_offset(3) + ROOT_BYTES <= g.page_offset(0, 0));
+            assert!(g.page_offset(g.table_pages() - 1, 1) + BLOCK_U64 <= g.delta_ring_offset());
+            assert!(g.slot_offset(g.slots) <= g.super_offset(1));
+            assert!(g.slot_offset(g.slots + 2) + g.super_bytes > size, "no slot is wasted at {size}");
+            let mut w = Writer::new();
+            g.write(&mut w);
+            assert_eq!(DeviceGeometry::read(&mut Reader::new(&w.0)).unwrap(), g);
+        }
+    }
+
+    #[test]
+    fn every_block_of_a_slot_has_one_use() {
+        for (strip_blocks, slot_blocks) in [(1, 8), (1, 16), (4, 16), (16, 256), (16, 1024), (256, 4096), (5, 300)] {
+            let g = SegmentGeometry { k: 3, m: 2, strip_blocks, slot_blocks };
+            assert!(g.is_sound());
+            let mut used = vec![0u8; slot_blocks as usize];
+            used[0] += 1;
+            for stripe in 0..g.stripes() {
+                for block in 0..strip_blocks {
+                    used[(g.strip_block(stripe) + block) as usize] += 1;
+                }
+            }
+            for course in 0..g.courses() {
+                for block in 0..g.summary_blocks(g.strips_in(course)) {
+                    used[(g.summary_block(course) + block) as usize] += 1;
+                }
+            }
+            assert!(used.iter().all(|n| *n <= 1), "strip {strip_blocks} slot {slot_blocks}");
+            let wasted = used.iter().filter(|n| **n == 0).count();
+            assert!(wasted <= strip_blocks as usize + 2, "{wasted} wasted");
+        }
+    }
+}

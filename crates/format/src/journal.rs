@@ -1,0 +1,437 @@
+//! Journal records: what a record says, and the columns it is stored in.
+//!
+//! A record's payload is a run of entries. It is cut into w shares, m parity shares are computed, and
+//! each share is stored behind a header of 1 KiB as one column, on a device of its own; any w columns
+//! give the payload back. All columns of a record lie at the same offset of their devices' ring.
+//!
+//! Invariants: a header is sealed and carries the digest of its share, so a column is whole or not
+//! there; columns of different attempts never mix, since the header names the attempt.
+
+use crate::node::Place;
+use crate::root::RingPosition;
+use crate::slot::SegmentKind;
+use crate::summary::{OWNER_BYTES, Row};
+use crate::wire::{Reader, Writer, seal, unseal};
+use crate::{BLOCK, FormatError, SegmentNumber};
+
+const MAGIC: &[u8; 8] = b"ASHJRNL1";
+/// Bytes of a column before its share.
+pub const HEADER_BYTES: usize = 1024;
+
+/// Which ring a record lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Ring {
+    /// Map changes and segment changes.
+    Delta = 0,
+    /// Blocks whose stripe is not yet written.
+    Data = 1,
+}
+
+/// The header of one column of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnHeader {
+    /// The epoch.
+    pub epoch: u64,
+    /// The record's sequence, over both rings.
+    pub sequence: u64,
+    /// Counts the attempts to write this sequence.
+    pub attempt: u32,
+    /// The ring it lies in.
+    pub ring: Ring,
+    /// Data columns.
+    pub w: u16,
+    /// Parity columns.
+    pub m: u16,
+    /// This column: below w + m.
+    pub column: u16,
+    /// Bytes of the payload.
+    pub payload_bytes: u32,
+    /// Digest of the whole payload.
+    pub hash: [u8; 32],
+    /// Digest of the payload of the sequence before.
+    pub previous: [u8; 32],
+    /// The highest sequence known durable when this record was built.
+    pub acknowledged: u64,
+    /// Where the record lies: positions of both rings before it.
+    pub position: [RingPosition; 2],
+    /// Where the data ring's needed part began when this record was built.
+    pub data_tail: RingPosition,
+    /// Digest of this column's share.
+    pub share_digest: [u8; 32],
+    /// The devices of all columns.
+    pub devices: Vec<u16>,
+}
+
+impl ColumnHeader {
+    /// Bytes of a share.
+    pub fn share_bytes(&self) -> usize {
+        (self.payload_bytes as usize).div_ceil(usize::from(self.w))
+    }
+
+    /// Bytes of a stored column: whole blocks.
+    pub fn column_bytes(&self) -> usize {
+        (HEADER_BYTES + self.share_bytes()).next_multiple_of(BLOCK)
+    }
+
+    /// The first [`HEADER_BYTES`] of the column.
+    pub fn encode(&self, array: &[u8; 16]) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.bytes(MAGIC).u64(self.epoch).u64(self.sequence).u32(self.attempt).u8(self.ring as u8);
+        w.u16(self.w).u16(self.m).u16(self.column).u32(self.payload_bytes);
+        w.bytes(&self.hash).bytes(&self.previous).u64(self.acknowledged);
+        for position in [self.position[0], self.position[1], self.data_tail] {
+            w.u64(position.count).u64(position.bytes);
+        }
+        w.bytes(&self.share_digest);
+        for device in &self.devices {
+            w.u16(*device);
+        }
+        let mut bytes = w.padded(HEADER_BYTES);
+        seal(array, &mut bytes);
+        bytes
+    }
+
+    /// Reads a header from the front of a column.
+    pub fn decode(array: &[u8; 16], bytes: &[u8]) -> Result<ColumnHeader, FormatError> {
+        let bytes = bytes.get(..HEADER_BYTES).ok_or(FormatError::Value)?;
+        if !bytes.starts_with(MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        let mut r = Reader::new(unseal(array, bytes)?);
+        r.bytes(8)?;
+        let (epoch, sequence, attempt) = (r.u64()?, r.u64()?, r.u32()?);
+        let ring = match r.u8()? {
+            0 => Ring::Delta,
+            1 => Ring::Data,
+            _ => return Err(FormatError::Value),
+        };
+        let (w, m, column, payload_bytes) = (r.u16()?, r.u16()?, r.u16()?, r.u32()?);
+        let (hash, previous, acknowledged) = (r.array()?, r.array()?, r.u64()?);
+        let mut position = || -> Result<RingPosition, FormatError> {
+            Ok(RingPosition { count: r.u64()?, bytes: r.u64()? })
+        };
+        let (delta, data, data_tail) = (position()?, position()?, position()?);
+        let share_digest = r.array()?;
+        let width = usize::from(w) + usize::from(m);
+        if w == 0 || width > 256 || usize::from(column) >= width || payload_bytes > 1 << 30 {
+            return Err(FormatError::Value);
+        }
+        let devices = (0..width).map(|_| r.u16()).collect::<Result<_, _>>()?;
+        Ok(ColumnHeader {
+            epoch, sequence, attempt, ring, w, m, column, payload_bytes, hash, previous, acknowledged,
+            position: [delta, data],
+            data_tail, share_digest, devices,
+        })
+    }
+}
+
+/// A delta that a stripe makes valid: its block's owner is in the row of the same block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StripeDelta {
+    /// Data block within the stripe at which the volume block begins.
+    pub block: u32,
+    /// The volume block's digest for the map.
+    pub digest: [u8; 16],
+    /// If it moves a block: the place it moves it from. The delta holds only if the map still says so.
+    pub from: Option<Place>,
+}
+
+/// A written and flushed stripe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StripeEntry {
+    /// Its segment.
+    pub segment: SegmentNumber,
+    /// Its number within the segment.
+    pub stripe: u32,
+    /// Data strips that were written; the others count as zeros.
+    pub used_strips: u16,
+    /// The root number that new blocks of it are born under.
+    pub birth: u64,
+    /// Summary rows: `strip_blocks` for each written data strip, then for each parity strip.
+    pub rows: Vec<Row>,
+    /// The deltas, in the order of their blocks.
+    pub deltas: Vec<StripeDelta>,
+}
+
+/// A block whose stripe is not yet written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataEntry {
+    /// The volume.
+    pub tree: u32,
+    /// The volume block.
+    pub address: u64,
+    /// The place it has in its open stripe.
+    pub place: Place,
+    /// Digest algorithm.
+    pub algorithm: u8,
+    /// Its digest for the map.
+    pub digest: [u8; 16],
+    /// Its bytes: whole blocks.
+    pub bytes: Vec<u8>,
+}
+
+/// One thing a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A data segment begins; its slots' headers are durable.
+    Open {
+        /// Its number.
+        segment: SegmentNumber,
+        /// What it holds.
+        kind: SegmentKind,
+        /// Erasure code.
+        code: u8,
+        /// Data strips a stripe.
+        k: u16,
+        /// Parity strips a stripe.
+        m: u16,
+        /// Blocks a strip.
+        strip_blocks: u32,
+        /// Device and slot of every column; slot `u32::MAX`: the column was never there.
+        columns: Vec<(u16, u32)>,
+    },
+    /// A stripe is written and flushed.
+    Stripe(StripeEntry),
+    /// A block is durable here until its stripe is.
+    Data(DataEntry),
+    /// Volume blocks are unmapped.
+    Hole {
+        /// The volume.
+        tree: u32,
+        /// First volume block.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A segment takes no more stripes.
+    Seal {
+        /// Its number.
+        segment: SegmentNumber,
+    },
+    /// A column of a segment now lies elsewhere; its bytes and header are durable there.
+    Column {
+        /// The segment.
+        segment: SegmentNumber,
+        /// The column.
+        column: u16,
+        /// Its version there.
+        version: u32,
+        /// The device.
+        device: u16,
+        /// The slot.
+        slot: u32,
+    },
+}
+
+/// Serializes entries into a payload.
+pub fn encode_entries(entries: &[Entry]) -> Vec<u8> {
+    let mut w = Writer::new();
+    for entry in entries {
+        encode_entry(&mut w, entry);
+    }
+    w.0
+}
+
+fn place(w: &mut Writer, place: Place) {
+    w.u64(place.segment).u32(place.block);
+}
+
+fn encode_entry(w: &mut Writer, entry: &Entry) {
+    match entry {
+        Entry::Open { segment, kind, code, k, m, strip_blocks, columns } => {
+            w.u8(1).u64(*segment).u8(*kind as u8).u8(*code).u16(*k).u16(*m).u32(*strip_blocks);
+            for (device, slot) in columns {
+                w.u16(*device).u32(*slot);
+            }
+        }
+        Entry::Stripe(s) => {
+            w.u8(2).u64(s.segment).u32(s.stripe).u16(s.used_strips).u64(s.birth);
+            w.u32(u32::try_from(s.rows.len()).expect("256 strips of 256 blocks"));
+            for row in &s.rows {
+                w.bytes(&row.digest).bytes(&row.owner);
+            }
+            w.u32(u32::try_from(s.deltas.len()).expect("fewer than the rows"));
+            for delta in &s.deltas {
+                w.u32(delta.block).bytes(&delta.digest).u8(u8::from(delta.from.is_some()));
+                if let Some(from) = delta.from {
+                    place(w, from);
+                }
+            }
+        }
+        Entry::Data(d) => {
+            w.u8(3).u32(d.tree).u64(d.address);
+            place(w, d.place);
+            w.u8(d.algorithm).bytes(&d.digest);
+            w.u32(u32::try_from(d.bytes.len()).expect("128 KiB at most")).bytes(&d.bytes);
+        }
+        Entry::Hole { tree, first, count } => {
+            w.u8(4).u32(*tree).u64(*first).u64(*count);
+        }
+        Entry::Seal { segment } => {
+            w.u8(5).u64(*segment);
+        }
+        Entry::Column { segment, column, version, device, slot } => {
+            w.u8(6).u64(*segment).u16(*column).u32(*version).u16(*device).u32(*slot);
+        }
+    }
+}
+
+/// Bytes an entry takes in a payload.
+pub fn entry_bytes(entry: &Entry) -> usize {
+    match entry {
+        Entry::Open { columns, .. } => 19 + columns.len() * 6,
+        Entry::Stripe(s) => {
+            31 + s.rows.len() * 32
+                + s.deltas.iter().map(|d| if d.from.is_some() { 33 } else { 21 }).sum::<usize>()
+        }
+        Entry::Data(d) => 46 + d.bytes.len(),
+        Entry::Hole { .. } => 21,
+        Entry::Seal { .. } => 9,
+        Entry::Column { .. } => 21,
+    }
+}
+
+/// Reads the entries of a payload (whose digest has been checked).
+pub fn decode_entries(payload: &[u8]) -> Result<Vec<Entry>, FormatError> {
+    let mut r = Reader::new(payload);
+    let mut entries = Vec::new();
+    while !r.rest().is_empty() {
+        entries.push(decode_entry(&mut r)?);
+    }
+    Ok(entries)
+}
+
+fn read_place(r: &mut Reader<'_>) -> Result<Place, FormatError> {
+    Ok(Place { segment: r.u64()?, block: r.u32()? })
+}
+
+fn decode_entry(r: &mut Reader<'_>) -> Result<Entry, FormatError> {
+    Ok(match r.u8()? {
+        1 => {
+            let (segment, kind) = (r.u64()?, SegmentKind::from_byte(r.u8()?)?);
+            let (code, k, m, strip_blocks) = (r.u8()?, r.u16()?, r.u16()?, r.u32()?);
+            let width = usize::from(k) + usize::from(m);
+            if k == 0 || width > 256 || !(1..=256).contains(&strip_blocks) {
+                return Err(FormatError::Value);
+            }
+            let columns = (0..width).map(|_| Ok((r.u16()?, r.u32()?))).collect::<Result<_, _>>()?;
+            Entry::Open { segment, kind, code, k, m, strip_blocks, columns }
+        }
+        2 => Entry::Stripe(decode_stripe(r)?),
+        3 => {
+            let (tree, address, place) = (r.u32()?, r.u64()?, read_place(r)?);
+            let (algorithm, digest) = (r.u8()?, r.array()?);
+            let length = r.u32()? as usize;
+            if length == 0 || length % BLOCK != 0 || length > 32 * BLOCK {
+                return Err(FormatError::Value);
+            }
+            Entry::Data(DataEntry { tree, address, place, algorithm, digest, bytes: r.bytes(length)?.to_vec() })
+        }
+        4 => Entry::Hole { tree: r.u32()?, first: r.u64()?, count: r.u64()? },
+        5 => Entry::Seal { segment: r.u64()? },
+        6 => Entry::Column {
+            segment: r.u64()?,
+            column: r.u16()?,
+            version: r.u32()?,
+            device: r.u16()?,
+            slot: r.u32()?,
+        },
+        _ => return Err(FormatError::Value),
+    })
+}
+
+fn decode_stripe(r: &mut Reader<'_>) -> Result<StripeEntry, FormatError> {
+    let (segment, stripe, used_strips, birth) = (r.u64()?, r.u32()?, r.u16()?, r.u64()?);
+    let count = r.u32()? as usize;
+    let mut bytes = Reader::new(r.bytes(count.checked_mul(16 + OWNER_BYTES).ok_or(FormatError::Value)?)?);
+    let rows = (0..count)
+        .map(|_| Ok(Row { digest: bytes.array()?, owner: bytes.array()? }))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut deltas = Vec::new();
+    for _ in 0..r.u32()? {
+        let (block, digest) = (r.u32()?, r.array()?);
+        let from = if r.u8()? == 0 { None } else { Some(read_place(r)?) };
+        deltas.push(StripeDelta { block, digest, from });
+    }
+    Ok(StripeEntry { segment, stripe, used_strips, birth, rows, deltas })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn entries() -> Vec<Entry> {
+        vec![
+            Entry::Open {
+                segment: 5,
+                kind: SegmentKind::Data,
+                code: 0,
+                k: 2,
+                m: 1,
+                strip_blocks: 4,
+                columns: vec![(0, 7), (1, 8), (2, u32::MAX)],
+            },
+            Entry::Stripe(StripeEntry {
+                segment: 5,
+                stripe: 0,
+                used_strips: 1,
+                birth: 3,
+                rows: vec![Row { digest: [1; 16], owner: [2; 16] }; 8],
+                deltas: vec![
+                    StripeDelta { block: 0, digest: [3; 16], from: None },
+                    StripeDelta { block: 1, digest: [4; 16], from: Some(Place { segment: 2, block: 9 }) },
+                ],
+            }),
+            Entry::Data(DataEntry {
+                tree: 1,
+                address: 77,
+                place: Place { segment: 5, block: 9 },
+                algorithm: 1,
+                digest: [5; 16],
+                bytes: vec![6; BLOCK],
+            }),
+            Entry::Hole { tree: 1, first: 5, count: 6 },
+            Entry::Seal { segment: 5 },
+            Entry::Column { segment: 5, column: 1, version: 2, device: 9, slot: 4 },
+        ]
+    }
+
+    #[test]
+    fn entries_survive_their_bytes_and_no_prefix_panics() {
+        let payload = encode_entries(&entries());
+        assert_eq!(payload.len(), entries().iter().map(entry_bytes).sum::<usize>());
+        assert_eq!(decode_entries(&payload).unwrap(), entries());
+        for cut in 0..payload.len() {
+            let _ = decode_entries(&payload[..cut]);
+        }
+    }
+
+    #[test]
+    fn a_header_survives_its_bytes() {
+        let header = ColumnHeader {
+            epoch: 3,
+            sequence: 99,
+            attempt: 1,
+            ring: Ring::Data,
+            w: 2,
+            m: 1,
+            column: 2,
+            payload_bytes: 9001,
+            hash: [1; 32],
+            previous: [2; 32],
+            acknowledged: 98,
+            position: [RingPosition { count: 1, bytes: 2 }, RingPosition { count: 3, bytes: 4 }],
+            data_tail: RingPosition { count: 2, bytes: 1 },
+            share_digest: [4; 32],
+            devices: vec![3, 1, 2],
+        };
+        assert_eq!(header.share_bytes(), 4501);
+        assert_eq!(header.column_bytes(), 8192);
+        let mut bytes = header.encode(&[7; 16]);
+        assert_eq!(ColumnHeader::decode(&[7; 16], &bytes).unwrap(), header);
+        bytes[100] ^= 1;
+        assert!(ColumnHeader::decode(&[7; 16], &bytes).is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! The root: the one record that makes a commit. It names every tree, the journal's cuts and epochs.
+//!
+//! Invariants: roots are ordered by (generation, epoch, number); a root is used or refused, never an
+//! older one in its stead; what it names was flushed before it was written.
+
+use crate::node::{INNER_ENTRY, NodeEntry};
+use crate::wire::{Reader, Writer, seal, unseal};
+use crate::{FormatError, geometry::ROOT_BYTES};
+
+const MAGIC: &[u8; 8] = b"ASHROOT1";
+
+/// A tree of fixed-size nodes below one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TreeRoot {
+    /// The top node; `None` is an empty tree.
+    pub top: Option<NodeEntry>,
+    /// Bytes of payload in its leaves.
+    pub bytes: u64,
+}
+
+impl TreeRoot {
+    pub(crate) fn write(&self, w: &mut Writer) {
+        let mut entry = [0; INNER_ENTRY];
+        NodeEntry::write(self.top.as_ref(), &mut entry);
+        w.bytes(&entry).u64(self.bytes);
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<TreeRoot, FormatError> {
+        Ok(TreeRoot { top: NodeEntry::read(r.bytes(INNER_ENTRY)?)?, bytes: r.u64()? })
+    }
+}
+
+/// A position in a journal ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RingPosition {
+    /// Records of this ring before it, since the array was created.
+    pub count: u64,
+    /// Bytes of this ring before it, since the array was created (modulo the ring's size: the offset).
+    pub bytes: u64,
+}
+
+/// One journal epoch: a run of sequences with one device set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// Its number, from 1 up.
+    pub number: u64,
+    /// Its first sequence.
+    pub first: u64,
+    /// Once closed, one past its last sequence.
+    pub end: Option<u64>,
+    /// Parity columns of its records.
+    pub m: u16,
+    /// Members that are not in its device set.
+    pub excluded: Vec<u16>,
+}
+
+/// Everything a root says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The membership generation it was written under.
+    pub generation: u64,
+    /// Counts commits, from 1.
+    pub number: u64,
+    /// Whether the array was exported: nothing needs replay, and no journal can be missing.
+    pub clean: bool,
+    /// The next segment number.
+    pub next_segment: u64,
+    /// The next volume or tree number.
+    pub next_tree: u32,
+    /// The oldest sequence that replay needs.
+    pub cut: u64,
+    /// Where the delta ring's needed part begins.
+    pub delta_tail: RingPosition,
+    /// Where the data ring's needed part begins, as of this root.
+    pub data_tail: RingPosition,
+    /// Epochs still needed, oldest first; the last one is open (or, if clean, will be the last closed).
+    pub epochs: Vec<Epoch>,
+    /// Volumes, snapshots, properties, tasks.
+    pub catalog: TreeRoot,
+    /// Live bitmaps by segment.
+    pub liveness: TreeRoot,
+    /// Old place to present place, for moved blocks that trees share (empty so far).
+    pub forwarding: TreeRoot,
+    /// Dead lists (empty so far).
+    pub dead: TreeRoot,
+}
+
+impl Root {
+    /// The order of roots.
+    pub fn order(&self) -> (u64, u64, u64) {
+        (self.generation, self.epochs.last().map_or(0, |e| e.number), self.number)
+    }
+
+    /// The stored bytes.
+    ///
+    /// # Panics
+    /// If the epochs do not fit; the engine folds before there are that many.
+    pub fn encode(&self, array: &[u8; 16]) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.bytes(MAGIC).u64(self.generation).u64(self.number).u8(u8::from(self.clean));
+        w.u64(self.next_segment).u32(self.next_tree).u64(self.cut);
+        for ring in [self.delta_tail, self.data_tail] {
+            w.u64(ring.count).u64(ring.bytes);
+        }
+        for tree in [&self.catalog, &self.liveness, &self.forwarding, &self.dead] {
+            tree.write(&mut w);
+        }
+        w.u16(u16::try_from(self.epochs.len()).expect("few epochs"));
+        for epoch in &self.epochs {
+            w.u64(epoch.number).u64(epoch.first).u64(epoch.end.unwrap_or(0)).u16(epoch.m);
+            w.u16(u16::try_from(epoch.excluded.len()).expect("fewer than the members"));
+            for member in &epoch.excluded {
+                w.u16(*member);
+            }
+        }
+        let size = usize::try_from(ROOT_BYTES).expect("16 KiB");
+        let mut bytes = w.padded(size);
+        seal(array, &mut bytes);
+        bytes
+    }
+
+    /// Bytes its epochs take; the engine keeps this below [`MAX_EPOCH_BYTES`].
+    pub fn epoch_bytes(&self) -> usize {
+        self.epochs.iter().map(|e| 28 + 2 * e.excluded.len()).sum()
+    }
+
+    /// Reads a root of array `array`.
+    pub fn decode(array: &[u8; 16], bytes: &[u8]) -> Result<Root, FormatError> {
+        if bytes.len() as u64 != ROOT_BYTES || !bytes.starts_with(MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        let mut r = Reader::new(unseal(array, bytes)?);
+        r.bytes(8)?;
+        let (generation, number, clean) = (r.u64()?, r.u64()?, r.u8()? != 0);
+        let (next_segment, next_tree, cut) = (r.u64()?, r.u32()?, r.u64()?);
+        let delta_tail = RingPosition { count: r.u64()?, bytes: r.u64()? };
+        let data_tail = RingPosition { count: r.u64()?, bytes: r.u64()? };
+        let catalog = TreeRoot::read(&mut r)?;
+        let liveness = TreeRoot::read(&mut r)?;
+        let forwarding = TreeRoot::read(&mut r)?;
+        let dead = TreeRoot::read(&mut r)?;
+        let mut epochs = Vec::new();
+        for _ in 0..r.u16()? {
+            let (number, first, end, m) = (r.u64()?, r.u64()?, r.u64()?, r.u16()?);
+            let excluded = (0..r.u16()?).map(|_| r.u16()).collect::<Result<_, _>>()?;
+            epochs.push(Epoch { number, first, end: (end > 0).then_some(end), m, excluded });
+        }
+        Ok(Root {
+            generation, number, clean, next_segment, next_tree, cut, delta_tail, data_tail, epochs,
+            catalog, liveness, forwarding, dead,
+        })
+    }
+}
+
+/// What the epochs of one root may take.
+pub const MAX_EPOCH_BYTES: usize = 15_000;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::node::Place;
+
+    #[test]
+    fn a_root_survives_its_bytes() {
+        let top = NodeEntry {
+            place: Place { segment: 3, block: 4 },
+            folded: 0,
+            digest: [1; 16],
+            content: [2; 32],
+        };
+        let root = Root {
+            generation: 2,
+            number: 30,
+            clean: true,
+            next_segment: 99,
+            next_tree: 7,
+            cut: 1000,
+            delta_tail: RingPosition { count: 5, bytes: 6 },
+            data_tail: RingPosition { count: 7, bytes: 8 },
+            epochs: vec![
+                Epoch { number: 1, first: 1, end: Some(50), m: 2, excluded: vec![] },
+                Epoch { number: 2, first: 50, end: None, m: 2, excluded: vec![3, 9] },
+            ],
+            catalog: TreeRoot { top: Some(top), bytes: 1 },
+            liveness: TreeRoot::default(),
+            forwarding: TreeRoot::default(),
+            dead: TreeRoot::default(),
+        };
+        let mut bytes = root.encode(&[5; 16]);
+        assert_eq!(Root::decode(&[5; 16], &bytes).unwrap(), root);
+        assert_eq!(root.order(), (2, 2, 30));
+        bytes[600] ^= 1;
+        assert_eq!(Root::decode(&[5; 16], &bytes), Err(FormatError::Digest));
+    }
+}

@@ -1,0 +1,263 @@
+//! The superblock: identity, geometry and membership. Each device has two, one at each end, written
+//! alternately; the valid one with the higher write count is the device's word.
+//!
+//! Invariants: the member table is part of the hashed bytes; the digest key never changes; a
+//! generation's number never goes back.
+
+use crate::wire::{Reader, Writer, seal, unseal};
+use crate::{BLOCK, DeviceGeometry, FormatError, VERSION};
+
+const MAGIC: &[u8; 8] = b"ASHLAR01";
+const CONTEXT: &[u8] = b"ashlar superblock";
+/// Incompatible feature bits this program knows.
+pub const KNOWN_INCOMPATIBLE: u32 = 0;
+/// Read-only compatible feature bits this program knows.
+pub const KNOWN_READ_ONLY: u32 = 0;
+/// Bytes of a member's entry.
+const MEMBER_BYTES: usize = 64;
+/// Bytes before the member table.
+const HEAD_BYTES: usize = 1024;
+
+/// A member's part in the array, as of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MemberState {
+    /// Counted and in use.
+    Online = 1,
+    /// Not counted: failed, or missing at an import.
+    Failed = 2,
+    /// Not counted: taken out by the operator, expected back.
+    Offline = 3,
+    /// A hot spare: not counted.
+    Spare = 4,
+}
+
+impl MemberState {
+    fn from_byte(byte: u8) -> Result<MemberState, FormatError> {
+        Ok(match byte {
+            1 => MemberState::Online,
+            2 => MemberState::Failed,
+            3 => MemberState::Offline,
+            4 => MemberState::Spare,
+            _ => return Err(FormatError::Value),
+        })
+    }
+}
+
+/// One row of the member table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberEntry {
+    /// The device's identity.
+    pub uuid: [u8; 16],
+    /// Its slots.
+    pub slots: u32,
+    /// Its part.
+    pub state: MemberState,
+    /// Failure domain label, at most 32 bytes.
+    pub domain: String,
+}
+
+/// A membership: a counter, a random identity, and the identity it follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Generation {
+    /// Counts changes, from 1.
+    pub number: u64,
+    /// Random: two histories with the same number differ here.
+    pub id: [u8; 16],
+    /// The identity of the generation before.
+    pub parent: [u8; 16],
+}
+
+/// Everything a superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Feature sets: compatible, read-only compatible, incompatible.
+    pub features: [u32; 3],
+    /// The array.
+    pub array: [u8; 16],
+    /// Key of every keyed digest of the array.
+    pub key: [u8; 32],
+    /// This device.
+    pub device: [u8; 16],
+    /// This device's row in the member table.
+    pub index: u16,
+    /// Counts the writes of this superblock; the higher of two copies is the newer.
+    pub writes: u64,
+    /// The membership.
+    pub generation: Generation,
+    /// Where things lie on this device.
+    pub geometry: DeviceGeometry,
+    /// Name of the array, at most 64 bytes.
+    pub name: String,
+    /// Layout notation, at most 64 bytes.
+    pub layout: String,
+    /// Erasure code of new segments.
+    pub code: u8,
+    /// Blocks a strip of new data segments.
+    pub strip_blocks: u32,
+    /// Partitions of every volume.
+    pub partitions: u16,
+    /// Devices' worth of spare space.
+    pub spare: u16,
+    /// Devices that hold roots.
+    pub root_set: Vec<u16>,
+    /// Every member.
+    pub members: Vec<MemberEntry>,
+}
+
+/// Longest array name and layout notation.
+pub const MAX_NAME: usize = 64;
+/// Longest domain label.
+pub const MAX_DOMAIN: usize = 32;
+
+impl Superblock {
+    /// The stored bytes: whole blocks.
+    ///
+    /// # Panics
+    /// If names or tables exceed their places.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.bytes(MAGIC).u32(VERSION);
+        for set in self.features {
+            w.u32(set);
+        }
+        let size = (HEAD_BYTES + self.members.len() * MEMBER_BYTES + 32).next_multiple_of(BLOCK);
+        w.u32(u32::try_from(size).expect("65,535 members take 4 MiB"));
+        w.bytes(&self.array).bytes(&self.key).bytes(&self.device).u16(self.index).u64(self.writes);
+        w.u64(self.generation.number).bytes(&self.generation.id).bytes(&self.generation.parent);
+        self.geometry.write(&mut w);
+        w.string(&self.name).string(&self.layout);
+        w.u8(self.code).u32(self.strip_blocks).u16(self.partitions).u16(self.spare);
+        w.u16(u16::try_from(self.root_set.len()).expect("a root set is small"));
+        for index in &self.root_set {
+            w.u16(*index);
+        }
+        w.u16(u16::try_from(self.members.len()).expect("at most 65,535 members"));
+        let mut w = Writer(w.padded(HEAD_BYTES));
+        for member in &self.members {
+            let mut row = Writer::new();
+            row.bytes(&member.uuid).u32(member.slots).u8(member.state as u8).string(&member.domain);
+            w.bytes(&row.padded(MEMBER_BYTES));
+        }
+        let mut bytes = w.padded(size);
+        seal(CONTEXT, &mut bytes);
+        bytes
+    }
+
+    /// How many bytes a superblock has, from its first block; so that a reader knows what to read.
+    pub fn encoded_bytes(first_block: &[u8]) -> Result<usize, FormatError> {
+        let mut r = Reader::new(first_block);
+        if r.array::<8>()? != *MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let version = r.u32()?;
+        if version != VERSION {
+            return Err(FormatError::Unsupported(version));
+        }
+        let _features = [r.u32()?, r.u32()?, r.u32()?];
+        let size = r.u32()? as usize;
+        if size % BLOCK != 0 || !(BLOCK..=16 << 20).contains(&size) {
+            return Err(FormatError::Value);
+        }
+        Ok(size)
+    }
+
+    /// Reads and checks all bytes of a superblock.
+    pub fn decode(bytes: &[u8]) -> Result<Superblock, FormatError> {
+        if Superblock::encoded_bytes(bytes)? != bytes.len() {
+            return Err(FormatError::Value);
+        }
+        let mut r = Reader::new(unseal(CONTEXT, bytes)?);
+        let mut table = r.clone();
+        table.bytes(HEAD_BYTES)?;
+        r.bytes(12)?;
+        let features = [r.u32()?, r.u32()?, r.u32()?];
+        if features[2] & !KNOWN_INCOMPATIBLE != 0 {
+            return Err(FormatError::Unsupported(features[2]));
+        }
+        r.u32()?;
+        let (array, key, device) = (r.array()?, r.array()?, r.array()?);
+        let (index, writes) = (r.u16()?, r.u64()?);
+        let generation = Generation { number: r.u64()?, id: r.array()?, parent: r.array()? };
+        let geometry = DeviceGeometry::read(&mut r)?;
+        let (name, layout) = (r.string(MAX_NAME)?, r.string(MAX_NAME)?);
+        let (code, strip_blocks, partitions, spare) = (r.u8()?, r.u32()?, r.u16()?, r.u16()?);
+        let root_set: Vec<u16> = (0..r.u16()?.min(256)).map(|_| r.u16()).collect::<Result<_, _>>()?;
+        let count = r.u16()?;
+        let mut members = Vec::new();
+        for _ in 0..count {
+            let mut row = Reader::new(table.bytes(MEMBER_BYTES)?);
+            members.push(MemberEntry {
+                uuid: row.array()?,
+                slots: row.u32()?,
+                state: MemberState::from_byte(row.u8()?)?,
+                domain: row.string(MAX_DOMAIN)?,
+            });
+        }
+        let sound = index < count
+            && (1..=256).contains(&strip_blocks)
+            && partitions > 0
+            && !root_set.is_empty()
+            && root_set.iter().all(|i| *i < count)
+            && members[usize::from(index)].uuid == device;
+        if !sound {
+            return Err(FormatError::Value);
+        }
+        Ok(Superblock {
+            features, array, key, device, index, writes, generation, geometry, name, layout, code,
+            strip_blocks, partitions, spare, root_set, members,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    pub(crate) fn sample(members: u16) -> Superblock {
+        Superblock {
+            features: [0; 3],
+            array: [1; 16],
+            key: [2; 32],
+            device: [3; 16],
+            index: 0,
+            writes: 9,
+            generation: Generation { number: 4, id: [5; 16], parent: [6; 16] },
+            geometry: DeviceGeometry::lay_out(64 << 20, 64 << 10, (1 << 20, 1 << 20), 8).unwrap(),
+            name: "tank".into(),
+            layout: "ec8+3".into(),
+            code: 0,
+            strip_blocks: 16,
+            partitions: 64,
+            spare: 1,
+            root_set: vec![0, 1],
+            members: (0..members)
+                .map(|_| MemberEntry {
+                    uuid: [3; 16],
+                    slots: 1000,
+                    state: MemberState::Online,
+                    domain: "rack-1".into(),
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn a_superblock_survives_its_bytes_and_refuses_others() {
+        for members in [2, 60, 1000] {
+            let block = sample(members);
+            let bytes = block.encode();
+            assert_eq!(Superblock::encoded_bytes(&bytes).unwrap(), bytes.len());
+            assert_eq!(Superblock::decode(&bytes).unwrap(), block);
+            for at in [0, 8, 40, 700, 1100, bytes.len() - 1] {
+                let mut torn = bytes.clone();
+                torn[at] ^= 0x40;
+                assert!(Superblock::decode(&torn).is_err(), "byte {at}");
+            }
+        }
+        let mut newer = sample(2).encode();
+        newer[8] = 2;
+        assert_eq!(Superblock::decode(&newer), Err(FormatError::Unsupported(2)));
+    }
+}

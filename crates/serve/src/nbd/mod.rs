@@ -1,0 +1,36 @@
+//! The Network Block Device protocol, fixed newstyle, as in the NBD project's `doc/proto.md`:
+//! [`NbdServer`] and [`NbdClient`].
+//!
+//! `wire`, `negotiation` (server), `hello` (client), `gate` and `reply` are sans-IO: bytes in, bytes
+//! or typed values out, no awaits. `connection`, `server` and `client` move the bytes.
+//!
+//! Invariants:
+//! - A peer holds at most one option's payload (4.5 KiB) before transmission, and
+//!   [`MAX_IN_FLIGHT_BYTES`] and [`MAX_IN_FLIGHT`] after.
+//! - A volume is looked up only by an option that names it and touched only in transmission.
+//! - A peer that breaks the protocol loses its connection and nothing else.
+//! - TLS is not spoken: STARTTLS is refused, and nothing negotiated before it changes.
+
+mod client;
+mod connection;
+mod gate;
+mod hello;
+mod listen;
+mod negotiation;
+mod reply;
+mod server;
+mod stream;
+mod wire;
+
+pub use client::{ClientError, NbdClient};
+pub use listen::{ListenError, NbdListener};
+pub use negotiation::{Catalog, Exports};
+pub use server::{Limits, NbdServer};
+pub use wire::ExportInfo;
+
+/// The longest payload of one request, in bytes: 32 MiB.
+pub const MAX_REQUEST_BYTES: u32 = 32 << 20;
+/// Payload bytes in flight on one connection: 64 MiB.
+pub const MAX_IN_FLIGHT_BYTES: usize = 64 << 20;
+/// Requests in flight on one connection.
+pub const MAX_IN_FLIGHT: usize = 128;

@@ -1,0 +1,163 @@
+//! The NBD server: accepts connections and ends them.
+//!
+//! Invariants: connections, and those of them still in their handshake, are bounded; after
+//! [`NbdServer::stop`] no task of the server is left and nothing is in flight.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_rt::{AsyncFd, Gate, MILLISECOND, Nanos, Rt, SECOND};
+
+use super::connection::{self, Control};
+use super::listen::NbdListener;
+use super::negotiation::Exports;
+
+/// What a server allows its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at one time; more are closed at once.
+    pub connections: usize,
+    /// Of these, how many may be in their handshake.
+    pub handshakes: usize,
+    /// How long a handshake may take.
+    pub handshake: Nanos,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { connections: 256, handshakes: 64, handshake: 10 * SECOND }
+    }
+}
+
+struct Inner {
+    rt: Rt,
+    listener: NbdListener,
+    exports: Rc<dyn Exports>,
+    limits: Limits,
+    stopping: Cell<bool>,
+    accepting: Cell<bool>,
+    next: Cell<u64>,
+    connections: RefCell<BTreeMap<u64, Rc<Control>>>,
+    /// Opened when a connection, or accepting, has ended.
+    ended: Gate,
+}
+
+/// A running server. Clones are the same server; it runs until [`NbdServer::stop`], also when every
+/// clone is dropped.
+#[derive(Clone)]
+pub struct NbdServer(Rc<Inner>);
+
+impl std::fmt::Debug for NbdServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NbdServer")
+            .field("listener", &self.0.listener)
+            .field("connections", &self.connections())
+            .finish_non_exhaustive()
+    }
+}
+
+impl NbdServer {
+    /// Serves `exports` to whoever connects to `listener`.
+    pub fn start(
+        rt: &Rt,
+        listener: NbdListener,
+        exports: Rc<dyn Exports>,
+        limits: Limits,
+    ) -> NbdServer {
+        let server = NbdServer(Rc::new(Inner {
+            rt: rt.clone(),
+            listener,
+            exports,
+            limits,
+            stopping: Cell::new(false),
+            accepting: Cell::new(true),
+            next: Cell::new(0),
+            connections: RefCell::default(),
+            ended: Gate::default(),
+        }));
+        rt.spawn(server.clone().accept());
+        server
+    }
+
+    /// Where it listens: `unix:PATH` or `HOST:PORT`.
+    pub fn address(&self) -> String {
+        self.0.listener.address()
+    }
+
+    /// The TCP address, if it listens on one.
+    pub fn tcp_address(&self) -> Option<std::net::SocketAddr> {
+        self.0.listener.tcp_address()
+    }
+
+    /// Connections at this time.
+    pub fn connections(&self) -> usize {
+        self.0.connections.borrow().len()
+    }
+
+    /// Ends the connections to the export `name`, as [`NbdServer::stop`] does, and waits for them.
+    pub async fn disconnect(&self, name: &str) {
+        let of_it = |c: &Control| c.export.borrow().as_deref() == Some(name);
+        for control in self.0.connections.borrow().values().filter(|c| of_it(c)) {
+            control.stop.set();
+        }
+        let gone = || !self.0.connections.borrow().values().any(|c| of_it(c) && c.stop.is_set());
+        self.0.ended.until(gone).await;
+    }
+
+    /// Listens no more, reads no more requests, answers those in flight, and waits until every
+    /// connection has ended. A peer that does not take its answers is given 5 s. Unix sockets are
+    /// removed.
+    pub async fn stop(&self) {
+        let inner = &self.0;
+        inner.stopping.set(true);
+        inner.listener.close();
+        for control in inner.connections.borrow().values() {
+            control.stop.set();
+        }
+        let done = || !inner.accepting.get() && inner.connections.borrow().is_empty();
+        inner.ended.until(done).await;
+    }
+
+    async fn accept(self) {
+        let inner = &self.0;
+        while !inner.stopping.get() {
+            match inner.listener.accept().await {
+                Ok(io) if !inner.stopping.get() => self.admit(io),
+                Ok(_) => {}
+                Err(_) if inner.stopping.get() => {}
+                Err(error) => {
+                    // Out of descriptors, or a peer that left while it waited.
+                    tracing::warn!(%error, "nbd: accepting a connection failed");
+                    inner.rt.sleep(50 * MILLISECOND).await;
+                }
+            }
+        }
+        inner.accepting.set(false);
+        inner.ended.open();
+    }
+
+    fn admit(&self, io: AsyncFd) {
+        let inner = &self.0;
+        let handshakes =
+            inner.connections.borrow().values().filter(|c| !c.in_transmission.get()).count();
+        let full = self.connections() >= inner.limits.connections;
+        if full || handshakes >= inner.limits.handshakes {
+            tracing::warn!("nbd: too many connections; one was turned away");
+            return;
+        }
+        let id = inner.next.get();
+        inner.next.set(id + 1);
+        let control = Rc::new(Control::default());
+        inner.connections.borrow_mut().insert(id, control.clone());
+        let server = self.clone();
+        inner.rt.spawn(async move {
+            let inner = &server.0;
+            let io = Rc::new(io);
+            let (rt, exports) = (inner.rt.clone(), inner.exports.clone());
+            connection::serve(rt, io, exports, control, inner.limits).await;
+            inner.connections.borrow_mut().remove(&id);
+            inner.ended.open();
+        });
+    }
+}

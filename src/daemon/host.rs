@@ -1,0 +1,355 @@
+//! The engine thread's state: the arrays this daemon has imported, and what it does with requests.
+//!
+//! **Invariants**: everything here runs on the engine's thread. Whatever changes which arrays,
+//! volumes or frontends exist holds [`Host::change`]; reading does not, so that `status` answers
+//! while an import runs. An array is in `arrays` exactly while it is open. The state file lists an
+//! array from before its first client is served until it is exported or destroyed.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ashlar_engine::status::ArrayStatus;
+use ashlar_engine::{Array, Settings};
+use ashlar_rt::{Lock, Nanos, Rt, SECOND};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::api::{
+    ArrayEvent, Call, EventsReply, GetReply, NotImported, PingReply, StatusReply, VERSION,
+    WaitReply,
+};
+use crate::daemon::frontends::Frontends;
+use crate::daemon::state::{Known, State};
+use crate::failure::Failure;
+
+/// An array that is open.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// The engine's handle.
+    pub(crate) array: Array,
+    /// Paths of the devices it was opened with.
+    pub(crate) devices: Vec<String>,
+    /// Whether nothing is written.
+    pub(crate) read_only: bool,
+}
+
+/// The daemon.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) rt: Rt,
+    pub(crate) settings: Settings,
+    pub(crate) arrays: RefCell<BTreeMap<String, Rc<Member>>>,
+    pub(crate) frontends: Frontends,
+    pub(crate) change: Lock<()>,
+    /// Known arrays that could not be started, with the reason.
+    pub(crate) waiting: RefCell<Vec<(Known, String)>>,
+    state: State,
+    started: (Nanos, SystemTime),
+}
+
+/// How long one `events` or `wait` request may be held open.
+const LONGEST_WAIT: u64 = 60;
+
+impl Host {
+    /// A daemon without arrays.
+    pub(crate) fn new(rt: &Rt, settings: Settings, state: State) -> Rc<Host> {
+        Rc::new(Host {
+            rt: rt.clone(),
+            settings,
+            arrays: RefCell::default(),
+            frontends: Frontends::new(rt),
+            change: Lock::new(()),
+            waiting: RefCell::default(),
+            state,
+            started: (rt.now(), SystemTime::now()),
+        })
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// One line for the operator.
+    pub(crate) async fn handle(self: Rc<Host>, call: Call) -> Result<Value, Failure> {
+        match call {
+            Call::Ping => reply(&PingReply {
+                program: env!("CARGO_PKG_VERSION").to_string(),
+                pid: std::process::id(),
+            }),
+            Call::Status { array } => reply(&self.status(array.as_deref()).await?),
+            Call::Events { array, after, wait_seconds } => {
+                reply(&self.events(array.as_deref(), after, wait_seconds).await?)
+            }
+            Call::Wait { array, kinds, seconds } => {
+                reply(&self.wait(&array, &kinds, seconds).await?)
+            }
+            Call::Get { array, key } => {
+                let pairs = self.member(&array)?.array.get(key.as_deref()).map_err(broken)?;
+                reply(&GetReply { properties: pairs.into_iter().collect() })
+            }
+            Call::Importable { scan } => reply(&self.importable(&scan).await?),
+            changing => {
+                let guard = self.change.lock().await;
+                let outcome = self.clone().change_something(changing).await;
+                drop(guard);
+                outcome
+            }
+        }
+    }
+
+    async fn change_something(self: Rc<Host>, call: Call) -> Result<Value, Failure> {
+        match call {
+            Call::Create(create) => reply(&self.create(create).await?),
+            Call::Import(import) => reply(&self.import(import).await?),
+            Call::Export { array } => {
+                self.close(&array).await?;
+                reply(&serde_json::json!({ "exported": array }))
+            }
+            Call::Destroy { array } => {
+                self.destroy(&array).await?;
+                reply(&serde_json::json!({ "destroyed": array }))
+            }
+            Call::Set { array, key, value } => {
+                self.member(&array)?.array.set(&key, &value).await.map_err(broken)?;
+                reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
+            }
+            Call::Fail { array, device, force } => {
+                let index = self.fail(&array, &device, force).await?;
+                reply(&serde_json::json!({ "array": array, "device": index }))
+            }
+            volume => self.change_volume(volume).await,
+        }
+    }
+
+    async fn status(&self, array: Option<&str>) -> Result<StatusReply, Failure> {
+        let members: Vec<Rc<Member>> = match array {
+            Some(name) => vec![self.member(name)?],
+            None => self.arrays.borrow().values().cloned().collect(),
+        };
+        let mut arrays = Vec::new();
+        for member in members {
+            arrays.push(self.status_of(&member).await);
+        }
+        let not_imported = match array {
+            Some(_) => Vec::new(),
+            None => self.waiting.borrow().iter().map(not_imported).collect(),
+        };
+        Ok(StatusReply { arrays, not_imported })
+    }
+
+    /// An array's status, with what its frontends know.
+    pub(crate) async fn status_of(&self, member: &Member) -> ArrayStatus {
+        member.array.status().await
+    }
+
+    async fn events(
+        &self,
+        array: Option<&str>,
+        after: BTreeMap<String, u64>,
+        wait_seconds: u64,
+    ) -> Result<EventsReply, Failure> {
+        let mut reply = self.events_now(array, &after)?;
+        if !reply.events.is_empty() || wait_seconds == 0 {
+            return Ok(reply);
+        }
+        let mut waits: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
+        for (name, last) in &reply.after {
+            let (array, last) = (self.member(name)?.array.clone(), *last);
+            waits.push(Box::pin(async move { array.event_after(last).await }));
+        }
+        let any = std::future::poll_fn(move |cx| {
+            let ready = waits.iter_mut().any(|wait| wait.as_mut().poll(cx).is_ready());
+            if ready { Poll::Ready(()) } else { Poll::Pending }
+        });
+        self.rt.timeout(wait_seconds.min(LONGEST_WAIT) * SECOND, any).await;
+        let last = std::mem::take(&mut reply.after);
+        match self.events_now(array, &last) {
+            Ok(events) => Ok(events),
+            Err(_) if array.is_some() => {
+                Err(Failure::not_found("the array was exported; its events end here"))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn events_now(
+        &self,
+        array: Option<&str>,
+        after: &BTreeMap<String, u64>,
+    ) -> Result<EventsReply, Failure> {
+        let names: Vec<String> = match array {
+            Some(name) => vec![self.member(name)?.array.name()],
+            None => self.arrays.borrow().keys().cloned().collect(),
+        };
+        let mut reply = EventsReply { events: Vec::new(), after: BTreeMap::new() };
+        for name in names {
+            let mut last = after.get(&name).copied().unwrap_or(0);
+            for event in self.member(&name)?.array.events(last) {
+                last = last.max(event.number);
+                let unix_seconds = self.unix_seconds(event.at);
+                reply.events.push(ArrayEvent { array: name.clone(), unix_seconds, event });
+            }
+            reply.after.insert(name, last);
+        }
+        reply.events.sort_by_key(|event| event.event.at);
+        Ok(reply)
+    }
+
+    fn unix_seconds(&self, at: Nanos) -> u64 {
+        let wall = self.started.1.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        wall + at.saturating_sub(self.started.0) / SECOND
+    }
+
+    async fn wait(
+        &self,
+        name: &str,
+        kinds: &[String],
+        seconds: u64,
+    ) -> Result<WaitReply, Failure> {
+        let member = self.member(name)?;
+        let array = member.array.clone();
+        let kinds: Vec<String> = kinds.to_vec();
+        let idle = async move {
+            let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+            array.wait_idle(&kinds).await;
+        };
+        let done = self.rt.timeout(seconds.min(LONGEST_WAIT) * SECOND, idle).await.is_some();
+        Ok(WaitReply { done, array: self.status_of(&member).await })
+    }
+
+    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<u16, Failure> {
+        let member = self.member(name)?;
+        let status = member.array.status().await;
+        let wanted = std::fs::canonicalize(device).ok();
+        let found = status.devices.iter().find(|known| {
+            known.path == device
+                || known.uuid == device
+                || known.index.to_string() == device
+                || wanted.as_deref().is_some_and(|w| w.as_os_str() == known.path.as_str())
+        });
+        let Some(found) = found else {
+            return Err(Failure::not_found(format!(
+                "{device} is not a device of {name}; 'ashlar status {name} -v' lists them"
+            )));
+        };
+        member.array.fail(found.index, force).await.map_err(broken)?;
+        Ok(found.index)
+    }
+
+    /// The open array of this name.
+    ///
+    /// # Errors
+    /// Says what is known about it instead.
+    pub(crate) fn member(&self, name: &str) -> Result<Rc<Member>, Failure> {
+        if let Some(member) = self.arrays.borrow().get(name) {
+            return Ok(member.clone());
+        }
+        let waiting = self.waiting.borrow();
+        match waiting.iter().find(|(known, _)| known.name == name) {
+            Some((_, reason)) => {
+                Err(Failure::not_found(format!("array {name} could not be imported: {reason}")))
+            }
+            None => Err(Failure::not_found(format!(
+                "no array {name} here; 'ashlar list' shows those imported, 'ashlar import' those that could be"
+            ))),
+        }
+    }
+
+    /// Adds an open array, and writes the state file.
+    ///
+    /// # Errors
+    /// If the state directory cannot be written.
+    pub(crate) fn insert(&self, member: Rc<Member>) -> Result<(), Failure> {
+        let name = member.array.name();
+        let uuid = uuid_text(&member.array.uuid());
+        self.waiting.borrow_mut().retain(|(known, _)| known.uuid != uuid);
+        self.arrays.borrow_mut().insert(name, member);
+        self.save()
+    }
+
+    /// Forgets an array, and writes the state file.
+    ///
+    /// # Errors
+    /// If the state directory cannot be written.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), Failure> {
+        self.arrays.borrow_mut().remove(name);
+        self.save()
+    }
+
+    fn save(&self) -> Result<(), Failure> {
+        let mut list: Vec<Known> = Vec::new();
+        for (name, member) in self.arrays.borrow().iter() {
+            list.push(Known {
+                name: name.clone(),
+                uuid: uuid_text(&member.array.uuid()),
+                devices: member.devices.clone(),
+                read_only: member.read_only,
+            });
+        }
+        list.extend(self.waiting.borrow().iter().map(|(known, _)| known.clone()));
+        self.state.save(&list).map_err(|e| {
+            Failure::broken(format!(
+                "the state directory cannot be written ({e}); arrays will not be restored by themselves"
+            ))
+        })
+    }
+
+    /// The arrays of the last run.
+    pub(crate) fn known(&self) -> Vec<Known> {
+        self.state.load()
+    }
+}
+
+fn not_imported((known, reason): &(Known, String)) -> NotImported {
+    NotImported {
+        name: known.name.clone(),
+        uuid: known.uuid.clone(),
+        reason: reason.clone(),
+    }
+}
+
+/// An engine error, as the operator reads it.
+pub(crate) fn broken(error: ashlar_engine::Error) -> Failure {
+    Failure::broken(error.to_string())
+}
+
+/// An answer: the value's fields, and the version.
+///
+/// # Errors
+/// Never for plain data.
+pub(crate) fn reply(value: &impl Serialize) -> Result<Value, Failure> {
+    let mut value = serde_json::to_value(value)
+        .map_err(|e| Failure::broken(format!("the answer cannot be written: {e}")))?;
+    if let Value::Object(map) = &mut value {
+        map.insert("version".to_string(), VERSION.into());
+    }
+    Ok(value)
+}
+
+/// Sixteen bytes as a hyphenated UUID.
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (i, byte) in uuid.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_hyphenated_as_everywhere() {
+        let bytes: Vec<u8> = (0..16).collect();
+        let bytes: [u8; 16] = bytes.try_into().unwrap_or_default();
+        assert_eq!(uuid_text(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

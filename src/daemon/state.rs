@@ -1,0 +1,142 @@
+//! What the daemon remembers between runs: which arrays it had imported, and where their devices
+//! were. A cache: everything that matters is on the devices.
+//!
+//! **Invariants**: the file is replaced whole (written beside, flushed, renamed, directory
+//! flushed), so that a crash leaves the old list or the new one; a list that cannot be read is set
+//! aside with a warning, never guessed at; one daemon at a time uses a directory (it holds a lock).
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// An array that was imported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Known {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its identity, hyphenated.
+    pub(crate) uuid: String,
+    /// Where its devices were.
+    pub(crate) devices: Vec<String>,
+    /// Whether it was imported read-only.
+    #[serde(default)]
+    pub(crate) read_only: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Contents {
+    version: u32,
+    arrays: Vec<Known>,
+}
+
+/// The state directory, locked.
+#[derive(Debug)]
+pub(crate) struct State {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl State {
+    /// Opens (and makes) `dir` and takes its lock.
+    ///
+    /// # Errors
+    /// If it cannot be made or another daemon has it.
+    pub(crate) fn open(dir: &Path) -> Result<State, Failure> {
+        let at = dir.display();
+        std::fs::create_dir_all(dir).map_err(|e| {
+            Failure::broken(format!("cannot make the state directory {at}: {e}; give --state DIR"))
+        })?;
+        let lock = File::create(dir.join("lock")).map_err(|e| {
+            Failure::broken(format!("cannot write to the state directory {at}: {e}; give --state DIR"))
+        })?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Failure::refused(format!(
+                "another daemon uses the state directory {at}; stop it, or give another --state DIR"
+            ))
+        })?;
+        Ok(State { dir: dir.to_path_buf(), _lock: lock })
+    }
+
+    /// The arrays of the last run.
+    pub(crate) fn load(&self) -> Vec<Known> {
+        let path = self.dir.join("arrays.json");
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the list of arrays cannot be read");
+                return Vec::new();
+            }
+        };
+        match serde_json::from_slice::<Contents>(&bytes) {
+            Ok(contents) => contents.arrays,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the list of arrays is damaged and set aside; use 'ashlar import'");
+                let _ = std::fs::rename(&path, self.dir.join("arrays.damaged"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Replaces the list.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub(crate) fn save(&self, arrays: &[Known]) -> std::io::Result<()> {
+        let contents = Contents { version: 1, arrays: arrays.to_vec() };
+        let bytes = serde_json::to_vec_pretty(&contents)?;
+        let beside = self.dir.join("arrays.json.new");
+        let mut file = File::create(&beside)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, self.dir.join("arrays.json"))?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("ashlar-state-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_and_a_second_daemon_is_refused() {
+        let dir = scratch("round");
+        let known = Known {
+            name: "tank".into(),
+            uuid: "u".into(),
+            devices: vec!["/a".into(), "/b".into()],
+            read_only: false,
+        };
+        {
+            let state = State::open(&dir).unwrap();
+            assert!(state.load().is_empty());
+            state.save(std::slice::from_ref(&known)).unwrap();
+            assert_eq!(state.load(), vec![known]);
+            let refused = State::open(&dir).unwrap_err();
+            assert!(refused.text.contains("another daemon"), "{refused}");
+        }
+        State::open(&dir).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_list_is_set_aside() {
+        let dir = scratch("damaged");
+        let state = State::open(&dir).unwrap();
+        std::fs::write(dir.join("arrays.json"), b"{\"version\":1,\"arr").unwrap();
+        assert!(state.load().is_empty());
+        assert!(dir.join("arrays.damaged").exists());
+        assert!(!dir.join("arrays.json").exists());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,76 @@
+//! What went wrong, as the operator reads it: one line with what, which device or address, and what
+//! to do next.
+//!
+//! **Invariants**: the text is one line (control characters are replaced, since names and paths
+//! come from outside); it is made once, where the program meets a typed error, and travels as it is
+//! from the daemon to the terminal.
+
+use serde::{Deserialize, Serialize};
+
+/// Which kind of refusal, for the HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// The request makes no sense as it stands.
+    Invalid,
+    /// It names something that is not there.
+    NotFound,
+    /// It would do harm, or the thing is in use.
+    Refused,
+    /// It was tried and failed.
+    Broken,
+}
+
+/// One line for the operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    /// Its kind.
+    pub(crate) kind: Kind,
+    /// The line.
+    pub(crate) text: String,
+}
+
+impl Failure {
+    fn new(kind: Kind, text: impl Into<String>) -> Failure {
+        let text: String = text.into();
+        let text = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Failure { kind, text }
+    }
+
+    /// The request makes no sense as it stands.
+    pub(crate) fn invalid(text: impl Into<String>) -> Failure {
+        Failure::new(Kind::Invalid, text)
+    }
+
+    /// It names something that is not there.
+    pub(crate) fn not_found(text: impl Into<String>) -> Failure {
+        Failure::new(Kind::NotFound, text)
+    }
+
+    /// It would do harm, or the thing is in use.
+    pub(crate) fn refused(text: impl Into<String>) -> Failure {
+        Failure::new(Kind::Refused, text)
+    }
+
+    /// It was tried and failed.
+    pub(crate) fn broken(text: impl Into<String>) -> Failure {
+        Failure::new(Kind::Broken, text)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_whatever_a_name_contains() {
+        let failure = Failure::broken("cannot open a\nb\u{1b}[31m: gone");
+        assert_eq!(failure.to_string(), "cannot open a b [31m: gone");
+    }
+}

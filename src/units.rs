@@ -1,0 +1,166 @@
+//! Sizes, rates and times as people write and read them.
+//!
+//! **Invariants**: suffixes are powers of two (`K` = 1,024); a size that does not fit 64 bits is an
+//! error, never wrapped; what is printed for people has at most four digits, and exact numbers are
+//! printed only where the caller asks for them.
+
+/// Reads `4096`, `64K`, `1.5G`, `2T`; a trailing `B` or `iB` is allowed.
+///
+/// # Errors
+/// A sentence that says what a size looks like.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("'{text}' is not a size; write for example 4096, 64K, 1.5G or 2T");
+    let trimmed = text.trim().trim_end_matches(['B', 'b']).trim_end_matches('i');
+    let (number, power) = match trimmed.chars().last().map(|c| c.to_ascii_uppercase()) {
+        Some('K') => (&trimmed[..trimmed.len() - 1], 1),
+        Some('M') => (&trimmed[..trimmed.len() - 1], 2),
+        Some('G') => (&trimmed[..trimmed.len() - 1], 3),
+        Some('T') => (&trimmed[..trimmed.len() - 1], 4),
+        Some('P') => (&trimmed[..trimmed.len() - 1], 5),
+        Some('0'..='9') => (trimmed, 0),
+        _ => return Err(bad()),
+    };
+    let unit = 1024u128.pow(power);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |s: &str| s.len() <= 20 && s.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 {
+        return Err(bad());
+    }
+    let mut bytes = whole.parse::<u128>().map_err(|_| bad())?.saturating_mul(unit);
+    if !fraction.is_empty() {
+        let scale = 10u128.pow(u32::try_from(fraction.len()).map_err(|_| bad())?);
+        bytes += fraction.parse::<u128>().map_err(|_| bad())? * unit / scale;
+    }
+    u64::try_from(bytes).map_err(|_| format!("'{text}' is more than 16 EiB"))
+}
+
+/// `1536` as `1.5K`, at most four digits.
+pub(crate) fn size(bytes: u64) -> String {
+    const SUFFIXES: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
+    let mut power = 0;
+    let mut unit = 1u64;
+    while power + 1 < SUFFIXES.len() && bytes / unit >= 1024 {
+        unit <<= 10;
+        power += 1;
+    }
+    if power == 0 {
+        return format!("{bytes}B");
+    }
+    let (whole, rest) = (bytes / unit, bytes % unit);
+    let hundredths = u64::try_from(u128::from(rest) * 100 / u128::from(unit)).unwrap_or(0);
+    let suffix = SUFFIXES[power];
+    match whole {
+        _ if rest == 0 => format!("{whole}{suffix}"),
+        0..10 => format!("{whole}.{hundredths:02}{suffix}"),
+        10..100 => format!("{whole}.{}{suffix}", hundredths / 10),
+        _ => format!("{whole}{suffix}"),
+    }
+}
+
+/// As [`size`], or the exact number.
+pub(crate) fn size_or_exact(bytes: u64, exact: bool) -> String {
+    if exact { bytes.to_string() } else { size(bytes) }
+}
+
+/// Bytes a second.
+pub(crate) fn rate(bytes_per_second: u64) -> String {
+    format!("{}/s", size(bytes_per_second))
+}
+
+/// `bytes` moved in `seconds`, as a rate; `-` if no time passed.
+pub(crate) fn rate_over(bytes: u64, seconds: f64) -> String {
+    if seconds <= 0.0 {
+        return "-".to_string();
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "for people, four digits"
+    )]
+    let per_second = (bytes as f64 / seconds) as u64;
+    rate(per_second)
+}
+
+/// `95` as `1m35s`.
+pub(crate) fn duration(seconds: u64) -> String {
+    let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
+    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
+    match seconds {
+        0..60 => format!("{rest}s"),
+        60..3_600 => format!("{minutes}m{rest:02}s"),
+        3_600..86_400 => format!("{hours}h{minutes:02}m"),
+        _ => format!("{days}d{hours:02}h"),
+    }
+}
+
+/// `part` of `whole` in percent, 0 if there is no whole.
+pub(crate) fn percent(part: u64, whole: u64) -> u64 {
+    if whole == 0 {
+        return 0;
+    }
+    u64::try_from(u128::from(part) * 100 / u128::from(whole)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64K", 65_536),
+            ("64k", 65_536),
+            ("1.5G", 1_610_612_736),
+            ("2T", 2 << 40),
+            ("1P", 1 << 50),
+            ("16KiB", 16_384),
+            ("1GB", 1 << 30),
+            ("100B", 100),
+        ] {
+            assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in ["", "K", "-1", "1X", "1..5G", "1.5.2G", "20000P", "4 K x", "1e9", "NaN", ".5G"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_print_with_at_most_four_digits() {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1K"),
+            (1536, "1.50K"),
+            (10 << 20, "10M"),
+            ((10 << 20) + (1 << 19), "10.5M"),
+            ((999 << 30) + 7, "999G"),
+            (u64::MAX, "15.9E"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn printed_sizes_read_back() {
+        for bytes in [1u64, 1023, 4096, 65_536, 1 << 20, 3 << 30, 1 << 50] {
+            assert_eq!(parse_size(&size(bytes)).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn durations_show_two_units() {
+        for (seconds, text) in
+            [(0, "0s"), (59, "59s"), (95, "1m35s"), (3_600, "1h00m"), (90_000, "1d01h")]
+        {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}
