@@ -244,6 +244,24 @@ pub(crate) struct StatusReply {
     /// Known arrays that could not be started, with the reason.
     #[serde(default)]
     pub(crate) not_imported: Vec<NotImported>,
+    /// Frontends that should serve and do not.
+    #[serde(default)]
+    pub(crate) not_served: Vec<NotServed>,
+}
+
+/// A frontend that could not be restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NotServed {
+    /// Its array.
+    pub(crate) array: String,
+    /// Its volume.
+    pub(crate) volume: String,
+    /// `nbd`, `fuse` or `loop`.
+    pub(crate) kind: String,
+    /// Where it should be.
+    pub(crate) address: String,
+    /// Why it is not, and what to do.
+    pub(crate) reason: String,
 }
 
 /// A known array that could not be started.
@@ -285,6 +303,21 @@ pub(crate) struct Attached {
     /// The NBD export name; empty for others.
     #[serde(default)]
     pub(crate) export: String,
+    /// The kernel device behind the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) device: Option<String>,
+}
+
+impl Attached {
+    /// Without an export name or kernel device.
+    pub(crate) fn plain(kind: &str, address: String) -> Attached {
+        Attached {
+            kind: kind.to_string(),
+            address,
+            export: String::new(),
+            device: None,
+        }
+    }
 }
 
 /// An array found on devices that are not in use.
@@ -419,7 +452,9 @@ impl Call {
     /// # Errors
     /// What is missing or unknown.
     pub(crate) fn parse(verb: &str, body: &[u8]) -> Result<Call, Failure> {
-        let value = if body.is_empty() { serde_json::json!({}) } else {
+        let value = if body.is_empty() {
+            serde_json::json!({})
+        } else {
             serde_json::from_slice(body)
                 .map_err(|e| Failure::invalid(format!("the body is not JSON: {e}")))?
         };
@@ -450,10 +485,33 @@ mod tests {
 
     #[test]
     fn garbage_is_answered_with_what_is_wrong() {
-        assert!(Call::parse("status", b"{").unwrap_err().text.contains("not JSON"));
-        assert!(Call::parse("status", b"[1]").unwrap_err().text.contains("JSON object"));
-        assert!(Call::parse("format-c", b"{}").unwrap_err().text.contains("format-c"));
-        assert!(Call::parse("export", b"{}").unwrap_err().text.contains("array"));
-        assert!(matches!(Call::parse("status", b"").unwrap(), Call::Status { array: None }));
+        assert!(
+            Call::parse("status", b"{")
+                .unwrap_err()
+                .text
+                .contains("not JSON")
+        );
+        assert!(
+            Call::parse("status", b"[1]")
+                .unwrap_err()
+                .text
+                .contains("JSON object")
+        );
+        assert!(
+            Call::parse("format-c", b"{}")
+                .unwrap_err()
+                .text
+                .contains("format-c")
+        );
+        assert!(
+            Call::parse("export", b"{}")
+                .unwrap_err()
+                .text
+                .contains("array")
+        );
+        assert!(matches!(
+            Call::parse("status", b"").unwrap(),
+            Call::Status { array: None }
+        ));
     }
 }

@@ -13,7 +13,12 @@ use crate::units::parse_size;
 
 /// Software-defined, erasure-coded storage: volumes that no loss within the array's parity damages.
 #[derive(Debug, Parser)]
-#[command(name = "ashlar", version, disable_help_subcommand = true, max_term_width = 100)]
+#[command(
+    name = "ashlar",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
 #[command(after_help = "See it work, without root and without touching a device:\n  ashlar demo\n")]
 pub(crate) struct Cli {
     /// The daemon's socket [default: $ASHLAR_SOCKET, else /run/ashlar/ashlar.sock]
@@ -70,7 +75,7 @@ pub(crate) enum Verb {
     #[command(after_help = "Example:\n  ashlar set tank reconstruct.min=50M\n")]
     Set(SetArgs),
     /// Print what a device's own structures say (no daemon needed)
-    #[command(after_help = "Examples:\n  ashlar inspect /dev/sdf\n  ashlar inspect -j disk3.img\n")]
+    #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
     /// See it all work in a temporary folder: losses, corruption, a crash, all data verified
     #[command(after_help = "Example:\n  ashlar demo\n")]
@@ -110,6 +115,11 @@ const STATUS_EXAMPLES: &str = "Examples:
   ashlar status tank --watch             again and again
   ashlar status --test && echo optimal   exit code: 0 optimal, 1 degraded, 2 critical or failed,
                                          4 cannot tell
+";
+const INSPECT_EXAMPLES: &str = "Examples:
+  ashlar inspect /dev/sdf
+  ashlar inspect disk3.img --slots
+  ashlar inspect disk3.img --segment 17 -j
 ";
 const VOLUME_CREATE_EXAMPLES: &str = "Examples:
   ashlar volume create tank/home --size 500G
@@ -320,6 +330,12 @@ pub(crate) struct InspectArgs {
     /// The device or file
     #[arg(value_name = "DEV")]
     pub(crate) device: PathBuf,
+    /// Only the column of this segment: table entry and header
+    #[arg(long, value_name = "N")]
+    pub(crate) segment: Option<u64>,
+    /// Every slot that is in use
+    #[arg(long, conflicts_with = "segment")]
+    pub(crate) slots: bool,
 }
 
 /// `demo`.
@@ -359,7 +375,9 @@ pub(crate) enum VolumeVerb {
     #[command(after_help = ATTACH_EXAMPLES)]
     Attach(VolumeAttachArgs),
     /// Stop serving a volume
-    #[command(after_help = "Examples:\n  ashlar volume detach tank/home\n  ashlar volume detach tank/home loop\n")]
+    #[command(
+        after_help = "Examples:\n  ashlar volume detach tank/home\n  ashlar volume detach tank/home loop\n"
+    )]
     Detach(VolumeDetachArgs),
 }
 
@@ -502,7 +520,9 @@ fn parse_attach(text: &str) -> Result<Attach, String> {
         None if text == "loop" => Ok(Attach::Loop),
         Some(("nbd", address)) if !address.is_empty() => Ok(Attach::Nbd(address.to_string())),
         Some(("fuse", dir)) if !dir.is_empty() => Ok(Attach::Fuse(dir.into())),
-        _ => Err(format!("'{text}' is not loop, nbd=unix:PATH, nbd=HOST:PORT or fuse=DIR")),
+        _ => Err(format!(
+            "'{text}' is not loop, nbd=unix:PATH, nbd=HOST:PORT or fuse=DIR"
+        )),
     }
 }
 
@@ -525,7 +545,10 @@ mod tests {
                 if sub.has_subcommands() {
                     check(sub, &path);
                 } else {
-                    let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                    let help = sub
+                        .get_after_help()
+                        .map(ToString::to_string)
+                        .unwrap_or_default();
                     assert!(help.contains(&path), "{path} --help has no example");
                 }
             }
@@ -536,11 +559,28 @@ mod tests {
     #[test]
     fn create_reads_as_the_contract_says() {
         let cli = Cli::try_parse_from([
-            "ashlar", "create", "t", "--layout", "ec4+2", "--chunk", "64K", "--volume", "v=1G",
-            "--attach", "nbd=unix:/tmp/s", "--file-size", "1G", "-n", "--force", "a", "b",
+            "ashlar",
+            "create",
+            "t",
+            "--layout",
+            "ec4+2",
+            "--chunk",
+            "64K",
+            "--volume",
+            "v=1G",
+            "--attach",
+            "nbd=unix:/tmp/s",
+            "--file-size",
+            "1G",
+            "-n",
+            "--force",
+            "a",
+            "b",
         ])
         .unwrap();
-        let Verb::Create(args) = cli.verb else { panic!("{:?}", cli.verb) };
+        let Verb::Create(args) = cli.verb else {
+            panic!("{:?}", cli.verb)
+        };
         assert_eq!(args.strip, Some(65_536));
         assert_eq!(args.volume, Some(("v".to_string(), Some(1 << 30))));
         assert_eq!(args.attach, Some(Attach::Nbd("unix:/tmp/s".to_string())));

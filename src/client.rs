@@ -67,19 +67,22 @@ impl Client {
     pub(crate) fn call_value(&self, call: &Call) -> Result<Value, Failure> {
         let limit = match call {
             Call::Ping | Call::Status { .. } | Call::Get { .. } => Duration::from_secs(60),
-            Call::Events { wait_seconds: s, .. } | Call::Wait { seconds: s, .. } => {
-                Duration::from_secs(60 + s)
+            Call::Events {
+                wait_seconds: s, ..
             }
+            | Call::Wait { seconds: s, .. } => Duration::from_secs(60 + s),
             _ => Duration::from_secs(3_600),
         };
         self.runtime.block_on(async {
-            tokio::time::timeout(limit, self.exchange(call)).await.unwrap_or_else(|_| {
-                Err(Failure::broken(format!(
-                    "the daemon at {} has not answered for {}s; see its log",
-                    self.socket.display(),
-                    limit.as_secs()
-                )))
-            })
+            tokio::time::timeout(limit, self.exchange(call))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(Failure::broken(format!(
+                        "the daemon at {} has not answered for {}s; see its log",
+                        self.socket.display(),
+                        limit.as_secs()
+                    )))
+                })
         })
     }
 
@@ -97,7 +100,10 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(call.body())))
             .expect("a request of fixed form");
-        let response = sender.send_request(request).await.map_err(|e| self.cut_off(&e))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|e| self.cut_off(&e))?;
         let success = response.status().is_success();
         let body = Limited::new(response.into_body(), MAX_ANSWER)
             .collect()
@@ -120,9 +126,9 @@ impl Client {
             std::io::ErrorKind::PermissionDenied => {
                 format!("no permission to talk to the daemon at {at}; be root or in group ashlar")
             }
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => format!(
-                "no daemon at {at}; start one with 'ashlar daemon', or give its --socket"
-            ),
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+                format!("no daemon at {at}; start one with 'ashlar daemon', or give its --socket")
+            }
             _ => format!("cannot reach the daemon at {at}: {error}; give another --socket"),
         })
     }
@@ -150,7 +156,10 @@ mod tests {
     #[test]
     fn no_daemon_is_a_failure_that_says_what_to_do() {
         let path = std::env::temp_dir().join(format!("ashlar-none-{}.sock", std::process::id()));
-        let failure = Client::new(path).unwrap().call_value(&Call::Ping).unwrap_err();
+        let failure = Client::new(path)
+            .unwrap()
+            .call_value(&Call::Ping)
+            .unwrap_err();
         assert!(failure.text.contains("ashlar daemon"), "{failure}");
     }
 
@@ -162,9 +171,14 @@ mod tests {
             use std::io::{Read, Write};
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 512]);
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+                .unwrap();
         });
-        let failure = Client::new(path.clone()).unwrap().call_value(&Call::Ping).unwrap_err();
+        let failure = Client::new(path.clone())
+            .unwrap()
+            .call_value(&Call::Ping)
+            .unwrap_err();
         stranger.join().unwrap();
         std::fs::remove_file(path).unwrap();
         assert!(failure.text.contains("no ashlar daemon"), "{failure}");

@@ -33,7 +33,10 @@ pub(crate) struct Failure {
 impl Failure {
     fn new(kind: Kind, text: impl Into<String>) -> Failure {
         let text: String = text.into();
-        let text = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let text = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         Failure { kind, text }
     }
 

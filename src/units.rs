@@ -10,7 +10,10 @@
 /// A sentence that says what a size looks like.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("'{text}' is not a size; write for example 4096, 64K, 1.5G or 2T");
-    let trimmed = text.trim().trim_end_matches(['B', 'b']).trim_end_matches('i');
+    let trimmed = text
+        .trim()
+        .trim_end_matches(['B', 'b'])
+        .trim_end_matches('i');
     let (number, power) = match trimmed.chars().last().map(|c| c.to_ascii_uppercase()) {
         Some('K') => (&trimmed[..trimmed.len() - 1], 1),
         Some('M') => (&trimmed[..trimmed.len() - 1], 2),
@@ -26,7 +29,10 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 {
         return Err(bad());
     }
-    let mut bytes = whole.parse::<u128>().map_err(|_| bad())?.saturating_mul(unit);
+    let mut bytes = whole
+        .parse::<u128>()
+        .map_err(|_| bad())?
+        .saturating_mul(unit);
     if !fraction.is_empty() {
         let scale = 10u128.pow(u32::try_from(fraction.len()).map_err(|_| bad())?);
         bytes += fraction.parse::<u128>().map_err(|_| bad())? * unit / scale;
@@ -59,7 +65,11 @@ pub(crate) fn size(bytes: u64) -> String {
 
 /// As [`size`], or the exact number.
 pub(crate) fn size_or_exact(bytes: u64, exact: bool) -> String {
-    if exact { bytes.to_string() } else { size(bytes) }
+    if exact {
+        bytes.to_string()
+    } else {
+        size(bytes)
+    }
 }
 
 /// Bytes a second.
@@ -127,7 +137,9 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in ["", "K", "-1", "1X", "1..5G", "1.5.2G", "20000P", "4 K x", "1e9", "NaN", ".5G"] {
+        for text in [
+            "", "K", "-1", "1X", "1..5G", "1.5.2G", "20000P", "4 K x", "1e9", "NaN", ".5G",
+        ] {
             assert!(parse_size(text).is_err(), "{text}");
         }
     }
@@ -157,9 +169,13 @@ mod tests {
 
     #[test]
     fn durations_show_two_units() {
-        for (seconds, text) in
-            [(0, "0s"), (59, "59s"), (95, "1m35s"), (3_600, "1h00m"), (90_000, "1d01h")]
-        {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (95, "1m35s"),
+            (3_600, "1h00m"),
+            (90_000, "1d01h"),
+        ] {
             assert_eq!(duration(seconds), text);
         }
     }

@@ -11,13 +11,15 @@ use std::rc::Rc;
 use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::{Array, Label, probe};
 use ashlar_layout::Layout;
+use ashlar_rt::{SECOND, oneshot};
 
 use crate::api::{
     Attached, Create, CreateReply, Found, Import, ImportReply, ImportableReply, VolumeCreate,
 };
 use crate::daemon::devices::{self, Candidate};
+use crate::daemon::frontends::check_address;
 use crate::daemon::host::{Host, Member, broken, uuid_text};
-use crate::daemon::open::{self, Access};
+use crate::daemon::open::Access;
 use crate::daemon::state::Known;
 use crate::daemon::volumes::make_volume;
 use crate::failure::Failure;
@@ -35,33 +37,52 @@ impl Host {
         if let Some((name, _)) = &create.volume {
             devices::check_name("a volume", name)?;
         }
+        if let Some(how) = &create.attach {
+            check_address(how)?;
+        }
         self.check_unused_name(&create.array)?;
         let layout: Layout = create
             .layout
             .parse()
             .map_err(|e| Failure::invalid(format!("--layout {}: {e}", create.layout)))?;
         let count = u16::try_from(create.devices.len()).unwrap_or(u16::MAX);
-        layout.resolve_with_spare(count, create.spare).map_err(|e| {
-            Failure::invalid(format!("--layout {} on {count} devices: {e}", create.layout))
-        })?;
+        layout
+            .resolve_with_spare(count, create.spare)
+            .map_err(|e| {
+                Failure::invalid(format!(
+                    "--layout {} on {count} devices: {e}",
+                    create.layout
+                ))
+            })?;
         let candidates = devices::check(&create.devices, create.file_bytes)?;
         let overwritten = self.check_free(&candidates, create.force).await?;
-        let options = engine_options(self, &create, layout, &candidates)?;
         let files: Vec<String> = candidates
             .iter()
             .filter(|c| c.to_make)
             .map(|c| c.path.display().to_string())
             .collect();
+        // In memory first: what stands against it is known before a device is written to.
+        let options = |host: &Host| engine_options(host, &create, layout, &candidates);
+        let array = self.rehearse(options(self)?, &create, &candidates).await?;
         if create.dry_run {
-            let array = self.rehearse(options, &create, &candidates).await?;
             let (files_made, dry_run) = (files, true);
-            return Ok(CreateReply { dry_run, array, attached: None, files_made, overwritten });
+            return Ok(CreateReply {
+                dry_run,
+                array,
+                attached: None,
+                files_made,
+                overwritten,
+            });
         }
         let made = devices::make_files(&candidates)?;
-        match self.create_on(options, &create, &candidates).await {
-            Ok((array, attached)) => {
-                Ok(CreateReply { dry_run: false, array, attached, files_made: files, overwritten })
-            }
+        match self.create_on(options(self)?, &create, &candidates).await {
+            Ok((array, attached)) => Ok(CreateReply {
+                dry_run: false,
+                array,
+                attached,
+                files_made: files,
+                overwritten,
+            }),
             Err(failure) => {
                 devices::remove_files(&made);
                 Err(failure)
@@ -84,7 +105,9 @@ impl Host {
                 Rc::new(MemDevice::new(&c.path.display().to_string(), bytes)) as DeviceRef
             })
             .collect();
-        let array = Array::create(&self.rt, devices, options).await.map_err(broken)?;
+        let array = Array::create(&self.rt, devices, options)
+            .await
+            .map_err(broken)?;
         let volume = match &create.volume {
             Some((name, size)) => make_volume(&array, &plain_volume(create, name, *size)).await,
             None => Ok(()),
@@ -102,14 +125,25 @@ impl Host {
     ) -> Result<(ashlar_engine::status::ArrayStatus, Option<Attached>), Failure> {
         let mut opened = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            opened.push(open::open(&self.rt, &candidate.path, Access::Exclusive)?);
+            opened.push(self.opener.open(&candidate.path, Access::Exclusive)?);
         }
-        let array = Array::create(&self.rt, opened, options).await.map_err(broken)?;
-        let devices = candidates.iter().map(|c| c.path.display().to_string()).collect();
-        let member = Rc::new(Member { array: array.clone(), devices, read_only: false });
+        let array = Array::create(&self.rt, opened, options)
+            .await
+            .map_err(broken)?;
+        let devices = candidates
+            .iter()
+            .map(|c| c.path.display().to_string())
+            .collect();
+        let member = Rc::new(Member {
+            array: array.clone(),
+            devices,
+            read_only: false,
+        });
         self.insert(member.clone())?;
         let finished = async {
-            let Some((name, size)) = &create.volume else { return Ok(None) };
+            let Some((name, size)) = &create.volume else {
+                return Ok(None);
+            };
             make_volume(&array, &plain_volume(create, name, *size)).await?;
             match &create.attach {
                 Some(how) => self.attach(&create.array, name, how).await.map(Some),
@@ -130,7 +164,11 @@ impl Host {
     }
 
     fn check_unused_name(&self, name: &str) -> Result<(), Failure> {
-        let waiting = self.waiting.borrow().iter().any(|(known, _)| known.name == name);
+        let waiting = self
+            .waiting
+            .borrow()
+            .iter()
+            .any(|(known, _)| known.name == name);
         if self.arrays.borrow().contains_key(name) || waiting {
             return Err(Failure::refused(format!(
                 "an array {name} is already here; choose another name"
@@ -153,7 +191,9 @@ impl Host {
                     "{given} belongs to array {array}, which is in use here; destroy that first or leave the device out"
                 )));
             }
-            let Some(signature) = self.signature_of(candidate).await? else { continue };
+            let Some(signature) = self.signature_of(candidate).await? else {
+                continue;
+            };
             if !force {
                 return Err(Failure::refused(format!(
                     "{given} holds {signature}; leave it out, or overwrite it with --force"
@@ -165,7 +205,7 @@ impl Host {
     }
 
     async fn signature_of(&self, candidate: &Candidate) -> Result<Option<String>, Failure> {
-        let device = open::open(&self.rt, &candidate.path, Access::Exclusive)?;
+        let device = self.opener.open(&candidate.path, Access::Exclusive)?;
         if let Ok(Some(label)) = probe(&device).await {
             return Ok(Some(format!(
                 "device {} of array {} ({})",
@@ -174,14 +214,17 @@ impl Host {
                 uuid_text(&label.array_uuid)
             )));
         }
-        open::signature(&candidate.path)
+        let found = ashlar_device::signature(&device).await;
+        Ok(found.map(str::to_string))
     }
 
     /// The array of this daemon that a device belongs to.
     fn user_of(&self, path: &std::path::Path) -> Option<String> {
         let path = path.display().to_string();
         let arrays = self.arrays.borrow();
-        let user = arrays.iter().find(|(_, member)| member.devices.contains(&path));
+        let user = arrays
+            .iter()
+            .find(|(_, member)| member.devices.contains(&path));
         user.map(|(name, _)| name.clone())
     }
 
@@ -194,7 +237,10 @@ impl Host {
         let importable = found
             .into_iter()
             .filter_map(|(uuid, devices)| {
-                let newest = devices.iter().map(|(_, label)| label).max_by_key(|l| l.generation)?;
+                let newest = devices
+                    .iter()
+                    .map(|(_, label)| label)
+                    .max_by_key(|l| l.generation)?;
                 Some(Found {
                     name: newest.array_name.clone(),
                     uuid,
@@ -202,17 +248,29 @@ impl Host {
                     devices_total: newest.devices_total,
                     clean: newest.clean,
                     generation: newest.generation,
-                    devices: devices.iter().map(|(path, _)| path.display().to_string()).collect(),
+                    devices: devices
+                        .iter()
+                        .map(|(path, _)| path.display().to_string())
+                        .collect(),
                 })
             })
             .collect();
-        Ok(ImportableReply { importable, unreadable })
+        Ok(ImportableReply {
+            importable,
+            unreadable,
+        })
     }
 
     async fn find(&self, dirs: &[String]) -> Result<(FoundDevices, Vec<String>), Failure> {
         let mut paths = devices::scan(dirs)?;
         for (known, _) in self.waiting.borrow().iter() {
-            paths.extend(known.devices.iter().map(PathBuf::from).filter(|path| path.exists()));
+            paths.extend(
+                known
+                    .devices
+                    .iter()
+                    .map(PathBuf::from)
+                    .filter(|path| path.exists()),
+            );
         }
         paths.sort();
         paths.dedup();
@@ -222,10 +280,13 @@ impl Host {
             if self.user_of(&path).is_some() {
                 continue;
             }
-            match open::open(&self.rt, &path, Access::Look) {
+            match self.opener.open(&path, Access::Look) {
                 Ok(device) => match probe(&device).await {
                     Ok(Some(label)) => {
-                        found.entry(uuid_text(&label.array_uuid)).or_default().push((path, label));
+                        found
+                            .entry(uuid_text(&label.array_uuid))
+                            .or_default()
+                            .push((path, label));
                     }
                     Ok(None) => {}
                     Err(error) => unreadable.push(format!("{}: {error}", path.display())),
@@ -242,12 +303,18 @@ impl Host {
     /// Why the array cannot be started.
     pub(crate) async fn import(self: &Rc<Host>, import: Import) -> Result<ImportReply, Failure> {
         let (found, _) = self.find(&import.scan).await?;
-        let mut reply =
-            ImportReply { imported: Vec::new(), failed: Vec::new(), warnings: Vec::new() };
+        let mut reply = ImportReply {
+            imported: Vec::new(),
+            failed: Vec::new(),
+            warnings: Vec::new(),
+        };
         let Some(wanted) = &import.array else {
             for (uuid, devices) in found {
                 let name = devices[0].1.array_name.clone();
-                match self.import_devices(&uuid, devices, &import, &mut reply.warnings).await {
+                match self
+                    .import_devices(&uuid, devices, &import, &mut reply.warnings)
+                    .await
+                {
                     Ok(member) => reply.imported.push(self.status_of(&member).await),
                     Err(failure) => reply.failed.push(format!("{name}: {failure}")),
                 }
@@ -255,7 +322,9 @@ impl Host {
             return Ok(reply);
         };
         if self.arrays.borrow().contains_key(wanted) {
-            return Err(Failure::refused(format!("array {wanted} is already imported")));
+            return Err(Failure::refused(format!(
+                "array {wanted} is already imported"
+            )));
         }
         let mut matching = found.into_iter().filter(|(uuid, devices)| {
             uuid == wanted || devices.iter().any(|(_, label)| label.array_name == *wanted)
@@ -271,7 +340,9 @@ impl Host {
             )));
         }
         drop(matching);
-        let member = self.import_devices(&uuid, devices, &import, &mut reply.warnings).await?;
+        let member = self
+            .import_devices(&uuid, devices, &import, &mut reply.warnings)
+            .await?;
         reply.imported.push(self.status_of(&member).await);
         Ok(reply)
     }
@@ -284,18 +355,25 @@ impl Host {
         warnings: &mut Vec<String>,
     ) -> Result<Rc<Member>, Failure> {
         let name = devices[0].1.array_name.clone();
-        let same_name =
-            self.arrays.borrow().get(&name).map(|member| uuid_text(&member.array.uuid()));
+        let same_name = self
+            .arrays
+            .borrow()
+            .get(&name)
+            .map(|member| uuid_text(&member.array.uuid()));
         if let Some(other) = same_name {
             return Err(Failure::refused(format!(
                 "another array named {name} ({other}) is imported; export it before importing {uuid}"
             )));
         }
-        let access = if import.read_only { Access::Look } else { Access::Exclusive };
+        let access = if import.read_only {
+            Access::Look
+        } else {
+            Access::Exclusive
+        };
         let (mut opened, mut paths) = (Vec::new(), Vec::new());
         let mut last = None;
         for (path, _) in devices {
-            match open::open(&self.rt, &path, access) {
+            match self.opener.open(&path, access) {
                 Ok(device) => {
                     opened.push(device);
                     paths.push(path.display().to_string());
@@ -320,7 +398,11 @@ impl Host {
             .await
             .map_err(|e| Failure::broken(format!("array {name}: {e}")))?;
         let read_only = import.read_only;
-        let member = Rc::new(Member { array, devices: paths, read_only });
+        let member = Rc::new(Member {
+            array,
+            devices: paths,
+            read_only,
+        });
         self.insert(member.clone())?;
         self.restore_frontends(&member, warnings).await;
         Ok(member)
@@ -328,10 +410,20 @@ impl Host {
 
     /// Starts the arrays of the last run; what cannot be started is kept, with the reason.
     pub(crate) async fn restore(self: &Rc<Host>) {
-        for known in self.known() {
-            self.waiting.borrow_mut().push((known, "not tried yet".to_string()));
+        for device in ashlar_serve::loopdev::clear_stale().await {
+            tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
         }
-        let known: Vec<Known> = self.waiting.borrow().iter().map(|(k, _)| k.clone()).collect();
+        for known in self.known() {
+            self.waiting
+                .borrow_mut()
+                .push((known, "not tried yet".to_string()));
+        }
+        let known: Vec<Known> = self
+            .waiting
+            .borrow()
+            .iter()
+            .map(|(k, _)| k.clone())
+            .collect();
         for known in known {
             let outcome = self.restore_one(&known).await;
             let mut waiting = self.waiting.borrow_mut();
@@ -353,7 +445,9 @@ impl Host {
         let mut devices = Vec::new();
         for path in &known.devices {
             let path = PathBuf::from(path);
-            let Ok(device) = open::open(&self.rt, &path, Access::Look) else { continue };
+            let Ok(device) = self.opener.open(&path, Access::Look) else {
+                continue;
+            };
             if let Ok(Some(label)) = probe(&device).await
                 && uuid_text(&label.array_uuid) == known.uuid
             {
@@ -365,13 +459,22 @@ impl Host {
                 "none of its devices is where it was; 'ashlar import' looks for them, with --scan DIR for files",
             ));
         }
-        let import = Import { read_only: known.read_only, ..Import::default() };
+        let import = Import {
+            read_only: known.read_only,
+            ..Import::default()
+        };
         let mut warnings = Vec::new();
-        let member = self.import_devices(&known.uuid, devices, &import, &mut warnings).await?;
+        let member = self
+            .import_devices(&known.uuid, devices, &import, &mut warnings)
+            .await?;
         for warning in &warnings {
             tracing::warn!(array = known.name, "{warning}");
         }
-        tracing::info!(array = known.name, devices = member.devices.len(), "imported");
+        tracing::info!(
+            array = known.name,
+            devices = member.devices.len(),
+            "imported"
+        );
         Ok(())
     }
 
@@ -399,6 +502,9 @@ impl Host {
 
     /// Closes every array for the end of the process; the state file keeps them.
     pub(crate) async fn close_all(self: &Rc<Host>) {
+        if self.frontends.has_kernel_devices() {
+            self.write_out().await;
+        }
         let members: Vec<Rc<Member>> = self.arrays.borrow().values().cloned().collect();
         for member in members {
             let name = member.array.name();
@@ -410,6 +516,25 @@ impl Host {
                 Err(error) => tracing::error!(array = name, %error, "not closed cleanly"),
             }
             self.arrays.borrow_mut().remove(&name);
+        }
+    }
+}
+
+/// How long the kernel may take to write out what file systems on our devices hold.
+const WRITE_OUT: u64 = 30 * SECOND;
+
+impl Host {
+    /// Has the kernel write out its file systems, which may stay mounted on devices that end now.
+    /// On a thread of its own: what it writes comes back to this one.
+    async fn write_out(&self) {
+        let (reply, done) = oneshot();
+        let thread = std::thread::Builder::new().name("ashlar-sync".to_string());
+        let started = thread.spawn(move || {
+            rustix::fs::sync();
+            reply.send(());
+        });
+        if started.is_ok() && self.rt.timeout(WRITE_OUT, done).await.is_none() {
+            tracing::warn!("the kernel did not write out everything in time");
         }
     }
 }
@@ -466,7 +591,10 @@ fn domains(create: &Create, candidates: &[Candidate]) -> Result<Vec<String>, Fai
     }
     let label = |c: &Candidate| {
         labels.get(&c.given).cloned().ok_or_else(|| {
-            Failure::invalid(format!("{} has no --domain; give one for every device", c.given))
+            Failure::invalid(format!(
+                "{} has no --domain; give one for every device",
+                c.given
+            ))
         })
     };
     candidates.iter().map(label).collect()
@@ -484,4 +612,3 @@ fn plain_volume(create: &Create, name: &str, size_bytes: Option<u64>) -> VolumeC
         write_cache: None,
     }
 }
-

@@ -43,7 +43,10 @@ enum Identity {
 /// The first that is wrong, with what to do.
 pub(crate) fn check(paths: &[String], file_bytes: Option<u64>) -> Result<Vec<Candidate>, Failure> {
     if paths.len() > MOST {
-        return Err(Failure::invalid(format!("{} devices; at most {MOST} can be used", paths.len())));
+        return Err(Failure::invalid(format!(
+            "{} devices; at most {MOST} can be used",
+            paths.len()
+        )));
     }
     if let Some(bytes) = file_bytes
         && (bytes < SMALLEST || bytes % 4096 != 0)
@@ -77,7 +80,9 @@ fn check_one(given: &str, file_bytes: Option<u64>) -> Result<(Candidate, Identit
             return new_file(given, path, file_bytes);
         }
         Err(error) => {
-            return Err(Failure::broken(format!("{given}: cannot be looked at: {error}")));
+            return Err(Failure::broken(format!(
+                "{given}: cannot be looked at: {error}"
+            )));
         }
     };
     let absolute = std::fs::canonicalize(path)
@@ -86,7 +91,10 @@ fn check_one(given: &str, file_bytes: Option<u64>) -> Result<(Candidate, Identit
     let (identity, size_bytes) = if kind.is_block_device() {
         (Identity::Block(metadata.rdev()), block_size(given, path)?)
     } else if kind.is_file() {
-        (Identity::File(metadata.dev(), metadata.ino()), metadata.len())
+        (
+            Identity::File(metadata.dev(), metadata.ino()),
+            metadata.len(),
+        )
     } else {
         return Err(Failure::invalid(format!(
             "{given}: neither a block device nor a file; give the path of one"
@@ -99,8 +107,12 @@ fn check_one(given: &str, file_bytes: Option<u64>) -> Result<(Candidate, Identit
             size(SMALLEST)
         )));
     }
-    let candidate =
-        Candidate { given: given.to_string(), path: absolute, size_bytes, to_make: false };
+    let candidate = Candidate {
+        given: given.to_string(),
+        path: absolute,
+        size_bytes,
+        to_make: false,
+    };
     Ok((candidate, identity))
 }
 
@@ -141,7 +153,9 @@ fn new_file(
 fn block_size(given: &str, path: &Path) -> Result<u64, Failure> {
     use std::io::{Seek, SeekFrom};
     let unreadable = |e: std::io::Error| {
-        Failure::broken(format!("{given}: cannot be opened: {e}; be root, check the device"))
+        Failure::broken(format!(
+            "{given}: cannot be opened: {e}; be root, check the device"
+        ))
     };
     let mut file = std::fs::File::open(path).map_err(unreadable)?;
     file.seek(SeekFrom::End(0)).map_err(unreadable)
@@ -154,20 +168,12 @@ fn block_size(given: &str, path: &Path) -> Result<u64, Failure> {
 pub(crate) fn make_files(candidates: &[Candidate]) -> Result<Vec<PathBuf>, Failure> {
     let mut made: Vec<PathBuf> = Vec::new();
     for candidate in candidates.iter().filter(|c| c.to_make) {
-        let outcome = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&candidate.path)
-            .and_then(|file| {
-                made.push(candidate.path.clone());
-                file.set_len(candidate.size_bytes)
-            });
-        if let Err(error) = outcome {
-            remove_files(&made);
-            return Err(Failure::broken(format!(
-                "{}: cannot be made: {error}; choose a place with room and permission",
-                candidate.given
-            )));
+        match ashlar_device::create_file(&candidate.path, candidate.size_bytes) {
+            Ok(()) => made.push(candidate.path.clone()),
+            Err(error) => {
+                remove_files(&made);
+                return Err(Failure::broken(error.to_string()));
+            }
         }
     }
     Ok(made)
@@ -188,7 +194,9 @@ pub(crate) fn scan(dirs: &[String]) -> Result<Vec<PathBuf>, Failure> {
     let mut found: BTreeMap<Identity, PathBuf> = BTreeMap::new();
     for dir in dirs {
         let entries = std::fs::read_dir(dir).map_err(|e| {
-            Failure::broken(format!("{dir}: cannot be scanned: {e}; give a directory that exists"))
+            Failure::broken(format!(
+                "{dir}: cannot be scanned: {e}; give a directory that exists"
+            ))
         })?;
         for entry in entries.flatten() {
             consider(&entry.path(), &mut found);
@@ -205,7 +213,9 @@ pub(crate) fn scan(dirs: &[String]) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn consider(path: &Path, found: &mut BTreeMap<Identity, PathBuf>) {
-    let Ok(metadata) = std::fs::metadata(path) else { return };
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return;
+    };
     let kind = metadata.file_type();
     let identity = if kind.is_block_device() {
         if block_size("", path).is_ok_and(|bytes| bytes < SMALLEST) {
@@ -229,7 +239,9 @@ fn consider(path: &Path, found: &mut BTreeMap<Identity, PathBuf>) {
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Failure> {
     let fine = name.len() <= 63
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     if fine {
         return Ok(());
     }
@@ -246,13 +258,17 @@ mod tests {
     struct Scratch(PathBuf);
     impl Scratch {
         fn new(name: &str) -> Scratch {
-            let dir = std::env::temp_dir().join(format!("ashlar-dev-{name}-{}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("ashlar-dev-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&dir).unwrap();
             Scratch(dir)
         }
         fn file(&self, name: &str, bytes: u64) -> String {
             let path = self.0.join(name);
-            std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+            std::fs::File::create(&path)
+                .unwrap()
+                .set_len(bytes)
+                .unwrap();
             path.display().to_string()
         }
     }
@@ -276,20 +292,30 @@ mod tests {
             (vec![good.clone(), small], "too small"),
             (vec![good.clone(), dir], "neither a block device nor a file"),
             (vec![good.clone(), none], "no such device"),
-            (vec!["/dev/null".to_string()], "neither a block device nor a file"),
+            (
+                vec!["/dev/null".to_string()],
+                "neither a block device nor a file",
+            ),
         ] {
             let failure = check(&paths, None).unwrap_err();
             let last = paths.last().unwrap();
-            assert!(failure.text.contains(expected) && failure.text.contains(last), "{failure}");
+            assert!(
+                failure.text.contains(expected) && failure.text.contains(last),
+                "{failure}"
+            );
         }
-        assert_eq!(check(std::slice::from_ref(&good), None).unwrap()[0].size_bytes, SMALLEST);
+        assert_eq!(
+            check(std::slice::from_ref(&good), None).unwrap()[0].size_bytes,
+            SMALLEST
+        );
     }
 
     #[test]
     fn files_are_made_sparse_and_removed_when_one_fails() {
         let s = Scratch::new("make");
-        let paths: Vec<String> =
-            (0..3).map(|i| s.0.join(format!("d{i}")).display().to_string()).collect();
+        let paths: Vec<String> = (0..3)
+            .map(|i| s.0.join(format!("d{i}")).display().to_string())
+            .collect();
         let candidates = check(&paths, Some(1 << 30)).unwrap();
         let made = make_files(&candidates).unwrap();
         assert_eq!(made.len(), 3);
@@ -301,7 +327,12 @@ mod tests {
         assert!(make_files(&candidates).is_err());
         assert!(!s.0.join("d0").exists() && s.0.join("d2").exists());
         let nowhere = s.0.join("no/such/dir").display().to_string();
-        assert!(check(&[nowhere], Some(1 << 30)).unwrap_err().text.contains("directory"));
+        assert!(
+            check(&[nowhere], Some(1 << 30))
+                .unwrap_err()
+                .text
+                .contains("directory")
+        );
         assert!(check(&["/dev/sdzz9".to_string()], Some(1 << 30)).is_err());
         assert!(check(&paths, Some(4095)).is_err());
     }
@@ -311,7 +342,16 @@ mod tests {
         for good in ["tank", "t0.a-b_c", &"x".repeat(63)] {
             check_name("an array", good).unwrap();
         }
-        for bad in ["", "a/b", "-a", ".a", "a b", "a\n", "\u{e4}", &"x".repeat(64)] {
+        for bad in [
+            "",
+            "a/b",
+            "-a",
+            ".a",
+            "a b",
+            "a\n",
+            "\u{e4}",
+            &"x".repeat(64),
+        ] {
             assert!(check_name("an array", bad).is_err(), "{bad:?}");
         }
     }

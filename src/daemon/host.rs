@@ -20,10 +20,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{
-    ArrayEvent, Call, EventsReply, GetReply, NotImported, PingReply, StatusReply, VERSION,
-    WaitReply,
+    ArrayEvent, Call, EventsReply, GetReply, NotImported, NotServed, PingReply, StatusReply,
+    VERSION, WaitReply,
 };
 use crate::daemon::frontends::Frontends;
+use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
 use crate::failure::Failure;
 
@@ -42,12 +43,15 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) rt: Rt,
+    pub(crate) opener: Opener,
     pub(crate) settings: Settings,
     pub(crate) arrays: RefCell<BTreeMap<String, Rc<Member>>>,
     pub(crate) frontends: Frontends,
     pub(crate) change: Lock<()>,
     /// Known arrays that could not be started, with the reason.
     pub(crate) waiting: RefCell<Vec<(Known, String)>>,
+    /// Frontends that should serve and do not.
+    pub(crate) not_served: RefCell<Vec<NotServed>>,
     state: State,
     started: (Nanos, SystemTime),
 }
@@ -60,11 +64,13 @@ impl Host {
     pub(crate) fn new(rt: &Rt, settings: Settings, state: State) -> Rc<Host> {
         Rc::new(Host {
             rt: rt.clone(),
+            opener: Opener::new(rt),
             settings,
             arrays: RefCell::default(),
             frontends: Frontends::new(rt),
             change: Lock::new(()),
             waiting: RefCell::default(),
+            not_served: RefCell::default(),
             state,
             started: (rt.now(), SystemTime::now()),
         })
@@ -81,15 +87,25 @@ impl Host {
                 pid: std::process::id(),
             }),
             Call::Status { array } => reply(&self.status(array.as_deref()).await?),
-            Call::Events { array, after, wait_seconds } => {
-                reply(&self.events(array.as_deref(), after, wait_seconds).await?)
-            }
-            Call::Wait { array, kinds, seconds } => {
-                reply(&self.wait(&array, &kinds, seconds).await?)
-            }
+            Call::Events {
+                array,
+                after,
+                wait_seconds,
+            } => reply(&self.events(array.as_deref(), after, wait_seconds).await?),
+            Call::Wait {
+                array,
+                kinds,
+                seconds,
+            } => reply(&self.wait(&array, &kinds, seconds).await?),
             Call::Get { array, key } => {
-                let pairs = self.member(&array)?.array.get(key.as_deref()).map_err(broken)?;
-                reply(&GetReply { properties: pairs.into_iter().collect() })
+                let pairs = self
+                    .member(&array)?
+                    .array
+                    .get(key.as_deref())
+                    .map_err(broken)?;
+                reply(&GetReply {
+                    properties: pairs.into_iter().collect(),
+                })
             }
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
@@ -114,10 +130,18 @@ impl Host {
                 reply(&serde_json::json!({ "destroyed": array }))
             }
             Call::Set { array, key, value } => {
-                self.member(&array)?.array.set(&key, &value).await.map_err(broken)?;
+                self.member(&array)?
+                    .array
+                    .set(&key, &value)
+                    .await
+                    .map_err(broken)?;
                 reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
             }
-            Call::Fail { array, device, force } => {
+            Call::Fail {
+                array,
+                device,
+                force,
+            } => {
                 let index = self.fail(&array, &device, force).await?;
                 reply(&serde_json::json!({ "array": array, "device": index }))
             }
@@ -138,7 +162,16 @@ impl Host {
             Some(_) => Vec::new(),
             None => self.waiting.borrow().iter().map(not_imported).collect(),
         };
-        Ok(StatusReply { arrays, not_imported })
+        let not_served = self.not_served.borrow();
+        let not_served = not_served
+            .iter()
+            .filter(|n| array.is_none_or(|a| a == n.array));
+        let not_served = not_served.cloned().collect();
+        Ok(StatusReply {
+            arrays,
+            not_imported,
+            not_served,
+        })
     }
 
     /// An array's status, with what its frontends know.
@@ -162,16 +195,24 @@ impl Host {
             waits.push(Box::pin(async move { array.event_after(last).await }));
         }
         let any = std::future::poll_fn(move |cx| {
-            let ready = waits.iter_mut().any(|wait| wait.as_mut().poll(cx).is_ready());
-            if ready { Poll::Ready(()) } else { Poll::Pending }
+            let ready = waits
+                .iter_mut()
+                .any(|wait| wait.as_mut().poll(cx).is_ready());
+            if ready {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         });
-        self.rt.timeout(wait_seconds.min(LONGEST_WAIT) * SECOND, any).await;
+        self.rt
+            .timeout(wait_seconds.min(LONGEST_WAIT) * SECOND, any)
+            .await;
         let last = std::mem::take(&mut reply.after);
         match self.events_now(array, &last) {
             Ok(events) => Ok(events),
-            Err(_) if array.is_some() => {
-                Err(Failure::not_found("the array was exported; its events end here"))
-            }
+            Err(_) if array.is_some() => Err(Failure::not_found(
+                "the array was exported; its events end here",
+            )),
             Err(failure) => Err(failure),
         }
     }
@@ -185,13 +226,20 @@ impl Host {
             Some(name) => vec![self.member(name)?.array.name()],
             None => self.arrays.borrow().keys().cloned().collect(),
         };
-        let mut reply = EventsReply { events: Vec::new(), after: BTreeMap::new() };
+        let mut reply = EventsReply {
+            events: Vec::new(),
+            after: BTreeMap::new(),
+        };
         for name in names {
             let mut last = after.get(&name).copied().unwrap_or(0);
             for event in self.member(&name)?.array.events(last) {
                 last = last.max(event.number);
                 let unix_seconds = self.unix_seconds(event.at);
-                reply.events.push(ArrayEvent { array: name.clone(), unix_seconds, event });
+                reply.events.push(ArrayEvent {
+                    array: name.clone(),
+                    unix_seconds,
+                    event,
+                });
             }
             reply.after.insert(name, last);
         }
@@ -200,16 +248,15 @@ impl Host {
     }
 
     fn unix_seconds(&self, at: Nanos) -> u64 {
-        let wall = self.started.1.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let wall = self
+            .started
+            .1
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs());
         wall + at.saturating_sub(self.started.0) / SECOND
     }
 
-    async fn wait(
-        &self,
-        name: &str,
-        kinds: &[String],
-        seconds: u64,
-    ) -> Result<WaitReply, Failure> {
+    async fn wait(&self, name: &str, kinds: &[String], seconds: u64) -> Result<WaitReply, Failure> {
         let member = self.member(name)?;
         let array = member.array.clone();
         let kinds: Vec<String> = kinds.to_vec();
@@ -217,8 +264,15 @@ impl Host {
             let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
             array.wait_idle(&kinds).await;
         };
-        let done = self.rt.timeout(seconds.min(LONGEST_WAIT) * SECOND, idle).await.is_some();
-        Ok(WaitReply { done, array: self.status_of(&member).await })
+        let done = self
+            .rt
+            .timeout(seconds.min(LONGEST_WAIT) * SECOND, idle)
+            .await
+            .is_some();
+        Ok(WaitReply {
+            done,
+            array: self.status_of(&member).await,
+        })
     }
 
     async fn fail(&self, name: &str, device: &str, force: bool) -> Result<u16, Failure> {
@@ -229,14 +283,20 @@ impl Host {
             known.path == device
                 || known.uuid == device
                 || known.index.to_string() == device
-                || wanted.as_deref().is_some_and(|w| w.as_os_str() == known.path.as_str())
+                || wanted
+                    .as_deref()
+                    .is_some_and(|w| w.as_os_str() == known.path.as_str())
         });
         let Some(found) = found else {
             return Err(Failure::not_found(format!(
                 "{device} is not a device of {name}; 'ashlar status {name} -v' lists them"
             )));
         };
-        member.array.fail(found.index, force).await.map_err(broken)?;
+        member
+            .array
+            .fail(found.index, force)
+            .await
+            .map_err(broken)?;
         Ok(found.index)
     }
 
@@ -250,9 +310,9 @@ impl Host {
         }
         let waiting = self.waiting.borrow();
         match waiting.iter().find(|(known, _)| known.name == name) {
-            Some((_, reason)) => {
-                Err(Failure::not_found(format!("array {name} could not be imported: {reason}")))
-            }
+            Some((_, reason)) => Err(Failure::not_found(format!(
+                "array {name} could not be imported: {reason}"
+            ))),
             None => Err(Failure::not_found(format!(
                 "no array {name} here; 'ashlar list' shows those imported, 'ashlar import' those that could be"
             ))),
@@ -266,7 +326,9 @@ impl Host {
     pub(crate) fn insert(&self, member: Rc<Member>) -> Result<(), Failure> {
         let name = member.array.name();
         let uuid = uuid_text(&member.array.uuid());
-        self.waiting.borrow_mut().retain(|(known, _)| known.uuid != uuid);
+        self.waiting
+            .borrow_mut()
+            .retain(|(known, _)| known.uuid != uuid);
         self.arrays.borrow_mut().insert(name, member);
         self.save()
     }
@@ -277,6 +339,7 @@ impl Host {
     /// If the state directory cannot be written.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Failure> {
         self.arrays.borrow_mut().remove(name);
+        self.not_served.borrow_mut().retain(|n| n.array != name);
         self.save()
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ashlar_rt::{OneshotSender, Sender, oneshot};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -44,18 +44,25 @@ pub(crate) enum Job {
 /// If the thread cannot start.
 pub(crate) fn start(listener: StdListener, jobs: Sender<Job>) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let (terminate, interrupt) = {
         let _entered = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+        (
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+        )
     };
-    std::thread::Builder::new().name("ashlar-http".to_string()).spawn(move || {
-        runtime.block_on(async {
-            tokio::spawn(stop_on(terminate, jobs.clone()));
-            tokio::spawn(stop_on(interrupt, jobs.clone()));
-            accept(listener, jobs).await;
-        });
-    })?;
+    std::thread::Builder::new()
+        .name("ashlar-http".to_string())
+        .spawn(move || {
+            runtime.block_on(async {
+                tokio::spawn(stop_on(terminate, jobs.clone()));
+                tokio::spawn(stop_on(interrupt, jobs.clone()));
+                accept(listener, jobs).await;
+            });
+        })?;
     Ok(())
 }
 
@@ -129,7 +136,13 @@ async fn answer(
                 Kind::Refused => StatusCode::CONFLICT,
                 Kind::Broken => StatusCode::INTERNAL_SERVER_ERROR,
             };
-            (status, serde_json::to_vec(&ErrorReply { version: VERSION, error }))
+            (
+                status,
+                serde_json::to_vec(&ErrorReply {
+                    version: VERSION,
+                    error,
+                }),
+            )
         }
     };
     let body = Bytes::from(body.expect("answers are plain data"));
@@ -143,7 +156,9 @@ async fn answer(
 async fn read_call(request: Request<Incoming>) -> Result<Call, Failure> {
     let path = request.uri().path().to_string();
     let Some(verb) = path.strip_prefix("/v1/") else {
-        return Err(Failure::not_found(format!("no {path} here; requests go to /v1/<verb>")));
+        return Err(Failure::not_found(format!(
+            "no {path} here; requests go to /v1/<verb>"
+        )));
     };
     if request.method() == Method::GET {
         return match verb {
@@ -153,6 +168,11 @@ async fn read_call(request: Request<Incoming>) -> Result<Call, Failure> {
     }
     if request.method() != Method::POST {
         return Err(Failure::invalid(format!("{verb} is asked with POST")));
+    }
+    if request.body().size_hint().lower() > MAX_BODY as u64 {
+        return Err(Failure::invalid(format!(
+            "the body is larger than {MAX_BODY} bytes"
+        )));
     }
     let body = Limited::new(request.into_body(), MAX_BODY).collect();
     let body = match tokio::time::timeout(READ_LIMIT, body).await {
@@ -165,7 +185,9 @@ async fn read_call(request: Request<Incoming>) -> Result<Call, Failure> {
 
 async fn dispatch(call: Call, jobs: &Sender<Job>) -> Result<Value, Failure> {
     let (reply, answer) = oneshot();
-    let stopping = || Failure::refused("the daemon is stopping; start it again with 'ashlar daemon'");
-    jobs.send(Job::Call(Box::new(call), reply)).map_err(|_| stopping())?;
+    let stopping =
+        || Failure::refused("the daemon is stopping; start it again with 'ashlar daemon'");
+    jobs.send(Job::Call(Box::new(call), reply))
+        .map_err(|_| stopping())?;
     answer.await.unwrap_or_else(|| Err(stopping()))
 }

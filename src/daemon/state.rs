@@ -49,17 +49,24 @@ impl State {
     pub(crate) fn open(dir: &Path) -> Result<State, Failure> {
         let at = dir.display();
         std::fs::create_dir_all(dir).map_err(|e| {
-            Failure::broken(format!("cannot make the state directory {at}: {e}; give --state DIR"))
+            Failure::broken(format!(
+                "cannot make the state directory {at}: {e}; give --state DIR"
+            ))
         })?;
         let lock = File::create(dir.join("lock")).map_err(|e| {
-            Failure::broken(format!("cannot write to the state directory {at}: {e}; give --state DIR"))
+            Failure::broken(format!(
+                "cannot write to the state directory {at}: {e}; give --state DIR"
+            ))
         })?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             Failure::refused(format!(
                 "another daemon uses the state directory {at}; stop it, or give another --state DIR"
             ))
         })?;
-        Ok(State { dir: dir.to_path_buf(), _lock: lock })
+        Ok(State {
+            dir: dir.to_path_buf(),
+            _lock: lock,
+        })
     }
 
     /// The arrays of the last run.
@@ -88,7 +95,10 @@ impl State {
     /// # Errors
     /// If the directory cannot be written.
     pub(crate) fn save(&self, arrays: &[Known]) -> std::io::Result<()> {
-        let contents = Contents { version: 1, arrays: arrays.to_vec() };
+        let contents = Contents {
+            version: 1,
+            arrays: arrays.to_vec(),
+        };
         let bytes = serde_json::to_vec_pretty(&contents)?;
         let beside = self.dir.join("arrays.json.new");
         let mut file = File::create(&beside)?;

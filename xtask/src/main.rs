@@ -1,2 +1,34 @@
-//! Development commands: `cargo xtask test`, `cargo xtask campaign`.
-fn main() {}
+//! Development commands. `cargo xtask test` runs everything that CI runs, and ends with one line:
+//! `N passed, N failed`.
+//!
+//! **Invariants**: the exit status is 0 exactly if nothing failed; what could not be run is said
+//! loudly, and is a failure where `CI=true`; no step hides another's result.
+
+mod arrows;
+mod packages;
+mod steps;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask test [STEP...]
+
+steps: packages tidy arrows format clippy doc unit sim end-to-end demo   (default: all, in this order)
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.split_first() {
+        Some((verb, wanted)) if verb == "test" => match steps::run(wanted) {
+            Some(tally) => tally.finish(),
+            None => usage(),
+        },
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprint!("{USAGE}");
+    ExitCode::from(2)
+}

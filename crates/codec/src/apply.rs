@@ -1,202 +1,450 @@
-//! A matrix made ready for a kernel, and its application to whole strips: rows in blocks, bytes in
-//! tiles, packets for the bit-matrix codes.
+//! A matrix made ready for a kernel, and its application to whole strips: rows in blocks or sources
+//! in groups, bytes in tiles, packets for the bit-matrix codes.
+//!
+//! Few rows are computed in blocks, all of a block's sums in registers while the sources go by. When
+//! there are more rows than registers, the sources are taken a group at a time, each read once, and
+//! added into sums that stay in the level 1 cache for the length of a tile.
 //!
 //! **Invariants.**
 //! - The result at byte `i` depends on byte `i` of the sources only (for packet codes: on the same
 //!   64-byte group only), so tiles and passes may be cut anywhere (there: at multiples of 64).
-//! - Nothing is allocated after the first call on a thread; the packet codes keep one scratch
-//!   buffer per thread.
+//! - Nothing is allocated after the first call on a thread: scratch buffers are kept per thread.
 
 use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::thread::LocalKey;
 
-use crate::kernel::{Kernel, Pass};
+use crate::code::Stripe;
+use crate::kernel::{Form, GROUP_ALIGN, Group, Kernel, Pass, portable};
 use crate::packets;
 
-/// Rows of coefficients over the sources, cut into blocks of what the kernel does in one pass.
+/// The most strips any code has.
+pub(crate) const STRIPS_MAX: usize = 256;
+/// Bytes of all sources together that one tile of several blocks may have: they stay in level 2.
+const TILE_TOTAL: usize = 256 << 10;
+/// Bytes of all sums together that one tile may have: they stay in level 1.
+const SUMS_TOTAL: usize = 20 << 10;
+/// Bytes of all strips together that are turned from packets into bytes at a time: about level 1.
+const PACKETS_TOTAL: usize = 32 << 10;
+/// How far ahead of its reads a block asks for its sources, in bytes of each.
+const AHEAD: usize = 256;
+/// Strips from memory are taken in groups if there are at least so many of them ...
+const GROUPS_FROM: usize = 14;
+/// ... and at most so many rows.
+const GROUPS_ROWS: usize = 4;
+
+thread_local! {
+    static SUMS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static TURNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static COMPARED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How a matrix is applied.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Mode {
+    /// Add to what the results hold instead of replacing it.
+    pub(crate) add: bool,
+    /// Strips are groups of packets.
+    pub(crate) packets: bool,
+    /// Strips come from memory and results go there: fetch ahead, write around the caches.
+    pub(crate) cold: bool,
+}
+
+/// Rows of coefficients over the sources, in the forms and orders that the kernel wants.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     kernel: &'static Kernel,
     rows: usize,
     cols: usize,
-    /// All blocks' coefficients; within a block by source, then by row.
-    coefs: Vec<u8>,
-    table: Vec<u64>,
+    /// Row major.
+    matrix: Vec<u8>,
+    /// Every coefficient is 1.
+    ones: bool,
+    /// The table for rows in blocks, once it was needed.
+    blocks: OnceLock<Vec<u64>>,
+    /// The table for sources in groups, once it was needed.
+    groups: OnceLock<Vec<u64>>,
 }
-
-/// Bytes of all sources together that a tile should not exceed: about half of a level 2 cache.
-const TILE_TOTAL: usize = 256 << 10;
-/// Bytes of each strip that are turned from packets into bytes at a time.
-const PACKET_TILE: usize = 512;
-/// The most strips any code has.
-pub(crate) const STRIPS_MAX: usize = 256;
 
 impl Prepared {
     /// Makes `rows` rows of `cols` coefficients (row major) ready for a kernel.
     pub(crate) fn new(
         kernel: &'static Kernel,
-        matrix: &[u8],
+        matrix: Vec<u8>,
         rows: usize,
         cols: usize,
     ) -> Prepared {
         assert_eq!(matrix.len(), rows * cols);
-        let mut coefs = Vec::with_capacity(rows * cols);
-        for block in blocks(kernel, rows) {
-            for c in 0..cols {
-                coefs.extend(block.clone().map(|r| matrix[r * cols + c]));
-            }
-        }
-        let table = kernel.table(&coefs);
-        Prepared {
+        let ones = matrix.iter().all(|&coef| coef == 1);
+        let (blocks, groups) = (OnceLock::new(), OnceLock::new());
+        let prepared = Prepared {
             kernel,
             rows,
             cols,
-            coefs,
-            table,
+            matrix,
+            ones,
+            blocks,
+            groups,
+        };
+        if prepared.in_groups(false) {
+            prepared.groups();
+        } else {
+            prepared.blocks();
+        }
+        prepared
+    }
+
+    /// By block; in it by source, then by row.
+    fn blocks(&self) -> &[u64] {
+        self.blocks.get_or_init(|| {
+            let mut order = Vec::with_capacity(self.matrix.len());
+            for block in blocks(self.kernel, self.rows) {
+                for c in 0..self.cols {
+                    order.extend(block.clone().map(|r| self.matrix[r * self.cols + c]));
+                }
+            }
+            self.kernel.table(&order)
+        })
+    }
+
+    /// By group; in it by row, then by source.
+    fn groups(&self) -> &[u64] {
+        self.groups.get_or_init(|| {
+            let mut order = Vec::with_capacity(self.matrix.len());
+            for first in (0..self.cols).step_by(self.kernel.group) {
+                let last = self.cols.min(first + self.kernel.group);
+                for row in self.matrix.chunks_exact(self.cols) {
+                    order.extend_from_slice(&row[first..last]);
+                }
+            }
+            self.kernel.table(&order)
+        })
+    }
+
+    /// Whether sources are taken in groups rather than rows in blocks.
+    fn in_groups(&self, cold: bool) -> bool {
+        let many = self.rows > self.kernel.max_rows;
+        let wide = cold && self.cols >= GROUPS_FROM && self.rows <= GROUPS_ROWS;
+        self.kernel.group > 0 && (many || wide)
+    }
+
+    /// Bytes of memory held, or that will be once both tables were needed.
+    pub(crate) fn bytes(&self) -> usize {
+        let table = self.kernel.table_len(self.matrix.len()) * 8;
+        self.matrix.len() + 2 * table + size_of::<Prepared>()
+    }
+
+    /// `dst[r] (+)= sum over c of matrix[r][c] * src[c]`, over whole slices of one length. `next`
+    /// are the sources of the next call, or empty: to be fetched ahead.
+    pub(crate) fn apply(&self, src: &[&[u8]], dst: &mut [&mut [u8]], mode: Mode, next: &[&[u8]]) {
+        assert_eq!(src.len(), self.cols);
+        let len = same_length(src, dst);
+        if self.ones && self.cols == 1 && !mode.add {
+            dst.iter_mut()
+                .for_each(|result| result.copy_from_slice(src[0]));
+            return;
+        }
+        let form = if self.ones && self.rows == 1 {
+            Form::Ones
+        } else {
+            Form::Sources
+        };
+        let job = Job {
+            first: 0,
+            form,
+            src,
+            next,
+            mode,
+        };
+        self.cut(&job, dst, len);
+    }
+
+    /// [`Prepared::apply`] to one stripe after the other, fetching ahead.
+    pub(crate) fn batch(&self, stripes: &mut [Stripe<'_, '_>], mode: Mode) {
+        let mut rest = stripes;
+        while let [stripe, later @ ..] = rest {
+            let next = later.first().map_or(&[][..], |next| next.read);
+            self.apply(stripe.read, stripe.write, mode, next);
+            rest = later;
         }
     }
 
-    /// Bytes of memory held.
-    pub(crate) fn bytes(&self) -> usize {
-        self.coefs.len() + self.table.len() * 8 + size_of::<Prepared>()
-    }
-
-    /// `dst[r] (+)= sum over c of matrix[r][c] * src[c]`, over whole slices of one length.
-    pub(crate) fn apply(&self, src: &[&[u8]], dst: &mut [&mut [u8]], add: bool, packets: bool) {
-        assert_eq!(src.len(), self.cols);
-        self.apply_columns(0, src, dst, add, packets);
-    }
-
-    /// As [`Prepared::apply`] for the columns from `first` on, as many as there are sources.
-    pub(crate) fn apply_columns(
+    /// `dst[r] += matrix[r][column] * (old + new)`, over whole slices of one length.
+    pub(crate) fn change(
         &self,
-        first: usize,
-        src: &[&[u8]],
+        column: usize,
+        old_and_new: [&[u8]; 2],
         dst: &mut [&mut [u8]],
-        add: bool,
-        packets: bool,
+        mode: Mode,
     ) {
-        assert!(first + src.len() <= self.cols && dst.len() == self.rows);
-        let Some(len) = dst.first().map(|result| result.len()) else {
-            return;
-        };
-        assert!(
-            src.iter().all(|source| source.len() == len),
-            "strips of different lengths"
+        assert!(column < self.cols);
+        let len = same_length(&old_and_new, dst);
+        let mode = Mode { add: true, ..mode };
+        let (form, src) = (Form::Change, &old_and_new);
+        self.cut(
+            &Job {
+                first: column,
+                form,
+                src,
+                next: &[],
+                mode,
+            },
+            dst,
+            len,
         );
-        assert!(
-            dst.iter().all(|result| result.len() == len),
-            "strips of different lengths"
-        );
-        let whole = if packets {
+    }
+
+    /// Whole groups of packets first, if these are packets; then the rest.
+    fn cut(&self, job: &Job<'_>, dst: &mut [&mut [u8]], len: usize) {
+        assert_eq!(dst.len(), self.rows);
+        let whole = if job.mode.packets {
             len / packets::GROUP * packets::GROUP
         } else {
             0
         };
         if whole > 0 {
-            self.by_packets(first, src, dst, add, whole);
+            self.by_packets(job, dst, whole);
         }
-        self.by_bytes(first, src, dst, add, whole, len);
+        self.by_bytes(job, dst, whole..len);
     }
 
-    /// Bytes `from..to` as field elements.
-    fn by_bytes(
-        &self,
-        first: usize,
-        src: &[&[u8]],
-        dst: &mut [&mut [u8]],
-        add: bool,
-        from: usize,
-        to: usize,
-    ) {
-        let tile = if self.rows <= self.kernel.max_rows {
-            to - from
-        } else {
-            (TILE_TOTAL / src.len().max(1)).clamp(512, 4096) / 128 * 128
+    /// A range of bytes as field elements.
+    fn by_bytes(&self, job: &Job<'_>, dst: &mut [&mut [u8]], range: Range<usize>) {
+        if range.is_empty() || self.rows == 0 {
+            return;
+        }
+        if job.form != Form::Sources || !self.in_groups(job.mode.cold) {
+            self.by_blocks(job, dst, range);
+            return;
+        }
+        let whole = range.start + range.len() / GROUP_ALIGN * GROUP_ALIGN;
+        let longest = (SUMS_TOTAL / self.rows / GROUP_ALIGN * GROUP_ALIGN).clamp(256, 1024);
+        with_scratch(&SUMS, self.rows * (longest + GROUP_ALIGN), |sums| {
+            for start in (range.start..whole).step_by(longest) {
+                self.by_groups(job, dst, start..whole.min(start + longest), sums);
+            }
+        });
+        if whole < range.end {
+            self.rest(job, dst, whole..range.end);
+        }
+    }
+
+    /// Rows block by block, over tiles if there is more than one block.
+    fn by_blocks(&self, job: &Job<'_>, dst: &mut [&mut [u8]], range: Range<usize>) {
+        let single = self.rows <= self.kernel.max_rows && self.kernel.group > 0;
+        let tile = match single {
+            true => range.len(),
+            false => (TILE_TOTAL / job.src.len().max(1)).clamp(512, 4096) / 128 * 128,
         };
-        let mut at = from;
-        while at < to {
-            let len = tile.min(to - at);
+        let cols = if job.form == Form::Change {
+            1
+        } else {
+            job.src.len()
+        };
+        let around = job.mode.cold && !job.mode.add;
+        let around = around && (cols < GROUPS_FROM || self.rows <= GROUPS_ROWS);
+        let (next, next_at) = match (job.mode.cold, job.next) {
+            (false, _) => (&[][..], 0),
+            (true, []) => (job.src, range.start + AHEAD),
+            (true, next) => (next, range.start),
+        };
+        for at in range.clone().step_by(tile) {
+            let len = tile.min(range.end - at);
             for block in blocks(self.kernel, self.rows) {
                 let rows = block.len();
-                let start = block.start * self.cols + first * rows;
-                let end = start + src.len() * rows;
+                let start = block.start * self.cols + job.first * rows;
+                let table =
+                    self.kernel.table_len(start)..self.kernel.table_len(start + cols * rows);
+                let dst = &mut dst[block.clone()];
                 self.kernel.run(&mut Pass {
-                    table: &self.table[self.kernel.table_len(start)..self.kernel.table_len(end)],
-                    coefs: &self.coefs[start..end],
+                    table: &self.blocks()[table],
+                    coefs: &self.matrix[block.start * self.cols + job.first..],
+                    pitch: self.cols,
                     rows,
-                    src,
+                    form: job.form,
+                    src: job.src,
                     src_at: at,
-                    dst: &mut dst[block],
+                    stream: around && can_stream(dst, at),
+                    dst,
                     dst_at: at,
                     len,
-                    add,
-                    stream: false,
-                    ahead: 0,
+                    add: job.mode.add,
+                    next,
+                    next_at: next_at + (at - range.start),
                 });
             }
-            at += len;
         }
+    }
+
+    /// One tile, sources group by group; `sums` holds a row of the tile's length and
+    /// `GROUP_ALIGN` bytes for each result.
+    fn by_groups(&self, job: &Job<'_>, dst: &mut [&mut [u8]], tile: Range<usize>, sums: &mut [u8]) {
+        let Job { src, mode, .. } = *job;
+        let (group, stride) = (self.kernel.group, tile.len() + GROUP_ALIGN);
+        if mode.add {
+            for (sum, result) in sums.chunks_exact_mut(stride).zip(dst.iter()) {
+                sum[..tile.len()].copy_from_slice(&result[tile.clone()]);
+            }
+        }
+        let stream = mode.cold && can_stream(dst, tile.start);
+        // After the last group comes the next tile, after the last tile the next call.
+        let later = if src[0].len() - tile.end >= tile.len() {
+            (&src[..group.min(src.len())], tile.end)
+        } else {
+            (&job.next[..group.min(job.next.len())], 0)
+        };
+        for start in (0..src.len()).step_by(group) {
+            let end = src.len().min(start + group);
+            let last = end == src.len();
+            let table =
+                self.kernel.table_len(start * self.rows)..self.kernel.table_len(end * self.rows);
+            let (next, next_at) = match last {
+                true => later,
+                false => (&src[end..src.len().min(end + group)], tile.start),
+            };
+            self.kernel.run_group(&mut Group {
+                table: &self.groups()[table],
+                rows: self.rows,
+                src: &src[start..end],
+                src_at: tile.start,
+                sums,
+                stride,
+                first: start == 0 && !mode.add,
+                dst: if last { Some(&mut *dst) } else { None },
+                dst_at: tile.start,
+                len: tile.len(),
+                stream: stream && last,
+                next,
+                next_at,
+            });
+        }
+    }
+
+    /// The last few bytes, fewer than a vector.
+    fn rest(&self, job: &Job<'_>, dst: &mut [&mut [u8]], range: Range<usize>) {
+        portable().run(&mut Pass {
+            table: &[],
+            coefs: &self.matrix,
+            pitch: self.cols,
+            rows: self.rows,
+            form: Form::Sources,
+            src: job.src,
+            src_at: range.start,
+            dst,
+            dst_at: range.start,
+            len: range.len(),
+            add: job.mode.add,
+            stream: false,
+            next: &[],
+            next_at: 0,
+        });
     }
 
     /// Bytes `0..whole` as packets: turned into field elements in a scratch buffer, and back.
-    fn by_packets(
-        &self,
-        first: usize,
-        src: &[&[u8]],
-        dst: &mut [&mut [u8]],
-        add: bool,
-        whole: usize,
-    ) {
-        with_scratch((src.len() + dst.len()) * PACKET_TILE, |scratch| {
-            let (sources, results) = scratch.split_at_mut(src.len() * PACKET_TILE);
-            let mut at = 0;
-            while at < whole {
-                let len = PACKET_TILE.min(whole - at);
-                for (source, bytes) in src.iter().zip(sources.chunks_exact_mut(PACKET_TILE)) {
-                    packets::turn(&source[at..at + len], &mut bytes[..len]);
+    fn by_packets(&self, job: &Job<'_>, dst: &mut [&mut [u8]], whole: usize) {
+        let count = job.src.len();
+        let tile = (PACKETS_TOTAL / (count + dst.len())).clamp(512, 4096) / 64 * 64;
+        with_scratch(&TURNED, (count + dst.len()) * tile, |scratch| {
+            let (sources, results) = scratch.split_at_mut(count * tile);
+            for at in (0..whole).step_by(tile) {
+                let len = tile.min(whole - at);
+                for (source, bytes) in job.src.iter().zip(sources.chunks_exact_mut(tile)) {
+                    self.kernel.turn(&source[at..at + len], &mut bytes[..len]);
                 }
-                if add {
-                    for (result, bytes) in dst.iter().zip(results.chunks_exact_mut(PACKET_TILE)) {
-                        packets::turn(&result[at..at + len], &mut bytes[..len]);
+                if job.mode.add {
+                    for (result, bytes) in dst.iter().zip(results.chunks_exact_mut(tile)) {
+                        self.kernel.turn(&result[at..at + len], &mut bytes[..len]);
                     }
                 }
                 let mut inputs: [&[u8]; STRIPS_MAX] = [&[]; STRIPS_MAX];
-                for (input, bytes) in inputs.iter_mut().zip(sources.chunks_exact(PACKET_TILE)) {
+                for (input, bytes) in inputs.iter_mut().zip(sources.chunks_exact(tile)) {
                     *input = bytes;
                 }
-                let mut outputs: [&mut [u8]; STRIPS_MAX] = std::array::from_fn(|_| &mut [][..]);
-                for (output, bytes) in outputs
-                    .iter_mut()
-                    .zip(results.chunks_exact_mut(PACKET_TILE))
-                {
+                let mut outputs = no_buffers();
+                for (output, bytes) in outputs.iter_mut().zip(results.chunks_exact_mut(tile)) {
                     *output = bytes;
                 }
                 let outputs = &mut outputs[..dst.len()];
-                self.by_bytes(first, &inputs[..src.len()], outputs, add, 0, len);
+                let mode = Mode {
+                    add: job.mode.add,
+                    ..Mode::default()
+                };
+                let turned = Job {
+                    src: &inputs[..count],
+                    next: &[],
+                    mode,
+                    ..*job
+                };
+                self.by_bytes(&turned, outputs, 0..len);
                 for (result, bytes) in dst.iter_mut().zip(outputs) {
-                    packets::turn(&bytes[..len], &mut result[at..at + len]);
+                    self.kernel.turn(&bytes[..len], &mut result[at..at + len]);
                 }
-                at += len;
             }
         });
     }
 }
 
+/// One application of a matrix.
+struct Job<'a> {
+    /// The column of the first source.
+    first: usize,
+    form: Form,
+    src: &'a [&'a [u8]],
+    next: &'a [&'a [u8]],
+    mode: Mode,
+}
+
+/// The length of all these strips.
+///
+/// # Panics
+/// If they differ.
+fn same_length(src: &[&[u8]], dst: &[&mut [u8]]) -> usize {
+    let len = src[0].len();
+    assert!(
+        src.iter().all(|source| source.len() == len),
+        "strips of different lengths"
+    );
+    assert!(
+        dst.iter().all(|result| result.len() == len),
+        "strips of different lengths"
+    );
+    len
+}
+
+/// As many empty buffers as there can be strips.
+pub(crate) fn no_buffers<'a>() -> [&'a mut [u8]; STRIPS_MAX] {
+    std::array::from_fn(|_| &mut [][..])
+}
+
+fn can_stream(dst: &[&mut [u8]], at: usize) -> bool {
+    dst.iter()
+        .all(|result| (result.as_ptr() as usize + at).is_multiple_of(64))
+}
+
 /// Rows in blocks of nearly the same size, none larger than the kernel takes.
-fn blocks(kernel: &Kernel, rows: usize) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+fn blocks(kernel: &Kernel, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let count = rows.div_ceil(kernel.max_rows);
     (0..count).map(move |block| rows * block / count..rows * (block + 1) / count)
 }
 
-/// Lends the thread's scratch buffer, at least `bytes` long; its contents are whatever they are.
-pub(crate) fn with_scratch<T>(bytes: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
-    thread_local! {
-        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
-    SCRATCH.with_borrow_mut(|scratch| {
-        if scratch.len() < bytes {
-            scratch.resize(bytes, 0);
+/// Lends this thread's buffer for parity that is only compared, at least `bytes` long.
+pub(crate) fn with_compared<T>(bytes: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
+    with_scratch(&COMPARED, bytes, body)
+}
+
+/// Lends one of the thread's scratch buffers, `bytes` long, aligned to a cache line; its contents
+/// are whatever they are.
+fn with_scratch<T>(
+    key: &'static LocalKey<RefCell<Vec<u8>>>,
+    bytes: usize,
+    body: impl FnOnce(&mut [u8]) -> T,
+) -> T {
+    key.with_borrow_mut(|scratch| {
+        if scratch.len() < bytes + 64 {
+            scratch.resize(bytes + 64, 0);
         }
-        body(&mut scratch[..bytes])
+        let skip = scratch.as_ptr().align_offset(64).min(64);
+        body(&mut scratch[skip..skip + bytes])
     })
 }

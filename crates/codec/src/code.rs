@@ -5,22 +5,24 @@
 //! - Strip numbers: data strips are `0..k`, parity strips `k..k + m`.
 //! - No verb allocates in steady state: decode matrices come from a cache, scratch is per thread.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::apply::{Prepared, STRIPS_MAX};
-use crate::cache::{Cache, Lost};
+use crate::apply::{Mode, Prepared, STRIPS_MAX, no_buffers, with_compared};
+use crate::cache::{Cache, Loss};
 use crate::kernel::{self, Kernel};
-use crate::matrix::{coding_matrix, invert, is_mds};
-use crate::{CodeError, CodeKind, gf};
+use crate::matrix::{coding_matrix, decode_rows, is_mds};
+use crate::{CodeError, CodeKind};
 
 /// Bytes of each strip that [`Code::verify`] computes and compares at a time.
 const TILE: usize = 1024;
 
 /// An erasure code with fixed K and M; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Code(Arc<Inner>);
+pub struct Code {
+    inner: Arc<Inner>,
+    cold: bool,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -65,8 +67,8 @@ impl Code {
             return Err(CodeError::NotMds { kind, k, m });
         }
         let matrix = coding_matrix(kind, k, m);
-        let encode = Prepared::new(kernel, &matrix, m, k);
-        Ok(Code(Arc::new(Inner {
+        let encode = Prepared::new(kernel, matrix.clone(), m, k);
+        let inner = Inner {
             kind,
             k,
             m,
@@ -74,27 +76,31 @@ impl Code {
             matrix,
             encode,
             cache: Cache::default(),
-        })))
+        };
+        Ok(Code {
+            inner: Arc::new(inner),
+            cold: false,
+        })
     }
 
     /// Which code this is.
     pub fn kind(&self) -> CodeKind {
-        self.0.kind
+        self.inner.kind
     }
 
     /// Data strips.
     pub fn k(&self) -> usize {
-        self.0.k
+        self.inner.k
     }
 
     /// Parity strips.
     pub fn m(&self) -> usize {
-        self.0.m
+        self.inner.m
     }
 
     /// The name of the kernel in use.
     pub fn kernel(&self) -> &'static str {
-        self.0.kernel.name
+        self.inner.kernel.name
     }
 
     /// The coefficient of data strip `data` in parity strip `parity` (0..m).
@@ -102,8 +108,26 @@ impl Code {
     /// # Panics
     /// If there is no such strip.
     pub fn coefficient(&self, parity: usize, data: usize) -> u8 {
-        assert!(parity < self.0.m && data < self.0.k);
-        self.0.matrix[parity * self.0.k + data]
+        assert!(parity < self.inner.m && data < self.inner.k);
+        self.inner.matrix[parity * self.inner.k + data]
+    }
+
+    /// The same code for strips that come from memory and results that nobody reads soon: it
+    /// fetches ahead and writes around the caches where addresses are multiples of 64. The bytes
+    /// are the same.
+    pub fn streamed(&self) -> Code {
+        Code {
+            inner: Arc::clone(&self.inner),
+            cold: true,
+        }
+    }
+
+    fn mode(&self) -> Mode {
+        Mode {
+            packets: self.inner.kind.is_packets(),
+            cold: self.cold,
+            add: false,
+        }
     }
 
     /// Computes all parity strips from all data strips. Strips have one length, any, and any
@@ -112,40 +136,64 @@ impl Code {
     /// # Panics
     /// If there are not K data and M parity strips, or their lengths differ.
     pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+        let inner = &*self.inner;
         assert!(
-            data.len() == self.0.k && parity.len() == self.0.m,
+            data.len() == inner.k && parity.len() == inner.m,
             "wrong number of strips"
         );
-        self.0
-            .encode
-            .apply(data, parity, false, self.0.kind.is_packets());
+        inner.encode.apply(data, parity, self.mode(), &[]);
+    }
+
+    /// As [`Code::encode`] for many stripes, each one's data fetched while the one before is
+    /// computed: what small strips from memory need.
+    ///
+    /// # Panics
+    /// As [`Code::encode`].
+    pub fn encode_batch(&self, stripes: &mut [Stripe<'_, '_>]) {
+        let (k, m) = (self.inner.k, self.inner.m);
+        assert!(
+            stripes
+                .iter()
+                .all(|s| s.read.len() == k && s.write.len() == m)
+        );
+        self.inner.encode.batch(stripes, self.mode());
     }
 
     /// Computes any strips from any K others.
     ///
     /// `strips` has K+M entries, `None` for what is missing; the first K of those present, data
-    /// before parity, are used. `wanted` are strip numbers, in any order, each filled into the
-    /// buffer at the same position of `out`; a wanted strip that is present is copied.
+    /// before parity, are used. `wanted` are different strip numbers, in any order, each filled into
+    /// the buffer at the same position of `out`; a wanted strip that is present is copied.
     ///
     /// # Errors
-    /// [`CodeError::Strips`] unless there are K+M entries, at most as many wanted strips, and as
-    /// many buffers as those;
-    /// [`CodeError::NoStrip`] for a strip number out of range; [`CodeError::Lengths`] unless all
-    /// lengths are the same; [`CodeError::TooFew`] if fewer than K strips are present.
-    /// Then no buffer has been written.
+    /// [`CodeError::Strips`] unless there are K+M entries, no strip is wanted twice, and there are
+    /// as many buffers as wanted strips; [`CodeError::NoStrip`] for a strip number out of range;
+    /// [`CodeError::Lengths`] unless all lengths are the same; [`CodeError::TooFew`] if fewer than K
+    /// strips are present. Then no buffer has been written.
     pub fn decode(
         &self,
         strips: &[Option<&[u8]>],
         wanted: &[usize],
         out: &mut [&mut [u8]],
     ) -> Result<(), CodeError> {
-        let inner = &*self.0;
-        let (k, total) = (inner.k, inner.k + inner.m);
-        if strips.len() != total || wanted.len() != out.len() || wanted.len() > total {
-            return Err(CodeError::Strips);
+        // Clearing arrays for 256 strips takes longer than decoding a few small ones.
+        match self.inner.k + self.inner.m {
+            0..=32 => self.decode_within::<32>(strips, wanted, out),
+            _ => self.decode_within::<STRIPS_MAX>(strips, wanted, out),
         }
-        if let Some(&strip) = wanted.iter().find(|&&strip| strip >= total) {
-            return Err(CodeError::NoStrip { strip });
+    }
+
+    /// [`Code::decode`] for at most `N` strips.
+    fn decode_within<const N: usize>(
+        &self,
+        strips: &[Option<&[u8]>],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), CodeError> {
+        let inner = &*self.inner;
+        let (k, total) = (inner.k, inner.k + inner.m);
+        if strips.len() != total || wanted.len() != out.len() {
+            return Err(CodeError::Strips);
         }
         let Some(len) = out.first().map(|buffer| buffer.len()) else {
             return Ok(());
@@ -155,105 +203,60 @@ impl Code {
         {
             return Err(CodeError::Lengths);
         }
-        let mut sources: [&[u8]; STRIPS_MAX] = [&[]; STRIPS_MAX];
-        let mut lost = Lost::default();
-        let mut used = 0;
-        for (number, strip) in strips.iter().enumerate() {
-            if let (Some(bytes), true) = (strip, used < k) {
-                sources[used] = bytes;
-                lost.used(number);
-                used += 1;
-            }
+        let loss = Loss::new(total, k, |number| strips[number].is_some(), wanted)?;
+        let mut sources: [&[u8]; N] = [&[]; N];
+        for (source, number) in sources.iter_mut().zip(loss.used.numbers()) {
+            *source = strips[number].unwrap_or_default();
         }
-        if used < k {
-            return Err(CodeError::TooFew {
-                present: used,
-                needed: k,
-            });
-        }
-        let mut computed: [&mut [u8]; STRIPS_MAX] = std::array::from_fn(|_| &mut [][..]);
-        let mut count = 0;
+        let mut by_number: [&mut [u8]; N] = std::array::from_fn(|_| &mut [][..]);
         for (&number, buffer) in wanted.iter().zip(out) {
             match strips[number] {
                 Some(bytes) => buffer.copy_from_slice(bytes),
-                None => {
-                    lost.wanted(count, number);
-                    computed[count] = buffer;
-                    count += 1;
-                }
+                None => by_number[number] = buffer,
             }
         }
+        let mut outputs: [&mut [u8]; N] = std::array::from_fn(|_| &mut [][..]);
+        let mut count = 0;
+        for number in loss.missing.numbers() {
+            outputs[count] = std::mem::take(&mut by_number[number]);
+            count += 1;
+        }
         if count > 0 {
-            let matrix = match inner.cache.get(&lost) {
-                Some(matrix) => matrix,
-                None => inner
-                    .cache
-                    .put(lost, self.decode_matrix(strips, &lost.list()[..count])?),
-            };
-            let outputs = &mut computed[..count];
-            matrix.apply(&sources[..k], outputs, false, inner.kind.is_packets());
+            let matrix = inner.decode_matrix(&loss)?;
+            matrix.apply(&sources[..k], &mut outputs[..count], self.mode(), &[]);
         }
         Ok(())
     }
 
-    /// The rows that make the wanted strips from the first K strips present.
-    fn decode_matrix(
-        &self,
-        strips: &[Option<&[u8]>],
-        wanted: &[u8],
-    ) -> Result<Prepared, CodeError> {
-        let Inner {
-            kind,
-            k,
-            m,
-            ref matrix,
-            kernel,
-            ..
-        } = *self.0;
-        let known: Vec<usize> = (0..k).filter(|&j| strips[j].is_some()).collect();
-        let missing: Vec<usize> = (0..k).filter(|&j| strips[j].is_none()).collect();
-        let parities: Vec<usize> = (0..m)
-            .filter(|&i| strips[k + i].is_some())
-            .take(missing.len())
-            .collect();
-        let n = missing.len();
-        let square: Vec<u8> = parities
+    /// What decoding takes, worked out once for many stripes that have lost the same strips.
+    ///
+    /// `present` says which of the K+M strips can be had, `wanted` which are to be computed.
+    ///
+    /// # Errors
+    /// [`CodeError::Strips`] unless there are K+M entries and no strip is wanted twice;
+    /// [`CodeError::NoStrip`] for a strip number out of range or one that is present;
+    /// [`CodeError::TooFew`] if fewer than K strips are present.
+    pub fn decoder(&self, present: &[bool], wanted: &[usize]) -> Result<Decoder, CodeError> {
+        let (k, total) = (self.inner.k, self.inner.k + self.inner.m);
+        if present.len() != total {
+            return Err(CodeError::Strips);
+        }
+        if let Some(&strip) = wanted
             .iter()
-            .flat_map(|&i| missing.iter().map(move |&j| matrix[i * k + j]))
-            .collect();
-        let inverse = invert(&square, n).ok_or(CodeError::NotMds { kind, k, m })?;
-        // Row d: missing data strip d from the known data strips, then from the parity strips.
-        let mut data_rows = vec![0u8; n * k];
-        for (row, solution) in data_rows
-            .chunks_exact_mut(k)
-            .zip(inverse.chunks_exact(n.max(1)))
+            .find(|&&number| present.get(number) == Some(&true))
         {
-            for (&i, &factor) in parities.iter().zip(solution) {
-                for (at, &j) in known.iter().enumerate() {
-                    row[at] ^= gf::mul(factor, matrix[i * k + j]);
-                }
-            }
-            row[known.len()..].copy_from_slice(solution);
+            return Err(CodeError::NoStrip { strip });
         }
-        let mut rows = vec![0u8; wanted.len() * k];
-        for (row, &number) in rows.chunks_exact_mut(k).zip(wanted) {
-            let number = usize::from(number);
-            if number < k {
-                let d = missing.partition_point(|&j| j < number);
-                row.copy_from_slice(&data_rows[d * k..(d + 1) * k]);
-                continue;
-            }
-            let coefs = &matrix[(number - k) * k..(number - k + 1) * k];
-            for (at, &j) in known.iter().enumerate() {
-                row[at] = coefs[j];
-            }
-            for (&j, data_row) in missing.iter().zip(data_rows.chunks_exact(k)) {
-                for (to, &element) in row.iter_mut().zip(data_row) {
-                    *to ^= gf::mul(coefs[j], element);
-                }
-            }
-        }
-        Ok(Prepared::new(kernel, &rows, wanted.len(), k))
+        let loss = Loss::new(total, k, |number| present[number], wanted)?;
+        let matrix = self.inner.decode_matrix(&loss)?;
+        let reads = loss.used.numbers().collect();
+        let writes = loss.missing.numbers().collect();
+        Ok(Decoder {
+            matrix,
+            reads,
+            writes,
+            mode: self.mode(),
+        })
     }
 
     /// Brings all parity strips up to date after data strip `data_index` has changed from `old` to
@@ -263,23 +266,14 @@ impl Code {
     /// # Panics
     /// If there is no such strip, there are not M parity strips, or lengths differ.
     pub fn update(&self, data_index: usize, old: &[u8], new: &[u8], parity: &mut [&mut [u8]]) {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         assert!(
             data_index < inner.k && parity.len() == inner.m,
             "wrong number of strips"
         );
-        assert!(old.len() == new.len(), "strips of different lengths");
-        assert!(
-            parity.iter().all(|strip| strip.len() == old.len()),
-            "strips of different lengths"
-        );
-        let packets = inner.kind.is_packets();
         inner
             .encode
-            .apply_columns(data_index, &[old], parity, true, packets);
-        inner
-            .encode
-            .apply_columns(data_index, &[new], parity, true, packets);
+            .change(data_index, [old, new], parity, self.mode());
     }
 
     /// Whether the parity strips are those of the data strips. Reads every byte, writes none.
@@ -287,22 +281,22 @@ impl Code {
     /// # Panics
     /// If there are not K data and M parity strips, or their lengths differ.
     pub fn verify(&self, data: &[&[u8]], parity: &[&[u8]]) -> bool {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         assert!(
             data.len() == inner.k && parity.len() == inner.m,
             "wrong number of strips"
         );
         let len = data[0].len();
-        assert!(data.iter().chain(parity).all(|strip| strip.len() == len));
-        with_spare(inner.m * TILE, |spare| {
-            (0..len)
-                .step_by(TILE)
-                .all(|at| inner.verify_tile(data, parity, at..len.min(at + TILE), spare))
+        let same = data.iter().chain(parity).all(|strip| strip.len() == len);
+        assert!(same, "strips of different lengths");
+        with_compared(inner.m * TILE, |spare| {
+            (0..len).step_by(TILE).all(|at| {
+                let tile = at..len.min(at + TILE);
+                self.verify_tile(data, parity, tile, spare)
+            })
         })
     }
-}
 
-impl Inner {
     /// Whether parity is right in one range of bytes; `spare` holds M strips of that length.
     fn verify_tile(
         &self,
@@ -311,17 +305,21 @@ impl Inner {
         range: Range<usize>,
         spare: &mut [u8],
     ) -> bool {
+        let inner = &*self.inner;
         let mut sources: [&[u8]; STRIPS_MAX] = [&[]; STRIPS_MAX];
         for (source, strip) in sources.iter_mut().zip(data) {
             *source = &strip[range.clone()];
         }
-        let mut outputs: [&mut [u8]; STRIPS_MAX] = std::array::from_fn(|_| &mut [][..]);
+        let mut outputs = no_buffers();
         for (output, bytes) in outputs.iter_mut().zip(spare.chunks_exact_mut(TILE)) {
             *output = &mut bytes[..range.len()];
         }
-        let outputs = &mut outputs[..self.m];
-        self.encode
-            .apply(&sources[..self.k], outputs, false, self.kind.is_packets());
+        let outputs = &mut outputs[..inner.m];
+        let mode = Mode {
+            cold: false,
+            ..self.mode()
+        };
+        inner.encode.apply(&sources[..inner.k], outputs, mode, &[]);
         outputs
             .iter()
             .zip(parity)
@@ -329,15 +327,76 @@ impl Inner {
     }
 }
 
-/// Lends this thread's buffer for parity that is only compared, at least `bytes` long.
-fn with_spare<T>(bytes: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
-    thread_local! {
-        static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+/// The buffers of one stripe in a batch.
+#[derive(Debug)]
+pub struct Stripe<'s, 'b> {
+    /// What is read, in order: the K data strips, or what [`Decoder::reads`] says.
+    pub read: &'s [&'b [u8]],
+    /// What is written, in order: the M parity strips, or what [`Decoder::writes`] says.
+    pub write: &'s mut [&'b mut [u8]],
+}
+
+/// Decoding for one set of lost strips; see [`Code::decoder`].
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    matrix: Arc<Prepared>,
+    reads: Vec<usize>,
+    writes: Vec<usize>,
+    mode: Mode,
+}
+
+impl Decoder {
+    /// The K strips to read, in the order in which [`Decoder::decode`] takes them.
+    pub fn reads(&self) -> &[usize] {
+        &self.reads
     }
-    SPARE.with_borrow_mut(|spare| {
-        if spare.len() < bytes {
-            spare.resize(bytes, 0);
+
+    /// The wanted strips, ascending: the order in which [`Decoder::decode`] writes them.
+    pub fn writes(&self) -> &[usize] {
+        &self.writes
+    }
+
+    /// Computes the wanted strips of one stripe.
+    ///
+    /// # Panics
+    /// If there are not as many strips as [`Decoder::reads`] and [`Decoder::writes`] have, or their
+    /// lengths differ.
+    pub fn decode(&self, read: &[&[u8]], write: &mut [&mut [u8]]) {
+        assert!(read.len() == self.reads.len() && write.len() == self.writes.len());
+        self.matrix.apply(read, write, self.mode, &[]);
+    }
+
+    /// As [`Decoder::decode`] for many stripes, each one's strips fetched while the one before is
+    /// computed.
+    ///
+    /// # Panics
+    /// As [`Decoder::decode`].
+    pub fn decode_batch(&self, stripes: &mut [Stripe<'_, '_>]) {
+        let (reads, writes) = (self.reads.len(), self.writes.len());
+        assert!(
+            stripes
+                .iter()
+                .all(|s| s.read.len() == reads && s.write.len() == writes)
+        );
+        self.matrix.batch(stripes, self.mode);
+    }
+}
+
+impl Inner {
+    /// The rows that make the missing strips from the used ones, from the cache if it has them.
+    fn decode_matrix(&self, loss: &Loss) -> Result<Arc<Prepared>, CodeError> {
+        if let Some(matrix) = self.cache.get(loss) {
+            return Ok(matrix);
         }
-        body(&mut spare[..bytes])
-    })
+        let Inner {
+            kind, k, m, kernel, ..
+        } = *self;
+        let wanted: Vec<usize> = loss.missing.numbers().collect();
+        let used: Vec<usize> = loss.used.numbers().collect();
+        let rows = decode_rows(&self.matrix, k, &used, &wanted);
+        let rows = rows.ok_or(CodeError::NotMds { kind, k, m })?;
+        Ok(self
+            .cache
+            .put(*loss, Prepared::new(kernel, rows, wanted.len(), k)))
+    }
 }

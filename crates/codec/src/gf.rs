@@ -19,10 +19,12 @@ pub(crate) static LOG: [u8; 256] = log_table();
 pub(crate) static MUL: [[u8; 256]; 256] = mul_table();
 
 /// For shuffle kernels: products of a constant with 0..16, then with 0, 16, ..., 240.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", test))]
 pub(crate) static NIBBLES: [[u8; 32]; 256] = nibble_table();
 
 /// For GFNI kernels: multiplication by a constant as the 8x8 bit matrix of `gf2p8affineqb`, whose
 /// byte `7 - i` holds the row that makes bit `i` of the result.
+#[cfg(any(target_arch = "x86_64", test))]
 pub(crate) static AFFINE: [u64; 256] = affine_table();
 
 const fn times(a: u8, b: u8) -> u8 {
@@ -81,6 +83,7 @@ const fn mul_table() -> [[u8; 256]; 256] {
     table
 }
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", test))]
 const fn nibble_table() -> [[u8; 32]; 256] {
     let mut table = [[0; 32]; 256];
     let mut c = 0;
@@ -96,6 +99,7 @@ const fn nibble_table() -> [[u8; 32]; 256] {
     table
 }
 
+#[cfg(any(target_arch = "x86_64", test))]
 const fn affine_table() -> [u64; 256] {
     let mut table = [0; 256];
     let mut c = 0;

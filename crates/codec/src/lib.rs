@@ -11,6 +11,7 @@
 //! - `unsafe` is in `kernel/` only, behind one function that checks every range.
 
 mod apply;
+pub mod bench;
 mod cache;
 mod code;
 mod gf;
@@ -18,7 +19,7 @@ mod kernel;
 mod matrix;
 mod packets;
 
-pub use code::Code;
+pub use code::{Code, Decoder, Stripe};
 pub use kernel::{Kernel, kernels};
 
 /// The codes, by the library whose parity they reproduce.

@@ -146,6 +146,56 @@ fn cauchy_good(k: usize, m: usize) -> Vec<u8> {
     matrix
 }
 
+/// The rows that make the strips `wanted` from the strips `used`, K of them, ascending: one
+/// coefficient for each used strip. `None` if the used strips do not determine the rest.
+pub(crate) fn decode_rows(
+    matrix: &[u8],
+    k: usize,
+    used: &[usize],
+    wanted: &[usize],
+) -> Option<Vec<u8>> {
+    let known = &used[..used.partition_point(|&strip| strip < k)];
+    let parities = &used[known.len()..];
+    let missing: Vec<usize> = (0..k).filter(|j| known.binary_search(j).is_err()).collect();
+    let n = missing.len();
+    let element = |parity: usize, j: usize| matrix[(parity - k) * k + j];
+    let square: Vec<u8> = parities
+        .iter()
+        .flat_map(|&i| missing.iter().map(move |&j| element(i, j)))
+        .collect();
+    let inverse = invert(&square, n)?;
+    // Row d: missing data strip d from the known data strips, then from the parity strips.
+    let mut data_rows = vec![0u8; n * k];
+    for (row, solution) in data_rows
+        .chunks_exact_mut(k)
+        .zip(inverse.chunks_exact(n.max(1)))
+    {
+        for (&i, &factor) in parities.iter().zip(solution) {
+            for (to, &j) in row.iter_mut().zip(known) {
+                *to ^= mul(factor, element(i, j));
+            }
+        }
+        row[known.len()..].copy_from_slice(solution);
+    }
+    let mut rows = vec![0u8; wanted.len() * k];
+    for (row, &number) in rows.chunks_exact_mut(k).zip(wanted) {
+        if let Ok(d) = missing.binary_search(&number) {
+            row.copy_from_slice(&data_rows[d * k..(d + 1) * k]);
+            continue;
+        }
+        // A parity strip: from the known data strips, and from the missing ones through their rows.
+        for (to, &j) in row.iter_mut().zip(known) {
+            *to = element(number, j);
+        }
+        for (&j, data_row) in missing.iter().zip(data_rows.chunks_exact(k)) {
+            for (to, &coef) in row.iter_mut().zip(data_row) {
+                *to ^= mul(element(number, j), coef);
+            }
+        }
+    }
+    Some(rows)
+}
+
 /// Inverts a square matrix of `n` rows in place; `None` if it is singular.
 pub(crate) fn invert(matrix: &[u8], n: usize) -> Option<Vec<u8>> {
     let mut left = matrix.to_vec();
@@ -179,4 +229,112 @@ pub(crate) fn invert(matrix: &[u8], n: usize) -> Option<Vec<u8>> {
         }
     }
     Some(right)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Calls `found` with every set of `size` numbers below `end`.
+    fn sets(end: usize, size: usize, found: &mut impl FnMut(&[usize])) {
+        let mut set: Vec<usize> = (0..size).collect();
+        loop {
+            found(&set);
+            let Some(at) = (0..size).rev().find(|&at| set[at] < end - size + at) else {
+                return;
+            };
+            set[at] += 1;
+            for later in at + 1..size {
+                set[later] = set[later - 1] + 1;
+            }
+        }
+    }
+
+    /// Whether a square submatrix is singular, of any size: by searching all of them.
+    fn has_singular(matrix: &[u8], k: usize, m: usize) -> bool {
+        let mut singular = false;
+        for size in 1..=k.min(m) {
+            sets(m, size, &mut |rows| {
+                sets(k, size, &mut |cols| {
+                    let square: Vec<u8> = rows
+                        .iter()
+                        .flat_map(|&i| cols.iter().map(move |&j| matrix[i * k + j]))
+                        .collect();
+                    singular |= invert(&square, size).is_none();
+                });
+            });
+            if singular {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn the_search_agrees_with_what_is_said_of_isal_rs() {
+        let kind = CodeKind::IsalRs;
+        let agrees = |k, m| {
+            let found = !has_singular(&coding_matrix(kind, k, m), k, m);
+            assert_eq!(found, is_mds(kind, k, m), "{k}+{m}");
+        };
+        for k in 1..=9 {
+            for m in 1..=6 {
+                agrees(k, m);
+            }
+        }
+        for (k, m) in [
+            (20, 4),
+            (21, 4),
+            (22, 4),
+            (4, 21),
+            (4, 22),
+            (5, 5),
+            (5, 6),
+            (6, 5),
+            (6, 6),
+        ] {
+            agrees(k, m);
+        }
+        // Three rows or columns, as wide as they get: 2x2 and 3x3 submatrices.
+        for (k, m) in [(60, 3), (3, 60), (253, 2), (2, 253)] {
+            agrees(k, m);
+        }
+        // What contains a singular submatrix stays refused however wide it gets.
+        for (k, m) in [(22, 4), (6, 5), (6, 6), (100, 4), (250, 6)] {
+            assert!(!is_mds(kind, k, m) && !is_mds(kind, m, k));
+        }
+    }
+
+    #[test]
+    fn the_other_codes_have_no_singular_submatrix() {
+        for kind in CodeKind::ALL
+            .into_iter()
+            .filter(|&kind| kind != CodeKind::IsalRs)
+        {
+            for k in 1..=8 {
+                for m in 1..=8 {
+                    assert!(
+                        !has_singular(&coding_matrix(kind, k, m), k, m),
+                        "{kind:?} {k}+{m}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn inverses_are_inverses() {
+        let matrix = coding_matrix(CodeKind::IsalCauchy, 40, 40);
+        let inverse = invert(&matrix, 40).unwrap();
+        for i in 0..40 {
+            for j in 0..40 {
+                let sum = (0..40).fold(0, |sum, x| {
+                    sum ^ mul(matrix[i * 40 + x], inverse[x * 40 + j])
+                });
+                assert_eq!(sum, u8::from(i == j));
+            }
+        }
+        assert_eq!(invert(&[1, 2, 2, 4], 2), None);
+    }
 }

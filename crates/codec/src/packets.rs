@@ -13,7 +13,7 @@ pub(crate) const GROUP: usize = 64;
 
 /// Exchanges packet number and bit number in each group; lengths are equal multiples of [`GROUP`].
 pub(crate) fn turn(from: &[u8], to: &mut [u8]) {
-    assert!(from.len() == to.len() && from.len() % GROUP == 0);
+    assert!(from.len() == to.len() && from.len().is_multiple_of(GROUP));
     for (from, to) in from.chunks_exact(GROUP).zip(to.chunks_exact_mut(GROUP)) {
         let mut words = [0u64; 8];
         let (eights, _) = from.as_chunks::<8>();

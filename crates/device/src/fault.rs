@@ -1,6 +1,47 @@
 //! What the kernel's error numbers mean to the data path.
 
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+
 use crate::Fault;
+
+/// Tells whether a block device is still there: one that was pulled out answers every operation with
+/// EIO, as one with a bad spot does.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    /// Its entry in sysfs, which goes with it; none for a file.
+    entry: Option<PathBuf>,
+}
+
+impl Presence {
+    pub(crate) fn of(file: &File) -> Presence {
+        let device = file
+            .metadata()
+            .ok()
+            .filter(|meta| meta.file_type().is_block_device());
+        let entry = device.map(|meta| {
+            let (major, minor) = (libc::major(meta.rdev()), libc::minor(meta.rdev()));
+            PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+        });
+        Presence {
+            entry: entry.filter(|entry| entry.exists()),
+        }
+    }
+
+    /// Whether it is a block device that sysfs knew when it was opened.
+    pub(crate) fn is_block(&self) -> bool {
+        self.entry.is_some()
+    }
+
+    /// What an error number stands for on this device.
+    pub(crate) fn fault(&self, errno: i32) -> Fault {
+        match (Fault::from_errno(errno), &self.entry) {
+            (Fault::Media, Some(entry)) if !entry.exists() => Fault::Offline,
+            (fault, _) => fault,
+        }
+    }
+}
 
 impl Fault {
     /// The fault that an error number of a read, write, flush or discard stands for. What is not
@@ -35,10 +76,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn errors_of_a_device_that_is_gone_are_not_its_media() {
+        let gone = Presence {
+            entry: Some("/sys/dev/block/there-is-no-such-device".into()),
+        };
+        assert_eq!(gone.fault(libc::EIO), Fault::Offline);
+        assert_eq!(gone.fault(libc::ENOSPC), Fault::NoSpace);
+        let file = File::open("/dev/null").expect("always there");
+        assert_eq!(Presence::of(&file).fault(libc::EIO), Fault::Media);
+    }
+
+    #[test]
     fn error_numbers_are_sorted_into_faults() {
         let rows: &[(Fault, &[i32])] = &[
-            (Fault::Media, &[libc::EIO, libc::ENODATA, libc::EILSEQ, libc::EINVAL]),
-            (Fault::Offline, &[libc::ENODEV, libc::ENXIO, libc::EBADF, libc::EBADE]),
+            (
+                Fault::Media,
+                &[libc::EIO, libc::ENODATA, libc::EILSEQ, libc::EINVAL],
+            ),
+            (
+                Fault::Offline,
+                &[libc::ENODEV, libc::ENXIO, libc::EBADF, libc::EBADE],
+            ),
             (Fault::NoSpace, &[libc::ENOSPC, libc::EDQUOT]),
             (Fault::ReadOnly, &[libc::EROFS, libc::EPERM]),
             (Fault::Timeout, &[libc::ETIMEDOUT]),

@@ -7,17 +7,32 @@
 //! - Operations in flight together have no order. What completed before a [`Device::flush`] was
 //!   submitted is durable when that flush completes; nothing else is promised.
 
+mod counters;
+mod discard;
+mod fault;
 pub mod filter;
 pub mod mem;
 pub mod model;
+mod open;
+mod signature;
+mod sparse;
+mod sync;
+mod uring;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::{BLOCK, Buf, Slice};
 
+pub use counters::Counters;
+pub use filter::{Delay, DelayFilter, Effect, FaultFilter, Rule, RuleId, TraceEntry, TraceFilter};
 pub use mem::MemDevice;
+pub use model::{Content, ModelCounters, ModelDevice, ModelOptions, Profile};
+pub use open::{OpenError, OpenMode, create_file, open};
+pub use signature::signature;
+pub use sync::SyncDevice;
+pub use uring::{Ring, UringDevice};
 
 /// The result of an operation in flight.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -35,6 +50,19 @@ pub enum Fault {
     ReadOnly,
     /// The file or the thin device below has no more space.
     NoSpace,
+}
+
+/// The kinds of operation a device knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum OpKind {
+    /// [`Device::read`].
+    Read,
+    /// [`Device::write`].
+    Write,
+    /// [`Device::flush`].
+    Flush,
+    /// [`Device::discard`].
+    Discard,
 }
 
 /// What a device is.
@@ -67,3 +95,34 @@ pub trait Device {
 
 /// A device as the engine holds it.
 pub type DeviceRef = Rc<dyn Device>;
+
+/// Asserts that a range is whole blocks inside the device.
+pub(crate) fn check_range(info: &DeviceInfo, offset: u64, length: u64) {
+    let end = offset.checked_add(length).expect("a range ends below 2^64");
+    let block = BLOCK as u64;
+    assert!(
+        end <= info.size_bytes && offset % block == 0 && length % block == 0,
+        "whole blocks inside the device: {offset}+{length} of {}",
+        info.size_bytes
+    );
+}
+
+/// Asserts that a write is whole blocks inside the device; its length in bytes.
+pub(crate) fn check_write(info: &DeviceInfo, offset: u64, data: &[Slice]) -> u64 {
+    assert!(
+        data.iter().all(|slice| slice.len() % BLOCK == 0),
+        "each slice is whole blocks"
+    );
+    let total = data.iter().map(|slice| slice.len() as u64).sum();
+    check_range(info, offset, total);
+    total
+}
+
+/// The same bytes at an address that O_DIRECT takes.
+pub(crate) fn aligned(slice: Slice) -> Slice {
+    if slice.as_ptr() as usize % BLOCK == 0 {
+        slice
+    } else {
+        Buf::copy_of(&slice).freeze()
+    }
+}

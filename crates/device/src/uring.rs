@@ -12,7 +12,12 @@
 //! - Queued entries are handed to the kernel when [`SUBMIT_BATCH`] of them wait, and once per turn of
 //!   the executor, always before it sleeps.
 
-#![expect(unsafe_code, reason = "the kernel reads and writes buffers that the ring owns")]
+#![expect(
+    unsafe_code,
+    reason = "the kernel reads and writes buffers that the ring owns"
+)]
+
+mod op;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,10 +25,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use ashlar_rt::{Buf, Driver, Epoll, OneshotSender, Rt, Slice, oneshot};
-use io_uring::{IoUring, opcode, squeue, types};
+use ashlar_rt::{Buf, Driver, Epoll, Rt, Slice, oneshot};
+use io_uring::{IoUring, types};
 
+use op::{Op, Reply, Step, Work};
+
+use crate::discard::Discards;
+use crate::fault::Presence;
 use crate::{Device, DeviceInfo, Fault, IoFuture, aligned, check_range, check_write};
 
 /// Operations in flight per device.
@@ -34,138 +44,17 @@ const SUBMIT_BATCH: usize = 32;
 const SUBMISSION_ENTRIES: u32 = 256;
 /// Entries of the completion queue, and the most operations in flight on a ring.
 const COMPLETION_ENTRIES: u32 = 16_384;
-/// The most bytes asked of the kernel in one operation.
-const PIECE_BYTES: usize = 1 << 30;
-/// The most iovecs the kernel takes in one operation.
-const IOVECS_MAX: usize = 1024;
-/// How often an operation that the kernel interrupts or cannot start yet is tried again.
-const RETRIES_MAX: u32 = 10_000;
+/// Rounds of submitting and reaping in one turn, while completions make room for what waits.
+const TURN_ROUNDS: u32 = 16;
 /// How long dropping a ring waits for operations in flight.
 const DRAIN_SECONDS: u32 = 10;
 
-type Reply = OneshotSender<Result<(), Fault>>;
-
-enum Work {
-    Read { buf: Buf, reply: OneshotSender<(Buf, Result<(), Fault>)> },
-    Write { _data: Vec<Slice>, iovecs: Vec<libc::iovec>, first: usize, reply: Reply },
-    Flush { reply: Reply },
-    Discard { reply: Reply },
-}
-
-/// One operation, with all that the kernel uses while it is in flight.
-struct Op {
-    lane: Rc<Lane>,
-    work: Work,
-    /// Where the rest begins.
-    offset: u64,
-    /// Bytes not yet transferred (of a discard: all of them).
-    left: u64,
-    retries: u32,
-}
-
-/// What the completion of an entry means for its operation.
-#[derive(Debug, PartialEq)]
-enum Step {
-    /// Go on with what is left.
-    Again,
-    /// The operation has ended.
-    Done(Result<(), Fault>),
-}
-
-impl Op {
-    /// The entry for what is left of the operation.
-    fn entry(&mut self) -> squeue::Entry {
-        let fd = types::Fd(self.lane.file.as_raw_fd());
-        let (offset, left) = (self.offset, self.left);
-        match &mut self.work {
-            Work::Read { buf, .. } => {
-                let done = buf.len() - usize::try_from(left).unwrap_or(0);
-                let rest = &mut buf[done..];
-                let len = rest.len().min(PIECE_BYTES) as u32;
-                opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(offset).build()
-            }
-            Work::Write { iovecs, first, .. } => match &iovecs[*first..] {
-                [one] => {
-                    let len = one.iov_len.min(PIECE_BYTES) as u32;
-                    opcode::Write::new(fd, one.iov_base.cast(), len).offset(offset).build()
-                }
-                rest => {
-                    let count = rest.len().min(IOVECS_MAX) as u32;
-                    opcode::Writev::new(fd, rest.as_ptr(), count).offset(offset).build()
-                }
-            },
-            Work::Flush { .. } => {
-                opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
-            }
-            Work::Discard { .. } => {
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                opcode::Fallocate::new(fd, left).offset(offset).mode(mode).build()
-            }
-        }
-    }
-
-    /// Takes the result of an entry into account.
-    fn step(&mut self, result: i32) -> Step {
-        if result < 0 {
-            return self.failed(-result);
-        }
-        let moved = u64::from(result.unsigned_abs());
-        match &mut self.work {
-            Work::Flush { .. } | Work::Discard { .. } => return Step::Done(Ok(())),
-            // The file has become shorter than it was when it was opened.
-            Work::Read { .. } if moved == 0 => return Step::Done(Err(Fault::Media)),
-            Work::Write { .. } if moved == 0 => return Step::Done(Err(Fault::NoSpace)),
-            Work::Read { .. } => {}
-            Work::Write { iovecs, first, .. } => advance(iovecs, first, moved),
-        }
-        assert!(moved <= self.left, "the kernel moves no more than it was asked to");
-        self.left -= moved;
-        self.offset += moved;
-        if self.left == 0 { Step::Done(Ok(())) } else { Step::Again }
-    }
-
-    fn failed(&mut self, errno: i32) -> Step {
-        match (errno, &self.work) {
-            (libc::EINTR | libc::EAGAIN, _) if self.retries < RETRIES_MAX => {
-                self.retries += 1;
-                Step::Again
-            }
-            (libc::EINTR | libc::EAGAIN, _) => Step::Done(Err(Fault::Timeout)),
-            // Discarding is advice; what cannot take it goes without.
-            (libc::EOPNOTSUPP | libc::ENOSYS, Work::Discard { .. }) => Step::Done(Ok(())),
-            _ => Step::Done(Err(Fault::from_errno(errno))),
-        }
-    }
-
-    fn finish(self, result: Result<(), Fault>) {
-        match self.work {
-            Work::Read { buf, reply } => reply.send((buf, result)),
-            Work::Write { reply, .. } | Work::Flush { reply } | Work::Discard { reply } => {
-                reply.send(result);
-            }
-        }
-    }
-}
-
-/// Skips the first `moved` bytes of the iovecs from `first` on.
-fn advance(iovecs: &mut [libc::iovec], first: &mut usize, moved: u64) {
-    let mut moved = usize::try_from(moved).expect("a transfer fits the address space");
-    while moved > 0 {
-        let iovec = &mut iovecs[*first];
-        if moved < iovec.iov_len {
-            // SAFETY: `moved` bytes further is still inside the slice this iovec describes.
-            iovec.iov_base = unsafe { iovec.iov_base.cast::<u8>().add(moved) }.cast();
-            iovec.iov_len -= moved;
-            return;
-        }
-        moved -= iovec.iov_len;
-        *first += 1;
-    }
-}
-
 /// The operations of one device.
 struct Lane {
-    file: File,
+    file: Arc<File>,
+    presence: Arc<Presence>,
+    /// How a block device discards; files have holes punched by the ring.
+    discards: Option<Discards>,
     in_flight: Cell<usize>,
     waiting: RefCell<VecDeque<Op>>,
     /// Whether it is in the ring's list of lanes that wait for room.
@@ -198,7 +87,9 @@ pub struct Ring(Rc<Inner>);
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ring").field("in_flight", &self.in_flight()).finish_non_exhaustive()
+        f.debug_struct("Ring")
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
     }
 }
 
@@ -223,7 +114,10 @@ impl Ring {
         completion_entries: u32,
         lane_max: usize,
     ) -> io::Result<Ring> {
-        assert!(lane_max > 0, "a device has at least one operation in flight");
+        assert!(
+            lane_max > 0,
+            "a device has at least one operation in flight"
+        );
         let epoll = rt.epoll().ok_or(io::ErrorKind::Unsupported)?;
         let uring = set_up(submission_entries, completion_entries)?;
         let in_flight_max = uring.params().cq_entries() as usize;
@@ -239,7 +133,9 @@ impl Ring {
             uring: RefCell::new(uring),
         });
         let weak = Rc::downgrade(&inner);
-        inner.token.set(inner.with_fd(|fd| inner.epoll.attach(fd, weak))?);
+        inner
+            .token
+            .set(inner.with_fd(|fd| inner.epoll.attach(fd, weak))?);
         Ok(Ring(inner))
     }
 
@@ -254,7 +150,10 @@ impl Ring {
 fn set_up(submission: u32, completion: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_cqsize(completion).setup_submit_all();
-    builder.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
+    builder
+        .setup_single_issuer()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag();
     if let Ok(uring) = builder.build(submission) {
         return Ok(uring);
     }
@@ -283,7 +182,9 @@ impl Inner {
     /// Starts operations of `lane` in order, as far as there is room.
     fn pump(&self, lane: &Rc<Lane>) {
         while lane.in_flight.get() < self.lane_max {
-            let Some(op) = lane.waiting.borrow_mut().pop_front() else { return };
+            let Some(op) = lane.waiting.borrow_mut().pop_front() else {
+                return;
+            };
             let full = self.slots.borrow().in_flight >= self.in_flight_max;
             let refused = if full { Some(op) } else { self.start(op) };
             if let Some(op) = refused {
@@ -298,8 +199,11 @@ impl Inner {
     }
 
     fn pump_starved(&self) {
-        for _ in 0..self.starved.borrow().len() {
-            let Some(lane) = self.starved.borrow_mut().pop_front() else { return };
+        let count = self.starved.borrow().len();
+        for _ in 0..count {
+            let Some(lane) = self.starved.borrow_mut().pop_front() else {
+                return;
+            };
             lane.starved.set(false);
             self.pump(&lane);
         }
@@ -356,7 +260,11 @@ impl Inner {
         let mut reaped = self.reaped.take();
         {
             let mut uring = self.uring.borrow_mut();
-            reaped.extend(uring.completion().map(|entry| (entry.user_data(), entry.result())));
+            reaped.extend(
+                uring
+                    .completion()
+                    .map(|entry| (entry.user_data(), entry.result())),
+            );
         }
         let count = reaped.len();
         for (index, result) in reaped.drain(..) {
@@ -370,7 +278,9 @@ impl Inner {
         let op = {
             let mut slots = self.slots.borrow_mut();
             let index = usize::try_from(index).expect("an index of ours");
-            let op = slots.ops[index].take().expect("one completion per operation");
+            let op = slots.ops[index]
+                .take()
+                .expect("one completion per operation");
             slots.free.push(index);
             slots.in_flight -= 1;
             op
@@ -390,27 +300,28 @@ impl Inner {
         let second = types::Timespec::new().sec(1);
         let uring = self.uring.borrow();
         // A timeout or a signal ends the wait: the caller counts.
-        if let Ok(taken) =
-            uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&second))
+        if let Ok(taken) = uring
+            .submitter()
+            .submit_with_args(1, &types::SubmitArgs::new().timespec(&second))
         {
-            self.unsubmitted.set(self.unsubmitted.get().saturating_sub(taken));
+            self.unsubmitted
+                .set(self.unsubmitted.get().saturating_sub(taken));
         }
     }
 }
 
 impl Driver for Inner {
     fn turn(&self) -> bool {
-        let mut any = false;
-        loop {
+        for round in 0..TURN_ROUNDS {
             if !self.starved.borrow().is_empty() {
                 self.pump_starved();
             }
             self.submit();
             if self.reap() == 0 {
-                return any;
+                return round > 0;
             }
-            any = true;
         }
+        true
     }
 }
 
@@ -444,37 +355,55 @@ pub struct UringDevice {
 
 impl std::fmt::Debug for UringDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UringDevice").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("UringDevice")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
     }
 }
 
 impl UringDevice {
     /// Serves `file`, which is open for what will be asked of it and at least `info.size_bytes` long.
     pub fn new(ring: &Ring, file: File, info: DeviceInfo) -> UringDevice {
+        let presence = Arc::new(Presence::of(&file));
+        let file = Arc::new(file);
         let lane = Lane {
+            discards: presence
+                .is_block()
+                .then(|| Discards::new(file.clone(), presence.clone())),
+            presence,
             file,
             in_flight: Cell::new(0),
             waiting: RefCell::default(),
             starved: Cell::new(false),
         };
-        UringDevice { ring: ring.clone(), lane: Rc::new(lane), info }
+        UringDevice {
+            ring: ring.clone(),
+            lane: Rc::new(lane),
+            info,
+        }
     }
 
     fn add(&self, work: Work, offset: u64, left: u64) {
-        self.ring.0.add(Op { lane: self.lane.clone(), work, offset, left, retries: 0 });
+        self.ring.0.add(Op {
+            lane: self.lane.clone(),
+            work,
+            offset,
+            left,
+            retries: 0,
+        });
     }
-}
 
-/// The future of an operation: what its completion sends. Without a reply the ring is gone.
-fn answer(
-    make: impl FnOnce(Reply) -> Option<(Work, u64, u64)>,
-    device: &UringDevice,
-) -> IoFuture<Result<(), Fault>> {
-    let (reply, receiver) = oneshot();
-    if let Some((work, offset, left)) = make(reply) {
-        device.add(work, offset, left);
+    /// Submits what `make` makes; the future is its result. Without a reply the ring is gone.
+    fn run(
+        &self,
+        offset: u64,
+        left: u64,
+        make: impl FnOnce(Reply) -> Work,
+    ) -> IoFuture<Result<(), Fault>> {
+        let (reply, receiver) = oneshot();
+        self.add(make(reply), offset, left);
+        Box::pin(async move { receiver.await.unwrap_or(Err(Fault::Offline)) })
     }
-    Box::pin(async move { receiver.await.unwrap_or(Err(Fault::Offline)) })
 }
 
 impl Device for UringDevice {
@@ -491,7 +420,9 @@ impl Device for UringDevice {
         let (reply, receiver) = oneshot();
         self.add(Work::Read { buf, reply }, offset, len as u64);
         Box::pin(async move {
-            receiver.await.unwrap_or_else(|| (Buf::zeroed(len), Err(Fault::Offline)))
+            receiver
+                .await
+                .unwrap_or_else(|| (Buf::zeroed(len), Err(Fault::Offline)))
         })
     }
 
@@ -500,7 +431,11 @@ impl Device for UringDevice {
         if total == 0 {
             return Box::pin(std::future::ready(Ok(())));
         }
-        let data: Vec<Slice> = data.into_iter().filter(|s| !s.is_empty()).map(aligned).collect();
+        let data: Vec<Slice> = data
+            .into_iter()
+            .filter(|s| !s.is_empty())
+            .map(aligned)
+            .collect();
         let iovecs = data
             .iter()
             .map(|slice| libc::iovec {
@@ -509,14 +444,16 @@ impl Device for UringDevice {
                 iov_len: slice.len(),
             })
             .collect();
-        answer(
-            |reply| Some((Work::Write { _data: data, iovecs, first: 0, reply }, offset, total)),
-            self,
-        )
+        self.run(offset, total, |reply| Work::Write {
+            _data: data,
+            iovecs,
+            first: 0,
+            reply,
+        })
     }
 
     fn flush(&self) -> IoFuture<Result<(), Fault>> {
-        answer(|reply| Some((Work::Flush { reply }, 0, 0)), self)
+        self.run(0, 0, |reply| Work::Flush { reply })
     }
 
     fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {
@@ -524,6 +461,11 @@ impl Device for UringDevice {
         if length == 0 || self.info.discard_bytes == 0 {
             return Box::pin(std::future::ready(Ok(())));
         }
-        answer(|reply| Some((Work::Discard { reply }, offset, length)), self)
+        if let Some(discards) = &self.lane.discards {
+            let (reply, receiver) = oneshot();
+            discards.add(offset, length, reply);
+            return Box::pin(async move { receiver.await.unwrap_or(Err(Fault::Offline)) });
+        }
+        self.run(offset, length, |reply| Work::Discard { reply })
     }
 }

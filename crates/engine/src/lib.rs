@@ -1,3 +1,45 @@
-//! The engine: segments, journal, map, read plans, health, mover.
+//! The engine: an array as a log of full stripes, found and proved by its map.
+//!
+//! How it hangs together (ARCHITECTURE.md has the flows):
+//! ```text
+//! array, volume      what users call; splits requests over shards
+//! shard              deltas, streams, map trees of its partitions    (fold: deltas into the map)
+//! home               journal, allocator, liveness, commits, members  (by message)
+//! mover              cleaner, reconstruct, heal
+//! stripe, read       one stripe written; one unit read, verified, decoded
+//! core               members, segment table: what all of them look at
+//! ```
 
+mod alloc;
+mod array;
+mod commit;
+mod core;
+mod delta;
+mod error;
+mod fold;
+mod home;
+mod import;
+mod journal;
+mod liveness;
+mod member;
+mod messages;
+mod metawriter;
+mod mover;
+mod partition;
+mod read;
+mod report;
+mod segment;
+mod shard;
 pub mod status;
+mod stream;
+mod stripe;
+mod systree;
+mod tree;
+mod volume;
+
+pub use array::{Array, Create, Import, Label, Plan, Settings, VolumeOptions, default_strip_bytes, plan};
+pub use ashlar_digest::Kind as DigestKind;
+pub use error::{Error, VolumeError};
+pub use import::probe;
+pub use report::uuid_text;
+pub use volume::{Extent, Volume, VolumeInfo, WriteCache};

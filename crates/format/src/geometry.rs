@@ -40,11 +40,7 @@ impl DeviceGeometry {
     /// Lays out a device of `size_bytes`; `None` if fewer than `min_slots` slots fit.
     pub fn lay_out(size_bytes: u64, slot_bytes: u64, rings: (u64, u64), min_slots: u32) -> Option<DeviceGeometry> {
         let size_bytes = size_bytes / BLOCK_U64 * BLOCK_U64;
-        let super_bytes = match size_bytes {
-            0..0x4000_0000 => 64 << 10,
-            0x4000_0000..0x4_0000_0000 => 1 << 20,
-            _ => 8 << 20,
-        };
+        let super_bytes = super_bytes(size_bytes);
         let mut geometry = DeviceGeometry {
             super_bytes,
             delta_ring_bytes: rings.0,
@@ -131,6 +127,15 @@ impl DeviceGeometry {
         } else {
             Err(FormatError::Value)
         }
+    }
+}
+
+/// Bytes of each superblock area of a device: room for the members that devices of its size may have.
+pub fn super_bytes(size_bytes: u64) -> u64 {
+    match size_bytes {
+        0..0x4000_0000 => 64 << 10,
+        0x4000_0000..0x4_0000_0000 => 1 << 20,
+        _ => 8 << 20,
     }
 }
 

@@ -203,6 +203,9 @@ pub enum Entry {
         first: u64,
         /// How many.
         count: u64,
+        /// Only blocks of partitions p with p modulo the first equal to the second: a shard speaks
+        /// for its own partitions.
+        part: (u16, u16),
     },
     /// A segment takes no more stripes.
     Seal {
@@ -265,8 +268,8 @@ fn encode_entry(w: &mut Writer, entry: &Entry) {
             w.u8(d.algorithm).bytes(&d.digest);
             w.u32(u32::try_from(d.bytes.len()).expect("128 KiB at most")).bytes(&d.bytes);
         }
-        Entry::Hole { tree, first, count } => {
-            w.u8(4).u32(*tree).u64(*first).u64(*count);
+        Entry::Hole { tree, first, count, part } => {
+            w.u8(4).u32(*tree).u64(*first).u64(*count).u16(part.0).u16(part.1);
         }
         Entry::Seal { segment } => {
             w.u8(5).u64(*segment);
@@ -286,7 +289,7 @@ pub fn entry_bytes(entry: &Entry) -> usize {
                 + s.deltas.iter().map(|d| if d.from.is_some() { 33 } else { 21 }).sum::<usize>()
         }
         Entry::Data(d) => 46 + d.bytes.len(),
-        Entry::Hole { .. } => 21,
+        Entry::Hole { .. } => 25,
         Entry::Seal { .. } => 9,
         Entry::Column { .. } => 21,
     }
@@ -328,7 +331,13 @@ fn decode_entry(r: &mut Reader<'_>) -> Result<Entry, FormatError> {
             }
             Entry::Data(DataEntry { tree, address, place, algorithm, digest, bytes: r.bytes(length)?.to_vec() })
         }
-        4 => Entry::Hole { tree: r.u32()?, first: r.u64()?, count: r.u64()? },
+        4 => {
+            let (tree, first, count, part) = (r.u32()?, r.u64()?, r.u64()?, (r.u16()?, r.u16()?));
+            if part.0 == 0 || part.1 >= part.0 {
+                return Err(FormatError::Value);
+            }
+            Entry::Hole { tree, first, count, part }
+        }
         5 => Entry::Seal { segment: r.u64()? },
         6 => Entry::Column {
             segment: r.u64()?,
@@ -392,7 +401,7 @@ mod tests {
                 digest: [5; 16],
                 bytes: vec![6; BLOCK],
             }),
-            Entry::Hole { tree: 1, first: 5, count: 6 },
+            Entry::Hole { tree: 1, first: 5, count: 6, part: (2, 1) },
             Entry::Seal { segment: 5 },
             Entry::Column { segment: 5, column: 1, version: 2, device: 9, slot: 4 },
         ]

@@ -69,6 +69,8 @@ pub struct Root {
     pub next_tree: u32,
     /// The oldest sequence that replay needs.
     pub cut: u64,
+    /// A segment whose `Open` entry has a lower sequence and that liveness does not name was freed.
+    pub imaged: u64,
     /// Where the delta ring's needed part begins.
     pub delta_tail: RingPosition,
     /// Where the data ring's needed part begins, as of this root.
@@ -98,7 +100,7 @@ impl Root {
     pub fn encode(&self, array: &[u8; 16]) -> Vec<u8> {
         let mut w = Writer::new();
         w.bytes(MAGIC).u64(self.generation).u64(self.number).u8(u8::from(self.clean));
-        w.u64(self.next_segment).u32(self.next_tree).u64(self.cut);
+        w.u64(self.next_segment).u32(self.next_tree).u64(self.cut).u64(self.imaged);
         for ring in [self.delta_tail, self.data_tail] {
             w.u64(ring.count).u64(ring.bytes);
         }
@@ -132,7 +134,7 @@ impl Root {
         let mut r = Reader::new(unseal(array, bytes)?);
         r.bytes(8)?;
         let (generation, number, clean) = (r.u64()?, r.u64()?, r.u8()? != 0);
-        let (next_segment, next_tree, cut) = (r.u64()?, r.u32()?, r.u64()?);
+        let (next_segment, next_tree, cut, imaged) = (r.u64()?, r.u32()?, r.u64()?, r.u64()?);
         let delta_tail = RingPosition { count: r.u64()?, bytes: r.u64()? };
         let data_tail = RingPosition { count: r.u64()?, bytes: r.u64()? };
         let catalog = TreeRoot::read(&mut r)?;
@@ -146,7 +148,7 @@ impl Root {
             epochs.push(Epoch { number, first, end: (end > 0).then_some(end), m, excluded });
         }
         Ok(Root {
-            generation, number, clean, next_segment, next_tree, cut, delta_tail, data_tail, epochs,
+            generation, number, clean, next_segment, next_tree, cut, imaged, delta_tail, data_tail, epochs,
             catalog, liveness, forwarding, dead,
         })
     }
@@ -176,6 +178,7 @@ mod tests {
             next_segment: 99,
             next_tree: 7,
             cut: 1000,
+            imaged: 1001,
             delta_tail: RingPosition { count: 5, bytes: 6 },
             data_tail: RingPosition { count: 7, bytes: 8 },
             epochs: vec![

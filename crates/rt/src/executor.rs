@@ -11,23 +11,24 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
-use crate::channel::{OneshotReceiver, oneshot};
 use crate::reactor::Epoll;
+use crate::tasks::{Join, Tasks};
 
 /// Nanoseconds on the runtime's own monotonic clock.
 pub type Nanos = u64;
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
 type RemoteCall = Box<dyn FnOnce() + Send>;
 
 /// What other threads may touch: wakes and calls.
-struct Shared {
+pub(crate) struct Shared {
     /// The thread that runs the executor; its own wakes need no nudge.
     owner: std::thread::ThreadId,
     ready: Mutex<VecDeque<u64>>,
-    calls: Mutex<VecDeque<RemoteCall>>,
+    calls: Mutex<Vec<RemoteCall>>,
+    /// Whether there are calls, to be asked without a lock.
+    called: AtomicBool,
     /// Called after a wake or a call from another thread, so that a parked reactor returns.
     unpark: Mutex<Option<Box<dyn Fn() + Send>>>,
     parked: AtomicBool,
@@ -39,9 +40,16 @@ impl Shared {
             owner: std::thread::current().id(),
             ready: Mutex::default(),
             calls: Mutex::default(),
+            called: AtomicBool::new(false),
             unpark: Mutex::default(),
             parked: AtomicBool::new(false),
         }
+    }
+
+    /// Puts a task behind the others that are ready.
+    pub(crate) fn make_ready(&self, id: u64) {
+        lock(&self.ready).push_back(id);
+        self.nudge();
     }
 
     /// Ends the sleep of the executor's thread, once per sleep. What to find is queued before.
@@ -62,29 +70,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-struct TaskWaker {
-    id: u64,
-    queued: AtomicBool,
-    shared: Arc<Shared>,
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::SeqCst) {
-            lock(&self.shared.ready).push_back(self.id);
-            self.shared.nudge();
-        }
-    }
-}
-
-struct Slot {
-    future: Option<Task>,
-    waker: Arc<TaskWaker>,
-}
-
 /// What a real executor parks on: readiness of descriptors and completions of a ring.
 pub trait Reactor {
     /// Collects what has completed; with `wait`, sleeps until something has, `until` (on the
@@ -99,10 +84,9 @@ enum Time {
     Real(std::time::Instant),
 }
 
-struct Inner {
+pub(crate) struct Inner {
     shared: Arc<Shared>,
-    tasks: RefCell<BTreeMap<u64, Slot>>,
-    next_task: Cell<u64>,
+    pub(crate) tasks: RefCell<Tasks>,
     timers: RefCell<BTreeMap<(Nanos, u64), Waker>>,
     next_timer: Cell<u64>,
     time: Time,
@@ -123,7 +107,7 @@ pub enum Stopped {
 
 /// A handle to the executor of this thread; cheap to clone.
 #[derive(Clone)]
-pub struct Rt(Rc<Inner>);
+pub struct Rt(pub(crate) Rc<Inner>);
 
 impl std::fmt::Debug for Rt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -169,7 +153,6 @@ impl Rt {
         Rt(Rc::new(Inner {
             shared: Arc::new(Shared::new()),
             tasks: RefCell::default(),
-            next_task: Cell::new(0),
             timers: RefCell::default(),
             next_timer: Cell::new(0),
             time,
@@ -221,24 +204,10 @@ impl Rt {
 
     /// Starts `future`; it runs whether or not the [`Join`] is kept.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Join<T> {
-        let (sender, receiver) = oneshot();
-        let id = self.0.next_task.get();
-        self.0.next_task.set(id + 1);
-        let waker = Arc::new(TaskWaker {
-            id,
-            queued: AtomicBool::new(true),
-            shared: self.0.shared.clone(),
-        });
-        let task: Task = Box::pin(async move { sender.send(future.await) });
-        self.0.tasks.borrow_mut().insert(
-            id,
-            Slot {
-                future: Some(task),
-                waker,
-            },
-        );
-        lock(&self.0.shared.ready).push_back(id);
-        Join(receiver)
+        let (finish, join) = Join::new();
+        let task = async move { finish.send(future.await) };
+        self.0.tasks.borrow_mut().insert(&self.0.shared, task);
+        join
     }
 
     /// Completes `delay` from now.
@@ -297,9 +266,9 @@ impl Rt {
 
     /// As [`Rt::block_on`], but `None` when (in simulated time) nothing can ever run again.
     pub fn try_block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Option<T> {
-        let mut join = self.spawn(future);
+        let join = self.spawn(future);
         loop {
-            if let Some(value) = join.0.try_take() {
+            if let Some(value) = join.try_take() {
                 return Some(value);
             }
             if !self.turn() {
@@ -318,10 +287,10 @@ impl Rt {
         polls: u64,
         future: impl Future<Output = T> + 'static,
     ) -> Result<T, Stopped> {
-        let mut join = self.spawn(future);
+        let join = self.spawn(future);
         let limit = self.polls().saturating_add(polls);
         loop {
-            if let Some(value) = join.0.try_take() {
+            if let Some(value) = join.try_take() {
                 return Ok(value);
             }
             if self.polls() >= limit {
@@ -336,10 +305,10 @@ impl Rt {
     /// Drops every task and timer, as a crash would: nothing spawned on this runtime runs again.
     pub fn shutdown(&self) {
         loop {
-            let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+            let tasks = self.0.tasks.borrow_mut().take_all();
             let timers = std::mem::take(&mut *self.0.timers.borrow_mut());
             lock(&self.0.shared.ready).clear();
-            if tasks.is_empty() && timers.is_empty() {
+            if tasks.is_none() && timers.is_empty() {
                 return;
             }
             drop(timers);
@@ -349,17 +318,16 @@ impl Rt {
 
     /// Runs one ready task, or lets time pass. False when (in simulated time) nothing is left to do.
     fn turn(&self) -> bool {
-        let call = lock(&self.0.shared.calls).pop_front();
-        if let Some(call) = call {
-            call();
-            return true;
-        }
+        let called = self.run_calls();
         if let Some(id) = self.next_ready() {
             self.poll_task(id);
             if !self.is_simulated() && self.0.polls.get() % 64 == 0 {
                 self.fire_timers();
                 self.park(false, None);
             }
+            return true;
+        }
+        if called {
             return true;
         }
         let next = self.0.timers.borrow().keys().next().map(|key| key.0);
@@ -380,6 +348,23 @@ impl Rt {
         }
     }
 
+    /// Runs the calls of other threads that have come so far; false if there were none.
+    fn run_calls(&self) -> bool {
+        let shared = &self.0.shared;
+        if !shared.called.load(Ordering::Acquire) {
+            return false;
+        }
+        let calls = {
+            let mut calls = lock(&shared.calls);
+            shared.called.store(false, Ordering::Release);
+            std::mem::take(&mut *calls)
+        };
+        for call in calls {
+            call();
+        }
+        true
+    }
+
     fn next_ready(&self) -> Option<u64> {
         let mut ready = lock(&self.0.shared.ready);
         if self.is_simulated() && ready.len() > 1 {
@@ -390,31 +375,17 @@ impl Rt {
     }
 
     fn poll_task(&self, id: u64) {
-        let (mut future, waker) = {
-            let mut tasks = self.0.tasks.borrow_mut();
-            let Some(slot) = tasks.get_mut(&id) else {
-                return;
-            };
-            slot.waker.queued.store(false, Ordering::SeqCst);
-            let Some(future) = slot.future.take() else {
-                return;
-            };
-            (future, slot.waker.clone())
+        let Some(mut task) = self.0.tasks.borrow_mut().take(id) else {
+            return;
         };
         self.0.polls.set(self.0.polls.get() + 1);
-        let waker = Waker::from(waker);
-        let done = future
-            .as_mut()
-            .poll(&mut Context::from_waker(&waker))
-            .is_ready();
-        let mut tasks = self.0.tasks.borrow_mut();
-        if done {
-            tasks.remove(&id);
-            drop(tasks); // the future's destructors may spawn
-            drop(future);
-        } else if let Some(slot) = tasks.get_mut(&id) {
-            slot.future = Some(future);
-        }
+        // What is dropped at the end has destructors that may spawn.
+        let _gone = if task.poll() {
+            self.0.tasks.borrow_mut().remove(id);
+            Some(task)
+        } else {
+            self.0.tasks.borrow_mut().put_back(id, task)
+        };
     }
 
     fn fire_timers(&self) -> bool {
@@ -455,19 +426,6 @@ impl Rt {
     }
 }
 
-/// The result of a spawned task; awaiting it waits for the task. Dropping it does not stop the task.
-#[derive(Debug)]
-pub struct Join<T>(OneshotReceiver<T>);
-
-impl<T> Future for Join<T> {
-    type Output = T;
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        Pin::new(&mut self.0)
-            .poll(cx)
-            .map(|value| value.expect("a task sends its result before it ends"))
-    }
-}
-
 /// Runs closures on the executor's thread, from any thread.
 #[derive(Clone)]
 pub struct Remote(Arc<Shared>);
@@ -481,7 +439,11 @@ impl std::fmt::Debug for Remote {
 impl Remote {
     /// Queues `call`; it runs on the executor's thread between two polls, and may spawn.
     pub fn call(&self, call: impl FnOnce() + Send + 'static) {
-        lock(&self.0.calls).push_back(Box::new(call));
+        {
+            let mut calls = lock(&self.0.calls);
+            calls.push(Box::new(call));
+            self.0.called.store(true, Ordering::Release);
+        }
         self.0.nudge();
     }
 }
@@ -584,7 +546,10 @@ mod tests {
         assert_eq!(count.get(), 10);
         assert_eq!(rt.run_for(10, async { 5 }), Ok(5));
         rt.shutdown();
-        assert_eq!(rt.run_for(10, std::future::pending::<()>()), Err(Stopped::Deadlock));
+        assert_eq!(
+            rt.run_for(10, std::future::pending::<()>()),
+            Err(Stopped::Deadlock)
+        );
     }
 
     #[test]

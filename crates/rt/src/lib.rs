@@ -16,13 +16,15 @@ mod fd;
 pub mod net;
 mod reactor;
 mod sync;
+mod tasks;
 
 pub use buf::{BLOCK, Buf, Slice};
 pub use channel::{Mailbox, OneshotReceiver, OneshotSender, Sender, mailbox, oneshot};
-pub use executor::{Join, Nanos, Reactor, Remote, Rt, Stopped};
+pub use executor::{Nanos, Reactor, Remote, Rt, Stopped};
 pub use fd::AsyncFd;
 pub use reactor::{Driver, Epoll};
 pub use sync::{Gate, Lock, LockGuard, Permits, PermitsGuard};
+pub use tasks::Join;
 
 /// One second in [`Nanos`].
 pub const SECOND: Nanos = 1_000_000_000;

@@ -16,6 +16,7 @@ use std::pin::Pin;
 
 use ashlar_rt::{Buf, Slice};
 
+mod flow;
 pub mod fuse;
 pub mod loopdev;
 mod memory;
@@ -73,7 +74,9 @@ pub struct VolumeInfo {
 impl VolumeInfo {
     /// Whether `length` bytes from `offset` lie inside the volume.
     pub fn contains(&self, offset: u64, length: u64) -> bool {
-        offset.checked_add(length).is_some_and(|end| end <= self.size_bytes)
+        offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.size_bytes)
     }
 }
 

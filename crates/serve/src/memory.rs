@@ -51,7 +51,11 @@ impl MemVolume {
         let count = usize::try_from(info.size_bytes.div_ceil(PAGE as u64)).expect("fits in memory");
         let mut pages = Vec::new();
         pages.resize_with(count, || None);
-        MemVolume { info, pages: RefCell::new(pages), counters: Cell::default() }
+        MemVolume {
+            info,
+            pages: RefCell::new(pages),
+            counters: Cell::default(),
+        }
     }
 
     /// What was asked of it so far.
@@ -144,7 +148,10 @@ fn plain_info(size_bytes: u64) -> VolumeInfo {
 }
 
 /// Cuts a range into pages: page, bytes within it, and where they lie in the range.
-fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (usize, std::ops::Range<usize>, usize)> {
+fn pieces(
+    offset: u64,
+    length: u64,
+) -> impl Iterator<Item = (usize, std::ops::Range<usize>, usize)> {
     let mut done = 0u64;
     std::iter::from_fn(move || {
         if done >= length {
@@ -153,7 +160,11 @@ fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (usize, std::ops::Ra
         let at = offset + done;
         let start = (at % PAGE as u64) as usize;
         let take = (PAGE - start).min(usize::try_from(length - done).unwrap_or(PAGE));
-        let piece = ((at / PAGE as u64) as usize, start..start + take, done as usize);
+        let piece = (
+            (at / PAGE as u64) as usize,
+            start..start + take,
+            done as usize,
+        );
         done += take as u64;
         Some(piece)
     })
@@ -211,11 +222,17 @@ pub struct NullVolume {
 impl NullVolume {
     /// A null volume of `size_bytes`.
     pub fn new(size_bytes: u64) -> NullVolume {
-        NullVolume { info: plain_info(size_bytes) }
+        NullVolume {
+            info: plain_info(size_bytes),
+        }
     }
 
     fn admit(&self, offset: u64, length: u64) -> Result<(), VolumeError> {
-        if self.info.contains(offset, length) { Ok(()) } else { Err(VolumeError::OutOfRange) }
+        if self.info.contains(offset, length) {
+            Ok(())
+        } else {
+            Err(VolumeError::OutOfRange)
+        }
     }
 }
 
@@ -224,7 +241,10 @@ impl Volume for NullVolume {
         self.info
     }
     fn read(&self, offset: u64, length: usize) -> Fut<Result<Buf, VolumeError>> {
-        ready(self.admit(offset, length as u64).map(|()| Buf::zeroed(length)))
+        ready(
+            self.admit(offset, length as u64)
+                .map(|()| Buf::zeroed(length)),
+        )
     }
     fn write(&self, offset: u64, data: Slice, _durable: bool) -> Fut<Result<(), VolumeError>> {
         ready(self.admit(offset, data.len() as u64))
@@ -245,7 +265,10 @@ impl Volume for NullVolume {
         ready(self.admit(offset, length))
     }
     fn block_status(&self, offset: u64, length: u64) -> Fut<Result<Vec<Extent>, VolumeError>> {
-        ready(self.admit(offset, length).map(|()| vec![Extent { length, hole: true }]))
+        ready(
+            self.admit(offset, length)
+                .map(|()| vec![Extent { length, hole: true }]),
+        )
     }
 }
 
@@ -260,14 +283,32 @@ mod tests {
         volume.write_now(4000, &[7; 5000], false).unwrap();
         assert_eq!(&volume.read_now(3999, 3).unwrap()[..], &[0, 7, 7]);
         let map = |v: &MemVolume| {
-            v.status_now(0, 10 * 4096 + 100).unwrap().iter().map(|e| (e.length, e.hole)).collect::<Vec<_>>()
+            v.status_now(0, 10 * 4096 + 100)
+                .unwrap()
+                .iter()
+                .map(|e| (e.length, e.hole))
+                .collect::<Vec<_>>()
         };
         assert_eq!(map(&volume), [(3 * 4096, false), (7 * 4096 + 100, true)]);
         volume.zero_now(4096, 4096, true).unwrap();
-        assert_eq!(map(&volume), [(4096, false), (4096, true), (4096, false), (7 * 4096 + 100, true)]);
+        assert_eq!(
+            map(&volume),
+            [
+                (4096, false),
+                (4096, true),
+                (4096, false),
+                (7 * 4096 + 100, true)
+            ]
+        );
         volume.zero_now(4096, 4096, false).unwrap();
         assert_eq!(map(&volume), [(3 * 4096, false), (7 * 4096 + 100, true)]);
-        assert_eq!(volume.read_now(10 * 4096, 101).unwrap_err(), VolumeError::OutOfRange);
-        assert_eq!(volume.write_now(u64::MAX, &[1], false), Err(VolumeError::OutOfRange));
+        assert_eq!(
+            volume.read_now(10 * 4096, 101).unwrap_err(),
+            VolumeError::OutOfRange
+        );
+        assert_eq!(
+            volume.write_now(u64::MAX, &[1], false),
+            Err(VolumeError::OutOfRange)
+        );
     }
 }

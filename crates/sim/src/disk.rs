@@ -48,6 +48,8 @@ struct Pending {
     pages: Vec<Slice>,
     /// When it completed, in the disk's own counting; `None` while in flight.
     completed: Option<u64>,
+    /// It ended without an answer: whoever still waits for one hears of a failure.
+    unanswered: bool,
 }
 
 struct State {
@@ -227,6 +229,7 @@ impl SimDisk {
             page,
             pages,
             completed: None,
+            unanswered: false,
         });
         state.counter
     }
@@ -252,7 +255,7 @@ impl SimDisk {
         let Some(at) = state.pending.iter().position(|p| p.id == id) else {
             return Err(Fault::Offline); // the power was cut in between
         };
-        if self.offline.get() {
+        if self.offline.get() || state.pending[at].unanswered {
             return Err(Fault::Offline);
         }
         let rates = state.rates;
@@ -443,6 +446,7 @@ impl SimDisk {
                     continue;
                 }
                 state.settle(at);
+                state.pending[at].unanswered = true;
             }
             at += 1;
         }
@@ -566,7 +570,7 @@ impl State {
             let unit = (0..UNITS).find(|unit| keep[*unit]).unwrap_or(0);
             let mut bytes = Buf::copy_of(&mixed);
             for word in bytes[unit * UNIT..(unit + 1) * UNIT].chunks_mut(8) {
-                word.copy_from_slice(&self.rng.next().to_le_bytes()[..word.len()]);
+                word.copy_from_slice(&self.rng.draw().to_le_bytes()[..word.len()]);
             }
             mixed = bytes.freeze();
         }
@@ -593,7 +597,7 @@ fn mix_units(base: Option<&Slice>, content: &Slice, keep: [bool; UNITS]) -> Slic
 fn garbage(rng: &mut Rng) -> Slice {
     let mut bytes = Buf::zeroed(BLOCK);
     for word in bytes.chunks_mut(8) {
-        word.copy_from_slice(&rng.next().to_le_bytes()[..word.len()]);
+        word.copy_from_slice(&rng.draw().to_le_bytes()[..word.len()]);
     }
     bytes.freeze()
 }

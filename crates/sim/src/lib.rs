@@ -1,7 +1,27 @@
-//! The deterministic simulator (development only).
+//! The deterministic simulator (development only): random histories of a whole array, with crashes
+//! and faults at any moment, checked against an independent model. One seed, one history.
+//!
+//! * [`disk`] and [`device`]: disks that lose, tear and damage what they were given.
+//! * [`model`] and [`content`]: what every read must show.
+//! * [`config`], [`client`], [`nemesis`], [`driver`]: one seed's history.
+//! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
+//! * [`run`]: many seeds on several threads.
+//!
+//! Invariants: nothing here looks at the clock of the machine to decide anything, or iterates over
+//! anything unordered; a failure names the seed that replays it.
+
+pub mod client;
+pub mod config;
 pub mod content;
 pub mod device;
 pub mod disk;
+pub mod driver;
+pub mod engine;
 pub mod model;
+pub mod nemesis;
 pub mod rng;
+pub mod run;
+pub mod store;
+pub mod toy;
 pub mod trace;
+pub mod world;

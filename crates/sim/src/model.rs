@@ -336,6 +336,31 @@ impl VolumeModel {
         Ok(())
     }
 
+    /// Whether a range may have been zeros at some time since read `number` began.
+    pub fn may_be_zero(&self, number: u64, offset: u64, length: u64) -> bool {
+        let zero = |state: &State, from: u32, to: u32| {
+            let mut begin = 0;
+            state.iter().all(|(end, version)| {
+                let overlaps = begin < to && *end > from;
+                begin = *end;
+                !overlaps || *version == 0
+            })
+        };
+        let begun = self.reads.get(&number).copied().unwrap_or(0);
+        self.rolled_back
+            || self.parts(offset, length).all(|(block, from, to)| {
+                let Some(block) = self.blocks.get(&block) else {
+                    return true;
+                };
+                let past = block.past.iter().filter(|past| past.until >= begun);
+                block
+                    .closure()
+                    .iter()
+                    .chain(past.map(|p| &p.possible))
+                    .any(|p| zero(&p.state, from, to))
+            })
+    }
+
     fn check_block(
         &mut self,
         number: u64,

@@ -11,24 +11,24 @@ impl Rng {
     /// The generator of `seed`.
     pub fn new(seed: u64) -> Rng {
         let mut rng = Rng(seed ^ 0x6A09_E667_F3BC_C908);
-        rng.next();
+        rng.draw();
         rng
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
 
     /// An independent generator for the purpose `name`.
     pub fn fork(&mut self, name: u64) -> Rng {
-        Rng::new(self.next() ^ mix(name))
+        Rng::new(self.draw() ^ mix(name))
     }
 
     /// A number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.next() % bound }
+        if bound == 0 { 0 } else { self.draw() % bound }
     }
 
     /// An index below `len`, or 0 if `len` is 0.

@@ -1,53 +1,71 @@
 //! AVX-512 with GFNI: 64 bytes at a time, one `gf2p8affineqb` per coefficient.
 //!
-//! **Invariants.** Entered only after the processor was asked for AVX512F, AVX512BW and GFNI.
+//! **Invariants.** Entered only after the processor was asked for AVX512F, AVX512BW,
+//! AVX512VBMI and GFNI.
 
 #![expect(unsafe_code, reason = "AVX-512 and GFNI instructions")]
 
 use core::arch::x86_64::*;
 
-use super::Pass;
 use super::lanes::{self, Lane};
+use super::{Group, Pass};
 
 #[derive(Clone, Copy)]
 struct Zmm(__m512i);
 
-// SAFETY: each method only uses instructions of AVX512F and GFNI, which callers of a `Lane`
-// guarantee, on pointers that they guarantee.
+// SAFETY: each method only uses instructions of AVX512F and GFNI, which callers of a `Lane` guarantee, on
+// pointers that they guarantee.
 unsafe impl Lane for Zmm {
     type Source = __m512i;
     type Coef = __m512i;
     const WIDTH: usize = 64;
     const ENTRY: usize = 1;
+    const ABREAST: usize = 2;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
         // SAFETY: the trait's contract.
         unsafe { Zmm(_mm512_setzero_si512()) }
     }
+
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
         // SAFETY: the trait's contract.
         unsafe { Zmm(_mm512_loadu_si512(from.cast())) }
     }
+
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
         // SAFETY: the trait's contract.
         unsafe { _mm512_storeu_si512(to.cast(), self.0) }
     }
+
     #[inline(always)]
     unsafe fn stream(self, to: *mut u8) {
         // SAFETY: the trait's contract.
         unsafe { _mm512_stream_si512(to.cast(), self.0) }
     }
+
     #[inline(always)]
     unsafe fn source(self) -> __m512i {
         self.0
     }
+
     #[inline(always)]
     unsafe fn coef(from: *const u64) -> __m512i {
         // SAFETY: the trait's contract.
         unsafe { _mm512_set1_epi64(from.read().cast_signed()) }
+    }
+
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe { Zmm(_mm512_xor_si512(self.0, other.0)) }
+    }
+    #[inline(always)]
+    unsafe fn spin(self, a: __m512i) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe { Zmm(_mm512_gf2p8affine_epi64_epi8::<0>(self.0, a)) }
     }
     #[inline(always)]
     unsafe fn add1(self, x: __m512i, a: __m512i) -> Self {
@@ -59,6 +77,7 @@ unsafe impl Lane for Zmm {
             ))
         }
     }
+
     #[inline(always)]
     unsafe fn add2(self, x: __m512i, a: __m512i, y: __m512i, b: __m512i) -> Self {
         // SAFETY: the trait's contract.
@@ -68,14 +87,16 @@ unsafe impl Lane for Zmm {
             Zmm(_mm512_ternarylogic_epi64::<0x96>(self.0, first, second))
         }
     }
+
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        // SAFETY: the trait's contract.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
+
     #[inline(always)]
     unsafe fn fence() {
-        // SAFETY: every processor with AVX-512 has SSE.
+        // SAFETY: the trait's contract.
         unsafe { _mm_sfence() }
     }
 }
@@ -83,6 +104,7 @@ unsafe impl Lane for Zmm {
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vbmi")
         && is_x86_feature_detected!("gfni")
 }
 
@@ -90,7 +112,7 @@ pub(super) fn available() -> bool {
 /// [`available`] holds, `1 <= pass.rows <= 10`, and `pass.check()` holds.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 pub(super) unsafe fn rows(pass: &mut Pass<'_, '_>) {
-    // SAFETY: passed on from the caller; R is the number of rows.
+    // SAFETY: passed on from the caller; the constant is the number of rows.
     unsafe {
         match pass.rows {
             1 => lanes::rows::<Zmm, 1>(pass),
@@ -103,7 +125,60 @@ pub(super) unsafe fn rows(pass: &mut Pass<'_, '_>) {
             8 => lanes::rows::<Zmm, 8>(pass),
             9 => lanes::rows::<Zmm, 9>(pass),
             10 => lanes::rows::<Zmm, 10>(pass),
-            _ => super::portable::rows(pass),
+            rows => unreachable!("{rows} rows"),
+        }
+    }
+}
+
+/// # Safety
+/// [`available`] holds, `1 <= pass.src.len() <= 8`, and `pass.check()` holds.
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+pub(super) unsafe fn group(pass: &mut Group<'_, '_>) {
+    // SAFETY: passed on from the caller; the constant is the number of sources.
+    unsafe {
+        match pass.src.len() {
+            1 => lanes::group::<Zmm, 1>(pass),
+            2 => lanes::group::<Zmm, 2>(pass),
+            3 => lanes::group::<Zmm, 3>(pass),
+            4 => lanes::group::<Zmm, 4>(pass),
+            5 => lanes::group::<Zmm, 5>(pass),
+            6 => lanes::group::<Zmm, 6>(pass),
+            7 => lanes::group::<Zmm, 7>(pass),
+            8 => lanes::group::<Zmm, 8>(pass),
+            sources => unreachable!("{sources} sources"),
+        }
+    }
+}
+
+/// # Safety
+/// [`available`] holds.
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+pub(super) unsafe fn spin(rounds: usize) -> u64 {
+    // SAFETY: passed on from the caller.
+    unsafe { lanes::spin::<Zmm>(rounds) }
+}
+
+/// [`crate::packets::turn`] of a number of whole groups: each is one vector.
+///
+/// # Safety
+/// [`available`] holds; the slices have one length, a multiple of 64.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
+pub(super) unsafe fn turn(from: &[u8], to: &mut [u8]) {
+    // Byte `b` of packet `j` to byte `7 - j` of word `b`: with the packets in descending order, as
+    // a bit matrix wants its rows, multiplying the unit vectors by the word transposes it.
+    let gather: [u8; 64] = std::array::from_fn(|at| (8 * (7 - at % 8) + at / 8) as u8);
+    // Byte `k` of word `b`, which holds bit `k`, to byte `b` of packet `k`.
+    let spread: [u8; 64] = std::array::from_fn(|at| (8 * (at % 8) + at / 8) as u8);
+    // SAFETY: the arrays are as long as a vector, and so is every chunk.
+    unsafe {
+        let gather = _mm512_loadu_si512(gather.as_ptr().cast());
+        let spread = _mm512_loadu_si512(spread.as_ptr().cast());
+        let units = _mm512_set1_epi64(0x8040_2010_0804_0201_u64.cast_signed());
+        for (from, to) in from.chunks_exact(64).zip(to.chunks_exact_mut(64)) {
+            let words = _mm512_permutexvar_epi8(gather, _mm512_loadu_si512(from.as_ptr().cast()));
+            let turned = _mm512_gf2p8affine_epi64_epi8::<0>(units, words);
+            let result = _mm512_permutexvar_epi8(spread, turned);
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), result);
         }
     }
 }

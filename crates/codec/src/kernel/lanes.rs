@@ -4,8 +4,8 @@
 //! **Invariants.**
 //! - A pass reads `src[c][src_at..src_at + len]` and writes `dst[r][dst_at..dst_at + len]`, nothing
 //!   else; [`Pass::check`] has compared these ranges with the slices before any pointer is made.
-//! - Table order is by source, then by row: the coefficient of row `r` for source `c` is entry
-//!   `c * rows + r`.
+//! - Table order of [`rows`] is by source, then by row: the coefficient of row `r` for source `c` is
+//!   entry `c * rows + r`. That of [`group`] is by row, then by source: entry `r * sources + s`.
 //! - Bytes beyond whole vectors are done by the portable code, so that no lane reads or writes
 //!   outside the slices.
 
@@ -13,8 +13,12 @@
     unsafe_code,
     reason = "vector kernels: raw loads and stores, instructions chosen at run time"
 )]
+#![expect(
+    clippy::needless_range_loop,
+    reason = "the indices are register numbers, known when compiled"
+)]
 
-use super::{Pass, portable};
+use super::{Form, Group, Pass, portable};
 
 /// One vector register's worth of bytes under one instruction set.
 ///
@@ -30,6 +34,8 @@ pub(super) unsafe trait Lane: Copy {
     const WIDTH: usize;
     /// Table words (8 bytes) for a coefficient.
     const ENTRY: usize;
+    /// Neighbouring vectors that [`group`] does at once.
+    const ABREAST: usize;
 
     unsafe fn zero() -> Self;
     unsafe fn load(from: *const u8) -> Self;
@@ -38,11 +44,14 @@ pub(super) unsafe trait Lane: Copy {
     unsafe fn stream(self, to: *mut u8);
     unsafe fn source(self) -> Self::Source;
     unsafe fn coef(from: *const u64) -> Self::Coef;
+    unsafe fn xor(self, other: Self) -> Self;
+    /// One multiplication in its cheapest form, for measuring how many there can be.
+    unsafe fn spin(self, a: Self::Coef) -> Self;
     /// `self + a * x`.
     unsafe fn add1(self, x: Self::Source, a: Self::Coef) -> Self;
     /// `self + a * x + b * y`.
     unsafe fn add2(self, x: Self::Source, a: Self::Coef, y: Self::Source, b: Self::Coef) -> Self;
-    /// Asks for the line at `at` to be brought near; any address is allowed.
+    /// Asks for the line at `at` to be brought to level 2; any address is allowed.
     unsafe fn prefetch(at: *const u8);
     /// Waits until streamed stores are ordered before later stores.
     unsafe fn fence();
@@ -54,15 +63,31 @@ pub(super) unsafe trait Lane: Copy {
 /// The instruction set of `V` is available, `pass.rows == R`, and `pass.check()` holds.
 #[inline(always)]
 pub(super) unsafe fn rows<V: Lane, const R: usize>(pass: &mut Pass<'_, '_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match pass.form {
+            Form::Sources => sweep::<V, R, { Form::Sources as u8 }>(pass),
+            Form::Change => sweep::<V, R, { Form::Change as u8 }>(pass),
+            Form::Ones => sweep::<V, R, { Form::Ones as u8 }>(pass),
+        }
+    }
+}
+
+/// Goes through the columns of a pass two vectors at a time, then one, then the rest.
+///
+/// # Safety
+/// As [`rows`], and `FORM` is that of the pass.
+#[inline(always)]
+unsafe fn sweep<V: Lane, const R: usize, const FORM: u8>(pass: &mut Pass<'_, '_>) {
     let mut col = 0;
     // SAFETY: col + N * WIDTH <= len, which `check` has compared with every slice.
     unsafe {
         while col + 2 * V::WIDTH <= pass.len {
-            columns::<V, R, 2>(pass, col);
+            step::<V, R, 2, FORM>(pass, col);
             col += 2 * V::WIDTH;
         }
         if col + V::WIDTH <= pass.len {
-            columns::<V, R, 1>(pass, col);
+            step::<V, R, 1, FORM>(pass, col);
             col += V::WIDTH;
         }
         if pass.stream {
@@ -71,6 +96,89 @@ pub(super) unsafe fn rows<V: Lane, const R: usize>(pass: &mut Pass<'_, '_>) {
     }
     if col < pass.len {
         portable::rows_from(pass, col);
+    }
+}
+
+/// `N` neighbouring vectors of a pass.
+///
+/// # Safety
+/// As [`sweep`], and `col + N * WIDTH <= pass.len`.
+#[inline(always)]
+unsafe fn step<V: Lane, const R: usize, const N: usize, const FORM: u8>(
+    pass: &mut Pass<'_, '_>,
+    col: usize,
+) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if FORM == Form::Change as u8 {
+            change::<V, R, N>(pass, col);
+        } else if FORM == Form::Ones as u8 {
+            ones::<V, N>(pass, col);
+        } else {
+            columns::<V, R, N>(pass, col);
+        }
+    }
+}
+
+/// `N` neighbouring vectors.
+///
+/// # Safety
+/// The instruction set of `V` is available and `from` is valid for `N * WIDTH` bytes.
+#[inline(always)]
+unsafe fn load<V: Lane, const N: usize>(from: *const u8) -> [V; N] {
+    // SAFETY: vector `n` ends at `(n + 1) * WIDTH`.
+    unsafe {
+        let mut vectors = [V::zero(); N];
+        for n in 0..N {
+            vectors[n] = V::load(from.add(n * V::WIDTH));
+        }
+        vectors
+    }
+}
+
+/// The same made ready for multiplication.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+unsafe fn sources<V: Lane, const N: usize>(from: *const u8) -> [V::Source; N] {
+    // SAFETY: passed on from the caller.
+    unsafe { load::<V, N>(from).map(|vector| vector.source()) }
+}
+
+/// Writes `N` neighbouring vectors.
+///
+/// # Safety
+/// As [`load`], for writing; for `stream`, `to` is aligned to 64.
+#[inline(always)]
+unsafe fn store<V: Lane, const N: usize>(vectors: [V; N], to: *mut u8, stream: bool) {
+    for n in 0..N {
+        // SAFETY: vector `n` ends at `(n + 1) * WIDTH`.
+        unsafe {
+            if stream {
+                vectors[n].stream(to.add(n * V::WIDTH));
+            } else {
+                vectors[n].store(to.add(n * V::WIDTH));
+            }
+        }
+    }
+}
+
+/// Asks for `N` vectors' worth of the strip that will be read in the place of source `c`.
+///
+/// # Safety
+/// The instruction set of `V` is available.
+#[inline(always)]
+unsafe fn prefetch<V: Lane, const N: usize>(pass: &Pass<'_, '_>, c: usize, col: usize) {
+    if let Some(next) = pass.next.get(c) {
+        let at = next.as_ptr().wrapping_add(pass.next_at + col);
+        // SAFETY: any address may be prefetched.
+        unsafe {
+            V::prefetch(at);
+            if N * V::WIDTH > 64 {
+                V::prefetch(at.wrapping_add(64));
+            }
+        }
     }
 }
 
@@ -86,31 +194,19 @@ unsafe fn columns<V: Lane, const R: usize, const N: usize>(pass: &mut Pass<'_, '
         let mut sums = [[V::zero(); N]; R];
         if pass.add {
             for r in 0..R {
-                let from = pass.dst.get_unchecked(r).as_ptr().add(pass.dst_at + col);
-                for n in 0..N {
-                    sums[r][n] = V::load(from.add(n * V::WIDTH));
-                }
+                sums[r] = load(pass.dst.get_unchecked(r).as_ptr().add(pass.dst_at + col));
             }
         }
         let from = pass.src_at + col;
+        let fetch = !pass.next.is_empty();
         let mut table = pass.table.as_ptr();
         let mut c = 0;
         while c + 2 <= pass.src.len() {
-            let p = pass.src.get_unchecked(c).as_ptr().add(from);
-            let q = pass.src.get_unchecked(c + 1).as_ptr().add(from);
-            let mut x = [V::load(p).source(); N];
-            let mut y = [V::load(q).source(); N];
-            for n in 1..N {
-                x[n] = V::load(p.add(n * V::WIDTH)).source();
-                y[n] = V::load(q.add(n * V::WIDTH)).source();
-            }
-            if pass.ahead != 0 {
-                V::prefetch(p.wrapping_add(pass.ahead));
-                V::prefetch(q.wrapping_add(pass.ahead));
-                if N * V::WIDTH > 64 {
-                    V::prefetch(p.wrapping_add(pass.ahead + 64));
-                    V::prefetch(q.wrapping_add(pass.ahead + 64));
-                }
+            let x = sources::<V, N>(pass.src.get_unchecked(c).as_ptr().add(from));
+            let y = sources::<V, N>(pass.src.get_unchecked(c + 1).as_ptr().add(from));
+            if fetch {
+                prefetch::<V, N>(pass, c, col);
+                prefetch::<V, N>(pass, c + 1, col);
             }
             for r in 0..R {
                 let a = V::coef(table.add(r * V::ENTRY));
@@ -123,10 +219,9 @@ unsafe fn columns<V: Lane, const R: usize, const N: usize>(pass: &mut Pass<'_, '
             c += 2;
         }
         if c < pass.src.len() {
-            let p = pass.src.get_unchecked(c).as_ptr().add(from);
-            let mut x = [V::load(p).source(); N];
-            for n in 1..N {
-                x[n] = V::load(p.add(n * V::WIDTH)).source();
+            let x = sources::<V, N>(pass.src.get_unchecked(c).as_ptr().add(from));
+            if fetch {
+                prefetch::<V, N>(pass, c, col);
             }
             for r in 0..R {
                 let a = V::coef(table.add(r * V::ENTRY));
@@ -141,13 +236,182 @@ unsafe fn columns<V: Lane, const R: usize, const N: usize>(pass: &mut Pass<'_, '
                 .get_unchecked_mut(r)
                 .as_mut_ptr()
                 .add(pass.dst_at + col);
+            store(sums[r], to, pass.stream);
+        }
+    }
+}
+
+/// `R` rows, to which the difference of the two sources times one column is added.
+///
+/// # Safety
+/// As [`columns`], for a pass of [`Form::Change`].
+#[inline(always)]
+unsafe fn change<V: Lane, const R: usize, const N: usize>(pass: &mut Pass<'_, '_>, col: usize) {
+    // SAFETY: as in `columns`; `check` has seen two sources and a table of R entries.
+    unsafe {
+        let from = pass.src_at + col;
+        let old = load::<V, N>(pass.src.get_unchecked(0).as_ptr().add(from));
+        let new = load::<V, N>(pass.src.get_unchecked(1).as_ptr().add(from));
+        let mut x = [V::zero().source(); N];
+        for n in 0..N {
+            x[n] = old[n].xor(new[n]).source();
+        }
+        for r in 0..R {
+            let a = V::coef(pass.table.as_ptr().add(r * V::ENTRY));
+            let to = pass
+                .dst
+                .get_unchecked_mut(r)
+                .as_mut_ptr()
+                .add(pass.dst_at + col);
+            let mut sums = load::<V, N>(to);
             for n in 0..N {
-                if pass.stream {
-                    sums[r][n].stream(to.add(n * V::WIDTH));
-                } else {
-                    sums[r][n].store(to.add(n * V::WIDTH));
+                sums[n] = sums[n].add1(x[n], a);
+            }
+            store(sums, to, false);
+        }
+    }
+}
+
+/// One row whose coefficients are all 1: the XOR of the sources.
+///
+/// # Safety
+/// As [`columns`], for a pass of [`Form::Ones`], which has one row.
+#[inline(always)]
+unsafe fn ones<V: Lane, const N: usize>(pass: &mut Pass<'_, '_>, col: usize) {
+    // SAFETY: as in `columns`; `check` has seen that there is one row.
+    unsafe {
+        let to = pass
+            .dst
+            .get_unchecked_mut(0)
+            .as_mut_ptr()
+            .add(pass.dst_at + col);
+        let mut sums = if pass.add { load(to) } else { [V::zero(); N] };
+        for c in 0..pass.src.len() {
+            let x = load::<V, N>(pass.src.get_unchecked(c).as_ptr().add(pass.src_at + col));
+            prefetch::<V, N>(pass, c, col);
+            for n in 0..N {
+                sums[n] = sums[n].xor(x[n]);
+            }
+        }
+        store(sums, to, pass.stream);
+    }
+}
+
+/// Adds `S` sources into any number of rows, the sources in registers, rows one after the other.
+///
+/// # Safety
+/// The instruction set of `V` is available, `pass.src.len() == S`, `pass.len` is a multiple of
+/// `V::WIDTH`, and `pass.check()` holds.
+#[inline(always)]
+pub(super) unsafe fn group<V: Lane, const S: usize>(pass: &mut Group<'_, '_>) {
+    let mut col = 0;
+    // SAFETY: col + N * WIDTH <= len, which `check` has compared with every slice.
+    unsafe {
+        while col + V::ABREAST * V::WIDTH <= pass.len {
+            if V::ABREAST == 2 {
+                group_columns::<V, S, 2>(pass, col);
+            } else {
+                group_columns::<V, S, 1>(pass, col);
+            }
+            col += V::ABREAST * V::WIDTH;
+        }
+        while col + V::WIDTH <= pass.len {
+            group_columns::<V, S, 1>(pass, col);
+            col += V::WIDTH;
+        }
+        if pass.stream {
+            V::fence();
+        }
+    }
+}
+
+/// All rows of `N` neighbouring vectors at `col`.
+///
+/// # Safety
+/// As [`group`], and `col + N * WIDTH <= pass.len`.
+#[inline(always)]
+unsafe fn group_columns<V: Lane, const S: usize, const N: usize>(
+    pass: &mut Group<'_, '_>,
+    col: usize,
+) {
+    // SAFETY: sources, sums and results hold `col + N * WIDTH` bytes from their offsets on, the
+    // table holds `rows * S` entries, and indices stay below the lengths of the slices.
+    unsafe {
+        let mut x = [[V::zero().source(); N]; S];
+        for s in 0..S {
+            x[s] = sources::<V, N>(pass.src.get_unchecked(s).as_ptr().add(pass.src_at + col));
+        }
+        for next in pass.next {
+            let at = next.as_ptr().wrapping_add(pass.next_at + col);
+            V::prefetch(at);
+            if N * V::WIDTH > 64 {
+                V::prefetch(at.wrapping_add(64));
+            }
+        }
+        let mut table = pass.table.as_ptr();
+        let sums = pass.sums.as_mut_ptr().add(col);
+        for r in 0..pass.rows {
+            let sum = sums.add(r * pass.stride);
+            let mut acc = if pass.first {
+                [V::zero(); N]
+            } else {
+                load::<V, N>(sum)
+            };
+            for s in 0..S / 2 {
+                let a = V::coef(table.add(2 * s * V::ENTRY));
+                let b = V::coef(table.add((2 * s + 1) * V::ENTRY));
+                for n in 0..N {
+                    acc[n] = acc[n].add2(x[2 * s][n], a, x[2 * s + 1][n], b);
                 }
+            }
+            if S % 2 == 1 {
+                let a = V::coef(table.add((S - 1) * V::ENTRY));
+                for n in 0..N {
+                    acc[n] = acc[n].add1(x[S - 1][n], a);
+                }
+            }
+            table = table.add(S * V::ENTRY);
+            match pass.dst {
+                Some(ref mut dst) => {
+                    let to = dst.get_unchecked_mut(r).as_mut_ptr().add(pass.dst_at + col);
+                    store(acc, to, pass.stream);
+                }
+                None => store(acc, sum, false),
             }
         }
     }
+}
+
+/// Multiplies `rounds * SPIN_BYTES` bytes in registers: as fast as the instruction set can.
+///
+/// # Safety
+/// The instruction set of `V` is available.
+#[inline(always)]
+pub(super) unsafe fn spin<V: Lane>(rounds: usize) -> u64 {
+    let table = [
+        0x8040_2010_0804_0281u64,
+        0x1020_3040_5060_7080,
+        0x0706_0504_0302_0100,
+        3,
+    ];
+    // Chains that differ, so that they cannot be taken for one.
+    let mut ends: [u8; 64 + 12] = std::array::from_fn(|i| i as u8);
+    // SAFETY: the table is as long as the longest entry, `ends` as twelve widest vectors, each a
+    // byte after the one before.
+    unsafe {
+        let a = V::coef(table.as_ptr());
+        let mut x = [V::zero(); 12];
+        for n in 0..12 {
+            x[n] = V::load(ends.as_ptr().add(n));
+        }
+        for _ in 0..rounds * (super::SPIN_BYTES / V::WIDTH / 12) {
+            for n in 0..12 {
+                x[n] = x[n].spin(a);
+            }
+        }
+        for n in 0..12 {
+            x[n].store(ends.as_mut_ptr().add(n));
+        }
+    }
+    ends.iter().map(|&byte| u64::from(byte)).sum()
 }

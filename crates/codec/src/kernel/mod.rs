@@ -14,24 +14,39 @@
 )]
 
 #[cfg(target_arch = "x86_64")]
-mod avx512_gfni;
+mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_gfni;
+#[cfg(target_arch = "x86_64")]
+mod avx512_gfni;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod ssse3;
 
 use std::sync::OnceLock;
 
-use crate::gf::{AFFINE, NIBBLES};
+use crate::packets;
+
+#[cfg(target_arch = "x86_64")]
+use crate::gf::AFFINE;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::gf::NIBBLES;
 
 /// A way to compute; see [`kernels`].
 pub struct Kernel {
     /// The name, for tests and measurements.
     pub name: &'static str,
-    /// Results computed in one pass over the sources.
+    /// Results that [`Kernel::run`] computes in one pass over the sources.
     pub(crate) max_rows: usize,
+    /// Sources that [`Kernel::run_group`] takes at a time; 0 if this kernel has none.
+    pub(crate) group: usize,
     format: Format,
     available: fn() -> bool,
-    rows: Entry,
+    entry: Entry,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -42,10 +57,19 @@ impl std::fmt::Debug for Kernel {
 
 /// Where a kernel's code begins.
 enum Entry {
-    Anywhere(fn(&mut Pass<'_, '_>)),
-    #[cfg(target_arch = "x86_64")]
-    Needs(unsafe fn(&mut Pass<'_, '_>)),
+    Portable,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    Vector {
+        rows: unsafe fn(&mut Pass<'_, '_>),
+        group: unsafe fn(&mut Group<'_, '_>),
+        spin: unsafe fn(usize) -> u64,
+        turn: Option<Turn>,
+    },
 }
+
+/// [`packets::turn`] in a vector unit.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+type Turn = unsafe fn(&[u8], &mut [u8]);
 
 /// What a kernel's table holds for each coefficient.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,12 +77,10 @@ enum Format {
     /// Nothing: the kernel takes the coefficients themselves.
     Plain,
     /// 8 bytes: a bit matrix.
+    #[cfg(target_arch = "x86_64")]
     Affine,
     /// 32 bytes: products with the low and high half of a byte.
-    #[allow(
-        dead_code,
-        reason = "not every architecture has a kernel of this format"
-    )]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     Nibbles,
 }
 
@@ -68,16 +90,79 @@ static KERNELS: &[Kernel] = &[
     Kernel {
         name: "avx512-gfni",
         max_rows: 10,
+        group: 8,
         format: Format::Affine,
         available: avx512_gfni::available,
-        rows: Entry::Needs(avx512_gfni::rows),
+        entry: Entry::Vector {
+            rows: avx512_gfni::rows,
+            group: avx512_gfni::group,
+            spin: avx512_gfni::spin,
+            turn: Some(avx512_gfni::turn),
+        },
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx2-gfni",
+        max_rows: 6,
+        group: 8,
+        format: Format::Affine,
+        available: avx2_gfni::available,
+        entry: Entry::Vector {
+            rows: avx2_gfni::rows,
+            group: avx2_gfni::group,
+            spin: avx2_gfni::spin,
+            turn: None,
+        },
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx2",
+        max_rows: 4,
+        group: 4,
+        format: Format::Nibbles,
+        available: avx2::available,
+        entry: Entry::Vector {
+            rows: avx2::rows,
+            group: avx2::group,
+            spin: avx2::spin,
+            turn: None,
+        },
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "ssse3",
+        max_rows: 4,
+        group: 4,
+        format: Format::Nibbles,
+        available: ssse3::available,
+        entry: Entry::Vector {
+            rows: ssse3::rows,
+            group: ssse3::group,
+            spin: ssse3::spin,
+            turn: None,
+        },
+    },
+    #[cfg(target_arch = "aarch64")]
+    Kernel {
+        name: "neon",
+        max_rows: 6,
+        group: 8,
+        format: Format::Nibbles,
+        available: neon::available,
+        entry: Entry::Vector {
+            rows: neon::rows,
+            group: neon::group,
+            spin: neon::spin,
+            turn: None,
+        },
     },
     Kernel {
         name: "portable",
-        max_rows: 4,
+        max_rows: 255,
+        group: 0,
         format: Format::Plain,
         available: || true,
-        rows: Entry::Anywhere(portable::rows),
+        entry: Entry::Portable,
     },
 ];
 
@@ -87,24 +172,42 @@ pub fn kernels() -> impl Iterator<Item = &'static Kernel> {
 }
 
 /// The kernel with this name, if this build has it and this processor can run it.
-pub fn by_name(name: &str) -> Option<&'static Kernel> {
+pub(crate) fn by_name(name: &str) -> Option<&'static Kernel> {
     kernels().find(|kernel| kernel.name == name)
+}
+
+/// The portable kernel.
+pub(crate) fn portable() -> &'static Kernel {
+    &KERNELS[KERNELS.len() - 1]
 }
 
 /// The fastest kernel this processor can run.
 pub(crate) fn fastest() -> &'static Kernel {
     static FASTEST: OnceLock<&'static Kernel> = OnceLock::new();
-    FASTEST.get_or_init(|| kernels().next().unwrap_or(&KERNELS[KERNELS.len() - 1]))
+    FASTEST.get_or_init(|| kernels().next().unwrap_or(portable()))
 }
 
-/// One call of a kernel: `dst[r] (+)= sum over c of coefs[c * rows + r] * src[c]`.
+/// What the sources of a [`Pass`] are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    /// One for each column.
+    Sources,
+    /// Old and new content of the one column; results are added to.
+    Change,
+    /// One for each column, with one row whose coefficients are all 1.
+    Ones,
+}
+
+/// One call of a kernel: `dst[r] (+)= sum over c of coefs[r * pitch + c] * src[c]`.
 pub(crate) struct Pass<'a, 'b> {
-    /// The coefficients in the kernel's own form; see [`Kernel::table`].
+    /// The coefficients in the kernel's own form, by source, then by row; see [`Kernel::table`].
     pub(crate) table: &'a [u64],
-    /// The coefficients, by source, then by row.
+    /// The coefficients themselves, `pitch` from one row to the next.
     pub(crate) coefs: &'a [u8],
+    pub(crate) pitch: usize,
     /// How many results there are.
     pub(crate) rows: usize,
+    pub(crate) form: Form,
     pub(crate) src: &'a [&'a [u8]],
     pub(crate) src_at: usize,
     pub(crate) dst: &'a mut [&'b mut [u8]],
@@ -115,8 +218,10 @@ pub(crate) struct Pass<'a, 'b> {
     pub(crate) add: bool,
     /// Write around the caches; only if every result's first byte is aligned to 64.
     pub(crate) stream: bool,
-    /// Bytes between what is read and what is asked for ahead of time; 0 for never.
-    pub(crate) ahead: usize,
+    /// What will be read later in the place of each source, and where in it; to be fetched ahead
+    /// of time. Empty for nothing.
+    pub(crate) next: &'a [&'a [u8]],
+    pub(crate) next_at: usize,
 }
 
 impl Pass<'_, '_> {
@@ -124,8 +229,20 @@ impl Pass<'_, '_> {
     fn check(&self, kernel: &Kernel) {
         let holds = |length: usize, at: usize| length >= at && length - at >= self.len;
         assert!(self.rows >= 1 && self.rows <= kernel.max_rows && self.dst.len() == self.rows);
-        assert!(self.coefs.len() == self.rows * self.src.len());
-        assert!(self.table.len() == self.coefs.len() * kernel.entry());
+        let cols = match self.form {
+            Form::Sources => self.src.len(),
+            Form::Ones => {
+                assert!(self.rows == 1);
+                self.src.len()
+            }
+            Form::Change => {
+                assert!(self.src.len() == 2 && self.add && !self.stream);
+                1
+            }
+        };
+        assert!(cols <= self.pitch);
+        assert!(self.coefs.len() >= (self.rows - 1) * self.pitch + cols);
+        assert!(self.table.len() == self.rows * cols * kernel.words());
         assert!(
             self.src
                 .iter()
@@ -136,8 +253,60 @@ impl Pass<'_, '_> {
                 .iter()
                 .all(|result| holds(result.len(), self.dst_at))
         );
-        let aligned = |result: &&mut [u8]| (result.as_ptr() as usize + self.dst_at) % 64 == 0;
+        let aligned =
+            |result: &&mut [u8]| (result.as_ptr() as usize + self.dst_at).is_multiple_of(64);
         assert!(!self.stream || self.dst.iter().all(aligned));
+    }
+}
+
+/// A few sources added into many rows: `sums[r] (+)= sum over s of coefs[r * sources + s] * src[s]`,
+/// rows of `stride` bytes; the last such call of a series writes `dst[r]` instead.
+pub(crate) struct Group<'a, 'b> {
+    /// The coefficients in the kernel's own form, by row, then by source.
+    pub(crate) table: &'a [u64],
+    pub(crate) rows: usize,
+    pub(crate) src: &'a [&'a [u8]],
+    pub(crate) src_at: usize,
+    /// The sums so far.
+    pub(crate) sums: &'a mut [u8],
+    pub(crate) stride: usize,
+    /// The sums hold nothing yet.
+    pub(crate) first: bool,
+    /// Where the results go, if this is the last call of a series.
+    pub(crate) dst: Option<&'a mut [&'b mut [u8]]>,
+    pub(crate) dst_at: usize,
+    /// Bytes of each source: a multiple of [`GROUP_ALIGN`].
+    pub(crate) len: usize,
+    /// Write results around the caches; only if every result's first byte is aligned to 64.
+    pub(crate) stream: bool,
+    /// What will be read after this, and where in it; to be fetched ahead of time.
+    pub(crate) next: &'a [&'a [u8]],
+    pub(crate) next_at: usize,
+}
+
+/// The length of a [`Group`] is a multiple of this, the widest vector.
+pub(crate) const GROUP_ALIGN: usize = 64;
+
+impl Group<'_, '_> {
+    /// Panics unless every range lies inside its slice.
+    fn check(&self, kernel: &Kernel) {
+        let holds = |length: usize, at: usize| length >= at && length - at >= self.len;
+        assert!(!self.src.is_empty() && self.src.len() <= kernel.group && self.rows >= 1);
+        assert!(self.len.is_multiple_of(GROUP_ALIGN) && self.stride >= self.len);
+        assert!(self.table.len() == self.rows * self.src.len() * kernel.words());
+        assert!(self.sums.len() >= self.rows * self.stride);
+        assert!(
+            self.src
+                .iter()
+                .all(|source| holds(source.len(), self.src_at))
+        );
+        if let Some(dst) = &self.dst {
+            let aligned =
+                |result: &&mut [u8]| (result.as_ptr() as usize + self.dst_at).is_multiple_of(64);
+            assert!(dst.len() == self.rows);
+            assert!(dst.iter().all(|result| holds(result.len(), self.dst_at)));
+            assert!(!self.stream || dst.iter().all(aligned));
+        }
     }
 }
 
@@ -148,10 +317,12 @@ impl Kernel {
     }
 
     /// Table words for a coefficient.
-    fn entry(&self) -> usize {
+    fn words(&self) -> usize {
         match self.format {
             Format::Plain => 0,
+            #[cfg(target_arch = "x86_64")]
             Format::Affine => 1,
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Format::Nibbles => 4,
         }
     }
@@ -160,7 +331,9 @@ impl Kernel {
     pub(crate) fn table(&self, coefs: &[u8]) -> Vec<u64> {
         match self.format {
             Format::Plain => Vec::new(),
+            #[cfg(target_arch = "x86_64")]
             Format::Affine => coefs.iter().map(|&coef| AFFINE[coef as usize]).collect(),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Format::Nibbles => {
                 // In memory as the 32 bytes of NIBBLES, whatever the byte order.
                 let mut words = Vec::with_capacity(coefs.len() * 4);
@@ -179,7 +352,7 @@ impl Kernel {
 
     /// Words of [`Kernel::table`] for so many coefficients.
     pub(crate) fn table_len(&self, coefs: usize) -> usize {
-        coefs * self.entry()
+        coefs * self.words()
     }
 
     /// Does one pass.
@@ -189,14 +362,86 @@ impl Kernel {
     /// both are mistakes of this crate.
     pub(crate) fn run(&self, pass: &mut Pass<'_, '_>) {
         pass.check(self);
-        match self.rows {
-            Entry::Anywhere(rows) => rows(pass),
-            #[cfg(target_arch = "x86_64")]
-            Entry::Needs(rows) => {
+        match self.entry {
+            Entry::Portable => portable::rows(pass),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            Entry::Vector { rows, .. } => {
                 assert!(self.available());
                 // SAFETY: the instructions are there, and `check` has compared every range.
                 unsafe { rows(pass) }
             }
+        }
+    }
+
+    /// Adds a group of sources.
+    ///
+    /// # Panics
+    /// As [`Kernel::run`], and for a kernel that takes no groups.
+    pub(crate) fn run_group(&self, pass: &mut Group<'_, '_>) {
+        pass.check(self);
+        match self.entry {
+            Entry::Portable => unreachable!("the portable kernel takes no groups"),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            Entry::Vector { group, .. } => {
+                assert!(self.available());
+                // SAFETY: the instructions are there, and `check` has compared every range.
+                unsafe { group(pass) }
+            }
+        }
+    }
+    /// Exchanges packet number and bit number in each group: [`packets::turn`].
+    ///
+    /// # Panics
+    /// Unless the lengths are equal multiples of [`packets::GROUP`].
+    pub(crate) fn turn(&self, from: &[u8], to: &mut [u8]) {
+        match self.entry {
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            Entry::Vector {
+                turn: Some(turn), ..
+            } => {
+                assert!(from.len() == to.len() && from.len().is_multiple_of(packets::GROUP));
+                assert!(self.available());
+                // SAFETY: the instructions are there, and the lengths are right.
+                unsafe { turn(from, to) }
+            }
+            _ => packets::turn(from, to),
+        }
+    }
+
+    /// Multiplies `rounds * SPIN_BYTES` bytes by constants, touching no memory if the kernel can:
+    /// what it could do if sources came and results went for nothing. The result means nothing.
+    pub(crate) fn spin(&self, rounds: usize) -> u64 {
+        match self.entry {
+            Entry::Portable => portable::spin(rounds),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            Entry::Vector { spin, .. } => {
+                assert!(self.available());
+                // SAFETY: the instructions are there.
+                unsafe { spin(rounds) }
+            }
+        }
+    }
+}
+
+/// Bytes that one round of [`Kernel::spin`] multiplies: a multiple of 12 vectors of every width.
+pub(crate) const SPIN_BYTES: usize = 12 * 64 * 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_turns_packets_alike() {
+        let from: Vec<u8> = (0..640u32).map(|i| ((i * i * 7) >> 3) as u8).collect();
+        let mut expected = vec![0; 640];
+        packets::turn(&from, &mut expected);
+        for kernel in kernels() {
+            let mut to = vec![1; 640];
+            kernel.turn(&from, &mut to);
+            assert_eq!(to, expected, "{}", kernel.name);
+            let mut back = vec![1; 640];
+            kernel.turn(&to, &mut back);
+            assert_eq!(back, from, "{}", kernel.name);
         }
     }
 }

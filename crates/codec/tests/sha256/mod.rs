@@ -22,7 +22,7 @@ fn root_fraction(n: u32, root: u32) -> u32 {
 }
 
 /// The SHA-256 of `bytes` in hexadecimal.
-pub fn sha256_hex(bytes: &[u8]) -> String {
+pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
     let constants: Vec<u32> = primes().take(64).map(|p| root_fraction(p, 3)).collect();
     let mut state: Vec<u32> = primes().take(8).map(|p| root_fraction(p, 2)).collect();
     let mut message = bytes.to_vec();

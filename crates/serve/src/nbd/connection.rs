@@ -7,23 +7,25 @@
 //! - A request that was begun is carried out to its end, also when the peer is gone.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::io::IoSlice;
 use std::rc::Rc;
-use std::task::{Context, Waker};
 
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
 
 use super::gate::{self, Command, Refusal};
 use super::negotiation::{Exports, Negotiation, Next, Opened};
 use super::reply;
-use super::stream::{Budget, Hold, Incoming, Outbox, Stop, Transport};
+use super::stream::{Incoming, Outbox, Transport};
 use super::wire::{ExportInfo, RequestHeader, command};
 use super::{Limits, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES};
+use crate::flow::{Budget, Hold, Stop, begin};
 use crate::{Volume, VolumeError};
 
 /// How long a peer that does not read its replies may delay the end of a connection.
 const LINGER: ashlar_rt::Nanos = 5 * SECOND;
+/// How long a payload may take from its request on, and a peer to take the answers that are ready:
+/// both hold memory that others wait for.
+const PATIENCE: ashlar_rt::Nanos = 60 * SECOND;
 /// Requests begun in one go before other tasks get a turn.
 const BURST: u32 = 32;
 
@@ -43,6 +45,7 @@ pub(super) async fn serve<T: Transport>(
     exports: Rc<dyn Exports>,
     control: Rc<Control>,
     limits: Limits,
+    shared: Rc<Budget>,
 ) {
     let mut incoming = Incoming::new(io.clone(), control.stop.clone());
     let handshake = handshake(&*io, &mut incoming, &*exports, &control.stop);
@@ -57,23 +60,24 @@ pub(super) async fn serve<T: Transport>(
         volume: opened.volume,
         export: opened.export,
         budget: Budget::new(MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES),
+        shared,
         outbox: Outbox::default(),
     });
     let writer = rt.spawn({
         let (session, io, stop) = (session.clone(), io.clone(), control.stop.clone());
         async move {
-            if !session.outbox.run(&*io).await {
+            if !session.outbox.run(&session.rt, &*io, PATIENCE).await {
                 stop.set(); // nobody hears the answers: read no more questions
             }
         }
     });
-    session.read_requests(&mut incoming).await;
-    session.outbox.end();
+    session.read_requests(&mut incoming, &control.stop).await;
     if rt.timeout(LINGER, session.budget.idle()).await.is_none() {
         io.close();
         session.outbox.break_off();
         session.budget.idle().await;
     }
+    session.outbox.end();
     writer.await;
     tracing::debug!(export = opened.name, "nbd: connection ends");
 }
@@ -94,7 +98,9 @@ async fn handshake<T: Transport>(
             continue;
         }
         if !out.is_empty() {
-            stop.or(io.write_all(&mut [IoSlice::new(&out)])).await?.ok()?;
+            stop.or(io.write_all(&mut [IoSlice::new(&out)]))
+                .await?
+                .ok()?;
             out.clear();
         }
         match next {
@@ -113,14 +119,21 @@ struct Session {
     volume: Rc<dyn Volume>,
     export: ExportInfo,
     budget: Rc<Budget>,
+    /// What all connections of the server have in flight together.
+    shared: Rc<Budget>,
     outbox: Outbox,
 }
 
+/// A request's share of both budgets.
+type Holds = [Hold; 2];
+
 impl Session {
     /// Reads requests and begins them, until there are no more.
-    async fn read_requests<T: Transport>(self: &Rc<Self>, incoming: &mut Incoming<T>) {
+    async fn read_requests<T: Transport>(self: &Rc<Self>, incoming: &mut Incoming<T>, stop: &Stop) {
         for count in 1u32.. {
-            let Some(head) = incoming.array().await else { return };
+            let Some(head) = incoming.array().await else {
+                return;
+            };
             let Some(request) = RequestHeader::parse(&head) else {
                 tracing::debug!("nbd: not a request; the peer is dropped");
                 return;
@@ -132,19 +145,25 @@ impl Session {
                         Command::Read { length, .. } | Command::Write { length, .. } => length,
                         _ => 0,
                     };
-                    let hold = self.budget.take(bytes as usize).await;
+                    let Some(hold) = stop.or(self.take(bytes as usize)).await else {
+                        return;
+                    };
                     let mut payload = None;
                     if let Command::Write { length, .. } = command {
-                        let mut buf = Buf::zeroed(length as usize);
-                        if !incoming.exact(&mut buf).await {
+                        let Some(whole) = self.payload(incoming, length as usize).await else {
                             return; // not whole: never applied
-                        }
-                        payload = Some(buf.freeze());
+                        };
+                        payload = Some(whole);
                     }
-                    self.begin(request, command, payload, hold);
+                    let session = self.clone();
+                    begin(&self.rt, async move {
+                        session.carry_out(request, command, payload, hold).await;
+                    });
                 }
                 Err(Refusal::Answer { errno, skip }) => {
-                    let hold = self.budget.take(0).await;
+                    let Some(hold) = stop.or(self.take(0)).await else {
+                        return;
+                    };
                     if !incoming.skip(skip as usize).await {
                         return;
                     }
@@ -157,20 +176,24 @@ impl Session {
         }
     }
 
-    /// Carries a request out: at once if the volume has the answer, else in a task of its own.
-    fn begin(
-        self: &Rc<Self>,
-        request: RequestHeader,
-        command: Command,
-        payload: Option<Slice>,
-        hold: Hold,
-    ) {
-        let session = self.clone();
-        let mut work =
-            Box::pin(async move { session.carry_out(request, command, payload, hold).await });
-        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.rt.spawn(work); // which polls it again, with a waker that counts
-        }
+    async fn take(&self, bytes: usize) -> Holds {
+        [self.budget.take(bytes).await, self.shared.take(bytes).await]
+    }
+
+    /// A write's payload, if it comes whole and in time: memory is set aside for it.
+    async fn payload<T: Transport>(
+        &self,
+        incoming: &mut Incoming<T>,
+        length: usize,
+    ) -> Option<Slice> {
+        let mut buf = Buf::zeroed(length);
+        let whole = if incoming.buffered().len() >= length {
+            incoming.exact(&mut buf).await
+        } else {
+            let whole = self.rt.timeout(PATIENCE, incoming.exact(&mut buf)).await;
+            whole.unwrap_or(false)
+        };
+        whole.then(|| buf.freeze())
     }
 
     async fn carry_out(
@@ -178,34 +201,53 @@ impl Session {
         request: RequestHeader,
         command: Command,
         payload: Option<Slice>,
-        hold: Hold,
+        hold: Holds,
     ) {
         let volume = &self.volume;
         let done = match command {
             Command::Read { offset, length } => {
                 return self.read(request, offset, length, hold).await;
             }
-            Command::BlockStatus { offset, length, one } => {
+            Command::BlockStatus {
+                offset,
+                length,
+                one,
+            } => {
                 return self.block_status(request, offset, length, one, hold).await;
             }
-            Command::Write { offset, durable, .. } => match payload {
+            Command::Write {
+                offset, durable, ..
+            } => match payload {
                 Some(data) if !data.is_empty() => volume.write(offset, data, durable).await,
                 _ => Ok(()),
             },
             Command::Flush => volume.flush().await,
-            Command::Trim { offset, length, durable } => {
-                volume.trim(offset, u64::from(length), durable).await
-            }
-            Command::WriteZeroes { offset, length, durable, may_trim } => {
-                volume.write_zeroes(offset, u64::from(length), durable, may_trim).await
+            Command::Trim {
+                offset,
+                length,
+                durable,
+            } => volume.trim(offset, u64::from(length), durable).await,
+            Command::WriteZeroes {
+                offset,
+                length,
+                durable,
+                may_trim,
+            } => {
+                volume
+                    .write_zeroes(offset, u64::from(length), durable, may_trim)
+                    .await
             }
             Command::Nothing | Command::Disconnect => Ok(()),
         };
         let error = done.map_or_else(reply::errno_of, |()| 0);
-        self.outbox.push(|out| reply::put_simple(out, request.cookie, error), None, Some(hold));
+        self.outbox.push(
+            |out| reply::put_simple(out, request.cookie, error),
+            None,
+            hold,
+        );
     }
 
-    async fn read(&self, request: RequestHeader, offset: u64, length: u32, hold: Hold) {
+    async fn read(&self, request: RequestHeader, offset: u64, length: u32, hold: Holds) {
         let buf = match self.volume.read(offset, length as usize).await {
             // A short or long answer would put the stream out of step.
             Ok(buf) if buf.len() == length as usize => buf,
@@ -219,7 +261,7 @@ impl Session {
                 reply::put_simple(out, request.cookie, 0);
             }
         };
-        self.outbox.push_buf(head, buf, Some(hold));
+        self.outbox.push_buf(head, buf, hold);
     }
 
     async fn block_status(
@@ -228,21 +270,21 @@ impl Session {
         offset: u64,
         length: u32,
         one: bool,
-        hold: Hold,
+        hold: Holds,
     ) {
         match self.volume.block_status(offset, u64::from(length)).await {
             Ok(extents) if extents.iter().any(|e| e.length > 0) => {
                 let head = |out: &mut Vec<u8>| {
                     reply::put_block_status(out, request.cookie, length, &extents, one);
                 };
-                self.outbox.push(head, None, Some(hold));
+                self.outbox.push(head, None, hold);
             }
             Ok(_) => self.answer_error(&request, reply::errno_of(VolumeError::Lost), hold),
             Err(error) => self.answer_error(&request, reply::errno_of(error), hold),
         }
     }
 
-    fn answer_error(&self, request: &RequestHeader, errno: u32, hold: Hold) {
+    fn answer_error(&self, request: &RequestHeader, errno: u32, hold: Holds) {
         let structured = self.export.structured
             && matches!(request.command, command::READ | command::BLOCK_STATUS);
         let head = |out: &mut Vec<u8>| {
@@ -252,7 +294,7 @@ impl Session {
                 reply::put_simple(out, request.cookie, errno);
             }
         };
-        self.outbox.push(head, None, Some(hold));
+        self.outbox.push(head, None, hold);
     }
 }
 

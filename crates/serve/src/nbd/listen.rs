@@ -31,7 +31,11 @@ pub enum ListenError {
 }
 
 enum Socket {
-    Unix { listener: UnixListener, path: PathBuf, identity: (u64, u64) },
+    Unix {
+        listener: UnixListener,
+        path: PathBuf,
+        identity: (u64, u64),
+    },
     Tcp(TcpListener),
 }
 
@@ -77,7 +81,13 @@ impl NbdListener {
         let found = fs::symlink_metadata(path)?;
         let listener = UnixListener::from_std(rt, std)?;
         let identity = (found.dev(), found.ino());
-        Ok(NbdListener { socket: Socket::Unix { listener, path: path.to_owned(), identity } })
+        Ok(NbdListener {
+            socket: Socket::Unix {
+                listener,
+                path: path.to_owned(),
+                identity,
+            },
+        })
     }
 
     /// Listens on the loopback; port 0 takes any free one.
@@ -89,7 +99,9 @@ impl NbdListener {
             return Err(ListenError::NotLoopback);
         }
         match TcpListener::bind(rt, address) {
-            Ok(listener) => Ok(NbdListener { socket: Socket::Tcp(listener) }),
+            Ok(listener) => Ok(NbdListener {
+                socket: Socket::Tcp(listener),
+            }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(ListenError::InUse),
             Err(error) => Err(error.into()),
         }
@@ -99,9 +111,9 @@ impl NbdListener {
     pub fn address(&self) -> String {
         match &self.socket {
             Socket::Unix { path, .. } => format!("unix:{}", path.display()),
-            Socket::Tcp(listener) => {
-                listener.local_addr().map_or_else(|_| "tcp".to_owned(), |a| a.to_string())
-            }
+            Socket::Tcp(listener) => listener
+                .local_addr()
+                .map_or_else(|_| "tcp".to_owned(), |a| a.to_string()),
         }
     }
 
@@ -124,7 +136,11 @@ impl NbdListener {
     pub(super) fn close(&self) {
         match &self.socket {
             Socket::Tcp(listener) => listener.close(),
-            Socket::Unix { listener, path, identity } => {
+            Socket::Unix {
+                listener,
+                path,
+                identity,
+            } => {
                 listener.close();
                 if fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == *identity) {
                     let _ = fs::remove_file(path); // gone already is as good

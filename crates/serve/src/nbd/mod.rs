@@ -1,7 +1,7 @@
 //! The Network Block Device protocol, fixed newstyle, as in the NBD project's `doc/proto.md`:
 //! [`NbdServer`] and [`NbdClient`].
 //!
-//! `wire`, `negotiation` (server), `hello` (client), `gate` and `reply` are sans-IO: bytes in, bytes
+//! `wire`, `negotiation`, `gate` and `reply` (server), `hello` and `pending` (client) are sans-IO: bytes in, bytes
 //! or typed values out, no awaits. `connection`, `server` and `client` move the bytes.
 //!
 //! Invariants:
@@ -11,18 +11,25 @@
 //! - A peer that breaks the protocol loses its connection and nothing else.
 //! - TLS is not spoken: STARTTLS is refused, and nothing negotiated before it changes.
 
+mod address;
 mod client;
+mod client_error;
 mod connection;
 mod gate;
 mod hello;
 mod listen;
 mod negotiation;
+mod pending;
+#[cfg(test)]
+mod pipe;
 mod reply;
 mod server;
 mod stream;
 mod wire;
 
-pub use client::{ClientError, NbdClient};
+pub use address::{NbdAddress, NbdServerAddress};
+pub use client::NbdClient;
+pub use client_error::ClientError;
 pub use listen::{ListenError, NbdListener};
 pub use negotiation::{Catalog, Exports};
 pub use server::{Limits, NbdServer};

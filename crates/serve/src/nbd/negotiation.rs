@@ -108,7 +108,11 @@ enum State {
     ClientFlags,
     Options,
     /// Skipping the payload of an option that gets `reply`.
-    Skipping { option: u32, reply: u32, left: u32 },
+    Skipping {
+        option: u32,
+        reply: u32,
+        left: u32,
+    },
     Ended,
 }
 
@@ -154,11 +158,19 @@ impl Negotiation {
         match self.state {
             State::ClientFlags => self.client_flags(input),
             State::Options => self.option(input, exports, out),
-            State::Skipping { option, reply, left } => {
+            State::Skipping {
+                option,
+                reply,
+                left,
+            } => {
                 let take = input.len().min(left as usize);
                 let left = left - take as u32;
                 if left > 0 {
-                    self.state = State::Skipping { option, reply, left };
+                    self.state = State::Skipping {
+                        option,
+                        reply,
+                        left,
+                    };
                     return (take, if take > 0 { Next::Again } else { Next::More });
                 }
                 put_option_reply(out, option, reply, &[]);
@@ -170,7 +182,9 @@ impl Negotiation {
     }
 
     fn client_flags(&mut self, input: &[u8]) -> (usize, Next) {
-        let Some(flags) = Reader(input).u32() else { return (0, Next::More) };
+        let Some(flags) = Reader(input).u32() else {
+            return (0, Next::More);
+        };
         let known = u32::from(wire::FIXED_NEWSTYLE | wire::NO_ZEROES);
         if flags & !known != 0 {
             return self.close(4);
@@ -210,10 +224,16 @@ impl Negotiation {
         }
         if too_long {
             self.options += 1;
-            self.state = State::Skipping { option, reply: rep::ERR_TOO_BIG, left: length };
+            self.state = State::Skipping {
+                option,
+                reply: rep::ERR_TOO_BIG,
+                left: length,
+            };
             return (HEADER, Next::Again);
         }
-        let Some(payload) = reader.bytes(length as usize) else { return (0, Next::More) };
+        let Some(payload) = reader.bytes(length as usize) else {
+            return (0, Next::More);
+        };
         self.options += 1;
         let next = self.whole_option(option, payload, exports, out);
         if matches!(next, Next::Open(_) | Next::Close) {
@@ -274,7 +294,11 @@ impl Negotiation {
     fn opened(&self, name: &str, volume: Rc<dyn Volume>) -> Opened {
         let allocation = self.structured && self.context.as_deref() == Some(name);
         let export = ExportInfo::of(&volume.info(), self.structured, allocation);
-        Opened { name: name.to_owned(), volume, export }
+        Opened {
+            name: name.to_owned(),
+            volume,
+            export,
+        }
     }
 
     /// The old option: it has no error reply, an unknown name is answered by closing.
@@ -283,7 +307,9 @@ impl Negotiation {
             .ok()
             .filter(|name| name.len() <= wire::MAX_NAME)
             .and_then(|name| Some((name, exports.open(name)?)));
-        let Some((name, volume)) = volume else { return Next::Close };
+        let Some((name, volume)) = volume else {
+            return Next::Close;
+        };
         let opened = self.opened(name, volume);
         out.extend_from_slice(&opened.export.size_bytes.to_be_bytes());
         out.extend_from_slice(&opened.export.flags.to_be_bytes());
@@ -315,7 +341,10 @@ impl Negotiation {
         entry.extend_from_slice(&export.preferred_bytes.to_be_bytes());
         entry.extend_from_slice(&export.maximum_bytes.to_be_bytes());
         put_option_reply(out, option, rep::INFO, &entry);
-        if wanted.chunks_exact(2).any(|kind| kind == info::NAME.to_be_bytes()) {
+        if wanted
+            .chunks_exact(2)
+            .any(|kind| kind == info::NAME.to_be_bytes())
+        {
             entry.clear();
             entry.extend_from_slice(&info::NAME.to_be_bytes());
             entry.extend_from_slice(name.as_bytes());
@@ -337,7 +366,9 @@ impl Negotiation {
         if set {
             self.context = None; // a new choice replaces the old one, also when it fails
         }
-        let Some((name, queries)) = parse_meta(payload) else { return rep::ERR_INVALID };
+        let Some((name, queries)) = parse_meta(payload) else {
+            return rep::ERR_INVALID;
+        };
         if !self.structured {
             return rep::ERR_INVALID;
         }

@@ -71,9 +71,10 @@ pub(super) fn put_block_status(
         if take == 0 {
             continue;
         }
+        let full = merged.len() == limit;
         match merged.last_mut() {
             Some(last) if last.1 == extent.hole => last.0 += take,
-            _ if merged.len() == limit => break,
+            _ if full => break,
             _ => merged.push((take, extent.hole)),
         }
         left -= take;
@@ -99,7 +100,10 @@ mod tests {
         let words = |length, one| {
             let mut out = Vec::new();
             put_block_status(&mut out, 1, length, &extents, one);
-            out[24..].chunks(4).map(|w| u32::from_be_bytes([w[0], w[1], w[2], w[3]])).collect::<Vec<_>>()
+            out[24..]
+                .chunks(4)
+                .map(|w| u32::from_be_bytes([w[0], w[1], w[2], w[3]]))
+                .collect::<Vec<_>>()
         };
         assert_eq!(words(100, false), [15, 0, 7, 3, 9, 0]);
         assert_eq!(words(100, true), [15, 0]);

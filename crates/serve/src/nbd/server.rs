@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use ashlar_rt::{AsyncFd, Gate, MILLISECOND, Nanos, Rt, SECOND};
@@ -12,6 +13,7 @@ use ashlar_rt::{AsyncFd, Gate, MILLISECOND, Nanos, Rt, SECOND};
 use super::connection::{self, Control};
 use super::listen::NbdListener;
 use super::negotiation::Exports;
+use crate::flow::Budget;
 
 /// What a server allows its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,19 +24,31 @@ pub struct Limits {
     pub handshakes: usize,
     /// How long a handshake may take.
     pub handshake: Nanos,
+    /// Payload bytes in flight on all connections together.
+    pub in_flight_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { connections: 256, handshakes: 64, handshake: 10 * SECOND }
+        Limits {
+            connections: 256,
+            handshakes: 64,
+            handshake: 10 * SECOND,
+            in_flight_bytes: 512 << 20,
+        }
     }
 }
 
 struct Inner {
     rt: Rt,
-    listener: NbdListener,
+    /// The socket, until the server stops; then it is closed, so that clients are refused.
+    listener: RefCell<Option<Rc<NbdListener>>>,
+    address: String,
+    tcp_address: Option<SocketAddr>,
     exports: Rc<dyn Exports>,
     limits: Limits,
+    /// What all connections have in flight.
+    budget: Rc<Budget>,
     stopping: Cell<bool>,
     accepting: Cell<bool>,
     next: Cell<u64>,
@@ -51,7 +65,7 @@ pub struct NbdServer(Rc<Inner>);
 impl std::fmt::Debug for NbdServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NbdServer")
-            .field("listener", &self.0.listener)
+            .field("address", &self.0.address)
             .field("connections", &self.connections())
             .finish_non_exhaustive()
     }
@@ -67,9 +81,12 @@ impl NbdServer {
     ) -> NbdServer {
         let server = NbdServer(Rc::new(Inner {
             rt: rt.clone(),
-            listener,
+            address: listener.address(),
+            tcp_address: listener.tcp_address(),
+            listener: RefCell::new(Some(Rc::new(listener))),
             exports,
             limits,
+            budget: Budget::new(usize::MAX, limits.in_flight_bytes),
             stopping: Cell::new(false),
             accepting: Cell::new(true),
             next: Cell::new(0),
@@ -81,13 +98,13 @@ impl NbdServer {
     }
 
     /// Where it listens: `unix:PATH` or `HOST:PORT`.
-    pub fn address(&self) -> String {
-        self.0.listener.address()
+    pub fn address(&self) -> &str {
+        &self.0.address
     }
 
     /// The TCP address, if it listens on one.
-    pub fn tcp_address(&self) -> Option<std::net::SocketAddr> {
-        self.0.listener.tcp_address()
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.0.tcp_address
     }
 
     /// Connections at this time.
@@ -101,7 +118,14 @@ impl NbdServer {
         for control in self.0.connections.borrow().values().filter(|c| of_it(c)) {
             control.stop.set();
         }
-        let gone = || !self.0.connections.borrow().values().any(|c| of_it(c) && c.stop.is_set());
+        let gone = || {
+            !self
+                .0
+                .connections
+                .borrow()
+                .values()
+                .any(|c| of_it(c) && c.stop.is_set())
+        };
         self.0.ended.until(gone).await;
     }
 
@@ -111,7 +135,9 @@ impl NbdServer {
     pub async fn stop(&self) {
         let inner = &self.0;
         inner.stopping.set(true);
-        inner.listener.close();
+        if let Some(listener) = inner.listener.take() {
+            listener.close();
+        }
         for control in inner.connections.borrow().values() {
             control.stop.set();
         }
@@ -121,8 +147,9 @@ impl NbdServer {
 
     async fn accept(self) {
         let inner = &self.0;
-        while !inner.stopping.get() {
-            match inner.listener.accept().await {
+        let listener = inner.listener.borrow().clone();
+        while let Some(listener) = listener.as_ref().filter(|_| !inner.stopping.get()) {
+            match listener.accept().await {
                 Ok(io) if !inner.stopping.get() => self.admit(io),
                 Ok(_) => {}
                 Err(_) if inner.stopping.get() => {}
@@ -133,14 +160,19 @@ impl NbdServer {
                 }
             }
         }
+        drop(listener);
         inner.accepting.set(false);
         inner.ended.open();
     }
 
     fn admit(&self, io: AsyncFd) {
         let inner = &self.0;
-        let handshakes =
-            inner.connections.borrow().values().filter(|c| !c.in_transmission.get()).count();
+        let handshakes = inner
+            .connections
+            .borrow()
+            .values()
+            .filter(|c| !c.in_transmission.get())
+            .count();
         let full = self.connections() >= inner.limits.connections;
         if full || handshakes >= inner.limits.handshakes {
             tracing::warn!("nbd: too many connections; one was turned away");
@@ -155,7 +187,8 @@ impl NbdServer {
             let inner = &server.0;
             let io = Rc::new(io);
             let (rt, exports) = (inner.rt.clone(), inner.exports.clone());
-            connection::serve(rt, io, exports, control, inner.limits).await;
+            let budget = inner.budget.clone();
+            connection::serve(rt, io, exports, control, inner.limits, budget).await;
             inner.connections.borrow_mut().remove(&id);
             inner.ended.open();
         });

@@ -6,13 +6,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
-use ashlar_rt::{AsyncFd, Buf, Gate, Slice};
+use ashlar_rt::{AsyncFd, Buf, Gate, Nanos, Rt, Slice};
+
+use crate::flow::{Hold, Stop};
 
 /// A byte stream to a peer. Dropping a read that waits loses nothing.
 pub(super) trait Transport: 'static {
@@ -36,45 +35,6 @@ impl Transport for AsyncFd {
     }
 }
 
-/// Tells one waiting task, once, to stop.
-#[derive(Debug, Default)]
-pub(super) struct Stop {
-    set: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-}
-
-impl Stop {
-    pub(super) fn set(&self) {
-        self.set.set(true);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-
-    pub(super) fn is_set(&self) -> bool {
-        self.set.get()
-    }
-
-    /// `future`'s result, or `None` once told to stop. `future` must be safe to drop.
-    pub(super) async fn or<F: Future>(&self, future: F) -> Option<F::Output> {
-        let mut future = pin!(future);
-        std::future::poll_fn(|cx| {
-            if self.set.get() {
-                return Poll::Ready(None);
-            }
-            if let Poll::Ready(value) = future.as_mut().poll(cx) {
-                return Poll::Ready(Some(value));
-            }
-            let mut waker = self.waker.borrow_mut();
-            if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-                *waker = Some(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await
-    }
-}
-
 /// Bytes read ahead of a connection.
 const READ_AHEAD: usize = 128 << 10;
 /// The rest of a payload is read past the buffer from this length on.
@@ -91,7 +51,13 @@ pub(super) struct Incoming<T> {
 
 impl<T: Transport> Incoming<T> {
     pub(super) fn new(io: Rc<T>, stop: Rc<Stop>) -> Incoming<T> {
-        Incoming { io, stop, buf: vec![0; READ_AHEAD], start: 0, end: 0 }
+        Incoming {
+            io,
+            stop,
+            buf: vec![0; READ_AHEAD],
+            start: 0,
+            end: 0,
+        }
     }
 
     /// What has arrived and was not consumed.
@@ -181,68 +147,6 @@ impl<T: Transport> Incoming<T> {
     }
 }
 
-/// What a connection may have in flight.
-#[derive(Debug)]
-pub(super) struct Budget {
-    requests: Cell<usize>,
-    bytes: Cell<usize>,
-    max_requests: usize,
-    max_bytes: usize,
-    gate: Gate,
-}
-
-/// A share of a [`Budget`], given back when dropped.
-#[derive(Debug)]
-pub(super) struct Hold {
-    budget: Rc<Budget>,
-    bytes: usize,
-}
-
-impl Budget {
-    pub(super) fn new(max_requests: usize, max_bytes: usize) -> Rc<Budget> {
-        Rc::new(Budget {
-            requests: Cell::new(0),
-            bytes: Cell::new(0),
-            max_requests,
-            max_bytes,
-            gate: Gate::default(),
-        })
-    }
-
-    /// Takes one request of `bytes`, waiting until they fit. `bytes` above the limit wait until
-    /// nothing else is in flight.
-    pub(super) async fn take(self: &Rc<Self>, bytes: usize) -> Hold {
-        self.gate
-            .until(|| {
-                let fits = self.bytes.get() + bytes <= self.max_bytes || self.bytes.get() == 0;
-                fits && self.requests.get() < self.max_requests
-            })
-            .await;
-        self.requests.set(self.requests.get() + 1);
-        self.bytes.set(self.bytes.get() + bytes);
-        Hold { budget: self.clone(), bytes }
-    }
-
-    /// Waits until everything was given back.
-    pub(super) async fn idle(&self) {
-        self.gate.until(|| self.requests.get() == 0).await;
-    }
-
-    /// Requests in flight.
-    pub(super) fn requests(&self) -> usize {
-        self.requests.get()
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let budget = &self.budget;
-        budget.requests.set(budget.requests.get() - 1);
-        budget.bytes.set(budget.bytes.get() - self.bytes);
-        budget.gate.open();
-    }
-}
-
 /// Bodies up to this length are copied behind their head, so that many replies are one buffer.
 const COPY: usize = 16 << 10;
 /// A buffer of small things is closed at this length.
@@ -270,7 +174,7 @@ impl Outbox {
         &self,
         head: impl FnOnce(&mut Vec<u8>),
         body: Option<Slice>,
-        hold: Option<Hold>,
+        hold: impl IntoIterator<Item = Hold>,
     ) {
         if self.broken.get() {
             return;
@@ -296,7 +200,12 @@ impl Outbox {
     }
 
     /// As `push` of a head and a body that is a fresh buffer.
-    pub(super) fn push_buf(&self, head: impl FnOnce(&mut Vec<u8>), body: Buf, hold: Option<Hold>) {
+    pub(super) fn push_buf(
+        &self,
+        head: impl FnOnce(&mut Vec<u8>),
+        body: Buf,
+        hold: impl IntoIterator<Item = Hold>,
+    ) {
         self.push(head, Some(body.freeze()), hold);
     }
 
@@ -315,13 +224,12 @@ impl Outbox {
         self.gate.open();
     }
 
-    /// Writes what is pushed until [`Outbox::end`]; false if the peer went away first.
-    pub(super) async fn run<T: Transport>(&self, io: &T) -> bool {
+    /// Writes what is pushed until [`Outbox::end`]; false if the peer went away first, or did not
+    /// take for `patience` what was queued together.
+    pub(super) async fn run<T: Transport>(&self, rt: &Rt, io: &T, patience: Nanos) -> bool {
         loop {
             self.gate
-                .until(|| {
-                    !self.parts.borrow().is_empty() || self.ended.get() || self.broken.get()
-                })
+                .until(|| !self.parts.borrow().is_empty() || self.ended.get() || self.broken.get())
                 .await;
             let parts = self.parts.take();
             let holds = self.holds.take();
@@ -334,7 +242,8 @@ impl Outbox {
                 Part::Large(bytes) => IoSlice::new(bytes),
             }));
             for some in slices.chunks_mut(MAX_PARTS) {
-                if io.write_all(some).await.is_err() {
+                let written = rt.timeout(patience, io.write_all(some)).await;
+                if !matches!(written, Some(Ok(()))) {
                     self.break_off();
                     return false;
                 }

@@ -135,19 +135,21 @@ pub struct ExportInfo {
 impl ExportInfo {
     /// What we say about a volume.
     pub(super) fn of(volume: &VolumeInfo, structured: bool, allocation: bool) -> ExportInfo {
-        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+        let mut flags =
+            flag::HAS_FLAGS | flag::SEND_FLUSH | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
         if volume.read_only {
             flags |= flag::READ_ONLY;
         } else {
-            flags |= flag::SEND_FUA
-                | flag::SEND_TRIM
-                | flag::SEND_WRITE_ZEROES
-                | flag::SEND_FAST_ZERO;
+            flags |=
+                flag::SEND_FUA | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
         }
         if structured {
             flags |= flag::SEND_DF;
         }
-        let preferred_bytes = volume.block_bytes.clamp(512, MAX_REQUEST_BYTES).next_power_of_two();
+        let preferred_bytes = volume
+            .block_bytes
+            .clamp(512, MAX_REQUEST_BYTES)
+            .next_power_of_two();
         ExportInfo {
             size_bytes: volume.size_bytes,
             flags,

@@ -1,0 +1,65 @@
+//! Prints encode, decode and update speeds on this machine:
+//! `measure [K+M,...] [STRIP,...] [cold] [aligned] [kernel=NAME] [code=NAME]`.
+
+use ashlar_codec::CodeKind;
+use ashlar_codec::bench::{Options, limits, run};
+
+fn main() {
+    let mut options = Options::default();
+    for argument in std::env::args().skip(1) {
+        if argument == "cold" {
+            options.cold = true;
+        } else if argument == "aligned" {
+            options.staggered = false;
+        } else if let Some(name) = argument.strip_prefix("kernel=") {
+            options.kernels = vec![name.to_owned()];
+        } else if let Some(name) = argument.strip_prefix("code=") {
+            options.codes = CodeKind::from_name(name).into_iter().collect();
+        } else if argument.contains('+') {
+            options.shapes = argument
+                .split(',')
+                .filter_map(|shape| shape.split_once('+'))
+                .filter_map(|(k, m)| Some((k.parse().ok()?, m.parse().ok()?)))
+                .collect();
+        } else {
+            options.strips = argument
+                .split(',')
+                .filter_map(|strip| strip.parse().ok())
+                .collect();
+        }
+    }
+    let fastest = ashlar_codec::kernels()
+        .next()
+        .map_or("portable", |kernel| kernel.name);
+    let name = options
+        .kernels
+        .first()
+        .map_or(fastest, String::as_str)
+        .to_owned();
+    match (limits(&options, &name), run(&options)) {
+        (Ok(limits), Ok(rows)) => {
+            println!(
+                "{name}: multiply {:.1} read {:.1} GB/s",
+                limits.multiply / 1e9,
+                limits.read / 1e9
+            );
+            for row in rows {
+                println!(
+                    "{:13} {:3}+{:<3} {:8} {:6} lost {:3}  {:6.2} best {:6.2} GB/s  {:5.1} % of multiply {}",
+                    row.code.name(),
+                    row.k,
+                    row.m,
+                    row.strip_bytes,
+                    row.operation.name(),
+                    row.lost,
+                    row.bytes_per_second / 1e9,
+                    row.best_bytes_per_second / 1e9,
+                    row.gf_limit_fraction * 100.0,
+                    row.read_limit_fraction
+                        .map_or(String::new(), |f| format!("{:.1} % of read", f * 100.0)),
+                );
+            }
+        }
+        (Err(error), _) | (_, Err(error)) => eprintln!("{error}"),
+    }
+}

@@ -1,0 +1,381 @@
+//! Measures the codes on this machine, on one core, beside what the machine itself can do.
+//!
+//! **Invariants.**
+//! - Every figure is the median of batches, in bytes of **data** (K strips) per second; for
+//!   `update`, bytes of the changed strip.
+//! - The limits are measured in the same run as the figures they are compared with.
+//! - *Hot*: one stripe, again and again. *Cold*: stripes in turn, together [`COLD_BYTES`] or more
+//!   (at least two), so that each comes from memory.
+//! - What decoding gives has been compared with the original (in the first stripe) before its speed
+//!   is reported.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use crate::kernel::{self, Kernel, SPIN_BYTES};
+use crate::{Code, CodeError, CodeKind};
+
+/// Bytes that cold stripes go through in turn.
+pub const COLD_BYTES: usize = 320 << 20;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Codes; those that refuse a shape are left out of it.
+    pub codes: Vec<CodeKind>,
+    /// K and M.
+    pub shapes: Vec<(usize, usize)>,
+    /// Bytes of a strip.
+    pub strips: Vec<usize>,
+    /// Kernels by name; empty for the fastest.
+    pub kernels: Vec<String>,
+    /// How many strips, data first, are lost in decoding; more than min(M, K) counts as that.
+    pub lost: Vec<usize>,
+    /// Stripes from memory instead of one in the caches.
+    pub cold: bool,
+    /// Let each strip begin 320 bytes further into its page than the one before. Without it all
+    /// strips begin at multiples of 4096 and, if longer, at powers of two, and share cache sets.
+    pub staggered: bool,
+    /// Least time of a batch.
+    pub batch: Duration,
+    /// Batches for each figure.
+    pub batches: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            codes: vec![CodeKind::IsalCauchy],
+            shapes: vec![(8, 2), (8, 3), (17, 3), (10, 4), (92, 8), (80, 20)],
+            strips: vec![4 << 10, 64 << 10, 1 << 20],
+            kernels: Vec::new(),
+            lost: vec![1, usize::MAX],
+            cold: false,
+            staggered: true,
+            batch: Duration::from_millis(20),
+            batches: 7,
+        }
+    }
+}
+
+/// The verb measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// All parity from all data.
+    Encode,
+    /// Lost data strips from what is left.
+    Decode,
+    /// All parity after one data strip has changed.
+    Update,
+}
+
+impl Operation {
+    /// The name in tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operation::Encode => "encode",
+            Operation::Decode => "decode",
+            Operation::Update => "update",
+        }
+    }
+}
+
+/// One figure.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The code.
+    pub code: CodeKind,
+    /// Data strips.
+    pub k: usize,
+    /// Parity strips.
+    pub m: usize,
+    /// Bytes of a strip.
+    pub strip_bytes: usize,
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// The verb.
+    pub operation: Operation,
+    /// Strips lost; 0 except for decode.
+    pub lost: usize,
+    /// Whether the stripes came from memory.
+    pub cold: bool,
+    /// Bytes of data per second, the median of the batches.
+    pub bytes_per_second: f64,
+    /// The same, of the best batch.
+    pub best_bytes_per_second: f64,
+    /// The share of [`Limits::multiply`] that this used: products made per second over products
+    /// that the kernel could make if memory were free.
+    pub gf_limit_fraction: f64,
+    /// The share of [`Limits::read`] that this used, for cold stripes: bytes of the sources per
+    /// second over what one core reads from memory.
+    pub read_limit_fraction: Option<f64>,
+}
+
+/// What the machine could do at best, on one core.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes that a kernel multiplies by constants in registers per second.
+    pub multiply: f64,
+    /// Bytes read from memory per second.
+    pub read: f64,
+}
+
+/// The median and the best of `batches` batches of `bytes` per call, in bytes per second.
+fn rate(options: &Options, bytes: usize, mut call: impl FnMut()) -> (f64, f64) {
+    call();
+    let mut calls = 1u32;
+    let mut rates = Vec::with_capacity(options.batches);
+    while rates.len() < options.batches.max(1) {
+        let start = Instant::now();
+        for _ in 0..calls {
+            call();
+        }
+        let taken = start.elapsed();
+        if taken < options.batch && rates.is_empty() {
+            let short = options.batch.as_secs_f64() / taken.as_secs_f64().max(1e-7);
+            calls = calls.saturating_mul((short * 1.1).clamp(2.0, 1000.0) as u32);
+            continue;
+        }
+        rates.push(bytes as f64 * f64::from(calls) / taken.as_secs_f64());
+    }
+    rates.sort_by(f64::total_cmp);
+    (rates[rates.len() / 2], rates[rates.len() - 1])
+}
+
+/// Measures the limits for a kernel.
+///
+/// # Errors
+/// [`CodeError::NoKernel`] if this processor has no kernel of that name.
+pub fn limits(options: &Options, kernel: &str) -> Result<Limits, CodeError> {
+    let kernel = kernel::by_name(kernel).ok_or(CodeError::NoKernel)?;
+    let multiply = multiply_limit(options, kernel);
+    Ok(Limits {
+        multiply,
+        read: read_limit(options),
+    })
+}
+
+fn multiply_limit(options: &Options, kernel: &Kernel) -> f64 {
+    rate(options, 64 * SPIN_BYTES, || {
+        black_box(kernel.spin(black_box(64)));
+    })
+    .1
+}
+
+fn read_limit(options: &Options) -> f64 {
+    let memory = vec![1u64; COLD_BYTES / 8];
+    let (lines, _) = memory.as_chunks::<8>();
+    // Four streams at once, each long.
+    let quarter = lines.len() / 4;
+    rate(options, COLD_BYTES, || {
+        let mut sums = [0u64; 8];
+        let (a, rest) = lines.split_at(quarter);
+        let (b, rest) = rest.split_at(quarter);
+        let (c, d) = rest.split_at(quarter);
+        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+            for i in 0..8 {
+                sums[i] ^= a[i] ^ b[i] ^ c[i] ^ d[i];
+            }
+        }
+        black_box(sums);
+    })
+    .1
+}
+
+/// Measures everything asked for.
+///
+/// # Errors
+/// [`CodeError::NoKernel`] if this processor has no kernel of a name asked for;
+/// [`CodeError::Shape`] for a shape that no code has. A code that is not MDS for a shape is left
+/// out of it.
+pub fn run(options: &Options) -> Result<Vec<Row>, CodeError> {
+    let named: Vec<&str> = match &options.kernels[..] {
+        [] => vec![kernel::fastest().name],
+        names => names.iter().map(String::as_str).collect(),
+    };
+    let mut rows = Vec::new();
+    for name in named {
+        let limits = limits(options, name)?;
+        for &code in &options.codes {
+            for &(k, m) in &options.shapes {
+                let code = match Code::with_kernel(code, k, m, name) {
+                    Err(CodeError::NotMds { .. }) => continue,
+                    other => other?,
+                };
+                for &strip in &options.strips {
+                    measure(options, &code, strip, limits, &mut rows);
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Stripes of one shape laid out in one piece of memory.
+struct Stripes {
+    memory: Vec<u8>,
+    first: usize,
+    step: usize,
+    strip: usize,
+    n: usize,
+    count: usize,
+}
+
+impl Stripes {
+    fn new(options: &Options, n: usize, strip: usize) -> Stripes {
+        let step = if options.staggered {
+            strip + 320
+        } else {
+            strip.next_multiple_of(4096)
+        };
+        let stripe = n * step;
+        let count = if options.cold {
+            (COLD_BYTES / stripe).max(2)
+        } else {
+            1
+        };
+        let mut memory = vec![0u8; count * stripe + 4096];
+        let mut state = 1u64;
+        for eight in memory.as_chunks_mut::<8>().0 {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            *eight = (state ^ state >> 29).to_le_bytes();
+        }
+        let first = memory.as_ptr().align_offset(4096).min(4096);
+        Stripes {
+            memory,
+            first,
+            step,
+            strip,
+            n,
+            count,
+        }
+    }
+
+    /// Every stripe's strips.
+    fn all(&mut self) -> impl Iterator<Item = impl Iterator<Item = &mut [u8]>> {
+        let (n, step, strip) = (self.n, self.step, self.strip);
+        let end = self.first + self.count * n * step;
+        self.memory[self.first..end]
+            .chunks_exact_mut(n * step)
+            .map(move |stripe| {
+                stripe
+                    .chunks_exact_mut(step)
+                    .map(move |whole| &mut whole[..strip])
+            })
+    }
+}
+
+/// The buffers of one stripe as the verbs take them: what is read, what is lost, what is written.
+struct Buffers<'a> {
+    read: Vec<&'a [u8]>,
+    strips: Vec<Option<&'a [u8]>>,
+    write: Vec<&'a mut [u8]>,
+}
+
+/// Buffers of every stripe: strips for which `writes` holds are written and count as lost.
+fn buffers(stripes: &mut Stripes, writes: impl Fn(usize) -> bool) -> Vec<Buffers<'_>> {
+    stripes
+        .all()
+        .map(|strips| {
+            let mut all = Buffers {
+                read: Vec::new(),
+                strips: Vec::new(),
+                write: Vec::new(),
+            };
+            for (number, strip) in strips.enumerate() {
+                if writes(number) {
+                    all.strips.push(None);
+                    all.write.push(strip);
+                } else {
+                    all.strips.push(Some(strip));
+                    all.read.push(strip);
+                }
+            }
+            all
+        })
+        .collect()
+}
+
+fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &mut Vec<Row>) {
+    let code = &if options.cold {
+        code.streamed()
+    } else {
+        code.clone()
+    };
+    let (k, m) = (code.k(), code.m());
+    // Two spare strips in each stripe: the old and the new content in updates.
+    let mut stripes = Stripes::new(options, k + m + 2, strip);
+    let mut push = |operation, lost, outputs: usize, (median, best): (f64, f64)| {
+        let of_limit = median * outputs as f64 / limits.multiply;
+        rows.push(Row {
+            code: code.kind(),
+            k,
+            m,
+            strip_bytes: strip,
+            kernel: code.kernel(),
+            operation,
+            lost,
+            cold: options.cold,
+            bytes_per_second: median,
+            best_bytes_per_second: best,
+            gf_limit_fraction: of_limit,
+            read_limit_fraction: options.cold.then_some(median / limits.read),
+        });
+    };
+    let parity = |number| number >= k && number < k + m;
+    let mut all = buffers(&mut stripes, parity);
+    for stripe in &mut all {
+        code.encode(&stripe.read[..k], &mut stripe.write);
+    }
+    let encoded = in_turn(options, k * strip, &mut all, |stripe| {
+        code.encode(&stripe.read[..k], &mut stripe.write);
+    });
+    push(Operation::Encode, 0, m, encoded);
+    let mut counts: Vec<usize> = options
+        .lost
+        .iter()
+        .map(|&lost| lost.min(m).min(k))
+        .collect();
+    counts.dedup();
+    for lost in counts.into_iter().filter(|&lost| lost > 0) {
+        let wanted: Vec<usize> = (0..lost).collect();
+        let mut all = buffers(&mut stripes, |number| number < lost);
+        let before: Vec<Vec<u8>> = all[0].write.iter().map(|strip| strip.to_vec()).collect();
+        all[0].write.iter_mut().for_each(|strip| strip.fill(0));
+        let decoded = in_turn(options, k * strip, &mut all, |stripe| {
+            let done = code.decode(&stripe.strips[..k + m], &wanted, &mut stripe.write);
+            assert!(done.is_ok(), "{done:?}");
+        });
+        push(Operation::Decode, lost, lost, decoded);
+        assert!(
+            all[0]
+                .write
+                .iter()
+                .zip(&before)
+                .all(|(strip, before)| **strip == **before)
+        );
+    }
+    if m > 0 {
+        let mut all = buffers(&mut stripes, parity);
+        let updated = in_turn(options, strip, &mut all, |stripe| {
+            code.update(0, stripe.read[k], stripe.read[k + 1], &mut stripe.write);
+        });
+        push(Operation::Update, 0, m, updated);
+    }
+}
+
+/// The rate of a call that takes one stripe after the other.
+fn in_turn<'a>(
+    options: &Options,
+    bytes: usize,
+    all: &mut [Buffers<'a>],
+    mut call: impl FnMut(&mut Buffers<'a>),
+) -> (f64, f64) {
+    let mut turn = 0;
+    rate(options, bytes, || {
+        call(&mut all[turn]);
+        turn = if turn + 1 == all.len() { 0 } else { turn + 1 };
+    })
+}

@@ -1,0 +1,98 @@
+//! The judge: erasure coding in the plainest scalar form, sharing nothing with the crate but the
+//! coefficients of `reed_sol_van` and `cauchy_good`, which the vectors of Jerasure pin down.
+//!
+//! **Invariants.** Multiplication is by shifting and adding; packet codes are computed from the bit
+//! matrix, packet by packet, as Jerasure does.
+
+use ashlar_codec::{Code, CodeKind};
+
+/// The product in GF(2^8) with 0x11d.
+pub(crate) fn times(a: u8, b: u8) -> u8 {
+    let (mut product, mut a) = (0, u16::from(a));
+    for bit in 0..8 {
+        if b >> bit & 1 == 1 {
+            product ^= a;
+        }
+        a <<= 1;
+        if a > 255 {
+            a ^= 0x11d;
+        }
+    }
+    product as u8
+}
+
+/// The element that gives 1 with `a`.
+fn inverse(a: u8) -> u8 {
+    (1..=255).find(|&b| times(a, b) == 1).unwrap()
+}
+
+/// The coefficient of data strip `j` in parity strip `i`.
+pub(crate) fn coefficient(code: &Code, i: usize, j: usize) -> u8 {
+    match code.kind() {
+        CodeKind::IsalCauchy => inverse((code.k() + i) as u8 ^ j as u8),
+        CodeKind::IsalRs => (0..i * j).fold(1, |power, _| times(power, 2)),
+        CodeKind::CauchyOrig => inverse(i as u8 ^ (code.m() + j) as u8),
+        CodeKind::JerasureReedSolVan | CodeKind::CauchyGood => code.coefficient(i, j),
+    }
+}
+
+/// Parity strip `i` of the data.
+pub(crate) fn parity(code: &Code, i: usize, data: &[Vec<u8>]) -> Vec<u8> {
+    let len = data[0].len();
+    let mut strip = vec![0; len];
+    let packets = matches!(code.kind(), CodeKind::CauchyOrig | CodeKind::CauchyGood);
+    let whole = if packets { len / 64 * 64 } else { 0 };
+    for (j, data) in data.iter().enumerate() {
+        let element = coefficient(code, i, j);
+        for group in (0..whole).step_by(64) {
+            // Bit `row` of element * 2^column says whether data packet `column` is added to parity
+            // packet `row`.
+            for (row, column) in (0..64).map(|bit| (bit / 8, bit % 8)) {
+                if times(element, 1 << column) >> row & 1 == 1 {
+                    for byte in 0..8 {
+                        strip[group + row * 8 + byte] ^= data[group + column * 8 + byte];
+                    }
+                }
+            }
+        }
+        for at in whole..len {
+            strip[at] ^= times(element, data[at]);
+        }
+    }
+    strip
+}
+
+/// All K+M strips for the data.
+pub(crate) fn strips(code: &Code, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    data.iter()
+        .cloned()
+        .chain((0..code.m()).map(|i| parity(code, i, data)))
+        .collect()
+}
+
+/// A small generator of numbers for tests (splitmix64).
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    /// The next 64 bits.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    #[allow(dead_code, reason = "each test file has its own copy of this module")]
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    /// `count` strips of `len` bytes.
+    pub(crate) fn strips(&mut self, count: usize, len: usize) -> Vec<Vec<u8>> {
+        (0..count)
+            .map(|_| (0..len).map(|_| self.next() as u8).collect())
+            .collect()
+    }
+}

@@ -1,1 +1,0 @@
-//! Filters: devices that wrap another device.

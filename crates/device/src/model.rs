@@ -1,1 +1,0 @@
-//! The modelled device: service times of a named drive in virtual time.

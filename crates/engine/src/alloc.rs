@@ -1,0 +1,287 @@
+//! Allocation: which devices the next segment lies on, and what is kept back for whom.
+//!
+//! Invariants:
+//! - A slot is handed out only from the free list, and comes back to it only after the root that freed
+//!   it is durable (S3).
+//! - Free space has ordered reserves (S15): clients stop first, then the cleaner; commits and recovery
+//!   may take the last slot.
+
+use std::rc::Rc;
+
+use ashlar_codec::{Code, CodeKind};
+use ashlar_format::slot::{SegmentKind, SlotEntry, SlotHeader};
+use ashlar_format::superblock::MemberState;
+use ashlar_format::{BLOCK_U64, SegmentGeometry};
+use ashlar_layout::Placement;
+use ashlar_rt::{Buf, Slice};
+
+use crate::home::Home;
+use crate::messages::{Allocated, Purpose};
+use crate::segment::{Column, Segment};
+
+/// Slots of each device kept for commits and recovery.
+pub const COMMIT_SLOTS: usize = 6;
+/// Slots of each device kept for the cleaner, besides.
+pub const CLEAN_SLOTS: usize = 6;
+
+/// Slots of a device that `purpose` must leave free.
+fn reserve(purpose: Purpose) -> usize {
+    match purpose {
+        Purpose::Commit => 0,
+        Purpose::Clean => COMMIT_SLOTS,
+        Purpose::Client => COMMIT_SLOTS + CLEAN_SLOTS,
+    }
+}
+
+/// The shape of a segment to be made.
+#[derive(Debug, Clone)]
+struct Wanted {
+    k: u16,
+    m: u16,
+    /// Devices, column by column; `None`: the column is missing from the start.
+    devices: Vec<Option<u16>>,
+}
+
+impl Home {
+    /// Slots free, over all devices in use.
+    pub(crate) fn free_slots(&self) -> usize {
+        self.core.members.iter().filter(|m| m.is_online()).map(crate::member::Member::free_slots).sum()
+    }
+
+    /// Data segments a client could still open.
+    pub(crate) fn client_segments_left(&self) -> usize {
+        let width = usize::from(self.shape.width());
+        let spare = |g: &Vec<u16>| -> usize {
+            let free = |d: &u16| {
+                let member = self.core.member(*d);
+                if member.is_online() { member.free_slots().saturating_sub(reserve(Purpose::Client)) } else { 0 }
+            };
+            let all: Vec<usize> = g.iter().map(free).collect();
+            let width = width.min(all.iter().filter(|n| **n > 0).count()).max(1);
+            all.iter().sum::<usize>() / width
+        };
+        self.shape.groups.iter().map(spare).sum()
+    }
+
+    /// A data segment to write into.
+    pub(crate) async fn allocate_data(self: &Rc<Self>, purpose: Purpose) -> Option<Allocated> {
+        loop {
+            if self.closed.get() {
+                return None;
+            }
+            if let Some(wanted) = self.want_data(purpose) {
+                let strip_blocks = self.superblock.borrow().strip_blocks;
+                let segment = self.make_segment(SegmentKind::Data, &wanted, strip_blocks).await;
+                let online = self.core.online().len();
+                let row = Placement::row_len(online, wanted.devices.len()).max(1);
+                // Each open segment holds slots that cleaning cannot reach: few in a small array.
+                let slots = self.core.members.iter().map(|m| m.geometry.slots).min().unwrap_or(1) as usize;
+                return Some(Allocated { segment, row: row.min(slots / 64).max(1) });
+            }
+            if purpose != Purpose::Client || !self.cleaner_can_gain() {
+                return None;
+            }
+            self.ask_cleaner();
+            self.core.progress.wait().await;
+        }
+    }
+
+    fn want_data(&self, purpose: Purpose) -> Option<Wanted> {
+        let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
+        let mut best: Option<(usize, usize)> = None;
+        for (index, group) in self.shape.groups.iter().enumerate() {
+            let free = group.iter().filter(|d| self.has_slot(**d, purpose)).map(|d| self.core.member(*d).free_slots()).sum();
+            if best.is_none_or(|(most, _)| free > most) {
+                best = Some((free, index));
+            }
+        }
+        let group = &self.shape.groups[best?.1];
+        let online: Vec<u16> = group.iter().copied().filter(|d| self.core.member(*d).is_online()).collect();
+        let eligible: Vec<u16> = online.iter().copied().filter(|d| self.has_slot(*d, purpose)).collect();
+        let full = k + m;
+        if eligible.len() >= full {
+            let devices = self.pick(1, &eligible, full, m).into_iter().map(Some).collect();
+            return Some(Wanted { k: self.shape.k, m: self.shape.m, devices });
+        }
+        if purpose == Purpose::Client && eligible.len() < online.len().min(full) {
+            return None; // healthy devices are full: clean, rather than lay narrow stripes
+        }
+        let narrow = eligible.len().saturating_sub(m).clamp(1, k);
+        let parity = m.min(eligible.len().saturating_sub(narrow));
+        if eligible.is_empty() {
+            return None;
+        }
+        let scarce = eligible.iter().any(|d| self.core.member(*d).free_slots() * 8 < self.core.member(*d).geometry.slots as usize);
+        if scarce && eligible.len() >= k && narrow < k {
+            // Narrow stripes would take more room than there is: full width, some columns missing.
+            let mut devices: Vec<Option<u16>> = self.pick(1, &eligible, eligible.len(), m).into_iter().map(Some).collect();
+            devices.resize(full, None);
+            let shift = usize::try_from(self.next_segment.get() % full as u64).expect("small");
+            devices.rotate_right(shift);
+            return Some(Wanted { k: self.shape.k, m: self.shape.m, devices });
+        }
+        let devices = self.pick(1, &eligible, narrow + parity, parity).into_iter().map(Some).collect();
+        Some(Wanted {
+            k: u16::try_from(narrow).expect("at most 256"),
+            m: u16::try_from(parity).expect("at most 255"),
+            devices,
+        })
+    }
+
+    fn has_slot(&self, device: u16, purpose: Purpose) -> bool {
+        let member = self.core.member(device);
+        member.is_online() && member.free_slots() > reserve(purpose)
+    }
+
+    /// The next device set of a row that covers `eligible` evenly.
+    fn pick(&self, kind: u8, eligible: &[u16], width: usize, m: usize) -> Vec<u16> {
+        let mut picks = self.picks.borrow_mut();
+        let queue = picks.entry(kind).or_default();
+        while let Some(devices) = queue.pop_front() {
+            if devices.len() == width && devices.iter().all(|d| eligible.contains(d)) {
+                return devices;
+            }
+        }
+        let tile = self.tile.get();
+        self.tile.set(tile + 1);
+        let labels: Vec<&str> = self.core.members.iter().map(|m| m.domain.as_str()).collect();
+        let domain = |d: u16| {
+            let label = labels[usize::from(d)];
+            let first = labels.iter().position(|l| *l == label && !label.is_empty());
+            u16::try_from(first.unwrap_or(usize::from(d))).unwrap_or(d)
+        };
+        let least = eligible.iter().map(|d| self.core.member(*d).free_slots()).min().unwrap_or(1);
+        let most = eligible.iter().map(|d| self.core.member(*d).free_slots()).max().unwrap_or(1);
+        // Loads that differ by a few slots are even; real differences steer.
+        let even = most - least <= 4 || (most - least) * 20 < most;
+        let weight = |d: u16| if even { 1 } else { self.core.member(d).free_slots() as u64 };
+        let rows = Placement::new(self.core.array[0].into()).row_weighted(tile, eligible, width, &domain, m, &weight);
+        queue.extend(rows);
+        queue.pop_front().unwrap_or_else(|| eligible[..width].to_vec())
+    }
+
+    /// A metadata segment; `None` if not even the last reserve has room.
+    pub(crate) async fn allocate_meta(self: &Rc<Self>) -> Option<Rc<Segment>> {
+        let eligible: Vec<u16> = self.core.online().into_iter().filter(|d| self.has_slot(*d, Purpose::Commit)).collect();
+        if eligible.is_empty() {
+            return None;
+        }
+        let m = usize::from(self.meta_m).min(eligible.len() - 1);
+        let k = (eligible.len() - m).clamp(1, 8).min(256 - m);
+        let devices = self.pick(2, &eligible, k + m, m).into_iter().map(Some).collect();
+        let wanted = Wanted {
+            k: u16::try_from(k).expect("at most 8"),
+            m: u16::try_from(m).expect("at most 255"),
+            devices,
+        };
+        Some(self.make_segment(SegmentKind::Meta, &wanted, 1).await)
+    }
+
+    /// Takes slots, writes their headers and adds the segment to the table. Its `Open` entry goes into
+    /// the next batch, after a flush of these headers (S1).
+    async fn make_segment(self: &Rc<Self>, kind: SegmentKind, wanted: &Wanted, strip_blocks: u32) -> Rc<Segment> {
+        let number = self.next_segment.get();
+        self.next_segment.set(number + 1);
+        let code = self.superblock.borrow().code;
+        let code_kind = CodeKind::from_tag(code).unwrap_or(CodeKind::IsalCauchy);
+        let code = match Code::new(code_kind, usize::from(wanted.k), usize::from(wanted.m)) {
+            Ok(_) => code,
+            Err(_) => CodeKind::IsalCauchy.tag(), // narrowed to a size for which the code is not MDS
+        };
+        let geometry = SegmentGeometry { k: wanted.k, m: wanted.m, strip_blocks, slot_blocks: self.core.slot_blocks };
+        let mut columns = Vec::new();
+        for (device, column) in wanted.devices.iter().zip(0u16..) {
+            let entry = SlotEntry { segment: number, column, version: 1, k: wanted.k, m: wanted.m, code, kind, strip_blocks };
+            let placed = device.and_then(|device| {
+                let slot = self.core.member(device).take_slot(entry)?;
+                Some(Column { device, slot, version: 1 })
+            });
+            columns.push(placed.unwrap_or(Column::MISSING));
+        }
+        let segment = Segment::new(number, kind, geometry, code, columns, self.take_record(number));
+        self.core.segments.borrow_mut().insert(number, segment.clone());
+        self.liveness.borrow_mut().mark(self.record_leaf(&segment, 0));
+        self.write_headers(&segment).await;
+        self.opened.borrow_mut().push(segment.clone());
+        segment
+    }
+
+    async fn write_headers(self: &Rc<Self>, segment: &Rc<Segment>) {
+        let mut joins = Vec::new();
+        let columns = segment.columns.borrow().clone();
+        for (index, column) in columns.iter().enumerate().filter(|(_, c)| c.is_placed()) {
+            let header = header_bytes(&self.core.array, segment, index, *column);
+            let (core, column) = (self.core.clone(), *column);
+            joins.push(self.core.rt.spawn(async move {
+                let member = core.member(column.device);
+                let offset = member.geometry.slot_offset(column.slot);
+                if member.write(offset, vec![header]).await.is_err() {
+                    core.report_failed(column.device);
+                }
+            }));
+        }
+        for join in joins {
+            join.await;
+        }
+    }
+
+    /// A free liveness record for a segment.
+    pub(crate) fn take_record(&self, number: u64) -> u32 {
+        let mut records = self.records.borrow_mut();
+        let reused = self.free_records.borrow_mut().pop_first();
+        let record = reused.unwrap_or_else(|| records.last_key_value().map_or(0, |(last, _)| last + 1));
+        records.insert(record, number);
+        record
+    }
+
+    /// Where usable space ends: what volumes together may promise, in bytes.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        let geometry = SegmentGeometry {
+            k: self.shape.k,
+            m: self.shape.m,
+            strip_blocks: self.superblock.borrow().strip_blocks,
+            slot_blocks: self.core.slot_blocks,
+        };
+        let counted = |s: MemberState| s != MemberState::Spare;
+        let kept = (COMMIT_SLOTS + CLEAN_SLOTS) as u64;
+        let slots: u64 = self
+            .core
+            .members
+            .iter()
+            .filter(|m| counted(m.state()))
+            .map(|m| u64::from(m.geometry.slots).saturating_sub(kept))
+            .sum();
+        let devices = self.core.members.len() as u64;
+        let slots = slots * devices.saturating_sub(u64::from(self.shape.spare)) / devices.max(1);
+        let segments = slots / u64::from(self.shape.width());
+        let data = segments * u64::from(geometry.data_blocks()) * BLOCK_U64;
+        // Cleaning reserve, and metadata at 16-byte digests: map, liveness and its redundancy.
+        let reserve = data / 100 * self.clean_reserve_percent();
+        let metadata = data / 100 * 3;
+        data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
+    }
+
+    pub(crate) fn clean_reserve_percent(&self) -> u64 {
+        let catalog = self.catalog.borrow();
+        let setting = catalog.settings.iter().find(|(k, _)| k == "clean.reserve").map(|(_, v)| v.clone());
+        setting.and_then(|v| v.trim_end_matches('%').parse().ok()).unwrap_or(10)
+    }
+}
+
+/// The header block of a column's slot.
+pub fn header_bytes(array: &[u8; 16], segment: &Segment, index: usize, column: Column) -> Slice {
+    let header = SlotHeader {
+        entry: SlotEntry {
+            segment: segment.number,
+            column: u16::try_from(index).expect("at most 256 columns"),
+            version: column.version,
+            k: segment.geometry.k,
+            m: segment.geometry.m,
+            code: segment.code,
+            kind: segment.kind,
+            strip_blocks: segment.geometry.strip_blocks,
+        },
+        devices: segment.columns.borrow().iter().map(|c| c.device).collect(),
+    };
+    Buf::copy_of(&header.encode(array)).freeze()
+}

@@ -1,0 +1,221 @@
+//! What every part of the engine shares: the members, the table of segments, codes, keys, events.
+//!
+//! Invariants: the segment table and the members' slots are changed by the home only; shards read
+//! them. (With a thread a shard, each gets a replica that the home's changes are sent to.)
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use ashlar_codec::{Code, CodeKind};
+use ashlar_digest::Kind;
+use ashlar_format::{DigestContext, SegmentNumber};
+use ashlar_rt::{Gate, Rt};
+
+use crate::member::Member;
+use crate::segment::Segment;
+use crate::status::Event;
+
+const EVENTS_KEPT: usize = 4096;
+
+/// Shared state of an array.
+pub struct Core {
+    /// The runtime.
+    pub rt: Rt,
+    /// The array's identity.
+    pub array: [u8; 16],
+    /// Key of its digests.
+    pub key: [u8; 32],
+    /// Blocks a slot.
+    pub slot_blocks: u32,
+    /// Every member.
+    pub members: Vec<Member>,
+    /// Every segment.
+    pub segments: RefCell<BTreeMap<SegmentNumber, Rc<Segment>>>,
+    codes: RefCell<BTreeMap<(u8, u16, u16), Code>>,
+    events: RefCell<VecDeque<Event>>,
+    event_count: Cell<u64>,
+    /// Opens at every event.
+    pub event_gate: Gate,
+    /// Members that failed an operation and are to be taken out by a generation change.
+    pub failing: RefCell<Vec<u16>>,
+    /// Opens when something was added to `failing`.
+    pub failing_gate: Gate,
+    /// Opens when a segment, a member or free space changes: what background work waits for.
+    pub progress: Gate,
+    /// Volume blocks found unreadable: (volume, address).
+    pub lost: RefCell<BTreeMap<(u32, u64), ()>>,
+    /// Bad blocks waiting to be healed: segment, column, stripe, block of the strip.
+    pub heals: RefCell<VecDeque<(SegmentNumber, u16, u32, u32)>>,
+    /// Opens when a heal is due.
+    pub heal_gate: Gate,
+    /// Host blocks written, and all data blocks written, since import.
+    pub amplification: (Cell<u64>, Cell<u64>),
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// The state of an array with these members.
+    pub fn new(rt: &Rt, array: [u8; 16], key: [u8; 32], slot_blocks: u32, members: Vec<Member>) -> Rc<Core> {
+        Rc::new(Core {
+            rt: rt.clone(),
+            array,
+            key,
+            slot_blocks,
+            members,
+            segments: RefCell::default(),
+            codes: RefCell::default(),
+            events: RefCell::default(),
+            event_count: Cell::new(0),
+            event_gate: Gate::default(),
+            failing: RefCell::default(),
+            failing_gate: Gate::default(),
+            progress: Gate::default(),
+            lost: RefCell::default(),
+            heals: RefCell::default(),
+            heal_gate: Gate::default(),
+            amplification: Default::default(),
+        })
+    }
+
+    /// A member by index.
+    pub fn member(&self, index: u16) -> &Member {
+        &self.members[usize::from(index)]
+    }
+
+    /// Indexes of the members in use.
+    pub fn online(&self) -> Vec<u16> {
+        self.members.iter().filter(|m| m.is_online()).map(|m| m.index).collect()
+    }
+
+    /// A segment by number.
+    pub fn segment(&self, number: SegmentNumber) -> Option<Rc<Segment>> {
+        self.segments.borrow().get(&number).cloned()
+    }
+
+    /// The code of a segment.
+    pub fn code(&self, segment: &Segment) -> Code {
+        let id = (segment.code, segment.geometry.k, segment.geometry.m);
+        self.codes
+            .borrow_mut()
+            .entry(id)
+            .or_insert_with(|| {
+                let kind = CodeKind::from_tag(id.0).unwrap_or(CodeKind::IsalCauchy);
+                Code::new(kind, usize::from(id.1), usize::from(id.2))
+                    .expect("the allocator makes only segments whose code exists")
+            })
+            .clone()
+    }
+
+    /// Whether column `column` of a segment can be read and written.
+    pub fn column_usable(&self, segment: &Segment, column: usize) -> bool {
+        let place = segment.columns.borrow()[column];
+        place.is_placed() && self.member(place.device).is_online()
+    }
+
+    /// How many columns of a segment are missing.
+    pub fn missing_columns(&self, segment: &Segment) -> usize {
+        (0..segment.geometry.width()).filter(|c| !self.column_usable(segment, *c)).count()
+    }
+
+    /// The digest of a volume block, cut to 16 bytes.
+    pub fn block_digest(&self, kind: Kind, tree: u32, address: u64, bytes: &[u8]) -> [u8; 16] {
+        let mut context = [0u8; 13];
+        context[0] = DigestContext::Block as u8;
+        context[1..5].copy_from_slice(&tree.to_le_bytes());
+        context[5..].copy_from_slice(&address.to_le_bytes());
+        ashlar_digest::block(kind, &self.key, &context, bytes)
+    }
+
+    /// The digest of one 4 KiB piece of a larger volume block.
+    pub fn piece_digest(&self, kind: Kind, tree: u32, address: u64, piece: u8, bytes: &[u8]) -> [u8; 16] {
+        let mut context = [0u8; 14];
+        context[0] = DigestContext::Piece as u8;
+        context[1..5].copy_from_slice(&tree.to_le_bytes());
+        context[5..13].copy_from_slice(&address.to_le_bytes());
+        context[13] = piece;
+        ashlar_digest::block(kind, &self.key, &context, bytes)
+    }
+
+    /// The digest of a tree's node.
+    pub fn node_digest(&self, tree: u32, partition: u16, level: u8, index: u64, bytes: &[u8]) -> [u8; 16] {
+        let mut context = [0u8; 16];
+        context[0] = DigestContext::Node as u8;
+        context[1..5].copy_from_slice(&tree.to_le_bytes());
+        context[5..7].copy_from_slice(&partition.to_le_bytes());
+        context[7] = level;
+        context[8..].copy_from_slice(&index.to_le_bytes());
+        ashlar_digest::block(Kind::Blake3, &self.key, &context, bytes)
+    }
+
+    /// The digest of a parity block.
+    pub fn parity_digest(&self, segment: SegmentNumber, stripe: u32, column: u16, block: u32, bytes: &[u8]) -> [u8; 16] {
+        let mut context = [0u8; 19];
+        context[0] = DigestContext::Parity as u8;
+        context[1..9].copy_from_slice(&segment.to_le_bytes());
+        context[9..13].copy_from_slice(&stripe.to_le_bytes());
+        context[13..15].copy_from_slice(&column.to_le_bytes());
+        context[15..19].copy_from_slice(&block.to_le_bytes());
+        ashlar_digest::block(Kind::Blake3, &self.key, &context, bytes)
+    }
+
+    /// Asks for a member to be taken out, after a failed write, flush or a device that is gone.
+    pub fn report_failed(&self, member: u16) {
+        let mut failing = self.failing.borrow_mut();
+        if self.member(member).is_online() && !failing.contains(&member) {
+            failing.push(member);
+        }
+        drop(failing);
+        self.failing_gate.open();
+    }
+
+    /// Notes something for `ashlar events`.
+    pub fn event(&self, kind: &str, device: Option<u16>, text: String) {
+        tracing::info!(kind, device, "{text}");
+        let number = self.event_count.get() + 1;
+        self.event_count.set(number);
+        let mut events = self.events.borrow_mut();
+        if events.len() == EVENTS_KEPT {
+            events.pop_front();
+        }
+        events.push_back(Event { number, at: self.rt.now(), kind: kind.to_string(), device, text });
+        drop(events);
+        self.event_gate.open();
+    }
+
+    /// Events with a number above `after`.
+    pub fn events(&self, after: u64) -> Vec<Event> {
+        self.events.borrow().iter().filter(|e| e.number > after).cloned().collect()
+    }
+
+    /// The number of the last event.
+    pub fn last_event(&self) -> u64 {
+        self.event_count.get()
+    }
+
+    /// Notes a bad block of a column that is otherwise in use: counted, and healed in the background.
+    pub fn report_bad(&self, segment: &Segment, column: u16, stripe: u32, block: u32) {
+        let place = segment.columns.borrow()[usize::from(column)];
+        let entry = (segment.number, column, stripe, block);
+        let mut heals = self.heals.borrow_mut();
+        if heals.contains(&entry) {
+            return;
+        }
+        heals.push_back(entry);
+        drop(heals);
+        self.event(
+            "bad-block",
+            Some(place.device),
+            format!(
+                "device {}: segment {} column {column} stripe {stripe} block {block} is bad; it is read from the others and will be healed",
+                place.device, segment.number
+            ),
+        );
+        self.heal_gate.open();
+    }
+}

@@ -1,0 +1,331 @@
+//! Deltas: map changes that are in memory (and in the journal) but not yet in the map.
+//!
+//! Invariants:
+//! - The versions of a block are kept in the order of their stamps; the last is what a read sees.
+//! - Once a version is durable as place or hole (`Recorded`), older ones are gone.
+//! - A version holds its segment, so the segment's slots stay as long as the delta needs them.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_format::node::Place;
+
+use crate::segment::Segment;
+use crate::stream::OpenStripe;
+
+/// How far a version has come.
+#[derive(Debug, Clone)]
+pub enum State {
+    /// In a stripe that is open or being written: its bytes are in memory.
+    Open(Rc<OpenStripe>),
+    /// Named by the durable journal record of this sequence (or a later one of its batch).
+    Recorded(u64),
+}
+
+/// What a version says.
+#[derive(Debug, Clone)]
+pub enum What {
+    /// Unmapped.
+    Hole,
+    /// Mapped.
+    Block {
+        /// The segment.
+        segment: Rc<Segment>,
+        /// First data block in it.
+        block: u32,
+        /// Digest for the map.
+        digest: [u8; 16],
+        /// Digest algorithm.
+        algorithm: u8,
+        /// The root number it is born under.
+        birth: u64,
+        /// If it moves a block: where from. It holds only if the map still says so.
+        from: Option<Place>,
+    },
+}
+
+/// One version of a volume block.
+#[derive(Debug, Clone)]
+pub struct Version {
+    /// Its place in the order of all changes of this shard.
+    pub stamp: u64,
+    /// What it says.
+    pub what: What,
+    /// How far it has come.
+    pub state: State,
+    /// Whether a durable data record holds its bytes.
+    pub journaled: bool,
+}
+
+/// Which of a volume's blocks belong to a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Blocks a tile.
+    pub tile: u64,
+    /// Partitions of the volume.
+    pub partitions: u16,
+    /// Partitions p with p modulo `of` equal to `rest`.
+    pub of: u16,
+    /// See `of`.
+    pub rest: u16,
+}
+
+impl Part {
+    fn has(&self, address: u64) -> bool {
+        address / self.tile % u64::from(self.partitions) % u64::from(self.of) == u64::from(self.rest)
+    }
+}
+
+/// A run of volume blocks unmapped by one TRIM.
+#[derive(Debug, Clone, Copy)]
+pub struct HoleRange {
+    /// The volume.
+    pub tree: u32,
+    /// First volume block.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+    /// Only blocks of some partitions: tile, partitions, and the modulus and rest of their numbers.
+    pub part: Part,
+    /// Its place in the order of changes.
+    pub stamp: u64,
+    /// The journal sequence that made it durable.
+    pub recorded: Option<u64>,
+}
+
+impl HoleRange {
+    /// Whether it unmaps a block.
+    pub fn covers(&self, tree: u32, address: u64) -> bool {
+        self.tree == tree && address >= self.first && address - self.first < self.count && self.part.has(address)
+    }
+}
+
+/// The deltas of one shard.
+#[derive(Debug, Default)]
+pub struct Deltas {
+    versions: BTreeMap<(u32, u64), Vec<Version>>,
+    /// Runs of holes, in the order of their stamps.
+    pub holes: Vec<HoleRange>,
+    count: usize,
+}
+
+/// What the deltas say of a block.
+#[derive(Debug, Clone)]
+pub enum Lookup {
+    /// Nothing: the map decides.
+    Unknown,
+    /// Unmapped.
+    Hole(u64),
+    /// This version.
+    Version(Version),
+}
+
+impl Lookup {
+    /// The stamp of what was found; 0 if nothing.
+    pub fn stamp(&self) -> u64 {
+        match self {
+            Lookup::Unknown => 0,
+            Lookup::Hole(stamp) => *stamp,
+            Lookup::Version(version) => version.stamp,
+        }
+    }
+}
+
+impl Deltas {
+    /// Versions held.
+    pub fn len(&self) -> usize {
+        self.count + self.holes.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The newest of what is known of a block.
+    pub fn lookup(&self, tree: u32, address: u64) -> Lookup {
+        let version = self.versions.get(&(tree, address)).and_then(|v| v.last());
+        let hole = self.hole_stamp(tree, address, false);
+        match version {
+            Some(version) if version.stamp > hole => match version.what {
+                What::Hole => Lookup::Hole(version.stamp),
+                What::Block { .. } => Lookup::Version(version.clone()),
+            },
+            _ if hole > 0 => Lookup::Hole(hole),
+            _ => Lookup::Unknown,
+        }
+    }
+
+    /// The newest stamp of a run of holes over a block; 0 if there is none.
+    fn hole_stamp(&self, tree: u32, address: u64, recorded_only: bool) -> u64 {
+        self.holes
+            .iter()
+            .filter(|h| h.covers(tree, address) && (!recorded_only || h.recorded.is_some()))
+            .map(|h| h.stamp)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Adds a version, newer than all of its block.
+    pub fn push(&mut self, tree: u32, address: u64, version: Version) {
+        let versions = self.versions.entry((tree, address)).or_default();
+        assert!(versions.last().is_none_or(|v| v.stamp < version.stamp), "stamps only grow");
+        versions.push(version);
+        self.count += 1;
+    }
+
+    /// The version of a block with this stamp.
+    pub fn get(&self, tree: u32, address: u64, stamp: u64) -> Option<&Version> {
+        self.versions.get(&(tree, address))?.iter().find(|v| v.stamp == stamp)
+    }
+
+    /// The newest stamp of a block that is durable in some form: recorded, or held by a data record.
+    pub fn durable_stamp(&self, tree: u32, address: u64) -> u64 {
+        let versions = self.versions.get(&(tree, address)).map_or(&[][..], Vec::as_slice);
+        let of_versions = versions
+            .iter()
+            .filter(|v| v.journaled || matches!(v.state, State::Recorded(_)))
+            .map(|v| v.stamp)
+            .max()
+            .unwrap_or(0);
+        of_versions.max(self.hole_stamp(tree, address, true))
+    }
+
+    /// Notes that a data record holds a version.
+    pub fn journaled(&mut self, tree: u32, address: u64, stamp: u64) {
+        if let Some(versions) = self.versions.get_mut(&(tree, address))
+            && let Some(version) = versions.iter_mut().find(|v| v.stamp == stamp)
+        {
+            version.journaled = true;
+        }
+    }
+
+    /// Notes that a version is durable as what it says; drops what it replaces. A version that is no
+    /// longer here was replaced by a durable newer one.
+    pub fn recorded(&mut self, tree: u32, address: u64, stamp: u64, sequence: u64) {
+        let Some(versions) = self.versions.get_mut(&(tree, address)) else { return };
+        let before = versions.len();
+        if versions.iter().any(|v| v.stamp == stamp) {
+            versions.retain(|v| v.stamp >= stamp);
+            versions[0].state = State::Recorded(sequence);
+        }
+        self.count -= before - versions.len();
+    }
+
+    /// Drops versions of a block below `stamp`: a durable run of holes covers them.
+    fn drop_below(&mut self, hole: HoleRange) {
+        let (tree, stamp) = (hole.tree, hole.stamp);
+        let end = hole.first.saturating_add(hole.count);
+        let keys: Vec<(u32, u64)> = self.versions.range((tree, hole.first)..(tree, end)).map(|(k, _)| *k).collect();
+        for key in keys.into_iter().filter(|key| hole.covers(tree, key.1)) {
+            let versions = self.versions.get_mut(&key).expect("listed above");
+            let before = versions.len();
+            versions.retain(|v| v.stamp > stamp);
+            self.count -= before - versions.len();
+            if versions.is_empty() {
+                self.versions.remove(&key);
+            }
+        }
+    }
+
+    /// Notes that a run of holes is durable.
+    pub fn hole_recorded(&mut self, stamp: u64, sequence: u64) {
+        let mut found = None;
+        for hole in &mut self.holes {
+            if hole.stamp == stamp {
+                hole.recorded = Some(sequence);
+                found = Some(*hole);
+            }
+        }
+        if let Some(hole) = found {
+            self.drop_below(hole);
+        }
+    }
+
+    /// The oldest sequence that what is recorded here hangs on.
+    pub fn oldest(&self) -> Option<u64> {
+        let versions = self.versions.values().flatten().filter_map(|v| match v.state {
+            State::Recorded(sequence) => Some(sequence),
+            State::Open(_) => None,
+        });
+        versions.chain(self.holes.iter().filter_map(|h| h.recorded)).min()
+    }
+
+    /// Blocks with something recorded, in address order, with the sequence.
+    pub fn recorded_blocks(&self) -> impl Iterator<Item = ((u32, u64), u64)> + '_ {
+        self.versions.iter().filter_map(|(key, versions)| match versions.first()?.state {
+            State::Recorded(sequence) => Some((*key, sequence)),
+            State::Open(_) => None,
+        })
+    }
+
+    /// Takes what is recorded of a block, to be folded: the version unless a durable run of holes is
+    /// newer. `Some(None)` is a hole.
+    pub fn take_recorded(&mut self, tree: u32, address: u64) -> Option<What> {
+        let hole = self.hole_stamp(tree, address, true);
+        let mut taken = None;
+        if let Some(versions) = self.versions.get_mut(&(tree, address)) {
+            if matches!(versions[0].state, State::Recorded(_)) {
+                let version = versions.remove(0);
+                self.count -= 1;
+                if version.stamp > hole {
+                    taken = Some(version.what);
+                }
+            }
+            if versions.is_empty() {
+                self.versions.remove(&(tree, address));
+            }
+        }
+        if taken.is_none() && hole > 0 { Some(What::Hole) } else { taken }
+    }
+
+    /// Drops one version: a move whose stripe could not be written.
+    pub fn remove(&mut self, tree: u32, address: u64, stamp: u64) {
+        if let Some(versions) = self.versions.get_mut(&(tree, address)) {
+            let before = versions.len();
+            versions.retain(|v| v.stamp != stamp);
+            self.count -= before - versions.len();
+            if versions.is_empty() {
+                self.versions.remove(&(tree, address));
+            }
+        }
+    }
+
+    /// Drops everything of a volume that is gone.
+    pub fn forget_tree(&mut self, tree: u32) {
+        let mut gone = 0;
+        self.versions.retain(|key, versions| {
+            if key.0 == tree {
+                gone += versions.len();
+            }
+            key.0 != tree
+        });
+        self.count -= gone;
+        self.holes.retain(|h| h.tree != tree);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hole(stamp: u64) -> Version {
+        Version { stamp, what: What::Hole, state: State::Recorded(stamp), journaled: false }
+    }
+
+    #[test]
+    fn a_newer_run_of_holes_wins_and_an_older_one_does_not() {
+        let mut deltas = Deltas::default();
+        deltas.push(1, 5, hole(3));
+        let part = Part { tile: 256, partitions: 4, of: 1, rest: 0 };
+        deltas.holes.push(HoleRange { tree: 1, first: 0, count: 10, part, stamp: 7, recorded: None });
+        assert_eq!(deltas.lookup(1, 5).stamp(), 7);
+        assert_eq!(deltas.lookup(1, 9).stamp(), 7);
+        assert_eq!(deltas.lookup(1, 10).stamp(), 0);
+        assert_eq!(deltas.durable_stamp(1, 5), 3);
+        deltas.hole_recorded(7, 40);
+        assert_eq!(deltas.durable_stamp(1, 5), 7);
+        assert_eq!(deltas.len(), 1);
+        assert_eq!(deltas.oldest(), Some(40));
+    }
+}

@@ -1,0 +1,152 @@
+//! What can go wrong for an operator or a client. Numbers and identities, no strings made for one
+//! case; each sentence says what to do next.
+
+use ashlar_device::Fault;
+use ashlar_format::FormatError;
+use ashlar_layout::LayoutError;
+
+/// Why an array could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The layout does not fit the devices.
+    #[error("{0}")]
+    Layout(#[from] LayoutError),
+    /// A name that cannot be used.
+    #[error("'{0}' is no name: use 1 to 64 letters, digits, '-', '_' or '.', beginning with a letter or digit")]
+    Name(String),
+    /// A device is too small.
+    #[error("device {device} has {have} bytes; at least {need} are needed with these slots: leave it out or use smaller slots (--slot)")]
+    TooSmall {
+        /// Position in the list of devices.
+        device: usize,
+        /// Its bytes.
+        have: u64,
+        /// What is needed.
+        need: u64,
+    },
+    /// A size that makes no sense.
+    #[error("{what} of {value} is not possible: it must be {must}")]
+    Size {
+        /// Which size.
+        what: &'static str,
+        /// What was asked.
+        value: u64,
+        /// The rule.
+        must: &'static str,
+    },
+    /// A device could not be read or written.
+    #[error("device {device}: {fault:?}; check the device and its cabling, then try again")]
+    Device {
+        /// Position in the list, or index in the array.
+        device: usize,
+        /// What it answered.
+        fault: Fault,
+    },
+    /// Something on a device is not what it should be.
+    #[error("device {device}: {source}")]
+    Format {
+        /// Position in the list, or index in the array.
+        device: usize,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// No array on these devices.
+    #[error("no array was found on these devices; name all its devices, or a directory to look in (--scan)")]
+    NoArray,
+    /// The devices belong to different arrays.
+    #[error("these devices belong to different arrays; import one array at a time, by name or UUID")]
+    MixedArrays,
+    /// Two devices claim one place: a copy.
+    #[error("two devices both claim to be device {0}; one is a copy: take it away")]
+    Duplicate(u16),
+    /// Histories that went apart.
+    #[error("these devices have different histories of generation {0}: both were written apart. Import one side by naming only its devices, with --degraded")]
+    Diverged(u64),
+    /// Too few devices to start by itself.
+    #[error("only {seen} of the {counted} devices that generation {generation} counts are here; find the others, or use --degraded to start without them")]
+    TooFew {
+        /// Devices seen.
+        seen: usize,
+        /// Devices counted.
+        counted: usize,
+        /// The generation.
+        generation: u64,
+    },
+    /// More devices lost than the array survives.
+    #[error("the array cannot be read: {lost} devices are missing and its metadata survives {survives}; find the missing devices")]
+    Beyond {
+        /// Devices missing.
+        lost: usize,
+        /// What metadata survives.
+        survives: usize,
+    },
+    /// No root could be found.
+    #[error("no root was found on the devices; the array was never completely created, or too many devices are missing")]
+    NoRoot,
+    /// Acknowledged journal records are gone.
+    #[error("{0} journal record(s) that were acknowledged cannot be read; find the missing devices, or use --degraded to give up what only those records held")]
+    JournalLoss(u64),
+    /// A volume that does not exist.
+    #[error("there is no volume '{0}'; `ashlar volume list` shows what there is")]
+    NoVolume(String),
+    /// A volume that exists.
+    #[error("there is a volume '{0}' already; use another name")]
+    VolumeExists(String),
+    /// More was asked than there is.
+    #[error("{asked} bytes were asked, {free} are free; ask for less, add devices, or use --thin to promise more than there is")]
+    NoSpace {
+        /// Asked.
+        asked: u64,
+        /// Free for new thick volumes.
+        free: u64,
+    },
+    /// A device index beyond the array.
+    #[error("the array has no device {0}")]
+    NoDevice(u16),
+    /// The operator's word is needed.
+    #[error("failing device {0} would leave data without a copy; use -f if that is meant")]
+    WouldLose(u16),
+    /// Too few devices agree on a generation.
+    #[error("only {stored} of {counted} devices could store the new generation: writes wait; bring devices back, or use `fail -f` to go on without them")]
+    NoQuorum {
+        /// Devices that stored it.
+        stored: usize,
+        /// Devices counted before.
+        counted: usize,
+    },
+    /// A setting that does not exist, or a value it does not take.
+    #[error("setting {key} cannot be '{value}'; `ashlar get` lists the settings")]
+    Setting {
+        /// Key.
+        key: String,
+        /// Value.
+        value: String,
+    },
+    /// Imported read-only.
+    #[error("the array was imported read-only; export it and import it without --read-only")]
+    ReadOnly,
+    /// Exported or failed.
+    #[error("the array is closed")]
+    Closed,
+}
+
+/// Why a request on a volume failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// More is lost than the redundancy covers; exactly these blocks.
+    #[error("the block cannot be read: more is lost than its redundancy covers")]
+    Lost,
+    /// No space is left and cleaning can gain none.
+    #[error("no space left in the array")]
+    NoSpace,
+    /// Beyond the volume's end.
+    #[error("beyond the end of the volume")]
+    OutOfRange,
+    /// Read-only.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// The array is closed.
+    #[error("the array is closed")]
+    Closed,
+}

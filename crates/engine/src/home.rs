@@ -1,0 +1,479 @@
+//! The home: the one task of an array that owns its journal, allocator, liveness, commits and
+//! membership. Shards talk to it by messages.
+//!
+//! Invariants:
+//! - One batch is journalled at a time, one commit runs at a time; records, roots and membership
+//!   changes exclude each other (`log_lock`).
+//! - A waiter for durability is answered only after a batch that was collected after it asked.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use ashlar_format::catalog::Catalog;
+use ashlar_format::journal::{DataEntry, Entry, Ring, StripeDelta, StripeEntry, encode_entries, entry_bytes};
+use ashlar_format::root::{RingPosition, Root};
+use ashlar_format::superblock::Superblock;
+use ashlar_layout::Shape;
+use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
+
+use crate::core::Core;
+use crate::error::VolumeError;
+use crate::journal::{AppendError, Journal};
+use crate::messages::{Collected, HomeMessage, ShardMessage, ask};
+use crate::segment::Segment;
+use crate::stream::Phase;
+use crate::stripe;
+use crate::systree::SysTree;
+
+/// The tree number of liveness.
+pub const LIVENESS_TREE: u32 = 1;
+/// The tree number of the catalog.
+pub const CATALOG_TREE: u32 = 2;
+/// The first volume number.
+pub const FIRST_VOLUME: u32 = 16;
+/// Without any demand a batch is made this often.
+const IDLE_BATCH: u64 = SECOND;
+
+/// A data record that recovery would still need.
+#[derive(Debug)]
+struct DataRecord {
+    sequence: u64,
+    /// Position before it.
+    position: RingPosition,
+    /// Items whose stripe has not been recorded.
+    outstanding: usize,
+}
+
+/// The home of an array.
+pub struct Home {
+    pub(crate) core: Rc<Core>,
+    pub(crate) journal: Journal,
+    pub(crate) shards: Vec<Sender<ShardMessage>>,
+    pub(crate) shape: Shape,
+    /// Parity columns of metadata segments, before narrowing.
+    pub(crate) meta_m: u16,
+    pub(crate) superblock: RefCell<Superblock>,
+    pub(crate) catalog: RefCell<Catalog>,
+    pub(crate) root: RefCell<Root>,
+    pub(crate) birth: Rc<Cell<u64>>,
+    pub(crate) next_segment: Cell<u64>,
+    pub(crate) next_tree: Cell<u32>,
+    pub(crate) liveness: RefCell<SysTree>,
+    pub(crate) catalog_tree: RefCell<SysTree>,
+    pub(crate) catalog_bytes: RefCell<Vec<u8>>,
+    /// Segments by liveness record.
+    pub(crate) records: RefCell<BTreeMap<u32, u64>>,
+    /// Records between those in use.
+    pub(crate) free_records: RefCell<BTreeSet<u32>>,
+    pub(crate) meta: RefCell<crate::metawriter::MetaWriter>,
+    /// Device sets picked for the segments to come, by kind.
+    pub(crate) picks: RefCell<BTreeMap<u8, VecDeque<Vec<u16>>>>,
+    pub(crate) tile: Cell<u64>,
+    /// Segments opened and not yet journalled.
+    pub(crate) opened: RefCell<Vec<Rc<Segment>>>,
+    /// Entries of background work that are to go into the next batch.
+    pub(crate) extra: RefCell<Vec<Entry>>,
+    batch_lock: Lock<()>,
+    pub(crate) commit_lock: Lock<()>,
+    pub(crate) log_lock: Lock<()>,
+    waiters: RefCell<Vec<OneshotSender<Result<(), VolumeError>>>>,
+    demand: Gate,
+    pressure: Cell<bool>,
+    data_records: RefCell<VecDeque<DataRecord>>,
+    data_by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
+    /// Positions of delta records, to cut the ring at a sequence.
+    pub(crate) delta_positions: RefCell<VecDeque<(u64, RingPosition)>>,
+    /// One past the last sequence whose batch every shard has been told of.
+    pub(crate) applied: Cell<u64>,
+    pub(crate) forced: Cell<bool>,
+    pub(crate) force_gate: Gate,
+    pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
+    pub(crate) closed: Cell<bool>,
+    /// Opens when a commit has ended.
+    pub(crate) committed: Gate,
+    pub(crate) commits: Cell<u64>,
+    /// The oldest data record that recovery is still placing anew.
+    pub(crate) recovering: Cell<Option<u64>>,
+    pub(crate) tasks: RefCell<crate::mover::Tasks>,
+    pub(crate) cleaner_gate: Gate,
+}
+
+impl std::fmt::Debug for Home {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Home").field("next", &self.journal.next()).finish_non_exhaustive()
+    }
+}
+
+/// What a home is made from.
+#[derive(Debug)]
+pub struct HomeParts {
+    /// Shared state.
+    pub core: Rc<Core>,
+    /// The journal.
+    pub journal: Journal,
+    /// The shards.
+    pub shards: Vec<Sender<ShardMessage>>,
+    /// The layout on these devices.
+    pub shape: Shape,
+    /// The superblock of any member.
+    pub superblock: Superblock,
+    /// The catalog.
+    pub catalog: Catalog,
+    /// The last durable root.
+    pub root: Root,
+    /// Its number, shared with the shards.
+    pub birth: Rc<Cell<u64>>,
+    /// The liveness tree.
+    pub liveness: SysTree,
+    /// The catalog's tree.
+    pub catalog_tree: SysTree,
+}
+
+impl Home {
+    /// A home; nothing runs yet.
+    pub fn new(parts: HomeParts) -> Rc<Home> {
+        let devices = parts.core.members.len();
+        let meta_m = (usize::from(parts.shape.m) + 1).max(2).min(devices.saturating_sub(1)).min(255);
+        let records: BTreeMap<u32, u64> =
+            parts.core.segments.borrow().values().map(|s| (s.record.get(), s.number)).collect();
+        let last_record = records.last_key_value().map_or(0, |(last, _)| *last);
+        let free_records = (0..last_record).filter(|r| !records.contains_key(r)).collect();
+        let catalog_bytes = parts.catalog.encode();
+        let applied = parts.journal.next();
+        Rc::new(Home {
+            next_segment: Cell::new(parts.root.next_segment),
+            next_tree: Cell::new(parts.root.next_tree),
+            core: parts.core,
+            journal: parts.journal,
+            shards: parts.shards,
+            shape: parts.shape,
+            meta_m: u16::try_from(meta_m).expect("at most 255"),
+            superblock: RefCell::new(parts.superblock),
+            catalog: RefCell::new(parts.catalog),
+            root: RefCell::new(parts.root),
+            birth: parts.birth,
+            liveness: RefCell::new(parts.liveness),
+            catalog_tree: RefCell::new(parts.catalog_tree),
+            catalog_bytes: RefCell::new(catalog_bytes),
+            records: RefCell::new(records),
+            free_records: RefCell::new(free_records),
+            meta: RefCell::default(),
+            picks: RefCell::default(),
+            tile: Cell::new(0),
+            opened: RefCell::default(),
+            extra: RefCell::default(),
+            batch_lock: Lock::new(()),
+            commit_lock: Lock::new(()),
+            log_lock: Lock::new(()),
+            waiters: RefCell::default(),
+            demand: Gate::default(),
+            pressure: Cell::new(false),
+            data_records: RefCell::default(),
+            data_by_stripe: RefCell::default(),
+            delta_positions: RefCell::default(),
+            applied: Cell::new(applied),
+            forced: Cell::new(false),
+            force_gate: Gate::default(),
+            waiting_quorum: Cell::new(None),
+            closed: Cell::new(false),
+            committed: Gate::default(),
+            commits: Cell::new(0),
+            recovering: Cell::new(None),
+            tasks: RefCell::default(),
+            cleaner_gate: Gate::default(),
+        })
+    }
+
+    /// Answers messages and runs batches until the array is closed.
+    pub fn start(self: &Rc<Self>, mailbox: Mailbox<HomeMessage>) {
+        let (home, rt) = (self.clone(), self.core.rt.clone());
+        rt.spawn(async move { home.serve(mailbox).await });
+        let home = self.clone();
+        rt.spawn(async move { home.batches().await });
+        let home = self.clone();
+        rt.spawn(async move { home.watch_members().await });
+    }
+
+    async fn serve(self: Rc<Self>, mut mailbox: Mailbox<HomeMessage>) {
+        while let Some(message) = mailbox.receive().await {
+            match message {
+                HomeMessage::Durable(reply) => {
+                    self.waiters.borrow_mut().push(reply);
+                    self.demand.open();
+                }
+                HomeMessage::Pressure => {
+                    self.pressure.set(true);
+                    self.demand.open();
+                }
+                HomeMessage::Allocate(purpose, reply) => {
+                    let home = self.clone();
+                    self.core.rt.spawn(async move { reply.send(home.allocate_data(purpose).await) });
+                }
+                HomeMessage::Places(count, reply) => {
+                    let home = self.clone();
+                    self.core.rt.spawn(async move { reply.send(home.meta_places(count).await) });
+                }
+            }
+        }
+    }
+
+    async fn batches(self: Rc<Self>) {
+        while !self.closed.get() {
+            let waiting = !self.waiters.borrow().is_empty() || self.pressure.get();
+            if !waiting {
+                let _ = self.core.rt.timeout(IDLE_BATCH, self.demand.wait()).await;
+            }
+            let pressed = self.pressure.replace(false);
+            let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
+            self.batch(false).await;
+            for waiter in waiters {
+                waiter.send(Ok(()));
+            }
+            if pressed || self.wants_commit() {
+                self.commit_some().await;
+            }
+        }
+    }
+
+    /// Whether the journal or the deltas are full enough for a commit.
+    fn wants_commit(&self) -> bool {
+        let (size, used) = self.journal.usage(Ring::Delta);
+        used * 2 > size
+    }
+
+    /// A commit that folds at least the older half of what the delta ring holds.
+    async fn commit_some(self: &Rc<Self>) {
+        if self.wants_commit() && self.oldest_data().is_some() {
+            // Unfinished stripes would keep the ring from being cut.
+            self.batch(true).await;
+        }
+        self.commit(self.journal.next()).await;
+    }
+
+    /// Makes everything durable that shards have acknowledged. With `close`, open stripes are closed
+    /// rather than journalled as data.
+    pub async fn batch(self: &Rc<Self>, close: bool) {
+        let _one = self.batch_lock.lock().await;
+        let (size, used) = self.journal.usage(Ring::Data);
+        let mut collected = self.collect(close || used * 10 > size * 6).await;
+        let data_bytes: usize = collected.iter().flat_map(|c| &c.data).map(|d| d.2.len() + 64).sum();
+        if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
+            collected = self.collect(true).await;
+        }
+        let empty = collected.iter().all(|c| c.stripes.is_empty() && c.holes.is_empty() && c.data.is_empty());
+        if empty && self.extra.borrow().is_empty() {
+            return;
+        }
+        self.members_settled().await;
+        let opened = std::mem::take(&mut *self.opened.borrow_mut());
+        self.flush_for(&collected, &opened).await;
+        let extra = std::mem::take(&mut *self.extra.borrow_mut());
+        let mut deltas: Vec<Entry> = open_entries(&opened);
+        for batch in &collected {
+            // Holes first: what a hole of this batch unmaps is not among the batch's live items.
+            let holes = batch.holes.iter().map(|h| {
+                Entry::Hole { tree: h.tree, first: h.first, count: h.count, part: (h.part.of, h.part.rest) }
+            });
+            deltas.extend(holes);
+            deltas.extend(batch.stripes.iter().zip(&batch.live).map(|(s, live)| stripe_entry(s, live, self.birth.get())));
+        }
+        deltas.extend(extra);
+        let first = self.journal_deltas(&deltas).await;
+        self.journal_data(&collected).await;
+        self.note_recorded(&collected, first);
+        let mut joins = Vec::new();
+        for (shard, batch) in self.shards.iter().zip(collected) {
+            let (shard, batch) = (shard.clone(), Rc::new(batch));
+            joins.push(self.core.rt.spawn(async move {
+                ask(&shard, |reply| ShardMessage::Recorded(batch, first, reply)).await
+            }));
+        }
+        for join in joins {
+            join.await;
+        }
+        self.applied.set(self.journal.next());
+        self.core.progress.open();
+    }
+
+    async fn collect(&self, close: bool) -> Vec<Collected> {
+        let mut joins = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.clone();
+            joins.push(self.core.rt.spawn(async move { ask(&shard, |reply| ShardMessage::Collect(close, reply)).await }));
+        }
+        let mut collected = Vec::new();
+        for join in joins {
+            collected.push(join.await.unwrap_or_default());
+        }
+        collected
+    }
+
+    /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
+    async fn flush_for(&self, collected: &[Collected], opened: &[Rc<Segment>]) {
+        let mut devices: BTreeSet<u16> = BTreeSet::new();
+        let segments = collected.iter().flat_map(|c| &c.stripes).map(|s| &s.segment).chain(opened);
+        for segment in segments {
+            devices.extend(segment.columns.borrow().iter().filter(|c| c.is_placed()).map(|c| c.device));
+        }
+        self.flush(devices.into_iter().collect()).await;
+    }
+
+    /// Flushes devices; those that cannot are reported and taken out before this returns.
+    pub(crate) async fn flush(&self, devices: Vec<u16>) {
+        let mut joins = Vec::new();
+        for device in devices {
+            if self.core.member(device).is_online() {
+                let core = self.core.clone();
+                joins.push(self.core.rt.spawn(async move {
+                    if core.member(device).flush().await.is_err() {
+                        core.report_failed(device);
+                    }
+                }));
+            }
+        }
+        for join in joins {
+            join.await;
+        }
+        self.members_settled().await;
+    }
+
+    /// Writes delta entries, in as many records as they need; the first sequence.
+    pub(crate) async fn journal_deltas(self: &Rc<Self>, entries: &[Entry]) -> u64 {
+        let first = self.journal.next();
+        for group in split(entries, self.journal.max_payload(Ring::Delta)) {
+            let payload = encode_entries(group);
+            let position = self.journal.positions()[0];
+            let sequence = self.append(Ring::Delta, &payload).await;
+            self.delta_positions.borrow_mut().push_back((sequence, position));
+        }
+        first
+    }
+
+    async fn journal_data(self: &Rc<Self>, collected: &[Collected]) {
+        let mut entries = Vec::new();
+        let mut stripes = Vec::new();
+        for (item, stripe, bytes) in collected.iter().flat_map(|c| &c.data) {
+            entries.push(Entry::Data(DataEntry {
+                tree: item.tree,
+                address: item.address,
+                place: stripe.segment.place(stripe.block_in_segment(item.block)),
+                algorithm: item.algorithm,
+                digest: item.digest,
+                bytes: bytes.clone(),
+            }));
+            stripes.push((stripe.segment.number, stripe.number));
+        }
+        let mut stripes = stripes.into_iter();
+        for group in split(&entries, self.journal.max_payload(Ring::Data)) {
+            let payload = encode_entries(group);
+            let position = self.journal.positions()[1];
+            let sequence = self.append(Ring::Data, &payload).await;
+            let record = DataRecord { sequence, position, outstanding: group.len() };
+            self.data_records.borrow_mut().push_back(record);
+            for stripe in stripes.by_ref().take(group.len()) {
+                self.data_by_stripe.borrow_mut().entry(stripe).or_default().push(sequence);
+            }
+        }
+    }
+
+    /// Appends one record, through as many epochs and commits as it takes.
+    async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8]) -> u64 {
+        loop {
+            let result = {
+                let _log = self.log_lock.lock().await;
+                self.journal.append(ring, payload).await
+            };
+            match result {
+                Ok(sequence) => return sequence,
+                Err(AppendError::Broken) => self.members_settled().await,
+                Err(AppendError::Full) if ring == Ring::Delta => Box::pin(self.commit(self.journal.next())).await,
+                // Data is given only if it fits; what made it fit was taken by records since: settle.
+                Err(AppendError::Full) => Box::pin(self.commit(self.journal.next())).await,
+            }
+        }
+    }
+
+    /// Bookkeeping once a batch is durable: stripes count as recorded, data records settle.
+    fn note_recorded(&self, collected: &[Collected], sequence: u64) {
+        for stripe in collected.iter().flat_map(|c| &c.stripes) {
+            self.stripe_recorded(&stripe.segment, stripe.number, sequence);
+        }
+    }
+
+    /// A stripe is named by a durable record.
+    pub(crate) fn stripe_recorded(&self, segment: &Segment, stripe: u32, sequence: u64) {
+        assert_eq!(segment.recorded.get(), stripe, "stripes are recorded in order");
+        segment.recorded.set(stripe + 1);
+        let course = segment.geometry.course_of(stripe);
+        let end = course * segment.geometry.course_strips() + segment.geometry.strips_in(course);
+        if stripe + 1 == end {
+            stripe::finish_course(segment, end);
+        } else if segment.rows_since.get().is_none() {
+            segment.rows_since.set(Some(sequence));
+        }
+        self.liveness.borrow_mut().mark(self.record_leaf(segment, 0));
+        let settled = self.data_by_stripe.borrow_mut().remove(&(segment.number, stripe));
+        let mut records = self.data_records.borrow_mut();
+        for sequence in settled.into_iter().flatten() {
+            if let Some(record) = records.iter_mut().find(|r| r.sequence == sequence) {
+                record.outstanding -= 1;
+            }
+        }
+        while records.front().is_some_and(|r| r.outstanding == 0) {
+            records.pop_front();
+        }
+        let tail = records.front().map_or(self.journal.positions()[1], |r| r.position);
+        self.journal.settle_data(tail);
+    }
+
+    /// The oldest sequence that unsettled data records hold.
+    pub(crate) fn oldest_data(&self) -> Option<u64> {
+        self.data_records.borrow().front().map(|r| r.sequence)
+    }
+}
+
+/// `Open` entries of segments whose headers have been flushed.
+pub(crate) fn open_entries(opened: &[Rc<Segment>]) -> Vec<Entry> {
+    opened
+        .iter()
+        .map(|s| Entry::Open {
+            segment: s.number,
+            kind: s.kind,
+            code: s.code,
+            k: s.geometry.k,
+            m: s.geometry.m,
+            strip_blocks: s.geometry.strip_blocks,
+            columns: s.columns.borrow().iter().map(|c| (c.device, c.slot)).collect(),
+        })
+        .collect()
+}
+
+/// Cuts entries into runs of at most `max` bytes (a larger entry stands alone).
+fn split(entries: &[Entry], max: usize) -> Vec<&[Entry]> {
+    let mut runs = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, entry) in entries.iter().enumerate() {
+        let size = entry_bytes(entry);
+        if index > start && bytes + size > max {
+            runs.push(&entries[start..index]);
+            (start, bytes) = (index, 0);
+        }
+        bytes += size;
+    }
+    if start < entries.len() {
+        runs.push(&entries[start..]);
+    }
+    runs
+}
+
+/// The journal entry of a written stripe, with the deltas that count.
+fn stripe_entry(stripe: &crate::stream::OpenStripe, live: &[crate::stream::Item], birth: u64) -> Entry {
+    let written = stripe.written.borrow();
+    let (used_strips, rows) = match (&*written, stripe.phase.get()) {
+        (Some(written), Phase::Written) => (written.used_strips, written.rows.concat()),
+        _ => (0, Vec::new()),
+    };
+    let deltas = live.iter().map(|i| StripeDelta { block: i.block, digest: i.digest, from: i.from }).collect();
+    Entry::Stripe(StripeEntry { segment: stripe.segment.number, stripe: stripe.number, used_strips, birth, rows, deltas })
+}

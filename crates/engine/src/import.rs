@@ -1,0 +1,675 @@
+//! Creating and importing: from devices to a running array.
+//!
+//! Order of an import, and why (S3, S4, S7, S10):
+//! 1. The newest generation any device knows decides who is a member; too few of them is refused.
+//! 2. The newest valid root is used, or the import is refused: old roots are never a way back.
+//! 3. Slot tables (each page the newest not later than the root) locate segments; liveness tells which
+//!    exist; the catalog names the volumes; the journal is read to its first gap.
+//! 4. Table pages newer than the root, left by a commit that never ended, are written over. Then a root
+//!    that closes the old epoch is made durable. From now on what was recovered is final.
+//! 5. Only now anything is allocated: data records are placed anew, open segments are sealed, and a
+//!    batch makes it durable under the new epoch.
+//!
+//! A crash in 4 or 5 leaves the old epoch's records in place, so the next import finds the same.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ashlar_device::DeviceRef;
+use ashlar_format::catalog::Catalog;
+use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT, super_bytes};
+use ashlar_format::journal::{Entry, Ring, decode_entries};
+use ashlar_format::root::Root;
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
+use ashlar_format::superblock::{MemberState, Superblock};
+use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
+use ashlar_layout::{Layout, Shape};
+use ashlar_rt::{Buf, Rt, Sender, mailbox};
+
+use crate::array::{Import, Label, Settings};
+use crate::core::Core;
+use crate::error::Error;
+use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
+use crate::journal::{self, Journal, Recovered};
+use crate::liveness;
+use crate::member::Member;
+use crate::messages::{Adopted, ShardMessage, VolumeShape, ask};
+use crate::partition::Partitioning;
+use crate::read::read_unit;
+use crate::segment::{Column, NO_SLOT, Segment};
+use crate::shard::{Bounds, Shard};
+use crate::systree::SysTree;
+
+/// A device with the superblock found on it.
+pub struct Candidate {
+    device: DeviceRef,
+    position: usize,
+    superblock: Superblock,
+}
+
+impl std::fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Candidate({})", self.position)
+    }
+}
+
+async fn read_at(device: &DeviceRef, offset: u64, length: usize) -> Option<Buf> {
+    let (buf, result) = device.read(offset, Buf::zeroed(length)).await;
+    result.ok().map(|()| buf)
+}
+
+async fn read_copy(device: &DeviceRef, offset: u64, limit: u64) -> Option<Result<Superblock, FormatError>> {
+    let first = read_at(device, offset, BLOCK).await?;
+    let size = match Superblock::encoded_bytes(&first) {
+        Ok(size) if size as u64 <= limit => size,
+        Ok(_) => return Some(Err(FormatError::Value)),
+        Err(error) => return Some(Err(error)),
+    };
+    Some(Superblock::decode(&read_at(device, offset, size).await?))
+}
+
+/// Reads a device's superblock: the newer of two valid copies. `Ok(None)`: there is none.
+pub async fn read_superblock(device: &DeviceRef, position: usize) -> Result<Option<Superblock>, Error> {
+    let size = device.info().size_bytes;
+    let area = super_bytes(size);
+    if size < 2 * area {
+        return Ok(None);
+    }
+    let mut best: Option<Superblock> = None;
+    let mut refused = None;
+    let mut read = false;
+    for offset in [0, size - area] {
+        match read_copy(device, offset, area).await {
+            Some(Ok(found)) => {
+                read = true;
+                if best.as_ref().is_none_or(|b| found.writes > b.writes) {
+                    best = Some(found);
+                }
+            }
+            Some(Err(error)) => {
+                read = true;
+                if error != FormatError::Magic {
+                    refused = Some(error);
+                }
+            }
+            None => {}
+        }
+    }
+    match (best, refused) {
+        (Some(found), _) => Ok(Some(found)),
+        (None, Some(source @ FormatError::Unsupported(_))) => Err(Error::Format { device: position, source }),
+        (None, _) if !read => Err(Error::Device { device: position, fault: ashlar_device::Fault::Media }),
+        (None, _) => Ok(None),
+    }
+}
+
+/// What a device says of itself.
+pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
+    let found = read_superblock(device, 0).await?;
+    Ok(found.map(|s| Label {
+        array_uuid: s.array,
+        array_name: s.name,
+        device_uuid: s.device,
+        index: s.index,
+        devices_total: u16::try_from(s.members.len()).expect("parsed from 16 bits"),
+        generation: s.generation.number,
+        layout: s.layout,
+        size_bytes: device.info().size_bytes,
+    }))
+}
+
+/// The members of the newest generation among the devices, and its superblock.
+async fn assemble(devices: Vec<DeviceRef>, degraded: bool) -> Result<(Superblock, Vec<Candidate>), Error> {
+    let mut candidates = Vec::new();
+    for (position, device) in devices.into_iter().enumerate() {
+        // A device that cannot be read is as good as missing.
+        let found = match read_superblock(&device, position).await {
+            Err(Error::Device { .. }) => None,
+            other => other?,
+        };
+        if let Some(superblock) = found {
+            candidates.push(Candidate { device, position, superblock });
+        }
+    }
+    let newest = candidates.iter().map(|c| &c.superblock).max_by_key(|s| (s.generation.number, s.writes));
+    let newest = newest.ok_or(Error::NoArray)?.clone();
+    if candidates.iter().any(|c| c.superblock.array != newest.array) {
+        return Err(Error::MixedArrays);
+    }
+    let rival = |c: &Candidate| c.superblock.generation.number == newest.generation.number && c.superblock.generation.id != newest.generation.id;
+    if candidates.iter().any(rival) {
+        return Err(Error::Diverged(newest.generation.number));
+    }
+    let online = |index: usize| newest.members.get(index).is_some_and(|m| m.state == MemberState::Online);
+    candidates.retain(|c| {
+        let index = usize::from(c.superblock.index);
+        online(index) && newest.members[index].uuid == c.superblock.device
+    });
+    let mut seen = BTreeSet::new();
+    for candidate in &candidates {
+        if !seen.insert(candidate.superblock.index) {
+            return Err(Error::Duplicate(candidate.superblock.index));
+        }
+    }
+    let counted = newest.members.iter().filter(|m| m.state == MemberState::Online).count();
+    let enough = seen.len() == counted || seen.len() * 2 > counted;
+    if !enough && !degraded {
+        return Err(Error::TooFew { seen: seen.len(), counted, generation: newest.generation.number });
+    }
+    if seen.is_empty() {
+        return Err(Error::NoArray);
+    }
+    Ok((newest, candidates))
+}
+
+/// Members in the order of the table; `missing` are those counted but not here.
+fn make_members(rt: &Rt, newest: &Superblock, candidates: Vec<Candidate>) -> (Vec<Member>, Vec<u16>) {
+    let mut found: BTreeMap<u16, Candidate> = candidates.into_iter().map(|c| (c.superblock.index, c)).collect();
+    let mut members = Vec::new();
+    let mut missing = Vec::new();
+    for (index, entry) in (0u16..).zip(&newest.members) {
+        let candidate = found.remove(&index);
+        let mut geometry = candidate.as_ref().map_or(newest.geometry, |c| c.superblock.geometry);
+        let state = match (&candidate, entry.state) {
+            (None, MemberState::Online) => {
+                missing.push(index);
+                geometry.slots = entry.slots;
+                MemberState::Failed
+            }
+            (_, state) => state,
+        };
+        let device = candidate.map(|c| c.device);
+        members.push(Member::new(rt, index, entry.uuid, entry.domain.clone(), geometry, device, state));
+    }
+    (members, missing)
+}
+
+/// The newest valid root on any member.
+async fn newest_root(core: &Rc<Core>) -> Option<Root> {
+    let mut joins = Vec::new();
+    for index in core.online() {
+        for entry in 0..ROOT_COUNT {
+            let core2 = core.clone();
+            joins.push(core.rt.spawn(async move {
+                let member = core2.member(index);
+                let bytes = member.read(member.geometry.root_offset(entry), ROOT_BYTES as usize).await.ok()?;
+                Root::decode(&core2.array, &bytes).ok()
+            }));
+        }
+    }
+    let mut newest: Option<Root> = None;
+    for join in joins {
+        if let Some(root) = join.await
+            && newest.as_ref().is_none_or(|n| root.order() > n.order())
+        {
+            newest = Some(root);
+        }
+    }
+    newest
+}
+
+/// Claims of columns, by segment.
+type Claims = BTreeMap<u64, BTreeMap<u16, (Column, SlotEntry)>>;
+
+/// Reads all slot tables: of each page the newest not later than `root`. Also the pages whose other
+/// copy is later than the root.
+async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<(u16, u32)>) {
+    let mut claims = Claims::new();
+    let mut later = Vec::new();
+    let mut joins = Vec::new();
+    for index in core.online() {
+        let core2 = core.clone();
+        joins.push((index, core.rt.spawn(async move { read_table(&core2, index, root).await })));
+    }
+    for (index, join) in joins {
+        let (entries, pages) = join.await;
+        later.extend(pages.into_iter().map(|page| (index, page)));
+        for (slot, entry) in entries {
+            let column = Column { device: index, slot, version: entry.version };
+            claim(&mut claims, column, entry);
+        }
+    }
+    (claims, later)
+}
+
+fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
+    let columns = claims.entry(entry.segment).or_default();
+    if columns.get(&entry.column).is_none_or(|(held, _)| held.version < entry.version) {
+        columns.insert(entry.column, (column, entry));
+    }
+}
+
+async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEntry)>, Vec<u32>) {
+    let member = core.member(index);
+    let geometry = member.geometry;
+    let (mut entries, mut later) = (Vec::new(), Vec::new());
+    let length = geometry.table_pages() as usize * 2 * BLOCK;
+    let whole = member.read(geometry.page_offset(0, 0), length).await;
+    for page in 0..geometry.table_pages() {
+        let mut best: Option<(u8, TablePage)> = None;
+        for copy in 0..2u8 {
+            let at = (page as usize * 2 + usize::from(copy)) * BLOCK;
+            let single;
+            let bytes = match &whole {
+                Ok(bytes) => &bytes[at..at + BLOCK],
+                Err(_) => match member.read(geometry.page_offset(page, u32::from(copy)), BLOCK).await {
+                    Ok(bytes) => {
+                        single = bytes;
+                        &single[..]
+                    }
+                    Err(_) => continue,
+                },
+            };
+            let Ok(found) = TablePage::decode(&core.array, index, page, core.slot_blocks, bytes) else { continue };
+            if found.root > root {
+                later.push(page);
+            } else if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
+                best = Some((copy, found));
+            }
+        }
+        if let Some((copy, found)) = best {
+            member.page_copy.borrow_mut()[page as usize] = copy;
+            let slots = (page * ENTRIES_PER_PAGE..geometry.slots).zip(found.entries);
+            entries.extend(slots.filter_map(|(slot, entry)| Some((slot, entry?))));
+        }
+    }
+    (entries, later)
+}
+
+/// Makes the segments of the table, without their liveness yet.
+fn make_segments(core: &Core, claims: &Claims) {
+    for (number, columns) in claims {
+        let Some((_, (_, entry))) = columns.first_key_value() else { continue };
+        let geometry = entry.geometry(core.slot_blocks);
+        let mut places = vec![Column::MISSING; geometry.width()];
+        for (index, (column, _)) in columns {
+            if let Some(place) = places.get_mut(usize::from(*index)) {
+                *place = *column;
+            }
+        }
+        let segment = Segment::new(*number, entry.kind, geometry, entry.code, places, u32::MAX);
+        core.segments.borrow_mut().insert(*number, segment);
+    }
+}
+
+/// Loads one of the home's trees.
+async fn load_tree(core: &Rc<Core>, number: u32, root: &ashlar_format::root::TreeRoot) -> Result<(SysTree, BTreeMap<u64, Vec<u8>>), ()> {
+    SysTree::load(number, root, async |id, entry| {
+        let segment = core.segment(entry.place.segment).ok_or(())?;
+        if entry.place.block >= segment.geometry.data_blocks() {
+            return Err(());
+        }
+        let check = |bytes: &[u8]| core.node_digest(number, 0, id.0, id.1, bytes) == entry.digest;
+        let bytes = read_unit(core, &segment, entry.place.block, 1, &check).await.map_err(|_| ())?;
+        Ok(bytes.to_vec())
+    })
+    .await
+}
+
+/// Gives every segment that liveness names its record; whether each payload makes sense.
+fn take_liveness(core: &Core, payloads: &BTreeMap<u64, Vec<u8>>, nodes: u64) -> Result<BTreeSet<u64>, FormatError> {
+    let mut named = BTreeSet::new();
+    let records: BTreeSet<u64> = payloads.keys().map(|leaf| leaf / nodes).collect();
+    for record in records {
+        let mut bytes = Vec::new();
+        for node in 0..nodes {
+            match payloads.get(&(record * nodes + node)) {
+                Some(payload) => bytes.extend_from_slice(payload),
+                None => bytes.resize(bytes.len() + BLOCK, 0),
+            }
+        }
+        let header = liveness::decode_header(&bytes)?;
+        let Some(segment) = core.segment(header.segment) else { continue };
+        segment.record.set(u32::try_from(record).map_err(|_| FormatError::Value)?);
+        segment.recorded.set(header.recorded.min(segment.geometry.stripes()));
+        segment.next_stripe.set(segment.recorded.get());
+        segment.sealed.set(header.sealed);
+        *segment.live.borrow_mut() = liveness::decode_bitmap(segment.geometry, &bytes);
+        named.insert(header.segment);
+    }
+    Ok(named)
+}
+
+/// Replays what concerns segments; returns what concerns blocks, in order, with sequences, and which
+/// segments the journal opened.
+fn replay_segments(core: &Core, recovered: &Recovered, root: &Root, named: &BTreeSet<u64>) -> Result<(Vec<(u64, Entry)>, BTreeSet<u64>), FormatError> {
+    let mut rest = Vec::new();
+    let mut opened = BTreeSet::new();
+    for record in &recovered.records {
+        let sequence = record.header.sequence;
+        if sequence < root.cut && record.header.ring == Ring::Data {
+            continue; // its stripe was recorded, and folded
+        }
+        for entry in decode_entries(&record.payload)? {
+            match &entry {
+                Entry::Open { segment, kind, code, k, m, strip_blocks, columns } => {
+                    if sequence < root.imaged && !named.contains(segment) {
+                        continue; // freed since, its slots may hold another
+                    }
+                    opened.insert(*segment);
+                    if core.segment(*segment).is_none() {
+                        let geometry = SegmentGeometry { k: *k, m: *m, strip_blocks: *strip_blocks, slot_blocks: core.slot_blocks };
+                        if !geometry.is_sound() {
+                            return Err(FormatError::Value);
+                        }
+                        let places = columns.iter().map(|(device, slot)| opened_column(core, *device, *slot)).collect();
+                        let made = Segment::new(*segment, *kind, geometry, *code, places, u32::MAX);
+                        core.segments.borrow_mut().insert(*segment, made);
+                    }
+                }
+                Entry::Stripe(stripe) => {
+                    if let Some(segment) = core.segment(stripe.segment) {
+                        replay_stripe(&segment, stripe, sequence);
+                    }
+                    rest.push((sequence, entry));
+                }
+                Entry::Column { segment, column, version, device, slot } => {
+                    if let Some(found) = core.segment(*segment)
+                        && let Some(place) = found.columns.borrow_mut().get_mut(usize::from(*column))
+                        && place.version < *version
+                    {
+                        *place = Column { version: *version, ..opened_column(core, *device, *slot) };
+                    }
+                }
+                Entry::Seal { segment } => {
+                    if let Some(found) = core.segment(*segment) {
+                        found.sealed.set(true);
+                    }
+                }
+                Entry::Data(_) | Entry::Hole { .. } => rest.push((sequence, entry)),
+            }
+        }
+    }
+    Ok((rest, opened))
+}
+
+fn opened_column(core: &Core, device: u16, slot: u32) -> Column {
+    let known = core.members.get(usize::from(device)).is_some_and(|m| slot < m.geometry.slots);
+    if known && slot != NO_SLOT { Column { device, slot, version: 1 } } else { Column::MISSING }
+}
+
+fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry, sequence: u64) {
+    let geometry = segment.geometry;
+    if stripe.stripe >= geometry.stripes() || segment.sealed.get() {
+        return;
+    }
+    segment.recorded.set(segment.recorded.get().max(stripe.stripe + 1));
+    segment.next_stripe.set(segment.recorded.get());
+    let (k, used) = (usize::from(geometry.k), usize::from(stripe.used_strips));
+    let strip = geometry.strip_blocks as usize;
+    if used < k {
+        segment.short.borrow_mut().insert(stripe.stripe, stripe.used_strips);
+    }
+    if used > 0 && stripe.rows.len() == (used + usize::from(geometry.m)) * strip {
+        let mut runs = stripe.rows.chunks(strip).map(<[_]>::to_vec);
+        let mut columns: Vec<Vec<_>> = runs.by_ref().take(used).collect();
+        columns.resize(k, Vec::new());
+        columns.extend(runs);
+        segment.rows.borrow_mut().insert(stripe.stripe, columns);
+    }
+    let course = geometry.course_of(stripe.stripe);
+    let end = course * geometry.course_strips() + geometry.strips_in(course);
+    if stripe.stripe + 1 == end {
+        crate::stripe::finish_course(segment, end);
+    } else if segment.rows_since.get().is_none() {
+        segment.rows_since.set(Some(sequence));
+    }
+}
+
+/// Drops segments that neither the root nor the journal names, and claims the slots of the others.
+fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTreeSet<u64>) {
+    core.segments.borrow_mut().retain(|number, _| named.contains(number) || opened.contains(number));
+    for segment in core.segments.borrow().values() {
+        for (column, index) in segment.columns.borrow().iter().zip(0u16..) {
+            if column.is_placed() {
+                let entry = SlotEntry {
+                    segment: segment.number,
+                    column: index,
+                    version: column.version,
+                    k: segment.geometry.k,
+                    m: segment.geometry.m,
+                    code: segment.code,
+                    kind: segment.kind,
+                    strip_blocks: segment.geometry.strip_blocks,
+                };
+                core.member(column.device).claim_slot(column.slot, entry);
+            }
+        }
+    }
+}
+
+/// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
+fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) -> Bounds {
+    let meta = SegmentGeometry { k: 8, m: 1, strip_blocks: 1, slot_blocks: core.slot_blocks };
+    let fits = meta.data_blocks() as usize * (crate::alloc::COMMIT_SLOTS - 2) / 2;
+    let stripe_blocks = usize::from(shape.k) * strip_blocks as usize;
+    let memory = usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX) / settings.shards.max(1);
+    let stripes = (memory / 4 / (stripe_blocks * BLOCK)).clamp(2, 32);
+    let deltas = (memory / 4 / 200).max(4 * stripe_blocks).max(256);
+    Bounds { stripes, deltas: deltas.min((fits * 64).max(4 * stripe_blocks)), leaves: fits }
+}
+
+/// Starts the shards of an array.
+pub fn start_shards(core: &Rc<Core>, shape: &Shape, superblock: &Superblock, settings: &Settings, birth: &Rc<Cell<u64>>) -> (Vec<Sender<ShardMessage>>, Sender<crate::messages::HomeMessage>, ashlar_rt::Mailbox<crate::messages::HomeMessage>) {
+    let (to_home, at_home) = mailbox();
+    let shards = settings.shards.clamp(1, usize::from(superblock.partitions));
+    let bounds = bounds(core, shape, superblock.strip_blocks, settings);
+    let cache = settings.memory_bytes / 2 / shards as u64;
+    let mut senders = Vec::new();
+    for index in 0..shards {
+        let (sender, receiver) = mailbox();
+        Shard::start(core, to_home.clone(), receiver, index, shards, superblock.partitions, birth.clone(), cache, bounds);
+        senders.push(sender);
+    }
+    (senders, to_home, at_home)
+}
+
+/// Tells every shard of a volume.
+pub async fn add_volume(shards: &[Sender<ShardMessage>], volume: &ashlar_format::catalog::VolumeEntry) {
+    for shard in shards {
+        ask(shard, |reply| ShardMessage::AddVolume(volume_shape(volume), volume.maps.clone(), reply)).await;
+    }
+}
+
+/// A catalog entry as shards need it.
+pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry) -> VolumeShape {
+    let unit = u64::from(volume.block_blocks) * BLOCK as u64;
+    VolumeShape {
+        tree: volume.number,
+        blocks: volume.size_bytes.div_ceil(unit),
+        pieces: u32::from(volume.block_blocks),
+        algorithm: volume.digest,
+    }
+}
+
+/// Imports the array on these devices.
+pub async fn import(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<(Rc<Home>, Sender<crate::messages::HomeMessage>), Error> {
+    let (newest, candidates) = assemble(devices, options.degraded).await?;
+    let layout: Layout = newest.layout.parse()?;
+    let shape = layout.resolve_with_spare(u16::try_from(newest.members.len()).expect("parsed from 16 bits"), newest.spare)?;
+    let slot_blocks = crate::commit::slot_blocks(newest.geometry.slot_bytes);
+    let (members, missing) = make_members(rt, &newest, candidates);
+    let core = Core::new(rt, newest.array, newest.key, slot_blocks, members);
+    let root = newest_root(&core).await.ok_or(Error::NoRoot)?;
+    let (claims, later) = read_tables(&core, root.number).await;
+    make_segments(&core, &claims);
+    let survives = (usize::from(shape.m) + 1).max(2);
+    let beyond = |()| Error::Beyond { lost: missing.len(), survives };
+    let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness).await.map_err(beyond)?;
+    let nodes = liveness::nodes_per_record(slot_blocks, shape.k);
+    let format = |source| Error::Format { device: 0, source };
+    let named = take_liveness(&core, &payloads, nodes).map_err(format)?;
+    let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog).await.map_err(beyond)?;
+    let mut bytes: Vec<u8> = parts.into_values().flatten().collect();
+    bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
+    let catalog = Catalog::decode(&bytes).map_err(format)?;
+    let recovered = journal::recover(&core, &root.epochs, root.cut, [root.delta_tail, root.data_tail]).await;
+    check_journal(&core, &shape, &root, &recovered, options.degraded)?;
+    let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
+    settle_segments(&core, &named, &opened);
+    let birth = Rc::new(Cell::new(root.number));
+    let (shards, to_home, at_home) = start_shards(&core, &shape, &newest, &options.settings, &birth);
+    for volume in &catalog.volumes {
+        add_volume(&shards, volume).await;
+    }
+    let open = root.epochs.last().cloned().ok_or(Error::NoRoot)?;
+    let journal = Journal::new(&core, open, recovered.next, recovered.position, recovered.tail, recovered.previous);
+    let mut root = root;
+    root.next_segment = next_segment(&core, root.next_segment);
+    let home = Home::new(HomeParts { core, journal, shards, shape, superblock: newest, catalog, root, birth, liveness, catalog_tree });
+    for record in recovered.records.iter().filter(|r| r.header.ring == Ring::Delta) {
+        home.delta_positions.borrow_mut().push_back((record.header.sequence, record.header.position[0]));
+    }
+    home.recover(&missing, &later, rest, at_home, options.degraded).await?;
+    Ok((home, to_home))
+}
+
+/// One past every segment number that was ever handed out, as far as anyone knows. Numbers given to
+/// segments that left no trace may have written headers: skip well past them.
+fn next_segment(core: &Core, root: u64) -> u64 {
+    let seen = core.segments.borrow().last_key_value().map_or(0, |(number, _)| number + 1);
+    root.max(seen) + 4096
+}
+
+fn check_journal(core: &Core, shape: &Shape, root: &Root, recovered: &Recovered, degraded: bool) -> Result<(), Error> {
+    if degraded {
+        return Ok(());
+    }
+    if recovered.lost > 0 {
+        return Err(Error::JournalLoss(recovered.lost));
+    }
+    for epoch in root.epochs.iter().filter(|_| !root.clean) {
+        for group in &shape.groups {
+            let in_set: Vec<u16> = group.iter().copied().filter(|d| !epoch.excluded.contains(d)).collect();
+            let missing = in_set.iter().filter(|d| !core.member(**d).is_online()).count();
+            if missing > usize::from(epoch.m).max(1) && shape.m > 0 {
+                return Err(Error::TooFew { seen: in_set.len() - missing, counted: in_set.len(), generation: root.generation });
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Home {
+    /// Steps 4 and 5 of an import.
+    async fn recover(self: &Rc<Self>, missing: &[u16], later: &[(u16, u32)], rest: Vec<(u64, Entry)>, mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>, degraded: bool) -> Result<(), Error> {
+        self.give_records();
+        self.rewrite_pages(later).await;
+        let mut root = self.root.borrow().clone();
+        for index in missing {
+            self.core.event("device-missing", Some(*index), format!("device {index} is missing; the array goes on without it"));
+        }
+        {
+            let _log = self.log_lock.lock().await;
+            if !missing.is_empty() {
+                self.forced.set(degraded);
+                let counted = self.core.online().len() + missing.len();
+                let stored = self.store_generation().await;
+                if stored * 2 < counted && !degraded {
+                    return Err(Error::NoQuorum { stored, counted });
+                }
+                root.generation = self.superblock.borrow().generation.number;
+            }
+            root.number += 1;
+            root.clean = false;
+            let next = self.journal.next();
+            self.close_epoch(&mut root, next);
+            self.publish(root).await;
+        }
+        self.start(mailbox);
+        let oldest = rest.iter().filter(|(_, e)| matches!(e, Entry::Data(_))).map(|(s, _)| *s).min();
+        self.recovering.set(oldest);
+        self.adopt_all(rest).await;
+        let open: Vec<Rc<Segment>> = self.core.segments.borrow().values().filter(|s| !s.sealed.get()).cloned().collect();
+        for segment in open {
+            if segment.recorded.get() == segment.next_stripe.get() && segment.number < self.root.borrow().next_segment {
+                self.seal(&segment).await;
+            }
+        }
+        self.batch(true).await;
+        self.recovering.set(None);
+        Ok(())
+    }
+
+    /// Segments that only the journal names get liveness records.
+    fn give_records(&self) {
+        for segment in self.core.segments.borrow().values() {
+            if segment.record.get() == u32::MAX {
+                self.records.borrow_mut().remove(&u32::MAX);
+                segment.record.set(self.take_record(segment.number));
+            }
+            self.liveness.borrow_mut().mark(self.record_leaf(segment, 0));
+        }
+    }
+
+    /// Table pages of a commit that never ended are replaced by what the root says, so that the next
+    /// root does not make them valid.
+    async fn rewrite_pages(&self, later: &[(u16, u32)]) {
+        let number = self.root.borrow().number;
+        for (index, page) in later {
+            let member = self.core.member(*index);
+            let first = (page * ENTRIES_PER_PAGE) as usize;
+            let entries = {
+                let slots = member.slots.borrow();
+                slots[first..slots.len().min(first + ENTRIES_PER_PAGE as usize)].to_vec()
+            };
+            let table = TablePage { page: *page, root: number, entries };
+            let bytes = Buf::copy_of(&table.encode(&self.core.array, *index)).freeze();
+            let copy = 1 - member.page_copy.borrow()[*page as usize];
+            let written = member.write(member.geometry.page_offset(*page, u32::from(copy)), vec![bytes]).await;
+            if written.is_err() || member.flush().await.is_err() {
+                self.core.report_failed(*index);
+            }
+        }
+    }
+
+    /// Hands the recovered deltas to their shards, in order.
+    async fn adopt_all(self: &Rc<Self>, rest: Vec<(u64, Entry)>) {
+        let pieces: BTreeMap<u32, u32> = self.catalog.borrow().volumes.iter().map(|v| (v.number, u32::from(v.block_blocks))).collect();
+        for (sequence, entry) in rest {
+            match entry {
+                Entry::Stripe(stripe) => {
+                    let Some(segment) = self.core.segment(stripe.segment) else { continue };
+                    for delta in &stripe.deltas {
+                        let Some(row) = stripe.rows.get(delta.block as usize) else { continue };
+                        let owner = ashlar_format::summary::Owner::from_bytes(&row.owner);
+                        let Some(pieces) = pieces.get(&owner.tree) else { continue };
+                        let block = stripe.stripe * segment.geometry.stripe_blocks() + delta.block;
+                        let adopted = Adopted::Block {
+                            tree: owner.tree,
+                            address: owner.address,
+                            segment: segment.clone(),
+                            block,
+                            digest: delta.digest,
+                            algorithm: owner.algorithm,
+                            birth: stripe.birth,
+                            from: delta.from,
+                            sequence,
+                        };
+                        self.adopt(*pieces, owner.address, adopted).await;
+                    }
+                }
+                Entry::Data(data) => {
+                    let Some(pieces) = pieces.get(&data.tree) else { continue };
+                    let bytes = Buf::copy_of(&data.bytes).freeze();
+                    let adopted = Adopted::Data { tree: data.tree, address: data.address, algorithm: data.algorithm, digest: data.digest, bytes };
+                    self.adopt(*pieces, data.address, adopted).await;
+                }
+                Entry::Hole { tree, first, count, part } => {
+                    for shard in &self.shards {
+                        let hole = Adopted::Holes { tree, first, count, part, sequence };
+                        ask(shard, |reply| ShardMessage::Adopt(hole, reply)).await;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn adopt(&self, pieces: u32, address: u64, adopted: Adopted) {
+        let partition = Partitioning::new(self.superblock.borrow().partitions, pieces).partition(address);
+        let shard = &self.shards[usize::from(partition) % self.shards.len()];
+        ask(shard, |reply| ShardMessage::Adopt(adopted, reply)).await;
+    }
+}

@@ -1,0 +1,460 @@
+//! The journal: two rings of records on the members, each record coded over a few of them.
+//!
+//! Invariants:
+//! - One record is written at a time; it is durable when all its columns are flushed. So a record's
+//!   `acknowledged` is the sequence before its own, and a record that exists proves that all before it
+//!   were durable (rule S4).
+//! - All records of an epoch use the epoch's device set. A column that cannot be written breaks the
+//!   epoch: nothing is acknowledged until a new one has begun (rules S5, S10).
+//! - Ring space is reused only once a durable delta record, or the root, carries a tail beyond it, so
+//!   that recovery always knows where the needed part of each ring begins.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_codec::{Code, CodeKind};
+use ashlar_format::journal::{ColumnHeader, HEADER_BYTES, Ring};
+use ashlar_format::root::{Epoch, RingPosition};
+use ashlar_format::{BLOCK, BLOCK_U64};
+use ashlar_rt::Buf;
+
+use crate::core::Core;
+
+/// Most data columns of a record.
+const MAX_W: usize = 8;
+/// Bytes of payload up to which one data column is used.
+const SMALL_PAYLOAD: usize = 64 << 10;
+
+/// Why a record was not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AppendError {
+    /// The ring has no room until its tail advances.
+    Full,
+    /// A device of the epoch failed: a new epoch is needed, then the record can be sent again.
+    Broken,
+}
+
+/// The journal of an open array.
+#[derive(Debug)]
+pub struct Journal {
+    core: Rc<Core>,
+    ring_bytes: [u64; 2],
+    /// Groups of members within one of which each record lies.
+    groups: RefCell<Vec<Vec<u16>>>,
+    epoch: RefCell<Epoch>,
+    next: Cell<u64>,
+    attempt: Cell<u32>,
+    position: Cell<[RingPosition; 2]>,
+    /// Where the needed part begins, by ring: known, and safe to reuse up to.
+    tail: Cell<[RingPosition; 2]>,
+    reusable: Cell<[RingPosition; 2]>,
+    previous: Cell<[u8; 32]>,
+    codes: RefCell<BTreeMap<(usize, usize), Code>>,
+}
+
+fn slot(ring: Ring) -> usize {
+    ring as usize
+}
+
+impl Journal {
+    /// A journal that continues at `next` and `position` in `epoch`.
+    pub fn new(core: &Rc<Core>, epoch: Epoch, next: u64, position: [RingPosition; 2], tail: [RingPosition; 2], previous: [u8; 32]) -> Journal {
+        let geometry = core.members[0].geometry;
+        Journal {
+            core: core.clone(),
+            ring_bytes: [geometry.delta_ring_bytes, geometry.data_ring_bytes],
+            groups: RefCell::default(),
+            epoch: RefCell::new(epoch),
+            next: Cell::new(next),
+            attempt: Cell::new(0),
+            position: Cell::new(position),
+            tail: Cell::new(tail),
+            reusable: Cell::new(tail),
+            previous: Cell::new(previous),
+            codes: RefCell::default(),
+        }
+    }
+
+    /// Sets the groups of the present epoch: each a set of members in use.
+    pub fn set_groups(&self, groups: Vec<Vec<u16>>) {
+        *self.groups.borrow_mut() = groups;
+    }
+
+    /// The next sequence.
+    pub fn next(&self) -> u64 {
+        self.next.get()
+    }
+
+    /// The present epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch.borrow().clone()
+    }
+
+    /// Begins a new epoch at the next sequence.
+    pub fn begin_epoch(&self, epoch: Epoch, groups: Vec<Vec<u16>>) {
+        assert_eq!(epoch.first, self.next.get(), "an epoch begins at the next sequence");
+        *self.epoch.borrow_mut() = epoch;
+        self.set_groups(groups);
+        self.attempt.set(self.attempt.get() + 1);
+    }
+
+    /// Positions of both rings: where the next records go.
+    pub fn positions(&self) -> [RingPosition; 2] {
+        self.position.get()
+    }
+
+    /// Where the data ring's needed part begins.
+    pub fn data_tail(&self) -> RingPosition {
+        self.tail.get()[1]
+    }
+
+    /// Bytes of both rings, and bytes in use.
+    pub fn usage(&self, ring: Ring) -> (u64, u64) {
+        let at = slot(ring);
+        (self.ring_bytes[at], self.position.get()[at].bytes - self.reusable.get()[at].bytes)
+    }
+
+    /// Notes that the data ring is needed only from `tail` on; reusable after the next delta record.
+    pub fn settle_data(&self, tail: RingPosition) {
+        let mut tails = self.tail.get();
+        if tail.count > tails[1].count {
+            tails[1] = tail;
+            self.tail.set(tails);
+        }
+    }
+
+    /// Notes that a durable root carries these tails.
+    pub fn tails_are_durable(&self, delta: RingPosition, data: RingPosition) {
+        let mut tails = self.tail.get();
+        let mut reusable = self.reusable.get();
+        for (at, tail) in [delta, data].into_iter().enumerate() {
+            if tail.count > tails[at].count {
+                tails[at] = tail;
+            }
+            if tail.count > reusable[at].count {
+                reusable[at] = tail;
+            }
+        }
+        self.tail.set(tails);
+        self.reusable.set(reusable);
+    }
+
+    /// The largest payload of one record of a ring.
+    pub fn max_payload(&self, ring: Ring) -> usize {
+        let column = usize::try_from(self.ring_bytes[slot(ring)] / 8).unwrap_or(1 << 30).min(1 << 20);
+        let w = self.groups.borrow().iter().map(|g| self.width_for(g, usize::MAX).0).min().unwrap_or(1);
+        (column.max(3 * BLOCK) - HEADER_BYTES) * w
+    }
+
+    fn width_for(&self, group: &[u16], payload: usize) -> (usize, usize) {
+        let m = usize::from(self.epoch.borrow().m).min(group.len().saturating_sub(1));
+        let most = (group.len() - m).clamp(1, MAX_W);
+        (payload.div_ceil(SMALL_PAYLOAD).clamp(1, most), m)
+    }
+
+    /// Whether `payload` bytes would fit into `ring`, leaving `share` 256ths of it free.
+    pub fn has_room(&self, ring: Ring, payload: usize, share: u64) -> bool {
+        let (size, used) = self.usage(ring);
+        let max = self.max_payload(ring).max(1);
+        let groups = self.groups.borrow();
+        let Some(group) = groups.first() else { return false };
+        let records = payload.div_ceil(max).max(1);
+        let (w, _) = self.width_for(group, payload.min(max));
+        let column = (HEADER_BYTES + payload.min(max).div_ceil(w)).next_multiple_of(BLOCK) as u64;
+        // One more column for what is skipped at the ring's end.
+        used + column * (records as u64 + 1) + size * share / 256 <= size
+    }
+
+    /// Writes one record and flushes it. On `Ok` it is durable, as is every record before it.
+    ///
+    /// Crash argument: every stripe and header that `payload` names has been flushed by the caller
+    /// (S1). A record that is only partly written when power goes was never acknowledged: recovery
+    /// takes it if w of its columns are whole, else it is the end. On an error nothing is
+    /// acknowledged; the same sequence is sent again, as another attempt, under a new epoch whose root
+    /// closes the old one before this sequence, so columns of the first attempt can never count.
+    pub async fn append(&self, ring: Ring, payload: &[u8]) -> Result<u64, AppendError> {
+        let at = slot(ring);
+        let sequence = self.next.get();
+        let group = {
+            let groups = self.groups.borrow();
+            assert!(!groups.is_empty(), "an epoch has devices");
+            groups[usize::try_from(sequence).unwrap_or(0) % groups.len()].clone()
+        };
+        let (w, m) = self.width_for(&group, payload.len());
+        let rotation = usize::try_from(sequence).unwrap_or(0) % group.len();
+        let devices: Vec<u16> = (0..w + m).map(|c| group[(rotation + c) % group.len()]).collect();
+        let mut header = ColumnHeader {
+            epoch: self.epoch.borrow().number,
+            sequence,
+            attempt: self.attempt.get(),
+            ring,
+            w: u16::try_from(w).expect("at most 8"),
+            m: u16::try_from(m).expect("at most 255"),
+            column: 0,
+            payload_bytes: u32::try_from(payload.len()).expect("a record is below 4 GiB"),
+            hash: ashlar_digest::plain(&[payload]),
+            previous: self.previous.get(),
+            acknowledged: sequence - 1,
+            position: self.position.get(),
+            data_tail: self.tail.get()[1],
+            share_digest: [0; 32],
+            devices,
+        };
+        let column_bytes = header.column_bytes() as u64;
+        let size = self.ring_bytes[at];
+        let start = header.position[at].bytes;
+        if start % size + column_bytes > size {
+            header.position[at].bytes = start.next_multiple_of(size);
+        }
+        let end = header.position[at].bytes + column_bytes;
+        if end - self.reusable.get()[at].bytes > size {
+            return Err(AppendError::Full);
+        }
+        if !self.write_columns(&header, payload).await {
+            return Err(AppendError::Broken);
+        }
+        let mut position = self.position.get();
+        position[at] = RingPosition { count: position[at].count + 1, bytes: end };
+        self.position.set(position);
+        if ring == Ring::Delta {
+            let mut reusable = self.reusable.get();
+            reusable[1] = header.data_tail;
+            self.reusable.set(reusable);
+        }
+        self.previous.set(header.hash);
+        self.next.set(sequence + 1);
+        self.attempt.set(0);
+        Ok(sequence)
+    }
+
+    fn code(&self, w: usize, m: usize) -> Code {
+        self.codes
+            .borrow_mut()
+            .entry((w, m))
+            .or_insert_with(|| Code::new(CodeKind::IsalCauchy, w, m).expect("a Cauchy code exists for any w + m <= 256"))
+            .clone()
+    }
+
+    async fn write_columns(&self, header: &ColumnHeader, payload: &[u8]) -> bool {
+        let (w, m) = (usize::from(header.w), usize::from(header.m));
+        let share = header.share_bytes();
+        let mut columns: Vec<Buf> = (0..w + m).map(|_| Buf::zeroed(header.column_bytes())).collect();
+        for (column, bytes) in columns.iter_mut().zip(payload.chunks(share.max(1))) {
+            column[HEADER_BYTES..HEADER_BYTES + bytes.len()].copy_from_slice(bytes);
+        }
+        {
+            let (data, parity) = columns.split_at_mut(w);
+            let data: Vec<&[u8]> = data.iter().map(|c| &c[HEADER_BYTES..HEADER_BYTES + share]).collect();
+            let mut parity: Vec<&mut [u8]> =
+                parity.iter_mut().map(|c| &mut c[HEADER_BYTES..HEADER_BYTES + share]).collect();
+            self.code(w, m).encode(&data, &mut parity);
+        }
+        let ring_offset = header.position[slot(header.ring)].bytes % self.ring_bytes[slot(header.ring)];
+        let mut joins = Vec::new();
+        for (index, mut column) in columns.into_iter().enumerate() {
+            let mut header = header.clone();
+            header.column = u16::try_from(index).expect("at most 256");
+            header.share_digest = ashlar_digest::plain(&[&column[HEADER_BYTES..HEADER_BYTES + share]]);
+            column[..HEADER_BYTES].copy_from_slice(&header.encode(&self.core.array));
+            let core = self.core.clone();
+            let device = header.devices[index];
+            let offset = ring_start(&core, device, header.ring) + ring_offset;
+            joins.push(self.core.rt.spawn(async move {
+                let member = core.member(device);
+                let done = member.write(offset, vec![column.freeze()]).await.is_ok() && member.flush().await.is_ok();
+                if !done {
+                    core.report_failed(device);
+                }
+                done
+            }));
+        }
+        let mut all = true;
+        for join in joins {
+            all &= join.await;
+        }
+        all
+    }
+}
+
+fn ring_start(core: &Core, device: u16, ring: Ring) -> u64 {
+    let geometry = core.member(device).geometry;
+    match ring {
+        Ring::Delta => geometry.delta_ring_offset(),
+        Ring::Data => geometry.data_ring_offset(),
+    }
+}
+
+/// A record as recovery found it.
+#[derive(Debug)]
+pub struct Record {
+    /// The header of one of its columns.
+    pub header: ColumnHeader,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+/// What recovery found.
+#[derive(Debug)]
+pub struct Recovered {
+    /// Needed records, by sequence.
+    pub records: Vec<Record>,
+    /// The next sequence.
+    pub next: u64,
+    /// Where the rings go on.
+    pub position: [RingPosition; 2],
+    /// Where their needed parts begin.
+    pub tail: [RingPosition; 2],
+    /// Hash of the last record.
+    pub previous: [u8; 32],
+    /// Records that were acknowledged and cannot be read.
+    pub lost: u64,
+}
+
+/// Reads the needed records of both rings: from the tails on, to the first gap.
+pub async fn recover(core: &Rc<Core>, epochs: &[Epoch], cut: u64, tail: [RingPosition; 2]) -> Recovered {
+    let deltas = walk(core, epochs, Ring::Delta, tail[0]).await;
+    let mut data_tail = tail[1];
+    for record in &deltas.records {
+        if record.header.data_tail.count > data_tail.count {
+            data_tail = record.header.data_tail;
+        }
+    }
+    let data = walk(core, epochs, Ring::Data, data_tail).await;
+    let mut lost = u64::from(deltas.beyond) + u64::from(data.beyond);
+    let ends = [deltas.end, data.end];
+    // A record proves that all before it were durable, in both rings.
+    for record in deltas.records.iter().chain(&data.records) {
+        for (position, end) in record.header.position.iter().zip(ends) {
+            lost = lost.max(position.count.saturating_sub(end.count));
+        }
+    }
+    let mut records: Vec<Record> = deltas.records.into_iter().chain(data.records).collect();
+    records.sort_by_key(|r| r.header.sequence);
+    let last_end = epochs.iter().filter_map(|e| e.end).max().unwrap_or(1);
+    let open_first = epochs.last().map_or(1, |e| e.first);
+    let next = records.last().map_or(0, |r| r.header.sequence + 1).max(last_end).max(open_first).max(cut);
+    let previous = records.last().map_or([0; 32], |r| r.header.hash);
+    Recovered { records, next, position: ends, tail: [tail[0], data_tail], previous, lost }
+}
+
+struct Walk {
+    records: Vec<Record>,
+    end: RingPosition,
+    /// Whether a later record of the ring exists beyond the end.
+    beyond: bool,
+}
+
+async fn walk(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, from: RingPosition) -> Walk {
+    let geometry = core.members[0].geometry;
+    let size = if ring == Ring::Delta { geometry.delta_ring_bytes } else { geometry.data_ring_bytes };
+    let mut records: Vec<Record> = Vec::new();
+    let mut at = from;
+    loop {
+        let mut found = read_record(core, epochs, ring, at, size).await;
+        if found.is_none() && !at.bytes.is_multiple_of(size) {
+            let wrapped = RingPosition { count: at.count, bytes: at.bytes.next_multiple_of(size) };
+            found = read_record(core, epochs, ring, wrapped, size).await;
+        }
+        let Some(record) = found else { break };
+        let start = record.header.position[slot(ring)].bytes;
+        at = RingPosition { count: at.count + 1, bytes: start + record.header.column_bytes() as u64 };
+        records.push(record);
+    }
+    let beyond = later_record(core, epochs, ring, at, size).await;
+    Walk { records, end: at, beyond }
+}
+
+fn in_epochs(epochs: &[Epoch], header: &ColumnHeader) -> bool {
+    epochs.iter().any(|e| {
+        e.number == header.epoch && e.first <= header.sequence && e.end.is_none_or(|end| header.sequence < end)
+    })
+}
+
+/// Headers at a ring offset, one from every member that has a valid one of an epoch that counts.
+async fn headers_at(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, offset: u64) -> Vec<(u16, ColumnHeader)> {
+    let mut joins = Vec::new();
+    for device in core.online() {
+        let core2 = core.clone();
+        joins.push((device, core.rt.spawn(async move {
+            core2.member(device).read(ring_start(&core2, device, ring) + offset, BLOCK).await.ok()
+        })));
+    }
+    let mut headers = Vec::new();
+    for (device, join) in joins {
+        if let Some(bytes) = join.await
+            && let Ok(header) = ColumnHeader::decode(&core.array, &bytes)
+            && header.ring == ring
+            && in_epochs(epochs, &header)
+            && header.devices.get(usize::from(header.column)) == Some(&device)
+        {
+            headers.push((device, header));
+        }
+    }
+    headers
+}
+
+async fn read_record(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, at: RingPosition, size: u64) -> Option<Record> {
+    let mut headers = headers_at(core, epochs, ring, at.bytes % size).await;
+    headers.retain(|(_, h)| h.position[slot(ring)] == at && at.bytes % size + h.column_bytes() as u64 <= size);
+    headers.sort_by_key(|(_, h)| std::cmp::Reverse((h.epoch, h.attempt)));
+    while let Some((_, first)) = headers.first().cloned() {
+        let same = |h: &ColumnHeader| (h.epoch, h.attempt, h.sequence, h.hash) == (first.epoch, first.attempt, first.sequence, first.hash);
+        let group: Vec<(u16, ColumnHeader)> = headers.iter().filter(|(_, h)| same(h)).cloned().collect();
+        headers.retain(|(_, h)| !same(h));
+        if let Some(payload) = read_payload(core, &group, ring, at.bytes % size).await {
+            return Some(Record { header: first, payload });
+        }
+    }
+    None
+}
+
+async fn read_payload(core: &Rc<Core>, group: &[(u16, ColumnHeader)], ring: Ring, offset: u64) -> Option<Vec<u8>> {
+    let first = &group.first()?.1;
+    let (w, m) = (usize::from(first.w), usize::from(first.m));
+    let mut shares: Vec<Option<Vec<u8>>> = vec![None; w + m];
+    for (device, header) in group {
+        let start = ring_start(core, *device, ring) + offset;
+        if (header.w, header.m, header.payload_bytes) != (first.w, first.m, first.payload_bytes) {
+            continue;
+        }
+        let Ok(bytes) = core.member(*device).read(start, header.column_bytes()).await else { continue };
+        let share = &bytes[HEADER_BYTES..HEADER_BYTES + header.share_bytes()];
+        if ashlar_digest::plain(&[share]) == header.share_digest {
+            shares[usize::from(header.column)] = Some(share.to_vec());
+        }
+    }
+    if shares.iter().flatten().count() < w {
+        return None;
+    }
+    let code = Code::new(CodeKind::IsalCauchy, w, m).ok()?;
+    let missing: Vec<usize> = (0..w).filter(|i| shares[*i].is_none()).collect();
+    let mut decoded: Vec<Vec<u8>> = vec![vec![0; first.share_bytes()]; missing.len()];
+    {
+        let strips: Vec<Option<&[u8]>> = shares.iter().map(Option::as_deref).collect();
+        let mut out: Vec<&mut [u8]> = decoded.iter_mut().map(Vec::as_mut_slice).collect();
+        code.decode(&strips, &missing, &mut out).ok()?;
+    }
+    for (index, bytes) in missing.into_iter().zip(decoded) {
+        shares[index] = Some(bytes);
+    }
+    let mut payload: Vec<u8> = shares.into_iter().take(w).flatten().flatten().collect();
+    payload.truncate(first.payload_bytes as usize);
+    (ashlar_digest::plain(&[&payload]) == first.hash).then_some(payload)
+}
+
+/// Whether, beyond the end of what could be read, a later record of the ring exists: then what lies
+/// between was durable once and is lost.
+async fn later_record(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, end: RingPosition, size: u64) -> bool {
+    let window = (size / 4).min(2 << 20);
+    let mut distance = 0;
+    while distance < window {
+        let offset = (end.bytes + distance) % size;
+        let headers = headers_at(core, epochs, ring, offset).await;
+        if headers.iter().any(|(_, h)| h.position[slot(ring)].count > end.count) {
+            return true;
+        }
+        distance += BLOCK_U64;
+    }
+    false
+}

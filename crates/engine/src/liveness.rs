@@ -1,0 +1,104 @@
+//! Liveness on disk: one record a segment, of one or more nodes: a header of 64 bytes, then the bitmap
+//! of live blocks. A root's records are the exact image of that root's trees.
+//!
+//! Invariant: a record's number is the segment's while the segment exists; its nodes are a fixed count
+//! for the whole array, so that a record is found by arithmetic.
+
+use ashlar_format::wire::{Reader, Writer};
+use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
+
+use crate::core::Core;
+use crate::home::Home;
+use crate::segment::{Bitmap, Segment};
+
+const HEADER: usize = 64;
+
+/// Nodes of a record in an array with slots of `slot_blocks` and data segments of `k`.
+pub fn nodes_per_record(slot_blocks: u32, k: u16) -> u64 {
+    let data_blocks = usize::from(k.max(8)) * slot_blocks as usize;
+    (HEADER + data_blocks.div_ceil(8)).div_ceil(BLOCK) as u64
+}
+
+/// What a record says besides the bitmap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// The segment.
+    pub segment: u64,
+    /// Stripes recorded.
+    pub recorded: u32,
+    /// Takes no more.
+    pub sealed: bool,
+    /// Live blocks.
+    pub live: u32,
+}
+
+/// All bytes of a segment's record.
+pub fn encode(segment: &Segment, nodes: u64) -> Vec<u8> {
+    let mut w = Writer::new();
+    let live = segment.live.borrow();
+    w.u64(segment.number).u32(segment.recorded.get()).u8(u8::from(segment.sealed.get())).u32(live.count());
+    let mut w = Writer(w.padded(HEADER));
+    w.bytes(&live.to_bytes());
+    w.padded(usize::try_from(nodes).expect("few nodes") * BLOCK)
+}
+
+/// Reads a record's header.
+pub fn decode_header(bytes: &[u8]) -> Result<RecordHeader, FormatError> {
+    let mut r = Reader::new(bytes);
+    let (segment, recorded, sealed, live) = (r.u64()?, r.u32()?, r.u8()? != 0, r.u32()?);
+    Ok(RecordHeader { segment, recorded, sealed, live })
+}
+
+/// Reads a record's bitmap.
+pub fn decode_bitmap(geometry: SegmentGeometry, bytes: &[u8]) -> Bitmap {
+    Bitmap::from_bytes(geometry.data_blocks(), bytes.get(HEADER..).unwrap_or(&[]))
+}
+
+impl Home {
+    pub(crate) fn record_nodes(&self) -> u64 {
+        nodes_per_record(self.core.slot_blocks, self.shape.k)
+    }
+
+    /// The leaf of the liveness tree that holds `block` of a segment's bitmap (block 0: the header too).
+    pub(crate) fn record_leaf(&self, segment: &Segment, block: u32) -> u64 {
+        let byte = HEADER + block as usize / 8;
+        u64::from(segment.record.get()) * self.record_nodes() + (byte / BLOCK) as u64
+    }
+
+    /// Marks blocks live or dead in memory, and their records to be written.
+    pub(crate) fn set_live(&self, place: ashlar_format::node::Place, count: u32, live: bool) {
+        let Some(segment) = self.core.segment(place.segment) else {
+            assert!(!live, "a block that lives lies in a segment that exists");
+            return;
+        };
+        let mut liveness = self.liveness.borrow_mut();
+        liveness.mark(self.record_leaf(&segment, 0));
+        for block in place.block..place.block + count {
+            let changed = if live { segment.live.borrow_mut().set(block) } else { segment.live.borrow_mut().clear(block) };
+            assert!(changed, "block {block} of segment {} was {} already", segment.number, if live { "live" } else { "dead" });
+            liveness.mark(self.record_leaf(&segment, block));
+        }
+    }
+
+    /// The bytes of one leaf of the liveness tree; `None` if its segment is gone.
+    pub(crate) fn record_leaf_bytes(&self, leaf: u64) -> Option<Vec<u8>> {
+        let nodes = self.record_nodes();
+        let record = u32::try_from(leaf / nodes).ok()?;
+        let number = *self.records.borrow().get(&record)?;
+        let segment = self.core.segment(number)?;
+        let bytes = encode(&segment, nodes);
+        let start = usize::try_from(leaf % nodes).ok()? * BLOCK;
+        Some(bytes[start..start + BLOCK].to_vec())
+    }
+
+    /// Whether a leaf of the liveness tree has a segment.
+    pub(crate) fn record_exists(&self, leaf: u64) -> bool {
+        let record = u32::try_from(leaf / self.record_nodes()).unwrap_or(u32::MAX);
+        self.records.borrow().contains_key(&record)
+    }
+}
+
+/// Live bytes of a segment, as clients see them.
+pub fn live_bytes(_core: &Core, segment: &Segment) -> u64 {
+    u64::from(segment.live.borrow().count()) * BLOCK as u64
+}

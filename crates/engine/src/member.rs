@@ -1,0 +1,222 @@
+//! Members: the devices of an array, with their part in it, their slots and their flushes.
+//!
+//! Invariants:
+//! - A member that is not `Online` gets no I/O but reads of an `Offline`-for-writes device never
+//!   happen either: its columns count as missing.
+//! - [`Member::flush`] returns Ok only after a device flush that began after every write that had
+//!   completed when it was called. A failed flush is never retried and trusted (rule S11): the caller
+//!   must fail the member.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use ashlar_device::{DeviceRef, Fault};
+use ashlar_format::geometry::DeviceGeometry;
+use ashlar_format::slot::SlotEntry;
+use ashlar_format::superblock::MemberState;
+use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
+
+/// How long an operation may take before the device counts as failed.
+const DEADLINE: Nanos = 30 * SECOND;
+
+/// What a member's faults and traffic were, since import.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Failed reads.
+    pub read_errors: Cell<u64>,
+    /// Failed writes and flushes.
+    pub write_errors: Cell<u64>,
+    /// Blocks whose digest did not match.
+    pub digest_errors: Cell<u64>,
+    /// Bytes read.
+    pub read_bytes: Cell<u64>,
+    /// Bytes written.
+    pub written_bytes: Cell<u64>,
+}
+
+/// Adds to a counter.
+pub fn add(counter: &Cell<u64>, amount: u64) {
+    counter.set(counter.get() + amount);
+}
+
+/// One device of an array.
+pub struct Member {
+    /// Its row in the member table.
+    pub index: u16,
+    /// Its identity.
+    pub uuid: [u8; 16],
+    /// Its failure domain.
+    pub domain: String,
+    /// Where things lie on it.
+    pub geometry: DeviceGeometry,
+    device: RefCell<Option<DeviceRef>>,
+    state: Cell<MemberState>,
+    /// Faults and traffic.
+    pub counters: Counters,
+    /// What each slot holds.
+    pub slots: RefCell<Vec<Option<SlotEntry>>>,
+    free: RefCell<BTreeSet<u32>>,
+    /// Table pages changed since the last root.
+    pub dirty_pages: RefCell<BTreeSet<u32>>,
+    /// Which copy of each table page is the present one.
+    pub page_copy: RefCell<Vec<u8>>,
+    writes_done: Cell<u64>,
+    flushed: Cell<u64>,
+    flush_lock: Lock<()>,
+    /// Opens when the state changes.
+    pub changed: Gate,
+    rt: Rt,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Member({}, {:?})", self.index, self.state.get())
+    }
+}
+
+impl Member {
+    /// A member; `device` is `None` if it is missing.
+    pub fn new(rt: &Rt, index: u16, uuid: [u8; 16], domain: String, geometry: DeviceGeometry, device: Option<DeviceRef>, state: MemberState) -> Member {
+        let slots = geometry.slots as usize;
+        Member {
+            index,
+            uuid,
+            domain,
+            geometry,
+            device: RefCell::new(device),
+            state: Cell::new(state),
+            counters: Counters::default(),
+            slots: RefCell::new(vec![None; slots]),
+            free: RefCell::new((0..geometry.slots).collect()),
+            dirty_pages: RefCell::default(),
+            page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),
+            writes_done: Cell::new(0),
+            flushed: Cell::new(0),
+            flush_lock: Lock::new(()),
+            changed: Gate::default(),
+            rt: rt.clone(),
+        }
+    }
+
+    /// Its part in the array.
+    pub fn state(&self) -> MemberState {
+        self.state.get()
+    }
+
+    /// Whether it is read and written.
+    pub fn is_online(&self) -> bool {
+        self.state.get() == MemberState::Online && self.device.borrow().is_some()
+    }
+
+    /// Takes it out: no more I/O goes to it.
+    pub fn take_out(&self, state: MemberState) {
+        self.state.set(state);
+        self.changed.open();
+    }
+
+    /// How it was reached; empty if missing.
+    pub fn path(&self) -> String {
+        self.device.borrow().as_ref().map_or_else(String::new, |d| d.info().name.clone())
+    }
+
+    fn device(&self) -> Result<DeviceRef, Fault> {
+        if !self.is_online() {
+            return Err(Fault::Offline);
+        }
+        self.device.borrow().clone().ok_or(Fault::Offline)
+    }
+
+    /// Reads `length` bytes.
+    pub async fn read(&self, offset: u64, length: usize) -> Result<Buf, Fault> {
+        let device = self.device()?;
+        add(&self.counters.read_bytes, length as u64);
+        let read = device.read(offset, Buf::zeroed(length));
+        match self.rt.timeout(DEADLINE, read).await {
+            Some((buf, Ok(()))) => Ok(buf),
+            Some((_, Err(fault))) => {
+                add(&self.counters.read_errors, 1);
+                Err(fault)
+            }
+            None => {
+                add(&self.counters.read_errors, 1);
+                Err(Fault::Timeout)
+            }
+        }
+    }
+
+    /// Writes slices one after another.
+    pub async fn write(&self, offset: u64, data: Vec<Slice>) -> Result<(), Fault> {
+        let device = self.device()?;
+        add(&self.counters.written_bytes, data.iter().map(|s| s.len() as u64).sum());
+        let result = self.rt.timeout(DEADLINE, device.write(offset, data)).await.unwrap_or(Err(Fault::Timeout));
+        self.writes_done.set(self.writes_done.get() + 1);
+        if result.is_err() {
+            add(&self.counters.write_errors, 1);
+        }
+        result
+    }
+
+    /// Makes durable every write completed so far.
+    pub async fn flush(&self) -> Result<(), Fault> {
+        let target = self.writes_done.get();
+        loop {
+            if self.flushed.get() >= target && self.is_online() {
+                return Ok(());
+            }
+            let _one = self.flush_lock.lock().await;
+            let device = self.device()?;
+            if self.flushed.get() >= target {
+                return Ok(());
+            }
+            let covers = self.writes_done.get();
+            match self.rt.timeout(DEADLINE, device.flush()).await.unwrap_or(Err(Fault::Timeout)) {
+                Ok(()) => self.flushed.set(covers),
+                Err(fault) => {
+                    add(&self.counters.write_errors, 1);
+                    return Err(fault);
+                }
+            }
+        }
+    }
+
+    /// Tells the device that a slot's content is no longer needed. Failing to is no fault.
+    pub async fn discard_slot(&self, slot: u32) {
+        if let Ok(device) = self.device()
+            && device.info().discard_bytes > 0
+            && self.geometry.slot_bytes.is_multiple_of(device.info().discard_bytes)
+        {
+            let discard = device.discard(self.geometry.slot_offset(slot), self.geometry.slot_bytes);
+            let _ = self.rt.timeout(DEADLINE, discard).await;
+        }
+    }
+
+    /// Slots free.
+    pub fn free_slots(&self) -> usize {
+        self.free.borrow().len()
+    }
+
+    /// Takes the lowest free slot for `entry`.
+    pub fn take_slot(&self, entry: SlotEntry) -> Option<u32> {
+        let slot = self.free.borrow_mut().pop_first()?;
+        self.set_slot(slot, Some(entry));
+        Some(slot)
+    }
+
+    /// Notes what a slot holds, without touching the free list.
+    pub fn set_slot(&self, slot: u32, entry: Option<SlotEntry>) {
+        self.slots.borrow_mut()[slot as usize] = entry;
+        self.dirty_pages.borrow_mut().insert(slot / ashlar_format::slot::ENTRIES_PER_PAGE);
+    }
+
+    /// Claims a particular slot (at import).
+    pub fn claim_slot(&self, slot: u32, entry: SlotEntry) {
+        self.free.borrow_mut().remove(&slot);
+        self.set_slot(slot, Some(entry));
+    }
+
+    /// Gives a slot back for reuse. Only after the root that freed it is durable (rule S3).
+    pub fn release_slot(&self, slot: u32) {
+        assert!(self.slots.borrow()[slot as usize].is_none(), "a slot in use is not released");
+        self.free.borrow_mut().insert(slot);
+    }
+}

@@ -1,0 +1,205 @@
+//! What shards and the home say to each other. The journal, the allocator and liveness belong to the
+//! home; partitions, deltas and streams belong to shards. Everything between them is one of these.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_format::node::{NodeEntry, Place};
+use ashlar_rt::{OneshotSender, Sender, Slice, oneshot};
+
+use crate::error::VolumeError;
+use crate::segment::Segment;
+use crate::stream::{Item, OpenStripe};
+use crate::tree::{Key, NodeWrite};
+
+/// Who asks for space: the ordered reserves of rule S15.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// A client's write.
+    Client,
+    /// The cleaner.
+    Clean,
+    /// Commits and recovery.
+    Commit,
+}
+
+/// A segment to write into, and how many a stream should keep open at once.
+#[derive(Debug)]
+pub struct Allocated {
+    /// The segment.
+    pub segment: Rc<Segment>,
+    /// Segments that together cover the eligible devices.
+    pub row: usize,
+}
+
+/// To the home.
+#[derive(Debug)]
+pub enum HomeMessage {
+    /// Everything acknowledged to its sender so far is to become durable.
+    Durable(OneshotSender<Result<(), VolumeError>>),
+    /// A data segment is needed; `None` if there is no space for this purpose.
+    Allocate(Purpose, OneshotSender<Option<Allocated>>),
+    /// Places for so many nodes, during a commit.
+    Places(usize, OneshotSender<Vec<Place>>),
+    /// Deltas or dirty leaves near their bound: a commit would help.
+    Pressure,
+}
+
+/// What a shard has that is to be made durable.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// Written stripes, in order within each segment.
+    pub stripes: Vec<Rc<OpenStripe>>,
+    /// For each stripe the items that are to count, in order.
+    pub live: Vec<Vec<Item>>,
+    /// Runs of holes.
+    pub holes: Vec<crate::delta::HoleRange>,
+    /// Blocks of unfinished stripes: item, stripe, bytes.
+    pub data: Vec<(Item, Rc<OpenStripe>, Vec<u8>)>,
+}
+
+/// What a shard's part of a commit is.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// Map roots by volume and partition.
+    pub roots: Vec<((u32, u16), Option<NodeEntry>)>,
+    /// Nodes to write.
+    pub writes: Vec<NodeWrite>,
+    /// Blocks that the trees now reach: place and count.
+    pub born: Vec<(Place, u32)>,
+    /// Blocks that they no longer reach.
+    pub dead: Vec<(Place, u32)>,
+    /// The oldest sequence its deltas hang on.
+    pub oldest: Option<u64>,
+    /// By volume: blocks mapped more (or fewer) than before.
+    pub mapped: BTreeMap<u32, i64>,
+}
+
+/// A live block the mover wants moved.
+#[derive(Debug, Clone)]
+pub struct Move {
+    /// The volume.
+    pub tree: u32,
+    /// The volume block.
+    pub address: u64,
+    /// Where it lies.
+    pub from: Place,
+    /// Digest algorithm.
+    pub algorithm: u8,
+    /// Its bytes, verified.
+    pub bytes: Slice,
+    /// Its digest for the map.
+    pub digest: [u8; 16],
+}
+
+/// A volume as shards need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeShape {
+    /// Its number.
+    pub tree: u32,
+    /// Volume blocks.
+    pub blocks: u64,
+    /// 4 KiB blocks of a volume block.
+    pub pieces: u32,
+    /// Digest algorithm of new blocks.
+    pub algorithm: u8,
+}
+
+/// What a shard tells about itself.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct ShardStats {
+    /// Bytes of nodes in memory.
+    pub cached_bytes: u64,
+    /// Bytes of open stripes and deltas.
+    pub dirty_bytes: u64,
+}
+
+/// To a shard.
+#[derive(Debug)]
+pub enum ShardMessage {
+    /// Read volume blocks: volume, first, count, out as 4 KiB blocks.
+    Read(u32, u64, u64, OneshotSender<Result<Slice, VolumeError>>),
+    /// Write bytes at a byte offset, all in one partition.
+    Write(u32, u64, Slice, OneshotSender<Result<(), VolumeError>>),
+    /// Unmap volume blocks (those of this shard's partitions).
+    Trim(u32, u64, u64, OneshotSender<Result<(), VolumeError>>),
+    /// Which of the volume blocks are mapped: volume, first, count, in one partition.
+    Mapped(u32, u64, u64, OneshotSender<Result<Vec<bool>, VolumeError>>),
+    /// What is to be made durable; with true, open stripes are closed instead of journalled.
+    Collect(bool, OneshotSender<Collected>),
+    /// A batch is durable, under these sequences for deltas and data.
+    Recorded(Rc<Collected>, u64, OneshotSender<()>),
+    /// Fold what was recorded up to a sequence, and place all dirty nodes.
+    Prepare(u64, OneshotSender<Prepared>),
+    /// Move live blocks into the stream of cold data; how many were taken, `None` without space.
+    Relocate(Vec<Move>, OneshotSender<Option<usize>>),
+    /// Write nodes anew at the next commit.
+    Touch(Vec<Key>, OneshotSender<()>),
+    /// A volume exists, with its map roots.
+    AddVolume(VolumeShape, Vec<Option<NodeEntry>>, OneshotSender<()>),
+    /// A volume is gone.
+    RemoveVolume(u32, OneshotSender<()>),
+    /// Figures for status.
+    Stats(OneshotSender<ShardStats>),
+    /// Adopt a delta from recovery.
+    Adopt(Adopted, OneshotSender<()>),
+}
+
+/// A delta found by recovery.
+#[derive(Debug)]
+pub enum Adopted {
+    /// A block at a place.
+    Block {
+        /// The volume.
+        tree: u32,
+        /// The volume block.
+        address: u64,
+        /// The segment.
+        segment: Rc<Segment>,
+        /// First data block in it.
+        block: u32,
+        /// Digest for the map.
+        digest: [u8; 16],
+        /// Digest algorithm.
+        algorithm: u8,
+        /// Birth.
+        birth: u64,
+        /// Condition.
+        from: Option<Place>,
+        /// The record's sequence.
+        sequence: u64,
+    },
+    /// Holes.
+    Holes {
+        /// The volume.
+        tree: u32,
+        /// First volume block.
+        first: u64,
+        /// How many.
+        count: u64,
+        /// In which partitions: modulus and rest.
+        part: (u16, u16),
+        /// The record's sequence.
+        sequence: u64,
+    },
+    /// A block whose stripe was never written: placed anew.
+    Data {
+        /// The volume.
+        tree: u32,
+        /// The volume block.
+        address: u64,
+        /// Digest algorithm.
+        algorithm: u8,
+        /// Digest for the map.
+        digest: [u8; 16],
+        /// Its bytes.
+        bytes: Slice,
+    },
+}
+
+/// Sends a message that carries a reply, and waits for the reply; `None` if the other side is gone.
+pub async fn ask<M, T>(sender: &Sender<M>, message: impl FnOnce(OneshotSender<T>) -> M) -> Option<T> {
+    let (reply, answer) = oneshot();
+    sender.send(message(reply)).ok()?;
+    answer.await
+}

@@ -1,0 +1,134 @@
+//! Where commits put nodes: places first, bytes later. Places are handed out along the stripes of
+//! metadata segments; when the commit knows every node's bytes, the stripes are written.
+//!
+//! Invariant: every place handed out since the last [`Home::meta_write`] is in `stripes`, and each of
+//! those stripes is written (padded) or given up by that call, before a root can name it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_format::BLOCK;
+use ashlar_format::journal::{Entry, StripeEntry};
+use ashlar_format::node::Place;
+use ashlar_format::summary::Owner;
+use ashlar_rt::{Buf, Slice};
+
+use crate::home::Home;
+use crate::segment::Segment;
+use crate::stripe::{self, TooFewColumns};
+
+/// Stripes of nodes that are being filled.
+#[derive(Debug, Default)]
+pub struct MetaWriter {
+    /// The segment that takes the next stripe.
+    pub current: Option<Rc<Segment>>,
+    /// Stripes with places handed out: segment, stripe, blocks taken.
+    stripes: Vec<(Rc<Segment>, u32, u32)>,
+}
+
+impl MetaWriter {
+    fn take(&mut self) -> Option<(Rc<Segment>, Place)> {
+        if let Some((segment, stripe, taken)) = self.stripes.last_mut()
+            && *taken < segment.geometry.stripe_blocks()
+        {
+            let place = segment.place(*stripe * segment.geometry.stripe_blocks() + *taken);
+            *taken += 1;
+            return Some((segment.clone(), place));
+        }
+        let segment = self.current.clone().filter(|s| s.has_room())?;
+        let stripe = segment.take_stripe();
+        self.stripes.push((segment.clone(), stripe, 1));
+        let place = segment.place(stripe * segment.geometry.stripe_blocks());
+        Some((segment, place))
+    }
+}
+
+/// A node with its bytes, for its place.
+#[derive(Debug, Clone)]
+pub struct PlacedNode {
+    /// Where.
+    pub place: Place,
+    /// Row owner.
+    pub owner: Owner,
+    /// Digest.
+    pub digest: [u8; 16],
+    /// Bytes.
+    pub bytes: Slice,
+}
+
+impl Home {
+    /// Places for `count` nodes, during a commit. Waits for space if there is none.
+    pub(crate) async fn meta_places(self: &Rc<Self>, count: usize) -> Vec<Place> {
+        let mut places = Vec::with_capacity(count);
+        while places.len() < count {
+            places.push(self.meta_place().await);
+        }
+        places
+    }
+
+    /// One place.
+    pub(crate) async fn meta_place(self: &Rc<Self>) -> Place {
+        loop {
+            let broken = self.meta.borrow().current.as_ref().is_some_and(|s| self.core.missing_columns(s) > 0);
+            if broken {
+                self.meta.borrow_mut().current = None;
+            }
+            let taken = self.meta.borrow_mut().take();
+            if let Some((_, place)) = taken {
+                return place;
+            }
+            match self.allocate_meta().await {
+                Some(segment) => self.meta.borrow_mut().current = Some(segment),
+                None => self.core.progress.wait().await,
+            }
+        }
+    }
+
+    /// Writes every stripe that has places, with the nodes at them; blocks without a node are padding.
+    /// Returns the stripes' journal entries. A stripe that cannot be written with enough columns is
+    /// given as error: its nodes must be placed anew.
+    pub(crate) async fn meta_write(self: &Rc<Self>, nodes: &BTreeMap<Place, PlacedNode>) -> Result<Vec<(Rc<Segment>, u32, Entry)>, TooFewColumns> {
+        let stripes = std::mem::take(&mut self.meta.borrow_mut().stripes);
+        let mut entries = Vec::new();
+        let mut joins = Vec::new();
+        for (segment, number, taken) in stripes {
+            let blocks = segment.geometry.stripe_blocks();
+            let mut data = Buf::zeroed(blocks as usize * BLOCK);
+            let mut owners = Vec::new();
+            for block in 0..taken {
+                let place = segment.place(number * blocks + block);
+                let bytes = &mut data[block as usize * BLOCK..(block as usize + 1) * BLOCK];
+                match nodes.get(&place) {
+                    Some(node) => {
+                        bytes.copy_from_slice(&node.bytes);
+                        owners.push((node.owner, node.digest));
+                    }
+                    None => {
+                        let column = u16::try_from(block).expect("one block a strip");
+                        let digest = self.core.parity_digest(segment.number, number, column, 0, bytes);
+                        owners.push((Owner::default(), digest));
+                    }
+                }
+            }
+            let written = Rc::new(stripe::prepare(&self.core, &segment, number, &data.freeze(), &owners));
+            let entry = Entry::Stripe(StripeEntry {
+                segment: segment.number,
+                stripe: number,
+                used_strips: written.used_strips,
+                birth: self.birth.get(),
+                rows: written.rows.concat(),
+                deltas: Vec::new(),
+            });
+            entries.push((segment.clone(), number, entry));
+            let core = self.core.clone();
+            joins.push(self.core.rt.spawn(async move { stripe::write(&core, &written).await }));
+        }
+        let mut result = Ok(entries);
+        for join in joins {
+            if let Err(error) = join.await {
+                result = Err(error);
+            }
+        }
+        result
+    }
+}

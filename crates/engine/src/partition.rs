@@ -1,0 +1,97 @@
+//! Partitions: how a volume's blocks spread over a fixed number of map trees.
+//!
+//! A volume is cut into tiles; tile t belongs to partition t modulo the count. Within its partition a
+//! tile's blocks follow those of the partition's tile before, so every tree is dense. Invariant: a
+//! tile is a whole number of leaves.
+
+use ashlar_format::BLOCK_U64;
+use ashlar_format::node::LEAF_ENTRIES;
+
+const LEAF: u64 = LEAF_ENTRIES as u64;
+
+/// Where a volume block is in the map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapAddress {
+    /// Partition.
+    pub partition: u16,
+    /// Leaf of the partition's tree.
+    pub leaf: u64,
+    /// Entry of the leaf.
+    pub slot: usize,
+}
+
+/// The partitioning of volumes whose blocks take `pieces` x 4 KiB.
+#[derive(Debug, Clone, Copy)]
+pub struct Partitioning {
+    partitions: u64,
+    tile: u64,
+}
+
+impl Partitioning {
+    /// `partitions` of an array, `pieces` of a volume.
+    pub fn new(partitions: u16, pieces: u32) -> Partitioning {
+        let blocks_per_mib = (1 << 20) / (BLOCK_U64 * u64::from(pieces));
+        Partitioning { partitions: u64::from(partitions), tile: blocks_per_mib.max(LEAF).next_multiple_of(LEAF) }
+    }
+
+    /// Volume blocks a tile.
+    pub fn tile_blocks(&self) -> u64 {
+        self.tile
+    }
+
+    /// The partition of a block.
+    pub fn partition(&self, address: u64) -> u16 {
+        u16::try_from(address / self.tile % self.partitions).expect("partitions have 16-bit numbers")
+    }
+
+    /// Where a block is in the map.
+    pub fn locate(&self, address: u64) -> MapAddress {
+        let (tile, within) = (address / self.tile, address % self.tile);
+        MapAddress {
+            partition: self.partition(address),
+            leaf: tile / self.partitions * (self.tile / LEAF) + within / LEAF,
+            slot: usize::try_from(within % LEAF).expect("below 128"),
+        }
+    }
+
+    /// The first block of a leaf.
+    pub fn leaf_start(&self, partition: u16, leaf: u64) -> u64 {
+        let per_tile = self.tile / LEAF;
+        let tile = leaf / per_tile * self.partitions + u64::from(partition);
+        tile * self.tile + leaf % per_tile * LEAF
+    }
+
+    /// Leaves of one partition of a volume of `blocks`.
+    pub fn leaves(&self, blocks: u64) -> u64 {
+        blocks.div_ceil(self.tile).div_ceil(self.partitions) * (self.tile / LEAF)
+    }
+
+    /// The leaves of a partition that may hold blocks of `first..end`.
+    pub fn leaf_range(&self, first: u64, end: u64) -> (u64, u64) {
+        let per_tile = self.tile / LEAF;
+        let first_row = first / self.tile / self.partitions;
+        let last_row = end.saturating_sub(1) / self.tile / self.partitions;
+        (first_row * per_tile, (last_row + 1) * per_tile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_has_one_entry_and_leaves_know_their_blocks() {
+        for (partitions, pieces) in [(1, 1), (4, 1), (64, 1), (3, 2), (4, 32)] {
+            let p = Partitioning::new(partitions, pieces);
+            let mut seen = std::collections::BTreeSet::new();
+            for address in 0..20_000 {
+                let at = p.locate(address);
+                assert!(seen.insert((at.partition, at.leaf, at.slot)));
+                assert_eq!(p.leaf_start(at.partition, at.leaf) + at.slot as u64, address);
+                assert!(at.leaf < p.leaves(20_000));
+                let (first, end) = p.leaf_range(address, address + 1);
+                assert!((first..end).contains(&at.leaf));
+            }
+        }
+    }
+}

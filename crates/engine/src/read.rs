@@ -1,0 +1,263 @@
+//! Reading blocks: verified, and decoded from the other columns when they do not come or do not match.
+//!
+//! A device error, a missing device, a mismatch and a deadline are one thing: a missing strip. The
+//! first attempt trusts its inputs and checks the result by the map's digest; only if that fails are
+//! the inputs themselves looked at, by their summary rows.
+//!
+//! Invariants: bytes are returned only if their digest matches (P1); the caller holds the segment, so
+//! its slots cannot be reused under a read (S12).
+
+use std::rc::Rc;
+
+use ashlar_format::summary::{self, Row, SummaryId};
+use ashlar_format::{BLOCK, geometry::ROWS_PER_SUMMARY};
+use ashlar_rt::Buf;
+
+use crate::core::Core;
+use crate::member::add;
+use crate::segment::Segment;
+use crate::stripe::{device_offset, row_matches};
+
+/// More is lost than the redundancy covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost;
+
+/// Reads `count` data blocks from `block` on, which lie in one stripe and are checked as one by
+/// `check`.
+pub async fn read_unit(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, count: u32, check: &dyn Fn(&[u8]) -> bool) -> Result<Buf, Lost> {
+    let mut unit = Buf::zeroed(count as usize * BLOCK);
+    let missing = read_direct(core, segment, block, &mut unit).await;
+    if missing.is_empty() && check(&unit) {
+        return Ok(unit);
+    }
+    recover_unit(core, segment, block, unit, missing, check).await
+}
+
+/// As [`read_unit`], when a first read gave `unit` with the blocks at `missing` unread (or all read,
+/// but the unit does not check).
+pub async fn recover_unit(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, mut unit: Buf, missing: Vec<u32>, check: &dyn Fn(&[u8]) -> bool) -> Result<Buf, Lost> {
+    let count = u32::try_from(unit.len() / BLOCK).expect("a unit is small");
+    // Decode what did not come; if everything came but does not match and is one block, decode that.
+    let suspects: Vec<u32> = if missing.is_empty() && count == 1 { vec![block] } else { missing.clone() };
+    if !suspects.is_empty() {
+        let mut decoded = true;
+        for at in &suspects {
+            match decode_block(core, segment, *at, false).await {
+                Some(bytes) => put(&mut unit, block, *at, &bytes),
+                None => decoded = false,
+            }
+        }
+        if decoded && check(&unit) {
+            note_bad(core, segment, &suspects);
+            return Ok(unit);
+        }
+    }
+    // Look at every input: each block by its own row, the rest decoded from what verifies.
+    for at in block..block + count {
+        let (stripe, strip, within) = segment.geometry.locate(at);
+        let good = match read_verified(core, segment, stripe, usize::from(strip), within).await {
+            Some(bytes) => Some(bytes),
+            None => {
+                note_bad(core, segment, &[at]);
+                decode_block(core, segment, at, true).await
+            }
+        };
+        put(&mut unit, block, at, &good.ok_or(Lost)?);
+    }
+    if check(&unit) {
+        return Ok(unit);
+    }
+    // Every row agrees with its block, but the map does not: a write was lost together with its row.
+    // Trust no row of the unit's own columns.
+    for at in block..block + count {
+        if let Some(bytes) = decode_block(core, segment, at, true).await {
+            put(&mut unit, block, at, &bytes);
+        }
+        if check(&unit) {
+            note_bad(core, segment, &[at]);
+            return Ok(unit);
+        }
+    }
+    Err(Lost)
+}
+
+fn put(unit: &mut Buf, first: u32, at: u32, bytes: &[u8]) {
+    let start = (at - first) as usize * BLOCK;
+    unit[start..start + BLOCK].copy_from_slice(bytes);
+}
+
+/// Counts bad blocks against their devices, if these are in use, and has them healed.
+fn note_bad(core: &Core, segment: &Segment, blocks: &[u32]) {
+    for at in blocks {
+        let (stripe, strip, within) = segment.geometry.locate(*at);
+        note_bad_block(core, segment, stripe, usize::from(strip), within);
+    }
+}
+
+fn note_bad_block(core: &Core, segment: &Segment, stripe: u32, column: usize, within: u32) {
+    if core.column_usable(segment, column) {
+        let place = segment.columns.borrow()[column];
+        let column = u16::try_from(column).expect("at most 256 columns");
+        let healing = core.heals.borrow().contains(&(segment.number, column, stripe, within));
+        if !healing {
+            add(&core.member(place.device).counters.digest_errors, 1);
+        }
+        core.report_bad(segment, column, stripe, within);
+    }
+}
+
+/// Reads data blocks straight from their columns, strip by strip; gives the blocks that did not come.
+async fn read_direct(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, unit: &mut Buf) -> Vec<u32> {
+    let count = u32::try_from(unit.len() / BLOCK).expect("a unit is small");
+    let mut missing = Vec::new();
+    let mut at = block;
+    while at < block + count {
+        let (stripe, strip, within) = segment.geometry.locate(at);
+        let run = (segment.geometry.strip_blocks - within).min(block + count - at);
+        match read_column(core, segment, stripe, usize::from(strip), within, run).await {
+            Some(bytes) => {
+                let start = (at - block) as usize * BLOCK;
+                unit[start..start + bytes.len()].copy_from_slice(&bytes);
+            }
+            None => missing.extend(at..at + run),
+        }
+        at += run;
+    }
+    missing
+}
+
+/// Reads blocks of one strip, unverified; `None` if the column is missing or fails.
+pub async fn read_column(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, column: usize, within: u32, count: u32) -> Option<Buf> {
+    if column < usize::from(segment.geometry.k) && is_absent(segment, stripe, column) {
+        return Some(Buf::zeroed(count as usize * BLOCK));
+    }
+    if !core.column_usable(segment, column) {
+        return None;
+    }
+    let place = segment.columns.borrow()[column];
+    let offset = device_offset(core, place, segment.geometry.strip_block(stripe) + within);
+    core.member(place.device).read(offset, count as usize * BLOCK).await.ok()
+}
+
+/// Whether a data strip is known never to have been written.
+fn is_absent(segment: &Segment, stripe: u32, strip: usize) -> bool {
+    segment.short.borrow().get(&stripe).is_some_and(|used| strip >= usize::from(*used))
+}
+
+/// Computes one data block from the same block of other columns. With `verified`, only from inputs
+/// that match their rows.
+async fn decode_block(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, verified: bool) -> Option<Buf> {
+    let (stripe, strip, within) = segment.geometry.locate(block);
+    decode_column(core, segment, stripe, usize::from(strip), within, verified).await
+}
+
+/// Computes one block of any column from the same block of other columns.
+pub async fn decode_column(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, wanted: usize, within: u32, verified: bool) -> Option<Buf> {
+    let (k, width) = (usize::from(segment.geometry.k), segment.geometry.width());
+    let mut inputs: Vec<Option<Buf>> = (0..width).map(|_| None).collect();
+    let mut have = 0;
+    let mut next = 0;
+    while have < k {
+        // As many reads at once as are still needed.
+        let mut joins = Vec::new();
+        while joins.len() < k - have && next < width {
+            let column = next;
+            next += 1;
+            if column == wanted {
+                continue;
+            }
+            let (core2, segment) = (core.clone(), segment.clone());
+            joins.push((column, core.rt.spawn(async move {
+                if verified {
+                    let read = read_verified(&core2, &segment, stripe, column, within).await;
+                    if read.is_none() {
+                        note_bad_block(&core2, &segment, stripe, column, within);
+                    }
+                    read
+                } else {
+                    read_column(&core2, &segment, stripe, column, within, 1).await
+                }
+            })));
+        }
+        if joins.is_empty() {
+            return None;
+        }
+        for (column, join) in joins {
+            inputs[column] = join.await;
+            have += usize::from(inputs[column].is_some());
+        }
+    }
+    let mut out = Buf::zeroed(BLOCK);
+    let strips: Vec<Option<&[u8]>> = inputs.iter().map(|i| i.as_deref()).collect();
+    core.code(segment).decode(&strips, &[wanted], &mut [&mut out]).ok()?;
+    Some(out)
+}
+
+/// Reads one block and its row; the block if they match. A strip that was never written gives zeros.
+pub async fn read_verified(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, column: usize, within: u32) -> Option<Buf> {
+    let row = read_row(core, segment, stripe, column, within).await?;
+    if row.digest == [0; 16] {
+        let absent = column < usize::from(segment.geometry.k);
+        return absent.then(|| Buf::zeroed(BLOCK));
+    }
+    if !core.column_usable(segment, column) {
+        return None;
+    }
+    let place = segment.columns.borrow()[column];
+    let offset = device_offset(core, place, segment.geometry.strip_block(stripe) + within);
+    let bytes = core.member(place.device).read(offset, BLOCK).await.ok()?;
+    let number = u16::try_from(column).expect("at most 256 columns");
+    row_matches(core, segment, stripe, number, within, &row, &bytes).then_some(bytes)
+}
+
+/// The row of one block, from memory while its course is open, else from the column's summary.
+async fn read_row(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, column: usize, within: u32) -> Option<Row> {
+    let in_memory = segment.rows.borrow().get(&stripe).map(|rows| rows[column].get(within as usize).copied());
+    if let Some(row) = in_memory {
+        return Some(row.unwrap_or_default());
+    }
+    let course = segment.geometry.course_of(stripe);
+    let index = stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks + within;
+    let part = index / ROWS_PER_SUMMARY;
+    let rows = read_summary_part(core, segment, course, column, part).await?;
+    rows.get((index % ROWS_PER_SUMMARY) as usize).copied()
+}
+
+async fn read_summary_part(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, column: usize, part: u32) -> Option<Vec<Row>> {
+    if !core.column_usable(segment, column) {
+        return None;
+    }
+    let place = segment.columns.borrow()[column];
+    let offset = device_offset(core, place, segment.geometry.summary_block(course) + part);
+    let bytes = core.member(place.device).read(offset, BLOCK).await.ok()?;
+    let number = u16::try_from(column).expect("at most 256 columns");
+    let id = SummaryId { segment: segment.number, column: number, course, part };
+    let rows = summary::decode(&core.array, id, &bytes).ok();
+    if rows.is_none() {
+        add(&core.member(place.device).counters.digest_errors, 1);
+    }
+    rows
+}
+
+/// All rows of a column of a course: from memory, else from its summary; `None` if it cannot be read.
+pub async fn read_course_rows(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, column: usize) -> Option<Vec<Row>> {
+    let geometry = segment.geometry;
+    let (first, strips) = (course * geometry.course_strips(), geometry.strips_in(course));
+    if segment.rows.borrow().contains_key(&first) {
+        let rows = segment.rows.borrow();
+        let mut all = Vec::new();
+        for stripe in first..first + strips {
+            let start = all.len();
+            if let Some(columns) = rows.get(&stripe) {
+                all.extend_from_slice(&columns[column]);
+            }
+            all.resize(start + geometry.strip_blocks as usize, Row::default());
+        }
+        return Some(all);
+    }
+    let mut all = Vec::new();
+    for part in 0..geometry.summary_blocks(strips) {
+        all.extend(read_summary_part(core, segment, course, column, part).await?);
+    }
+    (all.len() == (strips * geometry.strip_blocks) as usize).then_some(all)
+}

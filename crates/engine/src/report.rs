@@ -1,0 +1,247 @@
+//! `status`: what there is to say about an array, from what the engine observes.
+
+use std::collections::BTreeMap;
+
+use ashlar_format::BLOCK_U64;
+use ashlar_format::journal::Ring;
+use ashlar_format::slot::SegmentKind;
+use ashlar_format::superblock::MemberState;
+
+use crate::alloc::{CLEAN_SLOTS, COMMIT_SLOTS};
+use crate::array::Array;
+use crate::home::Home;
+use crate::messages::{ShardMessage, ask};
+use crate::mover::Progress;
+use crate::status::{
+    Accelerator, ArrayState, ArrayStatus, Capacity, Clean, DeviceErrors, DeviceState, DeviceStatus, Exposure,
+    Frontend, HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, TaskStatus, VolumeStatus,
+};
+use crate::volume::WriteCache;
+
+/// A UUID in its usual form.
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+impl Array {
+    /// How the array is, in full.
+    pub async fn status(&self) -> ArrayStatus {
+        let home = &self.0.home;
+        let (mut cached, mut dirty) = (0, 0);
+        for shard in &home.shards {
+            let stats = ask(shard, ShardMessage::Stats).await.unwrap_or_default();
+            cached += stats.cached_bytes;
+            dirty += stats.dirty_bytes;
+        }
+        let superblock = home.superblock.borrow();
+        let (delta_size, delta_used) = home.journal.usage(Ring::Delta);
+        let (data_size, data_used) = home.journal.usage(Ring::Data);
+        let columns = home.core.online().len() as u64;
+        ArrayStatus {
+            name: superblock.name.clone(),
+            uuid: uuid_text(&home.core.array),
+            state: home.state(),
+            generation: superblock.generation.number,
+            layout: superblock.layout.clone(),
+            k: home.shape.k,
+            m: home.shape.m,
+            devices_total: u16::try_from(home.core.members.len()).expect("16-bit indexes"),
+            spare: home.shape.spare,
+            strip_bytes: u64::from(superblock.strip_blocks) * BLOCK_U64,
+            slot_bytes: u64::from(home.core.slot_blocks) * BLOCK_U64,
+            capacity: home.capacity(),
+            clean: home.clean_status(),
+            map: MapStatus { bytes: home.map_bytes(), cached_bytes: cached },
+            journal: JournalStatus {
+                bytes: (delta_size + data_size) * columns,
+                used_bytes: (delta_used + data_used) * columns,
+                devices: columns,
+            },
+            memory: MemoryStatus { limit_bytes: self.0.settings.memory_bytes, used_bytes: cached + dirty },
+            accelerator: Accelerator {
+                chosen: format!("cpu ({})", home.kernel()),
+                reason: "the fastest kernel this processor has".to_string(),
+            },
+            exposure: home.exposure(),
+            devices: home.core.members.iter().map(device_status).collect(),
+            tasks: home.task_status(),
+            volumes: self.volume_status(),
+            lost: home.lost_ranges(),
+        }
+    }
+
+    fn volume_status(&self) -> Vec<VolumeStatus> {
+        let home = &self.0.home;
+        let catalog = home.catalog.borrow();
+        let layout = home.superblock.borrow().layout.clone();
+        catalog
+            .volumes
+            .iter()
+            .filter(|v| !v.destroying)
+            .map(|v| {
+                let counters = self.0.counters.borrow().get(&v.number).cloned().unwrap_or_default();
+                VolumeStatus {
+                    name: v.name.clone(),
+                    size_bytes: v.size_bytes,
+                    used_bytes: v.mapped_bytes,
+                    block_bytes: u64::from(v.block_blocks) * BLOCK_U64,
+                    digest: ashlar_digest::Kind::from_tag(v.digest).map_or("unknown", |k| k.name()).to_string(),
+                    compress: "off".to_string(),
+                    layout: if v.layout.is_empty() { layout.clone() } else { v.layout.clone() },
+                    write_cache: WriteCache::of(v).name().to_string(),
+                    frontends: v.frontends.iter().map(|(kind, address)| Frontend { kind: kind.clone(), address: address.clone() }).collect(),
+                    host: HostCounters {
+                        reads: counters.reads.get(),
+                        writes: counters.writes.get(),
+                        flushes: counters.flushes.get(),
+                        read_bytes: counters.read_bytes.get(),
+                        written_bytes: counters.written_bytes.get(),
+                    },
+                }
+            })
+            .collect()
+    }
+}
+
+fn device_status(member: &crate::member::Member) -> DeviceStatus {
+    let used = member.slots.borrow().iter().flatten().count() as u64;
+    let state = match member.state() {
+        MemberState::Online => DeviceState::Online,
+        MemberState::Failed if member.path().is_empty() => DeviceState::Missing,
+        MemberState::Failed => DeviceState::Failed,
+        MemberState::Offline => DeviceState::Offline,
+        MemberState::Spare => DeviceState::Spare,
+    };
+    DeviceStatus {
+        index: member.index,
+        uuid: uuid_text(&member.uuid),
+        path: member.path(),
+        size_bytes: member.geometry.size_bytes,
+        domain: member.domain.clone(),
+        state,
+        errors: DeviceErrors {
+            read: member.counters.read_errors.get(),
+            write: member.counters.write_errors.get(),
+            digest: member.counters.digest_errors.get(),
+        },
+        used_bytes: used * member.geometry.slot_bytes,
+        read_bytes: member.counters.read_bytes.get(),
+        written_bytes: member.counters.written_bytes.get(),
+    }
+}
+
+impl Home {
+    /// How the array is: the worst of its live segments.
+    pub(crate) fn state(&self) -> ArrayState {
+        let mut state = ArrayState::Optimal;
+        for segment in self.core.segments.borrow().values() {
+            if segment.live.borrow().is_empty() && segment.recorded.get() == 0 {
+                continue;
+            }
+            let missing = self.core.missing_columns(segment);
+            let m = usize::from(segment.geometry.m);
+            let worse = if missing > m {
+                ArrayState::Failed
+            } else if self.redundancy_lost(segment) == 0 {
+                ArrayState::Optimal
+            } else if missing == m {
+                ArrayState::Critical
+            } else {
+                ArrayState::Degraded
+            };
+            state = state.max(worse);
+        }
+        if !self.core.lost.borrow().is_empty() { ArrayState::Failed } else { state }
+    }
+
+    fn capacity(&self) -> Capacity {
+        let raw: u64 = self.core.members.iter().map(|m| m.geometry.size_bytes).sum();
+        let usable = self.usable_bytes();
+        let used: u64 = self.catalog.borrow().volumes.iter().map(|v| v.mapped_bytes).sum();
+        let slot = u64::from(self.core.slot_blocks) * BLOCK_U64;
+        let devices = self.core.members.len() as u64;
+        let slots: u64 = self.core.members.iter().map(|m| u64::from(m.geometry.slots)).sum();
+        Capacity {
+            raw_bytes: raw,
+            usable_bytes: usable,
+            used_bytes: used,
+            free_bytes: usable.saturating_sub(used),
+            spare_bytes: slots * slot * u64::from(self.shape.spare) / devices.max(1),
+            reserved_bytes: devices * (COMMIT_SLOTS + CLEAN_SLOTS) as u64 * slot,
+        }
+    }
+
+    fn clean_status(&self) -> Clean {
+        let (host, all) = (self.core.amplification.0.get(), self.core.amplification.1.get());
+        Clean {
+            write_amplification: (host > 0).then(|| all as f64 / host as f64),
+            free_slots: self.free_slots() as u64,
+            reserve_slots: (self.core.members.len() * (COMMIT_SLOTS + CLEAN_SLOTS)) as u64,
+        }
+    }
+
+    fn map_bytes(&self) -> u64 {
+        let segments = self.core.segments.borrow();
+        segments.values().filter(|s| s.kind == SegmentKind::Meta).map(|s| u64::from(s.live.borrow().count()) * BLOCK_U64).sum()
+    }
+
+    fn kernel(&self) -> String {
+        let code = ashlar_codec::Code::new(ashlar_codec::CodeKind::IsalCauchy, usize::from(self.shape.k), usize::from(self.shape.m));
+        code.map_or_else(|_| "-".to_string(), |c| c.kernel().to_string())
+    }
+
+    fn exposure(&self) -> Vec<Exposure> {
+        let mut by_redundancy: BTreeMap<u16, u64> = BTreeMap::new();
+        for segment in self.core.segments.borrow().values().filter(|s| s.kind == SegmentKind::Data) {
+            let live = u64::from(segment.live.borrow().count()) * BLOCK_U64;
+            let left = usize::from(segment.geometry.m).saturating_sub(self.core.missing_columns(segment));
+            if live > 0 {
+                *by_redundancy.entry(u16::try_from(left).expect("at most 255")).or_default() += live;
+            }
+        }
+        by_redundancy.into_iter().rev().map(|(redundancy, bytes)| Exposure { redundancy, bytes }).collect()
+    }
+
+    fn task_status(&self) -> Vec<TaskStatus> {
+        let tasks = self.tasks.borrow();
+        let now = self.core.rt.now();
+        let status = |id: u64, kind: &str, p: &Progress| TaskStatus {
+            id,
+            kind: kind.to_string(),
+            state: p.state.to_string(),
+            done_bytes: p.done,
+            total_bytes: p.total.max(p.done),
+            bytes_per_second: rate(p, now),
+            eta_seconds: (p.state == "running" && rate(p, now) > 0).then(|| p.total.saturating_sub(p.done) / rate(p, now)),
+            reason: p.reason.to_string(),
+            found: tasks.heal.found,
+            healed: tasks.heal.healed,
+        };
+        [(1, "reconstruct", &tasks.reconstruct), (2, "clean", &tasks.clean)]
+            .into_iter()
+            .filter(|(_, _, p)| !p.state.is_empty() && (p.done > 0 || p.state != "done"))
+            .map(|(id, kind, p)| status(id, kind, p))
+            .collect()
+    }
+
+    fn lost_ranges(&self) -> Vec<LostRange> {
+        let catalog = self.catalog.borrow();
+        let mut ranges: Vec<LostRange> = Vec::new();
+        for (tree, address) in self.core.lost.borrow().keys() {
+            let Some(volume) = catalog.volumes.iter().find(|v| v.number == *tree) else { continue };
+            let unit = u64::from(volume.block_blocks) * BLOCK_U64;
+            let offset = address * unit;
+            match ranges.last_mut() {
+                Some(last) if last.volume == volume.name && last.offset_bytes + last.length_bytes == offset => last.length_bytes += unit,
+                _ => ranges.push(LostRange { volume: volume.name.clone(), offset_bytes: offset, length_bytes: unit }),
+            }
+        }
+        ranges
+    }
+}
+
+fn rate(progress: &Progress, now: u64) -> u64 {
+    let elapsed = now.saturating_sub(progress.since) / ashlar_rt::MILLISECOND;
+    if elapsed == 0 { 0 } else { progress.done * 1000 / elapsed }
+}

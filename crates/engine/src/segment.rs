@@ -1,0 +1,228 @@
+//! Segments in memory: where their columns lie, which stripes are written, which blocks live.
+//!
+//! Invariants:
+//! - A segment's number is never reused. Who still needs a segment holds an `Rc` of it; its slots are
+//!   given back only when nobody but the table does (rule S12).
+//! - Stripes are handed out in order and recorded in order: those below `recorded` are written,
+//!   flushed and named by a durable journal record (or the root).
+//! - `live` is the exact image of the trees as of the last fold; a delta's block is not in it yet.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_format::node::Place;
+use ashlar_format::slot::SegmentKind;
+use ashlar_format::summary::Row;
+use ashlar_format::{SegmentGeometry, SegmentNumber};
+
+/// Slot number of a column that was never there (a full-width segment written degraded).
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// Where one column lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// The device; meaningless if `slot` is [`NO_SLOT`].
+    pub device: u16,
+    /// The slot on it.
+    pub slot: u32,
+    /// How often the column has been placed.
+    pub version: u32,
+}
+
+impl Column {
+    /// A column that is nowhere.
+    pub const MISSING: Column = Column { device: 0, slot: NO_SLOT, version: 0 };
+
+    /// Whether there is a slot.
+    pub fn is_placed(&self) -> bool {
+        self.slot != NO_SLOT
+    }
+}
+
+/// Summary rows of a course that is still being filled, by stripe then column.
+pub type CourseRows = BTreeMap<u32, Vec<Vec<Row>>>;
+
+/// A segment.
+#[derive(Debug)]
+pub struct Segment {
+    /// Its number.
+    pub number: SegmentNumber,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Its shape.
+    pub geometry: SegmentGeometry,
+    /// Its erasure code's tag.
+    pub code: u8,
+    /// Where its columns lie.
+    pub columns: RefCell<Vec<Column>>,
+    /// The next stripe to hand out.
+    pub next_stripe: Cell<u32>,
+    /// Stripes recorded.
+    pub recorded: Cell<u32>,
+    /// Takes no more stripes.
+    pub sealed: Cell<bool>,
+    /// Written strips of stripes that were closed short, as far as known; the summary is the authority.
+    pub short: RefCell<BTreeMap<u32, u16>>,
+    /// Rows of the course being filled: kept until its summary is written.
+    pub rows: RefCell<CourseRows>,
+    /// The oldest journal sequence that holds rows of a course without summary.
+    pub rows_since: Cell<Option<u64>>,
+    /// The oldest sequence of a stripe that the last root's record of this segment does not count.
+    pub image_behind: Cell<Option<u64>>,
+    /// Live data blocks.
+    pub live: RefCell<Bitmap>,
+    /// Its record in the liveness tree.
+    pub record: Cell<u32>,
+}
+
+impl Segment {
+    /// A new, empty segment.
+    pub fn new(number: SegmentNumber, kind: SegmentKind, geometry: SegmentGeometry, code: u8, columns: Vec<Column>, record: u32) -> Rc<Segment> {
+        assert!(geometry.is_sound() && columns.len() == geometry.width(), "a segment has all its columns");
+        Rc::new(Segment {
+            number,
+            kind,
+            geometry,
+            code,
+            columns: RefCell::new(columns),
+            next_stripe: Cell::new(0),
+            recorded: Cell::new(0),
+            sealed: Cell::new(false),
+            short: RefCell::default(),
+            rows: RefCell::default(),
+            rows_since: Cell::new(None),
+            image_behind: Cell::new(None),
+            live: RefCell::new(Bitmap::new(geometry.data_blocks())),
+            record: Cell::new(record),
+        })
+    }
+
+    /// Whether another stripe fits.
+    pub fn has_room(&self) -> bool {
+        !self.sealed.get() && self.next_stripe.get() < self.geometry.stripes()
+    }
+
+    /// Takes the next stripe number.
+    pub fn take_stripe(&self) -> u32 {
+        let stripe = self.next_stripe.get();
+        assert!(self.has_room(), "a sealed or full segment takes no stripe");
+        self.next_stripe.set(stripe + 1);
+        stripe
+    }
+
+    /// The place of a data block.
+    pub fn place(&self, block: u32) -> Place {
+        Place { segment: self.number, block }
+    }
+
+    /// Columns placed on `device`.
+    pub fn columns_on(&self, device: u16) -> Vec<u16> {
+        self.columns
+            .borrow()
+            .iter()
+            .zip(0u16..)
+            .filter(|(c, _)| c.is_placed() && c.device == device)
+            .map(|(_, index)| index)
+            .collect()
+    }
+}
+
+/// A set of small numbers with its size.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Bitmap {
+    words: Vec<u64>,
+    count: u32,
+    len: u32,
+}
+
+impl Bitmap {
+    /// The empty subset of `0..len`.
+    pub fn new(len: u32) -> Bitmap {
+        Bitmap { words: vec![0; len.div_ceil(64) as usize], count: 0, len }
+    }
+
+    /// Adds `bit`; whether it was new.
+    pub fn set(&mut self, bit: u32) -> bool {
+        assert!(bit < self.len, "bit {bit} of {}", self.len);
+        let (word, mask) = ((bit / 64) as usize, 1u64 << (bit % 64));
+        let new = self.words[word] & mask == 0;
+        self.words[word] |= mask;
+        self.count += u32::from(new);
+        new
+    }
+
+    /// Removes `bit`; whether it was there.
+    pub fn clear(&mut self, bit: u32) -> bool {
+        assert!(bit < self.len, "bit {bit} of {}", self.len);
+        let (word, mask) = ((bit / 64) as usize, 1u64 << (bit % 64));
+        let there = self.words[word] & mask != 0;
+        self.words[word] &= !mask;
+        self.count -= u32::from(there);
+        there
+    }
+
+    /// Whether `bit` is in it.
+    pub fn get(&self, bit: u32) -> bool {
+        bit < self.len && self.words[(bit / 64) as usize] & 1u64 << (bit % 64) != 0
+    }
+
+    /// How many bits are in it.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// How many bits it could have.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether no bit is in it.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether any bit of `range` is in it.
+    pub fn any_in(&self, range: std::ops::Range<u32>) -> bool {
+        range.into_iter().any(|bit| self.get(bit))
+    }
+
+    /// The bits, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.len).filter(|bit| self.get(*bit))
+    }
+
+    /// The stored form: little-endian words.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// Reads the stored form; bits at or beyond `len` are ignored.
+    pub fn from_bytes(len: u32, bytes: &[u8]) -> Bitmap {
+        let mut bitmap = Bitmap::new(len);
+        for (index, byte) in (0u32..).zip(bytes) {
+            for bit in 0..8 {
+                if byte & 1 << bit != 0 && index * 8 + bit < len {
+                    bitmap.set(index * 8 + bit);
+                }
+            }
+        }
+        bitmap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bitmap_counts_and_survives_its_bytes() {
+        let mut bitmap = Bitmap::new(130);
+        assert!(bitmap.set(0) && bitmap.set(129) && bitmap.set(64) && !bitmap.set(64));
+        assert_eq!(bitmap.count(), 3);
+        assert_eq!(Bitmap::from_bytes(130, &bitmap.to_bytes()), bitmap);
+        assert!(bitmap.clear(64) && !bitmap.clear(64));
+        assert_eq!(bitmap.iter().collect::<Vec<_>>(), vec![0, 129]);
+        assert!(bitmap.any_in(100..130) && !bitmap.any_in(1..129));
+    }
+}

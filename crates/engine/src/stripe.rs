@@ -1,0 +1,296 @@
+//! Writing a stripe: rows, parity, and one device write per column, the course's summary with its
+//! last stripe.
+//!
+//! Crash argument (S1, S4, S14): nothing here makes a stripe part of the array. Its blocks count only
+//! once a journal record that names the stripe is durable, and that record is built after every column
+//! written here was flushed. The slots it writes to hold nothing live: the segment is open, and the
+//! stripe number is handed out once. A torn or lost column is found by its rows, which the record
+//! carries until the course's summary is itself flushed.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ashlar_digest::Kind;
+use ashlar_format::summary::{self, Owner, Row, SummaryId};
+use ashlar_format::{BLOCK, BLOCK_U64, geometry::ROWS_PER_SUMMARY};
+use ashlar_rt::{Buf, Slice};
+
+use crate::core::Core;
+use crate::member::add;
+use crate::segment::{Column, Segment};
+
+/// A stripe ready to be written: its parity computed, its rows known.
+#[derive(Debug)]
+pub struct Stripe {
+    /// The segment.
+    pub segment: Rc<Segment>,
+    /// Its number.
+    pub number: u32,
+    /// Data strips that are written; the others count as zeros.
+    pub used_strips: u16,
+    /// Rows of each column; none for strips that are not written.
+    pub rows: Vec<Vec<Row>>,
+    columns: Vec<Vec<Slice>>,
+}
+
+/// The stripe could not be written with enough columns to be read back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooFewColumns;
+
+/// Prepares stripe `number` of `segment`. `data` is all data strips one after another; `owners` and
+/// `digests` say what the blocks from the front hold, the rest is padding.
+///
+/// Called in the order of stripe numbers, so that the last stripe of a course finds all its rows.
+pub fn prepare(core: &Core, segment: &Rc<Segment>, number: u32, data: &Slice, owners: &[(Owner, [u8; 16])]) -> Stripe {
+    let geometry = segment.geometry;
+    let strip_blocks = geometry.strip_blocks as usize;
+    let strip_bytes = strip_blocks * BLOCK;
+    let k = usize::from(geometry.k);
+    assert_eq!(data.len(), k * strip_bytes, "a stripe is all its data strips");
+    assert!(!owners.is_empty(), "an empty stripe is not written");
+    let used = owners.len().div_ceil(strip_blocks);
+    let mut parity: Vec<Buf> = (0..geometry.m).map(|_| Buf::zeroed(strip_bytes)).collect();
+    {
+        let strips: Vec<&[u8]> = data.chunks(strip_bytes).collect();
+        let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut **p).collect();
+        core.code(segment).encode(&strips, &mut out);
+    }
+    let parity: Vec<Slice> = parity.into_iter().map(Buf::freeze).collect();
+    let rows = make_rows(core, segment, number, data, owners, &parity);
+    let mut columns: Vec<Vec<Slice>> = Vec::with_capacity(geometry.width());
+    for strip in 0..k {
+        let written = strip < used;
+        columns.push(if written { vec![data.cut(strip * strip_bytes..(strip + 1) * strip_bytes)] } else { vec![] });
+    }
+    columns.extend(parity.into_iter().map(|p| vec![p]));
+    segment.rows.borrow_mut().insert(number, rows.clone());
+    if used < k {
+        let used = u16::try_from(used).expect("at most 256 strips");
+        segment.short.borrow_mut().insert(number, used);
+    }
+    let course = geometry.course_of(number);
+    let last = number + 1 == course * geometry.course_strips() + geometry.strips_in(course);
+    if last {
+        for (column, slices) in columns.iter_mut().enumerate() {
+            slices.push(course_summary(core, segment, course, column));
+        }
+    }
+    Stripe {
+        segment: segment.clone(),
+        number,
+        used_strips: u16::try_from(used).expect("at most 256 strips"),
+        rows,
+        columns,
+    }
+}
+
+/// The rows of a stripe, column by column.
+fn make_rows(core: &Core, segment: &Segment, number: u32, data: &Slice, owners: &[(Owner, [u8; 16])], parity: &[Slice]) -> Vec<Vec<Row>> {
+    let geometry = segment.geometry;
+    let strip_blocks = geometry.strip_blocks as usize;
+    let (k, m) = (usize::from(geometry.k), usize::from(geometry.m));
+    let used = owners.len().div_ceil(strip_blocks);
+    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); k + m];
+    for (strip, rows) in rows.iter_mut().enumerate().take(used) {
+        for block in 0..strip_blocks {
+            let index = strip * strip_blocks + block;
+            let row = match owners.get(index) {
+                Some((owner, digest)) => Row { digest: *digest, owner: owner.to_bytes() },
+                None => {
+                    let bytes = &data[index * BLOCK..(index + 1) * BLOCK];
+                    let (column, block) = (u16::try_from(strip).unwrap_or(0), u32::try_from(block).unwrap_or(0));
+                    let digest = core.parity_digest(segment.number, number, column, block, bytes);
+                    Row { digest, owner: Owner::default().to_bytes() }
+                }
+            };
+            rows.push(row);
+        }
+    }
+    let owner_parity = encode_owners(core, segment, &rows[..k]);
+    for (p, slice) in parity.iter().enumerate() {
+        let column = u16::try_from(k + p).expect("at most 256 columns");
+        rows[k + p] = (0..strip_blocks)
+            .map(|block| {
+                let bytes = &slice[block * BLOCK..(block + 1) * BLOCK];
+                let number_in_strip = u32::try_from(block).expect("at most 256");
+                let mut owner = [0; summary::OWNER_BYTES];
+                owner.copy_from_slice(&owner_parity[p][block * 16..block * 16 + 16]);
+                Row { digest: core.parity_digest(segment.number, number, column, number_in_strip, bytes), owner }
+            })
+            .collect();
+    }
+    rows
+}
+
+/// The parity of the data columns' owner bytes: for each parity column, 16 bytes a block.
+fn encode_owners(core: &Core, segment: &Segment, data_rows: &[Vec<Row>]) -> Vec<Vec<u8>> {
+    let bytes = segment.geometry.strip_blocks as usize * summary::OWNER_BYTES;
+    let strips: Vec<Vec<u8>> = data_rows
+        .iter()
+        .map(|rows| {
+            let mut strip: Vec<u8> = rows.iter().flat_map(|r| r.owner).collect();
+            strip.resize(bytes, 0);
+            strip
+        })
+        .collect();
+    let mut parity = vec![vec![0; bytes]; usize::from(segment.geometry.m)];
+    let strips: Vec<&[u8]> = strips.iter().map(Vec::as_slice).collect();
+    let mut out: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+    core.code(segment).encode(&strips, &mut out);
+    parity
+}
+
+/// The summary blocks of one column of a course, from the rows in memory; strips without rows were
+/// never written.
+pub fn course_summary(core: &Core, segment: &Segment, course: u32, column: usize) -> Slice {
+    let geometry = segment.geometry;
+    let strip_blocks = geometry.strip_blocks as usize;
+    let rows = segment.rows.borrow();
+    let first = course * geometry.course_strips();
+    let mut all: Vec<Row> = Vec::new();
+    for stripe in first..first + geometry.strips_in(course) {
+        let start = all.len();
+        if let Some(columns) = rows.get(&stripe) {
+            all.extend_from_slice(&columns[column]);
+        }
+        all.resize(start + strip_blocks, Row::default());
+    }
+    summary_bytes(core, segment, course, column, &all)
+}
+
+/// The summary blocks that hold `rows`.
+pub fn summary_bytes(core: &Core, segment: &Segment, course: u32, column: usize, rows: &[Row]) -> Slice {
+    let blocks = segment.geometry.summary_blocks(segment.geometry.strips_in(course));
+    let mut buf = Buf::zeroed(blocks as usize * BLOCK);
+    let parts = rows.chunks(ROWS_PER_SUMMARY as usize);
+    for ((part, rows), out) in (0u32..).zip(parts).zip(buf.chunks_mut(BLOCK)) {
+        let column = u16::try_from(column).expect("at most 256 columns");
+        let id = SummaryId { segment: segment.number, column, course, part };
+        out.copy_from_slice(&summary::encode(&core.array, id, rows));
+    }
+    buf.freeze()
+}
+
+/// The offset, on its device, of a block of a column's slot.
+pub fn device_offset(core: &Core, column: Column, block: u32) -> u64 {
+    core.member(column.device).geometry.slot_offset(column.slot) + u64::from(block) * BLOCK_U64
+}
+
+/// Writes the columns of a stripe. Failed devices are reported; the stripe stands as long as no more
+/// columns are missing than it has parity.
+pub async fn write(core: &Rc<Core>, stripe: &Stripe) -> Result<(), TooFewColumns> {
+    let segment = &stripe.segment;
+    let missing = Rc::new(Cell::new(0usize));
+    let mut joins = Vec::new();
+    for (index, slices) in stripe.columns.iter().enumerate() {
+        if !core.column_usable(segment, index) {
+            missing.set(missing.get() + 1);
+            continue;
+        }
+        let (mut block, mut slices) = (segment.geometry.strip_block(stripe.number), slices.clone());
+        let strip_is_written = index < usize::from(stripe.used_strips) || index >= usize::from(segment.geometry.k);
+        if !strip_is_written {
+            if slices.is_empty() {
+                continue;
+            }
+            block += segment.geometry.strip_blocks; // the summary alone
+        }
+        slices.retain(|s| !s.is_empty());
+        let column = segment.columns.borrow()[index];
+        let offset = device_offset(core, column, block);
+        let (core2, missing) = (core.clone(), missing.clone());
+        joins.push(core.rt.spawn(async move {
+            if core2.member(column.device).write(offset, slices).await.is_err() {
+                missing.set(missing.get() + 1);
+                core2.report_failed(column.device);
+            }
+        }));
+    }
+    for join in joins {
+        join.await;
+    }
+    let data_blocks = u64::from(stripe.used_strips) * u64::from(segment.geometry.strip_blocks);
+    add(&core.amplification.1, data_blocks);
+    if missing.get() <= usize::from(segment.geometry.m) { Ok(()) } else { Err(TooFewColumns) }
+}
+
+/// Ends an open segment: the summary of its unfinished course is written and flushed, so that its rows
+/// no longer hang on the journal. Only when every stripe handed out has been recorded.
+///
+/// Crash argument: until this has been flushed and a root says `sealed`, the journal keeps the rows and
+/// recovery writes the same summary again.
+pub async fn seal(core: &Rc<Core>, segment: &Rc<Segment>) {
+    if segment.sealed.get() {
+        return;
+    }
+    assert_eq!(segment.recorded.get(), segment.next_stripe.get(), "no stripe of a segment being sealed is in flight");
+    segment.sealed.set(true);
+    let geometry = segment.geometry;
+    let recorded = segment.recorded.get();
+    if recorded == 0 || recorded.is_multiple_of(geometry.course_strips()) || recorded == geometry.stripes() {
+        finish_course(segment, u32::MAX);
+        return;
+    }
+    let course = geometry.course_of(recorded - 1);
+    let mut joins = Vec::new();
+    for index in 0..geometry.width() {
+        if !core.column_usable(segment, index) {
+            continue;
+        }
+        let summary = course_summary(core, segment, course, index);
+        let column = segment.columns.borrow()[index];
+        let core = core.clone();
+        let offset = device_offset(&core, column, geometry.summary_block(course));
+        joins.push(core.rt.clone().spawn(async move {
+            let member = core.member(column.device);
+            let written = member.write(offset, vec![summary]).await;
+            if written.is_err() || member.flush().await.is_err() {
+                core.report_failed(column.device);
+            }
+        }));
+    }
+    for join in joins {
+        join.await;
+    }
+    finish_course(segment, u32::MAX);
+}
+
+/// Forgets the rows of stripes below `end`: the summary of their course is durable.
+pub fn finish_course(segment: &Segment, end: u32) {
+    segment.rows.borrow_mut().retain(|stripe, _| *stripe >= end);
+    segment.rows_since.set(None);
+}
+
+/// Whether `bytes` are what `row` says block `block` of a stripe's column holds. An absent strip's row
+/// (all zero) matches nothing: its content is zeros by definition, whatever is read.
+pub fn row_matches(core: &Core, segment: &Segment, stripe: u32, column: u16, block: u32, row: &Row, bytes: &[u8]) -> bool {
+    if row.digest == [0; 16] {
+        return false;
+    }
+    let owner = Owner::from_bytes(&row.owner);
+    let expected = if column >= segment.geometry.k || owner.tree == 0 {
+        core.parity_digest(segment.number, stripe, column, block, bytes)
+    } else if owner.kind == 0 {
+        let Some(kind) = Kind::from_tag(owner.algorithm) else { return false };
+        if owner.pieces_less_one == 0 {
+            core.block_digest(kind, owner.tree, owner.address, bytes)
+        } else {
+            core.piece_digest(kind, owner.tree, owner.address, owner.piece, bytes)
+        }
+    } else {
+        let (partition, index) = node_address(owner.address);
+        core.node_digest(owner.tree, partition, owner.kind - 1, index, bytes)
+    };
+    expected == row.digest
+}
+
+/// Splits the address of a node's owner into partition and index.
+pub fn node_address(address: u64) -> (u16, u64) {
+    ((address >> 48) as u16, address & 0xFFFF_FFFF_FFFF)
+}
+
+/// The address of a node's owner.
+pub fn node_owner_address(partition: u16, index: u64) -> u64 {
+    assert!(index < 1 << 48, "node indexes have 48 bits");
+    u64::from(partition) << 48 | index
+}

@@ -1,0 +1,415 @@
+//! The map's nodes in a shard: a cache over trees of 4 KiB nodes, changed in memory and written by
+//! commits.
+//!
+//! Invariants:
+//! - A clean node in the cache is what the durable tree holds; a dirty one is kept until a commit has
+//!   given it a place. A node's bytes are used only if they match the digest in its parent.
+//! - Node places change only in [`NodeStore::place`], which advances `epoch`: a read that was under way
+//!   across it starts over, so an old node never enters the cache.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_format::node::{FANOUT, INNER_ENTRY, LEAF_ENTRIES, LEAF_ENTRY, LeafEntry, NodeEntry, Place};
+use ashlar_format::{BLOCK, DigestContext};
+use ashlar_rt::{Buf, Slice};
+
+use crate::core::Core;
+use crate::read::{Lost, read_unit};
+
+/// A node: tree, partition, level (0 is a leaf), index.
+pub type Key = (u32, u16, u8, u64);
+
+/// One tree of one partition.
+#[derive(Clone, Copy, Debug)]
+struct Tree {
+    height: u8,
+    top: Option<NodeEntry>,
+}
+
+/// A node that a commit is to write.
+#[derive(Debug, Clone)]
+pub struct NodeWrite {
+    /// Which node.
+    pub key: Key,
+    /// Where.
+    pub place: Place,
+    /// Its digest.
+    pub digest: [u8; 16],
+    /// Its bytes.
+    pub bytes: Slice,
+}
+
+/// What placing the dirty nodes changed.
+#[derive(Debug, Default)]
+pub struct Placed {
+    /// Nodes to write.
+    pub writes: Vec<NodeWrite>,
+    /// Places of nodes that are no longer part of a tree.
+    pub freed: Vec<Place>,
+}
+
+/// The trees of a shard's partitions.
+pub struct NodeStore {
+    core: Rc<Core>,
+    trees: RefCell<BTreeMap<(u32, u16), Tree>>,
+    dirty: RefCell<BTreeMap<Key, Buf>>,
+    folded: RefCell<BTreeMap<Key, u64>>,
+    young: RefCell<BTreeMap<Key, Slice>>,
+    old: RefCell<BTreeMap<Key, Slice>>,
+    budget_nodes: usize,
+    epoch: Cell<u64>,
+}
+
+impl std::fmt::Debug for NodeStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeStore").field("dirty", &self.dirty.borrow().len()).finish_non_exhaustive()
+    }
+}
+
+/// Levels above the leaves that `leaves` leaves need.
+pub fn height_for(leaves: u64) -> u8 {
+    let mut height = 0;
+    let mut reach = 1u64;
+    while reach < leaves {
+        reach = reach.saturating_mul(FANOUT as u64);
+        height += 1;
+    }
+    height
+}
+
+fn inner_entry(bytes: &[u8], slot: usize) -> Result<Option<NodeEntry>, Lost> {
+    NodeEntry::read(&bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY]).map_err(|_| Lost)
+}
+
+impl NodeStore {
+    /// A store whose clean nodes take at most `budget_bytes`.
+    pub fn new(core: &Rc<Core>, budget_bytes: u64) -> NodeStore {
+        NodeStore {
+            core: core.clone(),
+            trees: RefCell::default(),
+            dirty: RefCell::default(),
+            folded: RefCell::default(),
+            young: RefCell::default(),
+            old: RefCell::default(),
+            budget_nodes: usize::try_from(budget_bytes / BLOCK as u64).unwrap_or(usize::MAX).max(16),
+            epoch: Cell::new(0),
+        }
+    }
+
+    /// Adds a tree.
+    pub fn add_tree(&self, tree: u32, partition: u16, leaves: u64, top: Option<NodeEntry>) {
+        let height = height_for(leaves);
+        self.trees.borrow_mut().insert((tree, partition), Tree { height, top });
+    }
+
+    /// Forgets a tree and its nodes.
+    pub fn remove_tree(&self, tree: u32) {
+        self.trees.borrow_mut().retain(|key, _| key.0 != tree);
+        self.dirty.borrow_mut().retain(|key, _| key.0 != tree);
+        self.folded.borrow_mut().retain(|key, _| key.0 != tree);
+        self.young.borrow_mut().retain(|key, _| key.0 != tree);
+        self.old.borrow_mut().retain(|key, _| key.0 != tree);
+        self.epoch.set(self.epoch.get() + 1);
+    }
+
+    /// The roots of all trees.
+    pub fn roots(&self) -> Vec<((u32, u16), Option<NodeEntry>)> {
+        self.trees.borrow().iter().map(|(key, tree)| (*key, tree.top)).collect()
+    }
+
+    /// Bytes of nodes in memory.
+    pub fn cached_bytes(&self) -> u64 {
+        let nodes = self.dirty.borrow().len() + self.young.borrow().len() + self.old.borrow().len();
+        (nodes * BLOCK) as u64
+    }
+
+    /// Dirty nodes.
+    pub fn dirty_count(&self) -> usize {
+        self.dirty.borrow().len()
+    }
+
+    fn with_cached<T>(&self, key: Key, look: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        if let Some(buf) = self.dirty.borrow().get(&key) {
+            return Some(look(buf));
+        }
+        if let Some(slice) = self.young.borrow().get(&key) {
+            return Some(look(slice));
+        }
+        let slice = self.old.borrow_mut().remove(&key)?;
+        let value = look(&slice);
+        self.insert_clean(key, slice);
+        Some(value)
+    }
+
+    fn insert_clean(&self, key: Key, slice: Slice) {
+        let mut young = self.young.borrow_mut();
+        if young.len() * 2 >= self.budget_nodes {
+            *self.old.borrow_mut() = std::mem::take(&mut *young);
+        }
+        young.insert(key, slice);
+    }
+
+    /// Brings a node into memory; false if there is none.
+    pub async fn load(&self, key: Key) -> Result<bool, Lost> {
+        loop {
+            let epoch = self.epoch.get();
+            let (tree, partition, level, index) = key;
+            let Some(Tree { height, top }) = self.trees.borrow().get(&(tree, partition)).copied() else {
+                return Ok(false);
+            };
+            if level > height {
+                return Ok(false);
+            }
+            // The nearest ancestor in memory tells where the next node down lies.
+            let mut at = level;
+            let mut entry = None;
+            while at <= height {
+                let node = (tree, partition, at, index >> (6 * (at - level)));
+                if at == level {
+                    if self.with_cached(node, |_| ()).is_some() {
+                        return Ok(true);
+                    }
+                } else {
+                    let slot = (index >> (6 * (at - 1 - level))) as usize % FANOUT;
+                    if let Some(found) = self.with_cached(node, |bytes| inner_entry(bytes, slot)) {
+                        entry = found?;
+                        break;
+                    }
+                }
+                at += 1;
+            }
+            if at > height {
+                if index >> (6 * (height - level)) != 0 {
+                    return Ok(false);
+                }
+                entry = top;
+            }
+            let Some(entry) = entry else { return Ok(false) };
+            let node = (tree, partition, at - 1, index >> (6 * (at - 1 - level)));
+            let bytes = self.read(node, &entry).await?;
+            if self.epoch.get() == epoch && self.with_cached(node, |_| ()).is_none() {
+                self.insert_clean(node, bytes);
+            }
+        }
+    }
+
+    async fn read(&self, key: Key, entry: &NodeEntry) -> Result<Slice, Lost> {
+        let segment = self.core.segment(entry.place.segment).ok_or(Lost)?;
+        if entry.place.block >= segment.geometry.data_blocks() {
+            return Err(Lost);
+        }
+        let core = self.core.clone();
+        let digest = entry.digest;
+        let check = move |bytes: &[u8]| core.node_digest(key.0, key.1, key.2, key.3, bytes) == digest;
+        Ok(read_unit(&self.core, &segment, entry.place.block, 1, &check).await?.freeze())
+    }
+
+    /// The leaf entry at `slot` of leaf `index`.
+    pub async fn leaf_entry(&self, tree: u32, partition: u16, index: u64, slot: usize) -> Result<Option<LeafEntry>, Lost> {
+        let key = (tree, partition, 0, index);
+        loop {
+            if let Some(entry) = self.cached_leaf_entry(tree, partition, index, slot) {
+                return entry;
+            }
+            if !self.load(key).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// As [`NodeStore::leaf_entry`], if the leaf is in memory.
+    pub fn cached_leaf_entry(&self, tree: u32, partition: u16, index: u64, slot: usize) -> Option<Result<Option<LeafEntry>, Lost>> {
+        assert!(slot < LEAF_ENTRIES, "a leaf has {LEAF_ENTRIES} entries");
+        self.with_cached((tree, partition, 0, index), |bytes| {
+            LeafEntry::read(&bytes[slot * LEAF_ENTRY..(slot + 1) * LEAF_ENTRY]).map_err(|_| Lost)
+        })
+    }
+
+    /// Changes a leaf in memory, with the sequence it is now folded to. The leaf is made if there was
+    /// none. `change` must not wait; it runs on the leaf as it is then.
+    pub async fn change_leaf<T>(&self, tree: u32, partition: u16, index: u64, folded: u64, change: impl FnOnce(&mut [u8]) -> T) -> Result<T, Lost> {
+        let key = (tree, partition, 0, index);
+        self.make_dirty(key, true).await?;
+        let mut dirty = self.dirty.borrow_mut();
+        let leaf = dirty.get_mut(&key).ok_or(Lost)?;
+        self.folded.borrow_mut().insert(key, folded);
+        Ok(change(leaf))
+    }
+
+    /// Marks a node to be written anew by the next commit, if it exists: how metadata is cleaned.
+    pub async fn touch(&self, key: Key) -> Result<(), Lost> {
+        if self.load(key).await? {
+            self.make_dirty(key, false).await?;
+        }
+        Ok(())
+    }
+
+    async fn make_dirty(&self, key: Key, create: bool) -> Result<(), Lost> {
+        loop {
+            if self.dirty.borrow().contains_key(&key) {
+                return Ok(());
+            }
+            let copy = self.with_cached(key, Buf::copy_of);
+            match copy {
+                Some(buf) => {
+                    self.young.borrow_mut().remove(&key);
+                    self.old.borrow_mut().remove(&key);
+                    self.dirty.borrow_mut().insert(key, buf);
+                    return Ok(());
+                }
+                None => {
+                    if !self.load(key).await? && !self.dirty.borrow().contains_key(&key) {
+                        if create && self.trees.borrow().contains_key(&(key.0, key.1)) {
+                            self.dirty.borrow_mut().insert(key, Buf::zeroed(BLOCK));
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings every ancestor of every dirty node into memory and makes it dirty too. Returns how many
+    /// nodes are then dirty: at most so many places are needed.
+    pub async fn close_dirty(&self) -> Result<usize, Lost> {
+        let mut level = 0;
+        loop {
+            let keys: Vec<Key> = self.dirty.borrow().keys().filter(|k| k.2 == level).copied().collect();
+            let mut above = false;
+            for (tree, partition, _, index) in keys {
+                let height = self.trees.borrow().get(&(tree, partition)).map_or(0, |t| t.height);
+                if level < height {
+                    self.make_dirty((tree, partition, level + 1, index / FANOUT as u64), true).await?;
+                    above = true;
+                }
+            }
+            let higher = self.dirty.borrow().keys().any(|k| k.2 > level);
+            if !above && !higher {
+                return Ok(self.dirty.borrow().len());
+            }
+            level += 1;
+        }
+    }
+
+    /// Gives every dirty node a place and its parent the new entry, from the leaves up. `places` has one
+    /// for every dirty node; those of nodes that turned out empty stay unused. No wait lies in here.
+    pub fn place(&self, places: &mut dyn Iterator<Item = Place>) -> Placed {
+        let mut placed = Placed::default();
+        self.epoch.set(self.epoch.get() + 1);
+        for level in 0..=u8::MAX {
+            let keys: Vec<Key> = self.dirty.borrow().keys().filter(|k| k.2 == level).copied().collect();
+            for key in keys {
+                let buf = self.dirty.borrow_mut().remove(&key).expect("listed above");
+                let folded = self.folded.borrow_mut().remove(&key);
+                self.place_one(key, buf, folded, places, &mut placed);
+            }
+            if self.dirty.borrow().is_empty() {
+                break;
+            }
+        }
+        placed
+    }
+
+    fn place_one(&self, key: Key, buf: Buf, folded: Option<u64>, places: &mut dyn Iterator<Item = Place>, placed: &mut Placed) {
+        let (tree, partition, level, index) = key;
+        let old = self.parent_entry(key);
+        placed.freed.extend(old.map(|e| e.place));
+        if buf.iter().all(|b| *b == 0) {
+            self.set_parent_entry(key, None);
+            return;
+        }
+        let digest = self.core.node_digest(tree, partition, level, index, &buf);
+        let place = places.next().expect("a place for every dirty node");
+        let folded = folded.or(old.map(|e| e.folded)).unwrap_or(0);
+        let content = self.content(key, &buf);
+        self.set_parent_entry(key, Some(NodeEntry { place, folded, digest, content }));
+        let bytes = buf.freeze();
+        self.insert_clean(key, bytes.clone());
+        placed.writes.push(NodeWrite { key, place, digest, bytes });
+    }
+
+    fn parent_entry(&self, key: Key) -> Option<NodeEntry> {
+        let (tree, partition, level, index) = key;
+        let root = *self.trees.borrow().get(&(tree, partition))?;
+        if level == root.height {
+            return root.top;
+        }
+        let slot = index as usize % FANOUT;
+        let parent = (tree, partition, level + 1, index / FANOUT as u64);
+        let dirty = self.dirty.borrow();
+        let bytes = dirty.get(&parent).expect("close_dirty brought the ancestors in");
+        inner_entry(bytes, slot).ok().flatten()
+    }
+
+    fn set_parent_entry(&self, key: Key, entry: Option<NodeEntry>) {
+        let (tree, partition, level, index) = key;
+        let mut trees = self.trees.borrow_mut();
+        let Some(root) = trees.get_mut(&(tree, partition)) else { return };
+        if level == root.height {
+            root.top = entry;
+            return;
+        }
+        let slot = index as usize % FANOUT;
+        let parent = (tree, partition, level + 1, index / FANOUT as u64);
+        let mut dirty = self.dirty.borrow_mut();
+        let bytes = dirty.get_mut(&parent).expect("close_dirty brought the ancestors in");
+        NodeEntry::write(entry.as_ref(), &mut bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY]);
+    }
+
+    /// The content root of what a node covers: over addresses and block digests only.
+    fn content(&self, key: Key, bytes: &[u8]) -> [u8; 32] {
+        let (tree, partition, level, index) = key;
+        let mut context = [0u8; 16];
+        context[0] = DigestContext::Content as u8;
+        context[1..5].copy_from_slice(&tree.to_le_bytes());
+        context[5..7].copy_from_slice(&partition.to_le_bytes());
+        context[7] = level;
+        context[8..].copy_from_slice(&index.to_le_bytes());
+        let parts: Vec<&[u8]> = if level == 0 {
+            bytes.chunks(LEAF_ENTRY).map(|e| &e[16..]).collect()
+        } else {
+            bytes.chunks(INNER_ENTRY).map(|e| &e[32..]).collect()
+        };
+        ashlar_digest::keyed(ashlar_digest::Kind::Blake3, &self.core.key, &context, &parts)
+    }
+
+    /// Indexes of the leaves that exist in `first..end`, ascending; absent subtrees cost nothing.
+    pub async fn leaves_in(&self, tree: u32, partition: u16, first: u64, end: u64) -> Result<Vec<u64>, Lost> {
+        let Some(Tree { height, .. }) = self.trees.borrow().get(&(tree, partition)).copied() else {
+            return Ok(Vec::new());
+        };
+        let mut nodes = vec![0u64];
+        for level in (0..height).rev() {
+            let span = 1u64 << (6 * level);
+            let mut below = Vec::new();
+            for index in nodes {
+                let key = (tree, partition, level + 1, index);
+                let loaded = self.load(key).await?;
+                for slot in 0..FANOUT as u64 {
+                    let child = index * FANOUT as u64 + slot;
+                    let inside = child * span < end && (child + 1) * span > first;
+                    let there = loaded
+                        && self.with_cached(key, |b| inner_entry(b, slot as usize)).transpose()?.flatten().is_some();
+                    let dirty = || self.has_dirty_below(tree, partition, level, child);
+                    if inside && (there || dirty()) {
+                        below.push(child);
+                    }
+                }
+            }
+            nodes = below;
+        }
+        if height == 0 && !self.load((tree, partition, 0, 0)).await? {
+            nodes.clear();
+        }
+        Ok(nodes.into_iter().filter(|leaf| (first..end).contains(leaf)).collect())
+    }
+
+    fn has_dirty_below(&self, tree: u32, partition: u16, level: u8, index: u64) -> bool {
+        self.dirty
+            .borrow()
+            .keys()
+            .any(|k| k.0 == tree && k.1 == partition && k.2 <= level && k.3 >> (6 * (level - k.2)) == index)
+    }
+}

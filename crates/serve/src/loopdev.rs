@@ -1,0 +1,453 @@
+//! A loop device on top of a mounted volume: a block device on any kernel that has FUSE.
+//!
+//! Everything here runs on helper threads: opening the file, configuring and clearing the device
+//! read and write through the session, which runs on the runtime's thread.
+//!
+//! Invariants:
+//! - The device does direct I/O, or it is not attached: with buffered I/O the kernel would hold
+//!   written data below a flush, twice, in memory that it may need to serve this very device.
+//! - A device is cleared only if nobody uses it exclusively (a mounted file system, a partition, a
+//!   stacked device), and only if it is still the one that was attached.
+//! - No descriptor of the device is kept. If the process dies, its exit waits for nothing; the device
+//!   then fails every request and stays until [`clear_stale`].
+
+#![expect(
+    unsafe_code,
+    reason = "ioctl and mknod; the standard library does not offer them"
+)]
+
+use std::ffi::{CString, c_int, c_ulong};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ashlar_rt::Buf;
+
+use crate::flow::on_thread;
+use crate::fuse::FuseMount;
+
+/// Why a loop device cannot be attached or detached.
+#[derive(Debug, thiserror::Error)]
+pub enum LoopError {
+    /// There is no loop device to be had.
+    #[error("no loop device can be had ({0}): load the loop module; root is needed")]
+    NoDevice(io::Error),
+    /// The volume's file cannot be opened.
+    #[error("the volume's file cannot be opened ({0}): is it still mounted?")]
+    File(io::Error),
+    /// What was opened is not the volume's file.
+    #[error("the volume's file is covered by something else: unmount that first")]
+    Covered,
+    /// The kernel refused to configure the device.
+    #[error("the kernel refused to configure the loop device ({0})")]
+    Configure(io::Error),
+    /// The kernel does not do direct I/O on it.
+    #[error("this kernel does not do direct I/O on the loop device: serve the volume over NBD")]
+    NoDirectIo,
+    /// Something uses the device.
+    #[error("the loop device is in use: unmount or stop what is on it")]
+    Busy,
+    /// It is detached, but a process still has it open.
+    #[error("a process still has the loop device open: it goes away when that closes it")]
+    StillOpen,
+    /// What was written last could not be written to the volume.
+    #[error("the last writes to the loop device failed ({0}): see `ashlar status`")]
+    Flush(io::Error),
+}
+
+/// A loop device that is attached to a mounted volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopAttachment {
+    device: PathBuf,
+    /// Device and inode of the volume's file.
+    identity: (u64, u64),
+}
+
+impl LoopAttachment {
+    /// Attaches a free loop device to `mount`. Its unit is 4096 bytes if the volume's size and block
+    /// allow that, else 512. `name`, such as ARRAY/VOLUME, is what `losetup` shows as its file.
+    ///
+    /// # Errors
+    /// See [`LoopError`].
+    pub async fn attach(mount: &FuseMount, name: &str) -> Result<LoopAttachment, LoopError> {
+        let plan = Plan {
+            path: mount.path().to_owned(),
+            size_bytes: mount.size_bytes(),
+            read_only: mount.is_read_only(),
+            wide: mount.size_bytes().is_multiple_of(4096) && mount.block_bytes() >= 4096,
+            name: format!("{NAME_PREFIX}{}:{name}", process_tag(None)),
+        };
+        on_thread(move || attach(&plan))
+            .await
+            .unwrap_or_else(|| Err(no_thread()))
+    }
+
+    /// The block device, such as `/dev/loop0`.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// Writes out what the kernel holds, and detaches the device.
+    ///
+    /// # Errors
+    /// [`LoopError::Busy`] while something is mounted on it: then nothing has changed.
+    pub async fn detach(&self) -> Result<(), LoopError> {
+        let (device, identity) = (self.device.clone(), self.identity);
+        on_thread(move || detach(&device, identity))
+            .await
+            .unwrap_or_else(|| Err(no_thread()))
+    }
+}
+
+/// Detaches devices that an earlier process attached and whose volume is gone: their process has
+/// ended, and reading them fails. To be called before the first attachment: among the devices of
+/// this process only reading tells. Returns those that are gone now; those still in use stay.
+pub async fn clear_stale() -> Vec<PathBuf> {
+    on_thread(find_and_clear).await.unwrap_or_default()
+}
+
+/// What `losetup` shows of our devices begins like this.
+const NAME_PREFIX: &str = "ashlar:";
+/// Free devices may be taken by others between asking and configuring.
+const ATTEMPTS: usize = 64;
+/// How long clearing may take, in steps of [`STEP`].
+const CLEAR_STEPS: u32 = 150;
+const STEP: Duration = Duration::from_millis(20);
+
+struct Plan {
+    path: PathBuf,
+    size_bytes: u64,
+    read_only: bool,
+    wide: bool,
+    name: String,
+}
+
+fn no_thread() -> LoopError {
+    LoopError::NoDevice(io::ErrorKind::OutOfMemory.into())
+}
+
+fn attach(plan: &Plan) -> Result<LoopAttachment, LoopError> {
+    let mut options = OpenOptions::new();
+    let file = options
+        .read(true)
+        .write(!plan.read_only)
+        .open(&plan.path)
+        .map_err(LoopError::File)?;
+    let found = file.metadata().map_err(LoopError::File)?;
+    if found.len() != plan.size_bytes || !found.is_file() {
+        return Err(LoopError::Covered); // such as the empty file below the mount
+    }
+    let identity = (found.dev(), found.ino());
+    let control = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/loop-control");
+    let control = control.map_err(LoopError::NoDevice)?;
+    let mut last = io::Error::from_raw_os_error(libc::EBUSY);
+    for _ in 0..ATTEMPTS {
+        let number = ioctl(&control, LOOP_CTL_GET_FREE, 0).map_err(LoopError::NoDevice)?;
+        let device = node(number).map_err(LoopError::NoDevice)?;
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).write(!plan.read_only).open(&device);
+        let opened = opened.map_err(LoopError::NoDevice)?;
+        match configure(&opened, &file, plan) {
+            Ok(()) => {
+                let info = status(&opened).map_err(LoopError::Configure)?;
+                if info.flags & LO_FLAGS_DIRECT_IO == 0 {
+                    let _ = ioctl(&opened, LOOP_CLR_FD, 0); // as it was before
+                    return Err(LoopError::NoDirectIo);
+                }
+                return Ok(LoopAttachment { device, identity });
+            }
+            // Taken by somebody else meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => last = error,
+            Err(error) => return Err(LoopError::Configure(error)),
+        }
+    }
+    Err(LoopError::NoDevice(last))
+}
+
+/// The node of device `number`; made if nobody else makes nodes here.
+fn node(number: c_int) -> io::Result<PathBuf> {
+    let path = PathBuf::from(format!("/dev/loop{number}"));
+    if path.exists() {
+        return Ok(path);
+    }
+    let text = std::fs::read_to_string(format!("/sys/block/loop{number}/dev"))?;
+    let numbers = text
+        .trim()
+        .split_once(':')
+        .ok_or(io::ErrorKind::InvalidData)?;
+    let parse = |part: &str| part.parse::<u32>().map_err(|_| io::ErrorKind::InvalidData);
+    let device = libc::makedev(parse(numbers.0)?, parse(numbers.1)?);
+    let c_path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path ends with a zero and lives during the call.
+    let made = unsafe { libc::mknod(c_path.as_ptr(), libc::S_IFBLK | 0o600, device) };
+    if made < 0 && !path.exists() {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(path)
+}
+
+fn detach(device: &Path, identity: (u64, u64)) -> Result<(), LoopError> {
+    let Some(opened) = open_exclusively(device)? else {
+        return Ok(());
+    };
+    match status(&opened) {
+        Ok(info) if (info.device, info.inode) == identity => {}
+        _ => return Ok(()), // cleared by somebody else, and perhaps attached anew
+    }
+    let flushed = opened.sync_all();
+    clear(opened, device, identity)?;
+    flushed.map_err(LoopError::Flush)
+}
+
+/// `None` if there is no such device any more.
+fn open_exclusively(device: &Path) -> Result<Option<File>, LoopError> {
+    let mut options = OpenOptions::new();
+    match options.read(true).custom_flags(libc::O_EXCL).open(device) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EBUSY) => Err(LoopError::Busy),
+            Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => Ok(None),
+            _ => Err(LoopError::NoDevice(error)),
+        },
+    }
+}
+
+/// Clears the device, which happens when its last user closes it, and waits for that.
+fn clear(opened: File, device: &Path, identity: (u64, u64)) -> Result<(), LoopError> {
+    match ioctl(&opened, LOOP_CLR_FD, 0) {
+        Err(error) if error.raw_os_error() != Some(libc::ENXIO) => {
+            return Err(LoopError::Configure(error));
+        }
+        _ => drop(opened),
+    }
+    for _ in 0..CLEAR_STEPS {
+        let Ok(again) = File::open(device) else {
+            return Ok(());
+        };
+        match status(&again) {
+            Ok(info) if (info.device, info.inode) == identity => {}
+            _ => return Ok(()),
+        }
+        drop(again);
+        std::thread::sleep(STEP); // udev and its like look at new devices for a moment
+    }
+    Err(LoopError::StillOpen)
+}
+
+fn find_and_clear() -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir("/sys/block") else {
+        return Vec::new();
+    };
+    let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    names.sort();
+    let loops = names
+        .iter()
+        .filter_map(|name| name.to_str())
+        .filter(|n| n.starts_with("loop"));
+    loops
+        .map(|name| Path::new("/dev").join(name))
+        .filter(|device| clear_if_stale(device))
+        .collect()
+}
+
+fn clear_if_stale(device: &Path) -> bool {
+    let is_block = std::fs::metadata(device).is_ok_and(|found| found.file_type().is_block_device());
+    if !is_block {
+        return false;
+    }
+    let Ok(found) = File::open(device).and_then(|opened| status(&opened)) else {
+        return false;
+    };
+    if !may_be_stale(&found.file_name) {
+        return false;
+    }
+    // A living volume answers, and is not disturbed further; the page cache must not answer for it.
+    let direct = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(device);
+    let alive = direct.and_then(|direct| direct.read_at(&mut Buf::zeroed(4096), 0));
+    if alive.is_ok() {
+        return false;
+    }
+    let identity = (found.device, found.inode);
+    match open_exclusively(device) {
+        Ok(Some(opened)) => clear(opened, device, identity).is_ok(),
+        _ => false,
+    }
+}
+
+/// Who this process, or process `pid`, is for as long as the machine runs: numbers are used again,
+/// a number together with its start time is not.
+fn process_tag(pid: Option<&str>) -> String {
+    let who = pid.unwrap_or("self");
+    let text = std::fs::read_to_string(format!("/proc/{who}/stat")).unwrap_or_default();
+    let number = text.split(' ').next().unwrap_or_default();
+    // The name, in parentheses, may hold anything; the start time is the 20th field behind it.
+    let behind = text.rsplit_once(") ").map_or("", |(_, behind)| behind);
+    let started = behind.split(' ').nth(19).unwrap_or_default();
+    format!("{number}.{started}")
+}
+
+/// Whether a device of this name is ours and its process may be gone. It is not enough that reading
+/// fails: a living volume may have lost just this block.
+fn may_be_stale(file_name: &[u8]) -> bool {
+    let text = file_name
+        .split(|byte| *byte == 0)
+        .next()
+        .unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    let Some((tag, _)) = text
+        .strip_prefix(NAME_PREFIX)
+        .and_then(|rest| rest.split_once(':'))
+    else {
+        return false;
+    };
+    let pid = tag.split('.').next().unwrap_or_default();
+    tag == process_tag(None) || tag != process_tag(Some(pid))
+}
+
+const LOOP_CLR_FD: c_ulong = 0x4c01;
+const LOOP_GET_STATUS64: c_ulong = 0x4c05;
+const LOOP_CONFIGURE: c_ulong = 0x4c0a;
+const LOOP_CTL_GET_FREE: c_ulong = 0x4c82;
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// `struct loop_info64` of Linux `include/uapi/linux/loop.h`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+impl LoopInfo {
+    const EMPTY: LoopInfo = LoopInfo {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset: 0,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: 0,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+}
+
+/// `struct loop_config` of the same file.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
+
+fn ioctl(fd: &File, request: c_ulong, argument: c_ulong) -> io::Result<c_int> {
+    // SAFETY: only for requests whose argument is a number.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn configure(device: &File, file: &File, plan: &Plan) -> io::Result<()> {
+    let mut info = LoopInfo::EMPTY;
+    info.flags = LO_FLAGS_DIRECT_IO
+        | if plan.read_only {
+            LO_FLAGS_READ_ONLY
+        } else {
+            0
+        };
+    let shown = plan.name.as_bytes();
+    let shown = &shown[..shown.len().min(info.file_name.len() - 1)];
+    info.file_name[..shown.len()].copy_from_slice(shown);
+    let config = LoopConfig {
+        fd: file.as_raw_fd().cast_unsigned(),
+        block_size: if plan.wide { 4096 } else { 512 },
+        info,
+        reserved: [0; 8],
+    };
+    // SAFETY: `config` has the layout that this request reads, and lives during the call.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn status(device: &File) -> io::Result<LoopInfo> {
+    let mut info = LoopInfo::EMPTY;
+    // SAFETY: `info` has the layout that this request writes, and lives during the call.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(info)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_devices_of_processes_that_are_gone_may_be_stale() {
+        let own = process_tag(None);
+        assert!(own.len() > 3 && !own.ends_with('.'), "{own}");
+        let name = |tag: &str| {
+            let mut bytes = format!("{NAME_PREFIX}{tag}:array/volume").into_bytes();
+            bytes.resize(64, 0);
+            bytes
+        };
+        let parent = std::os::unix::process::parent_id().to_string();
+        assert!(
+            !may_be_stale(&name(&process_tag(Some(&parent)))),
+            "it lives"
+        );
+        assert!(
+            may_be_stale(&name(&format!("{parent}.1"))),
+            "a number used again"
+        );
+        assert!(may_be_stale(&name("4194305.77")), "no such process");
+        assert!(may_be_stale(&name(&own)));
+        for foreign in [
+            &b"/var/lib/disk.img\0"[..],
+            b"",
+            b"ashlar",
+            b"ashlar:",
+            &[0xff; 64],
+        ] {
+            assert!(!may_be_stale(foreign));
+        }
+    }
+}

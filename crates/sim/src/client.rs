@@ -1,0 +1,552 @@
+//! Clients: tasks that do random operations on an open array and check every answer with the model.
+//!
+//! Invariants: the model hears of an operation before the array does, and of its answer before
+//! anything else runs, so a crash at any await leaves the model right; every operation has a bound
+//! in virtual time.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use ashlar_rt::{Buf, Rt, SECOND};
+
+use crate::config::{Align, Mode, VolumeConfig};
+use crate::content;
+use crate::rng::Rng;
+use crate::store::{Store, StoreError};
+use crate::world::{Presence, World};
+
+/// No operation may take longer than this, in virtual time.
+const BOUND: u64 = 900 * SECOND;
+
+/// An open array and the world around it.
+#[derive(Clone)]
+pub struct Session {
+    /// The world.
+    pub world: Rc<World>,
+    /// The executor of this session.
+    pub rt: Rt,
+    /// The array.
+    pub store: Rc<dyn Store>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("world", &self.world)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Write(bool),
+    Read,
+    Extents,
+    Flush,
+    Zero(bool),
+    Fill,
+    Create,
+    Destroy,
+    Status,
+    Fail,
+    Wait,
+    Pause,
+}
+
+impl Session {
+    /// Waits for `future`, but not for ever: `None`, and a failure, if it hangs.
+    pub async fn bounded<T>(&self, what: &str, future: impl Future<Output = T>) -> Option<T> {
+        let begun = self.rt.now();
+        let value = self.rt.timeout(BOUND, future).await;
+        if value.is_none() {
+            self.world.fail(|| {
+                format!(
+                    "{what} hangs: no answer {} virtual seconds after its start at {} us",
+                    BOUND / SECOND,
+                    begun / 1_000
+                )
+            });
+        }
+        value
+    }
+
+    fn log(&self, client: u64, text: impl FnOnce() -> String) {
+        let at = self.rt.now() / 1_000;
+        self.world
+            .trace
+            .line(|| format!("{at:>9} us client {client}: {}", text()));
+    }
+
+    /// One client's life.
+    pub async fn client(self, number: u64, mut rng: Rng, operations: u64) {
+        for _ in 0..operations {
+            if self.world.failed() {
+                return;
+            }
+            self.world.operations.set(self.world.operations.get() + 1);
+            let op = self.choose(&mut rng);
+            self.world.trace.mix(&[number, self.rt.now()]);
+            self.perform(number, op, &mut rng).await;
+        }
+    }
+
+    fn choose(&self, rng: &mut Rng) -> Op {
+        let w = &self.world.config.weights;
+        let table = [
+            (w.write, Op::Write(false)),
+            (w.durable, Op::Write(true)),
+            (w.read, Op::Read),
+            (w.extents, Op::Extents),
+            (w.flush, Op::Flush),
+            (w.trim, Op::Zero(true)),
+            (w.zeroes, Op::Zero(false)),
+            (w.fill, Op::Fill),
+            (w.create, Op::Create),
+            (w.destroy, Op::Destroy),
+            (w.status, Op::Status),
+            (w.fail, Op::Fail),
+            (w.wait, Op::Wait),
+            (w.pause, Op::Pause),
+        ];
+        let mut at = rng.below(table.iter().map(|(weight, _)| weight).sum());
+        for (weight, op) in table {
+            if at < weight {
+                return op;
+            }
+            at -= weight;
+        }
+        Op::Read
+    }
+
+    /// A volume that is there, or none.
+    fn pick_volume(&self, rng: &mut Rng) -> Option<String> {
+        let volumes = self.world.volumes.borrow();
+        let there: Vec<&String> = volumes
+            .iter()
+            .filter(|(_, entry)| entry.presence == Presence::Present)
+            .map(|(name, _)| name)
+            .collect();
+        (!there.is_empty()).then(|| there[rng.index(there.len())].clone())
+    }
+
+    /// A range of `volume`, biased to collide.
+    fn pick_range(&self, volume: &str, rng: &mut Rng, align: Align) -> (u64, u64) {
+        self.world
+            .with_volume(volume, |entry| {
+                let (size, block) = (entry.model.size(), entry.model.block_bytes());
+                let longest = self.world.config.longest;
+                let length = if rng.chance(50) {
+                    block
+                } else {
+                    rng.magnitude(longest)
+                };
+                let at = match rng.below(10) {
+                    0..5 => entry.hot[rng.index(entry.hot.len())],
+                    5..7 => entry.cursor,
+                    _ => rng.below(size),
+                };
+                let step = match align {
+                    Align::Block => block,
+                    Align::Unit => 512,
+                    Align::Byte => 1,
+                };
+                let at = (at.min(size - 1) / step) * step;
+                let length = length.div_ceil(step) * step;
+                let length = length.min(size - at);
+                entry.cursor = (at + length) % size;
+                (at, length)
+            })
+            .unwrap_or((0, 0))
+    }
+
+    async fn perform(&self, client: u64, op: Op, rng: &mut Rng) {
+        let config = &self.world.config;
+        match op {
+            Op::Pause => {
+                let delay = rng.magnitude(20_000_000);
+                self.rt.sleep(delay).await;
+            }
+            Op::Create => self.create_volume(client, rng).await,
+            Op::Status => self.status(client).await,
+            Op::Fail => self.fail_device(client).await,
+            Op::Wait => {
+                self.log(client, || "wait_idle".to_string());
+                self.bounded("wait_idle", self.store.wait_idle()).await;
+            }
+            _ => {
+                let Some(volume) = self.pick_volume(rng) else {
+                    return;
+                };
+                match op {
+                    Op::Write(durable) => {
+                        let (at, length) = self.pick_range(&volume, rng, config.align);
+                        self.write(client, &volume, at, length, durable).await;
+                    }
+                    Op::Read => {
+                        let align = if rng.chance(20) {
+                            Align::Byte
+                        } else {
+                            config.align
+                        };
+                        let (at, length) = self.pick_range(&volume, rng, align);
+                        self.read(client, &volume, at, length).await;
+                    }
+                    Op::Extents => {
+                        let (at, length) = self.pick_range(&volume, rng, Align::Byte);
+                        self.extents(client, &volume, at, length).await;
+                    }
+                    Op::Zero(trim) => {
+                        let (at, length) = self.pick_range(&volume, rng, config.align);
+                        let length = if rng.chance(20) { length * 8 } else { length };
+                        let durable = rng.chance(30);
+                        self.zero(client, &volume, at, length, trim, durable).await;
+                    }
+                    Op::Fill => self.fill(client, &volume, rng).await,
+                    Op::Flush => self.flush(client, &volume).await,
+                    Op::Destroy => self.destroy_volume(client, &volume).await,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Marks `volume` as in use, unless it is going away.
+    fn enter(&self, volume: &str) -> bool {
+        self.world
+            .with_volume(volume, |entry| {
+                let there = entry.presence == Presence::Present;
+                entry.busy += u64::from(there);
+                there
+            })
+            .unwrap_or(false)
+    }
+
+    fn leave(&self, volume: &str) {
+        self.world.with_volume(volume, |entry| entry.busy -= 1);
+    }
+
+    /// Judges an error: within the promises, an operation does not fail.
+    fn judge(&self, what: &str, error: &StoreError) {
+        let world = &self.world;
+        let excused = match error {
+            StoreError::Lost => !world.promised(),
+            // With devices gone there may truly be no space; else space was promised (thick).
+            StoreError::NoSpace => world.reduced.get() || world.config.mode == Mode::Beyond,
+            _ => world.config.mode == Mode::Beyond,
+        };
+        world.trace.mark(match error {
+            StoreError::Lost => "answer: lost",
+            StoreError::NoSpace => "answer: no space",
+            _ => "answer: other error",
+        });
+        if !excused {
+            let budget = world.budget.borrow();
+            world.fail(|| {
+                format!(
+                    "{what} failed with {error:?}, damaged devices {:?} of M = {}",
+                    budget.damaged, world.config.m
+                )
+            });
+        }
+    }
+
+    /// Writes a new version to a range.
+    pub async fn write(&self, client: u64, volume: &str, at: u64, length: u64, durable: bool) {
+        let crowded = self
+            .world
+            .with_volume(volume, |entry| entry.model.crowded(at, length))
+            .unwrap_or(true);
+        if crowded || length == 0 || !self.enter(volume) {
+            return self.rt.sleep(50_000).await;
+        }
+        let version = self.world.version();
+        let begun = self.world.with_volume(volume, |entry| {
+            let mut data = Buf::zeroed(usize::try_from(length).expect("small"));
+            content::fill(entry.model.id, at, version, &mut data);
+            (entry.model.begin_write(at, length, version), data.freeze())
+        });
+        let Some((op, data)) = begun else { return };
+        let kind = if durable { "durable write" } else { "write" };
+        self.log(client, || {
+            format!("{kind} {volume} {at}+{length} version {version} ...")
+        });
+        let future = self.store.write(volume, at, data, durable);
+        let Some(result) = self.bounded(kind, future).await else {
+            return;
+        };
+        self.log(client, || {
+            format!("{kind} {volume} version {version}: {result:?}")
+        });
+        self.world
+            .with_volume(volume, |e| e.model.end_write(op, result.is_ok(), durable));
+        self.leave(volume);
+        if let Err(error) = &result {
+            self.judge(kind, error);
+        }
+    }
+
+    async fn zero(&self, client: u64, volume: &str, at: u64, len: u64, trim: bool, durable: bool) {
+        let size = self
+            .world
+            .with_volume(volume, |e| e.model.size())
+            .unwrap_or(0);
+        let len = len.min(size.saturating_sub(at));
+        let crowded = self
+            .world
+            .with_volume(volume, |e| e.model.crowded(at, len))
+            .unwrap_or(true);
+        if crowded || len == 0 || !self.enter(volume) {
+            return;
+        }
+        let op = self
+            .world
+            .with_volume(volume, |e| e.model.begin_write(at, len, 0));
+        let kind = if trim { "trim" } else { "write zeroes" };
+        self.log(client, || {
+            format!("{kind} {volume} {at}+{len} durable {durable} ...")
+        });
+        let future = self.store.zero(volume, at, len, trim, durable);
+        let Some(result) = self.bounded(kind, future).await else {
+            return;
+        };
+        self.log(client, || format!("{kind} {volume} {at}+{len}: {result:?}"));
+        self.world.with_volume(volume, |entry| {
+            entry
+                .model
+                .end_write(op.unwrap_or(0), result.is_ok(), durable);
+        });
+        self.leave(volume);
+        if let Err(error) = &result {
+            self.judge(kind, error);
+        }
+    }
+
+    /// Reads a range and checks it.
+    pub async fn read(&self, client: u64, volume: &str, at: u64, length: u64) {
+        if length == 0 || !self.enter(volume) {
+            return;
+        }
+        let number = self
+            .world
+            .with_volume(volume, |e| e.model.begin_read())
+            .unwrap_or(0);
+        let len = usize::try_from(length).expect("small");
+        let future = self.store.read(volume, at, len);
+        let Some(result) = self.bounded("read", future).await else {
+            return;
+        };
+        self.log(client, || {
+            let result = result.as_ref().map(|bytes| content::explain(at, bytes));
+            format!("read {volume} {at}+{length}: {result:?}")
+        });
+        let mut error = None;
+        self.world.with_volume(volume, |entry| match &result {
+            Ok(bytes) => {
+                self.world
+                    .trace
+                    .mix(&[bytes.len() as u64, u64::from(bytes[0])]);
+                match entry.model.end_read(number, at, bytes) {
+                    Ok(()) => {}
+                    Err(violation) => self.world.fail(|| format!("WRONG BYTES: {}", violation.0)),
+                }
+            }
+            Err(e) => {
+                entry.model.forget_read(number);
+                error = Some(e.clone());
+            }
+        });
+        if result.as_ref().is_ok_and(|bytes| bytes.len() != len) {
+            self.world
+                .fail(|| format!("a read of {length} bytes gave another length"));
+        }
+        self.leave(volume);
+        if let Some(error) = error {
+            self.judge(&format!("read of {volume} at {at}+{length}"), &error);
+        }
+    }
+
+    /// Asks for the holes of a range: a hole must be allowed to read as zeros.
+    async fn extents(&self, client: u64, volume: &str, at: u64, length: u64) {
+        if length == 0 || !self.enter(volume) {
+            return;
+        }
+        let number = self
+            .world
+            .with_volume(volume, |e| e.model.begin_read())
+            .unwrap_or(0);
+        let future = self.store.extents(volume, at, length);
+        let Some(result) = self.bounded("block status", future).await else {
+            return;
+        };
+        self.log(client, || {
+            format!("block status {volume} {at}+{length}: {result:?}")
+        });
+        let done = |error: Option<&StoreError>| {
+            self.world
+                .with_volume(volume, |entry| entry.model.forget_read(number));
+            self.leave(volume);
+            if let Some(error) = error {
+                self.judge("block status", error);
+            }
+        };
+        let extents = match &result {
+            Ok(extents) => extents,
+            Err(error) => return done(Some(error)),
+        };
+        if extents.iter().map(|(len, _)| len).sum::<u64>() != length {
+            self.world
+                .fail(|| format!("block status of {length} bytes covers {extents:?}"));
+        }
+        let mut start = at;
+        for (len, hole) in extents {
+            let zeros = self
+                .world
+                .with_volume(volume, |e| e.model.may_be_zero(number, start, *len));
+            if *hole && zeros == Some(false) {
+                self.world
+                    .fail(|| format!("{start}+{len} of {volume} is no hole"));
+            }
+            start += len;
+        }
+        done(None);
+    }
+
+    async fn fill(&self, client: u64, volume: &str, rng: &mut Rng) {
+        let size = self
+            .world
+            .with_volume(volume, |e| e.model.size())
+            .unwrap_or(0);
+        let step = 65_536 << rng.below(3);
+        let mut at = 0;
+        while at < size && !self.world.failed() {
+            let length = step.min(size - at);
+            self.write(client, volume, at, length, rng.chance(5)).await;
+            at += length;
+        }
+        self.world.trace.mark("fill");
+    }
+
+    /// Flushes a volume.
+    pub async fn flush(&self, client: u64, volume: &str) {
+        if !self.enter(volume) {
+            return;
+        }
+        let number = self
+            .world
+            .with_volume(volume, |e| e.model.begin_flush())
+            .unwrap_or(0);
+        self.log(client, || format!("flush {volume} ..."));
+        let Some(result) = self.bounded("flush", self.store.flush(volume)).await else {
+            return;
+        };
+        self.log(client, || format!("flush {volume}: {result:?}"));
+        self.world
+            .with_volume(volume, |e| e.model.end_flush(number, result.is_ok()));
+        self.leave(volume);
+        if let Err(error) = &result {
+            self.judge("flush", error);
+        }
+    }
+
+    async fn create_volume(&self, client: u64, rng: &mut Rng) {
+        if self.world.volumes.borrow().len() >= 4 {
+            return;
+        }
+        let name = format!("v{}", rng.below(6));
+        if self.world.volumes.borrow().contains_key(&name) {
+            return;
+        }
+        let config = VolumeConfig {
+            size: 4096 * rng.range(16, 64),
+            block_bytes: 4096,
+            thin: rng.chance(30),
+            fast_digest: rng.chance(30),
+        };
+        self.make_volume(client, &name, &config).await;
+    }
+
+    /// Makes a volume; a refusal for want of space is fine.
+    pub async fn make_volume(&self, client: u64, name: &str, config: &VolumeConfig) {
+        self.world.add_volume(name, config, Presence::Appearing);
+        self.log(client, || format!("create volume {name} {config:?} ..."));
+        let future = self.store.volume_create(name, config);
+        let Some(result) = self.bounded("volume create", future).await else {
+            return;
+        };
+        self.log(client, || format!("create volume {name}: {result:?}"));
+        match result {
+            Ok(()) => {
+                self.world
+                    .with_volume(name, |entry| entry.presence = Presence::Present);
+            }
+            Err(error) => {
+                self.world.volumes.borrow_mut().remove(name);
+                if !matches!(error, StoreError::Unsupported | StoreError::NoSpace) {
+                    self.judge("volume create", &error);
+                }
+            }
+        }
+    }
+
+    async fn destroy_volume(&self, client: u64, name: &str) {
+        let last = self.world.volumes.borrow().len() <= 1;
+        let free = self
+            .world
+            .with_volume(name, |entry| {
+                let free = entry.busy == 0 && !last;
+                if free {
+                    entry.presence = Presence::Vanishing;
+                }
+                free
+            })
+            .unwrap_or(false);
+        if !free {
+            return;
+        }
+        self.log(client, || format!("destroy volume {name} ..."));
+        let future = self.store.volume_destroy(name);
+        let Some(result) = self.bounded("volume destroy", future).await else {
+            return;
+        };
+        self.log(client, || format!("destroy volume {name}: {result:?}"));
+        match result {
+            Ok(()) => {
+                self.world.volumes.borrow_mut().remove(name);
+            }
+            Err(error) => {
+                self.world
+                    .with_volume(name, |entry| entry.presence = Presence::Present);
+                if error != StoreError::Unsupported {
+                    self.judge("volume destroy", &error);
+                }
+            }
+        }
+    }
+
+    async fn status(&self, client: u64) {
+        let Some(status) = self.bounded("status", self.store.status()).await else {
+            return;
+        };
+        self.log(client, || format!("status: {status:?}"));
+        if status.lost > 0 && self.world.promised() {
+            self.world
+                .fail(|| format!("status lists lost ranges within the promise: {status:?}"));
+        }
+    }
+
+    async fn fail_device(&self, client: u64) {
+        let Some(device) = self.world.victim() else {
+            return;
+        };
+        let number = u16::try_from(device).expect("few devices");
+        self.world.damage(device, false);
+        self.world.reduced.set(true);
+        self.log(client, || format!("fail device {device} ..."));
+        let future = self.store.fail(number);
+        let Some(result) = self.bounded("fail device", future).await else {
+            return;
+        };
+        self.world.trace.mark("device failed by the operator");
+        self.log(client, || format!("fail device {device}: {result:?}"));
+    }
+}

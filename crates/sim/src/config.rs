@@ -1,0 +1,306 @@
+//! The random shape of one seed's history: swarm style, each seed enables another subset of
+//! operations, faults and sizes.
+//!
+//! Invariants: a configuration follows from its seed and [`Options`] alone; geometry is biased
+//! small, offsets are biased to collide.
+
+use crate::rng::Rng;
+
+/// What may go wrong in a seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing: operations, exports and imports only.
+    Calm,
+    /// Power cuts and daemon deaths.
+    Crash,
+    /// As `Crash`, with faults on at most M devices at a time.
+    Within,
+    /// Faults without limit; only wrong bytes, hangs and panics count.
+    Beyond,
+}
+
+impl Mode {
+    /// The mode called `name`.
+    pub fn named(name: &str) -> Option<Mode> {
+        match name {
+            "calm" => Some(Mode::Calm),
+            "crash" => Some(Mode::Crash),
+            "within" => Some(Mode::Within),
+            "beyond" => Some(Mode::Beyond),
+            _ => None,
+        }
+    }
+}
+
+/// What the caller decides instead of the seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The mode of every seed.
+    pub mode: Option<Mode>,
+    /// At most this many rounds.
+    pub rounds: Option<u64>,
+    /// At most this many clients.
+    pub clients: Option<u64>,
+    /// Crash the first session after exactly so many polls, and have no other.
+    pub crash_at: Option<u64>,
+    /// Keep a readable trace.
+    pub trace: bool,
+}
+
+/// How writes are aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Whole volume blocks.
+    Block,
+    /// 512 bytes.
+    Unit,
+    /// Any byte.
+    Byte,
+}
+
+/// A volume to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeConfig {
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes a volume block.
+    pub block_bytes: u64,
+    /// Whether it is thin.
+    pub thin: bool,
+    /// Whether its digest is xxh3 rather than blake3.
+    pub fast_digest: bool,
+}
+
+/// How likely each kind of operation is, in any unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Weights {
+    /// Write, acknowledged from memory.
+    pub write: u64,
+    /// Write, acknowledged when durable.
+    pub durable: u64,
+    /// Read.
+    pub read: u64,
+    /// Ask which parts are holes.
+    pub extents: u64,
+    /// Flush.
+    pub flush: u64,
+    /// Trim.
+    pub trim: u64,
+    /// Write zeroes.
+    pub zeroes: u64,
+    /// Overwrite a whole volume in order.
+    pub fill: u64,
+    /// Make a volume.
+    pub create: u64,
+    /// Destroy a volume.
+    pub destroy: u64,
+    /// Ask for the status.
+    pub status: u64,
+    /// Fail a device.
+    pub fail: u64,
+    /// Wait for background work.
+    pub wait: u64,
+    /// Do nothing for a while.
+    pub pause: u64,
+}
+
+/// One seed's history, before it happens.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The seed.
+    pub seed: u64,
+    /// The array's layout, in its notation.
+    pub layout: String,
+    /// Data strips a stripe.
+    pub k: usize,
+    /// Parity strips a stripe: how many devices may be damaged at a time.
+    pub m: usize,
+    /// Devices.
+    pub devices: usize,
+    /// Bytes a device.
+    pub device_bytes: u64,
+    /// Bytes a slot.
+    pub slot_bytes: u64,
+    /// Bytes a strip, if not the default.
+    pub strip_bytes: Option<u32>,
+    /// Shards, drawn again at each import.
+    pub shards: usize,
+    /// Memory limit.
+    pub memory_bytes: u64,
+    /// Makes one volume of this share in 100 of the usable space instead of `volumes`.
+    pub full: Option<u64>,
+    /// The volumes made at the start.
+    pub volumes: Vec<VolumeConfig>,
+    /// What may go wrong.
+    pub mode: Mode,
+    /// Sessions.
+    pub rounds: u64,
+    /// Clients at once.
+    pub clients: u64,
+    /// Operations a client does in a session, about.
+    pub operations: u64,
+    /// Operation kinds.
+    pub weights: Weights,
+    /// Alignment of writes.
+    pub align: Align,
+    /// The longest usual write.
+    pub longest: u64,
+    /// Chance in 100 that a session ends in a crash rather than an export.
+    pub crash_percent: u64,
+    /// Chance in 100 that an import crashes.
+    pub import_crash_percent: u64,
+    /// Whether a power cut treats every disk alike.
+    pub same_cut: bool,
+    /// The poll after which the first session crashes, if not a random one.
+    pub crash_at: Option<u64>,
+}
+
+/// 4 KiB.
+const BLOCK: u64 = 4096;
+
+impl Config {
+    /// The configuration of `seed`.
+    pub fn random(seed: u64, options: Options) -> Config {
+        let rng = &mut Rng::new(seed);
+        let (layout, k, m, devices) = geometry(rng);
+        let mode = match rng.below(100) {
+            0..8 => Mode::Calm,
+            8..40 => Mode::Crash,
+            40..88 => Mode::Within,
+            _ => Mode::Beyond,
+        };
+        let mode = options.mode.unwrap_or(mode);
+        let wide = devices > 8;
+        let strip_bytes = rng.pick(&[None, Some(4096), Some(8192), Some(16_384)]);
+        let mut volumes: Vec<VolumeConfig> =
+            (0..rng.range(1, 3)).map(|_| volume(rng, wide)).collect();
+        for volume in &mut volumes {
+            // A volume block lies in one stripe, also in a narrow one.
+            volume.block_bytes = volume.block_bytes.min(strip_bytes.map_or(BLOCK, u64::from));
+        }
+        let align = match rng.below(10) {
+            0..5 => Align::Block,
+            5..9 => Align::Unit,
+            _ => Align::Byte,
+        };
+        let clients = if rng.chance(40) { 1 } else { rng.range(2, 4) };
+        let rounds = if options.crash_at.is_some() {
+            1
+        } else {
+            rng.range(1, 5)
+        };
+        let full = (k <= 4 && rng.chance(12)).then(|| rng.pick(&[80, 95, 100]));
+        let slots = if full.is_some() {
+            rng.pick(&[112, 160])
+        } else {
+            rng.pick(&[256, 384, 512])
+        };
+        let mut weights = weights(rng, mode);
+        if full.is_some() {
+            weights.fill += 1;
+        }
+        Config {
+            seed,
+            layout,
+            k,
+            m,
+            devices,
+            device_bytes: 64 * 1024 * slots,
+            slot_bytes: 64 * 1024,
+            strip_bytes,
+            shards: if rng.chance(30) { 2 } else { 1 },
+            memory_bytes: rng.pick(&[8, 16, 64]) << 20,
+            full,
+            volumes,
+            mode,
+            rounds: options.rounds.map_or(rounds, |most| rounds.min(most)),
+            clients: options.clients.map_or(clients, |most| clients.min(most)),
+            operations: rng.magnitude(60) + 4,
+            weights,
+            // After an accepted loss the model checks whole cells only.
+            align: if mode == Mode::Beyond && align == Align::Byte {
+                Align::Unit
+            } else {
+                align
+            },
+            longest: BLOCK << rng.below(6),
+            crash_percent: if mode == Mode::Calm {
+                0
+            } else {
+                rng.pick(&[50, 80, 100])
+            },
+            import_crash_percent: if mode == Mode::Calm {
+                0
+            } else {
+                rng.pick(&[0, 20, 60])
+            },
+            same_cut: rng.chance(30),
+            crash_at: options.crash_at,
+        }
+    }
+}
+
+fn geometry(rng: &mut Rng) -> (String, usize, usize, usize) {
+    let extra = if rng.chance(40) { rng.index(4) } else { 0 };
+    let ec = |k: usize, m: usize, extra: usize| (format!("ec{k}+{m}"), k, m, k + m + extra);
+    match rng.below(100) {
+        0..8 => {
+            let devices = 1 + rng.index(4);
+            ("raid0".to_string(), devices, 0, devices)
+        }
+        8..24 => ("raid1".to_string(), 1, 1, 2),
+        24..34 => ec(1, 3, extra),
+        34..44 => ec(3, 1, 2 + rng.index(4)),
+        44..54 => ec(2, 1, extra),
+        54..64 => ec(2, 2, extra),
+        64..80 => ec(4, 2, extra),
+        80..89 => ec(8, 2, extra.min(2)),
+        89..98 => ec(8, 3, extra.min(2)),
+        _ => ec(20, 4, 0),
+    }
+}
+
+fn volume(rng: &mut Rng, wide: bool) -> VolumeConfig {
+    let most = if wide { 256 } else { 512 };
+    let mut size = BLOCK * rng.magnitude(most).max(16);
+    if rng.chance(15) {
+        size -= 512 * rng.range(1, 7);
+    }
+    VolumeConfig {
+        size,
+        block_bytes: if rng.chance(85) {
+            BLOCK
+        } else {
+            rng.pick(&[2 * BLOCK, 4 * BLOCK])
+        },
+        thin: rng.chance(20),
+        fast_digest: rng.chance(30),
+    }
+}
+
+fn weights(rng: &mut Rng, mode: Mode) -> Weights {
+    let mut on = |percent: u64, high: u64| {
+        if rng.chance(percent) {
+            rng.range(1, high)
+        } else {
+            0
+        }
+    };
+    let faulty = matches!(mode, Mode::Within | Mode::Beyond);
+    Weights {
+        write: on(85, 40) + 2,
+        durable: on(70, 20),
+        read: on(80, 30),
+        extents: on(20, 4),
+        flush: on(75, 12) + 1,
+        trim: on(40, 8),
+        zeroes: on(30, 5),
+        fill: on(15, 2),
+        create: on(12, 1),
+        destroy: on(10, 1),
+        status: on(20, 2),
+        fail: if faulty { on(15, 1) } else { 0 },
+        wait: on(15, 1),
+        pause: on(40, 6),
+    }
+}

@@ -1,0 +1,635 @@
+//! One seed from creation to the last check: sessions of clients and nemesis, ended by crashes and
+//! exports, with outages in between.
+//!
+//! Invariants: each session has its own executor, ended by [`Rt::shutdown`] whatever happens; what
+//! a session may do follows from the seed; a seed that runs twice gives the same history.
+
+use std::rc::Rc;
+
+use ashlar_device::DeviceRef;
+use ashlar_rt::{Rt, SECOND, Stopped};
+
+use crate::client::Session;
+use crate::config::{Config, Mode, Options};
+use crate::device::SimDevice;
+use crate::disk::{Cut, FaultRates};
+use crate::nemesis;
+use crate::rng::Rng;
+use crate::store::{Store, StoreError, Subject};
+use crate::world::{Presence, World};
+
+/// Polls after which a phase counts as a livelock.
+const LIVELOCK: u64 = 6_000_000;
+/// Full redundancy must be back within this, in virtual time, once faults have stopped.
+const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
+
+/// How a seed ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What went wrong, if anything.
+    pub failure: Option<String>,
+    /// The hash of its history.
+    pub hash: u64,
+    /// Operations done.
+    pub operations: u64,
+    /// What it reached.
+    pub marks: std::collections::BTreeMap<&'static str, u64>,
+    /// The last lines of its trace, if one was kept.
+    pub lines: Vec<String>,
+}
+
+/// How an attempt to open the array ended.
+enum Opened {
+    Store(Rc<dyn Store>),
+    /// The simulator crashed it.
+    Crashed,
+    /// It was refused, or failed and was recorded: the seed ends.
+    Ended,
+}
+
+/// Runs one seed of `subject`.
+pub fn run_seed(subject: &dyn Subject, seed: u64, options: Options) -> Outcome {
+    let world = World::new(Config::random(seed, options), options.trace);
+    run_world(subject, &world)
+}
+
+/// Runs the history of `world`.
+pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
+    world.trace.line(|| format!("{:#?}", world.config));
+    let driver = Driver {
+        world: world.clone(),
+        subject,
+        rng: Rng::new(world.config.seed ^ 0xD01),
+    };
+    let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        let mut driver = driver;
+        driver.history();
+    }));
+    if let Err(panic) = run {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+            .unwrap_or_default();
+        world.fail(|| format!("PANIC: {text}"));
+    }
+    Outcome {
+        seed: world.config.seed,
+        failure: world.failure(),
+        hash: world.trace.hash(),
+        operations: world.operations.get(),
+        marks: world.trace.marks(),
+        lines: world.trace.tail(usize::MAX),
+    }
+}
+
+/// An executor that is shut down when it goes away, panics included: tasks and executor hold each
+/// other.
+struct Machine(Rt);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let rt = self.0.clone();
+        let shut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rt.shutdown()));
+        drop(shut); // a destructor that panics during a panic has nothing to add
+    }
+}
+
+struct Driver<'a> {
+    world: Rc<World>,
+    subject: &'a dyn Subject,
+    rng: Rng,
+}
+
+impl Driver<'_> {
+    fn machine(&mut self) -> Machine {
+        Machine(Rt::simulated(self.rng.draw()))
+    }
+
+    fn history(&mut self) {
+        let machine = self.machine();
+        let Some(store) = self.create(&machine.0) else {
+            return;
+        };
+        if !self.session(&machine, store, true) {
+            return;
+        }
+        drop(machine);
+        for round in 1..self.world.config.rounds {
+            self.world
+                .trace
+                .line(|| format!("======== session {round}"));
+            if !self.reopen(false) {
+                return;
+            }
+        }
+        self.world
+            .trace
+            .line(|| "======== last session: faults stop".to_string());
+        if self.reopen(true) {
+            self.reopen(true);
+        }
+    }
+
+    /// Runs `future` on `rt` to its end; hanging or spinning is a failure.
+    fn finish<T: 'static>(
+        &self,
+        rt: &Rt,
+        what: &str,
+        future: impl std::future::Future<Output = T> + 'static,
+    ) -> Option<T> {
+        match rt.run_for(LIVELOCK, future) {
+            Ok(value) => Some(value),
+            Err(Stopped::Deadlock) => {
+                self.world
+                    .fail(|| format!("{what}: deadlock, no task can run and no timer is set"));
+                None
+            }
+            Err(Stopped::Polls) => {
+                let at = rt.now() / 1_000;
+                self.world.fail(|| {
+                    format!("{what}: no end after {LIVELOCK} polls, at {at} us of virtual time")
+                });
+                None
+            }
+        }
+    }
+
+    fn attach(&self, rt: &Rt) -> Vec<DeviceRef> {
+        let absent = self.world.budget.borrow().absent.clone();
+        let present = self
+            .world
+            .disks
+            .iter()
+            .filter(|disk| !absent.contains(&disk.index()));
+        present.map(|disk| SimDevice::attach(rt, disk)).collect()
+    }
+
+    fn create(&mut self, rt: &Rt) -> Option<Rc<dyn Store>> {
+        let devices = self.attach(rt);
+        let future = self.subject.create(rt, devices, &self.world.config);
+        let store = match self.finish(rt, "create", future)? {
+            Ok(store) => store,
+            Err(error) => {
+                self.world.fail(|| format!("create refused: {error:?}"));
+                return None;
+            }
+        };
+        let session = Session {
+            world: self.world.clone(),
+            rt: rt.clone(),
+            store: store.clone(),
+        };
+        let (mut volumes, full) = (self.world.config.volumes.clone(), self.world.config.full);
+        self.finish(rt, "volume create", async move {
+            if let Some(percent) = full {
+                volumes.truncate(1);
+                let usable = session.store.status().await.usable_bytes;
+                volumes[0].size = (usable * percent / 100 / 65_536).max(1) * 65_536;
+                volumes[0].thin = false;
+                session.world.trace.mark("an array to be filled");
+            }
+            for (number, volume) in volumes.iter().enumerate() {
+                session.make_volume(0, &format!("v{number}"), volume).await;
+            }
+        })?;
+        if self.world.volumes.borrow().is_empty() {
+            self.world.trace.mark("no volume fits");
+        }
+        (!self.world.failed()).then_some(store)
+    }
+
+    /// The array is down: opens it again and runs a session. False ends the seed.
+    fn reopen(&mut self, last: bool) -> bool {
+        for attempt in 0.. {
+            let machine = self.machine();
+            let percent = self.world.config.import_crash_percent;
+            let crash = !last && attempt < 4 && self.rng.chance(percent);
+            match self.open(&machine.0, crash) {
+                Opened::Store(store) => {
+                    return if last {
+                        self.last_session(&machine, store)
+                    } else {
+                        self.session(&machine, store, false)
+                    };
+                }
+                Opened::Crashed => {
+                    self.world.trace.mark("crash during import");
+                    self.crash(&machine, false);
+                }
+                Opened::Ended => return false,
+            }
+        }
+        false
+    }
+
+    /// Imports, with `--degraded` if the start rule asks for it.
+    fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
+        for disk in &self.world.disks {
+            disk.arm(FaultRates::default());
+            disk.set_slow(1);
+        }
+        for degraded in [false, true] {
+            let devices = self.attach(rt);
+            self.world.trace.line(|| {
+                let absent = &self.world.budget.borrow().absent;
+                format!("import, degraded {degraded}, without {absent:?}")
+            });
+            let future = self
+                .subject
+                .import(rt, devices, &self.world.config, degraded);
+            let result = if crash {
+                match rt.run_for(self.rng.magnitude(6_000), future) {
+                    Ok(result) => result,
+                    Err(Stopped::Polls) => return Opened::Crashed,
+                    Err(Stopped::Deadlock) => {
+                        self.world.fail(|| "import: deadlock".to_string());
+                        return Opened::Ended;
+                    }
+                }
+            } else {
+                match self.finish(rt, "import", future) {
+                    Some(result) => result,
+                    None => return Opened::Ended,
+                }
+            };
+            match result {
+                Ok(store) => {
+                    self.opened(degraded);
+                    return Opened::Store(store);
+                }
+                Err(error) => {
+                    self.world.trace.line(|| format!("import: {error:?}"));
+                    if !self.may_refuse(degraded, &error) {
+                        return Opened::Ended;
+                    }
+                }
+            }
+        }
+        self.world.trace.mark("import refused beyond M");
+        Opened::Ended
+    }
+
+    /// Whether an import may be refused; if not, the failure is recorded.
+    fn may_refuse(&self, degraded: bool, error: &StoreError) -> bool {
+        let world = &self.world;
+        let (good, counted) = {
+            let budget = world.budget.borrow();
+            let counted = world.config.devices - budget.gone.len();
+            (
+                counted - budget.damaged.difference(&budget.gone).count(),
+                counted,
+            )
+        };
+        if world.loose.get() || !world.promised() {
+            return true;
+        }
+        if !degraded && good * 2 <= counted {
+            world.trace.mark("start rule asks the operator");
+            return true;
+        }
+        world.fail(|| {
+            let budget = world.budget.borrow();
+            format!(
+                "import refused, degraded {degraded}, damaged {:?}, absent {:?}, gone {:?}: {error:?}",
+                budget.damaged, budget.absent, budget.gone
+            )
+        });
+        false
+    }
+
+    fn opened(&self, degraded: bool) {
+        let world = &self.world;
+        if !world.promised() {
+            // More is damaged than was promised: whether the newest state survived is luck.
+            world.loose.set(true);
+            world.trace.mark(if degraded {
+                "degraded import beyond M"
+            } else {
+                "import beyond M"
+            });
+            for entry in world.volumes.borrow_mut().values_mut() {
+                entry.model.rolled_back = true;
+            }
+        }
+    }
+
+    /// Compares the volumes that are there with those that must be.
+    fn check_volumes(&self, store: &Rc<dyn Store>) {
+        let names = store.volume_names();
+        let mut volumes = self.world.volumes.borrow_mut();
+        let known: Vec<String> = volumes.keys().cloned().collect();
+        for name in known {
+            let there = names.contains(&name);
+            let presence = volumes[&name].presence;
+            match (presence, there) {
+                (Presence::Present, false) if !self.world.loose.get() => {
+                    self.world
+                        .fail(|| format!("volume {name} is gone after import"));
+                }
+                (_, false) => {
+                    volumes.remove(&name);
+                }
+                (_, true) => {
+                    if let Some(entry) = volumes.get_mut(&name) {
+                        entry.presence = Presence::Present;
+                    }
+                }
+            }
+        }
+        for name in names {
+            if !volumes.contains_key(&name) && !self.world.loose.get() {
+                self.world
+                    .fail(|| format!("volume {name} is back after it was destroyed"));
+            }
+        }
+    }
+
+    /// Clients and nemesis until they end or the crash; then the outage. False ends the seed.
+    fn session(&mut self, machine: &Machine, store: Rc<dyn Store>, first: bool) -> bool {
+        let rt = &machine.0;
+        let world = self.world.clone();
+        let session = Session {
+            world: world.clone(),
+            rt: rt.clone(),
+            store: store.clone(),
+        };
+        if !first {
+            self.check_volumes(&store);
+        }
+        let check = if first {
+            0
+        } else {
+            self.rng.pick(&[0, 30, 100, 100])
+        };
+        let (clients, most) = (world.config.clients, world.config.operations);
+        let mut rng = self.rng.fork(3);
+        let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
+        let nemesis = (faulty && rng.chance(60)).then(|| rng.fork(4));
+        let heal = faulty && self.rng.chance(40);
+        let work = {
+            let (world, rt) = (world.clone(), rt.clone());
+            async move {
+                verify(&session, &mut rng, check).await;
+                if let Some(nemesis) = nemesis {
+                    rt.spawn(nemesis::run(world.clone(), rt.clone(), nemesis));
+                }
+                let tasks: Vec<_> = (1..=clients)
+                    .map(|number| {
+                        let own = rng.fork(number);
+                        rt.spawn(session.clone().client(number, own, most))
+                    })
+                    .collect();
+                for task in tasks {
+                    task.await;
+                }
+            }
+        };
+        let crash = self.rng.chance(world.config.crash_percent) || world.config.crash_at.is_some();
+        let at_work = crash && self.rng.chance(75);
+        let polls = world.config.crash_at.unwrap_or(self.rng.magnitude(40_000));
+        if at_work || world.config.crash_at.is_some() {
+            match rt.run_for(polls, work) {
+                Ok(()) => world.trace.mark("crash at rest"),
+                Err(Stopped::Polls) => world.trace.mark("crash at work"),
+                Err(Stopped::Deadlock) => world.fail(|| "session: deadlock".to_string()),
+            }
+        } else if self.finish(rt, "session", work).is_none() {
+            return false;
+        } else if heal {
+            self.heal(rt, &store);
+        }
+        if world.failed() {
+            return false;
+        }
+        let crash = self.crash_or_export(rt, &store, crash);
+        drop(store);
+        if world.failed() {
+            return false;
+        }
+        if crash {
+            let process_only = self.rng.chance(15);
+            self.crash(machine, process_only);
+        } else {
+            machine.0.shutdown();
+            self.outage();
+        }
+        true
+    }
+
+    /// Waits for full redundancy and, if it is back, gives the budget back.
+    fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
+        for disk in &self.world.disks {
+            disk.arm(FaultRates::default());
+            disk.set_slow(1);
+        }
+        let session = Session {
+            world: self.world.clone(),
+            rt: rt.clone(),
+            store: store.clone(),
+        };
+        let waiting = session.clone();
+        let handle = rt.clone();
+        let status = self.finish(rt, "healing", async move {
+            let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
+            let status = waiting.store.status().await;
+            idle.map(|()| status)
+        });
+        let Some(status) = status else { return };
+        let Some(status) = status else {
+            self.world
+                .fail(|| "wait_idle: background work does not end (P5)".to_string());
+            return;
+        };
+        self.world.trace.line(|| format!("healed: {status:?}"));
+        let config = &self.world.config;
+        let mut budget = self.world.budget.borrow_mut();
+        let offline = |d: &usize| self.world.disks[*d].is_offline();
+        if status.optimal {
+            let members = |d: &usize| status.online.contains(d) && !offline(d);
+            budget.gone = (0..config.devices).filter(|d| !members(d)).collect();
+            let tainted = budget.tainted.clone();
+            let gone = budget.gone.clone();
+            budget
+                .damaged
+                .retain(|d| tainted.contains(d) && !gone.contains(d));
+            self.world.trace.mark("full redundancy back");
+            return;
+        }
+        let healthy = config.devices - budget.damaged.union(&budget.gone).count();
+        let room = self.roomy(healthy);
+        let silent = !budget.tainted.is_empty();
+        drop(budget);
+        if self.world.promised() && healthy >= config.k + config.m && room && !silent {
+            self.world
+                .fail(|| format!("no full redundancy though it is possible (P5): {status:?}"));
+        }
+    }
+
+    /// Whether `healthy` devices certainly have the room for everything at full width.
+    fn roomy(&self, healthy: usize) -> bool {
+        let config = &self.world.config;
+        let volumes: u64 = self
+            .world
+            .volumes
+            .borrow()
+            .values()
+            .map(|v| v.model.size())
+            .sum();
+        let width = (config.k + config.m) as u64;
+        volumes * width / config.k as u64 * 4 < config.device_bytes * healthy as u64
+    }
+
+    /// Exports, or crashes before, or, sometimes, during it. Whether there was a crash.
+    fn crash_or_export(&mut self, rt: &Rt, store: &Rc<dyn Store>, crash: bool) -> bool {
+        if crash {
+            return true;
+        }
+        if self.world.config.mode != Mode::Calm && self.rng.chance(20) {
+            let exporting = store.clone();
+            let polls = self.rng.magnitude(4_000);
+            match rt.run_for(polls, async move { exporting.export().await }) {
+                Ok(result) => return !self.exported(Some(result)),
+                Err(Stopped::Polls) => self.world.trace.mark("crash during export"),
+                Err(Stopped::Deadlock) => self.world.fail(|| "export: deadlock".to_string()),
+            }
+            return true;
+        }
+        !self.export(rt, store)
+    }
+
+    fn export(&self, rt: &Rt, store: &Rc<dyn Store>) -> bool {
+        let session = Session {
+            world: self.world.clone(),
+            rt: rt.clone(),
+            store: store.clone(),
+        };
+        let result = self.finish(rt, "export", async move {
+            session.bounded("export", session.store.export()).await
+        });
+        self.exported(result.flatten())
+    }
+
+    /// Judges an export.
+    fn exported(&self, result: Option<Result<(), StoreError>>) -> bool {
+        match result {
+            Some(Ok(())) => {
+                self.world.trace.mark("export");
+                self.world.trace.line(|| "export: done".to_string());
+                for entry in self.world.volumes.borrow_mut().values_mut() {
+                    entry.model.all_durable();
+                }
+                true
+            }
+            Some(Err(error)) => {
+                if self.world.promised() {
+                    self.world.fail(|| format!("export failed: {error:?}"));
+                }
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// The array stops at once; then the power goes, unless only the process died.
+    fn crash(&mut self, machine: &Machine, process_only: bool) {
+        machine.0.shutdown();
+        self.world.crash_models();
+        self.world
+            .trace
+            .line(|| format!("CRASH, process only {process_only}"));
+        if process_only {
+            self.world.trace.mark("daemon death");
+            for disk in &self.world.disks {
+                disk.settle_in_flight();
+            }
+        } else {
+            let same = self.world.config.same_cut;
+            let mut cut = Cut::random(&mut self.rng);
+            for disk in &self.world.disks {
+                if !same {
+                    cut = Cut::random(&mut self.rng);
+                }
+                disk.power_cut(cut);
+            }
+        }
+        self.outage();
+    }
+
+    /// What happens to the disks while the array is down.
+    fn outage(&mut self) {
+        let world = self.world.clone();
+        let before = world.budget.borrow().absent.clone();
+        for device in before {
+            if self.rng.chance(40) {
+                world.trace.mark("outage: an old device returns");
+                world.budget.borrow_mut().absent.remove(&device);
+            }
+        }
+        for _ in 0..=world.config.m {
+            if !self.rng.chance(35) {
+                continue;
+            }
+            let Some(device) = world.victim() else { break };
+            if self.rng.chance(70) {
+                world.trace.mark("outage: device lost");
+                world.damage(device, false);
+                world.reduced.set(true);
+                world.budget.borrow_mut().absent.insert(device);
+            } else {
+                world.trace.mark("outage: damage at rest");
+                nemesis::rot(&world, &world.disks[device], &mut self.rng);
+            }
+        }
+        for disk in &world.disks {
+            if disk.is_offline() {
+                disk.set_online(true);
+            }
+        }
+    }
+
+    /// Faults have stopped: everything heals, everything is read, everything is closed.
+    fn last_session(&mut self, machine: &Machine, store: Rc<dyn Store>) -> bool {
+        self.check_volumes(&store);
+        let rt = &machine.0;
+        let session = Session {
+            world: self.world.clone(),
+            rt: rt.clone(),
+            store: store.clone(),
+        };
+        let mut rng = self.rng.fork(8);
+        let read = async move { verify(&session, &mut rng, 100).await };
+        if self.finish(rt, "last check", read).is_none() || self.world.failed() {
+            return false;
+        }
+        self.heal(rt, &store);
+        if self.world.failed() {
+            return false;
+        }
+        self.export(rt, &store)
+    }
+}
+
+/// Reads about `percent` of every volume and checks it.
+async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
+    let names: Vec<(String, u64)> = {
+        let volumes = session.world.volumes.borrow();
+        volumes
+            .iter()
+            .map(|(name, entry)| (name.clone(), entry.model.size()))
+            .collect()
+    };
+    for (name, size) in names {
+        let step = 4096 << rng.below(7);
+        let mut at = 0;
+        while at < size && !session.world.failed() {
+            let length = step.min(size - at);
+            if rng.chance(percent) {
+                session.read(0, &name, at, length).await;
+            }
+            at += length;
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The engine as the driver sees it: the code that ships, unchanged.
+//!
+//! Invariants: nothing is added and nothing is hidden; errors are only sorted into what the model
+//! distinguishes.
+
+use std::rc::Rc;
+
+use ashlar_device::DeviceRef;
+use ashlar_engine::status::{ArrayState, DeviceState};
+use ashlar_engine::{
+    Array, Create, DigestKind, Error, Import, Settings, Volume, VolumeError, VolumeOptions,
+    WriteCache,
+};
+use ashlar_layout::Layout;
+use ashlar_rt::{Buf, Rt, Slice};
+
+use crate::config::{Config, VolumeConfig};
+use crate::store::{Store, StoreError, StoreFuture, StoreStatus, Subject};
+
+/// Makes arrays of the real engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Engine;
+
+fn settings(config: &Config) -> Settings {
+    Settings {
+        shards: config.shards,
+        memory_bytes: config.memory_bytes,
+        ..Settings::default()
+    }
+}
+
+impl From<Error> for StoreError {
+    fn from(error: Error) -> StoreError {
+        match error {
+            Error::NoSpace { .. } => StoreError::NoSpace,
+            Error::TooFew { .. } | Error::JournalLoss(_) => StoreError::Degraded(error.to_string()),
+            other => StoreError::Other(other.to_string()),
+        }
+    }
+}
+
+impl From<VolumeError> for StoreError {
+    fn from(error: VolumeError) -> StoreError {
+        match error {
+            VolumeError::Lost => StoreError::Lost,
+            VolumeError::NoSpace => StoreError::NoSpace,
+            other => StoreError::Other(other.to_string()),
+        }
+    }
+}
+
+impl Subject for Engine {
+    fn create(
+        &self,
+        rt: &Rt,
+        devices: Vec<DeviceRef>,
+        config: &Config,
+    ) -> StoreFuture<Result<Rc<dyn Store>, StoreError>> {
+        let layout = config.layout.parse::<Layout>();
+        let (rt, config) = (rt.clone(), config.clone());
+        Box::pin(async move {
+            let layout = layout.map_err(|error| StoreError::Other(error.to_string()))?;
+            let options = Create {
+                name: "sim".to_string(),
+                layout,
+                strip_bytes: config.strip_bytes,
+                slot_bytes: Some(config.slot_bytes),
+                spare: 0,
+                domains: Vec::new(),
+                settings: settings(&config),
+            };
+            let array = Array::create(&rt, devices, options).await?;
+            Ok(Rc::new(EngineStore(array)) as Rc<dyn Store>)
+        })
+    }
+
+    fn import(
+        &self,
+        rt: &Rt,
+        devices: Vec<DeviceRef>,
+        config: &Config,
+        degraded: bool,
+    ) -> StoreFuture<Result<Rc<dyn Store>, StoreError>> {
+        let (rt, settings) = (rt.clone(), settings(config));
+        Box::pin(async move {
+            let options = Import {
+                degraded,
+                read_only: false,
+                settings,
+            };
+            let array = Array::import(&rt, devices, options).await?;
+            Ok(Rc::new(EngineStore(array)) as Rc<dyn Store>)
+        })
+    }
+}
+
+struct EngineStore(Array);
+
+impl EngineStore {
+    fn volume(&self, name: &str) -> Result<Volume, StoreError> {
+        self.0
+            .volume(name)
+            .ok_or_else(|| StoreError::Other(format!("no volume {name}")))
+    }
+}
+
+impl Store for EngineStore {
+    fn volume_create(
+        &self,
+        name: &str,
+        volume: &VolumeConfig,
+    ) -> StoreFuture<Result<(), StoreError>> {
+        let (array, name) = (self.0.clone(), name.to_string());
+        let options = VolumeOptions {
+            size_bytes: volume.size,
+            thin: volume.thin,
+            block_bytes: u32::try_from(volume.block_bytes).expect("a block is small"),
+            digest: if volume.fast_digest {
+                DigestKind::Xxh3
+            } else {
+                DigestKind::Blake3
+            },
+            layout: None,
+            write_cache: WriteCache::On,
+        };
+        Box::pin(async move { Ok(array.volume_create(&name, options).await?) })
+    }
+
+    fn volume_destroy(&self, name: &str) -> StoreFuture<Result<(), StoreError>> {
+        let (array, name) = (self.0.clone(), name.to_string());
+        Box::pin(async move { Ok(array.volume_destroy(&name).await?) })
+    }
+
+    fn volume_names(&self) -> Vec<String> {
+        self.0.volume_names()
+    }
+
+    fn read(
+        &self,
+        volume: &str,
+        offset: u64,
+        length: usize,
+    ) -> StoreFuture<Result<Buf, StoreError>> {
+        let volume = self.volume(volume);
+        Box::pin(async move { Ok(volume?.read(offset, length).await?) })
+    }
+
+    fn write(
+        &self,
+        volume: &str,
+        offset: u64,
+        data: Slice,
+        durable: bool,
+    ) -> StoreFuture<Result<(), StoreError>> {
+        let volume = self.volume(volume);
+        Box::pin(async move { Ok(volume?.write(offset, data, durable).await?) })
+    }
+
+    fn flush(&self, volume: &str) -> StoreFuture<Result<(), StoreError>> {
+        let volume = self.volume(volume);
+        Box::pin(async move { Ok(volume?.flush().await?) })
+    }
+
+    fn zero(
+        &self,
+        volume: &str,
+        offset: u64,
+        length: u64,
+        trim: bool,
+        durable: bool,
+    ) -> StoreFuture<Result<(), StoreError>> {
+        let volume = self.volume(volume);
+        Box::pin(async move {
+            let volume = volume?;
+            if trim {
+                Ok(volume.trim(offset, length, durable).await?)
+            } else {
+                Ok(volume.write_zeroes(offset, length, durable).await?)
+            }
+        })
+    }
+
+    fn extents(
+        &self,
+        volume: &str,
+        offset: u64,
+        length: u64,
+    ) -> StoreFuture<Result<Vec<(u64, bool)>, StoreError>> {
+        let volume = self.volume(volume);
+        Box::pin(async move {
+            let extents = volume?.block_status(offset, length).await?;
+            Ok(extents
+                .into_iter()
+                .map(|extent| (extent.length, extent.hole))
+                .collect())
+        })
+    }
+
+    fn fail(&self, device: u16) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.fail(device, false).await?) })
+    }
+
+    fn status(&self) -> StoreFuture<StoreStatus> {
+        let array = self.0.clone();
+        Box::pin(async move {
+            let status = array.status().await;
+            let in_use = [
+                DeviceState::Online,
+                DeviceState::Slow,
+                DeviceState::Readonly,
+            ];
+            StoreStatus {
+                optimal: status.state == ArrayState::Optimal,
+                state: format!("{:?}", status.state),
+                lost: status.lost.len(),
+                usable_bytes: status.capacity.usable_bytes,
+                online: status
+                    .devices
+                    .iter()
+                    .filter(|device| in_use.contains(&device.state))
+                    .map(|device| usize::from(device.index))
+                    .collect(),
+            }
+        })
+    }
+
+    fn wait_idle(&self) -> StoreFuture<()> {
+        let array = self.0.clone();
+        Box::pin(async move {
+            array
+                .wait_idle(&["reconstruct", "rebalance", "clean"])
+                .await
+        })
+    }
+
+    fn export(&self) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.export().await?) })
+    }
+}

@@ -1,0 +1,223 @@
+//! `ashlar-sim`: runs seeds of the simulator, or replays one.
+//!
+//! Invariants: the exit status is 0 when every seed passed, 1 when one failed, 2 for wrong usage;
+//! what is printed for a failure includes the command that replays it.
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ashlar_sim::config::{Mode, Options};
+use ashlar_sim::driver::run_seed;
+use ashlar_sim::engine::Engine;
+use ashlar_sim::run::{Batch, Summary, run_batch, sweep};
+use ashlar_sim::store::Subject;
+use ashlar_sim::toy::{Plant, Toy};
+
+const USAGE: &str = "\
+usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--twice] [OPTIONS]
+       ashlar-sim sweep --seeds A..B [--step N] [OPTIONS]
+       ashlar-sim replay SEED [--trace] [--lines N] [OPTIONS]
+
+  run     one random history a seed
+  sweep   the first session of each seed, crashed after every N polls (default 1)
+  replay  one history, with its story
+
+  --mode calm|crash|within|beyond   what may go wrong (default: the seed decides)
+  --rounds N, --clients N           at most so many
+  --crash-at POLLS                  one session, crashed there
+  --toy                             drive the built-in toy store instead of the engine
+  --marks                           print what was reached, and how often
+  --quiet-panics                    no message at each panic inside a seed
+";
+
+#[derive(Clone, Debug, Default)]
+struct Arguments {
+    seeds: Option<Range<u64>>,
+    seed: Option<u64>,
+    jobs: usize,
+    step: Option<u64>,
+    keep_going: usize,
+    twice: bool,
+    trace: bool,
+    lines: usize,
+    toy: bool,
+    marks: bool,
+    quiet: bool,
+    options: Options,
+}
+
+fn parse(words: &[String]) -> Option<Arguments> {
+    let mut out = Arguments {
+        jobs: 1,
+        keep_going: 1,
+        lines: 400,
+        ..Arguments::default()
+    };
+    let mut words = words.iter();
+    let command = words.next()?;
+    if command == "replay" {
+        out.seed = Some(words.next()?.parse().ok()?);
+    } else if command == "sweep" {
+        out.step = Some(1);
+    } else if command != "run" {
+        return None;
+    }
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--seeds" => {
+                let (from, to) = words.next()?.split_once("..")?;
+                out.seeds = Some(from.parse().ok()?..to.parse().ok()?);
+            }
+            "--jobs" => out.jobs = words.next()?.parse().ok()?,
+            "--keep-going" => out.keep_going = words.next()?.parse().ok()?,
+            "--lines" => out.lines = words.next()?.parse().ok()?,
+            "--mode" => out.options.mode = Some(Mode::named(words.next()?)?),
+            "--step" => out.step = Some(words.next()?.parse().ok()?),
+            "--crash-at" => out.options.crash_at = Some(words.next()?.parse().ok()?),
+            "--rounds" => out.options.rounds = Some(words.next()?.parse().ok()?),
+            "--clients" => out.options.clients = Some(words.next()?.parse().ok()?),
+            "--twice" => out.twice = true,
+            "--trace" => out.trace = true,
+            "--toy" => out.toy = true,
+            "--marks" => out.marks = true,
+            "--quiet-panics" => out.quiet = true,
+            _ => return None,
+        }
+    }
+    (out.seed.is_some() || out.seeds.is_some()).then_some(out)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some(arguments) = parse(&words) else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    if arguments.quiet {
+        std::panic::set_hook(Box::new(|_| ()));
+    }
+    let passed = match (arguments.seed, &arguments.seeds) {
+        (Some(seed), _) => replay(seed, &arguments),
+        (None, Some(seeds)) => match arguments.step {
+            Some(step) => sweep_seeds(seeds.clone(), step, &arguments),
+            None => run(seeds.clone(), &arguments),
+        },
+        (None, None) => false,
+    };
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The options that a replay must repeat.
+fn flags(arguments: &Arguments) -> String {
+    let mut text = String::new();
+    if let Some(mode) = arguments.options.mode {
+        text += &format!(" --mode {}", format!("{mode:?}").to_lowercase());
+    }
+    if let Some(at) = arguments.options.crash_at {
+        text += &format!(" --crash-at {at}");
+    }
+    if let Some(rounds) = arguments.options.rounds {
+        text += &format!(" --rounds {rounds}");
+    }
+    if let Some(clients) = arguments.options.clients {
+        text += &format!(" --clients {clients}");
+    }
+    if arguments.toy {
+        text += " --toy";
+    }
+    text
+}
+
+fn run(seeds: Range<u64>, arguments: &Arguments) -> bool {
+    let batch = Batch {
+        jobs: arguments.jobs,
+        most_failures: arguments.keep_going.max(1),
+        twice: arguments.twice,
+        options: arguments.options,
+    };
+    let begun = Instant::now();
+    let summary = run_with(seeds, batch, arguments.toy);
+    let seconds = begun.elapsed().as_secs_f64();
+    if arguments.marks {
+        for (mark, count) in &summary.marks {
+            println!("{count:>10}  {mark}");
+        }
+    }
+    for (seed, failure) in &summary.failures {
+        println!("seed {seed} FAILED: {failure}");
+        println!(
+            "  replay: ashlar-sim replay {seed} --trace{}",
+            flags(arguments)
+        );
+    }
+    println!(
+        "{} seeds, {} operations, {} failed, {seconds:.1} s, {:.0} seeds/s",
+        summary.seeds,
+        summary.operations,
+        summary.failures.len(),
+        summary.seeds as f64 / seconds.max(1e-9)
+    );
+    summary.failures.is_empty()
+}
+
+fn run_with(seeds: Range<u64>, batch: Batch, toy: bool) -> Summary {
+    if toy {
+        run_batch(seeds, batch, || Toy(Plant::Nothing))
+    } else {
+        run_batch(seeds, batch, || Engine)
+    }
+}
+
+fn sweep_seeds(seeds: Range<u64>, step: u64, arguments: &Arguments) -> bool {
+    let (mut total, mut failures) = (0, 0);
+    for seed in seeds {
+        let subject = subject(arguments.toy);
+        let (points, failure) = sweep(&*subject, seed, step, arguments.options);
+        total += points;
+        if let Some((at, failure)) = failure {
+            println!("seed {seed} crashed at poll {at} FAILED: {failure}");
+            let flags = flags(arguments);
+            println!("  replay: ashlar-sim replay {seed} --trace --crash-at {at}{flags}");
+            failures += 1;
+            if failures >= arguments.keep_going {
+                break;
+            }
+        }
+    }
+    println!("{total} crash points, {failures} seeds failed");
+    failures == 0
+}
+
+fn subject(toy: bool) -> Box<dyn Subject> {
+    if toy {
+        Box::new(Toy(Plant::Nothing))
+    } else {
+        Box::new(Engine)
+    }
+}
+
+fn replay(seed: u64, arguments: &Arguments) -> bool {
+    let options = Options {
+        trace: arguments.trace,
+        ..arguments.options
+    };
+    let outcome = run_seed(&*subject(arguments.toy), seed, options);
+    let from = outcome.lines.len().saturating_sub(arguments.lines);
+    for line in &outcome.lines[from..] {
+        println!("{line}");
+    }
+    println!(
+        "seed {seed}: history {:016x}, {} operations",
+        outcome.hash, outcome.operations
+    );
+    match &outcome.failure {
+        Some(failure) => println!("FAILED: {failure}"),
+        None => println!("passed"),
+    }
+    outcome.failure.is_none()
+}

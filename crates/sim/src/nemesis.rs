@@ -1,0 +1,124 @@
+//! The nemesis: a task that does to the disks, while clients run, what the budget allows.
+//!
+//! Invariants: a device is entered in the budget before anything happens to it.
+
+use std::rc::Rc;
+
+use ashlar_rt::Rt;
+
+use crate::disk::{FaultRates, Rot, SimDisk};
+use crate::rng::Rng;
+use crate::world::World;
+
+/// Every kind of damage at rest.
+const ROTS: [Rot; 6] = [
+    Rot::Bit,
+    Rot::Garbage,
+    Rot::Zeros,
+    Rot::OtherPage,
+    Rot::Earlier,
+    Rot::Unreadable,
+];
+
+/// Damages a few pages of `disk` at rest.
+pub fn rot(world: &World, disk: &SimDisk, rng: &mut Rng) {
+    world.damage(disk.index(), true);
+    let kinds: Vec<Rot> = (0..rng.range(1, 3)).map(|_| rng.pick(&ROTS)).collect();
+    for _ in 0..rng.magnitude(24) {
+        if disk.rot(rng.pick(&kinds)) {
+            world.trace.mark("fault: damage at rest");
+        }
+    }
+}
+
+/// Random rates of the faults that come with operations.
+fn rates(rng: &mut Rng) -> FaultRates {
+    let mut on = |percent: u64| {
+        let high = if rng.chance(30) { 20_000 } else { 1_500 };
+        if rng.chance(percent) {
+            u32::try_from(rng.magnitude(high)).unwrap_or(1)
+        } else {
+            0
+        }
+    };
+    FaultRates {
+        lost_write: on(30),
+        misdirected_write: on(20),
+        write_error: on(25),
+        latent_error: on(35),
+        flush_error: on(20),
+        read_corruption: on(25),
+    }
+}
+
+/// A while, in nanoseconds: up to 16 us to 134 ms, the length of a short or a long session.
+fn moment(rng: &mut Rng) -> u64 {
+    let bits = rng.range(14, 27);
+    rng.below(1 << bits)
+}
+
+/// Does damage at random moments until the session ends.
+pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
+    for round in 0..rng.range(1, 6) {
+        if round > 0 || rng.chance(60) {
+            rt.sleep(moment(&mut rng)).await;
+        }
+        let Some(device) = world.victim() else { return };
+        let disk = world.disks[device].clone();
+        let at = rt.now() / 1_000;
+        match rng.below(10) {
+            0..3 => {
+                let rates = rates(&mut rng);
+                world.damage(device, true);
+                world
+                    .trace
+                    .line(|| format!("{at:>9} us nemesis: disk {device} {rates:?}"));
+                disk.arm(rates);
+            }
+            3..5 => {
+                world
+                    .trace
+                    .line(|| format!("{at:>9} us nemesis: damage on disk {device}"));
+                rot(&world, &disk, &mut rng);
+            }
+            5..8 => {
+                world.damage(device, false);
+                world.reduced.set(true);
+                world.trace.mark("fault: offline");
+                world
+                    .trace
+                    .line(|| format!("{at:>9} us nemesis: disk {device} OFFLINE"));
+                disk.set_offline();
+                if rng.chance(50) {
+                    rt.sleep(moment(&mut rng)).await;
+                    let reset = rng.chance(50);
+                    world.trace.mark("fault: back online");
+                    world.trace.line(|| {
+                        let at = rt.now() / 1_000;
+                        format!("{at:>9} us nemesis: disk {device} back, reset {reset}")
+                    });
+                    if reset {
+                        world.damage(device, true); // no operation may have failed meanwhile
+                    }
+                    disk.set_online(reset);
+                }
+            }
+            _ => {
+                let factor = rng.pick(&[5, 50, 500]);
+                if factor > 5 {
+                    world.damage(device, false);
+                    world.reduced.set(true);
+                }
+                world.trace.mark("fault: slow");
+                world
+                    .trace
+                    .line(|| format!("{at:>9} us nemesis: disk {device} slow x{factor}"));
+                disk.set_slow(factor);
+                if rng.chance(70) {
+                    rt.sleep(4 * moment(&mut rng)).await;
+                    disk.set_slow(1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Many seeds on several threads: how fast, what they reached, and the first that failed.
+//!
+//! Invariants: the result does not depend on the number of threads; the failing seed reported is
+//! the lowest one that was run.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::config::Options;
+use crate::driver::{Outcome, run_seed};
+use crate::store::Subject;
+
+/// What a batch of seeds came to.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Operations done.
+    pub operations: u64,
+    /// What was reached, and how often.
+    pub marks: BTreeMap<&'static str, u64>,
+    /// Failures, lowest seed first: seed and text.
+    pub failures: Vec<(u64, String)>,
+}
+
+/// How to run a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    /// Threads.
+    pub jobs: usize,
+    /// Failures after which the batch ends.
+    pub most_failures: usize,
+    /// Runs each seed twice and compares the histories.
+    pub twice: bool,
+    /// The options of every seed.
+    pub options: Options,
+}
+
+/// Runs `seeds`, each with its own subject from `make` (subjects need not cross threads).
+pub fn run_batch<S: Subject>(seeds: Range<u64>, batch: Batch, make: fn() -> S) -> Summary {
+    let next = AtomicU64::new(seeds.start);
+    let total = Mutex::new(Summary::default());
+    std::thread::scope(|scope| {
+        for _ in 0..batch.jobs.max(1) {
+            scope.spawn(|| {
+                let subject = make();
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let outcome = one(&subject, seed, batch);
+                    let mut total = lock(&total);
+                    total.add(outcome);
+                    if total.failures.len() >= batch.most_failures {
+                        next.store(seeds.end, Ordering::Relaxed);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let mut total = lock(&total).clone();
+    total.failures.sort();
+    total
+}
+
+/// Crashes the first session of `seed` after every `step` polls, until it ends by itself before the
+/// crash. Gives the number of crash points, and the first that failed with its text.
+pub fn sweep(
+    subject: &dyn Subject,
+    seed: u64,
+    step: u64,
+    options: Options,
+) -> (u64, Option<(u64, String)>) {
+    let mut points = 0;
+    loop {
+        let at = points * step.max(1);
+        let outcome = run_seed(
+            subject,
+            seed,
+            Options {
+                crash_at: Some(at),
+                ..options
+            },
+        );
+        points += 1;
+        if let Some(failure) = outcome.failure {
+            return (points, Some((at, failure)));
+        }
+        if !outcome.marks.contains_key("crash at work") {
+            return (points, None);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn one(subject: &dyn Subject, seed: u64, batch: Batch) -> Outcome {
+    let mut outcome = run_seed(subject, seed, batch.options);
+    if batch.twice && outcome.failure.is_none() {
+        let again = run_seed(subject, seed, batch.options);
+        if again.hash != outcome.hash {
+            outcome.failure = Some("NOT DETERMINISTIC: the second run differs".to_string());
+        }
+    }
+    outcome
+}
+
+impl Summary {
+    fn add(&mut self, outcome: Outcome) {
+        self.seeds += 1;
+        self.operations += outcome.operations;
+        for (mark, count) in outcome.marks {
+            *self.marks.entry(mark).or_default() += count;
+        }
+        if let Some(failure) = outcome.failure {
+            self.failures.push((outcome.seed, failure));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What the driver drives: an array seen through the few operations that the model understands.
+//! The engine implements it, and so do the toy stores that test the simulator itself.
+//!
+//! Invariants: nothing here knows the model; errors keep only what a check needs.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use ashlar_device::DeviceRef;
+use ashlar_rt::{Buf, Rt, Slice};
+
+use crate::config::{Config, VolumeConfig};
+
+/// A future of a store.
+pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// The bytes are beyond the array's redundancy.
+    Lost,
+    /// No space.
+    NoSpace,
+    /// The operator has to decide (import): more devices are missing than the start rule allows.
+    Degraded(String),
+    /// The store cannot do this at all (a toy).
+    Unsupported,
+    /// Anything else, in words.
+    Other(String),
+}
+
+/// What the driver needs to know of an array's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreStatus {
+    /// Every live stripe has its layout's redundancy.
+    pub optimal: bool,
+    /// The state's name.
+    pub state: String,
+    /// Ranges reported as lost.
+    pub lost: usize,
+    /// Bytes that volumes can have in all.
+    pub usable_bytes: u64,
+    /// Devices that are in use, by number.
+    pub online: Vec<usize>,
+}
+
+/// How to make and find arrays.
+pub trait Subject {
+    /// Creates an array on empty devices.
+    fn create(
+        &self,
+        rt: &Rt,
+        devices: Vec<DeviceRef>,
+        config: &Config,
+    ) -> StoreFuture<Result<Rc<dyn Store>, StoreError>>;
+    /// Finds the array on `devices`, some of which may be missing, after a crash or an export.
+    fn import(
+        &self,
+        rt: &Rt,
+        devices: Vec<DeviceRef>,
+        config: &Config,
+        degraded: bool,
+    ) -> StoreFuture<Result<Rc<dyn Store>, StoreError>>;
+}
+
+/// An array that is open.
+pub trait Store {
+    /// Makes a volume.
+    fn volume_create(
+        &self,
+        name: &str,
+        volume: &VolumeConfig,
+    ) -> StoreFuture<Result<(), StoreError>>;
+    /// Destroys a volume.
+    fn volume_destroy(&self, name: &str) -> StoreFuture<Result<(), StoreError>>;
+    /// The volumes there are.
+    fn volume_names(&self) -> Vec<String>;
+    /// Reads.
+    fn read(
+        &self,
+        volume: &str,
+        offset: u64,
+        length: usize,
+    ) -> StoreFuture<Result<Buf, StoreError>>;
+    /// Writes.
+    fn write(
+        &self,
+        volume: &str,
+        offset: u64,
+        data: Slice,
+        durable: bool,
+    ) -> StoreFuture<Result<(), StoreError>>;
+    /// Makes durable what was acknowledged before.
+    fn flush(&self, volume: &str) -> StoreFuture<Result<(), StoreError>>;
+    /// Zeros a range (`trim`: as a discard does).
+    fn zero(
+        &self,
+        volume: &str,
+        offset: u64,
+        length: u64,
+        trim: bool,
+        durable: bool,
+    ) -> StoreFuture<Result<(), StoreError>>;
+    /// The runs of a range: length in bytes, and whether it is a hole.
+    fn extents(
+        &self,
+        volume: &str,
+        offset: u64,
+        length: u64,
+    ) -> StoreFuture<Result<Vec<(u64, bool)>, StoreError>>;
+    /// Takes a device out.
+    fn fail(&self, device: u16) -> StoreFuture<Result<(), StoreError>>;
+    /// How it is.
+    fn status(&self) -> StoreFuture<StoreStatus>;
+    /// Waits until no background work runs or is due.
+    fn wait_idle(&self) -> StoreFuture<()>;
+    /// Closes cleanly.
+    fn export(&self) -> StoreFuture<Result<(), StoreError>>;
+}

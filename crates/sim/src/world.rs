@@ -1,0 +1,216 @@
+//! What outlives a crash: the disks, the model of every volume, the fault budget, the history and
+//! the first failure.
+//!
+//! Invariants: nothing here belongs to an executor; in mode `Within` at most M devices are damaged
+//! at a time, counting what is lost, stale, failed by the operator or silently wrong.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::config::{Config, Mode, VolumeConfig};
+use crate::content::Version;
+use crate::disk::SimDisk;
+use crate::model::VolumeModel;
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+/// Whether a volume is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is.
+    Present,
+    /// Its creation was under way when the array crashed, or is now.
+    Appearing,
+    /// Its destruction was or is.
+    Vanishing,
+}
+
+/// A volume and what is known of it.
+#[derive(Debug)]
+pub struct VolumeEntry {
+    /// What it must read as.
+    pub model: VolumeModel,
+    /// Whether it is there.
+    pub presence: Presence,
+    /// Operations in flight.
+    pub busy: u64,
+    /// How it was made.
+    pub config: VolumeConfig,
+    /// Where clients like to write.
+    pub hot: Vec<u64>,
+    /// Where the last write ended.
+    pub cursor: u64,
+}
+
+/// Which devices are damaged.
+#[derive(Debug, Default)]
+pub struct Budget {
+    /// Damaged now: whatever the array has on them may be missing or wrong.
+    pub damaged: BTreeSet<usize>,
+    /// Of those, the ones that may hold wrong bytes nobody has noticed.
+    pub tainted: BTreeSet<usize>,
+    /// Out of the array for good, its data reconstructed elsewhere.
+    pub gone: BTreeSet<usize>,
+    /// Not found at the next import.
+    pub absent: BTreeSet<usize>,
+}
+
+/// The state of one seed.
+pub struct World {
+    /// Its shape.
+    pub config: Config,
+    /// The driver's randomness.
+    pub rng: RefCell<Rng>,
+    /// The disks.
+    pub disks: Vec<Rc<SimDisk>>,
+    /// The volumes, by name.
+    pub volumes: RefCell<BTreeMap<String, VolumeEntry>>,
+    /// The damage.
+    pub budget: RefCell<Budget>,
+    /// The history.
+    pub trace: Rc<Trace>,
+    /// Set when the operator accepted that data is lost.
+    pub loose: Cell<bool>,
+    /// Set once a device was ever taken from the array.
+    pub reduced: Cell<bool>,
+    failure: RefCell<Option<String>>,
+    next_volume: Cell<u16>,
+    next_version: Cell<Version>,
+    /// Operations done.
+    pub operations: Cell<u64>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("seed", &self.config.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// The world of `config`, its disks empty.
+    pub fn new(config: Config, trace: bool) -> Rc<World> {
+        let trace = Rc::new(Trace::new(trace));
+        let disks = (0..config.devices)
+            .map(|i| SimDisk::new(i, config.device_bytes, config.seed, trace.clone()))
+            .collect();
+        Rc::new(World {
+            rng: RefCell::new(Rng::new(config.seed ^ 0xD41F_0C11)),
+            disks,
+            volumes: RefCell::default(),
+            budget: RefCell::default(),
+            trace,
+            loose: Cell::new(false),
+            reduced: Cell::new(false),
+            failure: RefCell::default(),
+            next_volume: Cell::new(1),
+            next_version: Cell::new(1),
+            operations: Cell::new(0),
+            config,
+        })
+    }
+
+    /// Records a failure; the first one counts.
+    pub fn fail(&self, text: impl FnOnce() -> String) {
+        if self.failure.borrow().is_none() {
+            let text = text();
+            self.trace.line(|| format!("FAILURE: {text}"));
+            *self.failure.borrow_mut() = Some(text);
+        }
+    }
+
+    /// The first failure.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
+    /// Whether there was one.
+    pub fn failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    /// Whether the faults so far are ones the array has promised to survive.
+    pub fn promised(&self) -> bool {
+        !self.loose.get() && self.budget.borrow().damaged.len() <= self.config.m
+    }
+
+    /// A new identity for a write.
+    pub fn version(&self) -> Version {
+        let version = self.next_version.get();
+        self.next_version.set(version + 1);
+        version
+    }
+
+    /// Adds a volume to the model.
+    pub fn add_volume(&self, name: &str, config: &VolumeConfig, presence: Presence) {
+        let id = self.next_volume.get();
+        self.next_volume.set(id + 1);
+        let model = VolumeModel::new(id, config.size, config.block_bytes);
+        let rng = &mut *self.rng.borrow_mut();
+        let hot = (0..rng.range(2, 6))
+            .map(|_| rng.below(config.size))
+            .collect();
+        let config = config.clone();
+        let entry = VolumeEntry {
+            model,
+            presence,
+            busy: 0,
+            config,
+            hot,
+            cursor: 0,
+        };
+        self.volumes.borrow_mut().insert(name.to_string(), entry);
+    }
+
+    /// Runs `f` on the volume `name`, if the model has it.
+    pub fn with_volume<T>(&self, name: &str, f: impl FnOnce(&mut VolumeEntry) -> T) -> Option<T> {
+        self.volumes.borrow_mut().get_mut(name).map(f)
+    }
+
+    /// The array stops at once; volumes keep what the model says a crash may leave.
+    pub fn crash_models(&self) {
+        for entry in self.volumes.borrow_mut().values_mut() {
+            entry.model.crash();
+            entry.model.rolled_back |= self.loose.get();
+            entry.busy = 0;
+        }
+    }
+
+    /// A device that may be damaged now, within the budget; `None` if there is none.
+    pub fn victim(&self) -> Option<usize> {
+        let rng = &mut *self.rng.borrow_mut();
+        let budget = self.budget.borrow();
+        let spread = match self.config.mode {
+            Mode::Calm | Mode::Crash => return None,
+            Mode::Within => budget.damaged.len() < self.config.m,
+            Mode::Beyond => true,
+        };
+        let known: Vec<usize> = budget
+            .damaged
+            .iter()
+            .copied()
+            .filter(|d| !budget.gone.contains(d))
+            .collect();
+        if !known.is_empty() && (!spread || rng.chance(60)) {
+            return Some(known[rng.index(known.len())]);
+        }
+        if !spread {
+            return None;
+        }
+        let fresh: Vec<usize> = (0..self.config.devices)
+            .filter(|d| !budget.damaged.contains(d) && !budget.gone.contains(d))
+            .collect();
+        (!fresh.is_empty()).then(|| fresh[rng.index(fresh.len())])
+    }
+
+    /// Notes that `device` is damaged; `silent` if nobody may notice.
+    pub fn damage(&self, device: usize, silent: bool) {
+        let mut budget = self.budget.borrow_mut();
+        budget.damaged.insert(device);
+        if silent {
+            budget.tainted.insert(device);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The engine under the simulator: what CI runs. `ashlar-sim run` runs more.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use ashlar_sim::config::{Mode, Options};
+use ashlar_sim::engine::Engine;
+use ashlar_sim::run::{Batch, Summary, run_batch};
+
+fn run(from: u64, count: u64, mode: Option<Mode>, twice: bool) -> Summary {
+    let options = Options {
+        mode,
+        ..Options::default()
+    };
+    let jobs = std::thread::available_parallelism()
+        .map_or(2, std::num::NonZero::get)
+        .min(8);
+    let batch = Batch {
+        jobs,
+        most_failures: 1,
+        twice,
+        options,
+    };
+    let summary = run_batch(from..from + count, batch, || Engine);
+    for (seed, failure) in &summary.failures {
+        let mode = mode.map_or(String::new(), |m| format!(" --mode {m:?}").to_lowercase());
+        panic!("{failure}\nreplay: ashlar-sim replay {seed} --trace{mode}");
+    }
+    assert_eq!(summary.seeds, count);
+    summary
+}
+
+#[test]
+fn crashes_lose_nothing_acknowledged_as_durable() {
+    let summary = run(0, 1_500, Some(Mode::Crash), false);
+    for mark in [
+        "crash at work",
+        "crash at rest",
+        "crash during import",
+        "daemon death",
+        "export",
+    ] {
+        assert!(
+            summary.marks.get(mark).is_some_and(|n| *n > 50),
+            "{mark}: {:?}",
+            summary.marks
+        );
+    }
+}
+
+#[test]
+fn faults_within_the_redundancy_are_survived() {
+    let summary = run(100_000, 2_500, Some(Mode::Within), false);
+    for mark in [
+        "fault: offline",
+        "fault: damage at rest",
+        "fault: lost write",
+        "outage: device lost",
+        "outage: an old device returns",
+        "full redundancy back",
+    ] {
+        assert!(
+            summary.marks.get(mark).is_some_and(|n| *n > 50),
+            "{mark}: {:?}",
+            summary.marks
+        );
+    }
+}
+
+#[test]
+fn beyond_the_redundancy_no_wrong_bytes_are_read() {
+    run(200_000, 600, Some(Mode::Beyond), false);
+}
+
+#[test]
+fn every_mode_at_once() {
+    run(300_000, 400, None, false);
+}
+
+#[test]
+fn a_seed_is_one_history() {
+    run(400_000, 60, None, true);
+}

@@ -1,0 +1,87 @@
+//! The simulator tested with stores whose faults are known: the right one passes, each planted bug
+//! is found.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use ashlar_sim::config::Options;
+use ashlar_sim::driver::run_seed;
+use ashlar_sim::run::{Batch, run_batch};
+use ashlar_sim::toy::{Plant, Toy};
+
+fn batch(most_failures: usize, twice: bool) -> Batch {
+    Batch {
+        jobs: 2,
+        most_failures,
+        twice,
+        options: Options::default(),
+    }
+}
+
+#[test]
+fn the_right_store_passes_and_repeats_itself() {
+    let summary = run_batch(0..150, batch(1, true), || Toy(Plant::Nothing));
+    assert_eq!(summary.failures, []);
+    assert_eq!(summary.seeds, 150);
+    for mark in [
+        "crash at work",
+        "crash during import",
+        "export",
+        "outage: device lost",
+    ] {
+        assert!(
+            summary.marks.get(mark).is_some_and(|n| *n > 10),
+            "{mark}: {:?}",
+            summary.marks
+        );
+    }
+}
+
+fn found(make: fn() -> Toy, within: u64, text: &str) {
+    let summary = run_batch(0..within, batch(1, false), make);
+    let (_, failure) = summary.failures.first().expect("the planted bug is found");
+    assert!(failure.contains(text), "{failure}");
+}
+
+#[test]
+fn acknowledging_before_flushing_is_found() {
+    found(|| Toy(Plant::NoFlush), 100, "WRONG BYTES");
+}
+
+#[test]
+fn unverified_reads_are_found() {
+    found(|| Toy(Plant::NoVerify), 400, "WRONG BYTES");
+}
+
+#[test]
+fn overwriting_the_only_durable_copy_is_found() {
+    found(|| Toy(Plant::NoOrder), 200, "WRONG BYTES");
+}
+
+#[test]
+fn recovery_that_commits_nothing_is_found() {
+    found(|| Toy(Plant::NoCommit), 400, "");
+}
+
+#[test]
+fn a_lost_wakeup_is_found() {
+    found(|| Toy(Plant::Hang), 50, "hangs");
+}
+
+#[test]
+fn a_trim_that_reaches_too_far_is_found() {
+    found(|| Toy(Plant::WideTrim), 200, "WRONG BYTES");
+}
+
+#[test]
+fn a_trace_tells_the_story_without_changing_it() {
+    let quiet = run_seed(&Toy(Plant::NoFlush), 3, Options::default());
+    let traced = run_seed(
+        &Toy(Plant::NoFlush),
+        3,
+        Options {
+            trace: true,
+            ..Options::default()
+        },
+    );
+    assert_eq!((quiet.hash, &quiet.failure), (traced.hash, &traced.failure));
+    assert!(quiet.lines.is_empty() && traced.lines.len() > 100);
+}

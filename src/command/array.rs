@@ -1,0 +1,329 @@
+//! `create`, `import`, `export`, `destroy`, `get`, `set`, `fail`.
+//!
+//! **Invariants**: what destroys data asks to be told twice before the daemon is asked.
+
+use serde_json::{Value, json};
+
+use crate::api::{
+    Attached, Call, Create, CreateReply, FrontendSpec, GetReply, Import, ImportReply,
+    ImportableReply,
+};
+use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
+use crate::command::{Context, absolute, wait};
+use crate::failure::Failure;
+use crate::units::{percent, size_or_exact};
+use crate::view::{safe, table};
+
+/// `create`.
+///
+/// # Errors
+/// What stands against it.
+pub(crate) fn create(context: &Context, args: &CreateArgs) -> Result<(), Failure> {
+    let attach = match &args.attach {
+        None => None,
+        Some(Attach::Loop) => Some(FrontendSpec::Loop),
+        Some(Attach::Nbd(address)) => Some(FrontendSpec::Nbd(nbd_address(address)?)),
+        Some(Attach::Fuse(dir)) => Some(FrontendSpec::Fuse(absolute(dir)?)),
+    };
+    let devices = args
+        .devices
+        .iter()
+        .map(|path| absolute(path))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    let domain = |(device, label): &(String, String)| -> Result<(String, String), Failure> {
+        Ok((absolute(device.as_ref())?, label.clone()))
+    };
+    let call = Call::Create(Create {
+        array: args.array.clone(),
+        layout: args.layout.clone(),
+        spare: args.spare,
+        strip_bytes: args.strip,
+        slot_bytes: args.slot,
+        domains: args
+            .domain
+            .iter()
+            .map(domain)
+            .collect::<Result<Vec<_>, Failure>>()?,
+        file_bytes: args.file_size,
+        volume: args.volume.clone(),
+        attach,
+        dry_run: args.dry_run,
+        force: args.force,
+        devices,
+    });
+    let reply: CreateReply = context.client.call(&call)?;
+    context.print("create", &reply, || describe(&reply, args.exact))
+}
+
+fn describe(reply: &CreateReply, exact: bool) -> String {
+    let array = &reply.array;
+    let n = |bytes: u64| size_or_exact(bytes, exact);
+    let c = &array.capacity;
+    let mut lines = vec![if reply.dry_run {
+        format!(
+            "{}: nothing was changed; this is what create would give",
+            array.name
+        )
+    } else {
+        format!("{}: created", array.name)
+    }];
+    lines.push(format!(
+        "  layout    {}{} on {} devices, strip {}, slot {}",
+        array.layout,
+        crate::view::picture::code(array),
+        array.devices_total,
+        n(array.strip_bytes),
+        n(array.slot_bytes)
+    ));
+    lines.push(format!(
+        "  capacity  {} usable of {} raw ({} %); {} spare, {} reserved",
+        n(c.usable_bytes),
+        n(c.raw_bytes),
+        percent(c.usable_bytes, c.raw_bytes),
+        n(c.spare_bytes),
+        n(c.reserved_bytes)
+    ));
+    lines.push(format!(
+        "  metadata  at most {} of data at 4K blocks",
+        metadata_share(array.k, array.m)
+    ));
+    lines.push(match array.m {
+        0 => "  survives  no lost device".to_string(),
+        1 => "  survives  any 1 lost device".to_string(),
+        m => format!("  survives  any {m} lost devices"),
+    });
+    for volume in &array.volumes {
+        lines.push(format!(
+            "  volume    {}, {}",
+            safe(&volume.name),
+            n(volume.size_bytes)
+        ));
+    }
+    if let Some(attached) = &reply.attached {
+        lines.push(format!("  attached  {}", attached_text(attached)));
+    }
+    for overwritten in &reply.overwritten {
+        lines.push(format!("  overwrote {}", safe(overwritten)));
+    }
+    if !reply.files_made.is_empty() {
+        let count = reply.files_made.len();
+        lines.push(format!("  files     {count} sparse files made"));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The map's 32 bytes for a 4 KiB block with a leaf's header and the metadata's own code, and the
+/// summary's 32 bytes for each strip block, parity included; in percent.
+fn metadata_share(k: u16, m: u16) -> String {
+    let (k, m) = (f64::from(k), f64::from(m));
+    let (meta_k, meta_m) = (k.min(8.0), (m + 1.0).max(2.0));
+    let map = 32.0 / 4096.0 * 1.01 * (meta_k + meta_m) / meta_k;
+    let summary = 1.0 / 126.0 * (k + m) / k;
+    format!("{:.1} %", (map + summary) * 100.0)
+}
+
+/// What a client does with it.
+pub(crate) fn attached_text(attached: &Attached) -> String {
+    match attached.kind.as_str() {
+        "nbd" => match attached.address.strip_prefix("unix:") {
+            Some(path) => format!("nbd+unix:///{}?socket={}", attached.export, safe(path)),
+            None => format!("nbd://{}/{}", attached.address, attached.export),
+        },
+        _ => match &attached.device {
+            Some(device) if *device != attached.address => {
+                format!("{} -> {}", safe(&attached.address), safe(device))
+            }
+            _ => safe(&attached.address),
+        },
+    }
+}
+
+/// An NBD address with an absolute path.
+///
+/// # Errors
+/// If the path is not one.
+pub(crate) fn nbd_address(text: &str) -> Result<String, Failure> {
+    match text.strip_prefix("unix:") {
+        Some(path) => Ok(format!("unix:{}", absolute(path.as_ref())?)),
+        None => Ok(text.to_string()),
+    }
+}
+
+/// `import`.
+///
+/// # Errors
+/// Why an array cannot be started, or devices cannot be looked at.
+pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<(), Failure> {
+    let scan = args
+        .scan
+        .iter()
+        .map(|dir| absolute(dir))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    if args.array.is_none() && !args.all {
+        return importable(context, scan, args.script);
+    }
+    let call = Call::Import(Import {
+        array: args.array.clone(),
+        scan,
+        degraded: args.degraded,
+        read_only: args.read_only,
+    });
+    let reply: ImportReply = context.client.call(&call)?;
+    context.print("import", &reply, || {
+        let mut text = String::new();
+        for array in &reply.imported {
+            let (word, _) = crate::view::picture::state_word(array.state);
+            let volumes = array.volumes.len();
+            text += &format!(
+                "{}: imported, {}, {volumes} volume{}\n",
+                safe(&array.name),
+                word.to_lowercase(),
+                if volumes == 1 { "" } else { "s" }
+            );
+        }
+        if reply.imported.is_empty() && reply.failed.is_empty() {
+            text += "nothing to import; give --scan DIR to look at files\n";
+        }
+        text
+    })?;
+    for warning in &reply.warnings {
+        eprintln!("ashlar: {}", safe(warning));
+    }
+    match reply.failed.as_slice() {
+        [] => Ok(()),
+        [one] => Err(Failure::broken(one.clone())),
+        [first, rest @ ..] => {
+            for line in rest {
+                eprintln!("ashlar: {}", safe(line));
+            }
+            Err(Failure::broken(first.clone()))
+        }
+    }
+}
+
+fn importable(context: &Context, scan: Vec<String>, script: bool) -> Result<(), Failure> {
+    let reply: ImportableReply = context.client.call(&Call::Importable { scan })?;
+    context.print("import", &reply, || {
+        if reply.importable.is_empty() && !script {
+            return "no array to import found; give --scan DIR to look at files\n".to_string();
+        }
+        let rows = reply
+            .importable
+            .iter()
+            .map(|found| {
+                vec![
+                    safe(&found.name),
+                    found.uuid.clone(),
+                    safe(&found.layout),
+                    format!("{} of {}", found.devices.len(), found.devices_total),
+                    if found.clean {
+                        "exported"
+                    } else {
+                        "not closed cleanly"
+                    }
+                    .to_string(),
+                ]
+            })
+            .collect();
+        table::table(
+            &["ARRAY", "UUID", "LAYOUT", "DEVICES", "CLOSED"],
+            rows,
+            &[],
+            script,
+        )
+    })?;
+    for line in &reply.unreadable {
+        eprintln!("ashlar: {}", safe(line));
+    }
+    Ok(())
+}
+
+/// `export`.
+///
+/// # Errors
+/// If the array is in use or unknown.
+pub(crate) fn export(context: &Context, array: &str) -> Result<(), Failure> {
+    let reply = context.client.call_value(&Call::Export {
+        array: array.to_string(),
+    })?;
+    context.print("export", &reply, || format!("{array}: exported\n"))
+}
+
+/// `destroy`.
+///
+/// # Errors
+/// Without `--yes`; or if the array is in use or unknown.
+pub(crate) fn destroy(context: &Context, args: &DestroyArgs) -> Result<(), Failure> {
+    let array = &args.array;
+    if !args.yes {
+        return Err(Failure::refused(format!(
+            "destroying {array} destroys all its data; if that is meant, give --yes ('ashlar export {array}' keeps them)"
+        )));
+    }
+    let reply = context.client.call_value(&Call::Destroy {
+        array: array.clone(),
+    })?;
+    context.print("destroy", &reply, || format!("{array}: destroyed\n"))
+}
+
+/// `set`.
+///
+/// # Errors
+/// If the property or value is unknown.
+pub(crate) fn set(context: &Context, args: SetArgs) -> Result<(), Failure> {
+    let (key, value) = args.pair;
+    let text = format!("{}: {key}={value}\n", args.array);
+    let reply = context.client.call_value(&Call::Set {
+        array: args.array,
+        key,
+        value,
+    })?;
+    context.print("set", &reply, || text)
+}
+
+/// `get`.
+///
+/// # Errors
+/// If the property is unknown.
+pub(crate) fn get(context: &Context, args: GetArgs) -> Result<(), Failure> {
+    let reply: GetReply = context.client.call(&Call::Get {
+        array: args.array,
+        key: args.key,
+    })?;
+    context.print("get", &reply, || {
+        let rows = reply
+            .properties
+            .iter()
+            .map(|(k, v)| vec![k.clone(), safe(v)])
+            .collect();
+        table::table(&["PROPERTY", "VALUE"], rows, &[], args.script)
+    })
+}
+
+/// `fail`.
+///
+/// # Errors
+/// If the device is unknown, or too few would be left.
+pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
+    let device = match absolute(args.device.as_ref()) {
+        Ok(path) if std::path::Path::new(&path).exists() => path,
+        _ => args.device.clone(),
+    };
+    let call = Call::Fail {
+        array: args.array.clone(),
+        device,
+        force: args.force,
+    };
+    let reply: Value = context.client.call_value(&call)?;
+    let shown = json!({ "array": args.array, "device": reply["device"] });
+    context.print("fail", &shown, || {
+        format!(
+            "{}: device {} ({}) is out\n",
+            args.array, reply["device"], args.device
+        )
+    })?;
+    if args.wait {
+        wait::wait(context, &args.array, &["reconstruct".to_string()])?;
+    }
+    Ok(())
+}

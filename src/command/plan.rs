@@ -1,0 +1,574 @@
+//! `plan`: which layout for these drives, and what an existing array may expect as it is now. Only
+//! `--array` asks the daemon.
+//!
+//! **Invariants**: every assumption behind the numbers is printed with them; a layout shown as best
+//! is one that `create` takes.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
+use ashlar_model::{Assumptions, Choice, Life, Plan, Present, Prospect, Wish, Wishes};
+use serde_json::{Value, json};
+
+use crate::api::{Call, StatusReply};
+use crate::client::{Client, socket_path};
+use crate::command::document;
+use crate::units::{parse_size, size};
+use crate::view::table::table;
+
+/// Shown by `--help`.
+pub(crate) const EXAMPLES: &str = "Examples:
+  ashlar plan --devices 24 --size 16T --afr 1.2
+  ashlar plan --devices 100 --size 20T --afr 1.5 --survive 3 --capacity 1200T --rebuild 24
+  ashlar plan --devices 41 --size 4T --afr 2 --layout raid6 --layout 'grid:41(8+2+2)'
+  ashlar plan --array tank --afr 1.5                     as it is now, degraded or not
+";
+
+/// `plan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Devices
+    #[arg(
+        long,
+        value_name = "P",
+        required_unless_present = "array",
+        conflicts_with = "array"
+    )]
+    devices: Option<u32>,
+    /// Size of a device
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "array", conflicts_with = "array")]
+    size: Option<u64>,
+    /// An existing array, in its present state, instead
+    #[arg(long, value_name = "ARRAY")]
+    array: Option<String>,
+    /// Share of the devices that fails within a year, in percent
+    #[arg(long, value_name = "PERCENT")]
+    afr: f64,
+    /// Compare just these layouts; may be given several times
+    #[arg(long, value_name = "LAYOUT", conflicts_with = "array")]
+    layout: Vec<String>,
+    /// Bandwidth that reconstruct gets on each device
+    #[arg(long, value_name = "RATE", default_value = "50M", value_parser = parse_size)]
+    bandwidth: u64,
+    /// Usable capacity wanted, after parity, spare space and all reserves
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "array")]
+    capacity: Option<u64>,
+    /// Devices that may fail at once, whichever they are
+    #[arg(long, value_name = "N", conflicts_with = "array")]
+    survive: Option<u16>,
+    /// Hours from a failure to full redundancy, at most
+    #[arg(long, value_name = "HOURS", conflicts_with = "array")]
+    rebuild: Option<f64>,
+    /// Nines of losing nothing within a year [default without --layout: 5]
+    #[arg(long, value_name = "NINES", conflicts_with = "array")]
+    nines: Option<f64>,
+    /// Failure domains (enclosures, hosts) the devices are spread over
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    domains: u16,
+    /// Failures of a whole domain per year, for each domain
+    #[arg(long, value_name = "RATE", default_value_t = 0.0, requires = "domains")]
+    domain_failures: f64,
+    /// The loss of a whole domain must be survived
+    #[arg(long, requires = "domains", conflicts_with = "array")]
+    survive_domain: bool,
+    /// Share of the devices that holds live data, in percent
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 100.0,
+        conflicts_with = "array"
+    )]
+    fill: f64,
+    /// Hours until a failed device is replaced
+    #[arg(long, value_name = "HOURS", default_value_t = 24.0)]
+    replace: f64,
+    /// Unreadable bits per bit read, as data sheets give it
+    #[arg(long, value_name = "RATE", default_value = "1e-15")]
+    unreadable: f64,
+    /// Latent errors that arise per device and year
+    #[arg(long, value_name = "RATE", default_value_t = 0.1)]
+    latent: f64,
+    /// Days between scrubs
+    #[arg(long, value_name = "DAYS", default_value_t = 30.0)]
+    scrub: f64,
+    /// The daemon's socket.
+    #[clap(from_global)]
+    socket: Option<PathBuf>,
+}
+
+impl Args {
+    fn assumptions(&self) -> Assumptions {
+        Assumptions {
+            afr: self.afr / 100.0,
+            device_bytes: self.size.unwrap_or(0) as f64,
+            bandwidth: self.bandwidth as f64,
+            fill: self.fill / 100.0,
+            replace_hours: self.replace,
+            unreadable_per_bit: self.unreadable,
+            latent_per_year: self.latent,
+            scrub_days: self.scrub,
+            domains: self.domains,
+            domain_per_year: self.domain_failures,
+            ..Assumptions::default()
+        }
+    }
+}
+
+/// `plan`: the text to print.
+///
+/// # Errors
+/// One line that says what to change.
+pub(crate) fn run(args: &Args, json: bool) -> Result<String, String> {
+    if let Some(name) = &args.array {
+        let client = Client::new(socket_path(args.socket.as_deref())).map_err(|e| e.to_string())?;
+        let call = Call::Status {
+            array: Some(name.clone()),
+        };
+        let reply: StatusReply = client.call(&call).map_err(|e| e.to_string())?;
+        let array = reply.arrays.iter().find(|a| a.name == *name);
+        return of_array(
+            array.ok_or_else(|| format!("no array is called {name}"))?,
+            args,
+            json,
+        );
+    }
+    let assumptions = args.assumptions();
+    let devices = u64::from(args.devices.unwrap_or(0));
+    let devices = ashlar_layout::check_device_count(devices).map_err(|e| e.to_string())?;
+    let wishes = Wishes {
+        usable_bytes: args.capacity.map(|bytes| bytes as f64),
+        survive: args.survive,
+        rebuild_hours: args.rebuild,
+        nines: args.nines,
+        survive_domain: args.survive_domain,
+    };
+    let plan = ashlar_model::plan(devices, &args.layout, &assumptions, &wishes)
+        .map_err(|e| e.to_string())?;
+    if json {
+        let value = json!({
+            "devices": devices,
+            "considered": plan.considered,
+            "choices": plan.best.iter().map(choice_json).collect::<Vec<_>>(),
+            "nearest": plan.nearest.iter().map(|(wish, choice)| {
+                let mut value = choice_json(choice);
+                value["relaxed"] = wish_name(*wish).into();
+                value
+            }).collect::<Vec<_>>(),
+            "assumptions": assumptions.statements(),
+        });
+        return document("plan", &value).map_err(|e| e.to_string());
+    }
+    Ok(plan_text(&plan, &assumptions, args))
+}
+
+fn wish_name(wish: Wish) -> &'static str {
+    match wish {
+        Wish::Usable => "capacity",
+        Wish::Survive => "survive",
+        Wish::Rebuild => "rebuild",
+        Wish::Nines => "nines",
+        Wish::Domain => "survive-domain",
+    }
+}
+
+fn life_json(life: &Life) -> Value {
+    json!({
+        "mttdl_years": life.mttdl_years(),
+        "mttdl_log10_years": life.mttdl_log10_years,
+        "annual_loss": life.annual_loss,
+        "nines": life.nines(),
+        "rebuild_hours": life.rebuild_hours,
+        "critical_hours": life.critical_hours,
+    })
+}
+
+fn choice_json(choice: &Choice) -> Value {
+    let code = choice.system.code();
+    let mut value = json!({
+        "layout": choice.layout,
+        "spare": choice.spare,
+        "groups": choice.system.groups.len(),
+        "k": code.map(|c| c.0),
+        "m": code.map(|c| c.1),
+        "usable_bytes": choice.usable_bytes,
+        "efficiency": choice.system.efficiency(),
+        "survives": choice.survives,
+        "survives_domain": choice.survives_domain,
+        "misses": choice.misses.iter().map(|w| wish_name(*w)).collect::<Vec<_>>(),
+        "reasons": choice.reasons.iter().map(|r| r.text()).collect::<Vec<_>>(),
+    });
+    if let (Value::Object(value), Value::Object(life)) = (&mut value, life_json(&choice.life)) {
+        value.extend(life);
+    }
+    value
+}
+
+/// Years from their decimal logarithm: `4.20`, `13 thousand`, `1.2 million`, `10^21`.
+fn years(log10: f64) -> String {
+    let value = 10.0_f64.powf(log10);
+    match log10 {
+        x if x >= 9.0 => format!("10^{x:.0}"),
+        x if x >= 6.0 => format!("{:.1} million", value / 1e6),
+        x if x >= 3.0 => format!("{:.0} thousand", value / 1000.0),
+        x if x >= 1.0 => format!("{value:.0}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn hours(hours: f64) -> String {
+    match hours {
+        h if h <= 0.0 => "-".to_string(),
+        h if h < 1.0 => format!("{:.0} min", (h * 60.0).max(1.0)),
+        h if h < 9.995 => format!("{h:.2} h"),
+        h if h < 100.0 => format!("{h:.1} h"),
+        h => format!("{:.1} d", h / 24.0),
+    }
+}
+
+fn row(choice: &Choice) -> Vec<String> {
+    let domain = match choice.survives_domain {
+        Some(true) => ", any domain",
+        _ => "",
+    };
+    vec![
+        choice.layout.clone(),
+        if choice.spare > 0 {
+            choice.spare.to_string()
+        } else {
+            "-".to_string()
+        },
+        size(choice.usable_bytes as u64),
+        format!("{:.1} %", choice.system.efficiency() * 100.0),
+        format!("any {}{domain}", choice.survives),
+        years(choice.life.mttdl_log10_years),
+        format!("{:.1}", choice.life.nines()),
+        if choice.survives > 0 {
+            hours(choice.life.rebuild_hours)
+        } else {
+            "-".to_string()
+        },
+    ]
+}
+
+const TITLES: [&str; 8] = [
+    "LAYOUT",
+    "SPARE",
+    "USABLE",
+    "DATA",
+    "SURVIVES",
+    "YEARS TO LOSS",
+    "NINES",
+    "REBUILD",
+];
+
+fn plan_text(plan: &Plan, assumptions: &Assumptions, args: &Args) -> String {
+    let mut out = String::new();
+    let right = [1, 2, 3, 5, 6, 7];
+    if plan.best.is_empty() {
+        let _ = writeln!(out, "None of {} layouts meets all wishes.", plan.considered);
+        for (wish, choice) in &plan.nearest {
+            let has = match wish {
+                Wish::Usable => format!("{} usable", size(choice.usable_bytes as u64)),
+                Wish::Survive => format!("{} failures survived", choice.survives),
+                Wish::Rebuild => format!("{} to full redundancy", hours(choice.life.rebuild_hours)),
+                Wish::Nines => format!("{:.1} nines", choice.life.nines()),
+                Wish::Domain => "the loss of a domain not survived".to_string(),
+            };
+            let _ = writeln!(
+                out,
+                "  All but --{} are met by {}: {has}.",
+                wish_name(*wish),
+                create(choice)
+            );
+        }
+        if plan.nearest.is_empty() {
+            out.push_str("  More than one wish stands in the way; drop one and ask again.\n");
+        }
+    } else {
+        out.push_str(&table(
+            &TITLES,
+            plan.best.iter().map(row).collect(),
+            &right,
+            false,
+        ));
+        if args.layout.is_empty() {
+            let _ = writeln!(out, "\nBest of {} layouts considered:", plan.considered);
+            for choice in &plan.best {
+                let reasons: Vec<&str> = choice.reasons.iter().map(|r| r.text()).collect();
+                let _ = writeln!(out, "  {}: {}", create(choice), reasons.join("; "));
+            }
+        }
+        for choice in plan.best.iter().filter(|c| !c.misses.is_empty()) {
+            let misses: Vec<&str> = choice.misses.iter().map(|w| wish_name(*w)).collect();
+            let _ = writeln!(out, "{} misses: {}", choice.layout, misses.join(", "));
+        }
+    }
+    out.push_str("\nAssumed:\n");
+    let _ = writeln!(
+        out,
+        "  Usable is after parity, spare space, {:.1} % metadata and {:.0} % kept free for cleaning.",
+        ashlar_model::METADATA_SHARE * 100.0,
+        ashlar_model::CLEAN_RESERVE * 100.0
+    );
+    if args.nines.is_none() && args.layout.is_empty() {
+        let _ = writeln!(
+            out,
+            "  At least {} nines a year are wanted (--nines).",
+            ashlar_model::DEFAULT_NINES
+        );
+    }
+    state(&mut out, assumptions);
+    out
+}
+
+fn create(choice: &Choice) -> String {
+    if choice.spare > 0 {
+        format!("--layout {} --spare {}", choice.layout, choice.spare)
+    } else {
+        format!("--layout {}", choice.layout)
+    }
+}
+
+fn state(out: &mut String, assumptions: &Assumptions) {
+    for line in assumptions.statements() {
+        let _ = writeln!(out, "  {line}");
+    }
+}
+
+/// What the model needs of a status.
+fn present(array: &ArrayStatus) -> Result<Present, String> {
+    let layout = array
+        .layout
+        .parse()
+        .map_err(|e| format!("{}: {e}", array.layout))?;
+    let serving = |state: DeviceState| {
+        matches!(
+            state,
+            DeviceState::Online | DeviceState::Slow | DeviceState::Readonly | DeviceState::Removing
+        )
+    };
+    let online = array.devices.iter().filter(|d| serving(d.state)).count();
+    let least = array
+        .exposure
+        .iter()
+        .filter(|e| e.bytes > 0)
+        .map(|e| e.redundancy)
+        .min();
+    Ok(Present {
+        layout,
+        devices_total: array.devices_total,
+        devices_online: u16::try_from(online).unwrap_or(u16::MAX),
+        spare: array.spare,
+        least_redundancy: match array.state {
+            ArrayState::Failed => None,
+            _ => Some(least.unwrap_or(array.m)),
+        },
+    })
+}
+
+fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, String> {
+    let present = present(array)?;
+    let smallest = array
+        .devices
+        .iter()
+        .map(|d| d.size_bytes)
+        .filter(|&b| b > 0)
+        .min();
+    let usable = array.capacity.usable_bytes.max(1) as f64;
+    let assumptions = Assumptions {
+        device_bytes: smallest.unwrap_or(0) as f64,
+        fill: (array.capacity.used_bytes as f64 / usable).clamp(0.001, 1.0),
+        ..args.assumptions()
+    };
+    let prospect = ashlar_model::prospect(&present, &assumptions).map_err(|e| e.to_string())?;
+    if json {
+        let value = json!({
+            "array": array.name,
+            "state": array.state,
+            "layout": array.layout,
+            "k": prospect.k,
+            "m": prospect.m,
+            "devices_total": present.devices_total,
+            "devices_online": present.devices_online,
+            "missing": prospect.missing,
+            "without_new_device": prospect.without_new_device,
+            "spare_left": prospect.spare_left,
+            "outlook": prospect.outlook.map(|o| json!({
+                "loss_before_whole": o.loss_before_whole,
+                "hours_to_whole": o.hours_to_whole,
+                "mttdl_log10_years": o.mttdl_log10_years,
+            })),
+            "whole": life_json(&prospect.whole),
+            "assumptions": assumptions.statements(),
+        });
+        return document("plan", &value).map_err(|e| e.to_string());
+    }
+    Ok(array_text(array, &present, &prospect, &assumptions))
+}
+
+fn array_text(
+    array: &ArrayStatus,
+    present: &Present,
+    prospect: &Prospect,
+    assumptions: &Assumptions,
+) -> String {
+    let mut out = format!(
+        "{}: {} ({}+{}), {} of {} devices serve\n",
+        array.name,
+        array.layout,
+        prospect.k,
+        prospect.m,
+        present.devices_online,
+        present.devices_total
+    );
+    match &prospect.outlook {
+        None => out.push_str(
+            "Some data have lost more than their redundancy: bring devices back (ashlar online) or \
+             restore what `ashlar status -v` lists as lost.\n",
+        ),
+        Some(outlook) if prospect.missing > 0 => {
+            let _ = writeln!(
+                out,
+                "Its worst data have lost {} of {} redundancies; full redundancy is {} away{}.",
+                prospect.missing,
+                prospect.m,
+                hours(outlook.hours_to_whole),
+                if prospect.without_new_device {
+                    ""
+                } else {
+                    ", once a device is replaced (ashlar replace)"
+                }
+            );
+            let _ = writeln!(
+                out,
+                "Probability of losing data until then: {:.2e}.",
+                outlook.loss_before_whole
+            );
+        }
+        Some(_) => out.push_str("All its data have full redundancy.\n"),
+    }
+    let _ = writeln!(
+        out,
+        "From then on, with the devices it has: {} years to data loss, {:.1} nines a year, {} from \
+         a failure to full redundancy.",
+        years(prospect.whole.mttdl_log10_years),
+        prospect.whole.nines(),
+        hours(prospect.whole.rebuild_hours)
+    );
+    let _ = writeln!(
+        out,
+        "{} more devices of a group can go before stripes have to become narrower.",
+        prospect.spare_left
+    );
+    out.push_str("\nAssumed:\n");
+    state(&mut out, assumptions);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[arg(long, global = true)]
+        socket: Option<PathBuf>,
+        #[command(subcommand)]
+        verb: Only,
+    }
+
+    #[derive(Debug, clap::Subcommand)]
+    enum Only {
+        Plan(Args),
+    }
+
+    fn ask(line: &str, json: bool) -> Result<String, String> {
+        let words = std::iter::once("ashlar").chain(line.split_whitespace());
+        let parsed = Line::try_parse_from(words).map_err(|e| e.to_string())?;
+        assert_eq!(parsed.socket, None);
+        let Only::Plan(args) = parsed.verb;
+        run(&args, json)
+    }
+
+    #[test]
+    fn the_best_few_with_reasons() {
+        let text = ask("plan --devices 24 --size 16T --afr 1.2 --survive 2", false).unwrap();
+        assert!(
+            text.contains("most capacity of all that meet the wishes"),
+            "{text}"
+        );
+        assert!(
+            text.contains("Assumed:") && text.contains("1.200 % of them a year"),
+            "{text}"
+        );
+        let text = ask("plan --devices 24 --size 16T --afr 1.2 --survive 2", true).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["command"], "plan");
+        let choices = value["choices"].as_array().unwrap();
+        assert!((1..=5).contains(&choices.len()));
+        assert!(choices.iter().all(|c| c["survives"].as_u64().unwrap() >= 2));
+        assert!(choices.iter().all(|c| c["nines"].as_f64().unwrap() >= 5.0));
+    }
+
+    #[test]
+    fn layouts_side_by_side_and_the_papers_times() {
+        let line = "plan --devices 41 --size 1T --afr 2 --replace 0 --bandwidth 50M \
+                    --layout grid:41(8+2+2) --layout raid6";
+        let text = ask(line, true).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let hours = |i: usize| value["choices"][i]["rebuild_hours"].as_f64().unwrap();
+        let narrow = (1u64 << 40) as f64 / (50 << 20) as f64 / 3600.0;
+        assert!((hours(0) - narrow * 9.0 / 40.0).abs() < 1e-9);
+        assert!((hours(1) - narrow).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nonsense_is_one_line() {
+        for (line, expect) in [
+            ("plan --devices 0 --size 1T --afr 1", "at least one device"),
+            ("plan --devices 70000 --size 1T --afr 1", "at most 65535"),
+            ("plan --devices 8 --size 1T --afr 0", "annual failure rate"),
+            (
+                "plan --devices 8 --size 1T --afr 100",
+                "annual failure rate",
+            ),
+            ("plan --devices 8 --size 0 --afr 1", "device size"),
+            (
+                "plan --devices 10 --size 1T --afr 1 --layout raid60:3",
+                "do not divide",
+            ),
+            (
+                "plan --devices 8 --size 1T --afr 1 --nines NaN",
+                "positive number",
+            ),
+        ] {
+            let error = ask(line, false).unwrap_err();
+            assert!(
+                error.contains(expect) && error.lines().count() == 1,
+                "{line}: {error}"
+            );
+        }
+        assert!(
+            ask("plan --afr 1", false)
+                .unwrap_err()
+                .contains("--devices")
+        );
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(years(0.5), "3.16");
+        assert_eq!(years(2.0), "100");
+        assert_eq!(years(4.2), "16 thousand");
+        assert_eq!(years(6.1), "1.3 million");
+        assert_eq!(years(30.2), "10^30");
+        assert_eq!(hours(0.5), "30 min");
+        assert_eq!(hours(1.25), "1.25 h");
+        assert_eq!(hours(25.0), "25.0 h");
+        assert_eq!(hours(240.0), "10.0 d");
+    }
+}

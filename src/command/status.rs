@@ -1,0 +1,154 @@
+//! `status` and `list`.
+//!
+//! **Invariants**: `--test` exits with 0 only if every array asked for was seen and is optimal; what
+//! cannot be told is 4, never 0.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ashlar_engine::status::{ArrayState, ArrayStatus};
+
+use crate::api::{Call, StatusReply};
+use crate::cli::{ListArgs, StatusArgs};
+use crate::command::{Context, document, out};
+use crate::failure::Failure;
+use crate::units::{percent, size_or_exact};
+use crate::view::picture::{picture, state_word};
+use crate::view::{Style, Tone, mdstat, safe, table};
+
+/// `status --test` when nothing can be said.
+const CANNOT_TELL: u8 = 4;
+
+/// `status`.
+///
+/// # Errors
+/// If the daemon cannot be asked (with `--test`, that is exit code 4 instead).
+pub(crate) fn status(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
+    let Some(seconds) = args.watch else {
+        return once(context, args);
+    };
+    let clear = Style::detect(false).color;
+    loop {
+        if clear {
+            out("\u{1b}[H\u{1b}[J")?;
+        }
+        once(context, args)?;
+        std::thread::sleep(Duration::from_secs(seconds.max(1)));
+    }
+}
+
+fn once(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
+    let call = Call::Status {
+        array: args.array.clone(),
+    };
+    let mut reply: StatusReply = match context.client.call(&call) {
+        Ok(reply) => reply,
+        Err(failure) if args.test => {
+            eprintln!("ashlar: {failure}");
+            return Ok(ExitCode::from(CANNOT_TELL));
+        }
+        Err(failure) => return Err(failure),
+    };
+    let code = if args.test { test_code(&reply) } else { 0 };
+    if args.exceptions {
+        reply
+            .arrays
+            .retain(|a| !crate::view::advice::advice(a).is_empty());
+    }
+    if context.json {
+        out(&document("status", &reply)?)?;
+    } else if args.mdstat {
+        out(&mdstat::mdstat(&reply.arrays))?;
+    } else if !args.test || args.verbose {
+        out(&pictures(&reply, args))?;
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// 0 optimal, 1 degraded, 2 critical or failed, 4 cannot tell; the worst of all arrays.
+fn test_code(reply: &StatusReply) -> u8 {
+    if reply.arrays.is_empty() || !reply.not_imported.is_empty() {
+        return CANNOT_TELL;
+    }
+    match reply.arrays.iter().map(|a| a.state).max() {
+        Some(ArrayState::Optimal) => 0,
+        Some(ArrayState::Degraded) => 1,
+        Some(ArrayState::Critical | ArrayState::Failed) => 2,
+        None => CANNOT_TELL,
+    }
+}
+
+fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
+    let style = Style::detect(args.exact);
+    let mut blocks: Vec<String> = reply
+        .arrays
+        .iter()
+        .map(|array| picture(array, style, args.verbose))
+        .collect();
+    for missing in &reply.not_imported {
+        blocks.push(format!(
+            "{}  {}\n  next     {}\n",
+            style.paint(Tone::Strong, &safe(&missing.name)),
+            style.paint(Tone::Bad, "NOT IMPORTED"),
+            safe(&missing.reason)
+        ));
+    }
+    for missing in &reply.not_served {
+        blocks.push(format!(
+            "{}/{}  {}\n  should be  {} {}\n  next       {}\n",
+            safe(&missing.array),
+            safe(&missing.volume),
+            style.paint(Tone::Bad, "NOT SERVED"),
+            missing.kind,
+            safe(&missing.address),
+            safe(&missing.reason)
+        ));
+    }
+    if blocks.is_empty() {
+        return if args.exceptions {
+            "nothing is wrong\n".to_string()
+        } else {
+            "no arrays; 'ashlar import' lists those that could be imported, 'ashlar create' makes one\n"
+                .to_string()
+        };
+    }
+    blocks.join("\n")
+}
+
+/// `list`.
+///
+/// # Errors
+/// If the daemon cannot be asked.
+pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
+    let reply: StatusReply = context.client.call(&Call::Status { array: None })?;
+    context.print("list", &reply, || {
+        let rows = reply
+            .arrays
+            .iter()
+            .map(|array| list_row(array, args.exact))
+            .collect();
+        let titles = [
+            "ARRAY", "STATE", "LAYOUT", "DEVICES", "USABLE", "USED", "FREE", "FULL",
+        ];
+        table::table(&titles, rows, &[3, 4, 5, 6, 7], args.script)
+    })
+}
+
+fn list_row(array: &ArrayStatus, exact: bool) -> Vec<String> {
+    let c = &array.capacity;
+    let full = percent(c.used_bytes, c.usable_bytes);
+    vec![
+        safe(&array.name),
+        state_word(array.state).0.to_lowercase(),
+        safe(&array.layout),
+        array.devices_total.to_string(),
+        size_or_exact(c.usable_bytes, exact),
+        size_or_exact(c.used_bytes, exact),
+        size_or_exact(c.free_bytes, exact),
+        if exact {
+            full.to_string()
+        } else {
+            format!("{full}%")
+        },
+    ]
+}

@@ -1,0 +1,154 @@
+//! `volume create`, `list`, `destroy`, `set`, `attach`, `detach`.
+//!
+//! **Invariants**: as [`crate::command::array`]: what destroys data wants `--yes`.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::api::{Attached, Call, FrontendSpec, StatusReply, VolumeCreate, VolumeName};
+use crate::cli::{VolumeAttachArgs, VolumeListArgs, VolumeVerb};
+use crate::command::array::{attached_text, nbd_address};
+use crate::command::{Context, absolute};
+use crate::failure::Failure;
+use crate::units::size_or_exact;
+use crate::view::{safe, table};
+
+/// Runs the verb.
+///
+/// # Errors
+/// One line for the operator.
+pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
+    match verb {
+        VolumeVerb::List(args) => list(context, &args),
+        VolumeVerb::Attach(args) => attach(context, args),
+        VolumeVerb::Create(args) => {
+            let (array, volume) = args.name;
+            let text = format!("{array}/{volume}: created\n");
+            let call = Call::VolumeCreate(VolumeCreate {
+                array,
+                volume,
+                size_bytes: Some(args.size),
+                thin: args.thin,
+                block_bytes: args.block_size,
+                digest: args.digest,
+                layout: args.layout,
+                write_cache: args.write_cache,
+            });
+            simple(context, "volume create", &call, text)
+        }
+        VolumeVerb::Destroy(args) => {
+            let (array, volume) = args.name;
+            if !args.yes {
+                return Err(Failure::refused(format!(
+                    "destroying {array}/{volume} destroys all its data; if that is meant, give --yes"
+                )));
+            }
+            let text = format!("{array}/{volume}: destroyed\n");
+            let call = Call::VolumeDestroy(VolumeName { array, volume });
+            simple(context, "volume destroy", &call, text)
+        }
+        VolumeVerb::Set(args) => {
+            let ((array, volume), (key, value)) = (args.name, args.pair);
+            let text = format!("{array}/{volume}: {key}={value}\n");
+            simple(
+                context,
+                "volume set",
+                &Call::VolumeSet {
+                    array,
+                    volume,
+                    key,
+                    value,
+                },
+                text,
+            )
+        }
+        VolumeVerb::Detach(args) => {
+            let (array, volume) = args.name;
+            let text = format!("{array}/{volume}: detached\n");
+            let (frontend, force) = (args.frontend, args.force);
+            let call = Call::Detach {
+                array,
+                volume,
+                frontend,
+                force,
+            };
+            simple(context, "volume detach", &call, text)
+        }
+    }
+}
+
+fn simple(context: &Context, command: &str, call: &Call, text: String) -> Result<(), Failure> {
+    let reply = context.client.call_value(call)?;
+    context.print(command, &reply, || text)
+}
+
+fn attach(context: &Context, args: VolumeAttachArgs) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct Reply {
+        attached: Attached,
+    }
+    let (array, volume) = args.name;
+    let frontend = match (args.how.nbd, args.how.fuse, args.how.loop_device) {
+        (Some(address), _, _) => FrontendSpec::Nbd(nbd_address(&address)?),
+        (_, Some(dir), _) => FrontendSpec::Fuse(absolute(&dir)?),
+        _ => FrontendSpec::Loop,
+    };
+    let call = Call::Attach {
+        array: array.clone(),
+        volume: volume.clone(),
+        frontend,
+    };
+    let reply: Reply = context.client.call(&call)?;
+    let value = json!({ "array": array, "volume": volume, "attached": reply.attached });
+    context.print("volume attach", &value, || {
+        format!("{array}/{volume}: {}\n", attached_text(&reply.attached))
+    })
+}
+
+fn list(context: &Context, args: &VolumeListArgs) -> Result<(), Failure> {
+    let reply: StatusReply = context.client.call(&Call::Status {
+        array: args.array.clone(),
+    })?;
+    let mut volumes = Vec::new();
+    for array in &reply.arrays {
+        for volume in &array.volumes {
+            volumes.push((array.name.clone(), volume));
+        }
+    }
+    let value = json!({ "volumes": volumes.iter().map(|(array, volume)| {
+        let mut value = json!(volume);
+        value["array"] = json!(array);
+        value
+    }).collect::<Vec<_>>() });
+    context.print("volume list", &value, || {
+        let n = |bytes: u64| size_or_exact(bytes, args.exact);
+        let rows = volumes
+            .iter()
+            .map(|(array, v)| {
+                let served: Vec<String> = v
+                    .frontends
+                    .iter()
+                    .map(|f| format!("{} {}", f.kind, safe(&f.address)))
+                    .collect();
+                vec![
+                    format!("{}/{}", safe(array), safe(&v.name)),
+                    n(v.size_bytes),
+                    n(v.used_bytes),
+                    n(v.block_bytes),
+                    safe(&v.digest),
+                    safe(&v.layout),
+                    safe(&v.write_cache),
+                    if served.is_empty() {
+                        "-".to_string()
+                    } else {
+                        served.join(", ")
+                    },
+                ]
+            })
+            .collect();
+        let titles = [
+            "VOLUME", "SIZE", "USED", "BLOCK", "DIGEST", "LAYOUT", "CACHE", "ATTACHED",
+        ];
+        table::table(&titles, rows, &[1, 2, 3], args.script)
+    })
+}

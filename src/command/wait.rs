@@ -1,0 +1,65 @@
+//! `wait`: until background work has ended, with its progress.
+//!
+//! **Invariants**: returns success only when the daemon said that nothing of these kinds is left to
+//! do that could make progress.
+
+use std::time::Instant;
+
+use ashlar_engine::status::ArrayStatus;
+
+use crate::api::{Call, WaitReply};
+use crate::command::Context;
+use crate::failure::Failure;
+use crate::units::duration;
+use crate::view::picture::{state_word, task_line};
+use crate::view::progress::Progress;
+use crate::view::{Style, Tone};
+
+/// `wait`.
+///
+/// # Errors
+/// If the daemon cannot be asked, or the array goes away.
+pub(crate) fn wait(context: &Context, array: &str, kinds: &[String]) -> Result<(), Failure> {
+    let started = Instant::now();
+    let mut progress = Progress::new(context.json);
+    loop {
+        let call = Call::Wait {
+            array: array.to_string(),
+            kinds: kinds.to_vec(),
+            seconds: 1,
+        };
+        let reply: WaitReply = context.client.call(&call)?;
+        if reply.done {
+            progress.end();
+            return context.print("wait", &reply, || {
+                let (word, _) = state_word(reply.array.state);
+                let took = duration(started.elapsed().as_secs());
+                format!("{array}: done after {took}, {}\n", word.to_lowercase())
+            });
+        }
+        progress.show(&present(&reply.array, kinds));
+    }
+}
+
+fn present(array: &ArrayStatus, kinds: &[String]) -> String {
+    let wanted = |kind: &String| kinds.is_empty() || kinds.contains(kind);
+    let task = array
+        .tasks
+        .iter()
+        .find(|t| wanted(&t.kind) && t.state != "done");
+    match task {
+        Some(task) => {
+            let style = Style {
+                color: false,
+                ..Style::detect(false)
+            };
+            format!(
+                "{}: {} {}",
+                array.name,
+                task.kind,
+                task_line(task, style, Tone::Good)
+            )
+        }
+        None => format!("{}: waiting", array.name),
+    }
+}

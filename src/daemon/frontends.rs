@@ -1,0 +1,534 @@
+//! Frontends that run: NBD servers, FUSE mounts, loop devices; started and stopped by name.
+//!
+//! **Invariants**: one NBD server per address, shared by the volumes attached there; an entry of
+//! `running` is a frontend that serves; a write is acknowledged from memory only where rule S17
+//! allows it, which is decided here once, when the frontend starts.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ashlar_engine::WriteCache;
+use ashlar_engine::status::Frontend;
+use ashlar_rt::Rt;
+use ashlar_serve::Volume;
+use ashlar_serve::fuse::{FuseMount, Place};
+use ashlar_serve::loopdev::LoopAttachment;
+use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
+
+use crate::api::{Attached, FrontendSpec};
+use crate::daemon::served::Served;
+use crate::failure::Failure;
+
+/// Where kernel devices get their names.
+const DEVICE_DIR: &str = "/dev/ashlar";
+
+/// Which array and volume.
+type Name = (String, String);
+
+/// What runs.
+#[derive(Debug)]
+pub(crate) struct Frontends {
+    rt: Rt,
+    running: RefCell<BTreeMap<Name, Vec<Running>>>,
+    servers: RefCell<BTreeMap<String, Server>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    stored: Frontend,
+    handle: Handle,
+}
+
+#[derive(Debug)]
+enum Handle {
+    Nbd {
+        address: String,
+    },
+    Fuse(FuseMount),
+    Loop {
+        mount: FuseMount,
+        device: LoopAttachment,
+        link: String,
+    },
+}
+
+/// An NBD server at one address.
+#[derive(Clone, Debug)]
+struct Server {
+    server: NbdServer,
+    exports: Rc<Catalog>,
+    users: usize,
+}
+
+impl Frontends {
+    /// None yet.
+    pub(crate) fn new(rt: &Rt) -> Frontends {
+        Frontends {
+            rt: rt.clone(),
+            running: RefCell::default(),
+            servers: RefCell::default(),
+        }
+    }
+
+    /// Whether this frontend serves now.
+    pub(crate) fn runs(&self, array: &str, volume: &str, stored: &Frontend) -> bool {
+        let running = self.running.borrow();
+        let of_volume = running.get(&(array.to_string(), volume.to_string()));
+        of_volume.is_some_and(|list| list.iter().any(|r| r.stored == *stored))
+    }
+
+    /// Starts serving.
+    ///
+    /// # Errors
+    /// Why it cannot; nothing is left running then.
+    pub(crate) async fn start(
+        &self,
+        array: &str,
+        volume: &str,
+        stored: &Frontend,
+        handle: ashlar_engine::Volume,
+        read_only: bool,
+    ) -> Result<Attached, Failure> {
+        let spec = spec(stored)?;
+        let cache = handle.info().write_cache;
+        check_write_cache(cache, &spec)?;
+        let cached =
+            cache == WriteCache::On || cache == WriteCache::Auto && spec == FrontendSpec::Loop;
+        let served: Rc<dyn Volume> = Rc::new(Served::new(handle, cached, read_only));
+        let export = format!("{array}/{volume}");
+        let (handle, attached) = match &spec {
+            FrontendSpec::Nbd(address) => {
+                self.start_nbd(address, &export, served).await?;
+                let mut attached = Attached::plain("nbd", address.clone());
+                attached.export = export;
+                (
+                    Handle::Nbd {
+                        address: address.clone(),
+                    },
+                    attached,
+                )
+            }
+            FrontendSpec::Fuse(dir) => {
+                let mount = self.start_fuse(dir, volume, served).await?;
+                let address = mount.path().display().to_string();
+                let attached = Attached::plain("fuse", address);
+                (Handle::Fuse(mount), attached)
+            }
+            FrontendSpec::Loop => {
+                let (mount, device) = self.start_loop(&export, served).await?;
+                let mut attached = Attached::plain("loop", stored.address.clone());
+                attached.device = Some(device.device().display().to_string());
+                if let Err(failure) = link(&stored.address, device.device()) {
+                    tracing::warn!("{failure}");
+                    attached.address = device.device().display().to_string();
+                }
+                (
+                    Handle::Loop {
+                        mount,
+                        device,
+                        link: stored.address.clone(),
+                    },
+                    attached,
+                )
+            }
+        };
+        let running = Running {
+            stored: stored.clone(),
+            handle,
+        };
+        let name = (array.to_string(), volume.to_string());
+        self.running
+            .borrow_mut()
+            .entry(name)
+            .or_default()
+            .push(running);
+        Ok(attached)
+    }
+
+    async fn start_nbd(
+        &self,
+        address: &str,
+        export: &str,
+        served: Rc<dyn Volume>,
+    ) -> Result<(), Failure> {
+        let present = self.servers.borrow().contains_key(address);
+        if !present {
+            let cannot = |e: &dyn std::fmt::Display| {
+                Failure::refused(format!("cannot serve NBD at {address}: {e}"))
+            };
+            let listener = match nbd_address(address)? {
+                NbdAt::Unix(path) => NbdListener::unix(&self.rt, &path)
+                    .await
+                    .map_err(|e| cannot(&e))?,
+                NbdAt::Tcp(address) => {
+                    NbdListener::tcp(&self.rt, address).map_err(|e| cannot(&e))?
+                }
+            };
+            let exports = Rc::new(Catalog::default());
+            let server = NbdServer::start(&self.rt, listener, exports.clone(), Limits::default());
+            let server = Server {
+                server,
+                exports,
+                users: 0,
+            };
+            self.servers
+                .borrow_mut()
+                .insert(address.to_string(), server);
+        }
+        let mut servers = self.servers.borrow_mut();
+        let server = servers
+            .get_mut(address)
+            .expect("inserted above, on this thread");
+        server.exports.publish(export, served);
+        server.users += 1;
+        Ok(())
+    }
+
+    async fn stop_nbd(&self, address: &str, export: &str) {
+        let server = {
+            let mut servers = self.servers.borrow_mut();
+            let Some(server) = servers.get_mut(address) else {
+                return;
+            };
+            server.exports.withdraw(export);
+            server.users -= 1;
+            let server = server.clone();
+            if server.users == 0 {
+                servers.remove(address);
+            }
+            server
+        };
+        if server.users == 0 {
+            server.server.stop().await;
+        } else {
+            server.server.disconnect(export).await;
+        }
+    }
+
+    /// Stops one frontend of a volume, or all.
+    ///
+    /// # Errors
+    /// If a client still uses it; with `force` never for that reason.
+    pub(crate) async fn stop(
+        &self,
+        array: &str,
+        volume: &str,
+        which: Option<&Frontend>,
+        force: bool,
+    ) -> Result<(), Failure> {
+        let name = (array.to_string(), volume.to_string());
+        let wanted: Vec<Frontend> = {
+            let running = self.running.borrow();
+            let Some(list) = running.get(&name) else {
+                return Ok(());
+            };
+            let all = list.iter().map(|r| r.stored.clone());
+            all.filter(|f| which.is_none_or(|w| w == f)).collect()
+        };
+        for stored in wanted {
+            let handle = self.take(&name, &stored);
+            let Some(handle) = handle else { continue };
+            if let Err((handle, failure)) = self.stop_handle(&name, handle, force).await {
+                let running = Running { stored, handle };
+                self.running
+                    .borrow_mut()
+                    .entry(name)
+                    .or_default()
+                    .push(running);
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops every frontend of an array.
+    ///
+    /// # Errors
+    /// As [`Frontends::stop`].
+    pub(crate) async fn stop_array(&self, array: &str, force: bool) -> Result<(), Failure> {
+        let names: Vec<Name> = self
+            .running
+            .borrow()
+            .keys()
+            .filter(|(a, _)| a == array)
+            .cloned()
+            .collect();
+        for (array, volume) in names {
+            self.stop(&array, &volume, None, force).await?;
+        }
+        Ok(())
+    }
+
+    fn take(&self, name: &Name, stored: &Frontend) -> Option<Handle> {
+        let mut running = self.running.borrow_mut();
+        let list = running.get_mut(name)?;
+        let at = list.iter().position(|r| r.stored == *stored)?;
+        let handle = list.remove(at).handle;
+        if list.is_empty() {
+            running.remove(name);
+        }
+        Some(handle)
+    }
+
+    async fn start_fuse(
+        &self,
+        dir: &str,
+        volume: &str,
+        served: Rc<dyn Volume>,
+    ) -> Result<FuseMount, Failure> {
+        let path = Path::new(dir).join(volume);
+        clear_dead_mount(&path);
+        std::fs::create_dir_all(dir)
+            .map_err(|e| Failure::broken(format!("{dir}: cannot be made: {e}; give --fuse DIR")))?;
+        FuseMount::start(&self.rt, served, Place::File(path.clone()))
+            .await
+            .map_err(|e| Failure::broken(format!("{}: {e}", path.display())))
+    }
+
+    async fn start_loop(
+        &self,
+        name: &str,
+        served: Rc<dyn Volume>,
+    ) -> Result<(FuseMount, LoopAttachment), Failure> {
+        let mount = FuseMount::start(&self.rt, served, Place::Hidden)
+            .await
+            .map_err(|e| Failure::broken(format!("{name} as a loop device: {e}")))?;
+        match LoopAttachment::attach(&mount, name).await {
+            Ok(device) => Ok((mount, device)),
+            Err(error) => {
+                mount.abort().await;
+                Err(Failure::broken(format!("{name}: {error}")))
+            }
+        }
+    }
+
+    async fn stop_handle(
+        &self,
+        name: &Name,
+        handle: Handle,
+        force: bool,
+    ) -> Result<(), (Handle, Failure)> {
+        let volume = format!("{}/{}", name.0, name.1);
+        match &handle {
+            Handle::Nbd { address } => self.stop_nbd(address, &volume).await,
+            Handle::Fuse(mount) => {
+                if let Err(error) = mount.unmount().await {
+                    if !force {
+                        let path = mount.path().display().to_string();
+                        let line = format!(
+                            "{volume} at {path}: {error}; 'ashlar volume detach -f' takes it away all the same"
+                        );
+                        return Err((handle, Failure::refused(line)));
+                    }
+                    mount.abort().await;
+                }
+            }
+            Handle::Loop {
+                mount,
+                device,
+                link,
+            } => {
+                let detached = device.detach().await;
+                match detached {
+                    Ok(()) => {}
+                    Err(error) if force => {
+                        tracing::warn!(volume, "taken away while in use: {error}");
+                    }
+                    Err(error) => {
+                        let line = format!(
+                            "{volume} at {link}: {error}; 'ashlar volume detach -f' takes it away all the same"
+                        );
+                        return Err((handle, Failure::refused(line)));
+                    }
+                }
+                // Nobody else can reach a hidden file: what is left of its session may end.
+                mount.abort().await;
+                unlink(link);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel device is served.
+    pub(crate) fn has_kernel_devices(&self) -> bool {
+        let running = self.running.borrow();
+        let mut all = running.values().flatten();
+        all.any(|r| matches!(r.handle, Handle::Loop { .. } | Handle::Fuse(_)))
+    }
+}
+
+/// Takes away a mount whose daemon died: everything under it answers "not connected".
+fn clear_dead_mount(path: &Path) {
+    let dead = std::fs::metadata(path)
+        .is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    if !dead {
+        return;
+    }
+    let detached = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
+    if detached.is_err() {
+        let _ = std::process::Command::new("fusermount3")
+            .arg("-uz")
+            .arg(path)
+            .status();
+    }
+}
+
+/// Makes `name` a link to `device`, also if an older link is there.
+fn link(name: &str, device: &Path) -> Result<(), Failure> {
+    let name = Path::new(name);
+    let failed = |e: std::io::Error| Failure::broken(format!("{}: {e}", name.display()));
+    if let Some(dir) = name.parent() {
+        std::fs::create_dir_all(dir).map_err(failed)?;
+    }
+    let beside = name.with_extension("new");
+    let _ = std::fs::remove_file(&beside); // left by a daemon that died here
+    std::os::unix::fs::symlink(device, &beside).map_err(failed)?;
+    std::fs::rename(&beside, name).map_err(failed)
+}
+
+/// Removes a link, and the directories that are empty then.
+fn unlink(name: &str) {
+    let name = Path::new(name);
+    let _ = std::fs::remove_file(name); // gone already is as good
+    for dir in name.ancestors().skip(1).take(2) {
+        let _ = std::fs::remove_dir(dir); // fails if another volume's link is there
+    }
+}
+
+/// Where NBD listens.
+enum NbdAt {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+fn nbd_address(text: &str) -> Result<NbdAt, Failure> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        if !path.starts_with('/') {
+            return Err(Failure::invalid(format!(
+                "--nbd {text}: give an absolute path"
+            )));
+        }
+        return Ok(NbdAt::Unix(path.into()));
+    }
+    let resolved = text.to_socket_addrs().ok().and_then(|mut all| all.next());
+    resolved.map(NbdAt::Tcp).ok_or_else(|| {
+        Failure::invalid(format!(
+            "--nbd {text}: neither unix:PATH nor HOST:PORT, for example unix:/run/v.sock or 127.0.0.1:10809"
+        ))
+    })
+}
+
+/// Checks an address before anything is made for it.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_address(spec: &FrontendSpec) -> Result<(), Failure> {
+    match spec {
+        FrontendSpec::Nbd(text) => match nbd_address(text)? {
+            NbdAt::Tcp(address) if !address.ip().is_loopback() => Err(Failure::refused(format!(
+                "cannot serve NBD at {text}: {}",
+                ashlar_serve::nbd::ListenError::NotLoopback
+            ))),
+            _ => Ok(()),
+        },
+        FrontendSpec::Fuse(_) | FrontendSpec::Loop => Ok(()),
+    }
+}
+
+/// How a frontend is kept in the array.
+pub(crate) fn stored(array: &str, volume: &str, spec: &FrontendSpec) -> Frontend {
+    let (kind, address) = match spec {
+        FrontendSpec::Nbd(address) => ("nbd", address.clone()),
+        FrontendSpec::Fuse(dir) => ("fuse", dir.clone()),
+        FrontendSpec::Loop => ("loop", format!("{DEVICE_DIR}/{array}/{volume}")),
+    };
+    Frontend {
+        kind: kind.to_string(),
+        address,
+    }
+}
+
+/// Reads what [`stored`] wrote.
+///
+/// # Errors
+/// For a kind that this version does not know.
+pub(crate) fn spec(stored: &Frontend) -> Result<FrontendSpec, Failure> {
+    match stored.kind.as_str() {
+        "nbd" => Ok(FrontendSpec::Nbd(stored.address.clone())),
+        "fuse" => Ok(FrontendSpec::Fuse(stored.address.clone())),
+        "loop" => Ok(FrontendSpec::Loop),
+        other => Err(Failure::broken(format!(
+            "this version has no frontend '{other}'; detach it, or use a newer version"
+        ))),
+    }
+}
+
+/// Refuses a write cache where a client could outlive it (rule S17).
+///
+/// # Errors
+/// What to set instead.
+pub(crate) fn check_write_cache(cache: WriteCache, spec: &FrontendSpec) -> Result<(), Failure> {
+    match (cache, spec) {
+        (WriteCache::On, FrontendSpec::Nbd(_)) => Err(Failure::refused(
+            "write-cache=on cannot be served over NBD: its clients outlive the daemon and would lose \
+             acknowledged writes if it died; set write-cache=auto or off",
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_frontend_is_stored_and_read_back() {
+        for wanted in [
+            FrontendSpec::Nbd("unix:/tmp/s".into()),
+            FrontendSpec::Nbd("127.0.0.1:10809".into()),
+            FrontendSpec::Fuse("/run/v".into()),
+            FrontendSpec::Loop,
+        ] {
+            assert_eq!(spec(&stored("a", "v", &wanted)).unwrap(), wanted);
+        }
+        let odd = Frontend {
+            kind: "carrier-pigeon".into(),
+            address: String::new(),
+        };
+        assert!(spec(&odd).unwrap_err().text.contains("carrier-pigeon"));
+    }
+
+    #[test]
+    fn a_write_cache_is_refused_where_clients_outlive_the_daemon() {
+        let nbd = FrontendSpec::Nbd("unix:/s".into());
+        assert!(check_write_cache(WriteCache::On, &nbd).is_err());
+        for (cache, spec) in [
+            (WriteCache::Auto, &nbd),
+            (WriteCache::Off, &nbd),
+            (WriteCache::On, &FrontendSpec::Loop),
+            (WriteCache::Auto, &FrontendSpec::Loop),
+        ] {
+            check_write_cache(cache, spec).unwrap();
+        }
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        for good in ["unix:/tmp/s", "127.0.0.1:10809", "[::1]:1"] {
+            assert!(nbd_address(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "unix:relative",
+            "nonsense",
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            "",
+        ] {
+            assert!(nbd_address(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The daemon: one thread that runs the engine with all arrays and frontends, and one that speaks
+//! HTTP on the control socket.
+//!
+//! **Invariants**: one daemon per socket and per state directory (both are locked); the socket is
+//! reachable for root and group `ashlar` only; whatever ends the process, arrays stay importable,
+//! and the next daemon with the same state directory brings them and their frontends back.
+
+pub(crate) mod arrays;
+pub(crate) mod devices;
+pub(crate) mod frontends;
+pub(crate) mod host;
+pub(crate) mod http;
+pub(crate) mod open;
+pub(crate) mod served;
+pub(crate) mod state;
+pub(crate) mod volumes;
+
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ashlar_engine::Settings;
+use ashlar_rt::{Mailbox, Rt, mailbox};
+use rustix::fs::{FlockOperation, Gid, flock};
+
+use crate::cli::DaemonArgs;
+use crate::daemon::host::Host;
+use crate::daemon::http::Job;
+use crate::daemon::state::State;
+use crate::failure::Failure;
+use crate::units::size;
+
+/// Least memory the engine is given.
+const LEAST_MEMORY: u64 = 64 << 20;
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// What kept it from starting.
+pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
+    start_log();
+    raise_file_limit();
+    let settings = settings(args)?;
+    let state = State::open(&args.state)?;
+    let (listener, control) = listen(socket)?;
+    let (jobs, requests) = mailbox();
+    let rt = Rt::start().map_err(|e| {
+        Failure::broken(format!(
+            "the engine cannot start: {e}; raise the limit of open files"
+        ))
+    })?;
+    http::start(listener, jobs)
+        .map_err(|e| Failure::broken(format!("the control API cannot start: {e}")))?;
+    tracing::info!(
+        socket = %socket.display(),
+        state = %args.state.display(),
+        memory = size(settings.memory_bytes),
+        shards = settings.shards,
+        "ashlar {} serves",
+        env!("CARGO_PKG_VERSION")
+    );
+    let host = Host::new(&rt, settings, state);
+    rt.block_on(serve(host, requests));
+    drop(control);
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Answers requests until told to stop, then closes everything.
+async fn serve(host: Rc<Host>, mut requests: Mailbox<Job>) {
+    let restoring = {
+        let host = host.clone();
+        host.rt.clone().spawn(async move {
+            let guard = host.change.lock().await;
+            host.restore().await;
+            drop(guard);
+        })
+    };
+    while let Some(job) = requests.receive().await {
+        match job {
+            Job::Stop => break,
+            Job::Call(call, reply) => {
+                let host = host.clone();
+                host.rt.clone().spawn(async move {
+                    let verb = call.verb();
+                    let answer = host.handle(*call).await;
+                    if let Err(failure) = &answer {
+                        tracing::info!(verb, "refused: {failure}");
+                    }
+                    reply.send(answer);
+                });
+            }
+        }
+    }
+    drop(requests); // from here on, requests are answered with "stopping"
+    tracing::info!("stopping");
+    restoring.await;
+    let guard = host.change.lock().await;
+    host.close_all().await;
+    drop(guard);
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ASHLAR_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_target(false)
+        .try_init();
+}
+
+/// A descriptor for every device and client: as many as the process may have.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
+}
+
+fn settings(args: &DaemonArgs) -> Result<Settings, Failure> {
+    let memory_bytes = match args.memory {
+        Some(bytes) if bytes < LEAST_MEMORY => {
+            return Err(Failure::invalid(format!(
+                "--memory {}: give at least {}",
+                size(bytes),
+                size(LEAST_MEMORY)
+            )));
+        }
+        Some(bytes) => bytes,
+        None => (machine_memory() / 4).max(LEAST_MEMORY),
+    };
+    let defaults = Settings::default();
+    let shards = args.shards.map_or(defaults.shards, usize::from);
+    Ok(Settings {
+        shards,
+        memory_bytes,
+        ..defaults
+    })
+}
+
+fn machine_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    #[expect(
+        clippy::useless_conversion,
+        reason = "the field's width differs by platform"
+    )]
+    let total = u64::try_from(info.totalram).unwrap_or(0);
+    total.saturating_mul(u64::from(info.mem_unit))
+}
+
+/// The control socket's name, held until the end of the process.
+#[derive(Debug)]
+struct Control {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Listens on the control socket; a lock beside it tells a living daemon from a dead one's socket.
+fn listen(path: &Path) -> Result<(UnixListener, Control), Failure> {
+    let at = path.display();
+    let cannot = |e: &dyn std::fmt::Display| {
+        Failure::broken(format!("cannot listen at {at}: {e}; give --socket PATH"))
+    };
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    if !dir.exists() {
+        std::fs::create_dir_all(dir).map_err(|e| cannot(&e))?;
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
+            .map_err(|e| cannot(&e))?;
+    }
+    let mut lock_name = path.as_os_str().to_os_string();
+    lock_name.push(".lock");
+    let lock = File::create(&lock_name).map_err(|e| cannot(&e))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        Failure::refused(format!(
+            "another daemon already serves {at}; use it, stop it, or give another --socket PATH"
+        ))
+    })?;
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
+            std::fs::remove_file(path).map_err(|e| cannot(&e))?;
+        }
+        Ok(_) => return Err(cannot(&"there is a file of that name that is no socket")),
+        Err(_) => {}
+    }
+    // Bound without rights for others, which are then given to the group alone.
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o117));
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = bound.map_err(|e| cannot(&e))?;
+    if let Some(group) = ashlar_group()
+        && let Err(error) = rustix::fs::chown(path, None, Some(group))
+    {
+        tracing::warn!(%error, "the control socket could not be given to group ashlar");
+    }
+    Ok((
+        listener,
+        Control {
+            path: path.to_path_buf(),
+            _lock: lock,
+        },
+    ))
+}
+
+/// The group `ashlar`, if the machine has one.
+fn ashlar_group() -> Option<Gid> {
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    let line = groups.lines().find(|line| line.starts_with("ashlar:"))?;
+    line.split(':').nth(2)?.parse().ok().map(Gid::from_raw)
+}

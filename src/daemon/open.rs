@@ -1,0 +1,59 @@
+//! Opening devices for the engine: one ring for all of them, the right to use them alone.
+//!
+//! **Invariants**: what an open array writes to is held exclusively, so a second daemon gets an
+//! error, not a second writer; looking never takes that hold.
+
+use std::path::Path;
+
+use ashlar_device::{DeviceRef, OpenMode, Ring};
+use ashlar_rt::Rt;
+
+use crate::failure::Failure;
+
+/// What a device is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Reading its superblock; others may use it.
+    Look,
+    /// Being a member of an open array.
+    Exclusive,
+}
+
+/// Opens devices.
+#[derive(Debug)]
+pub(crate) struct Opener {
+    ring: Option<Ring>,
+}
+
+impl Opener {
+    /// With io_uring where the machine has it; without, operations are synchronous.
+    pub(crate) fn new(rt: &Rt) -> Opener {
+        let ring = Ring::new(rt)
+            .inspect_err(|error| {
+                tracing::warn!(%error, "no io_uring here: device operations block the engine");
+            })
+            .ok();
+        Opener { ring }
+    }
+
+    /// Opens the device at `path`.
+    ///
+    /// # Errors
+    /// Why it cannot be opened, with what to do.
+    pub(crate) fn open(&self, path: &Path, access: Access) -> Result<DeviceRef, Failure> {
+        let mode = match access {
+            Access::Look => OpenMode {
+                read_only: true,
+                exclusive: false,
+            },
+            Access::Exclusive => OpenMode {
+                read_only: false,
+                exclusive: true,
+            },
+        };
+        ashlar_device::open(self.ring.as_ref(), path, mode).map_err(|error| match error {
+            ashlar_device::OpenError::InUse { .. } => Failure::refused(error.to_string()),
+            error => Failure::broken(error.to_string()),
+        })
+    }
+}

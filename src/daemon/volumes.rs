@@ -1,0 +1,348 @@
+//! Volumes of an array: making, destroying, changing, and how they are served.
+//!
+//! **Invariants**: what is served is what the array's catalog says is served, except while a
+//! frontend could not be restored (then it says why); a frontend is stored before it is reported as
+//! attached; a write cache that rule S17 forbids is refused, both ways round.
+
+use std::rc::Rc;
+
+use ashlar_engine::status::Frontend;
+use ashlar_engine::{Array, DigestKind, VolumeOptions, WriteCache};
+use serde_json::{Value, json};
+
+use crate::api::{Attached, Call, FrontendSpec, NotServed, VolumeCreate};
+use crate::daemon::devices::check_name;
+use crate::daemon::frontends;
+use crate::daemon::host::{Host, Member, broken, reply};
+use crate::failure::Failure;
+use crate::units::size;
+
+impl Host {
+    /// The verbs of `volume`.
+    pub(crate) async fn change_volume(self: Rc<Host>, call: Call) -> Result<Value, Failure> {
+        match call {
+            Call::VolumeCreate(create) => {
+                check_name("a volume", &create.volume)?;
+                let member = self.member(&create.array)?;
+                make_volume(&member.array, &create).await?;
+                reply(&json!({ "array": create.array, "volume": create.volume }))
+            }
+            Call::VolumeDestroy(name) => {
+                let member = self.member(&name.array)?;
+                check_volume(&member.array, &name.volume)?;
+                self.frontends
+                    .stop(&name.array, &name.volume, None, false)
+                    .await?;
+                member
+                    .array
+                    .volume_destroy(&name.volume)
+                    .await
+                    .map_err(broken)?;
+                reply(&json!({ "array": name.array, "volume": name.volume }))
+            }
+            Call::VolumeSet {
+                array,
+                volume,
+                key,
+                value,
+            } => {
+                let member = self.member(&array)?;
+                check_volume(&member.array, &volume)?;
+                if key == "write-cache" {
+                    self.set_write_cache(&member, &array, &volume, &value)
+                        .await?;
+                } else {
+                    member
+                        .array
+                        .volume_set(&volume, &key, &value)
+                        .await
+                        .map_err(broken)?;
+                }
+                reply(&json!({ "array": array, "volume": volume, "key": key, "value": value }))
+            }
+            Call::Attach {
+                array,
+                volume,
+                frontend,
+            } => {
+                let attached = self.attach(&array, &volume, &frontend).await?;
+                reply(&json!({ "array": array, "volume": volume, "attached": attached }))
+            }
+            Call::Detach {
+                array,
+                volume,
+                frontend,
+                force,
+            } => {
+                let stopped = self
+                    .detach(&array, &volume, frontend.as_deref(), force)
+                    .await?;
+                reply(&json!({ "array": array, "volume": volume, "detached": stopped }))
+            }
+            other => Err(Failure::invalid(format!(
+                "{} is no verb of volumes",
+                other.verb()
+            ))),
+        }
+    }
+
+    /// Serves a volume, and keeps that in the array.
+    ///
+    /// # Errors
+    /// What stands against it; nothing is served then.
+    pub(crate) async fn attach(
+        &self,
+        array: &str,
+        volume: &str,
+        spec: &FrontendSpec,
+    ) -> Result<Attached, Failure> {
+        let member = self.member(array)?;
+        check_volume(&member.array, volume)?;
+        let cache = write_cache_of(&member.array, volume)?;
+        frontends::check_write_cache(cache, spec)?;
+        let stored = frontends::stored(array, volume, spec);
+        let mut kept = self.stored_frontends(&member, volume).await;
+        if kept.contains(&stored) && self.frontends.runs(array, volume, &stored) {
+            return Err(Failure::refused(format!(
+                "{array}/{volume} is already attached as {} {}",
+                stored.kind, stored.address
+            )));
+        }
+        let attached = self.serve(&member, array, volume, &stored).await?;
+        self.forget_not_served(array, volume, &stored);
+        if !kept.contains(&stored) && !member.read_only {
+            kept.push(stored.clone());
+            if let Err(error) = member.array.set_frontends(volume, kept).await {
+                self.frontends
+                    .stop(array, volume, Some(&stored), true)
+                    .await?;
+                return Err(broken(error));
+            }
+        }
+        Ok(attached)
+    }
+
+    async fn detach(
+        &self,
+        array: &str,
+        volume: &str,
+        which: Option<&str>,
+        force: bool,
+    ) -> Result<Vec<Frontend>, Failure> {
+        let member = self.member(array)?;
+        check_volume(&member.array, volume)?;
+        let kept = self.stored_frontends(&member, volume).await;
+        let named = |f: &Frontend| which.is_none_or(|w| f.kind == w || f.address == w);
+        let (gone, left): (Vec<Frontend>, Vec<Frontend>) = kept.into_iter().partition(named);
+        if gone.is_empty() {
+            return Err(Failure::not_found(match which {
+                Some(which) => format!("{array}/{volume} is not attached as {which}"),
+                None => format!("{array}/{volume} is not attached"),
+            }));
+        }
+        for frontend in &gone {
+            self.frontends
+                .stop(array, volume, Some(frontend), force)
+                .await?;
+            self.forget_not_served(array, volume, frontend);
+        }
+        if !member.read_only {
+            member
+                .array
+                .set_frontends(volume, left)
+                .await
+                .map_err(broken)?;
+        }
+        Ok(gone)
+    }
+
+    /// Serves what the array's catalog says is served.
+    pub(crate) async fn restore_frontends(&self, member: &Member, warnings: &mut Vec<String>) {
+        let array = member.array.name();
+        for volume in member.array.volume_names() {
+            for stored in self.stored_frontends(member, &volume).await {
+                if let Err(failure) = self.serve(member, &array, &volume, &stored).await {
+                    let line = format!(
+                        "{array}/{volume}: not attached again as {} {}: {failure}",
+                        stored.kind, stored.address
+                    );
+                    tracing::warn!("{line}");
+                    warnings.push(line);
+                    self.not_served.borrow_mut().push(NotServed {
+                        array: array.clone(),
+                        volume: volume.clone(),
+                        kind: stored.kind,
+                        address: stored.address,
+                        reason: failure.text,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Forgets that a frontend could not be restored: it serves now, or is not wanted any more.
+    fn forget_not_served(&self, array: &str, volume: &str, frontend: &Frontend) {
+        self.not_served.borrow_mut().retain(|n| {
+            n.array != array
+                || n.volume != volume
+                || n.kind != frontend.kind
+                || n.address != frontend.address
+        });
+    }
+
+    async fn serve(
+        &self,
+        member: &Member,
+        array: &str,
+        volume: &str,
+        stored: &Frontend,
+    ) -> Result<Attached, Failure> {
+        let handle = member
+            .array
+            .volume(volume)
+            .ok_or_else(|| no_volume(array, volume))?;
+        self.frontends
+            .start(array, volume, stored, handle, member.read_only)
+            .await
+    }
+
+    async fn stored_frontends(&self, member: &Member, volume: &str) -> Vec<Frontend> {
+        let status = member.array.status().await;
+        let found = status.volumes.into_iter().find(|v| v.name == volume);
+        found.map(|v| v.frontends).unwrap_or_default()
+    }
+
+    async fn set_write_cache(
+        &self,
+        member: &Member,
+        array: &str,
+        volume: &str,
+        value: &str,
+    ) -> Result<(), Failure> {
+        let cache = parse_write_cache(value)?;
+        let stored = self.stored_frontends(member, volume).await;
+        for frontend in &stored {
+            frontends::check_write_cache(cache, &frontends::spec(frontend)?)?;
+        }
+        if let Some(busy) = stored
+            .iter()
+            .find(|f| self.frontends.runs(array, volume, f))
+        {
+            return Err(Failure::refused(format!(
+                "{array}/{volume} is attached as {}; detach it, change the write cache, attach it again",
+                busy.kind
+            )));
+        }
+        member
+            .array
+            .volume_set(volume, "write-cache", value)
+            .await
+            .map_err(broken)
+    }
+}
+
+/// Makes a volume as asked.
+///
+/// # Errors
+/// What is wrong with the wish, or the engine's reason.
+pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<(), Failure> {
+    let block_bytes = match create.block_bytes {
+        None => 4096,
+        Some(bytes) if bytes.is_power_of_two() && (4096..=128 << 10).contains(&bytes) => {
+            u32::try_from(bytes).unwrap_or(4096)
+        }
+        Some(bytes) => {
+            return Err(Failure::invalid(format!(
+                "--block-size {bytes}: a volume block is a power of two from 4K to 128K"
+            )));
+        }
+    };
+    let size_bytes = volume_size(array, create, u64::from(block_bytes)).await?;
+    let layout = match &create.layout {
+        None => None,
+        Some(text) => Some(
+            text.parse()
+                .map_err(|e| Failure::invalid(format!("--layout {text}: {e}")))?,
+        ),
+    };
+    let digest = match create.digest.as_deref() {
+        None | Some("blake3") => DigestKind::Blake3,
+        Some("xxh3") => DigestKind::Xxh3,
+        Some(other) => {
+            return Err(Failure::invalid(format!(
+                "--digest {other}: use blake3 or xxh3"
+            )));
+        }
+    };
+    let write_cache = parse_write_cache(create.write_cache.as_deref().unwrap_or("auto"))?;
+    let options = VolumeOptions {
+        size_bytes,
+        thin: create.thin,
+        block_bytes,
+        digest,
+        layout,
+        write_cache,
+    };
+    array
+        .volume_create(&create.volume, options)
+        .await
+        .map_err(broken)
+}
+
+/// The size asked for, or all that is left for thick volumes.
+async fn volume_size(array: &Array, create: &VolumeCreate, unit: u64) -> Result<u64, Failure> {
+    let wrong = |bytes: u64| {
+        Failure::invalid(format!(
+            "--size {bytes}: a volume is a multiple of its block, {}, and not 0",
+            size(unit)
+        ))
+    };
+    if let Some(bytes) = create.size_bytes {
+        return if bytes == 0 || bytes % unit != 0 {
+            Err(wrong(bytes))
+        } else {
+            Ok(bytes)
+        };
+    }
+    let status = array.status().await;
+    let taken: u64 = status.volumes.iter().map(|v| v.size_bytes).sum();
+    let left = status.capacity.usable_bytes.saturating_sub(taken) / unit * unit;
+    if left == 0 {
+        return Err(Failure::refused(format!(
+            "array {} has no room for another volume; give a --size with --thin, or destroy one",
+            create.array
+        )));
+    }
+    Ok(left)
+}
+
+fn parse_write_cache(text: &str) -> Result<WriteCache, Failure> {
+    match text {
+        "on" => Ok(WriteCache::On),
+        "off" => Ok(WriteCache::Off),
+        "auto" => Ok(WriteCache::Auto),
+        other => Err(Failure::invalid(format!(
+            "write-cache={other}: use on, off or auto"
+        ))),
+    }
+}
+
+fn write_cache_of(array: &Array, volume: &str) -> Result<WriteCache, Failure> {
+    let handle = array
+        .volume(volume)
+        .ok_or_else(|| no_volume(&array.name(), volume))?;
+    Ok(handle.info().write_cache)
+}
+
+fn check_volume(array: &Array, volume: &str) -> Result<(), Failure> {
+    match array.volume(volume) {
+        Some(_) => Ok(()),
+        None => Err(no_volume(&array.name(), volume)),
+    }
+}
+
+fn no_volume(array: &str, volume: &str) -> Failure {
+    Failure::not_found(format!(
+        "no volume {volume} in array {array}; 'ashlar volume list {array}' shows those there are"
+    ))
+}

@@ -1,0 +1,115 @@
+//! What the program prints for people: the picture of an array, tables, progress.
+//!
+//! **Invariants**: pure functions from status values to text (only [`Style::detect`] looks at the
+//! terminal); colour and other than ASCII characters only on a terminal that shows them; a value
+//! nobody observed prints as `-`.
+
+pub(crate) mod advice;
+pub(crate) mod mdstat;
+pub(crate) mod picture;
+pub(crate) mod progress;
+pub(crate) mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io::IsTerminal;
+
+/// What the terminal can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Style {
+    /// Colours.
+    pub(crate) color: bool,
+    /// Block characters.
+    pub(crate) unicode: bool,
+    /// Columns.
+    pub(crate) width: usize,
+    /// Exact numbers.
+    pub(crate) exact: bool,
+}
+
+/// A colour, by meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// As it should be.
+    Good,
+    /// To be looked at.
+    Warn,
+    /// Wrong.
+    Bad,
+    /// Less important.
+    Faint,
+    /// More important.
+    Strong,
+}
+
+impl Style {
+    /// No colour, ASCII, 80 columns: for tests.
+    #[cfg(test)]
+    pub(crate) const PLAIN: Style = Style {
+        color: false,
+        unicode: false,
+        width: 80,
+        exact: false,
+    };
+
+    /// What standard output is.
+    pub(crate) fn detect(exact: bool) -> Style {
+        let stdout = std::io::stdout();
+        let terminal = stdout.is_terminal();
+        let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .iter()
+            .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
+            .unwrap_or_default()
+            .to_lowercase();
+        let width = rustix::termios::tcgetwinsize(&stdout).map_or(80, |size| size.ws_col);
+        Style {
+            color: terminal && !set("NO_COLOR"),
+            unicode: terminal && (locale.contains("utf-8") || locale.contains("utf8")),
+            width: if width < 40 { 80 } else { usize::from(width) },
+            exact,
+        }
+    }
+
+    /// `text` in a colour, if there are colours.
+    pub(crate) fn paint(&self, tone: Tone, text: &str) -> String {
+        if !self.color {
+            return text.to_string();
+        }
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Warn => "33",
+            Tone::Bad => "1;31",
+            Tone::Faint => "2",
+            Tone::Strong => "1",
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+
+    /// A bar of `width` columns, `part` of `whole` full.
+    pub(crate) fn bar(&self, tone: Tone, part: u64, whole: u64, width: usize) -> String {
+        let full = if whole == 0 {
+            0
+        } else {
+            let part = u128::from(part.min(whole)) * width as u128;
+            usize::try_from(part.div_ceil(u128::from(whole))).unwrap_or(width)
+        };
+        let (filled, empty) = if self.unicode {
+            ("\u{2588}", "\u{2591}")
+        } else {
+            ("#", "-")
+        };
+        let bar = self.paint(tone, &filled.repeat(full));
+        format!(
+            "[{bar}{}]",
+            self.paint(Tone::Faint, &empty.repeat(width - full))
+        )
+    }
+}
+
+/// Text from outside (names, paths), safe for a terminal: control characters become `?`.
+pub(crate) fn safe(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}

@@ -1,0 +1,377 @@
+//! The picture of an array: what `ashlar status` shows.
+//!
+//! ```text
+//! tank  DEGRADED   ec8+3 on 14 devices, 1 spare
+//!   space    [######------------------]  312M of 1.20G used (25 %), 905M free
+//!   devices  UUUUFUUUUU UUUU             13 online, 1 failed
+//!   work     reconstruct [####------]  45 %  120M of 270M  310M/s  2s left
+//!   volumes  v      1G   312M used   nbd unix:/tmp/s
+//!   next     device 4 (/d4) is failed: replace it when convenient
+//! ```
+//!
+//! **Invariants**: one glyph for each device, in the order of their numbers; what is not as it
+//! should be is written out in words under it.
+
+use std::fmt::Write;
+
+use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState, TaskStatus, VolumeStatus};
+
+use crate::units::{duration, percent, rate, size_or_exact};
+use crate::view::advice::advice;
+use crate::view::{Style, Tone, safe, table};
+
+/// Columns of the label at the left.
+const LABEL: usize = 11;
+
+/// The picture; `verbose` adds a line for every device and the engine's figures.
+pub(crate) fn picture(array: &ArrayStatus, style: Style, verbose: bool) -> String {
+    let mut out = head(array, style);
+    out += &space(array, style);
+    out += &grid(array, style);
+    for task in array
+        .tasks
+        .iter()
+        .filter(|t| t.state != "done" && t.state != "stopped")
+    {
+        out += &work(task, style);
+    }
+    let found: u64 = array.tasks.iter().map(|t| t.found).sum();
+    let healed: u64 = array.tasks.iter().map(|t| t.healed).sum();
+    if found > 0 {
+        let _ = writeln!(
+            out,
+            "{}{found} bad blocks found, {healed} healed",
+            label("healed")
+        );
+    }
+    out += &volumes(array, style);
+    if verbose {
+        out += &details(array, style);
+    }
+    for (i, line) in advice(array).iter().enumerate() {
+        let tone = if array.state >= ArrayState::Critical {
+            Tone::Bad
+        } else {
+            Tone::Warn
+        };
+        let _ = writeln!(
+            out,
+            "{}{}",
+            label(if i == 0 { "next" } else { "" }),
+            style.paint(tone, line)
+        );
+    }
+    out
+}
+
+fn label(text: &str) -> String {
+    format!("  {text:<w$}", w = LABEL - 2)
+}
+
+/// The state's word and colour.
+pub(crate) fn state_word(state: ArrayState) -> (&'static str, Tone) {
+    match state {
+        ArrayState::Optimal => ("OPTIMAL", Tone::Good),
+        ArrayState::Degraded => ("DEGRADED", Tone::Warn),
+        ArrayState::Critical => ("CRITICAL", Tone::Bad),
+        ArrayState::Failed => ("FAILED", Tone::Bad),
+    }
+}
+
+fn head(array: &ArrayStatus, style: Style) -> String {
+    let (word, tone) = state_word(array.state);
+    let spare = match array.spare {
+        0 => String::new(),
+        1 => ", 1 spare".to_string(),
+        n => format!(", {n} spares"),
+    };
+    let code = code(array);
+    format!(
+        "{}  {}   {}{code} on {} devices{spare}\n",
+        style.paint(Tone::Strong, &safe(&array.name)),
+        style.paint(tone, word),
+        safe(&array.layout),
+        array.devices_total,
+    )
+}
+
+/// ` (K+M)`, where the notation does not say it.
+pub(crate) fn code(array: &ArrayStatus) -> String {
+    if array.layout == format!("ec{}+{}", array.k, array.m) {
+        return String::new();
+    }
+    format!(" ({}+{})", array.k, array.m)
+}
+
+fn space(array: &ArrayStatus, style: Style) -> String {
+    let c = &array.capacity;
+    let full = percent(c.used_bytes, c.usable_bytes);
+    let tone = match full {
+        0..80 => Tone::Good,
+        80..95 => Tone::Warn,
+        _ => Tone::Bad,
+    };
+    format!(
+        "{}{}  {} of {} used ({full} %), {} free\n",
+        label("space"),
+        style.bar(tone, c.used_bytes, c.usable_bytes, 24),
+        size_or_exact(c.used_bytes, style.exact),
+        size_or_exact(c.usable_bytes, style.exact),
+        size_or_exact(c.free_bytes, style.exact),
+    )
+}
+
+fn glyph(state: DeviceState, style: Style) -> String {
+    let (ascii, block, tone) = match state {
+        DeviceState::Online => ('U', '\u{25a0}', Tone::Good),
+        DeviceState::Failed => ('F', 'F', Tone::Bad),
+        DeviceState::Missing => ('_', '_', Tone::Bad),
+        DeviceState::Offline => ('O', 'O', Tone::Warn),
+        DeviceState::Slow => ('S', 'S', Tone::Warn),
+        DeviceState::Readonly => ('R', 'R', Tone::Warn),
+        DeviceState::Spare => ('s', '\u{25a1}', Tone::Faint),
+        DeviceState::Removing => ('-', '-', Tone::Faint),
+    };
+    style.paint(tone, &if style.unicode { block } else { ascii }.to_string())
+}
+
+fn grid(array: &ArrayStatus, style: Style) -> String {
+    // Groups of ten with a blank between; rows of 50, or 20 on a narrow terminal.
+    let per_row = if style.width >= LABEL + 80 { 50 } else { 20 };
+    let summary = summary(array);
+    let mut out = String::new();
+    let rows = array.devices.chunks(per_row).count();
+    for (r, row) in array.devices.chunks(per_row).enumerate() {
+        out += &label(if r == 0 { "devices" } else { "" });
+        if rows > 1 {
+            let _ = write!(out, "{:>4} ", r * per_row);
+        }
+        for (i, device) in row.iter().enumerate() {
+            if i > 0 && i % 10 == 0 {
+                out.push(' ');
+            }
+            out += &glyph(device.state, style);
+        }
+        if r == 0 {
+            let _ = write!(out, "   {summary}");
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn summary(array: &ArrayStatus) -> String {
+    let count = |state| array.devices.iter().filter(|d| d.state == state).count();
+    let mut parts = Vec::new();
+    for (state, word) in [
+        (DeviceState::Online, "online"),
+        (DeviceState::Failed, "failed"),
+        (DeviceState::Missing, "missing"),
+        (DeviceState::Offline, "offline"),
+        (DeviceState::Slow, "slow"),
+        (DeviceState::Readonly, "read-only"),
+        (DeviceState::Spare, "spare"),
+        (DeviceState::Removing, "being removed"),
+    ] {
+        let n = count(state);
+        if n > 0 {
+            parts.push(format!("{n} {word}"));
+        }
+    }
+    let bad = array
+        .devices
+        .iter()
+        .filter(|d| d.errors.read + d.errors.write + d.errors.digest > 0);
+    let bad = bad.count();
+    if bad > 0 {
+        parts.push(format!("{bad} with errors"));
+    }
+    parts.join(", ")
+}
+
+fn work(task: &TaskStatus, style: Style) -> String {
+    let tone = if task.state == "running" {
+        Tone::Good
+    } else {
+        Tone::Warn
+    };
+    format!(
+        "{}{:<11} {}\n",
+        label("work"),
+        task.kind,
+        task_line(task, style, tone)
+    )
+}
+
+/// A task's bar, figures and time left.
+pub(crate) fn task_line(task: &TaskStatus, style: Style, tone: Tone) -> String {
+    let mut out = format!(
+        "{} {:>3} %  {} of {}",
+        style.bar(tone, task.done_bytes, task.total_bytes, 20),
+        percent(task.done_bytes, task.total_bytes),
+        size_or_exact(task.done_bytes, style.exact),
+        size_or_exact(task.total_bytes, style.exact),
+    );
+    if task.state == "running" {
+        let left = task.eta_seconds.map_or("-".to_string(), duration);
+        let _ = write!(out, "  {}  {left} left", rate(task.bytes_per_second));
+    } else {
+        let _ = write!(out, "  {}", task.state);
+        if !task.reason.is_empty() {
+            let _ = write!(out, ": {}", safe(&task.reason));
+        }
+    }
+    if task.found > 0 {
+        let _ = write!(out, "  {} found, {} healed", task.found, task.healed);
+    }
+    out
+}
+
+fn volumes(array: &ArrayStatus, style: Style) -> String {
+    let rows: Vec<Vec<String>> = array.volumes.iter().map(|v| volume_row(v, style)).collect();
+    let mut out = String::new();
+    for (i, line) in table::columns(&rows, &[1]).into_iter().enumerate() {
+        let _ = writeln!(out, "{}{line}", label(if i == 0 { "volumes" } else { "" }));
+    }
+    out
+}
+
+fn volume_row(volume: &VolumeStatus, style: Style) -> Vec<String> {
+    let served: Vec<String> = volume
+        .frontends
+        .iter()
+        .map(|f| format!("{} {}", f.kind, safe(&f.address)))
+        .collect();
+    vec![
+        safe(&volume.name),
+        size_or_exact(volume.size_bytes, style.exact),
+        format!("{} used", size_or_exact(volume.used_bytes, style.exact)),
+        if served.is_empty() {
+            "not attached".to_string()
+        } else {
+            served.join(", ")
+        },
+    ]
+}
+
+fn details(array: &ArrayStatus, style: Style) -> String {
+    let n = |bytes: u64| size_or_exact(bytes, style.exact);
+    let mut out = String::new();
+    let wa = array
+        .clean
+        .write_amplification
+        .map_or("-".to_string(), |wa| format!("{wa:.2}"));
+    for (name, text) in [
+        (
+            "uuid",
+            format!("{}, generation {}", array.uuid, array.generation),
+        ),
+        (
+            "geometry",
+            format!(
+                "strip {}, slot {}",
+                n(array.strip_bytes),
+                n(array.slot_bytes)
+            ),
+        ),
+        (
+            "reserves",
+            format!(
+                "{} raw, {} spare, {} reserved",
+                n(array.capacity.raw_bytes),
+                n(array.capacity.spare_bytes),
+                n(array.capacity.reserved_bytes)
+            ),
+        ),
+        (
+            "clean",
+            format!(
+                "write amplification {wa}, {} slots free, {} in reserve",
+                array.clean.free_slots, array.clean.reserve_slots
+            ),
+        ),
+        (
+            "map",
+            format!(
+                "{}, {} cached",
+                n(array.map.bytes),
+                n(array.map.cached_bytes)
+            ),
+        ),
+        (
+            "journal",
+            format!(
+                "{} of {} used on {} devices",
+                n(array.journal.used_bytes),
+                n(array.journal.bytes),
+                array.journal.devices
+            ),
+        ),
+        (
+            "memory",
+            format!(
+                "{} of {}",
+                n(array.memory.used_bytes),
+                n(array.memory.limit_bytes)
+            ),
+        ),
+        (
+            "computes",
+            format!(
+                "{} ({})",
+                safe(&array.accelerator.chosen),
+                safe(&array.accelerator.reason)
+            ),
+        ),
+    ] {
+        let _ = writeln!(out, "{}{text}", label(name));
+    }
+    for exposure in array.exposure.iter().filter(|e| e.bytes > 0) {
+        let _ = writeln!(
+            out,
+            "{}{} survive {} more losses",
+            label("exposure"),
+            n(exposure.bytes),
+            exposure.redundancy
+        );
+    }
+    out + &device_table(array, style)
+}
+
+fn device_table(array: &ArrayStatus, style: Style) -> String {
+    let n = |bytes: u64| size_or_exact(bytes, style.exact);
+    let titles = [
+        "#", "state", "size", "used", "read", "written", "rd", "wr", "digest", "device",
+    ];
+    let mut rows = vec![titles.map(str::to_string).to_vec()];
+    for d in &array.devices {
+        let state = format!("{:?}", d.state).to_lowercase();
+        let path = if d.path.is_empty() {
+            "-".to_string()
+        } else {
+            safe(&d.path)
+        };
+        let domain = if d.domain.is_empty() {
+            String::new()
+        } else {
+            format!(" [{}]", safe(&d.domain))
+        };
+        rows.push(vec![
+            d.index.to_string(),
+            state,
+            n(d.size_bytes),
+            n(d.used_bytes),
+            n(d.read_bytes),
+            n(d.written_bytes),
+            d.errors.read.to_string(),
+            d.errors.write.to_string(),
+            d.errors.digest.to_string(),
+            path + &domain,
+        ]);
+    }
+    let mut out = String::new();
+    for line in table::columns(&rows, &[0, 2, 3, 4, 5, 6, 7, 8]) {
+        let _ = writeln!(out, "  {line}");
+    }
+    out
+}

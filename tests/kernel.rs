@@ -1,0 +1,222 @@
+//! File systems of the kernel on a loop device: real files, devices lost under them, the daemon
+//! killed, fsck.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::tree::Tree;
+use common::{Daemon, drop_caches, have, have_kernel_devices, tool, try_tool};
+
+/// What the issue asks for: at least 1 GB in at least 20,000 files.
+const BYTES: u64 = 1_000_000_000;
+const FILES: usize = 20_000;
+
+struct Mounted {
+    daemon: Daemon,
+    files: Vec<PathBuf>,
+    device: String,
+    array: String,
+}
+
+fn mounted(name: &str, layout: &str, devices: usize, file_size: &str) -> Mounted {
+    let daemon = Daemon::with(name, &["--memory", "512M"]);
+    let array = format!("{name}-{}", std::process::id());
+    let files: Vec<String> = (0..devices).map(|i| format!("d{i}.img")).collect();
+    let mut line = vec![
+        "create",
+        &array,
+        "--layout",
+        layout,
+        "--file-size",
+        file_size,
+        "--volume",
+        "v",
+        "--attach",
+        "loop",
+    ];
+    line.extend(files.iter().map(String::as_str));
+    daemon.ok(&line);
+    let files = files.iter().map(|file| daemon.path(file)).collect();
+    let device = format!("/dev/ashlar/{array}/v");
+    assert!(
+        std::path::Path::new(&device).exists(),
+        "{device} is not there"
+    );
+    Mounted {
+        daemon,
+        files,
+        device,
+        array,
+    }
+}
+
+fn real_files(name: &str, mkfs: &[&str], check: &[&str]) {
+    if !have(&[mkfs[0], check[0]]) || !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        files,
+        device,
+        array,
+    } = mounted(name, "ec8+3", 16, "320M");
+    tool(mkfs[0], &[&mkfs[1..], &[&device]].concat());
+    let at = daemon.mount(&device, "mnt");
+    let tree = Tree::collect(BYTES, FILES);
+    let count = tree.files.len();
+    println!("{count} files, {} MB", tree.bytes() / 1_000_000);
+    assert!(
+        count >= FILES && tree.bytes() >= BYTES,
+        "this machine has too few files"
+    );
+    // Three devices die one after another while the files are written.
+    let dying = [3, 8, 13];
+    tree.copy(0..count, &at, |index| {
+        for (n, device) in dying.iter().enumerate() {
+            if index == count * (n + 1) / 4 {
+                daemon.ok(&["fail", &array, &device.to_string()]);
+                let file = std::fs::File::options()
+                    .write(true)
+                    .open(&files[*device])
+                    .unwrap();
+                file.set_len(0).unwrap();
+            }
+        }
+    })
+    .unwrap();
+    rustix::fs::sync();
+    drop_caches();
+    tree.compare(0..count, &at);
+    daemon.ok(&["wait", &array, "--for", "reconstruct"]);
+    assert_eq!(daemon.status(&array)["state"], "optimal");
+    daemon.unmount(&at);
+    tool(check[0], &[&check[1..], &[&device]].concat());
+    daemon.ok(&["volume", "detach", &format!("{array}/v")]);
+}
+
+#[test]
+fn ext4_keeps_real_files_while_three_devices_die() {
+    real_files(
+        "ext4",
+        &["mkfs.ext4", "-q", "-F"],
+        &["fsck.ext4", "-f", "-n"],
+    );
+}
+
+#[test]
+fn xfs_keeps_real_files_while_three_devices_die() {
+    real_files("xfs", &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+}
+
+fn killed(name: &str, mkfs: &[&str], check: &[&str]) {
+    if !have(&[mkfs[0], check[0]]) || !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        device,
+        array,
+        ..
+    } = mounted(name, "ec4+2", 8, "192M");
+    tool(mkfs[0], &[&mkfs[1..], &[&device]].concat());
+    let at = daemon.mount(&device, "mnt");
+    let tree = Tree::collect(200_000_000, 3_000);
+    let synced = tree.files.len() / 2;
+    tree.copy(0..synced, &at, |_| {}).unwrap();
+    rustix::fs::sync();
+    // More files, which nobody has synced, are being written when the daemon dies.
+    let writer = {
+        let (tree, at) = (tree.clone(), at.clone());
+        std::thread::spawn(move || tree.copy(synced..tree.files.len(), &at, |_| {}))
+    };
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    daemon.kill9();
+    let _ = writer.join().unwrap(); // an error or not: the device failed under it
+    common::wait_until("unmounting", std::time::Duration::from_secs(30), || {
+        try_tool("umount", &[at.to_str().unwrap()]).status.success()
+            || !std::fs::read_to_string("/proc/self/mounts")
+                .unwrap()
+                .contains(at.to_str().unwrap())
+    });
+    daemon.launch();
+    let attached = daemon.status(&array)["volumes"][0]["frontends"][0]["address"].clone();
+    assert_eq!(attached, device.as_str());
+    // Mounting replays the file system's own journal; then it is clean.
+    let at = daemon.mount(&device, "mnt");
+    tree.compare(0..synced, &at);
+    daemon.unmount(&at);
+    tool(check[0], &[&check[1..], &[&device]].concat());
+    daemon.ok(&["volume", "detach", &format!("{array}/v")]);
+}
+
+#[test]
+fn ext4_is_clean_and_synced_files_are_there_after_a_kill() {
+    killed(
+        "kill-ext4",
+        &["mkfs.ext4", "-q", "-F"],
+        &["fsck.ext4", "-f", "-n"],
+    );
+}
+
+#[test]
+fn xfs_is_clean_and_synced_files_are_there_after_a_kill() {
+    killed("kill-xfs", &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+}
+
+#[test]
+fn a_device_in_use_is_not_taken_away() {
+    if !have(&["mkfs.ext4"]) || !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        device,
+        array,
+        ..
+    } = mounted("busy", "ec2+1", 3, "64M");
+    tool("mkfs.ext4", &["-q", "-F", &device]);
+    let at = daemon.mount(&device, "mnt");
+    for line in [
+        vec!["volume", "detach", &format!("{array}/v")],
+        vec!["export", &array],
+        vec!["destroy", &array, "--yes"],
+    ] {
+        let (error, _) = daemon.fails(&line);
+        assert!(error.contains("in use"), "{error}");
+    }
+    std::fs::write(at.join("file"), b"still here").unwrap();
+    daemon.unmount(&at);
+    daemon.ok(&["export", &array]);
+    assert!(!std::path::Path::new(&device).exists());
+}
+
+#[test]
+fn a_file_over_fuse_is_the_volume() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let daemon = Daemon::start("fuse");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    daemon.ok(&["volume", "detach", "t/v"]);
+    daemon.ok(&["volume", "attach", "t/v", "--fuse", "served"]);
+    let file = daemon.path("served").join("v");
+    let size = std::fs::metadata(&file).unwrap().len();
+    assert!(size > 32 << 20);
+    {
+        use std::os::unix::fs::FileExt;
+        let opened = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&file)
+            .unwrap();
+        opened.write_all_at(b"hello", size - 5).unwrap();
+        opened.sync_all().unwrap();
+        let mut read = [0; 5];
+        opened.read_exact_at(&mut read, size - 5).unwrap();
+        assert_eq!(&read, b"hello");
+    }
+    daemon.ok(&["volume", "detach", "t/v"]);
+    assert!(!file.exists(), "the mount point was not removed");
+}

@@ -1,0 +1,280 @@
+//! Arrays through their life: export and import, an orderly stop, SIGKILL, and frontends that come
+//! back by themselves.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Daemon;
+use common::disk::pattern;
+
+const PIECE: usize = 256 << 10;
+
+#[test]
+fn what_was_exported_is_found_and_imported_elsewhere() {
+    let one = Daemon::start("export");
+    one.create("t", "ec4+2", 6, "64M", &[]);
+    let end = 32 << 20;
+    {
+        let disk = one.disk("t");
+        assert!(disk.write_range((0, end), PIECE, 8, pattern(1)).is_empty());
+        disk.flush().unwrap();
+    }
+    let uuid = one.status("t")["uuid"].as_str().unwrap().to_string();
+    one.ok(&["export", "t"]);
+    assert_eq!(
+        one.json(&["status", "-j"])["arrays"]
+            .as_array()
+            .unwrap()
+            .len(),
+        0
+    );
+    let dir = one.scratch.0.to_str().unwrap();
+    let label = one.json(&["inspect", "-j", "t-3.img"]);
+    assert_eq!(
+        (&label["array"], &label["index"], &label["clean"]),
+        (&"t".into(), &3.into(), &true.into())
+    );
+
+    let other = Daemon::start("elsewhere");
+    let found = other.json(&["import", "--scan", dir, "-j"]);
+    assert_eq!(found["importable"][0]["name"], "t", "{found}");
+    assert_eq!(found["importable"][0]["uuid"], uuid.as_str());
+    assert_eq!(
+        found["importable"][0]["devices"].as_array().unwrap().len(),
+        6
+    );
+    other.ok(&["import", &uuid, "--scan", dir]);
+    assert_eq!(other.status("t")["state"], "optimal");
+    // The frontend is kept in the array: it serves at the same socket again.
+    assert!(
+        one.disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(1))
+            .is_empty()
+    );
+    other.ok(&["destroy", "t", "--yes"]);
+    let found = other.json(&["import", "--scan", dir, "-j"]);
+    assert_eq!(found["importable"].as_array().unwrap().len(), 0, "{found}");
+}
+
+#[test]
+fn an_orderly_stop_and_a_kill_both_bring_everything_back() {
+    let mut daemon = Daemon::start("restart");
+    daemon.create("t", "ec4+2", 6, "64M", &[]);
+    let end = 24 << 20;
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(2))
+            .is_empty()
+    );
+    for orderly in [true, false, true, false] {
+        if orderly {
+            assert!(daemon.stop(), "the daemon did not end with success");
+        } else {
+            daemon.kill9();
+        }
+        daemon.launch();
+        let disk = daemon.disk("t");
+        assert!(
+            disk.compare_range((0, end), PIECE, 8, pattern(2))
+                .is_empty()
+        );
+        disk.write(end, &[u8::from(orderly); 4096]).unwrap();
+        assert_eq!(disk.read(end, 4096).unwrap(), [u8::from(orderly); 4096]);
+    }
+    assert_eq!(daemon.status("t")["state"], "optimal");
+}
+
+#[test]
+fn acknowledged_writes_survive_a_kill_at_any_moment() {
+    let mut daemon = Daemon::start("kill");
+    daemon.create("t", "ec4+2", 6, "96M", &[]);
+    let end = 48 << 20;
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(100))
+            .is_empty()
+    );
+    let mut seeds: Vec<u64> = vec![100; usize::try_from(end).unwrap() / PIECE];
+    for round in 0..4u64 {
+        // A second process-like client: writes until the connection dies under it.
+        let disk = daemon.disk("t");
+        let pid = daemon.pid();
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300 + 170 * round));
+            let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        });
+        let seed = 101 + round;
+        let failed = disk.write_range((0, end), PIECE, 4, pattern(seed));
+        killer.join().unwrap();
+        daemon.kill9();
+        daemon.launch();
+        let disk = daemon.disk("t");
+        for (i, known) in seeds.iter_mut().enumerate() {
+            let at = (i * PIECE) as u64;
+            let read = disk.read(at, PIECE).unwrap();
+            let content = |seed| {
+                let mut out = vec![0; PIECE];
+                pattern(seed)(at, &mut out);
+                out
+            };
+            let (old, new) = (content(*known), content(seed));
+            if failed.iter().all(|(failed, _)| *failed != at) {
+                assert!(
+                    read == new,
+                    "round {round}: the acknowledged write at {at} is lost"
+                );
+                *known = seed;
+                continue;
+            }
+            let blocks = read
+                .chunks(4096)
+                .zip(old.chunks(4096).zip(new.chunks(4096)));
+            for (j, (read, (old, new))) in blocks.enumerate() {
+                assert!(
+                    read == old || read == new,
+                    "round {round}: block {j} at {at} is torn"
+                );
+            }
+            disk.write(at, &new).unwrap(); // known again
+            *known = seed;
+        }
+    }
+}
+
+#[test]
+fn an_array_that_lost_a_device_meanwhile_comes_back_degraded() {
+    let mut daemon = Daemon::start("lost");
+    let files = daemon.create("t", "ec4+2", 6, "64M", &[]);
+    let end = 16 << 20;
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(3))
+            .is_empty()
+    );
+    assert!(daemon.stop());
+    std::fs::remove_file(&files[1]).unwrap();
+    std::fs::remove_file(&files[4]).unwrap();
+    daemon.launch();
+    let status = daemon.status("t");
+    assert_ne!(status["state"], "optimal", "{status}");
+    assert_eq!(status["devices"][1]["state"], "missing");
+    assert!(
+        daemon
+            .disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(3))
+            .is_empty()
+    );
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(4))
+            .is_empty()
+    );
+    assert!(
+        daemon
+            .disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(4))
+            .is_empty()
+    );
+}
+
+#[test]
+fn with_too_few_devices_an_array_waits_for_the_operator() {
+    let mut daemon = Daemon::start("few");
+    let files = daemon.create("t", "ec2+4", 6, "64M", &[]);
+    let end = 8 << 20;
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(5))
+            .is_empty()
+    );
+    assert!(daemon.stop());
+    for file in &files[..3] {
+        std::fs::rename(file, file.with_extension("gone")).unwrap();
+    }
+    daemon.launch();
+    let status = daemon.json(&["status", "-j"]);
+    assert_eq!(status["arrays"].as_array().unwrap().len(), 0);
+    assert_eq!(status["not_imported"][0]["name"], "t");
+    assert_eq!(daemon.run(&["status", "--test"]).status.code(), Some(4));
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    let (error, _) = daemon.fails(&["import", "t", "--scan", &dir]);
+    assert!(error.contains("--degraded"), "{error}");
+    daemon.ok(&["import", "t", "--scan", &dir, "--degraded"]);
+    assert!(
+        daemon
+            .disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(5))
+            .is_empty()
+    );
+}
+
+#[test]
+fn volumes_come_and_go() {
+    let daemon = Daemon::start("volumes");
+    daemon.ok(&[
+        "create",
+        "t",
+        "--layout",
+        "ec4+2",
+        "--file-size",
+        "64M",
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]);
+    let address = format!("unix:{}", daemon.text("many.sock"));
+    for name in ["a", "b", "c"] {
+        daemon.ok(&["volume", "create", &format!("t/{name}"), "--size", "16M"]);
+        daemon.ok(&["volume", "attach", &format!("t/{name}"), "--nbd", &address]);
+    }
+    let connect =
+        |name: &str| common::disk::Disk::connect(&daemon.path("many.sock"), &format!("t/{name}"));
+    for (name, seed) in [("a", 11), ("b", 12), ("c", 13)] {
+        let disk = connect(name);
+        assert_eq!(disk.size(), 16 << 20);
+        assert!(
+            disk.write_range((0, 16 << 20), PIECE, 4, pattern(seed))
+                .is_empty()
+        );
+    }
+    let (error, _) = daemon.fails(&["volume", "create", "t/a", "--size", "16M"]);
+    assert!(error.contains('a'), "{error}");
+    daemon.ok(&["volume", "destroy", "t/b", "--yes"]);
+    assert!(
+        connect("a")
+            .compare_range((0, 16 << 20), PIECE, 4, pattern(11))
+            .is_empty()
+    );
+    assert!(
+        connect("c")
+            .compare_range((0, 16 << 20), PIECE, 4, pattern(13))
+            .is_empty()
+    );
+    daemon.ok(&["volume", "create", "t/b", "--size", "16M"]);
+    daemon.ok(&["volume", "attach", "t/b", "--nbd", &address]);
+    assert!(
+        connect("b")
+            .read(0, 1 << 20)
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0),
+        "old data shows"
+    );
+    let listed = daemon.json(&["volume", "list", "-j"]);
+    assert_eq!(listed["volumes"].as_array().unwrap().len(), 3);
+    let (error, _) = daemon.fails(&["volume", "set", "t/a", "write-cache=on"]);
+    assert!(error.contains("outlive"), "{error}");
+    daemon.ok(&["volume", "detach", "t/a"]);
+    daemon.ok(&["volume", "set", "t/a", "write-cache=on"]);
+    let (error, _) = daemon.fails(&["volume", "attach", "t/a", "--nbd", &address]);
+    assert!(error.contains("outlive"), "{error}");
+}
