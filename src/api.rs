@@ -199,9 +199,6 @@ pub(crate) struct VolumeCreate {
     /// `blake3` or `xxh3`.
     #[serde(default)]
     pub(crate) digest: Option<String>,
-    /// Its own layout.
-    #[serde(default)]
-    pub(crate) layout: Option<String>,
     /// `on`, `off` or `auto`.
     #[serde(default)]
     pub(crate) write_cache: Option<String>,
@@ -333,8 +330,6 @@ pub(crate) struct Found {
     pub(crate) devices_total: u16,
     /// Paths of those that were found.
     pub(crate) devices: Vec<String>,
-    /// Whether it was exported.
-    pub(crate) clean: bool,
     /// Its generation.
     pub(crate) generation: u64,
 }

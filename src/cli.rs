@@ -399,9 +399,6 @@ pub(crate) struct VolumeCreateArgs {
     /// Its digest: blake3 or xxh3 [default: blake3]
     #[arg(long, value_name = "ALG")]
     pub(crate) digest: Option<String>,
-    /// Its own layout [default: the array's]
-    #[arg(long)]
-    pub(crate) layout: Option<String>,
     /// Whether writes may be acknowledged from memory [default: auto, where that is safe]
     #[arg(long, value_name = "WHEN", value_parser = ["on", "off", "auto"])]
     pub(crate) write_cache: Option<String>,

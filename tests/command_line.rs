@@ -234,7 +234,6 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
         ("volume create t/v --size 64P", ""),
         ("volume create t/v --size 1M --block-size 5000", "block"),
         ("volume create t/v --size 1M --digest md5", "digest"),
-        ("volume create t/v --size 1M --layout ec200+100", "layout"),
         ("volume attach t/nothere --loop", "no volume"),
         ("volume detach t/nothere", "no volume"),
         ("volume destroy t/nothere --yes", "no volume"),

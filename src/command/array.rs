@@ -216,17 +216,12 @@ fn importable(context: &Context, scan: Vec<String>, script: bool) -> Result<(), 
                     found.uuid.clone(),
                     safe(&found.layout),
                     format!("{} of {}", found.devices.len(), found.devices_total),
-                    if found.clean {
-                        "exported"
-                    } else {
-                        "not closed cleanly"
-                    }
-                    .to_string(),
+                    found.generation.to_string(),
                 ]
             })
             .collect();
         table::table(
-            &["ARRAY", "UUID", "LAYOUT", "DEVICES", "CLOSED"],
+            &["ARRAY", "UUID", "LAYOUT", "DEVICES", "GENERATION"],
             rows,
             &[],
             script,

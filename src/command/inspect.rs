@@ -12,12 +12,12 @@ use ashlar_format::root::Root;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, SlotEntry, SlotHeader, TablePage};
 use ashlar_format::superblock::{MemberState, Superblock};
 use ashlar_format::{BLOCK, DeviceGeometry, FormatError, geometry};
+use ashlar_engine::uuid_text;
 use ashlar_rt::Rt;
 use serde_json::{Value, json};
 
 use crate::cli::InspectArgs;
 use crate::command::{document, out};
-use crate::daemon::host::uuid_text;
 use crate::daemon::open::{Access, Opener};
 use crate::failure::Failure;
 use crate::units::size;

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use ashlar_model::{Answer, LayoutAnswer, Method, PointAnswer, Question, Scale, answer};
+use ashlar_model::{Answer, LayoutAnswer, Method, Placing, PointAnswer, Question, Scale, answer};
 
 use crate::command::document;
 use crate::view::table::table;
@@ -38,12 +38,19 @@ pub(crate) struct Args {
     /// Count, or simulate on the real placement
     #[arg(long, value_name = "METHOD", default_value = "exact", value_parser = ["exact", "montecarlo"])]
     method: String,
-    /// Trials of the simulation [default: 20000]
+    /// Trials of the simulation [default: what takes a second or two, at most 20000]
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
     /// Seed of the simulation [default: 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Segments of each declustered group [default: as many as 16384 slots a device allow]
+    #[arg(long, value_name = "N")]
+    segments: Option<u32>,
+    /// How the simulation places them: as the array does, or each on a random set of devices, which
+    /// is what `exact` assumes
+    #[arg(long, value_name = "HOW", default_value = "layout", value_parser = ["layout", "random"])]
+    placing: String,
     /// Another layout to compare with; may be given several times
     #[arg(long, value_name = "LAYOUT")]
     versus: Vec<String>,
@@ -88,6 +95,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<String, String> {
         },
         trials: args.trials,
         seed: args.seed,
+        segments: args.segments,
+        placing: match args.placing.as_str() {
+            "random" => Placing::Random,
+            _ => Placing::Layout,
+        },
         afr: None,
         device_bytes: None,
         bandwidth: None,
@@ -124,7 +136,8 @@ fn chance(probability: f64, complement: f64) -> String {
     }
     match (probability < 1e-4, complement < 1e-4) {
         (true, _) => format!("{probability:.3e}"),
-        (_, true) if complement > 0.0 => format!("1 - {complement:.2e}"),
+        (_, true) if complement > 1e-99 => format!("1 - {complement:.2e}"),
+        (_, true) if complement > 0.0 => "1 - <1e-99".to_string(),
         _ => format!("{probability:.6}"),
     }
 }
@@ -214,7 +227,7 @@ fn rows(answer: &Answer, all: bool) -> Vec<u32> {
     if all {
         return (first..=last).collect();
     }
-    let open = |p: &&PointAnswer| p.probability > 0.0 && p.survival > 0.0;
+    let open = |p: &&PointAnswer| p.probability > 0.0 && p.survival > 1e-9;
     let from = points()
         .filter(|p| p.probability > 0.0)
         .map(|p| p.failures)
@@ -279,6 +292,8 @@ mod tests {
             method: "exact".to_string(),
             trials: None,
             seed: None,
+            segments: None,
+            placing: "layout".to_string(),
             versus: Vec::new(),
             plot: None,
             log: false,

@@ -31,7 +31,6 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
                 thin: args.thin,
                 block_bytes: args.block_size,
                 digest: args.digest,
-                layout: args.layout,
                 write_cache: args.write_cache,
             });
             simple(context, "volume create", &call, text)

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Array, Label, probe};
+use ashlar_engine::{Array, Label, probe, uuid_text};
 use ashlar_layout::Layout;
 use ashlar_rt::{SECOND, oneshot};
 
@@ -18,7 +18,7 @@ use crate::api::{
 };
 use crate::daemon::devices::{self, Candidate};
 use crate::daemon::frontends::check_address;
-use crate::daemon::host::{Host, Member, broken, uuid_text};
+use crate::daemon::host::{Host, Member, broken, explain};
 use crate::daemon::open::Access;
 use crate::daemon::state::Known;
 use crate::daemon::volumes::make_volume;
@@ -105,9 +105,10 @@ impl Host {
                 Rc::new(MemDevice::new(&c.path.display().to_string(), bytes)) as DeviceRef
             })
             .collect();
+        let given: Vec<&str> = candidates.iter().map(|c| c.given.as_str()).collect();
         let array = Array::create(&self.rt, devices, options)
             .await
-            .map_err(broken)?;
+            .map_err(|error| explain(&error, &given))?;
         let volume = match &create.volume {
             Some((name, size)) => make_volume(&array, &plain_volume(create, name, *size)).await,
             None => Ok(()),
@@ -127,9 +128,10 @@ impl Host {
         for candidate in candidates {
             opened.push(self.opener.open(&candidate.path, Access::Exclusive)?);
         }
+        let given: Vec<&str> = candidates.iter().map(|c| c.given.as_str()).collect();
         let array = Array::create(&self.rt, opened, options)
             .await
-            .map_err(broken)?;
+            .map_err(|error| explain(&error, &given))?;
         let devices = candidates
             .iter()
             .map(|c| c.path.display().to_string())
@@ -246,7 +248,6 @@ impl Host {
                     uuid,
                     layout: newest.layout.clone(),
                     devices_total: newest.devices_total,
-                    clean: newest.clean,
                     generation: newest.generation,
                     devices: devices
                         .iter()
@@ -394,9 +395,11 @@ impl Host {
             read_only: import.read_only,
             settings: self.settings.clone(),
         };
-        let array = Array::import(&self.rt, opened, options)
-            .await
-            .map_err(|e| Failure::broken(format!("array {name}: {e}")))?;
+        let given: Vec<&str> = paths.iter().map(String::as_str).collect();
+        let array = Array::import(&self.rt, opened, options).await.map_err(|error| {
+            let failure = explain(&error, &given);
+            Failure { text: format!("array {name}: {failure}"), ..failure }
+        })?;
         let read_only = import.read_only;
         let member = Rc::new(Member {
             array,
@@ -608,7 +611,6 @@ fn plain_volume(create: &Create, name: &str, size_bytes: Option<u64>) -> VolumeC
         thin: false,
         block_bytes: None,
         digest: None,
-        layout: None,
         write_cache: None,
     }
 }

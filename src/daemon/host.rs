@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ashlar_engine::status::ArrayStatus;
-use ashlar_engine::{Array, Settings};
+use ashlar_engine::{Array, Settings, uuid_text};
 use ashlar_rt::{Lock, Nanos, Rt, SECOND};
 use serde::Serialize;
 use serde_json::Value;
@@ -27,6 +27,7 @@ use crate::daemon::frontends::Frontends;
 use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
 use crate::failure::Failure;
+use crate::units::size;
 
 /// An array that is open.
 #[derive(Debug)]
@@ -375,6 +376,28 @@ fn not_imported((known, reason): &(Known, String)) -> NotImported {
     }
 }
 
+/// An engine error about devices that it numbers by their place in a list: with their paths.
+pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
+    use ashlar_engine::Error;
+    let path = |device: usize| paths.get(device).copied().unwrap_or("a device");
+    match error {
+        Error::TooSmall { device, have, need } => Failure::invalid(format!(
+            "{}: {} is too small; at least {} are needed with these slots: leave it out or use smaller slots (--slot)",
+            path(*device),
+            size(*have),
+            size(*need)
+        )),
+        Error::Device { device, fault } => Failure::broken(format!(
+            "{}: {fault:?}; check the device and its cabling, then try again",
+            path(*device)
+        )),
+        Error::Format { device, source } => {
+            Failure::broken(format!("{}: {source}; leave it out, or use 'ashlar inspect'", path(*device)))
+        }
+        other => Failure::broken(other.to_string()),
+    }
+}
+
 /// An engine error, as the operator reads it.
 pub(crate) fn broken(error: ashlar_engine::Error) -> Failure {
     Failure::broken(error.to_string())
@@ -391,28 +414,4 @@ pub(crate) fn reply(value: &impl Serialize) -> Result<Value, Failure> {
         map.insert("version".to_string(), VERSION.into());
     }
     Ok(value)
-}
-
-/// Sixteen bytes as a hyphenated UUID.
-pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (i, byte) in uuid.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_uuid_is_hyphenated_as_everywhere() {
-        let bytes: Vec<u8> = (0..16).collect();
-        let bytes: [u8; 16] = bytes.try_into().unwrap_or_default();
-        assert_eq!(uuid_text(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
-    }
 }

@@ -258,13 +258,6 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
         }
     };
     let size_bytes = volume_size(array, create, u64::from(block_bytes)).await?;
-    let layout = match &create.layout {
-        None => None,
-        Some(text) => Some(
-            text.parse()
-                .map_err(|e| Failure::invalid(format!("--layout {text}: {e}")))?,
-        ),
-    };
     let digest = match create.digest.as_deref() {
         None | Some("blake3") => DigestKind::Blake3,
         Some("xxh3") => DigestKind::Xxh3,
@@ -280,7 +273,6 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
         thin: create.thin,
         block_bytes,
         digest,
-        layout,
         write_cache,
     };
     array
@@ -304,9 +296,7 @@ async fn volume_size(array: &Array, create: &VolumeCreate, unit: u64) -> Result<
             Ok(bytes)
         };
     }
-    let status = array.status().await;
-    let taken: u64 = status.volumes.iter().map(|v| v.size_bytes).sum();
-    let left = status.capacity.usable_bytes.saturating_sub(taken) / unit * unit;
+    let left = array.unpromised_bytes() / unit * unit;
     if left == 0 {
         return Err(Failure::refused(format!(
             "array {} has no room for another volume; give a --size with --thin, or destroy one",

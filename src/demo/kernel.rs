@@ -53,7 +53,6 @@ pub(super) fn ext4(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
             thin: true,
             block_bytes: None,
             digest: None,
-            layout: None,
             write_cache: None,
         }))?;
         let attach = Call::Attach {

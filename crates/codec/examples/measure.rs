@@ -45,7 +45,7 @@ fn main() {
             );
             for row in rows {
                 println!(
-                    "{:13} {:3}+{:<3} {:8} {:6} lost {:3}  {:6.2} best {:6.2} GB/s  {:5.1} % of multiply {}",
+                    "{:13} {:3}+{:<3} {:8} {:12} lost {:3}  {:6.2} best {:6.2} GB/s  {:5.1} % of multiply {}",
                     row.code.name(),
                     row.k,
                     row.m,

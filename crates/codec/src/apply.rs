@@ -29,6 +29,9 @@ const SUMS_TOTAL: usize = 20 << 10;
 const PACKETS_TOTAL: usize = 32 << 10;
 /// How far ahead of its reads a block asks for its sources, in bytes of each.
 const AHEAD: usize = 256;
+/// In a batch, stripes of at most so many bytes are fetched while the one before is computed: what
+/// is fetched must still be in level 2 when it is needed.
+const NEXT_TOTAL: usize = 384 << 10;
 /// Strips from memory are taken in groups if there are at least so many of them ...
 const GROUPS_FROM: usize = 14;
 /// ... and at most so many rows.
@@ -232,49 +235,61 @@ impl Prepared {
 
     /// Rows block by block, over tiles if there is more than one block.
     fn by_blocks(&self, job: &Job<'_>, dst: &mut [&mut [u8]], range: Range<usize>) {
-        let single = self.rows <= self.kernel.max_rows && self.kernel.group > 0;
-        let tile = match single {
-            true => range.len(),
-            false => (TILE_TOTAL / job.src.len().max(1)).clamp(512, 4096) / 128 * 128,
-        };
+        let (max_rows, cols) = (self.kernel.max_rows, job.src.len());
+        if self.rows <= max_rows && self.kernel.group > 0 {
+            self.one_block(job, dst, 0..self.rows, range);
+            return;
+        }
+        let tile = (TILE_TOTAL / cols.max(1)).clamp(512, 4096) / 128 * 128;
+        for at in range.clone().step_by(tile) {
+            let tile = at..range.end.min(at + tile);
+            for block in blocks(self.kernel, self.rows) {
+                let dst = &mut dst[block.clone()];
+                self.one_block(job, dst, block, tile.clone());
+            }
+        }
+    }
+
+    /// One block of rows, whose results are `dst`.
+    fn one_block(
+        &self,
+        job: &Job<'_>,
+        dst: &mut [&mut [u8]],
+        block: Range<usize>,
+        range: Range<usize>,
+    ) {
+        let (at, rows) = (range.start, block.len());
         let cols = if job.form == Form::Change {
             1
         } else {
             job.src.len()
         };
+        let start = block.start * self.cols + job.first * rows;
+        let table = self.kernel.table_len(start)..self.kernel.table_len(start + cols * rows);
         let around = job.mode.cold && !job.mode.add;
         let around = around && (cols < GROUPS_FROM || self.rows <= GROUPS_ROWS);
-        let (next, next_at) = match (job.mode.cold, job.next) {
-            (false, _) => (&[][..], 0),
-            (true, []) => (job.src, range.start + AHEAD),
-            (true, next) => (next, range.start),
+        let near = job.src[0].len() * cols <= NEXT_TOTAL;
+        let (next, next_at) = match (job.next, job.mode.cold) {
+            (next, _) if near && !next.is_empty() => (next, at),
+            (_, true) => (job.src, at + AHEAD),
+            (_, false) => (&[][..], 0),
         };
-        for at in range.clone().step_by(tile) {
-            let len = tile.min(range.end - at);
-            for block in blocks(self.kernel, self.rows) {
-                let rows = block.len();
-                let start = block.start * self.cols + job.first * rows;
-                let table =
-                    self.kernel.table_len(start)..self.kernel.table_len(start + cols * rows);
-                let dst = &mut dst[block.clone()];
-                self.kernel.run(&mut Pass {
-                    table: &self.blocks()[table],
-                    coefs: &self.matrix[block.start * self.cols + job.first..],
-                    pitch: self.cols,
-                    rows,
-                    form: job.form,
-                    src: job.src,
-                    src_at: at,
-                    stream: around && can_stream(dst, at),
-                    dst,
-                    dst_at: at,
-                    len,
-                    add: job.mode.add,
-                    next,
-                    next_at: next_at + (at - range.start),
-                });
-            }
-        }
+        self.kernel.run(&mut Pass {
+            table: &self.blocks()[table],
+            coefs: &self.matrix[block.start * self.cols + job.first..],
+            pitch: self.cols,
+            rows,
+            form: job.form,
+            src: job.src,
+            src_at: at,
+            stream: around && can_stream(dst, at),
+            dst,
+            dst_at: at,
+            len: range.len(),
+            add: job.mode.add,
+            next,
+            next_at,
+        });
     }
 
     /// One tile, sources group by group; `sums` holds a row of the tile's length and

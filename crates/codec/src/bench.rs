@@ -4,6 +4,7 @@
 //! - Every figure is the median of batches, in bytes of **data** (K strips) per second; for
 //!   `update`, bytes of the changed strip.
 //! - The limits are measured in the same run as the figures they are compared with.
+//! - For cold stripes the batch forms are measured too.
 //! - *Hot*: one stripe, again and again. *Cold*: stripes in turn, together [`COLD_BYTES`] or more
 //!   (at least two), so that each comes from memory.
 //! - What decoding gives has been compared with the original (in the first stripe) before its speed
@@ -13,7 +14,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use crate::kernel::{self, Kernel, SPIN_BYTES};
-use crate::{Code, CodeError, CodeKind};
+use crate::{Code, CodeError, CodeKind, Stripe};
 
 /// Bytes that cold stripes go through in turn.
 pub const COLD_BYTES: usize = 320 << 20;
@@ -67,6 +68,10 @@ pub enum Operation {
     Decode,
     /// All parity after one data strip has changed.
     Update,
+    /// Encoding of batches of stripes.
+    EncodeBatch,
+    /// Decoding of batches of stripes.
+    DecodeBatch,
 }
 
 impl Operation {
@@ -76,6 +81,8 @@ impl Operation {
             Operation::Encode => "encode",
             Operation::Decode => "decode",
             Operation::Update => "update",
+            Operation::EncodeBatch => "encode_batch",
+            Operation::DecodeBatch => "decode_batch",
         }
     }
 }
@@ -267,35 +274,108 @@ impl Stripes {
     }
 }
 
-/// The buffers of one stripe as the verbs take them: what is read, what is lost, what is written.
+/// The buffers of all stripes as the verbs take them. They stand one after the other, so that
+/// finding them costs little beside what they hold.
 struct Buffers<'a> {
+    stripes: usize,
+    /// What is read of each stripe.
     read: Vec<&'a [u8]>,
+    /// The same with `None` for what is lost.
     strips: Vec<Option<&'a [u8]>>,
+    /// What is lost, and written.
     write: Vec<&'a mut [u8]>,
 }
 
-/// Buffers of every stripe: strips for which `writes` holds are written and count as lost.
-fn buffers(stripes: &mut Stripes, writes: impl Fn(usize) -> bool) -> Vec<Buffers<'_>> {
-    stripes
-        .all()
-        .map(|strips| {
-            let mut all = Buffers {
-                read: Vec::new(),
-                strips: Vec::new(),
-                write: Vec::new(),
-            };
-            for (number, strip) in strips.enumerate() {
-                if writes(number) {
-                    all.strips.push(None);
-                    all.write.push(strip);
-                } else {
-                    all.strips.push(Some(strip));
-                    all.read.push(strip);
-                }
+impl<'a> Buffers<'a> {
+    /// Strips for which `writes` holds count as lost.
+    fn new(stripes: &'a mut Stripes, writes: impl Fn(usize) -> bool) -> Buffers<'a> {
+        let count = stripes.count;
+        let (read, strips, write) = (Vec::new(), Vec::new(), Vec::new());
+        let mut all = Buffers {
+            stripes: count,
+            read,
+            strips,
+            write,
+        };
+        for (number, strip) in stripes.all().flat_map(|stripe| stripe.enumerate()) {
+            if writes(number) {
+                all.strips.push(None);
+                all.write.push(strip);
+            } else {
+                all.strips.push(Some(strip));
+                all.read.push(strip);
             }
-            all
+        }
+        all
+    }
+
+    /// Stripe by stripe: what is read, what there is, what is written.
+    #[allow(clippy::type_complexity, reason = "three kinds of slices of slices")]
+    fn each(
+        &mut self,
+    ) -> impl Iterator<Item = (&[&'a [u8]], &[Option<&'a [u8]>], &mut [&'a mut [u8]])> {
+        let per = |all: usize| (all / self.stripes).max(1);
+        let (reads, strips) = (per(self.read.len()), per(self.strips.len()));
+        let writes = per(self.write.len());
+        let rest = self
+            .strips
+            .chunks_exact(strips)
+            .zip(self.write.chunks_exact_mut(writes));
+        self.read
+            .chunks_exact(reads)
+            .zip(rest)
+            .map(|(read, (strips, write))| (read, strips, write))
+    }
+
+    /// The rate of a call that takes one stripe after the other.
+    fn in_turn(
+        &mut self,
+        options: &Options,
+        bytes: usize,
+        mut call: impl FnMut(&[&'a [u8]], &[Option<&'a [u8]>], &mut [&'a mut [u8]]),
+    ) -> (f64, f64) {
+        let per = |all: usize| all / self.stripes;
+        let (reads, strips) = (per(self.read.len()), per(self.strips.len()));
+        let writes = per(self.write.len());
+        let mut turn = 0;
+        rate(options, bytes, || {
+            call(
+                &self.read[turn * reads..(turn + 1) * reads],
+                &self.strips[turn * strips..(turn + 1) * strips],
+                &mut self.write[turn * writes..(turn + 1) * writes],
+            );
+            turn = if turn + 1 == self.stripes {
+                0
+            } else {
+                turn + 1
+            };
         })
-        .collect()
+    }
+
+    /// The rate of a call that takes batches of up to 32 stripes, of whose strips it reads the first
+    /// `k` that are left.
+    fn in_batches(
+        &mut self,
+        options: &Options,
+        bytes: usize,
+        k: usize,
+        mut call: impl FnMut(&mut [Stripe<'_, 'a>]),
+    ) -> (f64, f64) {
+        let count = self.stripes.min(32);
+        let mut stripes: Vec<Stripe<'_, 'a>> = self
+            .each()
+            .map(|(read, _, write)| Stripe {
+                read: &read[..k],
+                write,
+            })
+            .collect();
+        let batches = stripes.len() / count;
+        let mut turn = 0;
+        rate(options, bytes * count, || {
+            call(&mut stripes[turn * count..(turn + 1) * count]);
+            turn = if turn + 1 == batches { 0 } else { turn + 1 };
+        })
+    }
 }
 
 fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &mut Vec<Row>) {
@@ -325,14 +405,17 @@ fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &
         });
     };
     let parity = |number| number >= k && number < k + m;
-    let mut all = buffers(&mut stripes, parity);
-    for stripe in &mut all {
-        code.encode(&stripe.read[..k], &mut stripe.write);
-    }
-    let encoded = in_turn(options, k * strip, &mut all, |stripe| {
-        code.encode(&stripe.read[..k], &mut stripe.write);
+    let mut all = Buffers::new(&mut stripes, parity);
+    all.each()
+        .for_each(|(read, _, write)| code.encode(&read[..k], &mut write[..m]));
+    let encoded = all.in_turn(options, k * strip, |read, _, write| {
+        code.encode(&read[..k], write)
     });
     push(Operation::Encode, 0, m, encoded);
+    if options.cold {
+        let batched = all.in_batches(options, k * strip, k, |batch| code.encode_batch(batch));
+        push(Operation::EncodeBatch, 0, m, batched);
+    }
     let mut counts: Vec<usize> = options
         .lost
         .iter()
@@ -341,41 +424,34 @@ fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &
     counts.dedup();
     for lost in counts.into_iter().filter(|&lost| lost > 0) {
         let wanted: Vec<usize> = (0..lost).collect();
-        let mut all = buffers(&mut stripes, |number| number < lost);
-        let before: Vec<Vec<u8>> = all[0].write.iter().map(|strip| strip.to_vec()).collect();
-        all[0].write.iter_mut().for_each(|strip| strip.fill(0));
-        let decoded = in_turn(options, k * strip, &mut all, |stripe| {
-            let done = code.decode(&stripe.strips[..k + m], &wanted, &mut stripe.write);
+        let mut all = Buffers::new(&mut stripes, |number| number < lost);
+        let before: Vec<Vec<u8>> = all.write[..lost]
+            .iter()
+            .map(|strip| strip.to_vec())
+            .collect();
+        all.write[..lost].iter_mut().for_each(|strip| strip.fill(0));
+        let decoded = all.in_turn(options, k * strip, |_, strips, write| {
+            let done = code.decode(&strips[..k + m], &wanted, write);
             assert!(done.is_ok(), "{done:?}");
         });
         push(Operation::Decode, lost, lost, decoded);
         assert!(
-            all[0]
-                .write
+            all.write
                 .iter()
                 .zip(&before)
                 .all(|(strip, before)| **strip == **before)
         );
+        let present: Vec<bool> = (0..k + m).map(|number| number >= lost).collect();
+        if let (true, Ok(decoder)) = (options.cold, code.decoder(&present, &wanted)) {
+            let batched = all.in_batches(options, k * strip, k, |b| decoder.decode_batch(b));
+            push(Operation::DecodeBatch, lost, lost, batched);
+        }
     }
     if m > 0 {
-        let mut all = buffers(&mut stripes, parity);
-        let updated = in_turn(options, strip, &mut all, |stripe| {
-            code.update(0, stripe.read[k], stripe.read[k + 1], &mut stripe.write);
+        let mut all = Buffers::new(&mut stripes, parity);
+        let updated = all.in_turn(options, strip, |read, _, write| {
+            code.update(0, read[k], read[k + 1], write);
         });
         push(Operation::Update, 0, m, updated);
     }
-}
-
-/// The rate of a call that takes one stripe after the other.
-fn in_turn<'a>(
-    options: &Options,
-    bytes: usize,
-    all: &mut [Buffers<'a>],
-    mut call: impl FnMut(&mut Buffers<'a>),
-) -> (f64, f64) {
-    let mut turn = 0;
-    rate(options, bytes, || {
-        call(&mut all[turn]);
-        turn = if turn + 1 == all.len() { 0 } else { turn + 1 };
-    })
 }

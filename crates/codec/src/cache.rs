@@ -70,9 +70,11 @@ impl Loss {
             }
         }
         let mut count = 0;
-        for number in (0..total).filter(|&number| present(number)).take(k) {
-            loss.used.insert(number);
-            count += 1;
+        for number in 0..total {
+            if count < k && present(number) {
+                loss.used.insert(number);
+                count += 1;
+            }
         }
         if count < k {
             return Err(CodeError::TooFew {

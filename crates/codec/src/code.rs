@@ -198,28 +198,45 @@ impl Code {
         let Some(len) = out.first().map(|buffer| buffer.len()) else {
             return Ok(());
         };
-        if strips.iter().flatten().any(|strip| strip.len() != len)
-            || out.iter().any(|buffer| buffer.len() != len)
-        {
-            return Err(CodeError::Lengths);
-        }
         let loss = Loss::new(total, k, |number| strips[number].is_some(), wanted)?;
         let mut sources: [&[u8]; N] = [&[]; N];
-        for (source, number) in sources.iter_mut().zip(loss.used.numbers()) {
-            *source = strips[number].unwrap_or_default();
-        }
-        let mut by_number: [&mut [u8]; N] = std::array::from_fn(|_| &mut [][..]);
-        for (&number, buffer) in wanted.iter().zip(out) {
-            match strips[number] {
-                Some(bytes) => buffer.copy_from_slice(bytes),
-                None => by_number[number] = buffer,
+        let mut used = 0;
+        let mut same = out.iter().all(|buffer| buffer.len() == len);
+        for strip in strips.iter().flatten() {
+            same &= strip.len() == len;
+            if used < k {
+                sources[used] = strip;
+                used += 1;
             }
         }
+        if !same {
+            return Err(CodeError::Lengths);
+        }
+        // Results in the order of their numbers, as the matrix has them.
         let mut outputs: [&mut [u8]; N] = std::array::from_fn(|_| &mut [][..]);
         let mut count = 0;
-        for number in loss.missing.numbers() {
-            outputs[count] = std::mem::take(&mut by_number[number]);
-            count += 1;
+        if wanted.is_sorted() {
+            for (&number, buffer) in wanted.iter().zip(out) {
+                match strips[number] {
+                    Some(bytes) => buffer.copy_from_slice(bytes),
+                    None => {
+                        outputs[count] = buffer;
+                        count += 1;
+                    }
+                }
+            }
+        } else {
+            let mut by_number: [&mut [u8]; N] = std::array::from_fn(|_| &mut [][..]);
+            for (&number, buffer) in wanted.iter().zip(out) {
+                match strips[number] {
+                    Some(bytes) => buffer.copy_from_slice(bytes),
+                    None => by_number[number] = buffer,
+                }
+            }
+            for number in loss.missing.numbers() {
+                outputs[count] = std::mem::take(&mut by_number[number]);
+                count += 1;
+            }
         }
         if count > 0 {
             let matrix = inner.decode_matrix(&loss)?;

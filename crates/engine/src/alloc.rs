@@ -199,6 +199,9 @@ impl Home {
             columns.push(placed.unwrap_or(Column::MISSING));
         }
         let segment = Segment::new(number, kind, geometry, code, columns, self.take_record(number));
+        if self.redundancy_lost(&segment) > 0 {
+            self.core.maybe_degraded.set(true);
+        }
         self.core.segments.borrow_mut().insert(number, segment.clone());
         self.liveness.borrow_mut().mark(self.record_leaf(&segment, 0));
         self.write_headers(&segment).await;

@@ -66,7 +66,7 @@ impl Home {
         let mut entries: Vec<Entry> = open_entries(&opened);
         entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
         if !entries.is_empty() {
-            let sequence = self.journal_deltas(&entries).await;
+            let sequence = self.journal_deltas(&entries, true).await;
             for (segment, stripe, _) in &stripes {
                 self.stripe_recorded_after_image(segment, *stripe, sequence);
             }
@@ -395,6 +395,7 @@ impl Home {
         }
         self.birth.set(root.number);
         *self.root.borrow_mut() = root;
+        self.core.settled.open();
     }
 
     /// Takes failing members out: a new generation, stored by at least half of those counted before,
@@ -525,9 +526,8 @@ impl Home {
 
     /// Waits until no reported member is left to be taken out.
     pub(crate) async fn members_settled(&self) {
-        while !self.core.failing.borrow().is_empty() && !self.closed.get() {
-            let _log = self.log_lock.lock().await;
-        }
+        // A record still waits for the log lock, which the change of membership holds to its end.
+        self.core.settled.until(|| self.core.failing.borrow().is_empty() || self.closed.get()).await;
     }
 
     /// Stops everything: what cannot go on without breaking a promise.
@@ -536,6 +536,11 @@ impl Home {
         self.closed.set(true);
         self.force_gate.open();
         self.core.failing_gate.open();
+        self.core.settled.open();
+        self.core.progress.open();
+        self.core.event_gate.open();
+        self.core.heal_gate.open();
+        self.cleaner_gate.open();
     }
 }
 

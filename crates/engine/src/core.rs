@@ -41,6 +41,10 @@ pub struct Core {
     pub failing: RefCell<Vec<u16>>,
     /// Opens when something was added to `failing`.
     pub failing_gate: Gate,
+    /// Opens when reported members have been taken out.
+    pub settled: Gate,
+    /// Whether some segment may have less redundancy than the layout wants: false saves looking.
+    pub maybe_degraded: Cell<bool>,
     /// Opens when a segment, a member or free space changes: what background work waits for.
     pub progress: Gate,
     /// Volume blocks found unreadable: (volume, address).
@@ -75,6 +79,8 @@ impl Core {
             event_gate: Gate::default(),
             failing: RefCell::default(),
             failing_gate: Gate::default(),
+            settled: Gate::default(),
+            maybe_degraded: Cell::new(true),
             progress: Gate::default(),
             lost: RefCell::default(),
             heals: RefCell::default(),
@@ -171,6 +177,7 @@ impl Core {
             failing.push(member);
         }
         drop(failing);
+        self.maybe_degraded.set(true);
         self.failing_gate.open();
     }
 

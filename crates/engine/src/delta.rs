@@ -279,6 +279,24 @@ impl Deltas {
         if taken.is_none() && hole > 0 { Some(What::Hole) } else { taken }
     }
 
+    /// In replay: what a move becomes when the block's newest delta lies where it moves from.
+    pub fn moved_onto(&self, tree: u32, address: u64, moved: &What) -> Option<What> {
+        let What::Block { segment, block, from: Some(from), .. } = moved else { return None };
+        let Lookup::Version(Version { what: What::Block { segment: at, block: at_block, digest, algorithm, birth, .. }, .. }) =
+            self.lookup(tree, address)
+        else {
+            return None;
+        };
+        (at.place(at_block) == *from).then(|| What::Block {
+            segment: segment.clone(),
+            block: *block,
+            digest,
+            algorithm,
+            birth,
+            from: None,
+        })
+    }
+
     /// Drops one version: a move whose stripe could not be written.
     pub fn remove(&mut self, tree: u32, address: u64, stamp: u64) {
         if let Some(versions) = self.versions.get_mut(&(tree, address)) {

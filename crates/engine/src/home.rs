@@ -32,6 +32,8 @@ pub const LIVENESS_TREE: u32 = 1;
 pub const CATALOG_TREE: u32 = 2;
 /// The first volume number.
 pub const FIRST_VOLUME: u32 = 16;
+/// 256ths of the delta ring that only commits may fill.
+const KEPT_FOR_COMMITS: u64 = 64;
 /// Without any demand a batch is made this often.
 const IDLE_BATCH: u64 = SECOND;
 
@@ -136,7 +138,7 @@ impl Home {
         let devices = parts.core.members.len();
         let meta_m = (usize::from(parts.shape.m) + 1).max(2).min(devices.saturating_sub(1)).min(255);
         let records: BTreeMap<u32, u64> =
-            parts.core.segments.borrow().values().map(|s| (s.record.get(), s.number)).collect();
+            parts.core.segments.borrow().values().filter(|s| s.record.get() != u32::MAX).map(|s| (s.record.get(), s.number)).collect();
         let last_record = records.last_key_value().map_or(0, |(last, _)| *last);
         let free_records = (0..last_record).filter(|r| !records.contains_key(r)).collect();
         let catalog_bytes = parts.catalog.encode();
@@ -279,7 +281,12 @@ impl Home {
             deltas.extend(batch.stripes.iter().zip(&batch.live).map(|(s, live)| stripe_entry(s, live, self.birth.get())));
         }
         deltas.extend(extra);
-        let first = self.journal_deltas(&deltas).await;
+        let bytes: usize = deltas.iter().map(entry_bytes).sum();
+        if bytes > 0 && !self.journal.has_room(Ring::Delta, bytes, KEPT_FOR_COMMITS) {
+            // A commit journals the rows of its own nodes: it must find room whenever it runs.
+            self.commit(self.journal.next()).await;
+        }
+        let first = self.journal_deltas(&deltas, false).await;
         self.journal_data(&collected).await;
         self.note_recorded(&collected, first);
         let mut joins = Vec::new();
@@ -339,12 +346,12 @@ impl Home {
     }
 
     /// Writes delta entries, in as many records as they need; the first sequence.
-    pub(crate) async fn journal_deltas(self: &Rc<Self>, entries: &[Entry]) -> u64 {
+    pub(crate) async fn journal_deltas(self: &Rc<Self>, entries: &[Entry], in_commit: bool) -> u64 {
         let first = self.journal.next();
         for group in split(entries, self.journal.max_payload(Ring::Delta)) {
             let payload = encode_entries(group);
             let position = self.journal.positions()[0];
-            let sequence = self.append(Ring::Delta, &payload).await;
+            let sequence = self.append(Ring::Delta, &payload, in_commit).await;
             self.delta_positions.borrow_mut().push_back((sequence, position));
         }
         first
@@ -368,7 +375,7 @@ impl Home {
         for group in split(&entries, self.journal.max_payload(Ring::Data)) {
             let payload = encode_entries(group);
             let position = self.journal.positions()[1];
-            let sequence = self.append(Ring::Data, &payload).await;
+            let sequence = self.append(Ring::Data, &payload, false).await;
             let record = DataRecord { sequence, position, outstanding: group.len() };
             self.data_records.borrow_mut().push_back(record);
             for stripe in stripes.by_ref().take(group.len()) {
@@ -378,7 +385,7 @@ impl Home {
     }
 
     /// Appends one record, through as many epochs and commits as it takes.
-    async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8]) -> u64 {
+    async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8], in_commit: bool) -> u64 {
         loop {
             let result = {
                 let _log = self.log_lock.lock().await;
@@ -387,9 +394,16 @@ impl Home {
             match result {
                 Ok(sequence) => return sequence,
                 Err(AppendError::Broken) => self.members_settled().await,
-                Err(AppendError::Full) if ring == Ring::Delta => Box::pin(self.commit(self.journal.next())).await,
-                // Data is given only if it fits; what made it fit was taken by records since: settle.
-                Err(AppendError::Full) => Box::pin(self.commit(self.journal.next())).await,
+                Err(AppendError::Full) if self.closed.get() => return std::future::pending().await,
+                Err(AppendError::Full) if in_commit => self.halt("the journal has no room for a commit"),
+                Err(AppendError::Full) => {
+                    let before = self.journal.usage(ring).1;
+                    Box::pin(self.commit(self.journal.next())).await;
+                    if self.journal.usage(ring).1 >= before {
+                        self.core.event("journal-full", None, "the journal is full of what cannot be folded yet; writes wait".to_string());
+                        self.core.rt.sleep(SECOND).await;
+                    }
+                }
             }
         }
     }
@@ -475,5 +489,5 @@ fn stripe_entry(stripe: &crate::stream::OpenStripe, live: &[crate::stream::Item]
         _ => (0, Vec::new()),
     };
     let deltas = live.iter().map(|i| StripeDelta { block: i.block, digest: i.digest, from: i.from }).collect();
-    Entry::Stripe(StripeEntry { segment: stripe.segment.number, stripe: stripe.number, used_strips, birth, rows, deltas })
+    Entry::Stripe(StripeEntry { segment: stripe.segment.number, stripe: stripe.number, first_block: stripe.block_in_segment(0), used_strips, birth, rows, deltas })
 }

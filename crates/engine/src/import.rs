@@ -322,13 +322,31 @@ fn take_liveness(core: &Core, payloads: &BTreeMap<u64, Vec<u8>>, nodes: u64) -> 
         let header = liveness::decode_header(&bytes)?;
         let Some(segment) = core.segment(header.segment) else { continue };
         segment.record.set(u32::try_from(record).map_err(|_| FormatError::Value)?);
-        segment.recorded.set(header.recorded.min(segment.geometry.stripes()));
+        segment.recorded.set(header.recorded.min(segment.geometry.stripes()).max(segment.recorded.get()));
         segment.next_stripe.set(segment.recorded.get());
         segment.sealed.set(header.sealed);
+        if header.sealed {
+            crate::stripe::finish_course(&segment, u32::MAX);
+        }
         *segment.live.borrow_mut() = liveness::decode_bitmap(segment.geometry, &bytes);
         named.insert(header.segment);
     }
     Ok(named)
+}
+
+/// Gives segments of the table the rows of their unfinished courses, so that what the root names can be
+/// verified and decoded before anything else is known.
+fn take_rows(core: &Core, recovered: &Recovered) -> Result<(), FormatError> {
+    for record in recovered.records.iter().filter(|r| r.header.ring == Ring::Delta) {
+        for entry in decode_entries(&record.payload)? {
+            if let Entry::Stripe(stripe) = entry
+                && let Some(segment) = core.segment(stripe.segment)
+            {
+                replay_stripe(&segment, &stripe, record.header.sequence);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Replays what concerns segments; returns what concerns blocks, in order, with sequences, and which
@@ -465,6 +483,13 @@ pub fn start_shards(core: &Rc<Core>, shape: &Shape, superblock: &Superblock, set
     (senders, to_home, at_home)
 }
 
+/// A stand-in, outside the table, for a segment that was freed since the stripe was recorded.
+fn gone_segment(stripe: &ashlar_format::journal::StripeEntry) -> Option<Rc<Segment>> {
+    let geometry = SegmentGeometry { k: 1, m: 0, strip_blocks: 1, slot_blocks: 8 };
+    let kind = ashlar_format::slot::SegmentKind::Data;
+    (!stripe.rows.is_empty()).then(|| Segment::new(stripe.segment, kind, geometry, 0, vec![Column::MISSING], u32::MAX))
+}
+
 /// Tells every shard of a volume.
 pub async fn add_volume(shards: &[Sender<ShardMessage>], volume: &ashlar_format::catalog::VolumeEntry) {
     for shard in shards {
@@ -494,17 +519,18 @@ pub async fn import(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Resul
     let root = newest_root(&core).await.ok_or(Error::NoRoot)?;
     let (claims, later) = read_tables(&core, root.number).await;
     make_segments(&core, &claims);
+    let recovered = journal::recover(&core, &root.epochs, root.cut, [root.delta_tail, root.data_tail]).await;
+    let format = |source| Error::Format { device: 0, source };
+    take_rows(&core, &recovered).map_err(format)?;
     let survives = (usize::from(shape.m) + 1).max(2);
     let beyond = |()| Error::Beyond { lost: missing.len(), survives };
     let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness).await.map_err(beyond)?;
     let nodes = liveness::nodes_per_record(slot_blocks, shape.k);
-    let format = |source| Error::Format { device: 0, source };
     let named = take_liveness(&core, &payloads, nodes).map_err(format)?;
     let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog).await.map_err(beyond)?;
     let mut bytes: Vec<u8> = parts.into_values().flatten().collect();
     bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
     let catalog = Catalog::decode(&bytes).map_err(format)?;
-    let recovered = journal::recover(&core, &root.epochs, root.cut, [root.delta_tail, root.data_tail]).await;
     check_journal(&core, &shape, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
@@ -596,7 +622,6 @@ impl Home {
     fn give_records(&self) {
         for segment in self.core.segments.borrow().values() {
             if segment.record.get() == u32::MAX {
-                self.records.borrow_mut().remove(&u32::MAX);
                 segment.record.set(self.take_record(segment.number));
             }
             self.liveness.borrow_mut().mark(self.record_leaf(segment, 0));
@@ -630,12 +655,15 @@ impl Home {
         for (sequence, entry) in rest {
             match entry {
                 Entry::Stripe(stripe) => {
-                    let Some(segment) = self.core.segment(stripe.segment) else { continue };
+                    // A segment freed since: its deltas are replaced by later ones, which may be moves
+                    // that say where from.
+                    let segment = self.core.segment(stripe.segment).or_else(|| gone_segment(&stripe));
+                    let Some(segment) = segment else { continue };
                     for delta in &stripe.deltas {
                         let Some(row) = stripe.rows.get(delta.block as usize) else { continue };
                         let owner = ashlar_format::summary::Owner::from_bytes(&row.owner);
                         let Some(pieces) = pieces.get(&owner.tree) else { continue };
-                        let block = stripe.stripe * segment.geometry.stripe_blocks() + delta.block;
+                        let block = stripe.first_block + delta.block;
                         let adopted = Adopted::Block {
                             tree: owner.tree,
                             address: owner.address,

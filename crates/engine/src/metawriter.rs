@@ -95,7 +95,10 @@ impl Home {
             let blocks = segment.geometry.stripe_blocks();
             let mut data = Buf::zeroed(blocks as usize * BLOCK);
             let mut owners = Vec::new();
-            for block in 0..taken {
+            assert!(taken > 0, "a stripe is opened for its first place");
+            // All strips are written, the unused ones as padding: at an import these stripes are read
+            // before anything is known that could tell which strips are absent.
+            for block in 0..blocks {
                 let place = segment.place(number * blocks + block);
                 let bytes = &mut data[block as usize * BLOCK..(block as usize + 1) * BLOCK];
                 match nodes.get(&place) {
@@ -114,6 +117,7 @@ impl Home {
             let entry = Entry::Stripe(StripeEntry {
                 segment: segment.number,
                 stripe: number,
+                first_block: number * blocks,
                 used_strips: written.used_strips,
                 birth: self.birth.get(),
                 rows: written.rows.concat(),

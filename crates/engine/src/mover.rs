@@ -284,6 +284,9 @@ impl Home {
 
     /// Columns that are missing though a device is free for them, least redundancy first.
     fn to_reconstruct(&self) -> Vec<(usize, Rc<Segment>)> {
+        if !self.core.maybe_degraded.get() {
+            return Vec::new();
+        }
         let mut due: Vec<(usize, Rc<Segment>)> = self
             .core
             .segments
@@ -299,7 +302,11 @@ impl Home {
 
     /// Whether some segment has less redundancy than its layout wants.
     pub(crate) fn is_degraded(&self) -> bool {
-        self.core.segments.borrow().values().any(|s| self.redundancy_lost(s) > 0)
+        let degraded = self.core.maybe_degraded.get() && self.core.segments.borrow().values().any(|s| self.redundancy_lost(s) > 0);
+        // Segments change only for the worse by a failure or by being made narrow: both set the mark.
+        let failing = !self.core.failing.borrow().is_empty();
+        self.core.maybe_degraded.set(degraded || failing);
+        degraded
     }
 
     /// By how much a segment's redundancy is below what its kind should have.
@@ -330,7 +337,11 @@ impl Home {
                 if waits {
                     self.seal_broken().await;
                 }
-                let _ = self.core.rt.timeout(200 * MILLISECOND, self.core.progress.wait()).await;
+                if waits {
+                    let _ = self.core.rt.timeout(200 * MILLISECOND, self.core.progress.wait()).await;
+                } else {
+                    let _ = self.core.rt.timeout(1000 * MILLISECOND, self.core.failing_gate.wait()).await;
+                }
                 continue;
             }
             self.start_progress(&due);

@@ -605,9 +605,11 @@ impl Shard {
                 let stamp = self.next_stamp();
                 let what = What::Block { segment, block, digest, algorithm, birth, from };
                 let mut deltas = self.deltas.borrow_mut();
-                if from.is_some() && deltas.lookup(tree, address).stamp() != 0 {
-                    return; // moved, but something newer is known
-                }
+                let what = match deltas.moved_onto(tree, address, &what) {
+                    Some(onto) => onto,
+                    None if from.is_some() && deltas.lookup(tree, address).stamp() != 0 => return,
+                    None => what,
+                };
                 deltas.push(tree, address, Version { stamp, what, state: State::Recorded(sequence), journaled: false });
                 deltas.recorded(tree, address, stamp, sequence);
             }
@@ -639,14 +641,12 @@ impl Shard {
     /// unfinished stripes are given as data, unless `close` or a quarter of a stripe makes it worth
     /// closing them.
     async fn collect(self: &Rc<Self>, close: bool) -> crate::messages::Collected {
-        for lock in [&self.hot, &self.cold] {
-            let mut stream = lock.lock().await;
-            let worth = stream.current.as_ref().is_some_and(|s| {
-                let filled = s.filled();
-                filled > 0 && (close || filled * 4 >= s.segment.geometry.stripe_blocks())
-            });
-            if worth {
-                self.close(&mut stream);
+        // Without the streams' locks: a writer that waits for space holds one.
+        let filling: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
+        for stripe in filling {
+            let filled = stripe.filled();
+            if filled > 0 && (close || filled * 4 >= stripe.segment.geometry.stripe_blocks()) {
+                self.close_stripe(&stripe);
             }
         }
         loop {

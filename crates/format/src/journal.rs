@@ -144,6 +144,8 @@ pub struct StripeEntry {
     pub segment: SegmentNumber,
     /// Its number within the segment.
     pub stripe: u32,
+    /// Its first data block within the segment.
+    pub first_block: u32,
     /// Data strips that were written; the others count as zeros.
     pub used_strips: u16,
     /// The root number that new blocks of it are born under.
@@ -249,7 +251,7 @@ fn encode_entry(w: &mut Writer, entry: &Entry) {
             }
         }
         Entry::Stripe(s) => {
-            w.u8(2).u64(s.segment).u32(s.stripe).u16(s.used_strips).u64(s.birth);
+            w.u8(2).u64(s.segment).u32(s.stripe).u32(s.first_block).u16(s.used_strips).u64(s.birth);
             w.u32(u32::try_from(s.rows.len()).expect("256 strips of 256 blocks"));
             for row in &s.rows {
                 w.bytes(&row.digest).bytes(&row.owner);
@@ -285,7 +287,7 @@ pub fn entry_bytes(entry: &Entry) -> usize {
     match entry {
         Entry::Open { columns, .. } => 19 + columns.len() * 6,
         Entry::Stripe(s) => {
-            31 + s.rows.len() * 32
+            35 + s.rows.len() * 32
                 + s.deltas.iter().map(|d| if d.from.is_some() { 33 } else { 21 }).sum::<usize>()
         }
         Entry::Data(d) => 46 + d.bytes.len(),
@@ -351,7 +353,8 @@ fn decode_entry(r: &mut Reader<'_>) -> Result<Entry, FormatError> {
 }
 
 fn decode_stripe(r: &mut Reader<'_>) -> Result<StripeEntry, FormatError> {
-    let (segment, stripe, used_strips, birth) = (r.u64()?, r.u32()?, r.u16()?, r.u64()?);
+    let (segment, stripe, first_block) = (r.u64()?, r.u32()?, r.u32()?);
+    let (used_strips, birth) = (r.u16()?, r.u64()?);
     let count = r.u32()? as usize;
     let mut bytes = Reader::new(r.bytes(count.checked_mul(16 + OWNER_BYTES).ok_or(FormatError::Value)?)?);
     let rows = (0..count)
@@ -363,7 +366,7 @@ fn decode_stripe(r: &mut Reader<'_>) -> Result<StripeEntry, FormatError> {
         let from = if r.u8()? == 0 { None } else { Some(read_place(r)?) };
         deltas.push(StripeDelta { block, digest, from });
     }
-    Ok(StripeEntry { segment, stripe, used_strips, birth, rows, deltas })
+    Ok(StripeEntry { segment, stripe, first_block, used_strips, birth, rows, deltas })
 }
 
 #[cfg(test)]
@@ -385,6 +388,7 @@ mod tests {
             Entry::Stripe(StripeEntry {
                 segment: 5,
                 stripe: 0,
+                first_block: 0,
                 used_strips: 1,
                 birth: 3,
                 rows: vec![Row { digest: [1; 16], owner: [2; 16] }; 8],

@@ -21,7 +21,10 @@ pub struct Permutation {
 }
 
 fn is_prime(x: u64) -> bool {
-    x >= 2 && (2..).take_while(|d| d * d <= x).all(|d| x % d != 0)
+    x >= 2
+        && (2..)
+            .take_while(|d| d * d <= x)
+            .all(|d| !x.is_multiple_of(d))
 }
 
 /// Greatest common divisor; the other where one is 0.

@@ -242,7 +242,7 @@ impl Layout {
         if m >= MAX_WIDTH {
             return Err(LayoutError::TooWide { k: 1, m });
         }
-        if spare % groups != 0 {
+        if !spare.is_multiple_of(groups) {
             return Err(LayoutError::UnevenSpare {
                 layout,
                 groups,
@@ -258,7 +258,7 @@ impl Layout {
                 devices,
             });
         }
-        if devices % groups != 0 {
+        if !devices.is_multiple_of(groups) {
             return Err(LayoutError::Uneven {
                 layout,
                 groups,

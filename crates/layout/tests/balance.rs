@@ -255,7 +255,7 @@ fn domains_hold_at_most_m() {
 #[test]
 fn load_follows_weight() {
     // Half the devices are twice as large.
-    let weight = |d: u16| if d % 2 == 0 { 2000 } else { 1000 };
+    let weight = |d: u16| if d.is_multiple_of(2) { 2000 } else { 1000 };
     let mut load = [0_u64; 30];
     for tile in 0..3000 {
         for set in Placement::default().row_weighted(tile, &devices(30), 6, &|d| d, 2, &weight) {

@@ -312,7 +312,7 @@ fn interesting(curve: &LossCurve) -> u32 {
         return certain;
     }
     let open = |x: &u32| curve.at(*x).is_ok_and(|p| p.value() < 0.999_99);
-    (FAR..certain).find(|x| !open(x)).unwrap_or(certain)
+    (0..certain).find(|x| !open(x)).unwrap_or(certain)
 }
 
 fn assumptions(question: &Question) -> Assumptions {

@@ -42,10 +42,9 @@ impl Chain {
     /// Adds `rate` (per second) from state `from` to `to`; a `to` beyond the living states is loss.
     pub fn add(&mut self, from: usize, to: usize, rate: Ln) {
         let to = to.min(self.rates.len());
-        if let Some(entry) = self.rates.get_mut(from).and_then(|row| row.get_mut(to)) {
-            if from != to {
-                *entry = *entry + rate;
-            }
+        let entry = self.rates.get_mut(from).and_then(|row| row.get_mut(to));
+        if let Some(entry) = entry.filter(|_| from != to) {
+            *entry = *entry + rate;
         }
     }
 

@@ -14,6 +14,7 @@
 
 mod answer;
 mod chain;
+mod declustered;
 mod exact;
 mod life;
 mod ln;
@@ -34,7 +35,9 @@ pub use chain::Chain;
 pub use exact::{
     ExactError, Exposure, LossCurve, MAX_DEVICES, Probability, SLOTS_PER_DEVICE, exposure,
 };
-pub use life::{Assumptions, GroupRates, Life, LifeError, Outlook, YEAR, life, outlook};
+pub use life::{
+    Assumptions, GroupRates, Life, LifeError, Outlook, YEAR, group_mean_time, life, outlook,
+};
 pub use ln::Ln;
 pub use montecarlo::{Estimate, MonteCarlo, MonteCarloError, Placing, Point};
 #[cfg(feature = "page")]

@@ -1,25 +1,21 @@
 //! Failure and reconstruct rates to mean time to data loss, probability of loss a year, nines.
 //!
-//! Each group is a Markov chain whose state is the number of strips missing in its worst stripes.
+//! Each group is a Markov chain whose state is the number of strips missing in its worst stripes
+//! (and, where declustered, of devices lost meanwhile).
 //! Devices fail at a constant rate; reconstruct treats the stripes with the least redundancy first
 //! and brings the worst class one step back at a time. What goes into it is stated by
 //! [`Assumptions::statements`], which every output repeats.
 //!
 //! Reconstruct times. A group as wide as its stripes waits for a replacement, which is then written
-//! at the speed of one device: wait + C/b. A declustered group spreads the work: with i devices
-//! lost, the class with i strips missing is C(W,i)/C(n,i) of the n C / W strips a column has, each
-//! costs K reads and one write, and n - i devices share them; for i = 1 that is the papers'
-//! C (K+1) / ((n-1) b): 1.25 h instead of 5.6 h per TB for 41 drives (8+2) at 50 MB/s.
-//!
-//! In a declustered group a further failure makes things worse only if it hits one of the worst
-//! stripes. With N segments in the worst class (the expected number, at least one) that happens with
-//! probability 1 - (1 - (W-i)/(n-i))^N: nearly always for 8+2 on 41 devices, seldom for a wide code
-//! on a thousand.
+//! at the speed of one device: wait + C/b. A declustered group ([`crate::declustered`]) spreads the
+//! work over all devices left; for one lost that is the papers' C (K+1) / ((n-1) b): 1.25 h instead
+//! of 5.6 h per TB for 41 drives (8+2) at 50 MB/s.
 //!
 //! **Invariants.** All results are finite; times are positive; more parity at equal width never
 //! shortens the mean time to loss.
 
 use crate::chain::Chain;
+use crate::declustered::Spells;
 use crate::ln::Ln;
 use crate::system::{Group, System};
 
@@ -137,6 +133,13 @@ impl Assumptions {
         -(-self.afr).ln_1p() / YEAR
     }
 
+    /// Unreadable places per byte read: those of the data sheet, and the latent errors that wait for
+    /// the next scrub, half an interval on average.
+    pub(crate) fn unreadable_per_byte(&self) -> f64 {
+        let latent = self.latent_per_year * self.scrub_days / 365.25 / 2.0;
+        8.0 * self.unreadable_per_bit + latent / self.device_bytes
+    }
+
     /// Every assumption, one sentence each.
     #[must_use]
     pub fn statements(&self) -> Vec<String> {
@@ -193,16 +196,14 @@ impl Assumptions {
     }
 }
 
-/// The rates of one group.
+/// The rates of a group as wide as its stripes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupRates {
     /// Failures per second and device.
     pub failure: f64,
-    /// Seconds to bring the class with i strips missing one step back; `repair[0]` is unused (0).
-    pub repair: Vec<f64>,
-    /// The probability that a further failure hits the class with i strips missing.
-    pub worse: Vec<f64>,
-    /// The probability that the last step before loss meets an unreadable place.
+    /// Seconds from a failure until its device is replaced and written: one at a time.
+    pub repair: f64,
+    /// The probability that a reconstruct with no redundancy left meets an unreadable place.
     pub unreadable: f64,
     /// Losses per second without any device failing (latent errors where there is no redundancy).
     pub bare: f64,
@@ -217,47 +218,9 @@ impl GroupRates {
     #[must_use]
     pub fn new(group: Group, assumptions: &Assumptions) -> GroupRates {
         let a = assumptions;
-        let (n, w) = (f64::from(group.devices), f64::from(group.width()));
-        let (k, m) = (f64::from(group.k), usize::from(group.m));
-        let live = a.device_bytes * a.fill;
-        let mut repair = vec![0.0];
-        let mut worse = vec![1.0];
-        // Segments of the group; one would be all there is where stripes are as wide as the group.
-        let segments = (a.segments_per_device * n / w).max(1.0);
-        // The share of stripes with i strips missing after i failures: C(w,i) / C(n,i).
-        let mut share = 1.0;
-        for i in 1..=m {
-            let lost = i as f64;
-            share *= (w - lost + 1.0) / (n - lost + 1.0);
-            let hit = (segments * share).max(1.0);
-            let missed = hit * (-(w - lost) / (n - lost)).ln_1p();
-            worse.push(if group.declustered() {
-                (-missed.exp_m1()).max(1e-300)
-            } else {
-                1.0
-            });
-            let seconds = if group.declustered() {
-                let work = share.max(1.0 / segments);
-                n * live / w * work * (k + 1.0) / ((n - lost) * a.bandwidth)
-            } else {
-                a.replace_hours * 3600.0 + live / a.bandwidth
-            };
-            repair.push(seconds.max(a.detect_seconds).max(1e-3));
-        }
-        let latent = a.latent_per_year * a.scrub_days / 365.25 / 2.0;
-        let per_byte = 8.0 * a.unreadable_per_bit + latent / a.device_bytes;
-        // What is read with no redundancy left: K strips of each critical stripe.
-        let critical_bytes = n * live / w * share.max(1.0 / segments) * k;
-        let unreadable = if m == 0 {
-            0.0
-        } else {
-            -(-critical_bytes * per_byte).exp_m1()
-        };
-        let bare = if m == 0 {
-            n * a.latent_per_year / YEAR
-        } else {
-            0.0
-        };
+        let (n, live) = (f64::from(group.devices), a.device_bytes * a.fill);
+        let repair = a.replace_hours * 3600.0 + live / a.bandwidth;
+        let read = live * f64::from(group.k) * a.unreadable_per_byte();
         let domains = a.domains.min(group.devices);
         let (domain, domain_strips) = if domains > 0 && a.domain_per_year > 0.0 {
             let strips = usize::from(group.width().div_ceil(domains)).max(1);
@@ -267,28 +230,31 @@ impl GroupRates {
         };
         GroupRates {
             failure: a.failure_rate(),
-            repair,
-            worse,
-            unreadable,
-            bare,
+            repair: repair.max(a.detect_seconds).max(1e-3),
+            unreadable: if group.m == 0 { 0.0 } else { -(-read).exp_m1() },
+            bare: if group.m == 0 {
+                n * a.latent_per_year / YEAR
+            } else {
+                0.0
+            },
             domain,
             domain_strips,
         }
     }
 
-    /// The chain over the number of strips missing in the worst stripes.
+    /// The chain over the number of devices lost.
     #[must_use]
     pub fn chain(&self, group: Group) -> Chain {
         let m = usize::from(group.m);
         let mut chain = Chain::new(m + 1);
         for i in 0..=m {
             let left = f64::from(group.devices) - i as f64;
-            chain.add(i, i + 1, Ln::new(left * self.failure * self.worse[i]));
+            chain.add(i, i + 1, Ln::new(left * self.failure));
             if self.domain > 0.0 {
                 chain.add(i, i + self.domain_strips, Ln::new(self.domain));
             }
             if i > 0 {
-                let rate = 1.0 / self.repair[i];
+                let rate = 1.0 / self.repair;
                 let fails = if i == m { self.unreadable } else { 0.0 };
                 chain.add(i, m + 1, Ln::new(rate * fails));
                 chain.add(i, i - 1, Ln::new(rate * (1.0 - fails).max(1e-300)));
@@ -296,6 +262,32 @@ impl GroupRates {
         }
         chain.add(0, m + 1, Ln::new(self.bare));
         chain
+    }
+}
+
+/// Mean seconds to loss of one copy of a group, starting whole.
+#[must_use]
+pub fn group_mean_time(group: Group, assumptions: &Assumptions) -> Ln {
+    if group.declustered() {
+        Spells::new(group, assumptions).mean_time()
+    } else {
+        GroupRates::new(group, assumptions)
+            .chain(group)
+            .mean_times()[0]
+    }
+}
+
+/// Seconds from one failure to full redundancy, and for which data with no redundancy left stay so;
+/// both 0 without redundancy.
+fn repair_times(group: Group, assumptions: &Assumptions) -> (f64, f64) {
+    if group.m == 0 {
+        (0.0, 0.0)
+    } else if group.declustered() {
+        let spells = Spells::new(group, assumptions);
+        (spells.step(1), spells.step(usize::from(group.m)))
+    } else {
+        let repair = GroupRates::new(group, assumptions).repair;
+        (repair, repair)
     }
 }
 
@@ -332,8 +324,7 @@ impl Life {
 
 fn group_loss_rate(group: Group, copies: u16, assumptions: &Assumptions) -> Ln {
     let one = Ln::new(1.0);
-    let rates = GroupRates::new(group, assumptions);
-    let lost = one / rates.chain(group).mean_times()[0];
+    let lost = one / group_mean_time(group, assumptions);
     if copies == 1 {
         return lost;
     }
@@ -365,12 +356,10 @@ pub fn life(system: &System, assumptions: &Assumptions) -> Result<Life, LifeErro
     }
     let (mut rate, mut rebuild, mut critical) = (Ln::ZERO, 0.0_f64, 0.0_f64);
     for (group, count) in kinds {
-        let rates = GroupRates::new(group, assumptions);
+        let (whole, no_longer_critical) = repair_times(group, assumptions);
         rate = rate + Ln::new(count) * group_loss_rate(group, system.copies, assumptions);
-        rebuild = rebuild.max(rates.repair.get(1).copied().unwrap_or(0.0));
-        if group.m > 0 {
-            critical = critical.max(rates.repair.last().copied().unwrap_or(0.0));
-        }
+        rebuild = rebuild.max(whole);
+        critical = critical.max(no_longer_critical);
     }
     let annual = (rate * Ln::new(YEAR)).at_least_one();
     Ok(Life {
@@ -409,15 +398,29 @@ pub fn outlook(
     if missing > group.m {
         return Ok(None);
     }
-    let rates = GroupRates::new(group, assumptions);
-    let chain = rates.chain(group);
     let state = usize::from(missing);
-    let chance = chain.loss_before_zero()[state];
-    let time = chain.mean_times()[state];
+    let (chance, time, seconds) = if group.declustered() {
+        let spells = Spells::new(group, assumptions);
+        let (chance, time) = spells.from(state);
+        (
+            chance,
+            time,
+            (1..=state).map(|i| spells.step(i)).sum::<f64>(),
+        )
+    } else {
+        let rates = GroupRates::new(group, assumptions);
+        let chain = rates.chain(group);
+        let chance = chain.loss_before_zero()[state];
+        (
+            chance,
+            chain.mean_times()[state],
+            rates.repair * state as f64,
+        )
+    };
     Ok(Some(Outlook {
         loss_before_whole: chance.value(),
         loss_before_whole_log10: chance.log10().max(-1e6),
-        hours_to_whole: rates.repair[..=state].iter().sum::<f64>() / 3600.0,
+        hours_to_whole: seconds / 3600.0,
         mttdl_log10_years: (time / Ln::new(YEAR)).log10(),
     }))
 }

@@ -20,7 +20,7 @@ use crate::system::{Group, System};
 const BLOCK: u64 = 64;
 
 /// Strip losses that a simulation follows unless trials are given: a second or two.
-const BUDGET: f64 = 4e8;
+const BUDGET: f64 = 1e8;
 /// Trials unless given, and at least.
 const TRIALS: (u64, u64) = (200, 20_000);
 

@@ -232,7 +232,7 @@ fn candidates(devices: u16) -> Vec<(Layout, u16)> {
     .to_vec();
     for groups in 2..=devices / 3 {
         let each = devices / groups;
-        if devices % groups == 0 && (4..=24).contains(&each) {
+        if devices.is_multiple_of(groups) && (4..=24).contains(&each) {
             all.extend(
                 [
                     Layout::Raid50 { groups },

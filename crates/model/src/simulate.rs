@@ -1,7 +1,7 @@
 //! Simulation in time, to check the chains of [`crate::life`] against: independent code, two ways.
 //!
-//! [`Simulation::by_devices`] follows single devices of one group: who is down, when each next
-//! fails. Given exponential reconstruct times it must agree with the chain within its standard
+//! [`Simulation::by_devices`] follows the single devices of a group as wide as its stripes: who is
+//! down, when each next fails. Given exponential reconstruct times it must agree with the chain within its standard
 //! error; given constant ones it shows what that assumption is worth.
 //!
 //! [`Simulation::by_segments`] follows every segment of a declustered group as `ashlar-layout`
@@ -115,21 +115,17 @@ fn device_life(group: Group, rates: &GroupRates, steps: Steps, random: &mut Rand
                 down.push(device);
             }
             domain_at = now + random.exponential(rates.domain);
-        } else if random.unit() <= rates.worse[down.len()] {
+        } else {
             fails_at[first] = f64::INFINITY;
             down.push(first);
-        } else {
-            // It hits none of the worst stripes and is replaced in time.
-            fails_at[first] = now + random.exponential(rates.failure);
-            continue;
         }
         if down.len() > m {
             return now;
         }
         step_at = match (down.len(), steps) {
             (0, _) => f64::INFINITY,
-            (i, Steps::Exponential) => now + random.exponential(1.0 / rates.repair[i]),
-            (i, Steps::Constant) => now + rates.repair[i],
+            (_, Steps::Exponential) => now + random.exponential(1.0 / rates.repair),
+            (_, Steps::Constant) => now + rates.repair,
         };
     }
 }

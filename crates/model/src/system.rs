@@ -185,9 +185,11 @@ impl System {
             }
             None => {
                 let layout: Layout = body.parse()?;
-                let count = match (written, devices, layout.named_devices()) {
-                    (Some(count), _, _) => u64::from(count),
-                    (None, Some(count), _) => u64::from(count),
+                let count = match (written.map(u32::from), devices, layout.named_devices()) {
+                    (Some(written), Some(given), _) if written != given => {
+                        return Err(SystemError::Conflict { written, given });
+                    }
+                    (Some(count), _, _) | (None, Some(count), _) => u64::from(count),
                     (None, None, Some(count)) => u64::from(count),
                     (None, None, None) => return Err(SystemError::NoCount),
                 };
@@ -308,6 +310,13 @@ mod tests {
             SystemError::Conflict {
                 written: 100,
                 given: 99
+            }
+        );
+        assert_eq!(
+            fails("raid6@10", Some(12)),
+            SystemError::Conflict {
+                written: 10,
+                given: 12
             }
         );
         for text in [

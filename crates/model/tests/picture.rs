@@ -99,6 +99,7 @@ fn the_pages_webassembly_is_of_this_code() {
     for name in [
         "answer",
         "chain",
+        "declustered",
         "exact",
         "life",
         "ln",

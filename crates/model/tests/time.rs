@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use ashlar_model::{
-    Assumptions, Group, GroupRates, Life, LifeError, Simulation, Steps, System, life, outlook,
+    Assumptions, Group, GroupRates, Life, LifeError, Simulation, Steps, System, group_mean_time,
+    life, outlook,
 };
 
 /// Devices that fail so often that a simulation sees losses.
@@ -86,17 +87,6 @@ fn chain_agrees_with_simulation_of_devices() {
                 ..harsh()
             },
         ),
-        (
-            Group {
-                devices: 30,
-                k: 6,
-                m: 2,
-            },
-            Assumptions {
-                bandwidth: 2e6,
-                ..harsh()
-            },
-        ),
     ] {
         let rates = GroupRates::new(group, &change);
         let chain = rates.chain(group).mean_times()[0].value();
@@ -144,17 +134,8 @@ fn chain_stands_for_simulation_of_segments() {
                 k: 8,
                 m: 2,
             },
-            20e6,
-            100.0,
-        ),
-        (
-            Group {
-                devices: 41,
-                k: 8,
-                m: 2,
-            },
-            20e6,
-            500.0,
+            15e6,
+            200.0,
         ),
         (
             Group {
@@ -162,17 +143,8 @@ fn chain_stands_for_simulation_of_segments() {
                 k: 10,
                 m: 4,
             },
-            4e6,
+            5e6,
             100.0,
-        ),
-        (
-            Group {
-                devices: 60,
-                k: 4,
-                m: 2,
-            },
-            4e6,
-            30.0,
         ),
     ] {
         let assumptions = Assumptions {
@@ -180,23 +152,21 @@ fn chain_stands_for_simulation_of_segments() {
             segments_per_device,
             ..harsh()
         };
-        let rates = GroupRates::new(group, &assumptions);
-        let chain = rates.chain(group).mean_times()[0].value();
+        let model = group_mean_time(group, &assumptions).value();
         let simulation = Simulation {
-            trials: 200,
+            trials: 100,
             seed: 5,
         };
         let estimate = simulation.by_segments(group, &assumptions);
-        let ratio = estimate.mean / chain;
+        let ratio = estimate.mean / model;
         println!(
-            "{group:?} {segments_per_device}: segments/chain {ratio:.2} +- {:.2}, {:.1} rebuilds \
-             a failure interval",
-            estimate.stderr / chain,
-            1.0 / (rates.repair[1] * rates.failure * f64::from(group.devices))
+            "{group:?}: segments/model {ratio:.2} +- {:.2}",
+            estimate.stderr / model
         );
+        // The model errs on the safe side, and not by much.
         assert!(
-            (0.5..2.5).contains(&ratio),
-            "{group:?}: {ratio} {estimate:?} {chain}"
+            (0.8..2.5).contains(&ratio),
+            "{group:?}: {ratio} {estimate:?} {model}"
         );
     }
 }

@@ -58,7 +58,8 @@ impl Session {
     pub async fn bounded<T>(&self, what: &str, future: impl Future<Output = T>) -> Option<T> {
         let begun = self.rt.now();
         let value = self.rt.timeout(BOUND, future).await;
-        if value.is_none() {
+        if value.is_none() && !self.world.failed() {
+            self.describe().await;
             self.world.fail(|| {
                 format!(
                     "{what} hangs: no answer {} virtual seconds after its start at {} us",
@@ -68,6 +69,17 @@ impl Session {
             });
         }
         value
+    }
+
+    /// Puts into the story what the array says of itself.
+    pub async fn describe(&self) {
+        if self.world.trace.is_on()
+            && let Some(lines) = self.rt.timeout(BOUND, self.store.describe()).await
+        {
+            lines
+                .into_iter()
+                .for_each(|line| self.world.trace.line(|| line));
+        }
     }
 
     fn log(&self, client: u64, text: impl FnOnce() -> String) {

@@ -262,10 +262,7 @@ fn geometry(rng: &mut Rng) -> (String, usize, usize, usize) {
 
 fn volume(rng: &mut Rng, wide: bool) -> VolumeConfig {
     let most = if wide { 256 } else { 512 };
-    let mut size = BLOCK * rng.magnitude(most).max(16);
-    if rng.chance(15) {
-        size -= 512 * rng.range(1, 7);
-    }
+    let size = BLOCK * rng.magnitude(most).max(16);
     VolumeConfig {
         size,
         block_bytes: if rng.chance(85) {

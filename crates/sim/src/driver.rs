@@ -434,6 +434,9 @@ impl Driver<'_> {
         let handle = rt.clone();
         let status = self.finish(rt, "healing", async move {
             let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
+            if idle.is_none() {
+                waiting.describe().await;
+            }
             let status = waiting.store.status().await;
             idle.map(|()| status)
         });

@@ -120,7 +120,6 @@ impl Store for EngineStore {
             } else {
                 DigestKind::Blake3
             },
-            layout: None,
             write_cache: WriteCache::On,
         };
         Box::pin(async move { Ok(array.volume_create(&name, options).await?) })
@@ -222,6 +221,32 @@ impl Store for EngineStore {
                     .map(|device| usize::from(device.index))
                     .collect(),
             }
+        })
+    }
+
+    fn describe(&self) -> StoreFuture<Vec<String>> {
+        let array = self.0.clone();
+        Box::pin(async move {
+            let mut lines = vec!["---- events".to_string()];
+            for event in array.events(0) {
+                lines.push(format!(
+                    "{:>9} us {}: {}",
+                    event.at / 1_000,
+                    event.kind,
+                    event.text
+                ));
+            }
+            let status = array.status().await;
+            lines.push(format!("---- {:?}, {:?}", status.state, status.capacity));
+            lines.push(format!("{:?}", status.clean));
+            lines.push(format!("{:?} {:?}", status.journal, status.exposure));
+            lines.extend(status.tasks.iter().map(|task| format!("{task:?}")));
+            let states = status
+                .devices
+                .iter()
+                .map(|d| format!("{}: {:?}", d.index, d.state));
+            lines.push(states.collect::<Vec<_>>().join(", "));
+            lines
         })
     }
 

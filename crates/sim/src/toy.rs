@@ -555,6 +555,10 @@ impl Store for ToyStore {
         Box::pin(std::future::ready(status))
     }
 
+    fn describe(&self) -> StoreFuture<Vec<String>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+
     fn wait_idle(&self) -> StoreFuture<()> {
         Box::pin(std::future::ready(()))
     }

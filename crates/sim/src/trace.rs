@@ -32,6 +32,11 @@ impl Trace {
         }
     }
 
+    /// Whether lines are kept.
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
     /// Adds numbers to the hash.
     pub fn mix(&self, words: &[u64]) {
         let mut hash = self.hash.get();

@@ -8,7 +8,7 @@
 use core::arch::x86_64::*;
 
 use super::lanes::{self, Lane};
-use super::{Group, Pass};
+use super::{Form, Group, Pass};
 
 #[derive(Clone, Copy)]
 struct Zmm(__m512i);
@@ -112,8 +112,23 @@ pub(super) fn available() -> bool {
 /// [`available`] holds, `1 <= pass.rows <= 10`, and `pass.check()` holds.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 pub(super) unsafe fn rows(pass: &mut Pass<'_, '_>) {
-    // SAFETY: passed on from the caller; the constant is the number of rows.
+    // SAFETY: passed on from the caller; the constants are the numbers of rows and sources.
     unsafe {
+        if pass.form == Form::Sources && !pass.add && pass.next.is_empty() {
+            match (pass.rows, pass.src.len()) {
+                (1, 4) => return lanes::held::<Zmm, 1, 4>(pass),
+                (1, 5) => return lanes::held::<Zmm, 1, 5>(pass),
+                (1, 6) => return lanes::held::<Zmm, 1, 6>(pass),
+                (1, 7) => return lanes::held::<Zmm, 1, 7>(pass),
+                (1, 8) => return lanes::held::<Zmm, 1, 8>(pass),
+                (2, 4) => return lanes::held::<Zmm, 2, 4>(pass),
+                (2, 5) => return lanes::held::<Zmm, 2, 5>(pass),
+                (2, 6) => return lanes::held::<Zmm, 2, 6>(pass),
+                (2, 7) => return lanes::held::<Zmm, 2, 7>(pass),
+                (2, 8) => return lanes::held::<Zmm, 2, 8>(pass),
+                _ => {}
+            }
+        }
         match pass.rows {
             1 => lanes::rows::<Zmm, 1>(pass),
             2 => lanes::rows::<Zmm, 2>(pass),

@@ -241,6 +241,67 @@ unsafe fn columns<V: Lane, const R: usize, const N: usize>(pass: &mut Pass<'_, '
     }
 }
 
+/// `R` rows over the whole of a pass of exactly `K` sources, all coefficients in registers: only for
+/// few of both.
+///
+/// # Safety
+/// As [`rows`], for a pass of [`Form::Sources`] with `K` sources that does not add.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn held<V: Lane, const R: usize, const K: usize>(pass: &mut Pass<'_, '_>) {
+    let mut col = 0;
+    // SAFETY: as in `columns`; the pointers stay inside their slices because col < len.
+    unsafe {
+        let mut coefs = [[V::coef(pass.table.as_ptr()); R]; K];
+        let mut from = [pass.table.as_ptr().cast::<u8>(); K];
+        for c in 0..K {
+            for r in 0..R {
+                coefs[c][r] = V::coef(pass.table.as_ptr().add((c * R + r) * V::ENTRY));
+            }
+            from[c] = pass.src.get_unchecked(c).as_ptr().add(pass.src_at);
+        }
+        let mut to = [pass.dst.get_unchecked_mut(0).as_mut_ptr(); R];
+        for r in 0..R {
+            to[r] = pass.dst.get_unchecked_mut(r).as_mut_ptr().add(pass.dst_at);
+        }
+        while col + 2 * V::WIDTH <= pass.len {
+            let mut sums = [[V::zero(); 2]; R];
+            for c in 0..K / 2 {
+                let x = sources::<V, 2>(from[2 * c].add(col));
+                let y = sources::<V, 2>(from[2 * c + 1].add(col));
+                for r in 0..R {
+                    for n in 0..2 {
+                        let (a, b) = (coefs[2 * c][r], coefs[2 * c + 1][r]);
+                        sums[r][n] = sums[r][n].add2(x[n], a, y[n], b);
+                    }
+                }
+            }
+            if K % 2 == 1 {
+                let x = sources::<V, 2>(from[K - 1].add(col));
+                for r in 0..R {
+                    for n in 0..2 {
+                        sums[r][n] = sums[r][n].add1(x[n], coefs[K - 1][r]);
+                    }
+                }
+            }
+            for r in 0..R {
+                store(sums[r], to[r].add(col), pass.stream);
+            }
+            col += 2 * V::WIDTH;
+        }
+        if col + V::WIDTH <= pass.len {
+            step::<V, R, 1, { Form::Sources as u8 }>(pass, col);
+            col += V::WIDTH;
+        }
+        if pass.stream {
+            V::fence();
+        }
+    }
+    if col < pass.len {
+        portable::rows_from(pass, col);
+    }
+}
+
 /// `R` rows, to which the difference of the two sources times one column is added.
 ///
 /// # Safety
