@@ -136,8 +136,8 @@ fn chance(probability: f64, complement: f64) -> String {
     }
     match (probability < 1e-4, complement < 1e-4) {
         (true, _) => format!("{probability:.3e}"),
-        (_, true) if complement > 1e-99 => format!("1 - {complement:.2e}"),
-        (_, true) if complement > 0.0 => "1 - <1e-99".to_string(),
+        (_, true) if complement > 1e-15 => format!("1 - {complement:.2e}"),
+        (_, true) if complement > 0.0 => "1 - <1e-15".to_string(),
         _ => format!("{probability:.6}"),
     }
 }

@@ -5,7 +5,10 @@ use ashlar_codec::CodeKind;
 use ashlar_codec::bench::{Options, limits, run};
 
 fn main() {
-    let mut options = Options::default();
+    let mut options = Options {
+        batch_forms: true,
+        ..Options::default()
+    };
     for argument in std::env::args().skip(1) {
         if argument == "cold" {
             options.cold = true;

@@ -29,6 +29,8 @@ const SUMS_TOTAL: usize = 20 << 10;
 const PACKETS_TOTAL: usize = 32 << 10;
 /// How far ahead of its reads a block asks for its sources, in bytes of each.
 const AHEAD: usize = 256;
+/// From so many rows on a block always does, since that costs it nothing.
+const AHEAD_ROWS: usize = 7;
 /// In a batch, stripes of at most so many bytes are fetched while the one before is computed: what
 /// is fetched must still be in level 2 when it is needed.
 const NEXT_TOTAL: usize = 384 << 10;
@@ -41,6 +43,7 @@ thread_local! {
     static SUMS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static TURNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static COMPARED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static WORK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// How a matrix is applied.
@@ -163,6 +166,25 @@ impl Prepared {
         self.cut(&job, dst, len);
     }
 
+    /// As [`Prepared::apply`], in a range of bytes only.
+    pub(crate) fn apply_range(
+        &self,
+        src: &[&[u8]],
+        dst: &mut [&mut [u8]],
+        mode: Mode,
+        range: Range<usize>,
+    ) {
+        assert!(src.len() == self.cols && dst.len() == self.rows);
+        let job = Job {
+            first: 0,
+            form: Form::Sources,
+            src,
+            next: &[],
+            mode,
+        };
+        self.by_bytes(&job, dst, range);
+    }
+
     /// [`Prepared::apply`] to one stripe after the other, fetching ahead.
     pub(crate) fn batch(&self, stripes: &mut [Stripe<'_, '_>], mode: Mode) {
         let mut rest = stripes;
@@ -271,8 +293,8 @@ impl Prepared {
         let near = job.src[0].len() * cols <= NEXT_TOTAL;
         let (next, next_at) = match (job.next, job.mode.cold) {
             (next, _) if near && !next.is_empty() => (next, at),
-            (_, true) => (job.src, at + AHEAD),
-            (_, false) => (&[][..], 0),
+            (_, cold) if cold || rows >= AHEAD_ROWS => (job.src, at + AHEAD),
+            _ => (&[][..], 0),
         };
         self.kernel.run(&mut Pass {
             table: &self.blocks()[table],
@@ -414,7 +436,7 @@ struct Job<'a> {
 ///
 /// # Panics
 /// If they differ.
-fn same_length(src: &[&[u8]], dst: &[&mut [u8]]) -> usize {
+pub(crate) fn same_length(src: &[&[u8]], dst: &[&mut [u8]]) -> usize {
     let len = src[0].len();
     assert!(
         src.iter().all(|source| source.len() == len),
@@ -432,7 +454,8 @@ pub(crate) fn no_buffers<'a>() -> [&'a mut [u8]; STRIPS_MAX] {
     std::array::from_fn(|_| &mut [][..])
 }
 
-fn can_stream(dst: &[&mut [u8]], at: usize) -> bool {
+/// Whether every result may be written around the caches from byte `at` on.
+pub(crate) fn can_stream(dst: &[&mut [u8]], at: usize) -> bool {
     dst.iter()
         .all(|result| (result.as_ptr() as usize + at).is_multiple_of(64))
 }
@@ -446,6 +469,11 @@ fn blocks(kernel: &Kernel, rows: usize) -> impl Iterator<Item = Range<usize>> + 
 /// Lends this thread's buffer for parity that is only compared, at least `bytes` long.
 pub(crate) fn with_compared<T>(bytes: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
     with_scratch(&COMPARED, bytes, body)
+}
+
+/// Lends this thread's rows for transforms, at least `bytes` long together.
+pub(crate) fn with_work<T>(bytes: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
+    with_scratch(&WORK, bytes, body)
 }
 
 /// Lends one of the thread's scratch buffers, `bytes` long, aligned to a cache line; its contents

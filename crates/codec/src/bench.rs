@@ -4,7 +4,6 @@
 //! - Every figure is the median of batches, in bytes of **data** (K strips) per second; for
 //!   `update`, bytes of the changed strip.
 //! - The limits are measured in the same run as the figures they are compared with.
-//! - For cold stripes the batch forms are measured too.
 //! - *Hot*: one stripe, again and again. *Cold*: stripes in turn, together [`COLD_BYTES`] or more
 //!   (at least two), so that each comes from memory.
 //! - What decoding gives has been compared with the original (in the first stripe) before its speed
@@ -37,6 +36,8 @@ pub struct Options {
     /// Let each strip begin 320 bytes further into its page than the one before. Without it all
     /// strips begin at multiples of 4096 and, if longer, at powers of two, and share cache sets.
     pub staggered: bool,
+    /// For cold stripes, measure the batch forms too.
+    pub batch_forms: bool,
     /// Least time of a batch.
     pub batch: Duration,
     /// Batches for each figure.
@@ -53,6 +54,7 @@ impl Default for Options {
             lost: vec![1, usize::MAX],
             cold: false,
             staggered: true,
+            batch_forms: false,
             batch: Duration::from_millis(20),
             batches: 7,
         }
@@ -206,7 +208,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>, CodeError> {
         for &code in &options.codes {
             for &(k, m) in &options.shapes {
                 let code = match Code::with_kernel(code, k, m, name) {
-                    Err(CodeError::NotMds { .. }) => continue,
+                    Err(CodeError::NotMds { .. } | CodeError::NoPoints { .. }) => continue,
                     other => other?,
                 };
                 for &strip in &options.strips {
@@ -412,7 +414,8 @@ fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &
         code.encode(&read[..k], write)
     });
     push(Operation::Encode, 0, m, encoded);
-    if options.cold {
+    let batch_forms = options.cold && options.batch_forms;
+    if batch_forms {
         let batched = all.in_batches(options, k * strip, k, |batch| code.encode_batch(batch));
         push(Operation::EncodeBatch, 0, m, batched);
     }
@@ -442,7 +445,7 @@ fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &
                 .all(|(strip, before)| **strip == **before)
         );
         let present: Vec<bool> = (0..k + m).map(|number| number >= lost).collect();
-        if let (true, Ok(decoder)) = (options.cold, code.decoder(&present, &wanted)) {
+        if let (true, Ok(decoder)) = (batch_forms, code.decoder(&present, &wanted)) {
             let batched = all.in_batches(options, k * strip, k, |b| decoder.decode_batch(b));
             push(Operation::DecodeBatch, lost, lost, batched);
         }

@@ -8,8 +8,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::apply::{Mode, Prepared, STRIPS_MAX, no_buffers, with_compared};
+use crate::apply::{Mode, Prepared, STRIPS_MAX, no_buffers, same_length, with_compared};
 use crate::cache::{Cache, Loss};
+use crate::fft::{self, Fft};
 use crate::kernel::{self, Kernel};
 use crate::matrix::{coding_matrix, decode_rows, is_mds};
 use crate::{CodeError, CodeKind};
@@ -32,6 +33,8 @@ struct Inner {
     kernel: &'static Kernel,
     matrix: Vec<u8>,
     encode: Prepared,
+    /// The quicker way to encode, where there is one.
+    fft: Option<Fft>,
     cache: Cache,
 }
 
@@ -66,8 +69,16 @@ impl Code {
         if !is_mds(kind, k, m) {
             return Err(CodeError::NotMds { kind, k, m });
         }
+        if kind == CodeKind::Fft && k + fft::size(m) > STRIPS_MAX {
+            return Err(CodeError::NoPoints { k, m });
+        }
         let matrix = coding_matrix(kind, k, m);
         let encode = Prepared::new(kernel, matrix.clone(), m, k);
+        let fft = if kind == CodeKind::Fft {
+            Fft::new(kernel, k, m)
+        } else {
+            None
+        };
         let inner = Inner {
             kind,
             k,
@@ -75,6 +86,7 @@ impl Code {
             kernel,
             matrix,
             encode,
+            fft,
             cache: Cache::default(),
         };
         Ok(Code {
@@ -141,7 +153,7 @@ impl Code {
             data.len() == inner.k && parity.len() == inner.m,
             "wrong number of strips"
         );
-        inner.encode.apply(data, parity, self.mode(), &[]);
+        inner.make_parity(data, parity, self.mode());
     }
 
     /// As [`Code::encode`] for many stripes, each one's data fetched while the one before is
@@ -156,7 +168,13 @@ impl Code {
                 .iter()
                 .all(|s| s.read.len() == k && s.write.len() == m)
         );
-        self.inner.encode.batch(stripes, self.mode());
+        if self.inner.fft.is_some() {
+            stripes
+                .iter_mut()
+                .for_each(|stripe| self.encode(stripe.read, stripe.write));
+        } else {
+            self.inner.encode.batch(stripes, self.mode());
+        }
     }
 
     /// Computes any strips from any K others.
@@ -336,7 +354,7 @@ impl Code {
             cold: false,
             ..self.mode()
         };
-        inner.encode.apply(&sources[..inner.k], outputs, mode, &[]);
+        inner.make_parity(&sources[..inner.k], outputs, mode);
         outputs
             .iter()
             .zip(parity)
@@ -400,6 +418,18 @@ impl Decoder {
 }
 
 impl Inner {
+    /// All parity from all data.
+    fn make_parity(&self, data: &[&[u8]], parity: &mut [&mut [u8]], mode: Mode) {
+        let Some(fft) = &self.fft else {
+            self.encode.apply(data, parity, mode, &[]);
+            return;
+        };
+        let len = same_length(data, parity);
+        let whole = len / 64 * 64;
+        fft.encode(data, parity, mode, 0..whole);
+        self.encode.apply_range(data, parity, mode, whole..len);
+    }
+
     /// The rows that make the missing strips from the used ones, from the cache if it has them.
     fn decode_matrix(&self, loss: &Loss) -> Result<Arc<Prepared>, CodeError> {
         if let Some(matrix) = self.cache.get(loss) {

@@ -14,6 +14,7 @@ mod apply;
 pub mod bench;
 mod cache;
 mod code;
+mod fft;
 mod gf;
 mod kernel;
 mod matrix;
@@ -36,16 +37,20 @@ pub enum CodeKind {
     CauchyOrig,
     /// Jerasure `cauchy_good`, w = 8, packets of 8 bytes: as `cauchy_orig` with fewer ones.
     CauchyGood,
+    /// Reed-Solomon by additive FFT: quick to encode with many parities, never the default, and
+    /// nobody else's bytes. Needs K plus the power of two from M on to be at most 256.
+    Fft,
 }
 
 impl CodeKind {
     /// Every code, in the order of the tags.
-    pub const ALL: [CodeKind; 5] = [
+    pub const ALL: [CodeKind; 6] = [
         CodeKind::IsalCauchy,
         CodeKind::IsalRs,
         CodeKind::JerasureReedSolVan,
         CodeKind::CauchyOrig,
         CodeKind::CauchyGood,
+        CodeKind::Fft,
     ];
 
     /// The number that stands for this code on disk. 0 is never used.
@@ -56,6 +61,7 @@ impl CodeKind {
             CodeKind::JerasureReedSolVan => 3,
             CodeKind::CauchyOrig => 4,
             CodeKind::CauchyGood => 5,
+            CodeKind::Fft => 6,
         }
     }
 
@@ -67,6 +73,7 @@ impl CodeKind {
             3 => Some(CodeKind::JerasureReedSolVan),
             4 => Some(CodeKind::CauchyOrig),
             5 => Some(CodeKind::CauchyGood),
+            6 => Some(CodeKind::Fft),
             _ => None,
         }
     }
@@ -79,6 +86,7 @@ impl CodeKind {
             CodeKind::JerasureReedSolVan => "reed_sol_van",
             CodeKind::CauchyOrig => "cauchy_orig",
             CodeKind::CauchyGood => "cauchy_good",
+            CodeKind::Fft => "fft",
         }
     }
 
@@ -113,6 +121,14 @@ pub enum CodeError {
     NotMds {
         /// The code refused.
         kind: CodeKind,
+        /// Data strips asked for.
+        k: usize,
+        /// Parity strips asked for.
+        m: usize,
+    },
+    /// The `fft` code has no points left for so many strips.
+    #[error("fft cannot do {k}+{m}: K plus the power of two from M on may be 256; use isal_cauchy")]
+    NoPoints {
         /// Data strips asked for.
         k: usize,
         /// Parity strips asked for.

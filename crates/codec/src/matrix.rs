@@ -10,8 +10,8 @@
 //! - The code is MDS (any K of the K+M strips give the rest) exactly when every square submatrix of
 //!   its matrix is non-singular. [`is_mds`] says so without searching; a test searches.
 
-use crate::CodeKind;
 use crate::gf::{exp2, inv, mul};
+use crate::{CodeKind, fft};
 
 /// The coding matrix of a code, `m` rows of `k`. The caller has checked `1 <= k` and
 /// `k + m <= 256`.
@@ -22,6 +22,7 @@ pub(crate) fn coding_matrix(kind: CodeKind, k: usize, m: usize) -> Vec<u8> {
         CodeKind::JerasureReedSolVan => reed_sol_van(k, m),
         CodeKind::CauchyOrig => cauchy_orig(k, m),
         CodeKind::CauchyGood => cauchy_good(k, m),
+        CodeKind::Fft => fill(k, m, |i, j| fft::coefficient(m, i, j)),
     }
 }
 
@@ -31,7 +32,7 @@ fn fill(k: usize, m: usize, element: impl Fn(usize, usize) -> u8) -> Vec<u8> {
 
 /// Whether any K of the K+M strips of this code give all the others.
 ///
-/// Cauchy matrices always do, and so does `reed_sol_van`, which is a Vandermonde matrix of distinct
+/// Cauchy matrices always do, also with scaled columns (`fft`), and so does `reed_sol_van`, which is a Vandermonde matrix of distinct
 /// points brought into systematic form. `isal_rs` has element `2^(i j)` at `(i, j)`, the same for
 /// `(j, i)`: with at most three rows or columns every submatrix is a Vandermonde matrix of distinct
 /// points or a product of such; with four, rows 0 and 3 and columns 0 and 85 would give
@@ -48,7 +49,8 @@ pub(crate) fn is_mds(kind: CodeKind, k: usize, m: usize) -> bool {
         CodeKind::IsalCauchy
         | CodeKind::JerasureReedSolVan
         | CodeKind::CauchyOrig
-        | CodeKind::CauchyGood => true,
+        | CodeKind::CauchyGood
+        | CodeKind::Fft => true,
     }
 }
 

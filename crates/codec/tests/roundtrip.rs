@@ -192,12 +192,33 @@ fn samples_of_all_shapes() {
             let k = 1 + numbers.below(60);
             let m = numbers.below(40);
             let len = numbers.below(3000);
-            let kind = CodeKind::ALL[numbers.below(5)];
+            let kind = CodeKind::ALL[numbers.below(CodeKind::ALL.len())];
             if Code::new(kind, k, m).is_ok() {
                 every_verb(kind, k, m, len, kernel.name, &mut numbers);
             }
         }
     }
+}
+
+#[test]
+fn transforms_of_every_size() {
+    let mut numbers = Numbers(8);
+    for kernel in kernels() {
+        for m in [
+            1, 3, 5, 7, 8, 9, 15, 16, 17, 20, 31, 32, 33, 40, 64, 65, 100, 128,
+        ] {
+            let most = 256 - usize::next_power_of_two(m);
+            for k in [1, 8, 15, 33, 64, 100, 128, 191, most] {
+                let len = [64, 130, 1500][numbers.below(3)];
+                if k <= most && k * m * len < 2_000_000 {
+                    every_verb(CodeKind::Fft, k, m, len, kernel.name, &mut numbers);
+                }
+            }
+        }
+    }
+    let refused = Code::new(CodeKind::Fft, 200, 40).map(|_| ());
+    assert_eq!(refused, Err(CodeError::NoPoints { k: 200, m: 40 }));
+    assert!(Code::new(CodeKind::Fft, 192, 64).is_ok());
 }
 
 #[test]
@@ -207,6 +228,7 @@ fn long_strips_cross_tiles() {
         for (k, m) in [(3, 2), (5, 11), (9, 14)] {
             every_verb(CodeKind::IsalCauchy, k, m, 9000, kernel.name, &mut numbers);
             every_verb(CodeKind::CauchyOrig, k, m, 5000, kernel.name, &mut numbers);
+            every_verb(CodeKind::Fft, k, m, 5000, kernel.name, &mut numbers);
         }
     }
 }

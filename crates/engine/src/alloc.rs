@@ -258,10 +258,21 @@ impl Home {
         let slots = slots * devices.saturating_sub(u64::from(self.shape.spare)) / devices.max(1);
         let segments = slots / u64::from(self.shape.width());
         let data = segments * u64::from(geometry.data_blocks()) * BLOCK_U64;
-        // Cleaning reserve, and metadata at 16-byte digests: map, liveness and its redundancy.
         let reserve = data / 100 * self.clean_reserve_percent();
-        let metadata = data / 100 * 3;
+        let metadata = data / 100_000 * self.metadata_share(&geometry);
         data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
+    }
+
+    /// Metadata per data, in 1/100,000 of the data's space: 32 bytes a block for the map and a record a
+    /// segment for liveness, at their own redundancy, twice, since what commits replace is cleaned later.
+    fn metadata_share(&self, geometry: &SegmentGeometry) -> u64 {
+        let devices = self.core.members.len().max(1);
+        let m = usize::from(self.meta_m).min(devices - 1);
+        let k = (devices - m).clamp(1, 8);
+        let map = 32.0 / 4096.0 * (1.0 + 1.0 / 63.0);
+        let record = self.record_nodes() as f64 / f64::from(geometry.data_blocks());
+        let overhead = (k + m) as f64 / k as f64 * f64::from(self.shape.k) / f64::from(self.shape.width());
+        ((map + record) * overhead * 2.0 * 100_000.0) as u64
     }
 
     pub(crate) fn clean_reserve_percent(&self) -> u64 {

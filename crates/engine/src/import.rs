@@ -366,12 +366,19 @@ fn replay_segments(core: &Core, recovered: &Recovered, root: &Root, named: &BTre
                         continue; // freed since, its slots may hold another
                     }
                     opened.insert(*segment);
-                    if core.segment(*segment).is_none() {
+                    let places: Vec<Column> = columns.iter().map(|(device, slot)| opened_column(core, *device, *slot)).collect();
+                    if let Some(found) = core.segment(*segment) {
+                        // The tables may know only some of its columns: pages of different age.
+                        for (held, opened) in found.columns.borrow_mut().iter_mut().zip(places) {
+                            if !held.is_placed() {
+                                *held = opened;
+                            }
+                        }
+                    } else {
                         let geometry = SegmentGeometry { k: *k, m: *m, strip_blocks: *strip_blocks, slot_blocks: core.slot_blocks };
                         if !geometry.is_sound() {
                             return Err(FormatError::Value);
                         }
-                        let places = columns.iter().map(|(device, slot)| opened_column(core, *device, *slot)).collect();
                         let made = Segment::new(*segment, *kind, geometry, *code, places, u32::MAX);
                         core.segments.borrow_mut().insert(*segment, made);
                     }

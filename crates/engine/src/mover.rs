@@ -302,11 +302,20 @@ impl Home {
 
     /// Whether some segment has less redundancy than its layout wants.
     pub(crate) fn is_degraded(&self) -> bool {
-        let degraded = self.core.maybe_degraded.get() && self.core.segments.borrow().values().any(|s| self.redundancy_lost(s) > 0);
+        let short = || self.core.segments.borrow().values().any(|s| self.redundancy_lost(s) > 0);
+        let degraded = self.core.maybe_degraded.get() && (self.journal_is_short() || short());
         // Segments change only for the worse by a failure or by being made narrow: both set the mark.
         let failing = !self.core.failing.borrow().is_empty();
         self.core.maybe_degraded.set(degraded || failing);
         degraded
+    }
+
+    /// Whether the journal still needs records of an epoch whose device set has lost a member: what they
+    /// hold has less redundancy until a commit has folded it.
+    pub(crate) fn journal_is_short(&self) -> bool {
+        let online = |index: &u16| self.core.member(*index).is_online();
+        let out: Vec<u16> = self.core.members.iter().map(|m| m.index).filter(|i| !online(i)).collect();
+        self.root.borrow().epochs.iter().any(|e| e.end.is_some() && out.iter().any(|i| !e.excluded.contains(i)))
     }
 
     /// By how much a segment's redundancy is below what its kind should have.
@@ -336,6 +345,10 @@ impl Home {
                 drop(tasks);
                 if waits {
                     self.seal_broken().await;
+                    if self.journal_is_short() || self.has_empty_short() {
+                        self.batch(true).await;
+                        self.commit(self.journal.next()).await;
+                    }
                 }
                 if waits {
                     let _ = self.core.rt.timeout(200 * MILLISECOND, self.core.progress.wait()).await;
@@ -351,7 +364,8 @@ impl Home {
                     moved += 1;
                 }
             }
-            if moved > 0 {
+            let renewed = self.renew_metadata().await;
+            if moved > 0 || renewed {
                 self.batch(false).await;
                 self.commit(self.journal.next()).await;
                 self.core.event("reconstructed", None, format!("{moved} segments have their columns again"));
@@ -366,6 +380,28 @@ impl Home {
                 }
             }
         }
+    }
+
+    /// Whether a sealed segment without live blocks misses columns: a commit folds what deltas hold in
+    /// it, or frees it.
+    fn has_empty_short(&self) -> bool {
+        let segments = self.core.segments.borrow();
+        segments.values().any(|s| s.sealed.get() && s.live.borrow().is_empty() && self.core.missing_columns(s) > 0)
+    }
+
+    /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
+    async fn renew_metadata(self: &Rc<Self>) -> bool {
+        let fits = usize::from(self.meta_m).min(self.core.online().len().saturating_sub(1));
+        let short: Vec<Rc<Segment>> = self
+            .to_reconstruct()
+            .into_iter()
+            .filter(|(missing, s)| s.kind == SegmentKind::Meta && fits > usize::from(s.geometry.m) - missing)
+            .map(|(_, s)| s)
+            .collect();
+        for segment in &short {
+            self.clean_segment(segment).await;
+        }
+        !short.is_empty()
     }
 
     fn start_progress(&self, due: &[(usize, Rc<Segment>)]) {

@@ -134,7 +134,7 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
 impl Home {
     /// How the array is: the worst of its live segments.
     pub(crate) fn state(&self) -> ArrayState {
-        let mut state = ArrayState::Optimal;
+        let mut state = if self.journal_is_short() { ArrayState::Degraded } else { ArrayState::Optimal };
         for segment in self.core.segments.borrow().values() {
             if segment.live.borrow().is_empty() && segment.recorded.get() == 0 {
                 continue;

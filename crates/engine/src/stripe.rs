@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use ashlar_digest::Kind;
+use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{self, Owner, Row, SummaryId};
 use ashlar_format::{BLOCK, BLOCK_U64, geometry::ROWS_PER_SUMMARY};
 use ashlar_rt::{Buf, Slice};
@@ -210,7 +211,9 @@ pub async fn write(core: &Rc<Core>, stripe: &Stripe) -> Result<(), TooFewColumns
         join.await;
     }
     let data_blocks = u64::from(stripe.used_strips) * u64::from(segment.geometry.strip_blocks);
-    add(&core.amplification.1, data_blocks);
+    if segment.kind == SegmentKind::Data {
+        add(&core.amplification.1, data_blocks);
+    }
     if missing.get() <= usize::from(segment.geometry.m) { Ok(()) } else { Err(TooFewColumns) }
 }
 

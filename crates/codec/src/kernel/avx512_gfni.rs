@@ -8,6 +8,7 @@
 use core::arch::x86_64::*;
 
 use super::lanes::{self, Lane};
+use super::transform::{self, Transform};
 use super::{Form, Group, Pass};
 
 #[derive(Clone, Copy)]
@@ -194,6 +195,19 @@ pub(super) unsafe fn turn(from: &[u8], to: &mut [u8]) {
             let turned = _mm512_gf2p8affine_epi64_epi8::<0>(units, words);
             let result = _mm512_permutexvar_epi8(spread, turned);
             _mm512_storeu_si512(to.as_mut_ptr().cast(), result);
+        }
+    }
+}
+
+/// # Safety
+/// [`available`] holds, and `pass.check()` holds.
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+pub(super) unsafe fn transform(pass: &mut Transform<'_, '_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match pass.size {
+            8 => transform::encode::<Zmm, 8>(pass),
+            _ => transform::encode::<Zmm, 16>(pass),
         }
     }
 }

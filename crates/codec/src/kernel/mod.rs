@@ -26,10 +26,12 @@ mod neon;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod ssse3;
+mod transform;
 
 use std::sync::OnceLock;
 
 use crate::packets;
+pub(crate) use transform::{LEN_MAX as TRANSFORM_MAX, Transform};
 
 #[cfg(target_arch = "x86_64")]
 use crate::gf::AFFINE;
@@ -64,6 +66,7 @@ enum Entry {
         group: unsafe fn(&mut Group<'_, '_>),
         spin: unsafe fn(usize) -> u64,
         turn: Option<Turn>,
+        transform: Option<unsafe fn(&mut Transform<'_, '_>)>,
     },
 }
 
@@ -98,6 +101,7 @@ static KERNELS: &[Kernel] = &[
             group: avx512_gfni::group,
             spin: avx512_gfni::spin,
             turn: Some(avx512_gfni::turn),
+            transform: Some(avx512_gfni::transform),
         },
     },
     #[cfg(target_arch = "x86_64")]
@@ -112,6 +116,7 @@ static KERNELS: &[Kernel] = &[
             group: avx2_gfni::group,
             spin: avx2_gfni::spin,
             turn: None,
+            transform: None,
         },
     },
     #[cfg(target_arch = "x86_64")]
@@ -126,6 +131,7 @@ static KERNELS: &[Kernel] = &[
             group: avx2::group,
             spin: avx2::spin,
             turn: None,
+            transform: None,
         },
     },
     #[cfg(target_arch = "x86_64")]
@@ -140,6 +146,7 @@ static KERNELS: &[Kernel] = &[
             group: ssse3::group,
             spin: ssse3::spin,
             turn: None,
+            transform: None,
         },
     },
     #[cfg(target_arch = "aarch64")]
@@ -154,6 +161,7 @@ static KERNELS: &[Kernel] = &[
             group: neon::group,
             spin: neon::spin,
             turn: None,
+            transform: None,
         },
     },
     Kernel {
@@ -405,6 +413,35 @@ impl Kernel {
                 unsafe { turn(from, to) }
             }
             _ => packets::turn(from, to),
+        }
+    }
+
+    /// Whether this kernel encodes by transforms.
+    pub(crate) fn has_transform(&self) -> bool {
+        match self.entry {
+            Entry::Portable => false,
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            Entry::Vector { transform, .. } => transform.is_some(),
+        }
+    }
+
+    /// Encodes one tile of the `fft` code.
+    ///
+    /// # Panics
+    /// As [`Kernel::run`], and for a kernel without transforms.
+    pub(crate) fn run_transform(&self, pass: &mut Transform<'_, '_>) {
+        pass.check(self.words());
+        match self.entry {
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            Entry::Vector {
+                transform: Some(transform),
+                ..
+            } => {
+                assert!(self.available());
+                // SAFETY: the instructions are there, and `check` has compared every range.
+                unsafe { transform(pass) }
+            }
+            _ => unreachable!("this kernel has no transforms"),
         }
     }
 

@@ -26,6 +26,21 @@ fn inverse(a: u8) -> u8 {
     (1..=255).find(|&b| times(a, b) == 1).unwrap()
 }
 
+/// The value at point `i` of the polynomial that is 1 at point `size + j` and 0 at the other points
+/// of its block of `size`.
+fn lagrange(size: usize, i: usize, j: usize) -> u8 {
+    let y = size + j;
+    let block = y / size * size;
+    (block..block + size)
+        .filter(|&point| point != y)
+        .fold(1, |product, point| {
+            times(
+                product,
+                times((i ^ point) as u8, inverse((y ^ point) as u8)),
+            )
+        })
+}
+
 /// The coefficient of data strip `j` in parity strip `i`.
 pub(crate) fn coefficient(code: &Code, i: usize, j: usize) -> u8 {
     match code.kind() {
@@ -33,6 +48,7 @@ pub(crate) fn coefficient(code: &Code, i: usize, j: usize) -> u8 {
         CodeKind::IsalRs => (0..i * j).fold(1, |power, _| times(power, 2)),
         CodeKind::CauchyOrig => inverse(i as u8 ^ (code.m() + j) as u8),
         CodeKind::JerasureReedSolVan | CodeKind::CauchyGood => code.coefficient(i, j),
+        CodeKind::Fft => lagrange(code.m().next_power_of_two(), i, j),
     }
 }
 
