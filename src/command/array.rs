@@ -310,11 +310,14 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
         force: args.force,
     };
     let reply: Value = context.client.call_value(&call)?;
-    let shown = json!({ "array": args.array, "device": reply["device"] });
+    let path = reply["path"].as_str().unwrap_or_default();
+    let shown = json!({ "array": args.array, "device": reply["device"], "path": path });
     context.print("fail", &shown, || {
         format!(
             "{}: device {} ({}) is out\n",
-            args.array, reply["device"], args.device
+            args.array,
+            reply["device"],
+            safe(path)
         )
     })?;
     if args.wait {

@@ -379,6 +379,7 @@ fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, Stri
     let assumptions = Assumptions {
         device_bytes: smallest.unwrap_or(0) as f64,
         fill: (array.capacity.used_bytes as f64 / usable).clamp(0.001, 1.0),
+        segments_per_device: (smallest.unwrap_or(0) / array.slot_bytes.max(1)).max(1) as f64,
         ..args.assumptions()
     };
     let prospect = ashlar_model::prospect(&present, &assumptions).map_err(|e| e.to_string())?;
@@ -458,7 +459,7 @@ fn array_text(
     );
     let _ = writeln!(
         out,
-        "{} more devices of a group can go before stripes have to become narrower.",
+        "Further devices of a group that can go before stripes have to become narrower: {}.",
         prospect.spare_left
     );
     out.push_str("\nAssumed:\n");

@@ -13,6 +13,8 @@ use ashlar_engine::{Array, Label, probe, uuid_text};
 use ashlar_layout::Layout;
 use ashlar_rt::{SECOND, oneshot};
 
+use tracing::Instrument;
+
 use crate::api::{
     Attached, Create, CreateReply, Found, Import, ImportReply, ImportableReply, VolumeCreate,
 };
@@ -63,7 +65,8 @@ impl Host {
             .collect();
         // In memory first: what stands against it is known before a device is written to.
         let options = |host: &Host| engine_options(host, &create, layout, &candidates);
-        let array = self.rehearse(options(self)?, &create, &candidates).await?;
+        let array = self.rehearse(options(self)?, &create, &candidates);
+        let array = array.instrument(tracing::info_span!("rehearsal")).await?;
         if create.dry_run {
             let (files_made, dry_run) = (files, true);
             return Ok(CreateReply {
@@ -396,10 +399,15 @@ impl Host {
             settings: self.settings.clone(),
         };
         let given: Vec<&str> = paths.iter().map(String::as_str).collect();
-        let array = Array::import(&self.rt, opened, options).await.map_err(|error| {
-            let failure = explain(&error, &given);
-            Failure { text: format!("array {name}: {failure}"), ..failure }
-        })?;
+        let array = Array::import(&self.rt, opened, options)
+            .await
+            .map_err(|error| {
+                let failure = explain(&error, &given);
+                Failure {
+                    text: format!("array {name}: {failure}"),
+                    ..failure
+                }
+            })?;
         let read_only = import.read_only;
         let member = Rc::new(Member {
             array,

@@ -143,8 +143,8 @@ impl Host {
                 device,
                 force,
             } => {
-                let index = self.fail(&array, &device, force).await?;
-                reply(&serde_json::json!({ "array": array, "device": index }))
+                let (index, path) = self.fail(&array, &device, force).await?;
+                reply(&serde_json::json!({ "array": array, "device": index, "path": path }))
             }
             volume => self.change_volume(volume).await,
         }
@@ -276,7 +276,7 @@ impl Host {
         })
     }
 
-    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<u16, Failure> {
+    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<(u16, String), Failure> {
         let member = self.member(name)?;
         let status = member.array.status().await;
         let wanted = std::fs::canonicalize(device).ok();
@@ -298,7 +298,7 @@ impl Host {
             .fail(found.index, force)
             .await
             .map_err(broken)?;
-        Ok(found.index)
+        Ok((found.index, found.path.clone()))
     }
 
     /// The open array of this name.
@@ -391,9 +391,10 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
             "{}: {fault:?}; check the device and its cabling, then try again",
             path(*device)
         )),
-        Error::Format { device, source } => {
-            Failure::broken(format!("{}: {source}; leave it out, or use 'ashlar inspect'", path(*device)))
-        }
+        Error::Format { device, source } => Failure::broken(format!(
+            "{}: {source}; leave it out, or use 'ashlar inspect'",
+            path(*device)
+        )),
         other => Failure::broken(other.to_string()),
     }
 }

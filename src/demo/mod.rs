@@ -311,20 +311,13 @@ fn heal(
             "no wrong block was counted on device {LIAR}"
         )));
     }
-    let others: u64 = {
-        let status = status(stage)?;
-        let other = |d: &&ashlar_engine::status::DeviceStatus| usize::from(d.index) != LIAR;
-        status
-            .devices
-            .iter()
-            .filter(other)
-            .map(|d| d.errors.digest)
-            .sum()
-    };
-    if others > 0 {
-        return Err(Failure::broken(format!(
-            "{others} wrong blocks were counted on innocent devices"
-        )));
+    for device in &status(stage)?.devices {
+        let (index, wrong) = (usize::from(device.index), device.errors.digest);
+        if index != LIAR && wrong > 0 {
+            return Err(Failure::broken(format!(
+                "{wrong} wrong blocks were counted on device {index}, which is innocent"
+            )));
+        }
     }
     let settle = |_: &mut Show| {
         let until = Instant::now() + Duration::from_secs(30);

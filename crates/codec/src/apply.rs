@@ -44,6 +44,7 @@ thread_local! {
     static TURNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static COMPARED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static WORK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static SYNDROMES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// How a matrix is applied.
@@ -474,6 +475,11 @@ pub(crate) fn with_compared<T>(bytes: usize, body: impl FnOnce(&mut [u8]) -> T) 
 /// Lends this thread's rows for transforms, at least `bytes` long together.
 pub(crate) fn with_work<T>(bytes: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
     with_scratch(&WORK, bytes, body)
+}
+
+/// Lends this thread's rows for syndromes, at least `bytes` long together.
+pub(crate) fn with_syndromes<T>(bytes: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
+    with_scratch(&SYNDROMES, bytes, body)
 }
 
 /// Lends one of the thread's scratch buffers, `bytes` long, aligned to a cache line; its contents

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::CodeError;
-use crate::apply::{Prepared, STRIPS_MAX};
+use crate::apply::STRIPS_MAX;
+use crate::solve::Recipe;
 
 /// Memory for the decode matrices of one code.
 const BYTES_MAX: usize = 4 << 20;
@@ -92,7 +93,7 @@ pub(crate) struct Cache(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
-    by_key: BTreeMap<Loss, (u64, Arc<Prepared>)>,
+    by_key: BTreeMap<Loss, (u64, Arc<Recipe>)>,
     bytes: usize,
     uses: u64,
 }
@@ -131,7 +132,7 @@ impl Cache {
     }
 
     /// The matrix for this key, if it is kept.
-    pub(crate) fn get(&self, key: &Loss) -> Option<Arc<Prepared>> {
+    pub(crate) fn get(&self, key: &Loss) -> Option<Arc<Recipe>> {
         let mut entries = self.lock();
         entries.uses += 1;
         let now = entries.uses;
@@ -141,7 +142,7 @@ impl Cache {
     }
 
     /// Keeps a matrix.
-    pub(crate) fn put(&self, key: Loss, matrix: Prepared) -> Arc<Prepared> {
+    pub(crate) fn put(&self, key: Loss, matrix: Recipe) -> Arc<Recipe> {
         let matrix = Arc::new(matrix);
         let mut entries = self.lock();
         let size = matrix.bytes() + size_of::<Loss>();

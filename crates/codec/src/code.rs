@@ -13,6 +13,7 @@ use crate::cache::{Cache, Loss};
 use crate::fft::{self, Fft};
 use crate::kernel::{self, Kernel};
 use crate::matrix::{coding_matrix, decode_rows, is_mds};
+use crate::solve::{Recipe, Solve};
 use crate::{CodeError, CodeKind};
 
 /// Bytes of each strip that [`Code::verify`] computes and compares at a time.
@@ -34,7 +35,7 @@ struct Inner {
     matrix: Vec<u8>,
     encode: Prepared,
     /// The quicker way to encode, where there is one.
-    fft: Option<Fft>,
+    fft: Option<Arc<Fft>>,
     cache: Cache,
 }
 
@@ -79,6 +80,7 @@ impl Code {
         } else {
             None
         };
+        let fft = fft.map(Arc::new);
         let inner = Inner {
             kind,
             k,
@@ -258,7 +260,7 @@ impl Code {
         }
         if count > 0 {
             let matrix = inner.decode_matrix(&loss)?;
-            matrix.apply(&sources[..k], &mut outputs[..count], self.mode(), &[]);
+            matrix.apply(&sources[..k], &mut outputs[..count], self.mode());
         }
         Ok(())
     }
@@ -374,7 +376,7 @@ pub struct Stripe<'s, 'b> {
 /// Decoding for one set of lost strips; see [`Code::decoder`].
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    matrix: Arc<Prepared>,
+    matrix: Arc<Recipe>,
     reads: Vec<usize>,
     writes: Vec<usize>,
     mode: Mode,
@@ -398,7 +400,7 @@ impl Decoder {
     /// lengths differ.
     pub fn decode(&self, read: &[&[u8]], write: &mut [&mut [u8]]) {
         assert!(read.len() == self.reads.len() && write.len() == self.writes.len());
-        self.matrix.apply(read, write, self.mode, &[]);
+        self.matrix.apply(read, write, self.mode);
     }
 
     /// As [`Decoder::decode`] for many stripes, each one's strips fetched while the one before is
@@ -431,7 +433,7 @@ impl Inner {
     }
 
     /// The rows that make the missing strips from the used ones, from the cache if it has them.
-    fn decode_matrix(&self, loss: &Loss) -> Result<Arc<Prepared>, CodeError> {
+    fn decode_matrix(&self, loss: &Loss) -> Result<Arc<Recipe>, CodeError> {
         if let Some(matrix) = self.cache.get(loss) {
             return Ok(matrix);
         }
@@ -442,8 +444,10 @@ impl Inner {
         let used: Vec<usize> = loss.used.numbers().collect();
         let rows = decode_rows(&self.matrix, k, &used, &wanted);
         let rows = rows.ok_or(CodeError::NotMds { kind, k, m })?;
-        Ok(self
-            .cache
-            .put(*loss, Prepared::new(kernel, rows, wanted.len(), k)))
+        let direct = Prepared::new(kernel, rows, wanted.len(), k);
+        let quick = self.fft.as_ref();
+        let quick =
+            quick.and_then(|fft| Solve::new(fft, kernel, (k, m), &self.matrix, &used, &wanted));
+        Ok(self.cache.put(*loss, Recipe::new(direct, quick)))
     }
 }

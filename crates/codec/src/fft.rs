@@ -14,10 +14,12 @@ use crate::apply::{Mode, can_stream, with_work};
 use crate::gf::{inv, mul};
 use crate::kernel::{Kernel, TRANSFORM_MAX, Transform};
 
-/// Rows of the smallest transform worth its while: with fewer parities the matrix is as quick.
+/// The smallest transform that there is.
 const SIZE_MIN: usize = 8;
+/// What a butterfly costs, in tenths of a multiplication by the matrix.
+const BUTTERFLY: usize = 20;
 /// Bytes of all work rows of a tile together.
-const WORK_TOTAL: usize = 48 << 10;
+const WORK_TOTAL: usize = 32 << 10;
 
 /// The points below the power of two from `m` on are the parity's.
 pub(crate) fn size(m: usize) -> usize {
@@ -38,6 +40,12 @@ pub(crate) fn coefficient(m: usize, i: usize, j: usize) -> u8 {
     mul(numerator, inv(mul(points, i as u8 ^ y)))
 }
 
+/// What encoding by transforms costs, in multiplications by a matrix.
+fn cost(size: usize, k: usize) -> usize {
+    let butterflies = (k.div_ceil(size) + 1) * size / 2 * size.ilog2() as usize;
+    butterflies * BUTTERFLY / 10
+}
+
 /// Encoding by transforms.
 #[derive(Debug)]
 pub(crate) struct Fft {
@@ -50,7 +58,8 @@ impl Fft {
     /// Encoding of `k` data and `m` parity strips, if the kernel has transforms and they pay.
     pub(crate) fn new(kernel: &'static Kernel, k: usize, m: usize) -> Option<Fft> {
         let size = size(m);
-        if !kernel.has_transform() || size < SIZE_MIN || k < SIZE_MIN {
+        let pays = cost(size, k) < k * m;
+        if !kernel.has_transform() || size < SIZE_MIN || !pays {
             return None;
         }
         let mut skews = Vec::new();
@@ -69,6 +78,11 @@ impl Fft {
             size,
             skews: kernel.table(&skews),
         })
+    }
+
+    /// What encoding costs, in multiplications by a matrix.
+    pub(crate) fn cost(&self, k: usize) -> usize {
+        cost(self.size, k)
     }
 
     /// Computes the parity in a range of bytes, a multiple of 64 long.

@@ -19,6 +19,7 @@ mod gf;
 mod kernel;
 mod matrix;
 mod packets;
+mod solve;
 
 pub use code::{Code, Decoder, Stripe};
 pub use kernel::{Kernel, kernels};

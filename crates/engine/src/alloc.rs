@@ -232,7 +232,11 @@ impl Home {
     pub(crate) fn take_record(&self, number: u64) -> u32 {
         let mut records = self.records.borrow_mut();
         let reused = self.free_records.borrow_mut().pop_first();
-        let record = reused.unwrap_or_else(|| records.last_key_value().map_or(0, |(last, _)| last + 1));
+        // A freed record is reused only after the root that freed it; until then it is in neither set.
+        let record = reused.unwrap_or_else(|| {
+            self.next_record.set(self.next_record.get() + 1);
+            self.next_record.get() - 1
+        });
         records.insert(record, number);
         record
     }

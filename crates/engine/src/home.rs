@@ -68,6 +68,8 @@ pub struct Home {
     pub(crate) records: RefCell<BTreeMap<u32, u64>>,
     /// Records between those in use.
     pub(crate) free_records: RefCell<BTreeSet<u32>>,
+    /// One past the highest record ever in use.
+    pub(crate) next_record: Cell<u32>,
     pub(crate) meta: RefCell<crate::metawriter::MetaWriter>,
     /// Device sets picked for the segments to come, by kind.
     pub(crate) picks: RefCell<BTreeMap<u8, VecDeque<Vec<u16>>>>,
@@ -99,6 +101,8 @@ pub struct Home {
     pub(crate) recovering: Cell<Option<u64>>,
     pub(crate) tasks: RefCell<crate::mover::Tasks>,
     pub(crate) cleaner_gate: Gate,
+    /// Which stripes of the course looked at last were written.
+    pub(crate) written_strips: RefCell<Option<((u64, u32), BTreeSet<u32>)>>,
 }
 
 impl std::fmt::Debug for Home {
@@ -139,8 +143,8 @@ impl Home {
         let meta_m = (usize::from(parts.shape.m) + 1).max(2).min(devices.saturating_sub(1)).min(255);
         let records: BTreeMap<u32, u64> =
             parts.core.segments.borrow().values().filter(|s| s.record.get() != u32::MAX).map(|s| (s.record.get(), s.number)).collect();
-        let last_record = records.last_key_value().map_or(0, |(last, _)| *last);
-        let free_records = (0..last_record).filter(|r| !records.contains_key(r)).collect();
+        let next_record = records.last_key_value().map_or(0, |(last, _)| *last + 1);
+        let free_records = (0..next_record).filter(|r| !records.contains_key(r)).collect();
         let catalog_bytes = parts.catalog.encode();
         let applied = parts.journal.next();
         Rc::new(Home {
@@ -160,6 +164,7 @@ impl Home {
             catalog_bytes: RefCell::new(catalog_bytes),
             records: RefCell::new(records),
             free_records: RefCell::new(free_records),
+            next_record: Cell::new(next_record),
             meta: RefCell::default(),
             picks: RefCell::default(),
             tile: Cell::new(0),
@@ -184,6 +189,7 @@ impl Home {
             recovering: Cell::new(None),
             tasks: RefCell::default(),
             cleaner_gate: Gate::default(),
+            written_strips: RefCell::default(),
         })
     }
 

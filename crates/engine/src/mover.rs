@@ -16,13 +16,13 @@ use ashlar_format::journal::Entry;
 use ashlar_format::node::Place;
 use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
-use ashlar_rt::{Buf, MILLISECOND, Nanos};
+use ashlar_rt::{Buf, MILLISECOND, Nanos, Slice};
 
 use crate::alloc::{CLEAN_SLOTS, COMMIT_SLOTS, header_bytes};
 use crate::home::Home;
 use crate::messages::{Move, ShardMessage, ask};
 use crate::partition::Partitioning;
-use crate::read::{decode_column, read_course_rows, read_verified};
+use crate::read::{decode_column, read_column, read_course, read_course_rows, read_verified};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, node_address, row_matches, summary_bytes};
 
@@ -170,17 +170,20 @@ impl Home {
 
     async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) {
         let live: Vec<u32> = segment.live.borrow().iter().collect();
-        let owners = self.owners_of(segment, &live).await;
+        let rows = self.rows_of(segment, &live).await;
         if segment.kind == SegmentKind::Meta {
+            let owners: Vec<Owner> = rows.values().map(|row| Owner::from_bytes(&row.owner)).collect();
             self.touch_nodes(&owners).await;
             return;
         }
+        let strips = self.read_strips(segment, &rows).await;
         let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
-        for (block, owner) in owners {
+        for (block, row) in &rows {
+            let owner = Owner::from_bytes(&row.owner);
             if owner.piece != 0 || owner.kind != 0 {
                 continue;
             }
-            if let Some((shard, m)) = self.read_live(segment, block, owner).await {
+            if let Some((shard, m)) = self.take_live(segment, *block, owner, &rows, &strips).await {
                 moves.entry(shard).or_default().push(m);
             }
         }
@@ -193,10 +196,11 @@ impl Home {
         }
     }
 
-    /// The owners of live blocks, from the summaries; decoded where a column is missing.
-    async fn owners_of(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> Vec<(u32, Owner)> {
+    /// The rows of live blocks, from the summaries; where a column is missing, with decoded owners and
+    /// no digest.
+    async fn rows_of(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> BTreeMap<u32, Row> {
         let mut cache: BTreeMap<(u32, usize), Option<Vec<Row>>> = BTreeMap::new();
-        let mut owners = Vec::new();
+        let mut found = BTreeMap::new();
         for block in live {
             let (stripe, strip, within) = segment.geometry.locate(*block);
             let course = segment.geometry.course_of(stripe);
@@ -212,10 +216,33 @@ impl Home {
             if let Some(Some(rows)) = cache.get(&(course, column))
                 && let Some(row) = rows.get(index)
             {
-                owners.push((*block, Owner::from_bytes(&row.owner)));
+                found.insert(*block, *row);
             }
         }
-        owners
+        found
+    }
+
+    /// Reads, unverified and all at once, the strips that hold these blocks: by stripe and strip, from
+    /// the first block wanted.
+    async fn read_strips(self: &Rc<Self>, segment: &Rc<Segment>, rows: &BTreeMap<u32, Row>) -> BTreeMap<(u32, u16), (u32, Option<Buf>)> {
+        let mut spans: BTreeMap<(u32, u16), (u32, u32)> = BTreeMap::new();
+        for block in rows.keys() {
+            let (stripe, strip, within) = segment.geometry.locate(*block);
+            let span = spans.entry((stripe, strip)).or_insert((within, within));
+            span.1 = within;
+        }
+        let mut joins = Vec::new();
+        for ((stripe, strip), (first, last)) in spans {
+            let (core, segment) = (self.core.clone(), segment.clone());
+            joins.push(((stripe, strip), first, self.core.rt.spawn(async move {
+                read_column(&core, &segment, stripe, usize::from(strip), first, last - first + 1).await
+            })));
+        }
+        let mut strips = BTreeMap::new();
+        for (key, first, join) in joins {
+            strips.insert(key, (first, join.await));
+        }
+        strips
     }
 
     /// The owner bytes of a column whose summary cannot be read, decoded from any K others.
@@ -237,9 +264,9 @@ impl Home {
         Some(out.chunks(OWNER_BYTES).map(row).collect())
     }
 
-    async fn touch_nodes(self: &Rc<Self>, owners: &[(u32, Owner)]) {
+    async fn touch_nodes(self: &Rc<Self>, owners: &[Owner]) {
         let mut keys: BTreeMap<usize, Vec<crate::tree::Key>> = BTreeMap::new();
-        for (_, owner) in owners {
+        for owner in owners {
             if owner.kind == 0 {
                 continue;
             }
@@ -259,19 +286,28 @@ impl Home {
         }
     }
 
-    /// Reads a live volume block, verified as its summary says, with the shard that owns it.
-    async fn read_live(self: &Rc<Self>, segment: &Rc<Segment>, block: u32, owner: Owner) -> Option<(usize, Move)> {
+    /// A live volume block, verified as its rows say, with the shard that owns it.
+    async fn take_live(self: &Rc<Self>, segment: &Rc<Segment>, block: u32, owner: Owner, rows: &BTreeMap<u32, Row>, strips: &BTreeMap<(u32, u16), (u32, Option<Buf>)>) -> Option<(usize, Move)> {
         let pieces = u32::from(owner.pieces_less_one) + 1;
         let kind = Kind::from_tag(owner.algorithm)?;
         let mut bytes = Buf::zeroed(pieces as usize * BLOCK);
         for piece in 0..pieces {
             let (stripe, strip, within) = segment.geometry.locate(block + piece);
+            let out = &mut bytes[piece as usize * BLOCK..(piece as usize + 1) * BLOCK];
+            let row = rows.get(&(block + piece))?;
+            if let Some((first, Some(read))) = strips.get(&(stripe, strip)) {
+                let at = (within - first) as usize * BLOCK;
+                if row_matches(&self.core, segment, stripe, strip, within, row, &read[at..at + BLOCK]) {
+                    out.copy_from_slice(&read[at..at + BLOCK]);
+                    continue;
+                }
+            }
             let column = usize::from(strip);
             let good = match read_verified(&self.core, segment, stripe, column, within).await {
                 Some(good) => good,
                 None => decode_column(&self.core, segment, stripe, column, within, true).await?,
             };
-            bytes[piece as usize * BLOCK..(piece as usize + 1) * BLOCK].copy_from_slice(&good);
+            out.copy_from_slice(&good);
         }
         let digest = self.core.block_digest(kind, owner.tree, owner.address, &bytes);
         let partition = Partitioning::new(self.superblock.borrow().partitions, pieces).partition(owner.address);
@@ -555,10 +591,10 @@ impl Home {
             if course * geometry.course_strips() >= recorded {
                 break;
             }
-            let Some(rows) = self.fill_course(segment, index, new, course).await else { return false };
-            let summary = summary_bytes(&self.core, segment, course, index, &rows);
-            let offset = device_offset(&self.core, new, geometry.summary_block(course));
-            if member.write(offset, vec![summary]).await.is_err() {
+            let Some((mut strips, rows)) = self.compute_course(segment, index, course).await else { return false };
+            strips.push(summary_bytes(&self.core, segment, course, index, &rows));
+            let offset = device_offset(&self.core, new, geometry.strip_block(course * geometry.course_strips()));
+            if member.write(offset, strips).await.is_err() {
                 self.core.report_failed(new.device);
                 return false;
             }
@@ -570,41 +606,60 @@ impl Home {
         self.read_back(segment, index, new).await
     }
 
-    /// Computes and writes the strips of one course; their rows.
-    async fn fill_course(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, new: Column, course: u32) -> Option<Vec<Row>> {
+    /// Computes the strips of one course of a column, and their rows. Whole strips at once from the
+    /// first K columns that can be read; what does not verify there is computed block by block.
+    async fn compute_course(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, course: u32) -> Option<(Vec<Slice>, Vec<Row>)> {
         let geometry = segment.geometry;
-        let k = usize::from(geometry.k);
-        let column = u16::try_from(index).expect("at most 256 columns");
-        let strips = geometry.strips_in(course);
+        let (k, column) = (usize::from(geometry.k), u16::try_from(index).expect("at most 256 columns"));
+        let first = course * geometry.course_strips();
+        let blocks = geometry.strips_in(course) * geometry.strip_blocks;
         let owners = self.decode_owners(segment, course, index).await?;
-        let mut rows = Vec::new();
-        for stripe in course * geometry.course_strips()..course * geometry.course_strips() + strips {
-            let written = self.is_written(segment, stripe, index).await?;
-            if !written {
-                rows.resize(rows.len() + geometry.strip_blocks as usize, Row::default());
-                continue;
+        let mut others = (0..geometry.width()).filter(|c| *c != index && self.core.column_usable(segment, *c));
+        let mut inputs: Vec<Option<Buf>> = (0..geometry.width()).map(|_| None).collect();
+        let mut doubtful = BTreeSet::new();
+        let mut have = 0;
+        while have < k {
+            let mut joins = Vec::new();
+            for other in others.by_ref().take(k - have) {
+                let (core, segment) = (self.core.clone(), segment.clone());
+                joins.push((other, self.core.rt.spawn(async move { read_course(&core, &segment, course, other).await })));
             }
-            let mut strip = Buf::zeroed(geometry.strip_blocks as usize * BLOCK);
-            for within in 0..geometry.strip_blocks {
-                let bytes = decode_column(&self.core, segment, stripe, index, within, true).await?;
-                let at = within as usize * BLOCK;
-                strip[at..at + BLOCK].copy_from_slice(&bytes);
-                let owner_bytes = owners.get(rows.len())?.owner;
-                let owner = Owner::from_bytes(&owner_bytes);
-                let digest = if index >= k || owner.tree == 0 {
-                    self.core.parity_digest(segment.number, stripe, column, within, &bytes)
-                } else {
-                    self.owner_digest(&owner, &bytes)?
-                };
-                rows.push(Row { digest, owner: owner_bytes });
-            }
-            let offset = device_offset(&self.core, new, geometry.strip_block(stripe));
-            if self.core.member(new.device).write(offset, vec![strip.freeze()]).await.is_err() {
-                self.core.report_failed(new.device);
+            if joins.is_empty() {
                 return None;
             }
+            for (other, join) in joins {
+                if let Some((bytes, bad)) = join.await {
+                    doubtful.extend(bad);
+                    inputs[other] = Some(bytes);
+                    have += 1;
+                }
+            }
         }
-        Some(rows)
+        let mut out = Buf::zeroed(blocks as usize * BLOCK);
+        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
+        let whole = self.core.code(segment).decode(&strips, &[index], &mut [&mut out]).is_ok();
+        let mut rows = Vec::new();
+        for at in 0..blocks {
+            let (stripe, within) = (first + at / geometry.strip_blocks, at % geometry.strip_blocks);
+            if !self.is_written(segment, stripe, index).await? {
+                out[at as usize * BLOCK..(at as usize + 1) * BLOCK].fill(0);
+                rows.push(Row::default());
+                continue;
+            }
+            let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
+            if !whole || doubtful.contains(&at) {
+                bytes.copy_from_slice(&decode_column(&self.core, segment, stripe, index, within, true).await?);
+            }
+            let owner_bytes = owners.get(at as usize)?.owner;
+            let owner = Owner::from_bytes(&owner_bytes);
+            let digest = if index >= k || owner.tree == 0 {
+                self.core.parity_digest(segment.number, stripe, column, within, bytes)
+            } else {
+                self.owner_digest(&owner, bytes)?
+            };
+            rows.push(Row { digest, owner: owner_bytes });
+        }
+        Some((vec![out.freeze()], rows))
     }
 
     fn owner_digest(&self, owner: &Owner, bytes: &[u8]) -> Option<[u8; 16]> {
@@ -639,19 +694,34 @@ impl Home {
 
     /// Whether any column's row of the stripe is not empty; `None` if no summary can be read.
     async fn stripe_has_rows(self: &Rc<Self>, segment: &Rc<Segment>, stripe: u32) -> Option<bool> {
+        if let Some(rows) = segment.rows.borrow().get(&stripe) {
+            return Some(rows.iter().any(|column| !column.is_empty()));
+        }
         let course = segment.geometry.course_of(stripe);
-        let at = (stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks) as usize;
+        let at = stripe % segment.geometry.course_strips();
+        let key = (segment.number, course);
+        if let Some((cached, written)) = &*self.written_strips.borrow()
+            && *cached == key
+        {
+            return Some(written.contains(&at));
+        }
+        let mut written = BTreeSet::new();
         let mut seen = false;
-        // Parity strips are written with every stripe that is: any one of them tells.
-        for column in (0..segment.geometry.width()).rev() {
+        // Parity strips are written with every stripe that is: two columns that agree would do, all are
+        // looked at, so that one lost summary does not hide a stripe.
+        for column in (0..segment.geometry.width()).rev().take(usize::from(segment.geometry.m) + 1) {
             if let Some(rows) = read_course_rows(&self.core, segment, course, column).await {
                 seen = true;
-                if rows.get(at).is_some_and(|r| r.digest != [0; 16]) {
-                    return Some(true);
-                }
+                let strips = rows.chunks(segment.geometry.strip_blocks as usize);
+                written.extend((0u32..).zip(strips).filter(|(_, r)| r[0].digest != [0; 16]).map(|(strip, _)| strip));
             }
         }
-        seen.then_some(false)
+        if !seen {
+            return None;
+        }
+        let answer = written.contains(&at);
+        *self.written_strips.borrow_mut() = Some((key, written));
+        Some(answer)
     }
 
     /// Reads a column that was just written and compares it with its own summary.
@@ -662,23 +732,13 @@ impl Home {
             columns[index] = new;
             columns
         }, u32::MAX);
-        let column = u16::try_from(index).expect("at most 256 columns");
         for course in 0..geometry.courses() {
             if course * geometry.course_strips() >= segment.recorded.get() {
                 break;
             }
-            let Some(rows) = read_course_rows(&self.core, &copy, course, index).await else { return false };
-            for (at, row) in (0u32..).zip(&rows) {
-                let stripe = course * geometry.course_strips() + at / geometry.strip_blocks;
-                let within = at % geometry.strip_blocks;
-                if row.digest == [0; 16] {
-                    continue;
-                }
-                let offset = device_offset(&self.core, new, geometry.strip_block(stripe) + within);
-                let Ok(bytes) = self.core.member(new.device).read(offset, BLOCK).await else { return false };
-                if !row_matches(&self.core, segment, stripe, column, within, row, &bytes) {
-                    return false;
-                }
+            match read_course(&self.core, &copy, course, index).await {
+                Some((_, bad)) if bad.is_empty() => {}
+                _ => return false,
             }
         }
         true
@@ -787,6 +847,9 @@ impl Home {
             return false;
         }
         if wants("clean") && self.low_on_slots() && self.cleaner_can_gain() && self.tasks.borrow().clean.state == "running" {
+            return false;
+        }
+        if wants("reconstruct") && self.tasks.borrow().reconstruct.state == "running" {
             return false;
         }
         if wants("reconstruct") && self.is_degraded() {

@@ -261,3 +261,28 @@ pub async fn read_course_rows(core: &Rc<Core>, segment: &Rc<Segment>, course: u3
     }
     (all.len() == (strips * geometry.strip_blocks) as usize).then_some(all)
 }
+
+/// All strips of a column of a course with one device read, and which of its blocks do not match their
+/// rows. Strips that were never written are zeros. `None` if rows or strips cannot be read.
+pub async fn read_course(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, column: usize) -> Option<(Buf, Vec<u32>)> {
+    let geometry = segment.geometry;
+    let rows = read_course_rows(core, segment, course, column).await?;
+    let first = course * geometry.course_strips();
+    let place = segment.columns.borrow()[column];
+    let offset = device_offset(core, place, geometry.strip_block(first));
+    let mut bytes = core.member(place.device).read(offset, rows.len() * BLOCK).await.ok()?;
+    let number = u16::try_from(column).expect("at most 256 columns");
+    let mut bad = Vec::new();
+    for ((at, row), block) in (0u32..).zip(&rows).zip(bytes.chunks_mut(BLOCK)) {
+        let (stripe, within) = (first + at / geometry.strip_blocks, at % geometry.strip_blocks);
+        if row.digest == [0; 16] {
+            block.fill(0);
+        } else if !row_matches(core, segment, stripe, number, within, row, block) {
+            bad.push(at);
+        }
+    }
+    for at in &bad {
+        note_bad_block(core, segment, first + at / geometry.strip_blocks, column, at % geometry.strip_blocks);
+    }
+    Some((bytes, bad))
+}

@@ -49,7 +49,7 @@ pub struct ColumnHeader {
     pub payload_bytes: u32,
     /// Digest of the whole payload.
     pub hash: [u8; 32],
-    /// Digest of the payload of the sequence before.
+    /// Digest of the payload of the sequence before; zero where the writer knows of none.
     pub previous: [u8; 32],
     /// The highest sequence known durable when this record was built.
     pub acknowledged: u64,
@@ -176,7 +176,7 @@ pub struct DataEntry {
 /// One thing a record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A data segment begins; its slots' headers are durable.
+    /// A segment begins; its slots' headers are durable.
     Open {
         /// Its number.
         segment: SegmentNumber,

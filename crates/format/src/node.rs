@@ -79,7 +79,7 @@ impl LeafEntry {
 pub struct NodeEntry {
     /// Where the node lies.
     pub place: Place,
-    /// For a leaf: the journal sequence it is folded to (55 bits).
+    /// For a leaf: the journal sequence it is folded to (56 bits).
     pub folded: u64,
     /// The digest of the node's bytes, cut to 16 bytes.
     pub digest: [u8; 16],

@@ -61,7 +61,8 @@ pub struct Root {
     pub generation: u64,
     /// Counts commits, from 1.
     pub number: u64,
-    /// Whether the array was exported: nothing needs replay, and no journal can be missing.
+    /// Whether the array was exported: its trees hold every delta, so that a missing journal device is no
+    /// loss. Rows of courses without a summary still stand in the journal.
     pub clean: bool,
     /// The next segment number.
     pub next_segment: u64,

@@ -7,17 +7,22 @@
 //! used and the walk repeated until it falls inside (cycle walking). The layouts PRIME, DATUM and
 //! RAID+ in the literature rest on the same fact.
 //!
+//! The order in which the maps come up makes short runs even too. Tiles go through all multipliers a
+//! (in steps near the golden section), then shift all positions and begin again: x -> a (pos + s).
+//! Two devices at distance k a share a run of W positions or not depending on the position modulo
+//! W alone, and s runs through all residues modulo W in W shifts (again in golden steps), so W (p-1)
+//! tiles are already nearly exact, where an arbitrary order takes p (p-1).
+//!
 //! **Invariants.** For every `tile`, [`Permutation::at`] is a bijection of `0..n` and
-//! [`Permutation::position`] its inverse. Consecutive tiles use multipliers far apart (steps near
-//! the golden section), so that a short run of tiles is well mixed too.
+//! [`Permutation::position`] its inverse; a period goes through every affine map once.
 
 /// The family of permutations of `0..n`, indexed by tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permutation {
     n: u64,
     p: u64,
-    step_a: u64,
-    step_b: u64,
+    step: u64,
+    shift: u64,
 }
 
 fn is_prime(x: u64) -> bool {
@@ -36,35 +41,29 @@ impl Permutation {
     /// The family for `n` elements; `n` of 0 behaves like 1.
     #[must_use]
     pub fn new(n: u16) -> Permutation {
+        Permutation::for_runs(n, 1)
+    }
+
+    /// The family for `n` elements whose positions will be cut into runs of `width`.
+    #[must_use]
+    pub fn for_runs(n: u16, width: usize) -> Permutation {
         let n = u64::from(n.max(1));
         let mut p = n.max(2);
         while !is_prime(p) {
             p += 1;
         }
         let q = p - 1;
-        // Integer parts of 0.618034 q and 0.414214 p; the first made coprime to q.
-        let mut step_a = (q * 618_034 / 1_000_000).max(1);
-        while gcd(step_a, q) != 1 {
-            step_a += 1;
+        // The integer part of 0.618034 q, made coprime to q.
+        let mut step = (q * 618_034 / 1_000_000).max(1);
+        while gcd(step, q) != 1 {
+            step += 1;
         }
-        // b must run through all residues for each a: tile = i q + j gives b = i (1 - B) + j B,
-        // so B = 1 alone is of no use (it comes up for p of 2 and 3).
-        let step_b = match p * 414_214 / 1_000_000 {
-            0 | 1 => {
-                if p == 2 {
-                    0
-                } else {
-                    2
-                }
-            }
-            step => step,
-        };
-        Permutation {
-            n,
-            p,
-            step_a,
-            step_b,
+        let width = (width as u64).clamp(1, n);
+        let mut shift = (width * 618_034 / 1_000_000).max(1);
+        while gcd(shift, width) != 1 || shift % p == 0 {
+            shift += 1;
         }
+        Permutation { n, p, step, shift }
     }
 
     /// Tiles after which the family has been gone through once: p (p - 1).
@@ -76,9 +75,8 @@ impl Permutation {
     fn map(&self, tile: u64) -> (u64, u64) {
         let q = self.p - 1;
         let tile = tile % self.period();
-        let a = 1 + (tile % q) * self.step_a % q;
-        let b = (tile % self.p * self.step_b + tile / q) % self.p;
-        (a, b)
+        let a = 1 + (tile % q) * self.step % q;
+        (a, a * (tile / q * self.shift % self.p) % self.p)
     }
 
     /// The element at `position` (taken modulo n) in permutation `tile`.
@@ -90,6 +88,26 @@ impl Permutation {
             x = (a * x + b) % self.p;
         }
         u16::try_from(x).unwrap_or(0)
+    }
+
+    /// The elements at `count` consecutive positions from `first` on (all taken modulo n): as
+    /// [`Permutation::at`] for each, without its divisions.
+    pub fn run(&self, tile: u64, first: u64, count: usize) -> impl Iterator<Item = u16> {
+        let family = *self;
+        let (a, b) = family.map(tile);
+        let mut position = first % family.n;
+        let mut at = (a * position + b) % family.p;
+        (0..count).map(move |_| {
+            let mut x = at;
+            while x >= family.n {
+                x = (a * x + b) % family.p;
+            }
+            position += 1;
+            at = if position == family.n { b } else { at + a };
+            position = if position == family.n { 0 } else { position };
+            at = if at >= family.p { at - family.p } else { at };
+            u16::try_from(x).unwrap_or(0)
+        })
     }
 
     /// The position of `element` (taken modulo n) in permutation `tile`: the inverse of
@@ -138,6 +156,26 @@ mod tests {
                         assert_eq!(family.position(tile, x), position);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn runs_are_consecutive_positions() {
+        for n in [1_u16, 2, 3, 8, 41, 100, 1000] {
+            let family = Permutation::new(n);
+            for (tile, first) in [
+                (0, 0),
+                (5, 3),
+                (77, 39),
+                (u64::MAX, u64::MAX - 100),
+                (12, 990),
+            ] {
+                let run: Vec<u16> = family.run(tile, first, 60).collect();
+                let each: Vec<u16> = (0..60)
+                    .map(|i| family.at(tile, first % u64::from(n) + i))
+                    .collect();
+                assert_eq!(run, each, "{n} {tile} {first}");
             }
         }
     }

@@ -64,27 +64,46 @@ impl Placement {
     #[must_use]
     pub fn pick(&self, index: u64, eligible: &[u16], width: usize) -> Vec<u16> {
         let row_len = Placement::row_len(eligible.len(), width) as u64;
-        self.pick_in_row(index / row_len, index % row_len, eligible, width)
+        self.pick_in_row(
+            &family(eligible, width),
+            index / row_len,
+            index % row_len,
+            eligible,
+            width,
+        )
     }
 
-    fn pick_in_row(&self, tile: u64, segment: u64, eligible: &[u16], width: usize) -> Vec<u16> {
-        let n = eligible.len().min(usize::from(u16::MAX));
-        let width = width.min(n);
-        if width == 0 {
-            return Vec::new();
-        }
+    /// Segment `segment` of row `tile`; `family` is that of the number of eligible devices.
+    fn pick_in_row(
+        &self,
+        family: &Permutation,
+        tile: u64,
+        segment: u64,
+        eligible: &[u16],
+        width: usize,
+    ) -> Vec<u16> {
+        let eligible = &eligible[..eligible.len().min(usize::from(u16::MAX))];
+        let width = width.min(eligible.len());
         let tile = tile.wrapping_add(self.start);
-        let mut columns: Vec<u16> = if width == n {
-            eligible[..n].to_vec()
+        let mut columns: Vec<u16> = if width == eligible.len() {
+            eligible.to_vec()
         } else {
-            let family = Permutation::new(n as u16);
             let first = segment * width as u64;
-            (first..first + width as u64)
-                .map(|position| eligible[usize::from(family.at(tile, position))])
+            family
+                .run(tile, first, width)
+                .map(|at| eligible[usize::from(at)])
                 .collect()
         };
         rotate(&mut columns, tile, segment);
         columns
+    }
+
+    /// A whole row, evenly.
+    fn even_row(&self, tile: u64, eligible: &[u16], width: usize) -> Vec<Vec<u16>> {
+        let family = family(eligible, width);
+        (0..Placement::row_len(eligible.len(), width) as u64)
+            .map(|segment| self.pick_in_row(&family, tile, segment, eligible, width))
+            .collect()
     }
 
     /// Row `tile`: [`Placement::row_len`] segments that together cover the eligible devices as
@@ -120,9 +139,7 @@ impl Placement {
         let row_len = Placement::row_len(eligible.len(), width);
         let segments = 0..row_len as u64;
         if width >= eligible.len() {
-            return segments
-                .map(|s| self.pick_in_row(tile, s, eligible, width))
-                .collect();
+            return self.even_row(tile, eligible, width);
         }
         let mut domains: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
         for &device in eligible {
@@ -132,9 +149,7 @@ impl Placement {
         let first = eligible.first().map(|&d| weight_of(d).max(1));
         let even = eligible.iter().all(|&d| Some(weight_of(d).max(1)) == first);
         if free && even {
-            return segments
-                .map(|s| self.pick_in_row(tile, s, eligible, width))
-                .collect();
+            return self.even_row(tile, eligible, width);
         }
         let sizes: Vec<usize> = domains.values().map(Vec::len).collect();
         let cap = if free {
@@ -164,6 +179,11 @@ impl Placement {
     pub fn survives_domain(domain_sizes: &[usize], width: usize, m: usize) -> bool {
         m > 0 && domain_sizes.iter().map(|&n| n.min(m)).sum::<usize>() >= width
     }
+}
+
+/// The permutations of the eligible devices, to be cut into runs of `width`.
+fn family(eligible: &[u16], width: usize) -> Permutation {
+    Permutation::for_runs(u16::try_from(eligible.len()).unwrap_or(u16::MAX), width)
 }
 
 /// Turns the columns so that each device comes to hold each column. Over consecutive segments of

@@ -149,10 +149,13 @@ impl Assumptions {
                 self.afr * 100.0
             ),
             format!(
-                "Devices hold {:.2} TB ({:.2} TiB), {:.0} % of it live; only live data are \
-                 reconstructed.",
-                self.device_bytes / 1e12,
-                self.device_bytes / 1_099_511_627_776.0,
+                "Devices hold {} ({}), {:.0} % of it live; only live data are reconstructed.",
+                scaled(self.device_bytes, 1000.0, ["MB", "GB", "TB", "PB", "EB"]),
+                scaled(
+                    self.device_bytes,
+                    1024.0,
+                    ["MiB", "GiB", "TiB", "PiB", "EiB"]
+                ),
                 self.fill * 100.0
             ),
             format!(
@@ -194,6 +197,17 @@ impl Assumptions {
         }
         out
     }
+}
+
+/// Bytes in the largest of the units that leaves at least one, the first being `base` squared bytes.
+fn scaled(bytes: f64, base: f64, units: [&str; 5]) -> String {
+    let mut value = bytes / (base * base);
+    let mut unit = 0;
+    while value >= base && unit < units.len() - 1 {
+        value /= base;
+        unit += 1;
+    }
+    format!("{value:.2} {}", units[unit])
 }
 
 /// The rates of a group as wide as its stripes.

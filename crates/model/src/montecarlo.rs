@@ -136,9 +136,19 @@ impl Placed {
             let width = usize::from(group.width());
             let count = segments_of(*group, segments);
             let data = f64::from(group.devices) * f64::from(group.k) / f64::from(group.width());
-            for segment in 0..count {
+            let mut row = Vec::new();
+            let mut tile = 0;
+            for _ in 0..count {
                 let set = match random.as_mut() {
-                    None => Placement::default().pick(u64::from(segment), &members, width),
+                    None => {
+                        if row.is_empty() {
+                            let own = |device: u16| device;
+                            row = Placement::default().row(tile, &members, width, &own, width);
+                            row.reverse();
+                            tile += 1;
+                        }
+                        row.pop().unwrap_or_default()
+                    }
                     Some(random) => {
                         for at in 0..width {
                             let other = at + random.below(small(members.len() - at)) as usize;
@@ -201,10 +211,28 @@ impl Sums {
     }
 }
 
+/// Strips missing per unit and copy, and copies lost per unit; all 0 between trials.
+#[derive(Debug, Default)]
+struct Scratch {
+    missing: Vec<u16>,
+    copies_lost: Vec<u16>,
+}
+
 /// One random order of failures, up to `most` of them.
-fn trial(placed: &Placed, most: usize, order: &mut [u32], random: &mut Random, sums: &mut Sums) {
-    let mut missing = vec![0_u16; placed.units.len() * placed.copies];
-    let mut copies_lost = vec![0_u16; placed.units.len()];
+fn trial(
+    placed: &Placed,
+    most: usize,
+    order: &mut [u32],
+    random: &mut Random,
+    scratch: &mut Scratch,
+    sums: &mut Sums,
+) {
+    let Scratch {
+        missing,
+        copies_lost,
+    } = scratch;
+    missing.resize(placed.units.len() * placed.copies, 0);
+    copies_lost.resize(placed.units.len(), 0);
     let [mut lost, mut critical, mut degraded] = [0.0_f64; 3];
     let mut any = false;
     for x in 1..=most {
@@ -244,6 +272,12 @@ fn trial(placed: &Placed, most: usize, order: &mut [u32], random: &mut Random, s
         sums.any[x] += u64::from(any);
         for (sum, share) in sums.shares[x].iter_mut().zip([lost, critical, degraded]) {
             *sum = (sum.0 + share, sum.1 + share * share);
+        }
+    }
+    for &device in &order[..most] {
+        for &held in &placed.holds[device as usize] {
+            missing[held as usize] = 0;
+            copies_lost[held as usize / placed.copies] = 0;
         }
     }
 }
@@ -331,7 +365,7 @@ impl MonteCarlo {
             (blocks * thread / threads..blocks * (thread + 1) / threads)
                 .map(|block| {
                     let mut random = Random::new(self.seed, block);
-                    let mut sums = Sums::new(most);
+                    let (mut sums, mut scratch) = (Sums::new(most), Scratch::default());
                     let mut order: Vec<u32> = (0..system.devices()).collect();
                     for _ in block * BLOCK..((block + 1) * BLOCK).min(trials) {
                         let drawn = match fixed {
@@ -339,7 +373,14 @@ impl MonteCarlo {
                             None => Some(Placed::new(system, self.segments, Some(&mut random))),
                         };
                         if let Some(placed) = drawn.as_ref().or(fixed.as_ref()) {
-                            trial(placed, most, &mut order, &mut random, &mut sums);
+                            trial(
+                                placed,
+                                most,
+                                &mut order,
+                                &mut random,
+                                &mut scratch,
+                                &mut sums,
+                            );
                         }
                     }
                     sums

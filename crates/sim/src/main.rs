@@ -15,7 +15,7 @@ use ashlar_sim::store::Subject;
 use ashlar_sim::toy::{Plant, Toy};
 
 const USAGE: &str = "\
-usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--twice] [OPTIONS]
+usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--twice] [OPTIONS]
        ashlar-sim sweep --seeds A..B [--step N] [OPTIONS]
        ashlar-sim replay SEED [--trace] [--lines N] [OPTIONS]
 
@@ -36,6 +36,7 @@ struct Arguments {
     seeds: Option<Range<u64>>,
     seed: Option<u64>,
     jobs: usize,
+    seconds: Option<u64>,
     step: Option<u64>,
     keep_going: usize,
     twice: bool,
@@ -73,6 +74,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--keep-going" => out.keep_going = words.next()?.parse().ok()?,
             "--lines" => out.lines = words.next()?.parse().ok()?,
             "--mode" => out.options.mode = Some(Mode::named(words.next()?)?),
+            "--seconds" => out.seconds = Some(words.next()?.parse().ok()?),
             "--step" => out.step = Some(words.next()?.parse().ok()?),
             "--crash-at" => out.options.crash_at = Some(words.next()?.parse().ok()?),
             "--rounds" => out.options.rounds = Some(words.next()?.parse().ok()?),
@@ -138,6 +140,7 @@ fn run(seeds: Range<u64>, arguments: &Arguments) -> bool {
         jobs: arguments.jobs,
         most_failures: arguments.keep_going.max(1),
         twice: arguments.twice,
+        seconds: arguments.seconds,
         options: arguments.options,
     };
     let begun = Instant::now();

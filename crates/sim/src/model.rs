@@ -141,7 +141,10 @@ impl Block {
     fn remember(&mut self, possible: Possible, until: Moment) {
         let known = self.past.iter_mut().find(|past| past.possible == possible);
         match known {
-            Some(past) => past.until = until,
+            Some(past) => {
+                past.until = until;
+                past.crash = true;
+            }
             None => self.past.push(Past {
                 possible,
                 until,

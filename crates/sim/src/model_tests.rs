@@ -136,3 +136,19 @@ fn after_an_accepted_loss_old_versions_are_fine_but_foreign_bytes_are_not() {
     let number = model.begin_read();
     assert!(model.end_read(number, 0, &[7; 4096]).is_err());
 }
+
+#[test]
+fn a_state_that_comes_back_may_be_brought_back() {
+    let mut model = VolumeModel::new(1, 65_536, 4096);
+    let durable = model.begin_write(0, 4096, 1);
+    write(&mut model, 0, 4096, 2, false);
+    let slow_read = model.begin_read(); // keeps what only it may still see
+    model.end_write(durable, true, true);
+    write(&mut model, 0, 4096, 3, false);
+    model.forget_read(slow_read);
+    model.crash();
+    assert!(
+        read(&mut model, 0, 2, 4096),
+        "the durable write, then the other: both in it"
+    );
+}

@@ -1,7 +1,7 @@
 //! Many seeds on several threads: how fast, what they reached, and the first that failed.
 //!
-//! Invariants: the result does not depend on the number of threads; the failing seed reported is
-//! the lowest one that was run.
+//! Invariants: a seed's result does not depend on the number of threads or on the machine's clock,
+//! which only says when to begin no further seed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,6 +34,8 @@ pub struct Batch {
     pub most_failures: usize,
     /// Runs each seed twice and compares the histories.
     pub twice: bool,
+    /// Begin no further seed after so many seconds.
+    pub seconds: Option<u64>,
     /// The options of every seed.
     pub options: Options,
 }
@@ -41,6 +43,7 @@ pub struct Batch {
 /// Runs `seeds`, each with its own subject from `make` (subjects need not cross threads).
 pub fn run_batch<S: Subject>(seeds: Range<u64>, batch: Batch, make: fn() -> S) -> Summary {
     let next = AtomicU64::new(seeds.start);
+    let begun = std::time::Instant::now();
     let total = Mutex::new(Summary::default());
     std::thread::scope(|scope| {
         for _ in 0..batch.jobs.max(1) {
@@ -48,7 +51,10 @@ pub fn run_batch<S: Subject>(seeds: Range<u64>, batch: Batch, make: fn() -> S) -
                 let subject = make();
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
+                    let late = batch
+                        .seconds
+                        .is_some_and(|most| begun.elapsed().as_secs() >= most);
+                    if seed >= seeds.end || late {
                         return;
                     }
                     let outcome = one(&subject, seed, batch);

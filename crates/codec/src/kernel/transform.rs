@@ -166,13 +166,17 @@ pub(super) unsafe fn encode<V: Lane, const N: usize>(pass: &mut Transform<'_, '_
             for group in 0..pass.size / N {
                 gather::<V, N>(pass, block, group);
             }
-            if pass.size > N {
+            if pass.size > 2 * N {
                 upper_inverse::<V, N>(pass, block);
             }
         }
-        let needed = pass.dst.len().next_multiple_of(N);
+        // Pairs of groups are needed together, if there are pairs.
+        let needed = pass
+            .dst
+            .len()
+            .next_multiple_of(if pass.size > N { 2 * N } else { N });
         upper_forward::<V, N>(pass, needed);
-        for group in 0..needed / N {
+        for group in 0..pass.dst.len().div_ceil(N) {
             scatter::<V, N>(pass, group);
         }
         if pass.stream {
@@ -199,9 +203,24 @@ unsafe fn skews_of<V: Lane, const N: usize>(
     skews
 }
 
-/// Loads `N` data strips of a block (zeros where there are none), does the first levels of the
-/// inverse transform, and stores them as work rows; or, if these are all levels, adds them to the
-/// sums.
+/// What [`gather`] does with its rows: constants, so that they stay in registers.
+mod finish {
+    /// Stores them as work rows.
+    pub(super) const KEEP: u8 = 0;
+    /// They are the first sums.
+    pub(super) const BEGIN: u8 = 1;
+    /// Adds them to the sums.
+    pub(super) const ADD: u8 = 2;
+    /// Does the level above with the group before, then as `KEEP`.
+    pub(super) const PAIR_KEEP: u8 = 3;
+    /// Does the level above with the group before, then as `BEGIN`.
+    pub(super) const PAIR_BEGIN: u8 = 4;
+    /// Does the level above with the group before, then as `ADD`.
+    pub(super) const PAIR_ADD: u8 = 5;
+}
+
+/// Loads `N` data strips of a block (zeros where there are none) and does the first levels of the
+/// inverse transform; for every other group also the level above, with the group before.
 ///
 /// # Safety
 /// As [`encode`].
@@ -211,7 +230,33 @@ unsafe fn gather<V: Lane, const N: usize>(
     block: usize,
     group: usize,
 ) {
-    // SAFETY: strips hold `at + len` bytes, rows `len`; `col` stays below `len`.
+    let (odd, pairs, first) = (group % 2 == 1, pass.size == 2 * N, block == 0);
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match (pass.size == N, odd, pairs, first) {
+            (true, _, _, true) => gather_to::<V, N, { finish::BEGIN }>(pass, block, group),
+            (true, _, _, false) => gather_to::<V, N, { finish::ADD }>(pass, block, group),
+            (_, false, _, _) => gather_to::<V, N, { finish::KEEP }>(pass, block, group),
+            (_, _, false, _) => gather_to::<V, N, { finish::PAIR_KEEP }>(pass, block, group),
+            (_, _, _, true) => gather_to::<V, N, { finish::PAIR_BEGIN }>(pass, block, group),
+            (_, _, _, false) => gather_to::<V, N, { finish::PAIR_ADD }>(pass, block, group),
+        }
+    }
+}
+
+/// [`gather`] with one end.
+///
+/// # Safety
+/// As [`encode`]; for the pairs, the group is odd.
+#[inline(always)]
+unsafe fn gather_to<V: Lane, const N: usize, const FINISH: u8>(
+    pass: &mut Transform<'_, '_>,
+    block: usize,
+    group: usize,
+) {
+    use finish::{ADD, BEGIN, KEEP, PAIR_ADD, PAIR_BEGIN, PAIR_KEEP};
+    // SAFETY: strips hold `at + len` bytes, rows `len`; `col` stays below `len`; rows are below
+    // `size`, sums `size` rows after them.
     unsafe {
         let skews = skews_of::<V, N>(pass, block + 1, group);
         let first = block * pass.size + group * N;
@@ -219,9 +264,16 @@ unsafe fn gather<V: Lane, const N: usize>(
         let sources = &sources[..sources.len().min(N)];
         let later = pass.src.get(first + N..).unwrap_or_default();
         let later = &later[..later.len().min(N)];
-        let whole = pass.size == N;
-        let base = if whole { pass.size } else { group * N };
-        let rows = pass.work.as_mut_ptr().add(base * pass.stride);
+        let stride = pass.stride;
+        let rows = pass.work.as_mut_ptr().add(group * N * stride);
+        let sums = pass.size * stride;
+        let paired = FINISH >= PAIR_KEEP;
+        let entry = pass.level(block + 1, N.ilog2() as usize) + group / 2;
+        let skew = V::coef(
+            pass.skews
+                .as_ptr()
+                .add(if paired { entry * V::ENTRY } else { 0 }),
+        );
         let mut from = [ZEROS.as_ptr(); N];
         for (from, source) in from.iter_mut().zip(sources) {
             *from = source.as_ptr().add(pass.at);
@@ -235,20 +287,39 @@ unsafe fn gather<V: Lane, const N: usize>(
                 V::prefetch(source.as_ptr().wrapping_add(pass.at + col));
             }
             levels::<V, N, true>(&mut x, skews);
+            let rows = rows.add(col);
             for i in 0..N {
-                let row = rows.add(i * pass.stride + col);
-                let sum = if whole && block > 0 {
-                    V::load(row).xor(x[i])
-                } else {
-                    x[i]
-                };
-                sum.store(row);
+                let row = rows.add(i * stride);
+                match FINISH {
+                    KEEP => x[i].store(row),
+                    BEGIN => x[i].store(row.add(sums)),
+                    ADD => V::load(row.add(sums)).xor(x[i]).store(row.add(sums)),
+                    _ => {
+                        let other = row.sub(N * stride);
+                        let (a, b) = inverse(V::load(other), x[i], skew);
+                        let (low, high) = (other.add(sums), row.add(sums));
+                        match FINISH {
+                            PAIR_BEGIN => {
+                                a.store(low);
+                                b.store(high);
+                            }
+                            PAIR_ADD => {
+                                V::load(low).xor(a).store(low);
+                                V::load(high).xor(b).store(high);
+                            }
+                            _ => {
+                                a.store(other);
+                                b.store(row);
+                            }
+                        }
+                    }
+                }
             }
         }
     }
 }
 
-/// The levels of a block's inverse transform above those in registers; the last one adds to the sums.
+/// The levels of a block's inverse transform above those of [`gather`]; the last one adds to the sums.
 ///
 /// # Safety
 /// As [`encode`].
@@ -259,7 +330,7 @@ unsafe fn upper_inverse<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, b
         let work = pass.work.as_mut_ptr();
         let row = |number: usize| work.add(number * pass.stride);
         let top = pass.size.ilog2() as usize;
-        for l in N.ilog2() as usize..top {
+        for l in N.ilog2() as usize + 1..top {
             let distance = 1 << l;
             for a in (0..pass.size).filter(|a| a & distance == 0) {
                 let entry = pass.level(block + 1, l) + (a >> (l + 1));
@@ -284,7 +355,7 @@ unsafe fn upper_inverse<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, b
     }
 }
 
-/// The levels of the sums' transform above those in registers, for rows below `needed`.
+/// The levels of the sums' transform above those of [`scatter`], for rows below `needed`.
 ///
 /// # Safety
 /// As [`encode`].
@@ -294,7 +365,7 @@ unsafe fn upper_forward<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, n
     unsafe {
         let sums = pass.work.as_mut_ptr().add(pass.size * pass.stride);
         let row = |number: usize| sums.add(number * pass.stride);
-        for l in (N.ilog2() as usize..pass.size.ilog2() as usize).rev() {
+        for l in (N.ilog2() as usize + 1..pass.size.ilog2() as usize).rev() {
             let distance = 1 << l;
             for a in (0..pass.size).filter(|a| a & distance == 0) {
                 // Where the part of the rows begins that this butterfly belongs to.
@@ -317,12 +388,58 @@ unsafe fn upper_forward<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, n
     }
 }
 
-/// Does the last levels of the transform of `N` sums and stores those that are parity.
+/// Does the last levels of the transform of `N` sums, the first of them together with the other group
+/// of its pair, and stores those that are parity.
 ///
 /// # Safety
 /// As [`encode`].
 #[inline(always)]
 unsafe fn scatter<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, group: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match (pass.size == N, group % 2) {
+            (true, _) => scatter_half::<V, N, { half::WHOLE }>(pass, group),
+            (false, 0) => scatter_half::<V, N, { half::LOWER }>(pass, group),
+            (false, _) => scatter_half::<V, N, { half::UPPER }>(pass, group),
+        }
+    }
+}
+
+/// What a group is of the level above.
+mod half {
+    /// There is none.
+    pub(super) const WHOLE: u8 = 0;
+    /// The lower half.
+    pub(super) const LOWER: u8 = 1;
+    /// The upper half.
+    pub(super) const UPPER: u8 = 2;
+}
+
+/// One vector, around the caches or not.
+///
+/// # Safety
+/// As [`Lane::stream`] and [`Lane::store`].
+#[inline(always)]
+unsafe fn store_to<V: Lane>(x: V, to: *mut u8, stream: bool) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if stream {
+            x.stream(to);
+        } else {
+            x.store(to);
+        }
+    }
+}
+
+/// [`scatter`] for one kind of group.
+///
+/// # Safety
+/// As [`encode`].
+#[inline(always)]
+unsafe fn scatter_half<V: Lane, const N: usize, const HALF: u8>(
+    pass: &mut Transform<'_, '_>,
+    group: usize,
+) {
     // SAFETY: strips hold `at + len` bytes, rows `len`; `col` stays below `len`.
     unsafe {
         let skews = skews_of::<V, N>(pass, 0, group);
@@ -330,22 +447,38 @@ unsafe fn scatter<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, group: 
             .work
             .as_ptr()
             .add((pass.size + group * N) * pass.stride);
+        let (mut others, mut skew) = (rows, V::coef(pass.skews.as_ptr()));
+        if HALF != half::WHOLE {
+            let other = pass.size + (group ^ 1) * N;
+            others = pass.work.as_ptr().add(other * pass.stride);
+            let entry = pass.level(0, N.ilog2() as usize) + group / 2;
+            skew = V::coef(pass.skews.as_ptr().add(entry * V::ENTRY));
+        }
         let results = &mut pass.dst[group * N..];
         let count = results.len().min(N);
         for col in (0..pass.len).step_by(V::WIDTH) {
             let mut x = [V::zero(); N];
             for i in 0..N {
                 x[i] = V::load(rows.add(i * pass.stride + col));
+                // The level above, of which this group is the lower or the upper half.
+                let other = others.wrapping_add(i * pass.stride + col);
+                x[i] = match HALF {
+                    half::WHOLE => x[i],
+                    half::LOWER => x[i].add1(V::load(other).source(), skew),
+                    _ => forward(V::load(other), x[i], skew).1,
+                };
             }
             levels::<V, N, false>(&mut x, skews);
+            if count == N && !pass.stream {
+                for i in 0..N {
+                    x[i].store(results.get_unchecked_mut(i).as_mut_ptr().add(pass.at + col));
+                }
+                continue;
+            }
             for i in 0..N {
                 if i < count {
                     let to = results.get_unchecked_mut(i).as_mut_ptr().add(pass.at + col);
-                    if pass.stream {
-                        x[i].stream(to);
-                    } else {
-                        x[i].store(to);
-                    }
+                    store_to(x[i], to, pass.stream);
                 }
             }
         }

@@ -4,10 +4,12 @@
 //! **Invariants.** Multiplication is by shifting and adding; packet codes are computed from the bit
 //! matrix, packet by packet, as Jerasure does.
 
+use std::sync::OnceLock;
+
 use ashlar_codec::{Code, CodeKind};
 
-/// The product in GF(2^8) with 0x11d.
-pub(crate) fn times(a: u8, b: u8) -> u8 {
+/// The product in GF(2^8) with 0x11d, by shifting and adding.
+fn shift_and_add(a: u8, b: u8) -> u8 {
     let (mut product, mut a) = (0, u16::from(a));
     for bit in 0..8 {
         if b >> bit & 1 == 1 {
@@ -21,9 +23,26 @@ pub(crate) fn times(a: u8, b: u8) -> u8 {
     product as u8
 }
 
-/// The element that gives 1 with `a`.
+/// The same from a table of all products.
+pub(crate) fn times(a: u8, b: u8) -> u8 {
+    static PRODUCTS: OnceLock<Vec<u8>> = OnceLock::new();
+    let all = || {
+        (0..=65535u16)
+            .map(|ab| shift_and_add((ab >> 8) as u8, ab as u8))
+            .collect()
+    };
+    PRODUCTS.get_or_init(all)[usize::from(a) << 8 | usize::from(b)]
+}
+
+/// The element that gives 1 with `a`: its 254th power, where 254 = 2 + 4 + ... + 128.
 fn inverse(a: u8) -> u8 {
-    (1..=255).find(|&b| times(a, b) == 1).unwrap()
+    assert_ne!(a, 0);
+    let (mut power, mut product) = (a, 1);
+    for _ in 0..7 {
+        power = times(power, power);
+        product = times(product, power);
+    }
+    product
 }
 
 /// The value at point `i` of the polynomial that is 1 at point `size + j` and 0 at the other points
@@ -31,14 +50,13 @@ fn inverse(a: u8) -> u8 {
 fn lagrange(size: usize, i: usize, j: usize) -> u8 {
     let y = size + j;
     let block = y / size * size;
-    (block..block + size)
-        .filter(|&point| point != y)
-        .fold(1, |product, point| {
-            times(
-                product,
-                times((i ^ point) as u8, inverse((y ^ point) as u8)),
-            )
-        })
+    let others = (block..block + size).filter(|&point| point != y);
+    let product = |x: usize| {
+        others
+            .clone()
+            .fold(1, |p, point| times(p, (x ^ point) as u8))
+    };
+    times(product(i), inverse(product(y)))
 }
 
 /// The coefficient of data strip `j` in parity strip `i`.

@@ -1,0 +1,285 @@
+//! The engine on modelled devices, in virtual time, beside the same devices without it.
+//!
+//! **Invariants**: every share is of what the same generator gets from all the array's devices raw,
+//! preconditioned, in this run; traffic is counted below the engine; a row whose device bytes are
+//! not within [`TOLERANCE`] of the closed form is marked with the reason. Arrays here are small
+//! ([`Row::scale`] says how small) and their bounds are scaled with them.
+
+pub mod closed;
+mod rig;
+mod rows;
+
+use ashlar_device::Profile;
+use ashlar_engine::{Error, VolumeError};
+use ashlar_layout::{Layout, LayoutError};
+use serde::Serialize;
+
+use crate::load::Stop;
+pub(crate) use rig::device_count;
+pub use crate::meter::{Regions, Traffic};
+
+/// How far device bytes may be from the closed form, as a share of it.
+pub const TOLERANCE: f64 = 0.03;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// 4 KiB random reads of a filled volume.
+    Read,
+    /// As [`Kind::Read`], after one device was taken out.
+    DegradedRead,
+    /// 4 KiB random overwrites of a filled volume while nothing has to be cleaned.
+    Fresh,
+    /// 4 KiB random overwrites of a volume that fills so many percent of the array.
+    Sustained(u8),
+    /// 128 KiB sequential writes of an empty volume.
+    SequentialWrite,
+    /// 128 KiB sequential reads of a volume written so.
+    SequentialRead,
+    /// 4 KiB random writes, each durable, so many at once.
+    Durable(u16),
+}
+
+impl Kind {
+    /// All that `--rows` is by default.
+    pub const DEFAULT: [Kind; 8] = [
+        Kind::Read,
+        Kind::Fresh,
+        Kind::SequentialWrite,
+        Kind::SequentialRead,
+        Kind::Durable(1),
+        Kind::Durable(32),
+        Kind::Sustained(70),
+        Kind::Sustained(80),
+    ];
+
+    /// Its name in options and results.
+    pub fn name(self) -> String {
+        match self {
+            Kind::Read => "read".to_string(),
+            Kind::DegradedRead => "degraded-read".to_string(),
+            Kind::Fresh => "fresh".to_string(),
+            Kind::Sustained(percent) => format!("sustained{percent}"),
+            Kind::SequentialWrite => "sequential-write".to_string(),
+            Kind::SequentialRead => "sequential-read".to_string(),
+            Kind::Durable(depth) => format!("durable{depth}"),
+        }
+    }
+
+    /// From its name.
+    pub fn named(name: &str) -> Option<Kind> {
+        let number = |text: &str| text.parse::<u16>().ok();
+        if let Some(percent) = name.strip_prefix("sustained").and_then(number) {
+            let percent = u8::try_from(percent).ok()?;
+            return (10..=95).contains(&percent).then_some(Kind::Sustained(percent));
+        }
+        if let Some(depth) = name.strip_prefix("durable").and_then(number) {
+            return (1..=4096).contains(&depth).then_some(Kind::Durable(depth));
+        }
+        let plain = [
+            Kind::Read,
+            Kind::DegradedRead,
+            Kind::Fresh,
+            Kind::SequentialWrite,
+            Kind::SequentialRead,
+        ];
+        plain.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// How much of the map the cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(into = "String")]
+pub enum MapCache {
+    /// All of it, twice over.
+    Cached,
+    /// The map is so many times as large as the cache.
+    Ratio(f64),
+}
+
+impl MapCache {
+    /// From `cached` or a number of at least 1.
+    pub fn parse(text: &str) -> Option<MapCache> {
+        if text == "cached" {
+            return Some(MapCache::Cached);
+        }
+        let ratio: f64 = text.trim_end_matches(":1").parse().ok()?;
+        (1.0..=1000.0).contains(&ratio).then_some(MapCache::Ratio(ratio))
+    }
+}
+
+impl From<MapCache> for String {
+    fn from(value: MapCache) -> String {
+        match value {
+            MapCache::Cached => "cached".to_string(),
+            MapCache::Ratio(ratio) => format!("{ratio}:1"),
+        }
+    }
+}
+
+/// What to measure, and on what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The drive.
+    pub profile: Profile,
+    /// Layouts, each measured alone.
+    pub layouts: Vec<Layout>,
+    /// Devices; `None`: as many as a stripe has columns.
+    pub devices: Option<u16>,
+    /// What.
+    pub rows: Vec<Kind>,
+    /// Map to cache.
+    pub maps: Vec<MapCache>,
+    /// Operations in flight for each device.
+    pub depth: usize,
+    /// Bytes of the volume, for all but `sustained`, which derives it.
+    pub volume_bytes: u64,
+    /// Slots of each device in `sustained`.
+    pub slots: u32,
+    /// How often `sustained` overwrites its volume; the second half is measured.
+    pub overwrites: f64,
+    /// Seed of the runtime and the load.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            profile: Profile::DATA24,
+            layouts: Vec::new(),
+            devices: None,
+            rows: Kind::DEFAULT.to_vec(),
+            maps: vec![MapCache::Cached, MapCache::Ratio(12.0)],
+            depth: 32,
+            volume_bytes: 256 << 20,
+            slots: 1100,
+            overwrites: 4.0,
+            seed: 1,
+        }
+    }
+}
+
+/// What a row was measured on.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Scale {
+    /// Bytes of the volume.
+    pub volume_bytes: u64,
+    /// Bytes of a device.
+    pub device_bytes: u64,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// Bytes of a strip.
+    pub strip_bytes: u64,
+    /// The engine's memory setting.
+    pub memory_bytes: u64,
+    /// Operations measured.
+    pub operations: u64,
+    /// Operations before that, those that filled the volume not counted.
+    pub warm: u64,
+    /// Operations in flight.
+    pub depth: usize,
+}
+
+/// One measured row. Rates are operations a second (`iops`) or bytes a second (`B/s`); `us` is the
+/// mean time of one operation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What, see [`Kind::name`].
+    pub row: String,
+    /// The drive's name.
+    pub profile: &'static str,
+    /// The layout as written.
+    pub layout: String,
+    /// Devices.
+    pub devices: u16,
+    /// Map size : cache size.
+    pub map_to_cache: MapCache,
+    /// `cached` or `durable`.
+    pub durability: &'static str,
+    /// What was measured; `None` if the run ended early.
+    pub value: Option<f64>,
+    /// `iops`, `B/s` or `us`.
+    pub unit: &'static str,
+    /// The same of all devices raw (for `us`: of one device).
+    pub raw: Option<f64>,
+    /// `value / raw`.
+    pub share_of_raw: Option<f64>,
+    /// What the closed form says `value` can be.
+    pub closed_form: Option<f64>,
+    /// Bytes read and written on devices for each byte the host read or wrote.
+    pub device_bytes_per_host_byte: Option<f64>,
+    /// The same by the closed form.
+    pub closed_form_device_bytes: Option<f64>,
+    /// Device operations, flushes not counted, for each host operation.
+    pub device_operations_per_host_operation: Option<f64>,
+    /// Whether device bytes are within [`TOLERANCE`] of the closed form.
+    pub valid: bool,
+    /// Why not.
+    pub reason: String,
+    /// Share of the time that the devices were busy, mean over devices.
+    pub busy: Option<f64>,
+    /// 99th percentile of an operation's time, in microseconds.
+    pub p99_us: Option<f64>,
+    /// Data blocks written for each block the host wrote.
+    pub write_amplification: Option<f64>,
+    /// The same by the closed form.
+    pub closed_form_write_amplification: f64,
+    /// L: leaves that must be read and written for each map change, by the closed form.
+    pub leaves_per_change: f64,
+    /// Where the device traffic went.
+    pub regions: Regions,
+    /// At what scale.
+    pub scale: Scale,
+    /// Real seconds that this row took.
+    pub real_seconds: f64,
+}
+
+/// Why a bench could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The layout does not fit the devices.
+    #[error("the layout does not fit: {0}; give --devices, or another --layout")]
+    Layout(#[from] LayoutError),
+    /// The engine refused.
+    #[error("the array could not be made: {0}")]
+    Engine(#[from] Error),
+    /// The volume is not there.
+    #[error("the volume is gone: {0:?}")]
+    Volume(VolumeError),
+    /// A load ended early.
+    #[error("{0}")]
+    Stop(#[from] Stop),
+    /// Nothing can ever run again.
+    #[error("the engine hangs: no task can run and no timer is set")]
+    Deadlock,
+    /// It does not come to an end.
+    #[error("the engine made no end of it in {0} polls")]
+    Endless(u64),
+}
+
+/// Measures every row of `options`, `each` being called as soon as one is there.
+///
+/// # Errors
+/// If a layout does not fit the devices. What goes wrong within a row is told by the row.
+pub fn run_each(options: &Options, mut each: impl FnMut(&Row)) -> Result<Vec<Row>, BenchError> {
+    let mut rows = Vec::new();
+    for layout in &options.layouts {
+        let devices = rig::device_count(layout, options.devices)?;
+        for kind in &options.rows {
+            for map in &options.maps {
+                let row = rows::measure(options, layout, devices, *kind, *map)?;
+                each(&row);
+                rows.push(row);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Measures every row of `options`.
+///
+/// # Errors
+/// As [`run_each`].
+pub fn run(options: &Options) -> Result<Vec<Row>, BenchError> {
+    run_each(options, |_| {})
+}

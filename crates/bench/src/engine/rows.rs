@@ -1,0 +1,294 @@
+//! The rows: how each is set up, run, and compared with its closed form.
+//!
+//! **Invariants**: fill and warm-up are not measured; the same load runs raw.
+
+use std::time::Instant;
+
+use ashlar_layout::Layout;
+
+use super::closed::{Cost, Given, write_amplification};
+use super::rig::{Rig, Sizes, Snapshot, fill_memory, raw};
+use super::{BenchError, Kind, MapCache, Options, Row, Scale, TOLERANCE};
+use crate::load::{Durability, Load, Measured, Op, Pattern};
+
+const BLOCK: u64 = 4096;
+const SMALL: usize = 4096;
+const LARGE: usize = 128 << 10;
+
+/// A row before it is run.
+struct Setup {
+    kind: Kind,
+    k: u16,
+    m: u16,
+    devices: u16,
+    map: MapCache,
+    sizes: Sizes,
+    volume_bytes: u64,
+    memory: u64,
+    fill: f64,
+    load: Load,
+}
+
+/// Measures one row.
+pub(super) fn measure(options: &Options, layout: &Layout, devices: u16, kind: Kind, map: MapCache) -> Result<Row, BenchError> {
+    let shape = layout.resolve(devices)?;
+    let setup = Setup::new(options, (shape.k, shape.m), devices, kind, map);
+    let started = Instant::now();
+    let mut row = setup.empty_row(options, layout);
+    match setup.run(options, layout) {
+        Ok((measured, done, raw)) => setup.fill_in(&mut row, options, measured, &done, raw),
+        Err(error) => row.reason = error.to_string(),
+    }
+    row.real_seconds = started.elapsed().as_secs_f64();
+    Ok(row)
+}
+
+/// Data strips that a slot holds, and the blocks written for them, as the format lays a slot out:
+/// a header; courses of strips, each followed by a summary block for 126 blocks.
+fn strips_of_slot(slot_blocks: u64, strip_blocks: u64) -> (u64, u64) {
+    let summary = |strips: u64| (strips * strip_blocks).div_ceil(126);
+    let course = (126 / strip_blocks).max(1);
+    let full = course * strip_blocks + summary(course);
+    let (courses, rest) = ((slot_blocks - 1) / full, (slot_blocks - 1) % full);
+    let fits = |strips: &u64| strips * strip_blocks + summary(*strips) <= rest;
+    let last = (1..=course).take_while(fits).last().unwrap_or(0);
+    let strips = courses * course + last;
+    (strips, 1 + strips * strip_blocks + courses * summary(course) + summary(last))
+}
+
+impl Setup {
+    fn new(options: &Options, (k, m): (u16, u16), devices: u16, kind: Kind, map: MapCache) -> Setup {
+        let sustained = if let Kind::Sustained(percent) = kind { Some(f64::from(percent) / 100.0) } else { None };
+        let strip_bytes: u32 = if sustained.is_some() || k > 16 { 8 << 10 } else { 16 << 10 };
+        let slot_bytes: u64 = if sustained.is_some() { 128 << 10 } else { 1 << 20 };
+        let device_bytes = match sustained {
+            // Slots, and room for what lies before them.
+            Some(_) => (u64::from(options.slots) * slot_bytes * 102 / 100 + (2 << 20)).next_multiple_of(slot_bytes),
+            None => 16 << 30,
+        };
+        let sizes = Sizes { device_bytes, slot_bytes, strip_bytes };
+        let (strips, _) = sizes.slot();
+        let all_blocks = u64::from(devices) * u64::from(options.slots) / u64::from(k + m)
+            * u64::from(k) * strips * (u64::from(strip_bytes) / BLOCK);
+        let volume_bytes = match sustained {
+            Some(fill) => (all_blocks as f64 * fill) as u64 * BLOCK,
+            None => options.volume_bytes,
+        };
+        let volume_bytes = volume_bytes / LARGE as u64 * LARGE as u64;
+        let map_bytes = volume_bytes as f64 / BLOCK as f64 * 32.0 * 64.0 / 63.0;
+        let memory = match map {
+            MapCache::Cached => map_bytes * 4.0,
+            MapCache::Ratio(ratio) => map_bytes * 2.0 / ratio,
+        };
+        let fill = sustained.map_or(0.0, |_| (volume_bytes / BLOCK) as f64 / all_blocks as f64);
+        let memory = memory as u64;
+        let depth = options.depth * usize::from(devices);
+        let load = load_of(kind, volume_bytes, depth, options.overwrites);
+        Setup { kind, k, m, devices, map, sizes, volume_bytes, memory, fill, load }
+    }
+
+    fn run(&self, options: &Options, layout: &Layout) -> Result<(Measured, Snapshot, Measured), BenchError> {
+        let raw_devices = if self.load.depth == 1 { 1 } else { self.devices };
+        let raw_load = Load {
+            warm: self.load.warm.min(20_000),
+            count: self.load.count.min(200_000),
+            ..self.load
+        };
+        let raw = raw(options.seed, options.profile, raw_devices, raw_load)?;
+        let fresh_start = self.kind == Kind::SequentialWrite;
+        let memory = if fresh_start { self.memory } else { fill_memory(self.memory) };
+        let mut rig = Rig::new(options.seed, options.profile, layout, self.devices, self.sizes, self.volume_bytes, memory)?;
+        if !fresh_start {
+            rig.fill()?;
+            rig.reopen(self.memory)?;
+        }
+        if self.kind == Kind::DegradedRead {
+            rig.fail(0)?;
+        }
+        let (measured, done) = rig.load(self.load)?;
+        Ok((measured, done, raw))
+    }
+
+    fn given(&self) -> Given {
+        let (strips, written) = self.sizes.slot();
+        let strip_blocks = u64::from(self.sizes.strip_bytes) / BLOCK;
+        Given {
+            k: f64::from(self.k),
+            m: f64::from(self.m),
+            devices: f64::from(self.devices),
+            slot_overhead: written as f64 / (strips * strip_blocks) as f64,
+            blocks: (self.volume_bytes / BLOCK) as f64,
+            fill: self.fill,
+            map_to_cache: if let MapCache::Ratio(ratio) = self.map { ratio } else { 0.5 },
+            memory_bytes: self.memory as f64,
+        }
+    }
+
+    /// What one operation costs by the closed form.
+    fn cost(&self, options: &Options) -> Cost {
+        let (given, bytes) = (self.given(), self.load.bytes as f64);
+        match (self.load.op, self.load.pattern) {
+            (Op::Read, _) => {
+                let mut cost = given.read(&options.profile, bytes);
+                if self.kind == Kind::DegradedRead {
+                    // One device in P: K reads instead of one, for what lies on it.
+                    let (p, more) = (f64::from(self.devices), f64::from(self.k) - 1.0);
+                    cost.busy *= (1.0 + more / p) * p / (p - 1.0);
+                    cost.bytes += bytes * more / p;
+                }
+                cost
+            }
+            (Op::Write, Pattern::Random) => given.write(&options.profile, bytes, given.leaves_per_change()),
+            (Op::Write, Pattern::Sequential) => given.write(&options.profile, bytes, 1.0 / 128.0),
+        }
+    }
+
+    fn empty_row(&self, options: &Options, layout: &Layout) -> Row {
+        let durable = self.load.durability == Durability::Durable;
+        Row {
+            row: self.kind.name(),
+            profile: options.profile.name,
+            layout: layout.to_string(),
+            devices: self.devices,
+            map_to_cache: self.map,
+            durability: if durable { "durable" } else { "cached" },
+            value: None,
+            unit: if self.load.depth == 1 {
+                "us"
+            } else if self.load.bytes == SMALL {
+                "iops"
+            } else {
+                "B/s"
+            },
+            raw: None,
+            share_of_raw: None,
+            closed_form: None,
+            device_bytes_per_host_byte: None,
+            closed_form_device_bytes: None,
+            device_operations_per_host_operation: None,
+            valid: false,
+            reason: String::new(),
+            busy: None,
+            p99_us: None,
+            write_amplification: None,
+            closed_form_write_amplification: write_amplification(self.fill),
+            leaves_per_change: self.given().leaves_per_change(),
+            regions: super::Regions::default(),
+            scale: Scale {
+                volume_bytes: self.volume_bytes,
+                device_bytes: self.sizes.device_bytes,
+                slot_bytes: self.sizes.slot_bytes,
+                strip_bytes: u64::from(self.sizes.strip_bytes),
+                memory_bytes: self.memory,
+                operations: self.load.count,
+                warm: self.load.warm,
+                depth: self.load.depth,
+            },
+            real_seconds: 0.0,
+        }
+    }
+
+    fn fill_in(&self, row: &mut Row, options: &Options, measured: Measured, done: &Snapshot, raw: Measured) {
+        let figure = |m: &Measured| match row.unit {
+            "us" => m.mean / 1000.0,
+            "iops" => m.per_second(),
+            _ => m.per_second() * self.load.bytes as f64,
+        };
+        let (value, raw) = (figure(&measured), figure(&raw));
+        let host_bytes = measured.count as f64 * self.load.bytes as f64;
+        let total = done.regions.total();
+        let bytes = (total.read_bytes + total.written_bytes) as f64 / host_bytes;
+        let cost = self.cost(options);
+        let expected = cost.bytes / self.load.bytes as f64;
+        let rate = f64::from(self.devices) / cost.busy;
+        row.value = Some(value);
+        row.raw = Some(raw);
+        row.share_of_raw = Some(value / raw);
+        row.closed_form = Some(match row.unit {
+            "us" => raw,
+            "iops" => rate,
+            _ => rate * self.load.bytes as f64,
+        });
+        row.device_bytes_per_host_byte = Some(bytes);
+        row.closed_form_device_bytes = Some(expected);
+        let operations = total.reads + total.writes;
+        row.device_operations_per_host_operation = Some(operations as f64 / measured.count as f64);
+        row.busy = Some(done.busy as f64 / measured.elapsed as f64 / f64::from(self.devices));
+        row.p99_us = Some(measured.p99 as f64 / 1000.0);
+        if self.load.op == Op::Write {
+            let given = self.given();
+            let overhead = given.slot_overhead * (given.k + given.m) / given.k;
+            row.write_amplification = Some(done.regions.data.written_bytes as f64 / overhead / host_bytes);
+        }
+        row.regions = done.regions;
+        row.valid = (bytes / expected - 1.0).abs() <= TOLERANCE;
+        if !row.valid {
+            let share = |t: super::Traffic| (t.read_bytes + t.written_bytes) as f64 / host_bytes;
+            let r = done.regions;
+            row.reason = format!(
+                "device bytes {bytes:.3} per host byte, closed form {expected:.3} (data {:.3}, map {:.3}, journal {:.3}, roots {:.3})",
+                share(r.data), share(r.map), share(r.journal), share(r.roots)
+            );
+        }
+    }
+}
+
+impl Sizes {
+    fn slot(&self) -> (u64, u64) {
+        strips_of_slot(self.slot_bytes / BLOCK, u64::from(self.strip_bytes) / BLOCK)
+    }
+}
+
+/// The load of a row.
+fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load {
+    let blocks = volume_bytes / BLOCK;
+    let small = Load {
+        op: Op::Write,
+        pattern: Pattern::Random,
+        bytes: SMALL,
+        depth,
+        durability: Durability::Cached,
+        warm: blocks / 2,
+        count: blocks,
+    };
+    let large = Load {
+        pattern: Pattern::Sequential,
+        bytes: LARGE,
+        warm: volume_bytes / LARGE as u64 / 4,
+        count: volume_bytes / LARGE as u64 * 3 / 4,
+        ..small
+    };
+    match kind {
+        Kind::Read | Kind::DegradedRead => Load { op: Op::Read, ..small },
+        Kind::Fresh => small,
+        Kind::Sustained(_) => {
+            let half = (blocks as f64 * overwrites / 2.0) as u64;
+            Load { warm: half, count: half, ..small }
+        }
+        Kind::SequentialWrite => large,
+        Kind::SequentialRead => Load { op: Op::Read, ..large },
+        Kind::Durable(depth) => {
+            let count = (blocks / 8).min(2000 * u64::from(depth));
+            Load {
+                depth: usize::from(depth),
+                durability: Durability::Durable,
+                warm: count / 4,
+                count,
+                ..small
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn slots_are_cut_as_the_format_says() {
+        assert_eq!(strips_of_slot(256, 16), (15, 244));
+        assert_eq!(strips_of_slot(32, 2), (15, 32));
+        assert_eq!(strips_of_slot(256, 4), (63, 256));
+    }
+}
