@@ -4,8 +4,10 @@
 
 mod common;
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+
+use ashlar_rt::Buf;
 
 use common::disk::{Disk, pattern};
 use common::{Daemon, Random};
@@ -13,19 +15,20 @@ use common::{Daemon, Random};
 const PIECE: usize = 256 << 10;
 const SIZE: u64 = 64 << 20;
 
-/// Overwrites random places of a device file with noise; what it held where it held anything.
-fn corrupt(file: &Path, places: usize, random: &mut Random) -> u64 {
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(file)
-        .unwrap();
+/// Overwrites random places of a device file with noise, past the page cache as the daemon does;
+/// how many of them held anything.
+fn corrupt(path: &Path, places: usize, random: &mut Random) -> u64 {
+    let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap();
+    let mut options = std::fs::File::options();
+    options.read(true).write(true);
+    let opened = options.clone().custom_flags(direct).open(path);
+    let file = opened.or_else(|_| options.open(path)).unwrap(); // tmpfs may know no O_DIRECT
     let blocks = file.metadata().unwrap().len() / 4096;
     let mut hit = 0;
     for _ in 0..places {
         // Not the first and last 2 MiB: superblocks and roots have copies and tests of their own.
         let at = (512 + random.below(blocks - 1024)) * 4096;
-        let mut block = [0; 4096];
+        let mut block = Buf::zeroed(4096);
         file.read_exact_at(&mut block, at).unwrap();
         hit += u64::from(block.iter().any(|byte| *byte != 0));
         random.fill(&mut block);

@@ -12,12 +12,13 @@ mod traffic;
 
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ashlar_engine::status::ArrayStatus;
+use ashlar_rt::Buf;
 
 use crate::api::{Call, Create, CreateReply, FrontendSpec, StatusReply, WaitReply};
 use crate::cli::DemoArgs;
@@ -270,15 +271,28 @@ fn reconstruct(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     }
 }
 
+/// Past the page cache where the file system can: the daemon does the same, and the two do not mix.
+fn open_direct(path: &Path) -> std::io::Result<File> {
+    let direct = rustix::fs::OFlags::DIRECT.bits();
+    let flags = i32::try_from(direct).unwrap_or(0);
+    let mut options = File::options();
+    options.write(true);
+    options
+        .clone()
+        .custom_flags(flags)
+        .open(path)
+        .or_else(|_| options.open(path))
+}
+
 /// A fourth device gives wrong bytes and no error: half of its file is overwritten with noise.
 fn lie(stage: &Stage, show: &mut Show, device_bytes: u64) -> Result<(), Failure> {
     let path = device(stage, LIAR);
     let (from, to) = (device_bytes / 8, device_bytes * 7 / 8);
     let corrupt = |_: &mut Show| {
         let write = || -> std::io::Result<()> {
-            let file = File::options().write(true).open(&path)?;
-            let mut noise = vec![0u8; 1 << 20];
-            for at in (from..to).step_by(noise.len()) {
+            let file = open_direct(&path)?;
+            for at in (from..to).step_by(1 << 20) {
+                let mut noise = Buf::zeroed(1 << 20);
                 content::fill(at, &mut noise);
                 let length = usize::try_from(to - at)
                     .unwrap_or(usize::MAX)

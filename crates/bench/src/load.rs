@@ -197,7 +197,8 @@ pub async fn run(rt: &Rt, target: &Target, load: Load, mark: impl Fn() + 'static
 async fn worker(rt: Rt, target: Target, state: Rc<State>) {
     let total = state.load.warm + state.load.count;
     let mut unflushed = 0;
-    while state.issued.get() < total && state.stop.get().is_none() {
+    // As many are in flight when measuring ends as when it begins.
+    while state.done.get() < total && state.stop.get().is_none() {
         let number = state.issued.replace(state.issued.get() + 1);
         let unit = match state.load.pattern {
             Pattern::Random => rt.random_below(state.units),
@@ -220,7 +221,7 @@ async fn worker(rt: Rt, target: Target, state: Rc<State>) {
         let done = state.done.replace(state.done.get() + 1) + 1;
         if done <= state.load.warm {
             state.begin.set(rt.now());
-        } else {
+        } else if done <= total {
             state.end.set(rt.now());
             state.times.borrow_mut().push(rt.now() - started);
         }

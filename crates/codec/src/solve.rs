@@ -106,7 +106,8 @@ impl Solve {
         let (data, parity) = wanted.split_at(wanted.partition_point(|&strip| strip < k));
         let parity: Vec<usize> = parity.iter().map(|strip| strip - k).collect();
         let (n, cols) = (missing.len(), missing.len() + parity.len());
-        if n == 0 || fft.cost(k) + wanted.len() * cols >= wanted.len() * k {
+        // The two steps cost about as much again in memory as in multiplications.
+        if n == 0 || 2 * (fft.cost(k) + wanted.len() * cols) >= wanted.len() * k {
             return None;
         }
         let element = |i: usize, j: usize| matrix[i * k + j];

@@ -177,7 +177,7 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
     if u64::from(strip_bytes) * 3 > slot_bytes {
         return Err(Error::Size { what: "a strip", value: u64::from(strip_bytes), must: "at most a third of a slot" });
     }
-    let ring = (smallest / 256).clamp(256 << 10, 64 << 20) / BLOCK_U64 * BLOCK_U64;
+    let ring = (smallest / 64).clamp(256 << 10, 64 << 20) / BLOCK_U64 * BLOCK_U64;
     let mut devices = Vec::new();
     for (device, size) in sizes.iter().enumerate() {
         let need = 32 * slot_bytes + 2 * ring + (512 << 10);

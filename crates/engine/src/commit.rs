@@ -66,9 +66,16 @@ impl Home {
         let mut entries: Vec<Entry> = open_entries(&opened);
         entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
         if !entries.is_empty() {
-            let sequence = self.journal_deltas(&entries, true).await;
-            for (segment, stripe, _) in &stripes {
-                self.stripe_recorded_after_image(segment, *stripe, sequence);
+            match self.journal_deltas(&entries, true).await {
+                Some(sequence) => {
+                    for (segment, stripe, _) in &stripes {
+                        self.stripe_recorded_after_image(segment, *stripe, sequence);
+                    }
+                }
+                None => {
+                    self.opened.borrow_mut().extend(opened);
+                    self.seal_instead(&stripes).await;
+                }
             }
         }
         let cut = [Some(applied), oldest, self.oldest_data(), self.oldest_rows(), self.recovering.get()].into_iter().flatten().min().unwrap_or(applied);
@@ -77,6 +84,18 @@ impl Home {
         self.commits.set(self.commits.get() + 1);
         self.committed.open();
         self.core.progress.open();
+    }
+
+    /// The journal has no room for the rows of this commit's nodes: their segments are sealed, so that
+    /// the rows stand in summaries before the root names the nodes. What the image says of these
+    /// segments is behind; recovery takes every stripe with a live block as recorded.
+    async fn seal_instead(self: &Rc<Self>, stripes: &[(Rc<Segment>, u32, Entry)]) {
+        for (segment, stripe, _) in stripes {
+            self.stripe_recorded(segment, *stripe, self.journal.next());
+        }
+        for (segment, _, _) in stripes {
+            self.seal(segment).await;
+        }
     }
 
     async fn prepare_shards(&self, target: u64) -> Vec<Prepared> {

@@ -264,7 +264,10 @@ impl Home {
     pub async fn batch(self: &Rc<Self>, close: bool) {
         let _one = self.batch_lock.lock().await;
         let (size, used) = self.journal.usage(Ring::Data);
-        let mut collected = self.collect(close || used * 10 > size * 6).await;
+        let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
+        // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
+        let pinned = delta_used * 2 > delta_size && self.oldest_data().is_some();
+        let mut collected = self.collect(close || pinned || used * 10 > size * 6).await;
         let data_bytes: usize = collected.iter().flat_map(|c| &c.data).map(|d| d.2.len() + 64).sum();
         if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
             collected = self.collect(true).await;
@@ -292,7 +295,7 @@ impl Home {
             // A commit journals the rows of its own nodes: it must find room whenever it runs.
             self.commit(self.journal.next()).await;
         }
-        let first = self.journal_deltas(&deltas, false).await;
+        let first = self.journal_deltas(&deltas, false).await.expect("only a commit gives up");
         self.journal_data(&collected).await;
         self.note_recorded(&collected, first);
         let mut joins = Vec::new();
@@ -351,16 +354,17 @@ impl Home {
         self.members_settled().await;
     }
 
-    /// Writes delta entries, in as many records as they need; the first sequence.
-    pub(crate) async fn journal_deltas(self: &Rc<Self>, entries: &[Entry], in_commit: bool) -> u64 {
+    /// Writes delta entries, in as many records as they need; the first sequence. A commit cannot wait
+    /// for a commit: it gets `None` if the ring is full.
+    pub(crate) async fn journal_deltas(self: &Rc<Self>, entries: &[Entry], in_commit: bool) -> Option<u64> {
         let first = self.journal.next();
         for group in split(entries, self.journal.max_payload(Ring::Delta)) {
             let payload = encode_entries(group);
             let position = self.journal.positions()[0];
-            let sequence = self.append(Ring::Delta, &payload, in_commit).await;
+            let sequence = self.append(Ring::Delta, &payload, in_commit).await?;
             self.delta_positions.borrow_mut().push_back((sequence, position));
         }
-        first
+        Some(first)
     }
 
     async fn journal_data(self: &Rc<Self>, collected: &[Collected]) {
@@ -381,7 +385,7 @@ impl Home {
         for group in split(&entries, self.journal.max_payload(Ring::Data)) {
             let payload = encode_entries(group);
             let position = self.journal.positions()[1];
-            let sequence = self.append(Ring::Data, &payload, false).await;
+            let sequence = self.append(Ring::Data, &payload, false).await.expect("only a commit gives up");
             let record = DataRecord { sequence, position, outstanding: group.len() };
             self.data_records.borrow_mut().push_back(record);
             for stripe in stripes.by_ref().take(group.len()) {
@@ -391,17 +395,17 @@ impl Home {
     }
 
     /// Appends one record, through as many epochs and commits as it takes.
-    async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8], in_commit: bool) -> u64 {
+    async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8], in_commit: bool) -> Option<u64> {
         loop {
             let result = {
                 let _log = self.log_lock.lock().await;
                 self.journal.append(ring, payload).await
             };
             match result {
-                Ok(sequence) => return sequence,
+                Ok(sequence) => return Some(sequence),
                 Err(AppendError::Broken) => self.members_settled().await,
                 Err(AppendError::Full) if self.closed.get() => return std::future::pending().await,
-                Err(AppendError::Full) if in_commit => self.halt("the journal has no room for a commit"),
+                Err(AppendError::Full) if in_commit => return None,
                 Err(AppendError::Full) => {
                     let before = self.journal.usage(ring).1;
                     Box::pin(self.commit(self.journal.next())).await;

@@ -323,12 +323,16 @@ fn take_liveness(core: &Core, payloads: &BTreeMap<u64, Vec<u8>>, nodes: u64) -> 
         let Some(segment) = core.segment(header.segment) else { continue };
         segment.record.set(u32::try_from(record).map_err(|_| FormatError::Value)?);
         segment.recorded.set(header.recorded.min(segment.geometry.stripes()).max(segment.recorded.get()));
+        let live = liveness::decode_bitmap(segment.geometry, &bytes);
+        // What lives was written, whatever the record's count says.
+        let written = live.iter().last().map_or(0, |block| segment.geometry.locate(block).0 + 1);
+        segment.recorded.set(segment.recorded.get().max(written));
         segment.next_stripe.set(segment.recorded.get());
         segment.sealed.set(header.sealed);
         if header.sealed {
             crate::stripe::finish_course(&segment, u32::MAX);
         }
-        *segment.live.borrow_mut() = liveness::decode_bitmap(segment.geometry, &bytes);
+        *segment.live.borrow_mut() = live;
         named.insert(header.segment);
     }
     Ok(named)

@@ -516,6 +516,9 @@ impl Home {
             let Some(target) = self.device_for(segment, column) else { continue };
             moved |= self.reconstruct_column(segment, column, target).await;
         }
+        if moved && self.extra.borrow().len() > 32 {
+            self.batch(false).await;
+        }
         moved
     }
 
@@ -574,7 +577,6 @@ impl Home {
             self.core.member(old.device).set_slot(old.slot, None);
         }
         self.tasks.borrow_mut().reconstruct.done += u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
-        self.batch(false).await;
         true
     }
 

@@ -521,6 +521,7 @@ impl Shard {
         let data = stripe.freeze();
         let owners = stripe.owners.borrow().clone();
         if owners.is_empty() {
+            stripe.segment.short.borrow_mut().insert(stripe.number, 0);
             self.stripe_done(stripe, Phase::Void);
             return;
         }
@@ -563,6 +564,7 @@ impl Shard {
             }
         }
         stripe.segment.rows.borrow_mut().remove(&stripe.number);
+        stripe.segment.short.borrow_mut().insert(stripe.number, 0);
         self.stripe_done(stripe, Phase::Void);
     }
 

@@ -235,6 +235,16 @@ pub async fn seal(core: &Rc<Core>, segment: &Rc<Segment>) {
         return;
     }
     let course = geometry.course_of(recorded - 1);
+    let first = course * geometry.course_strips();
+    let known = (first..recorded).all(|stripe| {
+        let void = segment.short.borrow().get(&stripe) == Some(&0);
+        void || segment.rows.borrow().contains_key(&stripe)
+    });
+    if !known {
+        // The rows were already in a summary when the journal was cut: it stays as it is.
+        finish_course(segment, u32::MAX);
+        return;
+    }
     let mut joins = Vec::new();
     for index in 0..geometry.width() {
         if !core.column_usable(segment, index) {

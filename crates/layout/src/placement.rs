@@ -98,8 +98,10 @@ impl Placement {
         columns
     }
 
-    /// A whole row, evenly.
-    fn even_row(&self, tile: u64, eligible: &[u16], width: usize) -> Vec<Vec<u16>> {
+    /// Row `tile` where all devices count alike and failure domains do not constrain: its segments
+    /// are those that [`Placement::pick`] gives one by one.
+    #[must_use]
+    pub fn even_row(&self, tile: u64, eligible: &[u16], width: usize) -> Vec<Vec<u16>> {
         let family = family(eligible, width);
         (0..Placement::row_len(eligible.len(), width) as u64)
             .map(|segment| self.pick_in_row(&family, tile, segment, eligible, width))

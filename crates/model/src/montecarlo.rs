@@ -142,8 +142,7 @@ impl Placed {
                 let set = match random.as_mut() {
                     None => {
                         if row.is_empty() {
-                            let own = |device: u16| device;
-                            row = Placement::default().row(tile, &members, width, &own, width);
+                            row = Placement::default().even_row(tile, &members, width);
                             row.reverse();
                             tile += 1;
                         }

@@ -19,7 +19,7 @@ use crate::store::{Store, StoreError, Subject};
 use crate::world::{Presence, World};
 
 /// Polls after which a phase counts as a livelock.
-const LIVELOCK: u64 = 6_000_000;
+const LIVELOCK: u64 = 1_500_000;
 /// Full redundancy must be back within this, in virtual time, once faults have stopped.
 const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
 

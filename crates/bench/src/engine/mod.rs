@@ -130,7 +130,7 @@ pub struct Options {
     pub rows: Vec<Kind>,
     /// Map to cache.
     pub maps: Vec<MapCache>,
-    /// Operations in flight for each device.
+    /// 4 KiB operations in flight for each device; a sixteenth of it for 128 KiB.
     pub depth: usize,
     /// Bytes of the volume, for all but `sustained`, which derives it.
     pub volume_bytes: u64,
@@ -150,7 +150,7 @@ impl Default for Options {
             devices: None,
             rows: Kind::DEFAULT.to_vec(),
             maps: vec![MapCache::Cached, MapCache::Ratio(12.0)],
-            depth: 32,
+            depth: 128,
             volume_bytes: 256 << 20,
             slots: 1100,
             overwrites: 4.0,

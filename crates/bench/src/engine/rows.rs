@@ -252,6 +252,7 @@ fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load
         count: blocks,
     };
     let large = Load {
+        depth: depth.div_ceil(16),
         pattern: Pattern::Sequential,
         bytes: LARGE,
         warm: volume_bytes / LARGE as u64 / 4,
