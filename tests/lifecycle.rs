@@ -194,8 +194,10 @@ fn with_too_few_devices_an_array_waits_for_the_operator() {
             .is_empty()
     );
     assert!(daemon.stop());
+    std::fs::create_dir(daemon.path("away")).unwrap();
     for file in &files[..3] {
-        std::fs::rename(file, file.with_extension("gone")).unwrap();
+        let name = file.file_name().unwrap();
+        std::fs::rename(file, daemon.path("away").join(name)).unwrap();
     }
     daemon.launch();
     let status = daemon.json(&["status", "-j"]);

@@ -8,7 +8,7 @@
 //! - Every code that [`Code::new`] hands out is MDS for its K and M.
 //! - The bytes do not depend on the kernel, on the length of the buffers cut differently, on their
 //!   alignment, or on whether a matrix came from the cache.
-//! - `unsafe` is in `kernel/` only, behind one function that checks every range.
+//! - `unsafe` is in `kernel/` only, behind functions that check every range.
 
 mod apply;
 pub mod bench;

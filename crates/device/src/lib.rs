@@ -101,7 +101,7 @@ pub(crate) fn check_range(info: &DeviceInfo, offset: u64, length: u64) {
     let end = offset.checked_add(length).expect("a range ends below 2^64");
     let block = BLOCK as u64;
     assert!(
-        end <= info.size_bytes && offset % block == 0 && length % block == 0,
+        end <= info.size_bytes && offset.is_multiple_of(block) && length.is_multiple_of(block),
         "whole blocks inside the device: {offset}+{length} of {}",
         info.size_bytes
     );
@@ -120,7 +120,7 @@ pub(crate) fn check_write(info: &DeviceInfo, offset: u64, data: &[Slice]) -> u64
 
 /// The same bytes at an address that O_DIRECT takes.
 pub(crate) fn aligned(slice: Slice) -> Slice {
-    if slice.as_ptr() as usize % BLOCK == 0 {
+    if (slice.as_ptr() as usize).is_multiple_of(BLOCK) {
         slice
     } else {
         Buf::copy_of(&slice).freeze()

@@ -245,7 +245,7 @@ impl Queue {
 /// [`OpenError::Exists`] if there is anything at `path`; see the others for the rest. On an error no
 /// file is left behind.
 pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
-    if size_bytes == 0 || size_bytes % BLOCK as u64 != 0 {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK as u64) {
         return Err(OpenError::Size {
             path: path.to_path_buf(),
             size_bytes,

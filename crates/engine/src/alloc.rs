@@ -45,22 +45,12 @@ struct Wanted {
 impl Home {
     /// Slots free, over all devices in use.
     pub(crate) fn free_slots(&self) -> usize {
-        self.core.members.iter().filter(|m| m.is_online()).map(crate::member::Member::free_slots).sum()
-    }
-
-    /// Data segments a client could still open.
-    pub(crate) fn client_segments_left(&self) -> usize {
-        let width = usize::from(self.shape.width());
-        let spare = |g: &Vec<u16>| -> usize {
-            let free = |d: &u16| {
-                let member = self.core.member(*d);
-                if member.is_online() { member.free_slots().saturating_sub(reserve(Purpose::Client)) } else { 0 }
-            };
-            let all: Vec<usize> = g.iter().map(free).collect();
-            let width = width.min(all.iter().filter(|n| **n > 0).count()).max(1);
-            all.iter().sum::<usize>() / width
-        };
-        self.shape.groups.iter().map(spare).sum()
+        self.core
+            .members
+            .iter()
+            .filter(|m| m.is_online())
+            .map(crate::member::Member::free_slots)
+            .sum()
     }
 
     /// A data segment to write into.
@@ -71,12 +61,23 @@ impl Home {
             }
             if let Some(wanted) = self.want_data(purpose) {
                 let strip_blocks = self.superblock.borrow().strip_blocks;
-                let segment = self.make_segment(SegmentKind::Data, &wanted, strip_blocks).await;
+                let segment = self
+                    .make_segment(SegmentKind::Data, &wanted, strip_blocks)
+                    .await;
                 let online = self.core.online().len();
                 let row = Placement::row_len(online, wanted.devices.len()).max(1);
                 // Each open segment holds slots that cleaning cannot reach: few in a small array.
-                let slots = self.core.members.iter().map(|m| m.geometry.slots).min().unwrap_or(1) as usize;
-                return Some(Allocated { segment, row: row.min(slots / 64).max(1) });
+                let slots = self
+                    .core
+                    .members
+                    .iter()
+                    .map(|m| m.geometry.slots)
+                    .min()
+                    .unwrap_or(1) as usize;
+                return Some(Allocated {
+                    segment,
+                    row: row.min(slots / 64).max(1),
+                });
             }
             if purpose != Purpose::Client || !self.cleaner_can_gain() {
                 return None;
@@ -90,18 +91,38 @@ impl Home {
         let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
         let mut best: Option<(usize, usize)> = None;
         for (index, group) in self.shape.groups.iter().enumerate() {
-            let free = group.iter().filter(|d| self.has_slot(**d, purpose)).map(|d| self.core.member(*d).free_slots()).sum();
+            let free = group
+                .iter()
+                .filter(|d| self.has_slot(**d, purpose))
+                .map(|d| self.core.member(*d).free_slots())
+                .sum();
             if best.is_none_or(|(most, _)| free > most) {
                 best = Some((free, index));
             }
         }
         let group = &self.shape.groups[best?.1];
-        let online: Vec<u16> = group.iter().copied().filter(|d| self.core.member(*d).is_online()).collect();
-        let eligible: Vec<u16> = online.iter().copied().filter(|d| self.has_slot(*d, purpose)).collect();
+        let online: Vec<u16> = group
+            .iter()
+            .copied()
+            .filter(|d| self.core.member(*d).is_online())
+            .collect();
+        let eligible: Vec<u16> = online
+            .iter()
+            .copied()
+            .filter(|d| self.has_slot(*d, purpose))
+            .collect();
         let full = k + m;
         if eligible.len() >= full {
-            let devices = self.pick(1, &eligible, full, m).into_iter().map(Some).collect();
-            return Some(Wanted { k: self.shape.k, m: self.shape.m, devices });
+            let devices = self
+                .pick(1, &eligible, full, m)
+                .into_iter()
+                .map(Some)
+                .collect();
+            return Some(Wanted {
+                k: self.shape.k,
+                m: self.shape.m,
+                devices,
+            });
         }
         if purpose == Purpose::Client && eligible.len() < online.len().min(full) {
             return None; // healthy devices are full: clean, rather than lay narrow stripes
@@ -111,16 +132,30 @@ impl Home {
         if eligible.is_empty() {
             return None;
         }
-        let scarce = eligible.iter().any(|d| self.core.member(*d).free_slots() * 8 < self.core.member(*d).geometry.slots as usize);
+        let scarce = eligible.iter().any(|d| {
+            self.core.member(*d).free_slots() * 8 < self.core.member(*d).geometry.slots as usize
+        });
         if scarce && eligible.len() >= k && narrow < k {
             // Narrow stripes would take more room than there is: full width, some columns missing.
-            let mut devices: Vec<Option<u16>> = self.pick(1, &eligible, eligible.len(), m).into_iter().map(Some).collect();
+            let mut devices: Vec<Option<u16>> = self
+                .pick(1, &eligible, eligible.len(), m)
+                .into_iter()
+                .map(Some)
+                .collect();
             devices.resize(full, None);
             let shift = usize::try_from(self.next_segment.get() % full as u64).expect("small");
             devices.rotate_right(shift);
-            return Some(Wanted { k: self.shape.k, m: self.shape.m, devices });
+            return Some(Wanted {
+                k: self.shape.k,
+                m: self.shape.m,
+                devices,
+            });
         }
-        let devices = self.pick(1, &eligible, narrow + parity, parity).into_iter().map(Some).collect();
+        let devices = self
+            .pick(1, &eligible, narrow + parity, parity)
+            .into_iter()
+            .map(Some)
+            .collect();
         Some(Wanted {
             k: u16::try_from(narrow).expect("at most 256"),
             m: u16::try_from(parity).expect("at most 255"),
@@ -144,31 +179,62 @@ impl Home {
         }
         let tile = self.tile.get();
         self.tile.set(tile + 1);
-        let labels: Vec<&str> = self.core.members.iter().map(|m| m.domain.as_str()).collect();
+        let labels: Vec<&str> = self
+            .core
+            .members
+            .iter()
+            .map(|m| m.domain.as_str())
+            .collect();
         let domain = |d: u16| {
             let label = labels[usize::from(d)];
             let first = labels.iter().position(|l| *l == label && !label.is_empty());
             u16::try_from(first.unwrap_or(usize::from(d))).unwrap_or(d)
         };
-        let least = eligible.iter().map(|d| self.core.member(*d).free_slots()).min().unwrap_or(1);
-        let most = eligible.iter().map(|d| self.core.member(*d).free_slots()).max().unwrap_or(1);
+        let least = eligible
+            .iter()
+            .map(|d| self.core.member(*d).free_slots())
+            .min()
+            .unwrap_or(1);
+        let most = eligible
+            .iter()
+            .map(|d| self.core.member(*d).free_slots())
+            .max()
+            .unwrap_or(1);
         // Loads that differ by a few slots are even; real differences steer.
         let even = most - least <= 4 || (most - least) * 20 < most;
-        let weight = |d: u16| if even { 1 } else { self.core.member(d).free_slots() as u64 };
-        let rows = Placement::new(self.core.array[0].into()).row_weighted(tile, eligible, width, &domain, m, &weight);
+        let weight = |d: u16| {
+            if even {
+                1
+            } else {
+                self.core.member(d).free_slots() as u64
+            }
+        };
+        let rows = Placement::new(self.core.array[0].into())
+            .row_weighted(tile, eligible, width, &domain, m, &weight);
         queue.extend(rows);
-        queue.pop_front().unwrap_or_else(|| eligible[..width].to_vec())
+        queue
+            .pop_front()
+            .unwrap_or_else(|| eligible[..width].to_vec())
     }
 
     /// A metadata segment; `None` if not even the last reserve has room.
     pub(crate) async fn allocate_meta(self: &Rc<Self>) -> Option<Rc<Segment>> {
-        let eligible: Vec<u16> = self.core.online().into_iter().filter(|d| self.has_slot(*d, Purpose::Commit)).collect();
+        let eligible: Vec<u16> = self
+            .core
+            .online()
+            .into_iter()
+            .filter(|d| self.has_slot(*d, Purpose::Commit))
+            .collect();
         if eligible.is_empty() {
             return None;
         }
         let m = usize::from(self.meta_m).min(eligible.len() - 1);
         let k = (eligible.len() - m).clamp(1, 8).min(256 - m);
-        let devices = self.pick(2, &eligible, k + m, m).into_iter().map(Some).collect();
+        let devices = self
+            .pick(2, &eligible, k + m, m)
+            .into_iter()
+            .map(Some)
+            .collect();
         let wanted = Wanted {
             k: u16::try_from(k).expect("at most 8"),
             m: u16::try_from(m).expect("at most 255"),
@@ -179,7 +245,12 @@ impl Home {
 
     /// Takes slots, writes their headers and adds the segment to the table. Its `Open` entry goes into
     /// the next batch, after a flush of these headers (S1).
-    async fn make_segment(self: &Rc<Self>, kind: SegmentKind, wanted: &Wanted, strip_blocks: u32) -> Rc<Segment> {
+    async fn make_segment(
+        self: &Rc<Self>,
+        kind: SegmentKind,
+        wanted: &Wanted,
+        strip_blocks: u32,
+    ) -> Rc<Segment> {
         let number = self.next_segment.get();
         self.next_segment.set(number + 1);
         let code = self.superblock.borrow().code;
@@ -188,22 +259,52 @@ impl Home {
             Ok(_) => code,
             Err(_) => CodeKind::IsalCauchy.tag(), // narrowed to a size for which the code is not MDS
         };
-        let geometry = SegmentGeometry { k: wanted.k, m: wanted.m, strip_blocks, slot_blocks: self.core.slot_blocks };
+        let geometry = SegmentGeometry {
+            k: wanted.k,
+            m: wanted.m,
+            strip_blocks,
+            slot_blocks: self.core.slot_blocks,
+        };
         let mut columns = Vec::new();
         for (device, column) in wanted.devices.iter().zip(0u16..) {
-            let entry = SlotEntry { segment: number, column, version: 1, k: wanted.k, m: wanted.m, code, kind, strip_blocks };
+            let entry = SlotEntry {
+                segment: number,
+                column,
+                version: 1,
+                k: wanted.k,
+                m: wanted.m,
+                code,
+                kind,
+                strip_blocks,
+            };
             let placed = device.and_then(|device| {
                 let slot = self.core.member(device).take_slot(entry)?;
-                Some(Column { device, slot, version: 1 })
+                Some(Column {
+                    device,
+                    slot,
+                    version: 1,
+                })
             });
             columns.push(placed.unwrap_or(Column::MISSING));
         }
-        let segment = Segment::new(number, kind, geometry, code, columns, self.take_record(number));
+        let segment = Segment::new(
+            number,
+            kind,
+            geometry,
+            code,
+            columns,
+            self.take_record(number),
+        );
         if self.redundancy_lost(&segment) > 0 {
             self.core.maybe_degraded.set(true);
         }
-        self.core.segments.borrow_mut().insert(number, segment.clone());
-        self.liveness.borrow_mut().mark(self.record_leaf(&segment, 0));
+        self.core
+            .segments
+            .borrow_mut()
+            .insert(number, segment.clone());
+        self.liveness
+            .borrow_mut()
+            .mark(self.record_leaf(&segment, 0));
         self.write_headers(&segment).await;
         self.opened.borrow_mut().push(segment.clone());
         segment
@@ -275,14 +376,21 @@ impl Home {
         let k = (devices - m).clamp(1, 8);
         let map = 32.0 / 4096.0 * (1.0 + 1.0 / 63.0);
         let record = self.record_nodes() as f64 / f64::from(geometry.data_blocks());
-        let overhead = (k + m) as f64 / k as f64 * f64::from(self.shape.k) / f64::from(self.shape.width());
+        let overhead =
+            (k + m) as f64 / k as f64 * f64::from(self.shape.k) / f64::from(self.shape.width());
         ((map + record) * overhead * 2.0 * 100_000.0) as u64
     }
 
     pub(crate) fn clean_reserve_percent(&self) -> u64 {
         let catalog = self.catalog.borrow();
-        let setting = catalog.settings.iter().find(|(k, _)| k == "clean.reserve").map(|(_, v)| v.clone());
-        setting.and_then(|v| v.trim_end_matches('%').parse().ok()).unwrap_or(10)
+        let setting = catalog
+            .settings
+            .iter()
+            .find(|(k, _)| k == "clean.reserve")
+            .map(|(_, v)| v.clone());
+        setting
+            .and_then(|v| v.trim_end_matches('%').parse().ok())
+            .unwrap_or(10)
     }
 }
 

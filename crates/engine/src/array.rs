@@ -41,7 +41,11 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { shards: 1, memory_bytes: 256 << 20, partitions: None }
+        Settings {
+            shards: 1,
+            memory_bytes: 256 << 20,
+            partitions: None,
+        }
     }
 }
 
@@ -106,7 +110,13 @@ pub struct VolumeOptions {
 
 impl Default for VolumeOptions {
     fn default() -> VolumeOptions {
-        VolumeOptions { size_bytes: 0, thin: false, block_bytes: 4096, digest: Kind::Blake3, write_cache: WriteCache::Auto }
+        VolumeOptions {
+            size_bytes: 0,
+            thin: false,
+            block_bytes: 4096,
+            digest: Kind::Blake3,
+            write_cache: WriteCache::Auto,
+        }
     }
 }
 
@@ -130,14 +140,29 @@ impl std::fmt::Debug for Array {
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
-    let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
-    let rest = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if first && rest && name.len() <= 64 { Ok(()) } else { Err(Error::Name(name.to_string())) }
+    let first = name
+        .chars()
+        .next()
+        .is_some_and(|c| c.is_ascii_alphanumeric());
+    let rest = name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if first && rest && name.len() <= 64 {
+        Ok(())
+    } else {
+        Err(Error::Name(name.to_string()))
+    }
 }
 
 /// The strip that a layout gets if none is asked for: 64 KiB up to K = 16, then K x strip about 1 MiB.
 pub fn default_strip_bytes(k: u16) -> u32 {
-    if k <= 16 { 64 << 10 } else { ((1 << 20) / u32::from(k)).next_power_of_two().clamp(4 << 10, 64 << 10) }
+    if k <= 16 {
+        64 << 10
+    } else {
+        ((1 << 20) / u32::from(k))
+            .next_power_of_two()
+            .clamp(4 << 10, 64 << 10)
+    }
 }
 
 /// What creating would give: the sizes that `create -n` prints.
@@ -156,17 +181,40 @@ pub struct Plan {
 /// Checks what is asked and lays the devices out.
 pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
     check_name(&options.name)?;
-    let shape = options.layout.resolve_with_spare(u16::try_from(sizes.len()).unwrap_or(u16::MAX), options.spare)?;
-    Code::new(CodeKind::IsalCauchy, usize::from(shape.k), usize::from(shape.m))
-        .map_err(|_| Error::Size { what: "a stripe width", value: u64::from(shape.width()), must: "at most 256" })?;
+    let shape = options.layout.resolve_with_spare(
+        u16::try_from(sizes.len()).unwrap_or(u16::MAX),
+        options.spare,
+    )?;
+    Code::new(
+        CodeKind::IsalCauchy,
+        usize::from(shape.k),
+        usize::from(shape.m),
+    )
+    .map_err(|_| Error::Size {
+        what: "a stripe width",
+        value: u64::from(shape.width()),
+        must: "at most 256",
+    })?;
     let smallest = sizes.iter().copied().min().unwrap_or(0);
-    let slot_bytes = options.slot_bytes.unwrap_or_else(|| default_slot_bytes(smallest));
+    let slot_bytes = options
+        .slot_bytes
+        .unwrap_or_else(|| default_slot_bytes(smallest));
     if !slot_bytes.is_power_of_two() || !(32 << 10..=1 << 30).contains(&slot_bytes) {
-        return Err(Error::Size { what: "a slot", value: slot_bytes, must: "a power of two, 32K to 1G" });
+        return Err(Error::Size {
+            what: "a slot",
+            value: slot_bytes,
+            must: "a power of two, 32K to 1G",
+        });
     }
-    let mut strip_bytes = options.strip_bytes.unwrap_or_else(|| default_strip_bytes(shape.k));
+    let mut strip_bytes = options
+        .strip_bytes
+        .unwrap_or_else(|| default_strip_bytes(shape.k));
     if !strip_bytes.is_power_of_two() || !(4 << 10..=1 << 20).contains(&strip_bytes) {
-        return Err(Error::Size { what: "a strip", value: u64::from(strip_bytes), must: "a power of two, 4K to 1M" });
+        return Err(Error::Size {
+            what: "a strip",
+            value: u64::from(strip_bytes),
+            must: "a power of two, 4K to 1M",
+        });
     }
     if options.strip_bytes.is_none() {
         // At least a dozen stripes a segment.
@@ -175,16 +223,29 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
         }
     }
     if u64::from(strip_bytes) * 3 > slot_bytes {
-        return Err(Error::Size { what: "a strip", value: u64::from(strip_bytes), must: "at most a third of a slot" });
+        return Err(Error::Size {
+            what: "a strip",
+            value: u64::from(strip_bytes),
+            must: "at most a third of a slot",
+        });
     }
     let ring = (smallest / 64).clamp(256 << 10, 64 << 20) / BLOCK_U64 * BLOCK_U64;
     let mut devices = Vec::new();
     for (device, size) in sizes.iter().enumerate() {
         let need = 32 * slot_bytes + 2 * ring + (512 << 10);
         let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), 24);
-        devices.push(geometry.ok_or(Error::TooSmall { device, have: *size, need })?);
+        devices.push(geometry.ok_or(Error::TooSmall {
+            device,
+            have: *size,
+            need,
+        })?);
     }
-    Ok(Plan { slot_bytes, strip_bytes, raw_bytes: sizes.iter().sum(), devices })
+    Ok(Plan {
+        slot_bytes,
+        strip_bytes,
+        raw_bytes: sizes.iter().sum(),
+        devices,
+    })
 }
 
 fn random_bytes<const N: usize>(rt: &Rt) -> [u8; N] {
@@ -202,13 +263,26 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
             uuid: random_bytes(rt),
             slots: plan.devices[index].slots,
             state: MemberState::Online,
-            domain: options.domains.get(index).cloned().unwrap_or_default().chars().take(MAX_DOMAIN).collect(),
+            domain: options
+                .domains
+                .get(index)
+                .cloned()
+                .unwrap_or_default()
+                .chars()
+                .take(MAX_DOMAIN)
+                .collect(),
         })
         .collect();
     let all: Vec<u16> = (0..u16::try_from(members.len()).expect("checked by the layout")).collect();
-    let m = options.layout.resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare).map_or(1, |s| s.m);
+    let m = options
+        .layout
+        .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare)
+        .map_or(1, |s| s.m);
     let capacity: u64 = plan.raw_bytes;
-    let partitions = options.settings.partitions.unwrap_or(if capacity < 4 << 30 { 8 } else { 64 });
+    let partitions = options
+        .settings
+        .partitions
+        .unwrap_or(if capacity < 4 << 30 { 8 } else { 64 });
     Superblock {
         features: [0; 3],
         array: random_bytes(rt),
@@ -216,7 +290,11 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         device: members[0].uuid,
         index: 0,
         writes: 0,
-        generation: Generation { number: 1, id: random_bytes(rt), parent: [0; 16] },
+        generation: Generation {
+            number: 1,
+            id: random_bytes(rt),
+            parent: [0; 16],
+        },
         geometry: plan.devices[0],
         name: options.name.clone(),
         layout: options.layout.to_string(),
@@ -236,13 +314,21 @@ async fn clear_member(member: &Member, array: &[u8; 16]) -> Result<(), ashlar_de
     member.write(geometry.root_offset(0), vec![roots]).await?;
     for page in 0..geometry.table_pages() {
         let count = (geometry.slots - page * ENTRIES_PER_PAGE).min(ENTRIES_PER_PAGE);
-        let table = TablePage { page, root: 0, entries: vec![None; count as usize] };
+        let table = TablePage {
+            page,
+            root: 0,
+            entries: vec![None; count as usize],
+        };
         let mut both = Buf::zeroed(2 * BLOCK);
         both[..BLOCK].copy_from_slice(&table.encode(array, member.index));
-        member.write(geometry.page_offset(page, 0), vec![both.freeze()]).await?;
+        member
+            .write(geometry.page_offset(page, 0), vec![both.freeze()])
+            .await?;
     }
     for ring in [geometry.delta_ring_offset(), geometry.data_ring_offset()] {
-        member.write(ring, vec![Buf::zeroed(BLOCK).freeze()]).await?;
+        member
+            .write(ring, vec![Buf::zeroed(BLOCK).freeze()])
+            .await?;
     }
     member.flush().await
 }
@@ -252,7 +338,9 @@ impl Array {
     pub async fn create(rt: &Rt, devices: Vec<DeviceRef>, options: Create) -> Result<Array, Error> {
         let sizes: Vec<u64> = devices.iter().map(|d| d.info().size_bytes).collect();
         let plan = plan(&sizes, &options)?;
-        let shape = options.layout.resolve_with_spare(u16::try_from(sizes.len()).expect("checked"), options.spare)?;
+        let shape = options
+            .layout
+            .resolve_with_spare(u16::try_from(sizes.len()).expect("checked"), options.spare)?;
         let superblock = new_superblock(rt, &options, &plan);
         let members: Vec<Member> = devices
             .into_iter()
@@ -260,17 +348,40 @@ impl Array {
             .zip(&superblock.members)
             .zip(0u16..)
             .map(|(((device, geometry), entry), index)| {
-                Member::new(rt, index, entry.uuid, entry.domain.clone(), *geometry, Some(device), MemberState::Online)
+                Member::new(
+                    rt,
+                    index,
+                    entry.uuid,
+                    entry.domain.clone(),
+                    *geometry,
+                    Some(device),
+                    MemberState::Online,
+                )
             })
             .collect();
-        let core = Core::new(rt, superblock.array, superblock.key, crate::commit::slot_blocks(plan.slot_bytes), members);
+        let core = Core::new(
+            rt,
+            superblock.array,
+            superblock.key,
+            crate::commit::slot_blocks(plan.slot_bytes),
+            members,
+        );
         for member in &core.members {
             let device = usize::from(member.index);
-            clear_member(member, &core.array).await.map_err(|fault| Error::Device { device, fault })?;
+            clear_member(member, &core.array)
+                .await
+                .map_err(|fault| Error::Device { device, fault })?;
         }
         let birth = Rc::new(Cell::new(0));
-        let (shards, to_home, at_home) = start_shards(&core, &shape, &superblock, &options.settings, &birth);
-        let epoch = Epoch { number: 1, first: 1, end: None, m: shape.m.max(1), excluded: Vec::new() };
+        let (shards, to_home, at_home) =
+            start_shards(&core, &shape, &superblock, &options.settings, &birth);
+        let epoch = Epoch {
+            number: 1,
+            first: 1,
+            end: None,
+            m: shape.m.max(1),
+            excluded: Vec::new(),
+        };
         let root = Root {
             generation: 1,
             number: 0,
@@ -313,14 +424,39 @@ impl Array {
     /// Imports the array on these devices.
     pub async fn import(rt: &Rt, devices: Vec<DeviceRef>, options: Import) -> Result<Array, Error> {
         let (home, to_home) = crate::import::import(rt, devices, &options).await?;
-        Ok(Array::open(home, to_home, options.read_only, options.settings))
+        Ok(Array::open(
+            home,
+            to_home,
+            options.read_only,
+            options.settings,
+        ))
     }
 
-    fn open(home: Rc<Home>, to_home: Sender<HomeMessage>, read_only: bool, settings: Settings) -> Array {
+    fn open(
+        home: Rc<Home>,
+        to_home: Sender<HomeMessage>,
+        read_only: bool,
+        settings: Settings,
+    ) -> Array {
         home.start_background();
-        let array = Array(Rc::new(Inner { home, to_home, read_only, settings, counters: RefCell::default(), exporting: Cell::new(false) }));
-        let unfinished: Vec<String> =
-            array.0.home.catalog.borrow().volumes.iter().filter(|v| v.destroying).map(|v| v.name.clone()).collect();
+        let array = Array(Rc::new(Inner {
+            home,
+            to_home,
+            read_only,
+            settings,
+            counters: RefCell::default(),
+            exporting: Cell::new(false),
+        }));
+        let unfinished: Vec<String> = array
+            .0
+            .home
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .filter(|v| v.destroying)
+            .map(|v| v.name.clone())
+            .collect();
         for name in unfinished {
             let (array, rt) = (array.clone(), array.0.home.core.rt.clone());
             rt.spawn(async move {
@@ -341,7 +477,11 @@ impl Array {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.0.home.closed.get() || self.0.exporting.get() { Err(Error::Closed) } else { Ok(()) }
+        if self.0.home.closed.get() || self.0.exporting.get() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     /// Folds everything, says in the root that it is clean, and stops. Every later call is refused.
@@ -366,7 +506,10 @@ impl Array {
                 let zero = Buf::zeroed(BLOCK).freeze();
                 let device = usize::from(member.index);
                 let failed = |fault| Error::Device { device, fault };
-                member.write(member.geometry.super_offset(copy), vec![zero]).await.map_err(failed)?;
+                member
+                    .write(member.geometry.super_offset(copy), vec![zero])
+                    .await
+                    .map_err(failed)?;
                 member.flush().await.map_err(failed)?;
             }
         }
@@ -378,7 +521,13 @@ impl Array {
     /// What thick volumes may still promise, in bytes.
     pub fn unpromised_bytes(&self) -> u64 {
         let home = &self.0.home;
-        let promised: u64 = home.catalog.borrow().volumes.iter().map(|v| if v.thin { v.mapped_bytes } else { v.size_bytes }).sum();
+        let promised: u64 = home
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .map(|v| if v.thin { v.mapped_bytes } else { v.size_bytes })
+            .sum();
         home.usable_bytes().saturating_sub(promised)
     }
 
@@ -394,16 +543,29 @@ impl Array {
             return Err(Error::VolumeExists(name.to_string()));
         }
         let size = options.size_bytes;
-        if size == 0 || size % BLOCK_U64 != 0 || size > 1 << 60 {
-            return Err(Error::Size { what: "a volume", value: size, must: "a multiple of 4K, above 0" });
+        if size == 0 || !size.is_multiple_of(BLOCK_U64) || size > 1 << 60 {
+            return Err(Error::Size {
+                what: "a volume",
+                value: size,
+                must: "a multiple of 4K, above 0",
+            });
         }
         let block = options.block_bytes;
         if !block.is_power_of_two() || !(4096..=131_072).contains(&block) {
-            return Err(Error::Size { what: "a volume block", value: u64::from(block), must: "a power of two, 4K to 128K" });
+            return Err(Error::Size {
+                what: "a volume block",
+                value: u64::from(block),
+                must: "a power of two, 4K to 128K",
+            });
         }
-        let stripe = u64::from(home.shape.k) * u64::from(home.superblock.borrow().strip_blocks) * BLOCK_U64;
+        let stripe =
+            u64::from(home.shape.k) * u64::from(home.superblock.borrow().strip_blocks) * BLOCK_U64;
         if u64::from(block) > stripe {
-            return Err(Error::Size { what: "a volume block", value: u64::from(block), must: "at most a stripe (K x strip)" });
+            return Err(Error::Size {
+                what: "a volume block",
+                value: u64::from(block),
+                must: "at most a stripe (K x strip)",
+            });
         }
         let free = self.unpromised_bytes();
         if !options.thin && size > free {
@@ -432,7 +594,8 @@ impl Array {
         add_volume(&home.shards, &entry).await;
         home.catalog.borrow_mut().volumes.push(entry);
         home.commit(0).await;
-        home.core.event("volume-created", None, format!("volume {name} was created"));
+        home.core
+            .event("volume-created", None, format!("volume {name} was created"));
         Ok(())
     }
 
@@ -446,7 +609,10 @@ impl Array {
         let home = &self.0.home;
         let hidden = {
             let mut catalog = home.catalog.borrow_mut();
-            let found = catalog.volumes.iter_mut().find(|v| v.name == name && !v.destroying);
+            let found = catalog
+                .volumes
+                .iter_mut()
+                .find(|v| v.name == name && !v.destroying);
             let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
             volume.destroying = true;
             volume.frontends.clear();
@@ -454,7 +620,11 @@ impl Array {
             volume.name.clone()
         };
         home.commit(0).await;
-        home.core.event("volume-destroyed", None, format!("volume {name} was destroyed"));
+        home.core.event(
+            "volume-destroyed",
+            None,
+            format!("volume {name} was destroyed"),
+        );
         let (array, rt) = (self.clone(), home.core.rt.clone());
         rt.spawn(async move {
             let _ = array.release_volume(&hidden).await; // resumed at the next import if it fails
@@ -464,21 +634,37 @@ impl Array {
 
     async fn release_volume(&self, name: &str) -> Result<(), Error> {
         let home = &self.0.home;
-        let found = home.catalog.borrow().volumes.iter().find(|v| v.name == name).cloned();
+        let found = home
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .find(|v| v.name == name)
+            .cloned();
         let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
         home.tasks.borrow_mut().releasing += 1;
         let shape = crate::import::volume_shape(&volume);
         for shard in &home.shards {
-            ask(shard, |reply| ShardMessage::Trim(shape.tree, 0, shape.blocks, reply)).await;
+            ask(shard, |reply| {
+                ShardMessage::Trim(shape.tree, 0, shape.blocks, reply)
+            })
+            .await;
         }
         home.batch(true).await;
         home.commit(home.journal.next()).await;
-        let empty = |v: &VolumeEntry| v.number != volume.number || v.maps.iter().all(Option::is_none);
+        let empty =
+            |v: &VolumeEntry| v.number != volume.number || v.maps.iter().all(Option::is_none);
         if home.catalog.borrow().volumes.iter().all(empty) {
             for shard in &home.shards {
-                ask(shard, |reply| ShardMessage::RemoveVolume(volume.number, reply)).await;
+                ask(shard, |reply| {
+                    ShardMessage::RemoveVolume(volume.number, reply)
+                })
+                .await;
             }
-            home.catalog.borrow_mut().volumes.retain(|v| v.number != volume.number);
+            home.catalog
+                .borrow_mut()
+                .volumes
+                .retain(|v| v.number != volume.number);
             home.commit(0).await;
         }
         home.tasks.borrow_mut().releasing -= 1;
@@ -488,14 +674,31 @@ impl Array {
 
     /// Names of the volumes.
     pub fn volume_names(&self) -> Vec<String> {
-        self.0.home.catalog.borrow().volumes.iter().filter(|v| !v.destroying).map(|v| v.name.clone()).collect()
+        self.0
+            .home
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .filter(|v| !v.destroying)
+            .map(|v| v.name.clone())
+            .collect()
     }
 
     /// A volume by name.
     pub fn volume(&self, name: &str) -> Option<Volume> {
         let catalog = self.0.home.catalog.borrow();
-        let entry = catalog.volumes.iter().find(|v| v.name == name && !v.destroying)?;
-        let counters = self.0.counters.borrow_mut().entry(entry.number).or_default().clone();
+        let entry = catalog
+            .volumes
+            .iter()
+            .find(|v| v.name == name && !v.destroying)?;
+        let counters = self
+            .0
+            .counters
+            .borrow_mut()
+            .entry(entry.number)
+            .or_default()
+            .clone();
         Some(Volume::new(self.clone(), entry, counters))
     }
 
@@ -503,13 +706,21 @@ impl Array {
     pub async fn volume_set(&self, name: &str, key: &str, value: &str) -> Result<(), Error> {
         self.check_open()?;
         let home = &self.0.home;
-        let wrong = || Error::Setting { key: key.to_string(), value: value.to_string() };
+        let wrong = || Error::Setting {
+            key: key.to_string(),
+            value: value.to_string(),
+        };
         {
             let mut catalog = home.catalog.borrow_mut();
-            let found = catalog.volumes.iter_mut().find(|v| v.name == name && !v.destroying);
+            let found = catalog
+                .volumes
+                .iter_mut()
+                .find(|v| v.name == name && !v.destroying);
             let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
             match key {
-                "write-cache" => volume.write_cache = WriteCache::parse(value).ok_or_else(wrong)?.tag(),
+                "write-cache" => {
+                    volume.write_cache = WriteCache::parse(value).ok_or_else(wrong)?.tag()
+                }
                 _ => return Err(wrong()),
             }
         }
@@ -523,7 +734,10 @@ impl Array {
         let home = &self.0.home;
         {
             let mut catalog = home.catalog.borrow_mut();
-            let found = catalog.volumes.iter_mut().find(|v| v.name == name && !v.destroying);
+            let found = catalog
+                .volumes
+                .iter_mut()
+                .find(|v| v.name == name && !v.destroying);
             let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
             volume.frontends = frontends.into_iter().map(|f| (f.kind, f.address)).collect();
         }
@@ -551,7 +765,8 @@ impl Array {
         let would_lose = home.core.segments.borrow().values().any(|s| {
             !s.live.borrow().is_empty()
                 && !s.columns_on(index).is_empty()
-                && home.core.missing_columns(s) + s.columns_on(index).len() > usize::from(s.geometry.m)
+                && home.core.missing_columns(s) + s.columns_on(index).len()
+                    > usize::from(s.geometry.m)
         });
         if would_lose && !force {
             return Err(Error::WouldLose(index));
@@ -564,14 +779,34 @@ impl Array {
     /// Settings and their values.
     pub fn get(&self, key: Option<&str>) -> Result<Vec<(String, String)>, Error> {
         let catalog = self.0.home.catalog.borrow();
-        let value = |key: &str| catalog.settings.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
-        let all: Vec<(String, String)> =
-            SETTINGS.iter().map(|(k, default)| (k.to_string(), value(k).unwrap_or_else(|| default.to_string()))).collect();
+        let value = |key: &str| {
+            catalog
+                .settings
+                .iter()
+                .find(|(k, _)| k == key)
+                .map(|(_, v)| v.clone())
+        };
+        let all: Vec<(String, String)> = SETTINGS
+            .iter()
+            .map(|(k, default)| {
+                (
+                    k.to_string(),
+                    value(k).unwrap_or_else(|| default.to_string()),
+                )
+            })
+            .collect();
         match key {
             None => Ok(all),
             Some(key) => {
                 let found: Vec<_> = all.into_iter().filter(|(k, _)| k == key).collect();
-                if found.is_empty() { Err(Error::Setting { key: key.to_string(), value: String::new() }) } else { Ok(found) }
+                if found.is_empty() {
+                    Err(Error::Setting {
+                        key: key.to_string(),
+                        value: String::new(),
+                    })
+                } else {
+                    Ok(found)
+                }
             }
         }
     }
@@ -579,9 +814,15 @@ impl Array {
     /// Changes a setting.
     pub async fn set(&self, key: &str, value: &str) -> Result<(), Error> {
         self.check_open()?;
-        let wrong = || Error::Setting { key: key.to_string(), value: value.to_string() };
+        let wrong = || Error::Setting {
+            key: key.to_string(),
+            value: value.to_string(),
+        };
         let good = match key {
-            "clean.reserve" => value.trim_end_matches('%').parse::<u64>().is_ok_and(|v| (2..=50).contains(&v)),
+            "clean.reserve" => value
+                .trim_end_matches('%')
+                .parse::<u64>()
+                .is_ok_and(|v| (2..=50).contains(&v)),
             "reconstruct.narrow" => ["critical", "always", "never"].contains(&value),
             _ => false,
         };
@@ -606,20 +847,29 @@ impl Array {
     /// Waits until there is an event with a number above `number`, or the array is closed.
     pub async fn event_after(&self, number: u64) {
         let home = &self.0.home;
-        home.core.event_gate.until(|| home.core.last_event() > number || home.closed.get()).await;
+        home.core
+            .event_gate
+            .until(|| home.core.last_event() > number || home.closed.get())
+            .await;
     }
 
     /// Waits until no background work of these kinds (none: of any kind) runs that can make progress.
     pub async fn wait_idle(&self, kinds: &[&str]) {
         let home = &self.0.home;
         while !home.closed.get() && !home.is_idle(kinds) {
-            let _ = home.core.rt.timeout(100 * ashlar_rt::MILLISECOND, home.core.progress.wait()).await;
+            let _ = home
+                .core
+                .rt
+                .timeout(100 * ashlar_rt::MILLISECOND, home.core.progress.wait())
+                .await;
         }
     }
 
     /// Makes durable everything acknowledged so far.
     pub(crate) async fn durable(&self) -> Result<(), VolumeError> {
-        ask(&self.0.to_home, HomeMessage::Durable).await.unwrap_or(Err(VolumeError::Closed))
+        ask(&self.0.to_home, HomeMessage::Durable)
+            .await
+            .unwrap_or(Err(VolumeError::Closed))
     }
 }
 

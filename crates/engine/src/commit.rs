@@ -57,7 +57,9 @@ impl Home {
         let freed = self.free_segments();
         self.place_system_nodes(&mut nodes).await;
         let Ok(stripes) = self.meta_write(&nodes).await else {
-            self.halt("a commit could not be written: more devices failed at once than metadata survives");
+            self.halt(
+                "a commit could not be written: more devices failed at once than metadata survives",
+            );
             return;
         };
         let opened = std::mem::take(&mut *self.opened.borrow_mut());
@@ -78,7 +80,17 @@ impl Home {
                 }
             }
         }
-        let cut = [Some(applied), oldest, self.oldest_data(), self.oldest_rows(), self.recovering.get()].into_iter().flatten().min().unwrap_or(applied);
+        let cut = [
+            Some(applied),
+            oldest,
+            self.oldest_data(),
+            self.oldest_rows(),
+            self.recovering.get(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(applied);
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
         self.commits.set(self.commits.get() + 1);
@@ -102,7 +114,9 @@ impl Home {
         let mut joins = Vec::new();
         for shard in &self.shards {
             let shard = shard.clone();
-            joins.push(self.core.rt.spawn(async move { ask(&shard, |reply| ShardMessage::Prepare(target, reply)).await }));
+            joins.push(self.core.rt.spawn(async move {
+                ask(&shard, |reply| ShardMessage::Prepare(target, reply)).await
+            }));
         }
         let mut prepared = Vec::new();
         for join in joins {
@@ -142,13 +156,20 @@ impl Home {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         for segment in segments.values() {
             // A full segment is sealed by its last stripe.
-            if segment.recorded.get() == segment.geometry.stripes() && Some(segment.number) != current {
+            if segment.recorded.get() == segment.geometry.stripes()
+                && Some(segment.number) != current
+            {
                 segment.sealed.set(true);
             }
         }
         let free: Vec<u64> = segments
             .values()
-            .filter(|s| s.sealed.get() && s.live.borrow().is_empty() && Rc::strong_count(s) == 1 && Some(s.number) != current)
+            .filter(|s| {
+                s.sealed.get()
+                    && s.live.borrow().is_empty()
+                    && Rc::strong_count(s) == 1
+                    && Some(s.number) != current
+            })
             .map(|s| s.number)
             .collect();
         let freed: Vec<Rc<Segment>> = free.iter().filter_map(|n| segments.remove(n)).collect();
@@ -169,7 +190,8 @@ impl Home {
     async fn release(&self, freed: Vec<Rc<Segment>>) {
         for segment in freed {
             self.free_records.borrow_mut().insert(segment.record.get());
-            for column in segment.columns.borrow().iter().filter(|c| c.is_placed()) {
+            let columns = segment.columns.take();
+            for column in columns.iter().filter(|c| c.is_placed()) {
                 let member = self.core.member(column.device);
                 member.discard_slot(column.slot).await;
                 member.release_slot(column.slot);
@@ -182,12 +204,21 @@ impl Home {
         self.mark_catalog();
         let catalog_leaves = self.catalog_bytes.borrow().len().div_ceil(BLOCK) as u64;
         loop {
-            let catalog_ids = self.catalog_tree.borrow_mut().unplaced(|leaf| leaf < catalog_leaves);
-            let liveness_ids = self.liveness.borrow_mut().unplaced(|leaf| self.record_exists(leaf));
+            let catalog_ids = self
+                .catalog_tree
+                .borrow_mut()
+                .unplaced(|leaf| leaf < catalog_leaves);
+            let liveness_ids = self
+                .liveness
+                .borrow_mut()
+                .unplaced(|leaf| self.record_exists(leaf));
             if catalog_ids.is_empty() && liveness_ids.is_empty() {
                 break;
             }
-            for (tree, ids) in [(&self.catalog_tree, catalog_ids), (&self.liveness, liveness_ids)] {
+            for (tree, ids) in [
+                (&self.catalog_tree, catalog_ids),
+                (&self.liveness, liveness_ids),
+            ] {
                 for id in ids {
                     let place = self.meta_place().await;
                     let old = tree.borrow_mut().set_place(id, place);
@@ -202,17 +233,32 @@ impl Home {
         let bytes = self.catalog_bytes.borrow().clone();
         let catalog_payload = |leaf: u64| {
             let start = usize::try_from(leaf).ok()? * BLOCK;
-            let part = bytes.get(start..bytes.len().min(start + BLOCK)).filter(|p| !p.is_empty())?;
+            let part = bytes
+                .get(start..bytes.len().min(start + BLOCK))
+                .filter(|p| !p.is_empty())?;
             let mut node = part.to_vec();
             node.resize(BLOCK, 0);
             Some(node)
         };
-        let catalog = self.catalog_tree.borrow_mut().finish(&self.core, catalog_payload);
-        let liveness = self.liveness.borrow_mut().finish(&self.core, |leaf| self.record_leaf_bytes(leaf));
+        let catalog = self
+            .catalog_tree
+            .borrow_mut()
+            .finish(&self.core, catalog_payload);
+        let liveness = self
+            .liveness
+            .borrow_mut()
+            .finish(&self.core, |leaf| self.record_leaf_bytes(leaf));
         for (number, made) in [(CATALOG_TREE, catalog), (LIVENESS_TREE, liveness)] {
             for ((level, index), place, digest, bytes) in made {
                 let owner = node_owner(number, 0, level, index);
-                nodes.insert(place, PlacedNode { place, owner, digest, bytes: Buf::copy_of(&bytes).freeze() });
+                nodes.insert(
+                    place,
+                    PlacedNode {
+                        owner,
+                        digest,
+                        bytes: Buf::copy_of(&bytes).freeze(),
+                    },
+                );
             }
         }
     }
@@ -220,9 +266,16 @@ impl Home {
     /// Nodes of records and catalog parts that no longer exist die; this may change liveness again.
     fn kill_gone(&self, catalog_leaves: u64) {
         let mut gone = self.liveness.borrow().gone(|leaf| self.record_exists(leaf));
-        gone.extend(self.catalog_tree.borrow().gone(|leaf| leaf < catalog_leaves));
+        gone.extend(
+            self.catalog_tree
+                .borrow()
+                .gone(|leaf| leaf < catalog_leaves),
+        );
         for place in gone {
-            let live = self.core.segment(place.segment).is_some_and(|s| s.live.borrow().get(place.block));
+            let live = self
+                .core
+                .segment(place.segment)
+                .is_some_and(|s| s.live.borrow().get(place.block));
             if live {
                 self.set_live(place, 1, false);
             }
@@ -236,7 +289,11 @@ impl Home {
         let mut tree = self.catalog_tree.borrow_mut();
         let parts = new.len().max(old.len()).div_ceil(BLOCK);
         for part in 0..parts {
-            let cut = |bytes: &[u8]| bytes.get(part * BLOCK..bytes.len().min((part + 1) * BLOCK)).map(<[u8]>::to_vec);
+            let cut = |bytes: &[u8]| {
+                bytes
+                    .get(part * BLOCK..bytes.len().min((part + 1) * BLOCK))
+                    .map(<[u8]>::to_vec)
+            };
             if cut(&new) != cut(&old) || tree.root().top.is_none() {
                 tree.mark(part as u64);
             }
@@ -251,7 +308,8 @@ impl Home {
         self.stripe_recorded(segment, stripe, sequence);
         // The last stripe of a course carries the summary and was flushed with it; else rows hang on
         // this sequence, which the cut below keeps.
-        if segment.rows_since.get().is_none() && segment.recorded.get() < segment.geometry.stripes() {
+        if segment.rows_since.get().is_none() && segment.recorded.get() < segment.geometry.stripes()
+        {
             // Recovery must learn of this stripe: keep its entry until the next commit's image.
             segment.image_behind.set(Some(sequence));
         }
@@ -260,7 +318,8 @@ impl Home {
     fn oldest_rows(&self) -> Option<u64> {
         let segments = self.core.segments.borrow();
         let rows = segments.values().filter_map(|s| s.rows_since.get());
-        rows.chain(segments.values().filter_map(|s| s.image_behind.get())).min()
+        rows.chain(segments.values().filter_map(|s| s.image_behind.get()))
+            .min()
     }
 
     /// Seals open segments whose unfinished course keeps the journal from being cut, when that matters.
@@ -269,9 +328,10 @@ impl Home {
         let segments: Vec<Rc<Segment>> = self.core.segments.borrow().values().cloned().collect();
         for segment in segments {
             segment.image_behind.set(None);
-            let pinned = segment.rows_since.get().is_some_and(|since| {
-                used * 3 > size && since + 8 < self.journal.next()
-            });
+            let pinned = segment
+                .rows_since
+                .get()
+                .is_some_and(|since| used * 3 > size && since + 8 < self.journal.next());
             let broken = self.core.missing_columns(&segment) > 0 && !segment.sealed.get();
             let idle = segment.recorded.get() == segment.next_stripe.get();
             if (pinned || broken) && idle {
@@ -282,12 +342,19 @@ impl Home {
 
     /// Seals one segment; a stream that writes into it goes on with another.
     pub(crate) async fn seal(self: &Rc<Self>, segment: &Rc<Segment>) {
-        let is_current = self.meta.borrow().current.as_ref().is_some_and(|s| s.number == segment.number);
+        let is_current = self
+            .meta
+            .borrow()
+            .current
+            .as_ref()
+            .is_some_and(|s| s.number == segment.number);
         if is_current {
             self.meta.borrow_mut().current = None;
         }
         stripe::seal(&self.core, segment).await;
-        self.liveness.borrow_mut().mark(self.record_leaf(segment, 0));
+        self.liveness
+            .borrow_mut()
+            .mark(self.record_leaf(segment, 0));
         self.members_settled().await;
     }
 
@@ -308,7 +375,8 @@ impl Home {
         root.catalog = self.catalog_tree.borrow().root();
         root.liveness = self.liveness.borrow().root();
         let open = root.epochs.last().map_or(0, |e| e.number);
-        root.epochs.retain(|e| e.number == open || e.end.is_none_or(|end| end > cut));
+        root.epochs
+            .retain(|e| e.number == open || e.end.is_none_or(|end| end > cut));
         let pages = self.write_pages(root.number).await;
         self.publish(root).await;
         for (member, page) in pages {
@@ -316,9 +384,13 @@ impl Home {
             copies[page as usize] = 1 - copies[page as usize];
         }
         let root = self.root.borrow();
-        self.journal.tails_are_durable(root.delta_tail, root.data_tail);
+        self.journal
+            .tails_are_durable(root.delta_tail, root.data_tail);
         let mut positions = self.delta_positions.borrow_mut();
-        while positions.front().is_some_and(|(sequence, _)| *sequence < cut) {
+        while positions
+            .front()
+            .is_some_and(|(sequence, _)| *sequence < cut)
+        {
             positions.pop_front();
         }
     }
@@ -326,7 +398,10 @@ impl Home {
     /// The ring position of the first delta record at or after a sequence.
     fn delta_position(&self, cut: u64) -> RingPosition {
         let positions = self.delta_positions.borrow();
-        positions.iter().find(|(sequence, _)| *sequence >= cut).map_or(self.journal.positions()[0], |(_, position)| *position)
+        positions
+            .iter()
+            .find(|(sequence, _)| *sequence >= cut)
+            .map_or(self.journal.positions()[0], |(_, position)| *position)
     }
 
     /// Writes every changed page to its other copy; which were written.
@@ -341,8 +416,13 @@ impl Home {
             for number in pages {
                 let first = (number * ENTRIES_PER_PAGE) as usize;
                 let slots = member.slots.borrow();
-                let entries = slots[first..slots.len().min(first + ENTRIES_PER_PAGE as usize)].to_vec();
-                let page = TablePage { page: number, root, entries };
+                let entries =
+                    slots[first..slots.len().min(first + ENTRIES_PER_PAGE as usize)].to_vec();
+                let page = TablePage {
+                    page: number,
+                    root,
+                    entries,
+                };
                 let bytes = Buf::copy_of(&page.encode(&self.core.array, member.index)).freeze();
                 let copy = 1 - member.page_copy.borrow()[number as usize];
                 let offset = member.geometry.page_offset(number, u32::from(copy));
@@ -399,7 +479,9 @@ impl Home {
                 let offset = self.core.member(index).geometry.root_offset(root.number);
                 joins.push(self.core.rt.spawn(async move {
                     let member = core.member(index);
-                    if member.write(offset, vec![bytes]).await.is_err() || member.flush().await.is_err() {
+                    if member.write(offset, vec![bytes]).await.is_err()
+                        || member.flush().await.is_err()
+                    {
                         core.report_failed(index);
                     }
                 }));
@@ -426,16 +508,23 @@ impl Home {
             let member = self.core.member(index);
             if member.is_online() {
                 member.take_out(ashlar_format::superblock::MemberState::Failed);
-                let text = format!("device {index} ({}) failed and is no longer used; replace it, or let its data be reconstructed onto the others", member.path());
+                let text = format!(
+                    "device {index} ({}) failed and is no longer used; replace it, or let its data be reconstructed onto the others",
+                    member.path()
+                );
                 self.core.event("device-failed", Some(index), text);
             }
         }
         let stored = self.store_generation().await;
         if stored * 2 < counted && !self.forced.replace(false) {
             self.waiting_quorum.set(Some((stored, counted)));
-            let text = format!("only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on");
+            let text = format!(
+                "only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on"
+            );
             self.core.event("writes-wait", None, text);
-            self.force_gate.until(|| self.forced.get() || self.closed.get()).await;
+            self.force_gate
+                .until(|| self.forced.get() || self.closed.get())
+                .await;
             self.forced.set(false);
             self.waiting_quorum.set(None);
         }
@@ -455,23 +544,50 @@ impl Home {
             }
             last.end.get_or_insert(next);
         }
-        let excluded = self.core.members.iter().filter(|m| !m.is_online()).map(|m| m.index).collect();
+        let excluded = self
+            .core
+            .members
+            .iter()
+            .filter(|m| !m.is_online())
+            .map(|m| m.index)
+            .collect();
         let number = root.epochs.last().map_or(1, |e| e.number + 1);
-        root.epochs.retain(|e| e.end.is_none_or(|end| end > e.first));
-        let epoch = Epoch { number, first: next, end: None, m: self.shape.m.max(1), excluded };
+        root.epochs
+            .retain(|e| e.end.is_none_or(|end| end > e.first));
+        let epoch = Epoch {
+            number,
+            first: next,
+            end: None,
+            m: self.shape.m.max(1),
+            excluded,
+        };
         root.epochs.push(epoch.clone());
-        assert!(root.epoch_bytes() < MAX_EPOCH_BYTES, "commits drop epochs before there are too many");
+        assert!(
+            root.epoch_bytes() < MAX_EPOCH_BYTES,
+            "commits drop epochs before there are too many"
+        );
         self.journal.begin_epoch(epoch, self.journal_groups());
     }
 
     /// Groups of members in use, one of which holds each record (S5).
     pub(crate) fn journal_groups(&self) -> Vec<Vec<u16>> {
-        let online = |g: &Vec<u16>| -> Vec<u16> { g.iter().copied().filter(|d| self.core.member(*d).is_online()).collect() };
+        let online = |g: &Vec<u16>| -> Vec<u16> {
+            g.iter()
+                .copied()
+                .filter(|d| self.core.member(*d).is_online())
+                .collect()
+        };
         let whole = vec![self.core.online()];
         if self.shape.m == 0 {
             return whole; // no group survives a loss by itself: records go over all
         }
-        let groups: Vec<Vec<u16>> = self.shape.groups.iter().map(online).filter(|g| !g.is_empty()).collect();
+        let groups: Vec<Vec<u16>> = self
+            .shape
+            .groups
+            .iter()
+            .map(online)
+            .filter(|g| !g.is_empty())
+            .collect();
         if groups.is_empty() { whole } else { groups }
     }
 
@@ -500,10 +616,15 @@ impl Home {
         for member in self.core.members.iter().filter(|m| m.is_online()) {
             let bytes = self.superblock_for(member.index);
             let copy = u32::from(self.superblock.borrow().writes % 2 == 1);
-            let (core, index, offset) = (self.core.clone(), member.index, member.geometry.super_offset(copy));
+            let (core, index, offset) = (
+                self.core.clone(),
+                member.index,
+                member.geometry.super_offset(copy),
+            );
             joins.push(self.core.rt.spawn(async move {
                 let member = core.member(index);
-                let done = member.write(offset, vec![bytes]).await.is_ok() && member.flush().await.is_ok();
+                let done =
+                    member.write(offset, vec![bytes]).await.is_ok() && member.flush().await.is_ok();
                 if !done {
                     core.report_failed(index);
                 }
@@ -529,7 +650,10 @@ impl Home {
     /// Takes out members that were reported, whenever some are.
     pub(crate) async fn watch_members(self: Rc<Self>) {
         while !self.closed.get() {
-            self.core.failing_gate.until(|| !self.core.failing.borrow().is_empty() || self.closed.get()).await;
+            self.core
+                .failing_gate
+                .until(|| !self.core.failing.borrow().is_empty() || self.closed.get())
+                .await;
             if self.closed.get() {
                 return;
             }
@@ -546,7 +670,10 @@ impl Home {
     /// Waits until no reported member is left to be taken out.
     pub(crate) async fn members_settled(&self) {
         // A record still waits for the log lock, which the change of membership holds to its end.
-        self.core.settled.until(|| self.core.failing.borrow().is_empty() || self.closed.get()).await;
+        self.core
+            .settled
+            .until(|| self.core.failing.borrow().is_empty() || self.closed.get())
+            .await;
     }
 
     /// Stops everything: what cannot go on without breaking a promise.
@@ -569,16 +696,29 @@ pub fn choose_root_set(online: &[u16], m: u16) -> Vec<u16> {
         return online.to_vec();
     }
     let count = (2 * usize::from(m) + 3).max(9).min(online.len());
-    (0..count).map(|i| online[i * online.len() / count]).collect()
+    (0..count)
+        .map(|i| online[i * online.len() / count])
+        .collect()
 }
 
 fn node_owner(tree: u32, partition: u16, level: u8, index: u64) -> Owner {
-    Owner { tree, kind: level + 1, algorithm: 0, piece: 0, pieces_less_one: 0, address: node_owner_address(partition, index) }
+    Owner {
+        tree,
+        kind: level + 1,
+        algorithm: 0,
+        piece: 0,
+        pieces_less_one: 0,
+        address: node_owner_address(partition, index),
+    }
 }
 
 fn placed_node(write: &NodeWrite) -> PlacedNode {
     let (tree, partition, level, index) = write.key;
-    PlacedNode { place: write.place, owner: node_owner(tree, partition, level, index), digest: write.digest, bytes: write.bytes.clone() }
+    PlacedNode {
+        owner: node_owner(tree, partition, level, index),
+        digest: write.digest,
+        bytes: write.bytes.clone(),
+    }
 }
 
 /// Bytes of one slot, in blocks.

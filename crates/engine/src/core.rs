@@ -59,13 +59,21 @@ pub struct Core {
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("members", &self.members).finish_non_exhaustive()
+        f.debug_struct("Core")
+            .field("members", &self.members)
+            .finish_non_exhaustive()
     }
 }
 
 impl Core {
     /// The state of an array with these members.
-    pub fn new(rt: &Rt, array: [u8; 16], key: [u8; 32], slot_blocks: u32, members: Vec<Member>) -> Rc<Core> {
+    pub fn new(
+        rt: &Rt,
+        array: [u8; 16],
+        key: [u8; 32],
+        slot_blocks: u32,
+        members: Vec<Member>,
+    ) -> Rc<Core> {
         Rc::new(Core {
             rt: rt.clone(),
             array,
@@ -96,7 +104,11 @@ impl Core {
 
     /// Indexes of the members in use.
     pub fn online(&self) -> Vec<u16> {
-        self.members.iter().filter(|m| m.is_online()).map(|m| m.index).collect()
+        self.members
+            .iter()
+            .filter(|m| m.is_online())
+            .map(|m| m.index)
+            .collect()
     }
 
     /// A segment by number.
@@ -126,7 +138,9 @@ impl Core {
 
     /// How many columns of a segment are missing.
     pub fn missing_columns(&self, segment: &Segment) -> usize {
-        (0..segment.geometry.width()).filter(|c| !self.column_usable(segment, *c)).count()
+        (0..segment.geometry.width())
+            .filter(|c| !self.column_usable(segment, *c))
+            .count()
     }
 
     /// The digest of a volume block, cut to 16 bytes.
@@ -139,7 +153,14 @@ impl Core {
     }
 
     /// The digest of one 4 KiB piece of a larger volume block.
-    pub fn piece_digest(&self, kind: Kind, tree: u32, address: u64, piece: u8, bytes: &[u8]) -> [u8; 16] {
+    pub fn piece_digest(
+        &self,
+        kind: Kind,
+        tree: u32,
+        address: u64,
+        piece: u8,
+        bytes: &[u8],
+    ) -> [u8; 16] {
         let mut context = [0u8; 14];
         context[0] = DigestContext::Piece as u8;
         context[1..5].copy_from_slice(&tree.to_le_bytes());
@@ -149,7 +170,14 @@ impl Core {
     }
 
     /// The digest of a tree's node.
-    pub fn node_digest(&self, tree: u32, partition: u16, level: u8, index: u64, bytes: &[u8]) -> [u8; 16] {
+    pub fn node_digest(
+        &self,
+        tree: u32,
+        partition: u16,
+        level: u8,
+        index: u64,
+        bytes: &[u8],
+    ) -> [u8; 16] {
         let mut context = [0u8; 16];
         context[0] = DigestContext::Node as u8;
         context[1..5].copy_from_slice(&tree.to_le_bytes());
@@ -160,7 +188,14 @@ impl Core {
     }
 
     /// The digest of a parity block.
-    pub fn parity_digest(&self, segment: SegmentNumber, stripe: u32, column: u16, block: u32, bytes: &[u8]) -> [u8; 16] {
+    pub fn parity_digest(
+        &self,
+        segment: SegmentNumber,
+        stripe: u32,
+        column: u16,
+        block: u32,
+        bytes: &[u8],
+    ) -> [u8; 16] {
         let mut context = [0u8; 19];
         context[0] = DigestContext::Parity as u8;
         context[1..9].copy_from_slice(&segment.to_le_bytes());
@@ -190,14 +225,25 @@ impl Core {
         if events.len() == EVENTS_KEPT {
             events.pop_front();
         }
-        events.push_back(Event { number, at: self.rt.now(), kind: kind.to_string(), device, text });
+        events.push_back(Event {
+            number,
+            at: self.rt.now(),
+            kind: kind.to_string(),
+            device,
+            text,
+        });
         drop(events);
         self.event_gate.open();
     }
 
     /// Events with a number above `after`.
     pub fn events(&self, after: u64) -> Vec<Event> {
-        self.events.borrow().iter().filter(|e| e.number > after).cloned().collect()
+        self.events
+            .borrow()
+            .iter()
+            .filter(|e| e.number > after)
+            .cloned()
+            .collect()
     }
 
     /// The number of the last event.

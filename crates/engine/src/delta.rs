@@ -72,7 +72,8 @@ pub struct Part {
 
 impl Part {
     fn has(&self, address: u64) -> bool {
-        address / self.tile % u64::from(self.partitions) % u64::from(self.of) == u64::from(self.rest)
+        address / self.tile % u64::from(self.partitions) % u64::from(self.of)
+            == u64::from(self.rest)
     }
 }
 
@@ -96,7 +97,10 @@ pub struct HoleRange {
 impl HoleRange {
     /// Whether it unmaps a block.
     pub fn covers(&self, tree: u32, address: u64) -> bool {
-        self.tree == tree && address >= self.first && address - self.first < self.count && self.part.has(address)
+        self.tree == tree
+            && address >= self.first
+            && address - self.first < self.count
+            && self.part.has(address)
     }
 }
 
@@ -137,11 +141,6 @@ impl Deltas {
         self.count + self.holes.len()
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The newest of what is known of a block.
     pub fn lookup(&self, tree: u32, address: u64) -> Lookup {
         let version = self.versions.get(&(tree, address)).and_then(|v| v.last());
@@ -169,19 +168,28 @@ impl Deltas {
     /// Adds a version, newer than all of its block.
     pub fn push(&mut self, tree: u32, address: u64, version: Version) {
         let versions = self.versions.entry((tree, address)).or_default();
-        assert!(versions.last().is_none_or(|v| v.stamp < version.stamp), "stamps only grow");
+        assert!(
+            versions.last().is_none_or(|v| v.stamp < version.stamp),
+            "stamps only grow"
+        );
         versions.push(version);
         self.count += 1;
     }
 
     /// The version of a block with this stamp.
     pub fn get(&self, tree: u32, address: u64, stamp: u64) -> Option<&Version> {
-        self.versions.get(&(tree, address))?.iter().find(|v| v.stamp == stamp)
+        self.versions
+            .get(&(tree, address))?
+            .iter()
+            .find(|v| v.stamp == stamp)
     }
 
     /// The newest stamp of a block that is durable in some form: recorded, or held by a data record.
     pub fn durable_stamp(&self, tree: u32, address: u64) -> u64 {
-        let versions = self.versions.get(&(tree, address)).map_or(&[][..], Vec::as_slice);
+        let versions = self
+            .versions
+            .get(&(tree, address))
+            .map_or(&[][..], Vec::as_slice);
         let of_versions = versions
             .iter()
             .filter(|v| v.journaled || matches!(v.state, State::Recorded(_)))
@@ -203,7 +211,9 @@ impl Deltas {
     /// Notes that a version is durable as what it says; drops what it replaces. A version that is no
     /// longer here was replaced by a durable newer one.
     pub fn recorded(&mut self, tree: u32, address: u64, stamp: u64, sequence: u64) {
-        let Some(versions) = self.versions.get_mut(&(tree, address)) else { return };
+        let Some(versions) = self.versions.get_mut(&(tree, address)) else {
+            return;
+        };
         let before = versions.len();
         if versions.iter().any(|v| v.stamp == stamp) {
             versions.retain(|v| v.stamp >= stamp);
@@ -216,7 +226,11 @@ impl Deltas {
     fn drop_below(&mut self, hole: HoleRange) {
         let (tree, stamp) = (hole.tree, hole.stamp);
         let end = hole.first.saturating_add(hole.count);
-        let keys: Vec<(u32, u64)> = self.versions.range((tree, hole.first)..(tree, end)).map(|(k, _)| *k).collect();
+        let keys: Vec<(u32, u64)> = self
+            .versions
+            .range((tree, hole.first)..(tree, end))
+            .map(|(k, _)| *k)
+            .collect();
         for key in keys.into_iter().filter(|key| hole.covers(tree, key.1)) {
             let versions = self.versions.get_mut(&key).expect("listed above");
             let before = versions.len();
@@ -244,19 +258,27 @@ impl Deltas {
 
     /// The oldest sequence that what is recorded here hangs on.
     pub fn oldest(&self) -> Option<u64> {
-        let versions = self.versions.values().flatten().filter_map(|v| match v.state {
-            State::Recorded(sequence) => Some(sequence),
-            State::Open(_) => None,
-        });
-        versions.chain(self.holes.iter().filter_map(|h| h.recorded)).min()
+        let versions = self
+            .versions
+            .values()
+            .flatten()
+            .filter_map(|v| match v.state {
+                State::Recorded(sequence) => Some(sequence),
+                State::Open(_) => None,
+            });
+        versions
+            .chain(self.holes.iter().filter_map(|h| h.recorded))
+            .min()
     }
 
     /// Blocks with something recorded, in address order, with the sequence.
     pub fn recorded_blocks(&self) -> impl Iterator<Item = ((u32, u64), u64)> + '_ {
-        self.versions.iter().filter_map(|(key, versions)| match versions.first()?.state {
-            State::Recorded(sequence) => Some((*key, sequence)),
-            State::Open(_) => None,
-        })
+        self.versions
+            .iter()
+            .filter_map(|(key, versions)| match versions.first()?.state {
+                State::Recorded(sequence) => Some((*key, sequence)),
+                State::Open(_) => None,
+            })
     }
 
     /// Takes what is recorded of a block, to be folded: the version unless a durable run of holes is
@@ -276,14 +298,36 @@ impl Deltas {
                 self.versions.remove(&(tree, address));
             }
         }
-        if taken.is_none() && hole > 0 { Some(What::Hole) } else { taken }
+        if taken.is_none() && hole > 0 {
+            Some(What::Hole)
+        } else {
+            taken
+        }
     }
 
     /// In replay: what a move becomes when the block's newest delta lies where it moves from.
     pub fn moved_onto(&self, tree: u32, address: u64, moved: &What) -> Option<What> {
-        let What::Block { segment, block, from: Some(from), .. } = moved else { return None };
-        let Lookup::Version(Version { what: What::Block { segment: at, block: at_block, digest, algorithm, birth, .. }, .. }) =
-            self.lookup(tree, address)
+        let What::Block {
+            segment,
+            block,
+            from: Some(from),
+            ..
+        } = moved
+        else {
+            return None;
+        };
+        let Lookup::Version(Version {
+            what:
+                What::Block {
+                    segment: at,
+                    block: at_block,
+                    digest,
+                    algorithm,
+                    birth,
+                    ..
+                },
+            ..
+        }) = self.lookup(tree, address)
         else {
             return None;
         };
@@ -328,15 +372,32 @@ mod tests {
     use super::*;
 
     fn hole(stamp: u64) -> Version {
-        Version { stamp, what: What::Hole, state: State::Recorded(stamp), journaled: false }
+        Version {
+            stamp,
+            what: What::Hole,
+            state: State::Recorded(stamp),
+            journaled: false,
+        }
     }
 
     #[test]
     fn a_newer_run_of_holes_wins_and_an_older_one_does_not() {
         let mut deltas = Deltas::default();
         deltas.push(1, 5, hole(3));
-        let part = Part { tile: 256, partitions: 4, of: 1, rest: 0 };
-        deltas.holes.push(HoleRange { tree: 1, first: 0, count: 10, part, stamp: 7, recorded: None });
+        let part = Part {
+            tile: 256,
+            partitions: 4,
+            of: 1,
+            rest: 0,
+        };
+        deltas.holes.push(HoleRange {
+            tree: 1,
+            first: 0,
+            count: 10,
+            part,
+            stamp: 7,
+            recorded: None,
+        });
         assert_eq!(deltas.lookup(1, 5).stamp(), 7);
         assert_eq!(deltas.lookup(1, 9).stamp(), 7);
         assert_eq!(deltas.lookup(1, 10).stamp(), 0);

@@ -13,10 +13,14 @@ pub enum Error {
     #[error("{0}")]
     Layout(#[from] LayoutError),
     /// A name that cannot be used.
-    #[error("'{0}' is no name: use 1 to 64 letters, digits, '-', '_' or '.', beginning with a letter or digit")]
+    #[error(
+        "'{0}' is no name: use 1 to 64 letters, digits, '-', '_' or '.', beginning with a letter or digit"
+    )]
     Name(String),
     /// A device is too small.
-    #[error("device {device} has {have} bytes; at least {need} are needed with these slots: leave it out or use smaller slots (--slot)")]
+    #[error(
+        "device {device} has {have} bytes; at least {need} are needed with these slots: leave it out or use smaller slots (--slot)"
+    )]
     TooSmall {
         /// Position in the list of devices.
         device: usize,
@@ -52,19 +56,27 @@ pub enum Error {
         source: FormatError,
     },
     /// No array on these devices.
-    #[error("no array was found on these devices; name all its devices, or a directory to look in (--scan)")]
+    #[error(
+        "no array was found on these devices; name all its devices, or a directory to look in (--scan)"
+    )]
     NoArray,
     /// The devices belong to different arrays.
-    #[error("these devices belong to different arrays; import one array at a time, by name or UUID")]
+    #[error(
+        "these devices belong to different arrays; import one array at a time, by name or UUID"
+    )]
     MixedArrays,
     /// Two devices claim one place: a copy.
     #[error("two devices both claim to be device {0}; one is a copy: take it away")]
     Duplicate(u16),
     /// Histories that went apart.
-    #[error("these devices have different histories of generation {0}: both were written apart. Import one side by naming only its devices, with --degraded")]
+    #[error(
+        "these devices have different histories of generation {0}: both were written apart. Import one side by naming only its devices, with --degraded"
+    )]
     Diverged(u64),
     /// Too few devices to start by itself.
-    #[error("only {seen} of the {counted} devices that generation {generation} counts are here; find the others, or use --degraded to start without them")]
+    #[error(
+        "only {seen} of the {counted} devices that generation {generation} counts are here; find the others, or use --degraded to start without them"
+    )]
     TooFew {
         /// Devices seen.
         seen: usize,
@@ -74,7 +86,9 @@ pub enum Error {
         generation: u64,
     },
     /// More devices lost than the array survives.
-    #[error("the array cannot be read: {lost} devices are missing and its metadata survives {survives}; find the missing devices")]
+    #[error(
+        "the array cannot be read: {lost} devices are missing and its metadata survives {survives}; find the missing devices"
+    )]
     Beyond {
         /// Devices missing.
         lost: usize,
@@ -82,10 +96,14 @@ pub enum Error {
         survives: usize,
     },
     /// No root could be found.
-    #[error("no root was found on the devices; the array was never completely created, or too many devices are missing")]
+    #[error(
+        "no root was found on the devices; the array was never completely created, or too many devices are missing"
+    )]
     NoRoot,
     /// Acknowledged journal records are gone.
-    #[error("{0} journal record(s) that were acknowledged cannot be read; find the missing devices, or use --degraded to give up what only those records held")]
+    #[error(
+        "{0} journal record(s) that were acknowledged cannot be read; find the missing devices, or use --degraded to give up what only those records held"
+    )]
     JournalLoss(u64),
     /// A volume that does not exist.
     #[error("there is no volume '{0}'; `ashlar volume list` shows what there is")]
@@ -94,7 +112,9 @@ pub enum Error {
     #[error("there is a volume '{0}' already; use another name")]
     VolumeExists(String),
     /// More was asked than there is.
-    #[error("{asked} bytes were asked, {free} are free; ask for less, add devices, or use --thin to promise more than there is")]
+    #[error(
+        "{asked} bytes were asked, {free} are free; ask for less, add devices, or use --thin to promise more than there is"
+    )]
     NoSpace {
         /// Asked.
         asked: u64,
@@ -108,7 +128,9 @@ pub enum Error {
     #[error("failing device {0} would leave data without a copy; use -f if that is meant")]
     WouldLose(u16),
     /// Too few devices agree on a generation.
-    #[error("only {stored} of {counted} devices could store the new generation: writes wait; bring devices back, or use `fail -f` to go on without them")]
+    #[error(
+        "only {stored} of {counted} devices could store the new generation: writes wait; bring devices back, or use `fail -f` to go on without them"
+    )]
     NoQuorum {
         /// Devices that stored it.
         stored: usize,

@@ -25,17 +25,26 @@ impl Shard {
         let _one = self.tree_lock.lock().await;
         let (mut prepared, carried) = self.carry.take();
         let folded = self.deltas.borrow().newest_recorded();
-        let before = [carried, self.deltas.borrow().oldest()].into_iter().flatten().min();
+        let before = [carried, self.deltas.borrow().oldest()]
+            .into_iter()
+            .flatten()
+            .min();
         for (tree, partition, leaf) in self.due_leaves(target).await {
             // A leaf that is lost keeps its deltas, and they their part of the journal.
-            let _ = self.fold_leaf(tree, partition, leaf, folded, &mut prepared).await;
+            let _ = self
+                .fold_leaf(tree, partition, leaf, folded, &mut prepared)
+                .await;
         }
         self.finish_holes(target).await;
         match self.store.close_dirty().await {
             Ok(count) if count > 0 => {
-                if let Some(places) = ask(&self.home, |reply| HomeMessage::Places(count, reply)).await {
+                if let Some(places) =
+                    ask(&self.home, |reply| HomeMessage::Places(count, reply)).await
+                {
                     let placed = self.store.place(&mut places.into_iter());
-                    prepared.born.extend(placed.writes.iter().map(|w| (w.place, 1)));
+                    prepared
+                        .born
+                        .extend(placed.writes.iter().map(|w| (w.place, 1)));
                     prepared.dead.extend(placed.freed.iter().map(|p| (*p, 1)));
                     prepared.writes = placed.writes;
                 }
@@ -46,7 +55,11 @@ impl Shard {
                 // the journal, until the node can be read again.
                 let roots = self.store.roots();
                 self.carry.replace((prepared, before));
-                return Prepared { roots, oldest: before, ..Prepared::default() };
+                return Prepared {
+                    roots,
+                    oldest: before,
+                    ..Prepared::default()
+                };
             }
         }
         prepared.roots = self.store.roots();
@@ -60,18 +73,30 @@ impl Shard {
         let mut leaves: Vec<Leaf> = Vec::new();
         let (blocks, holes) = {
             let deltas = self.deltas.borrow();
-            let blocks: Vec<(u32, u64)> =
-                deltas.recorded_blocks().filter(|(_, sequence)| *sequence <= target).map(|(key, _)| key).collect();
-            let holes: Vec<_> = deltas.holes.iter().filter(|h| h.recorded.is_some_and(|s| s <= target)).copied().collect();
+            let blocks: Vec<(u32, u64)> = deltas
+                .recorded_blocks()
+                .filter(|(_, sequence)| *sequence <= target)
+                .map(|(key, _)| key)
+                .collect();
+            let holes: Vec<_> = deltas
+                .holes
+                .iter()
+                .filter(|h| h.recorded.is_some_and(|s| s <= target))
+                .copied()
+                .collect();
             (blocks, holes)
         };
         for (tree, address) in blocks {
-            let Ok(shape) = self.shape(tree) else { continue };
+            let Ok(shape) = self.shape(tree) else {
+                continue;
+            };
             let at = self.partitioning(shape).locate(address);
             leaves.push((tree, at.partition, at.leaf));
         }
         for hole in holes {
-            let Ok(shape) = self.shape(hole.tree) else { continue };
+            let Ok(shape) = self.shape(hole.tree) else {
+                continue;
+            };
             let partitioning = self.partitioning(shape);
             let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
             for partition in self.own_partitions() {
@@ -91,45 +116,86 @@ impl Shard {
         (0..self.partitions).filter(move |p| usize::from(*p) % shards == index)
     }
 
-    async fn fold_leaf(&self, tree: u32, partition: u16, leaf: u64, folded: u64, prepared: &mut Prepared) -> Result<(), Lost> {
-        let Ok(shape) = self.shape(tree) else { return Ok(()) };
+    async fn fold_leaf(
+        &self,
+        tree: u32,
+        partition: u16,
+        leaf: u64,
+        folded: u64,
+        prepared: &mut Prepared,
+    ) -> Result<(), Lost> {
+        let Ok(shape) = self.shape(tree) else {
+            return Ok(());
+        };
         let start = self.partitioning(shape).leaf_start(partition, leaf);
         let change = |bytes: &mut [u8]| {
             let mut deltas = self.deltas.borrow_mut();
             for slot in 0..LEAF_ENTRIES {
-                let Some(what) = deltas.take_recorded(tree, start + slot as u64) else { continue };
+                let Some(what) = deltas.take_recorded(tree, start + slot as u64) else {
+                    continue;
+                };
                 let entry = &mut bytes[slot * LEAF_ENTRY..(slot + 1) * LEAF_ENTRY];
                 apply(shape, &what, entry, prepared);
             }
         };
-        self.store.change_leaf(tree, partition, leaf, folded, change).await
+        self.store
+            .change_leaf(tree, partition, leaf, folded, change)
+            .await
     }
 
     /// Drops runs of holes that no leaf needs any more.
     async fn finish_holes(&self, target: u64) {
         let stuck = {
-            let holes: Vec<_> = self.deltas.borrow().holes.iter().filter(|h| h.recorded.is_some_and(|s| s <= target)).copied().collect();
+            let holes: Vec<_> = self
+                .deltas
+                .borrow()
+                .holes
+                .iter()
+                .filter(|h| h.recorded.is_some_and(|s| s <= target))
+                .copied()
+                .collect();
             let mut stuck = Vec::new();
             for hole in holes {
-                let Ok(shape) = self.shape(hole.tree) else { continue };
-                let (first, end) = self.partitioning(shape).leaf_range(hole.first, hole.first + hole.count);
+                let Ok(shape) = self.shape(hole.tree) else {
+                    continue;
+                };
+                let (first, end) = self
+                    .partitioning(shape)
+                    .leaf_range(hole.first, hole.first + hole.count);
                 for partition in self.own_partitions() {
-                    if self.store.leaves_in(hole.tree, partition, first, end).await.is_err() {
+                    if self
+                        .store
+                        .leaves_in(hole.tree, partition, first, end)
+                        .await
+                        .is_err()
+                    {
                         stuck.push(hole.stamp);
                     }
                 }
             }
             stuck
         };
-        self.deltas.borrow_mut().holes.retain(|h| h.recorded.is_none_or(|s| s > target) || stuck.contains(&h.stamp));
+        self.deltas
+            .borrow_mut()
+            .holes
+            .retain(|h| h.recorded.is_none_or(|s| s > target) || stuck.contains(&h.stamp));
     }
 }
 
 impl Deltas {
     /// The newest sequence of anything recorded here: what a leaf that takes all of it is folded to.
     fn newest_recorded(&self) -> u64 {
-        let of_holes = self.holes.iter().filter_map(|h| h.recorded).max().unwrap_or(0);
-        self.recorded_blocks().map(|(_, sequence)| sequence).max().unwrap_or(0).max(of_holes)
+        let of_holes = self
+            .holes
+            .iter()
+            .filter_map(|h| h.recorded)
+            .max()
+            .unwrap_or(0);
+        self.recorded_blocks()
+            .map(|(_, sequence)| sequence)
+            .max()
+            .unwrap_or(0)
+            .max(of_holes)
     }
 }
 
@@ -145,14 +211,31 @@ fn apply(shape: VolumeShape, what: &What, entry: &mut [u8], prepared: &mut Prepa
                 LeafEntry::write(None, entry);
             }
         }
-        What::Block { segment, block, from: Some(from), .. } => {
-            let Some(old) = old.filter(|old| old.place == *from) else { return };
-            let new = LeafEntry { place: segment.place(*block), ..old };
+        What::Block {
+            segment,
+            block,
+            from: Some(from),
+            ..
+        } => {
+            let Some(old) = old.filter(|old| old.place == *from) else {
+                return;
+            };
+            let new = LeafEntry {
+                place: segment.place(*block),
+                ..old
+            };
             prepared.dead.push((old.place, shape.pieces));
             prepared.born.push((new.place, shape.pieces));
             LeafEntry::write(Some(&new), entry);
         }
-        What::Block { segment, block, digest, algorithm, birth, from: None } => {
+        What::Block {
+            segment,
+            block,
+            digest,
+            algorithm,
+            birth,
+            from: None,
+        } => {
             let new = LeafEntry {
                 place: segment.place(*block),
                 length: u16::try_from(shape.pieces * 8).expect("at most 32 pieces"),

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use ashlar_format::catalog::Catalog;
-use ashlar_format::journal::{DataEntry, Entry, Ring, StripeDelta, StripeEntry, encode_entries, entry_bytes};
+use ashlar_format::journal::{
+    DataEntry, Entry, Ring, StripeDelta, StripeEntry, encode_entries, entry_bytes,
+};
 use ashlar_format::root::{RingPosition, Root};
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
@@ -46,6 +48,9 @@ struct DataRecord {
     /// Items whose stripe has not been recorded.
     outstanding: usize,
 }
+
+/// Which stripes of a course were written: segment and course, stripes counted from the course's first.
+type WrittenStrips = ((u64, u32), BTreeSet<u32>);
 
 /// The home of an array.
 pub struct Home {
@@ -102,12 +107,14 @@ pub struct Home {
     pub(crate) tasks: RefCell<crate::mover::Tasks>,
     pub(crate) cleaner_gate: Gate,
     /// Which stripes of the course looked at last were written.
-    pub(crate) written_strips: RefCell<Option<((u64, u32), BTreeSet<u32>)>>,
+    pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
 }
 
 impl std::fmt::Debug for Home {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Home").field("next", &self.journal.next()).finish_non_exhaustive()
+        f.debug_struct("Home")
+            .field("next", &self.journal.next())
+            .finish_non_exhaustive()
     }
 }
 
@@ -140,11 +147,22 @@ impl Home {
     /// A home; nothing runs yet.
     pub fn new(parts: HomeParts) -> Rc<Home> {
         let devices = parts.core.members.len();
-        let meta_m = (usize::from(parts.shape.m) + 1).max(2).min(devices.saturating_sub(1)).min(255);
-        let records: BTreeMap<u32, u64> =
-            parts.core.segments.borrow().values().filter(|s| s.record.get() != u32::MAX).map(|s| (s.record.get(), s.number)).collect();
+        let meta_m = (usize::from(parts.shape.m) + 1)
+            .max(2)
+            .min(devices.saturating_sub(1))
+            .min(255);
+        let records: BTreeMap<u32, u64> = parts
+            .core
+            .segments
+            .borrow()
+            .values()
+            .filter(|s| s.record.get() != u32::MAX)
+            .map(|s| (s.record.get(), s.number))
+            .collect();
         let next_record = records.last_key_value().map_or(0, |(last, _)| *last + 1);
-        let free_records = (0..next_record).filter(|r| !records.contains_key(r)).collect();
+        let free_records = (0..next_record)
+            .filter(|r| !records.contains_key(r))
+            .collect();
         let catalog_bytes = parts.catalog.encode();
         let applied = parts.journal.next();
         Rc::new(Home {
@@ -216,11 +234,15 @@ impl Home {
                 }
                 HomeMessage::Allocate(purpose, reply) => {
                     let home = self.clone();
-                    self.core.rt.spawn(async move { reply.send(home.allocate_data(purpose).await) });
+                    self.core
+                        .rt
+                        .spawn(async move { reply.send(home.allocate_data(purpose).await) });
                 }
                 HomeMessage::Places(count, reply) => {
                     let home = self.clone();
-                    self.core.rt.spawn(async move { reply.send(home.meta_places(count).await) });
+                    self.core
+                        .rt
+                        .spawn(async move { reply.send(home.meta_places(count).await) });
                 }
             }
         }
@@ -268,11 +290,17 @@ impl Home {
         // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
         let pinned = delta_used * 2 > delta_size && self.oldest_data().is_some();
         let mut collected = self.collect(close || pinned || used * 10 > size * 6).await;
-        let data_bytes: usize = collected.iter().flat_map(|c| &c.data).map(|d| d.2.len() + 64).sum();
+        let data_bytes: usize = collected
+            .iter()
+            .flat_map(|c| &c.data)
+            .map(|d| d.2.len() + 64)
+            .sum();
         if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
             collected = self.collect(true).await;
         }
-        let empty = collected.iter().all(|c| c.stripes.is_empty() && c.holes.is_empty() && c.data.is_empty());
+        let empty = collected
+            .iter()
+            .all(|c| c.stripes.is_empty() && c.holes.is_empty() && c.data.is_empty());
         if empty && self.extra.borrow().is_empty() {
             return;
         }
@@ -283,11 +311,20 @@ impl Home {
         let mut deltas: Vec<Entry> = open_entries(&opened);
         for batch in &collected {
             // Holes first: what a hole of this batch unmaps is not among the batch's live items.
-            let holes = batch.holes.iter().map(|h| {
-                Entry::Hole { tree: h.tree, first: h.first, count: h.count, part: (h.part.of, h.part.rest) }
+            let holes = batch.holes.iter().map(|h| Entry::Hole {
+                tree: h.tree,
+                first: h.first,
+                count: h.count,
+                part: (h.part.of, h.part.rest),
             });
             deltas.extend(holes);
-            deltas.extend(batch.stripes.iter().zip(&batch.live).map(|(s, live)| stripe_entry(s, live, self.birth.get())));
+            deltas.extend(
+                batch
+                    .stripes
+                    .iter()
+                    .zip(&batch.live)
+                    .map(|(s, live)| stripe_entry(s, live, self.birth.get())),
+            );
         }
         deltas.extend(extra);
         let bytes: usize = deltas.iter().map(entry_bytes).sum();
@@ -295,7 +332,10 @@ impl Home {
             // A commit journals the rows of its own nodes: it must find room whenever it runs.
             self.commit(self.journal.next()).await;
         }
-        let first = self.journal_deltas(&deltas, false).await.expect("only a commit gives up");
+        let first = self
+            .journal_deltas(&deltas, false)
+            .await
+            .expect("only a commit gives up");
         self.journal_data(&collected).await;
         self.note_recorded(&collected, first);
         let mut joins = Vec::new();
@@ -316,7 +356,9 @@ impl Home {
         let mut joins = Vec::new();
         for shard in &self.shards {
             let shard = shard.clone();
-            joins.push(self.core.rt.spawn(async move { ask(&shard, |reply| ShardMessage::Collect(close, reply)).await }));
+            joins.push(self.core.rt.spawn(async move {
+                ask(&shard, |reply| ShardMessage::Collect(close, reply)).await
+            }));
         }
         let mut collected = Vec::new();
         for join in joins {
@@ -328,9 +370,20 @@ impl Home {
     /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
     async fn flush_for(&self, collected: &[Collected], opened: &[Rc<Segment>]) {
         let mut devices: BTreeSet<u16> = BTreeSet::new();
-        let segments = collected.iter().flat_map(|c| &c.stripes).map(|s| &s.segment).chain(opened);
+        let segments = collected
+            .iter()
+            .flat_map(|c| &c.stripes)
+            .map(|s| &s.segment)
+            .chain(opened);
         for segment in segments {
-            devices.extend(segment.columns.borrow().iter().filter(|c| c.is_placed()).map(|c| c.device));
+            devices.extend(
+                segment
+                    .columns
+                    .borrow()
+                    .iter()
+                    .filter(|c| c.is_placed())
+                    .map(|c| c.device),
+            );
         }
         self.flush(devices.into_iter().collect()).await;
     }
@@ -356,13 +409,19 @@ impl Home {
 
     /// Writes delta entries, in as many records as they need; the first sequence. A commit cannot wait
     /// for a commit: it gets `None` if the ring is full.
-    pub(crate) async fn journal_deltas(self: &Rc<Self>, entries: &[Entry], in_commit: bool) -> Option<u64> {
+    pub(crate) async fn journal_deltas(
+        self: &Rc<Self>,
+        entries: &[Entry],
+        in_commit: bool,
+    ) -> Option<u64> {
         let first = self.journal.next();
         for group in split(entries, self.journal.max_payload(Ring::Delta)) {
             let payload = encode_entries(group);
             let position = self.journal.positions()[0];
             let sequence = self.append(Ring::Delta, &payload, in_commit).await?;
-            self.delta_positions.borrow_mut().push_back((sequence, position));
+            self.delta_positions
+                .borrow_mut()
+                .push_back((sequence, position));
         }
         Some(first)
     }
@@ -385,11 +444,22 @@ impl Home {
         for group in split(&entries, self.journal.max_payload(Ring::Data)) {
             let payload = encode_entries(group);
             let position = self.journal.positions()[1];
-            let sequence = self.append(Ring::Data, &payload, false).await.expect("only a commit gives up");
-            let record = DataRecord { sequence, position, outstanding: group.len() };
+            let sequence = self
+                .append(Ring::Data, &payload, false)
+                .await
+                .expect("only a commit gives up");
+            let record = DataRecord {
+                sequence,
+                position,
+                outstanding: group.len(),
+            };
             self.data_records.borrow_mut().push_back(record);
             for stripe in stripes.by_ref().take(group.len()) {
-                self.data_by_stripe.borrow_mut().entry(stripe).or_default().push(sequence);
+                self.data_by_stripe
+                    .borrow_mut()
+                    .entry(stripe)
+                    .or_default()
+                    .push(sequence);
             }
         }
     }
@@ -410,7 +480,12 @@ impl Home {
                     let before = self.journal.usage(ring).1;
                     Box::pin(self.commit(self.journal.next())).await;
                     if self.journal.usage(ring).1 >= before {
-                        self.core.event("journal-full", None, "the journal is full of what cannot be folded yet; writes wait".to_string());
+                        self.core.event(
+                            "journal-full",
+                            None,
+                            "the journal is full of what cannot be folded yet; writes wait"
+                                .to_string(),
+                        );
                         self.core.rt.sleep(SECOND).await;
                     }
                 }
@@ -427,7 +502,11 @@ impl Home {
 
     /// A stripe is named by a durable record.
     pub(crate) fn stripe_recorded(&self, segment: &Segment, stripe: u32, sequence: u64) {
-        assert_eq!(segment.recorded.get(), stripe, "stripes are recorded in order");
+        assert_eq!(
+            segment.recorded.get(),
+            stripe,
+            "stripes are recorded in order"
+        );
         segment.recorded.set(stripe + 1);
         let course = segment.geometry.course_of(stripe);
         let end = course * segment.geometry.course_strips() + segment.geometry.strips_in(course);
@@ -436,8 +515,13 @@ impl Home {
         } else if segment.rows_since.get().is_none() {
             segment.rows_since.set(Some(sequence));
         }
-        self.liveness.borrow_mut().mark(self.record_leaf(segment, 0));
-        let settled = self.data_by_stripe.borrow_mut().remove(&(segment.number, stripe));
+        self.liveness
+            .borrow_mut()
+            .mark(self.record_leaf(segment, 0));
+        let settled = self
+            .data_by_stripe
+            .borrow_mut()
+            .remove(&(segment.number, stripe));
         let mut records = self.data_records.borrow_mut();
         for sequence in settled.into_iter().flatten() {
             if let Some(record) = records.iter_mut().find(|r| r.sequence == sequence) {
@@ -447,7 +531,9 @@ impl Home {
         while records.front().is_some_and(|r| r.outstanding == 0) {
             records.pop_front();
         }
-        let tail = records.front().map_or(self.journal.positions()[1], |r| r.position);
+        let tail = records
+            .front()
+            .map_or(self.journal.positions()[1], |r| r.position);
         self.journal.settle_data(tail);
     }
 
@@ -468,7 +554,12 @@ pub(crate) fn open_entries(opened: &[Rc<Segment>]) -> Vec<Entry> {
             k: s.geometry.k,
             m: s.geometry.m,
             strip_blocks: s.geometry.strip_blocks,
-            columns: s.columns.borrow().iter().map(|c| (c.device, c.slot)).collect(),
+            columns: s
+                .columns
+                .borrow()
+                .iter()
+                .map(|c| (c.device, c.slot))
+                .collect(),
         })
         .collect()
 }
@@ -492,12 +583,31 @@ fn split(entries: &[Entry], max: usize) -> Vec<&[Entry]> {
 }
 
 /// The journal entry of a written stripe, with the deltas that count.
-fn stripe_entry(stripe: &crate::stream::OpenStripe, live: &[crate::stream::Item], birth: u64) -> Entry {
+fn stripe_entry(
+    stripe: &crate::stream::OpenStripe,
+    live: &[crate::stream::Item],
+    birth: u64,
+) -> Entry {
     let written = stripe.written.borrow();
     let (used_strips, rows) = match (&*written, stripe.phase.get()) {
         (Some(written), Phase::Written) => (written.used_strips, written.rows.concat()),
         _ => (0, Vec::new()),
     };
-    let deltas = live.iter().map(|i| StripeDelta { block: i.block, digest: i.digest, from: i.from }).collect();
-    Entry::Stripe(StripeEntry { segment: stripe.segment.number, stripe: stripe.number, first_block: stripe.block_in_segment(0), used_strips, birth, rows, deltas })
+    let deltas = live
+        .iter()
+        .map(|i| StripeDelta {
+            block: i.block,
+            digest: i.digest,
+            from: i.from,
+        })
+        .collect();
+    Entry::Stripe(StripeEntry {
+        segment: stripe.segment.number,
+        stripe: stripe.number,
+        first_block: stripe.block_in_segment(0),
+        used_strips,
+        birth,
+        rows,
+        deltas,
+    })
 }

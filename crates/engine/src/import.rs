@@ -59,7 +59,11 @@ async fn read_at(device: &DeviceRef, offset: u64, length: usize) -> Option<Buf> 
     result.ok().map(|()| buf)
 }
 
-async fn read_copy(device: &DeviceRef, offset: u64, limit: u64) -> Option<Result<Superblock, FormatError>> {
+async fn read_copy(
+    device: &DeviceRef,
+    offset: u64,
+    limit: u64,
+) -> Option<Result<Superblock, FormatError>> {
     let first = read_at(device, offset, BLOCK).await?;
     let size = match Superblock::encoded_bytes(&first) {
         Ok(size) if size as u64 <= limit => size,
@@ -70,7 +74,10 @@ async fn read_copy(device: &DeviceRef, offset: u64, limit: u64) -> Option<Result
 }
 
 /// Reads a device's superblock: the newer of two valid copies. `Ok(None)`: there is none.
-pub async fn read_superblock(device: &DeviceRef, position: usize) -> Result<Option<Superblock>, Error> {
+pub async fn read_superblock(
+    device: &DeviceRef,
+    position: usize,
+) -> Result<Option<Superblock>, Error> {
     let size = device.info().size_bytes;
     let area = super_bytes(size);
     if size < 2 * area {
@@ -98,8 +105,14 @@ pub async fn read_superblock(device: &DeviceRef, position: usize) -> Result<Opti
     }
     match (best, refused) {
         (Some(found), _) => Ok(Some(found)),
-        (None, Some(source @ FormatError::Unsupported(_))) => Err(Error::Format { device: position, source }),
-        (None, _) if !read => Err(Error::Device { device: position, fault: ashlar_device::Fault::Media }),
+        (None, Some(source @ FormatError::Unsupported(_))) => Err(Error::Format {
+            device: position,
+            source,
+        }),
+        (None, _) if !read => Err(Error::Device {
+            device: position,
+            fault: ashlar_device::Fault::Media,
+        }),
         (None, _) => Ok(None),
     }
 }
@@ -120,7 +133,10 @@ pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
 }
 
 /// The members of the newest generation among the devices, and its superblock.
-async fn assemble(devices: Vec<DeviceRef>, degraded: bool) -> Result<(Superblock, Vec<Candidate>), Error> {
+async fn assemble(
+    devices: Vec<DeviceRef>,
+    degraded: bool,
+) -> Result<(Superblock, Vec<Candidate>), Error> {
     let mut candidates = Vec::new();
     for (position, device) in devices.into_iter().enumerate() {
         // A device that cannot be read is as good as missing.
@@ -129,19 +145,37 @@ async fn assemble(devices: Vec<DeviceRef>, degraded: bool) -> Result<(Superblock
             other => other?,
         };
         if let Some(superblock) = found {
-            candidates.push(Candidate { device, position, superblock });
+            candidates.push(Candidate {
+                device,
+                position,
+                superblock,
+            });
         }
     }
-    let newest = candidates.iter().map(|c| &c.superblock).max_by_key(|s| (s.generation.number, s.writes));
+    let newest = candidates
+        .iter()
+        .map(|c| &c.superblock)
+        .max_by_key(|s| (s.generation.number, s.writes));
     let newest = newest.ok_or(Error::NoArray)?.clone();
-    if candidates.iter().any(|c| c.superblock.array != newest.array) {
+    if candidates
+        .iter()
+        .any(|c| c.superblock.array != newest.array)
+    {
         return Err(Error::MixedArrays);
     }
-    let rival = |c: &Candidate| c.superblock.generation.number == newest.generation.number && c.superblock.generation.id != newest.generation.id;
+    let rival = |c: &Candidate| {
+        c.superblock.generation.number == newest.generation.number
+            && c.superblock.generation.id != newest.generation.id
+    };
     if candidates.iter().any(rival) {
         return Err(Error::Diverged(newest.generation.number));
     }
-    let online = |index: usize| newest.members.get(index).is_some_and(|m| m.state == MemberState::Online);
+    let online = |index: usize| {
+        newest
+            .members
+            .get(index)
+            .is_some_and(|m| m.state == MemberState::Online)
+    };
     candidates.retain(|c| {
         let index = usize::from(c.superblock.index);
         online(index) && newest.members[index].uuid == c.superblock.device
@@ -152,10 +186,18 @@ async fn assemble(devices: Vec<DeviceRef>, degraded: bool) -> Result<(Superblock
             return Err(Error::Duplicate(candidate.superblock.index));
         }
     }
-    let counted = newest.members.iter().filter(|m| m.state == MemberState::Online).count();
+    let counted = newest
+        .members
+        .iter()
+        .filter(|m| m.state == MemberState::Online)
+        .count();
     let enough = seen.len() == counted || seen.len() * 2 > counted;
     if !enough && !degraded {
-        return Err(Error::TooFew { seen: seen.len(), counted, generation: newest.generation.number });
+        return Err(Error::TooFew {
+            seen: seen.len(),
+            counted,
+            generation: newest.generation.number,
+        });
     }
     if seen.is_empty() {
         return Err(Error::NoArray);
@@ -164,13 +206,22 @@ async fn assemble(devices: Vec<DeviceRef>, degraded: bool) -> Result<(Superblock
 }
 
 /// Members in the order of the table; `missing` are those counted but not here.
-fn make_members(rt: &Rt, newest: &Superblock, candidates: Vec<Candidate>) -> (Vec<Member>, Vec<u16>) {
-    let mut found: BTreeMap<u16, Candidate> = candidates.into_iter().map(|c| (c.superblock.index, c)).collect();
+fn make_members(
+    rt: &Rt,
+    newest: &Superblock,
+    candidates: Vec<Candidate>,
+) -> (Vec<Member>, Vec<u16>) {
+    let mut found: BTreeMap<u16, Candidate> = candidates
+        .into_iter()
+        .map(|c| (c.superblock.index, c))
+        .collect();
     let mut members = Vec::new();
     let mut missing = Vec::new();
     for (index, entry) in (0u16..).zip(&newest.members) {
         let candidate = found.remove(&index);
-        let mut geometry = candidate.as_ref().map_or(newest.geometry, |c| c.superblock.geometry);
+        let mut geometry = candidate
+            .as_ref()
+            .map_or(newest.geometry, |c| c.superblock.geometry);
         let state = match (&candidate, entry.state) {
             (None, MemberState::Online) => {
                 missing.push(index);
@@ -180,7 +231,15 @@ fn make_members(rt: &Rt, newest: &Superblock, candidates: Vec<Candidate>) -> (Ve
             (_, state) => state,
         };
         let device = candidate.map(|c| c.device);
-        members.push(Member::new(rt, index, entry.uuid, entry.domain.clone(), geometry, device, state));
+        members.push(Member::new(
+            rt,
+            index,
+            entry.uuid,
+            entry.domain.clone(),
+            geometry,
+            device,
+            state,
+        ));
     }
     (members, missing)
 }
@@ -193,7 +252,10 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
             let core2 = core.clone();
             joins.push(core.rt.spawn(async move {
                 let member = core2.member(index);
-                let bytes = member.read(member.geometry.root_offset(entry), ROOT_BYTES as usize).await.ok()?;
+                let bytes = member
+                    .read(member.geometry.root_offset(entry), ROOT_BYTES as usize)
+                    .await
+                    .ok()?;
                 Root::decode(&core2.array, &bytes).ok()
             }));
         }
@@ -209,6 +271,9 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
     newest
 }
 
+/// A journal entry with its record's sequence.
+type Sequenced = (u64, Entry);
+
 /// Claims of columns, by segment.
 type Claims = BTreeMap<u64, BTreeMap<u16, (Column, SlotEntry)>>;
 
@@ -220,13 +285,21 @@ async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<(u16, u32)>) {
     let mut joins = Vec::new();
     for index in core.online() {
         let core2 = core.clone();
-        joins.push((index, core.rt.spawn(async move { read_table(&core2, index, root).await })));
+        joins.push((
+            index,
+            core.rt
+                .spawn(async move { read_table(&core2, index, root).await }),
+        ));
     }
     for (index, join) in joins {
         let (entries, pages) = join.await;
         later.extend(pages.into_iter().map(|page| (index, page)));
         for (slot, entry) in entries {
-            let column = Column { device: index, slot, version: entry.version };
+            let column = Column {
+                device: index,
+                slot,
+                version: entry.version,
+            };
             claim(&mut claims, column, entry);
         }
     }
@@ -235,7 +308,10 @@ async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<(u16, u32)>) {
 
 fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
     let columns = claims.entry(entry.segment).or_default();
-    if columns.get(&entry.column).is_none_or(|(held, _)| held.version < entry.version) {
+    if columns
+        .get(&entry.column)
+        .is_none_or(|(held, _)| held.version < entry.version)
+    {
         columns.insert(entry.column, (column, entry));
     }
 }
@@ -253,7 +329,10 @@ async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEn
             let single;
             let bytes = match &whole {
                 Ok(bytes) => &bytes[at..at + BLOCK],
-                Err(_) => match member.read(geometry.page_offset(page, u32::from(copy)), BLOCK).await {
+                Err(_) => match member
+                    .read(geometry.page_offset(page, u32::from(copy)), BLOCK)
+                    .await
+                {
                     Ok(bytes) => {
                         single = bytes;
                         &single[..]
@@ -261,7 +340,10 @@ async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEn
                     Err(_) => continue,
                 },
             };
-            let Ok(found) = TablePage::decode(&core.array, index, page, core.slot_blocks, bytes) else { continue };
+            let Ok(found) = TablePage::decode(&core.array, index, page, core.slot_blocks, bytes)
+            else {
+                continue;
+            };
             if found.root > root {
                 later.push(page);
             } else if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
@@ -280,7 +362,9 @@ async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEn
 /// Makes the segments of the table, without their liveness yet.
 fn make_segments(core: &Core, claims: &Claims) {
     for (number, columns) in claims {
-        let Some((_, (_, entry))) = columns.first_key_value() else { continue };
+        let Some((_, (_, entry))) = columns.first_key_value() else {
+            continue;
+        };
         let geometry = entry.geometry(core.slot_blocks);
         let mut places = vec![Column::MISSING; geometry.width()];
         for (index, (column, _)) in columns {
@@ -294,21 +378,31 @@ fn make_segments(core: &Core, claims: &Claims) {
 }
 
 /// Loads one of the home's trees.
-async fn load_tree(core: &Rc<Core>, number: u32, root: &ashlar_format::root::TreeRoot) -> Result<(SysTree, BTreeMap<u64, Vec<u8>>), ()> {
+async fn load_tree(
+    core: &Rc<Core>,
+    number: u32,
+    root: &ashlar_format::root::TreeRoot,
+) -> Result<(SysTree, BTreeMap<u64, Vec<u8>>), ()> {
     SysTree::load(number, root, async |id, entry| {
         let segment = core.segment(entry.place.segment).ok_or(())?;
         if entry.place.block >= segment.geometry.data_blocks() {
             return Err(());
         }
         let check = |bytes: &[u8]| core.node_digest(number, 0, id.0, id.1, bytes) == entry.digest;
-        let bytes = read_unit(core, &segment, entry.place.block, 1, &check).await.map_err(|_| ())?;
+        let bytes = read_unit(core, &segment, entry.place.block, 1, &check)
+            .await
+            .map_err(|_| ())?;
         Ok(bytes.to_vec())
     })
     .await
 }
 
 /// Gives every segment that liveness names its record; whether each payload makes sense.
-fn take_liveness(core: &Core, payloads: &BTreeMap<u64, Vec<u8>>, nodes: u64) -> Result<BTreeSet<u64>, FormatError> {
+fn take_liveness(
+    core: &Core,
+    payloads: &BTreeMap<u64, Vec<u8>>,
+    nodes: u64,
+) -> Result<BTreeSet<u64>, FormatError> {
     let mut named = BTreeSet::new();
     let records: BTreeSet<u64> = payloads.keys().map(|leaf| leaf / nodes).collect();
     for record in records {
@@ -320,12 +414,24 @@ fn take_liveness(core: &Core, payloads: &BTreeMap<u64, Vec<u8>>, nodes: u64) -> 
             }
         }
         let header = liveness::decode_header(&bytes)?;
-        let Some(segment) = core.segment(header.segment) else { continue };
-        segment.record.set(u32::try_from(record).map_err(|_| FormatError::Value)?);
-        segment.recorded.set(header.recorded.min(segment.geometry.stripes()).max(segment.recorded.get()));
+        let Some(segment) = core.segment(header.segment) else {
+            continue;
+        };
+        segment
+            .record
+            .set(u32::try_from(record).map_err(|_| FormatError::Value)?);
+        segment.recorded.set(
+            header
+                .recorded
+                .min(segment.geometry.stripes())
+                .max(segment.recorded.get()),
+        );
         let live = liveness::decode_bitmap(segment.geometry, &bytes);
         // What lives was written, whatever the record's count says.
-        let written = live.iter().last().map_or(0, |block| segment.geometry.locate(block).0 + 1);
+        let written = live
+            .iter()
+            .last()
+            .map_or(0, |block| segment.geometry.locate(block).0 + 1);
         segment.recorded.set(segment.recorded.get().max(written));
         segment.next_stripe.set(segment.recorded.get());
         segment.sealed.set(header.sealed);
@@ -341,7 +447,11 @@ fn take_liveness(core: &Core, payloads: &BTreeMap<u64, Vec<u8>>, nodes: u64) -> 
 /// Gives segments of the table the rows of their unfinished courses, so that what the root names can be
 /// verified and decoded before anything else is known.
 fn take_rows(core: &Core, recovered: &Recovered) -> Result<(), FormatError> {
-    for record in recovered.records.iter().filter(|r| r.header.ring == Ring::Delta) {
+    for record in recovered
+        .records
+        .iter()
+        .filter(|r| r.header.ring == Ring::Delta)
+    {
         for entry in decode_entries(&record.payload)? {
             if let Entry::Stripe(stripe) = entry
                 && let Some(segment) = core.segment(stripe.segment)
@@ -355,7 +465,12 @@ fn take_rows(core: &Core, recovered: &Recovered) -> Result<(), FormatError> {
 
 /// Replays what concerns segments; returns what concerns blocks, in order, with sequences, and which
 /// segments the journal opened.
-fn replay_segments(core: &Core, recovered: &Recovered, root: &Root, named: &BTreeSet<u64>) -> Result<(Vec<(u64, Entry)>, BTreeSet<u64>), FormatError> {
+fn replay_segments(
+    core: &Core,
+    recovered: &Recovered,
+    root: &Root,
+    named: &BTreeSet<u64>,
+) -> Result<(Vec<Sequenced>, BTreeSet<u64>), FormatError> {
     let mut rest = Vec::new();
     let mut opened = BTreeSet::new();
     for record in &recovered.records {
@@ -365,12 +480,23 @@ fn replay_segments(core: &Core, recovered: &Recovered, root: &Root, named: &BTre
         }
         for entry in decode_entries(&record.payload)? {
             match &entry {
-                Entry::Open { segment, kind, code, k, m, strip_blocks, columns } => {
+                Entry::Open {
+                    segment,
+                    kind,
+                    code,
+                    k,
+                    m,
+                    strip_blocks,
+                    columns,
+                } => {
                     if sequence < root.imaged && !named.contains(segment) {
                         continue; // freed since, its slots may hold another
                     }
                     opened.insert(*segment);
-                    let places: Vec<Column> = columns.iter().map(|(device, slot)| opened_column(core, *device, *slot)).collect();
+                    let places: Vec<Column> = columns
+                        .iter()
+                        .map(|(device, slot)| opened_column(core, *device, *slot))
+                        .collect();
                     if let Some(found) = core.segment(*segment) {
                         // The tables may know only some of its columns: pages of different age.
                         for (held, opened) in found.columns.borrow_mut().iter_mut().zip(places) {
@@ -379,7 +505,12 @@ fn replay_segments(core: &Core, recovered: &Recovered, root: &Root, named: &BTre
                             }
                         }
                     } else {
-                        let geometry = SegmentGeometry { k: *k, m: *m, strip_blocks: *strip_blocks, slot_blocks: core.slot_blocks };
+                        let geometry = SegmentGeometry {
+                            k: *k,
+                            m: *m,
+                            strip_blocks: *strip_blocks,
+                            slot_blocks: core.slot_blocks,
+                        };
                         if !geometry.is_sound() {
                             return Err(FormatError::Value);
                         }
@@ -393,12 +524,22 @@ fn replay_segments(core: &Core, recovered: &Recovered, root: &Root, named: &BTre
                     }
                     rest.push((sequence, entry));
                 }
-                Entry::Column { segment, column, version, device, slot } => {
+                Entry::Column {
+                    segment,
+                    column,
+                    version,
+                    device,
+                    slot,
+                } => {
                     if let Some(found) = core.segment(*segment)
-                        && let Some(place) = found.columns.borrow_mut().get_mut(usize::from(*column))
+                        && let Some(place) =
+                            found.columns.borrow_mut().get_mut(usize::from(*column))
                         && place.version < *version
                     {
-                        *place = Column { version: *version, ..opened_column(core, *device, *slot) };
+                        *place = Column {
+                            version: *version,
+                            ..opened_column(core, *device, *slot)
+                        };
                     }
                 }
                 Entry::Seal { segment } => {
@@ -414,8 +555,19 @@ fn replay_segments(core: &Core, recovered: &Recovered, root: &Root, named: &BTre
 }
 
 fn opened_column(core: &Core, device: u16, slot: u32) -> Column {
-    let known = core.members.get(usize::from(device)).is_some_and(|m| slot < m.geometry.slots);
-    if known && slot != NO_SLOT { Column { device, slot, version: 1 } } else { Column::MISSING }
+    let known = core
+        .members
+        .get(usize::from(device))
+        .is_some_and(|m| slot < m.geometry.slots);
+    if known && slot != NO_SLOT {
+        Column {
+            device,
+            slot,
+            version: 1,
+        }
+    } else {
+        Column::MISSING
+    }
 }
 
 fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry, sequence: u64) {
@@ -423,12 +575,17 @@ fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry
     if stripe.stripe >= geometry.stripes() || segment.sealed.get() {
         return;
     }
-    segment.recorded.set(segment.recorded.get().max(stripe.stripe + 1));
+    segment
+        .recorded
+        .set(segment.recorded.get().max(stripe.stripe + 1));
     segment.next_stripe.set(segment.recorded.get());
     let (k, used) = (usize::from(geometry.k), usize::from(stripe.used_strips));
     let strip = geometry.strip_blocks as usize;
     if used < k {
-        segment.short.borrow_mut().insert(stripe.stripe, stripe.used_strips);
+        segment
+            .short
+            .borrow_mut()
+            .insert(stripe.stripe, stripe.used_strips);
     }
     if used > 0 && stripe.rows.len() == (used + usize::from(geometry.m)) * strip {
         let mut runs = stripe.rows.chunks(strip).map(<[_]>::to_vec);
@@ -448,7 +605,9 @@ fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry
 
 /// Drops segments that neither the root nor the journal names, and claims the slots of the others.
 fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTreeSet<u64>) {
-    core.segments.borrow_mut().retain(|number, _| named.contains(number) || opened.contains(number));
+    core.segments
+        .borrow_mut()
+        .retain(|number, _| named.contains(number) || opened.contains(number));
     for segment in core.segments.borrow().values() {
         for (column, index) in segment.columns.borrow().iter().zip(0u16..) {
             if column.is_placed() {
@@ -470,17 +629,36 @@ fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTreeSet<u64>) {
 
 /// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
 fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) -> Bounds {
-    let meta = SegmentGeometry { k: 8, m: 1, strip_blocks: 1, slot_blocks: core.slot_blocks };
+    let meta = SegmentGeometry {
+        k: 8,
+        m: 1,
+        strip_blocks: 1,
+        slot_blocks: core.slot_blocks,
+    };
     let fits = meta.data_blocks() as usize * (crate::alloc::COMMIT_SLOTS - 2) / 2;
     let stripe_blocks = usize::from(shape.k) * strip_blocks as usize;
-    let memory = usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX) / settings.shards.max(1);
+    let memory =
+        usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX) / settings.shards.max(1);
     let stripes = (memory / 4 / (stripe_blocks * BLOCK)).clamp(2, 32);
     let deltas = (memory / 4 / 200).max(4 * stripe_blocks).max(256);
-    Bounds { stripes, deltas: deltas.min((fits * 64).max(4 * stripe_blocks)), leaves: fits }
+    Bounds {
+        stripes,
+        deltas: deltas.min((fits * 64).max(4 * stripe_blocks)),
+    }
 }
 
 /// Starts the shards of an array.
-pub fn start_shards(core: &Rc<Core>, shape: &Shape, superblock: &Superblock, settings: &Settings, birth: &Rc<Cell<u64>>) -> (Vec<Sender<ShardMessage>>, Sender<crate::messages::HomeMessage>, ashlar_rt::Mailbox<crate::messages::HomeMessage>) {
+pub fn start_shards(
+    core: &Rc<Core>,
+    shape: &Shape,
+    superblock: &Superblock,
+    settings: &Settings,
+    birth: &Rc<Cell<u64>>,
+) -> (
+    Vec<Sender<ShardMessage>>,
+    Sender<crate::messages::HomeMessage>,
+    ashlar_rt::Mailbox<crate::messages::HomeMessage>,
+) {
     let (to_home, at_home) = mailbox();
     let shards = settings.shards.clamp(1, usize::from(superblock.partitions));
     let bounds = bounds(core, shape, superblock.strip_blocks, settings);
@@ -488,7 +666,17 @@ pub fn start_shards(core: &Rc<Core>, shape: &Shape, superblock: &Superblock, set
     let mut senders = Vec::new();
     for index in 0..shards {
         let (sender, receiver) = mailbox();
-        Shard::start(core, to_home.clone(), receiver, index, shards, superblock.partitions, birth.clone(), cache, bounds);
+        Shard::start(
+            core,
+            to_home.clone(),
+            receiver,
+            index,
+            shards,
+            superblock.partitions,
+            birth.clone(),
+            cache,
+            bounds,
+        );
         senders.push(sender);
     }
     (senders, to_home, at_home)
@@ -496,15 +684,35 @@ pub fn start_shards(core: &Rc<Core>, shape: &Shape, superblock: &Superblock, set
 
 /// A stand-in, outside the table, for a segment that was freed since the stripe was recorded.
 fn gone_segment(stripe: &ashlar_format::journal::StripeEntry) -> Option<Rc<Segment>> {
-    let geometry = SegmentGeometry { k: 1, m: 0, strip_blocks: 1, slot_blocks: 8 };
+    let geometry = SegmentGeometry {
+        k: 1,
+        m: 0,
+        strip_blocks: 1,
+        slot_blocks: 8,
+    };
     let kind = ashlar_format::slot::SegmentKind::Data;
-    (!stripe.rows.is_empty()).then(|| Segment::new(stripe.segment, kind, geometry, 0, vec![Column::MISSING], u32::MAX))
+    (!stripe.rows.is_empty()).then(|| {
+        Segment::new(
+            stripe.segment,
+            kind,
+            geometry,
+            0,
+            vec![Column::MISSING],
+            u32::MAX,
+        )
+    })
 }
 
 /// Tells every shard of a volume.
-pub async fn add_volume(shards: &[Sender<ShardMessage>], volume: &ashlar_format::catalog::VolumeEntry) {
+pub async fn add_volume(
+    shards: &[Sender<ShardMessage>],
+    volume: &ashlar_format::catalog::VolumeEntry,
+) {
     for shard in shards {
-        ask(shard, |reply| ShardMessage::AddVolume(volume_shape(volume), volume.maps.clone(), reply)).await;
+        ask(shard, |reply| {
+            ShardMessage::AddVolume(volume_shape(volume), volume.maps.clone(), reply)
+        })
+        .await;
     }
 }
 
@@ -520,25 +728,45 @@ pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry) -> VolumeShape
 }
 
 /// Imports the array on these devices.
-pub async fn import(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<(Rc<Home>, Sender<crate::messages::HomeMessage>), Error> {
+pub async fn import(
+    rt: &Rt,
+    devices: Vec<DeviceRef>,
+    options: &Import,
+) -> Result<(Rc<Home>, Sender<crate::messages::HomeMessage>), Error> {
     let (newest, candidates) = assemble(devices, options.degraded).await?;
     let layout: Layout = newest.layout.parse()?;
-    let shape = layout.resolve_with_spare(u16::try_from(newest.members.len()).expect("parsed from 16 bits"), newest.spare)?;
+    let shape = layout.resolve_with_spare(
+        u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
+        newest.spare,
+    )?;
     let slot_blocks = crate::commit::slot_blocks(newest.geometry.slot_bytes);
     let (members, missing) = make_members(rt, &newest, candidates);
     let core = Core::new(rt, newest.array, newest.key, slot_blocks, members);
     let root = newest_root(&core).await.ok_or(Error::NoRoot)?;
     let (claims, later) = read_tables(&core, root.number).await;
     make_segments(&core, &claims);
-    let recovered = journal::recover(&core, &root.epochs, root.cut, [root.delta_tail, root.data_tail]).await;
+    let recovered = journal::recover(
+        &core,
+        &root.epochs,
+        root.cut,
+        [root.delta_tail, root.data_tail],
+    )
+    .await;
     let format = |source| Error::Format { device: 0, source };
     take_rows(&core, &recovered).map_err(format)?;
     let survives = (usize::from(shape.m) + 1).max(2);
-    let beyond = |()| Error::Beyond { lost: missing.len(), survives };
-    let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness).await.map_err(beyond)?;
+    let beyond = |()| Error::Beyond {
+        lost: missing.len(),
+        survives,
+    };
+    let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness)
+        .await
+        .map_err(beyond)?;
     let nodes = liveness::nodes_per_record(slot_blocks, shape.k);
     let named = take_liveness(&core, &payloads, nodes).map_err(format)?;
-    let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog).await.map_err(beyond)?;
+    let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog)
+        .await
+        .map_err(beyond)?;
     let mut bytes: Vec<u8> = parts.into_values().flatten().collect();
     bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
     let catalog = Catalog::decode(&bytes).map_err(format)?;
@@ -546,30 +774,66 @@ pub async fn import(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Resul
     let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
     let birth = Rc::new(Cell::new(root.number));
-    let (shards, to_home, at_home) = start_shards(&core, &shape, &newest, &options.settings, &birth);
+    let (shards, to_home, at_home) =
+        start_shards(&core, &shape, &newest, &options.settings, &birth);
     for volume in &catalog.volumes {
         add_volume(&shards, volume).await;
     }
     let open = root.epochs.last().cloned().ok_or(Error::NoRoot)?;
-    let journal = Journal::new(&core, open, recovered.next, recovered.position, recovered.tail, recovered.previous);
+    let journal = Journal::new(
+        &core,
+        open,
+        recovered.next,
+        recovered.position,
+        recovered.tail,
+        recovered.previous,
+    );
     let mut root = root;
     root.next_segment = next_segment(&core, root.next_segment);
-    let home = Home::new(HomeParts { core, journal, shards, shape, superblock: newest, catalog, root, birth, liveness, catalog_tree });
-    for record in recovered.records.iter().filter(|r| r.header.ring == Ring::Delta) {
-        home.delta_positions.borrow_mut().push_back((record.header.sequence, record.header.position[0]));
+    let home = Home::new(HomeParts {
+        core,
+        journal,
+        shards,
+        shape,
+        superblock: newest,
+        catalog,
+        root,
+        birth,
+        liveness,
+        catalog_tree,
+    });
+    for record in recovered
+        .records
+        .iter()
+        .filter(|r| r.header.ring == Ring::Delta)
+    {
+        home.delta_positions
+            .borrow_mut()
+            .push_back((record.header.sequence, record.header.position[0]));
     }
-    home.recover(&missing, &later, rest, at_home, options.degraded).await?;
+    home.recover(&missing, &later, rest, at_home, options.degraded)
+        .await?;
     Ok((home, to_home))
 }
 
 /// One past every segment number that was ever handed out, as far as anyone knows. Numbers given to
 /// segments that left no trace may have written headers: skip well past them.
 fn next_segment(core: &Core, root: u64) -> u64 {
-    let seen = core.segments.borrow().last_key_value().map_or(0, |(number, _)| number + 1);
+    let seen = core
+        .segments
+        .borrow()
+        .last_key_value()
+        .map_or(0, |(number, _)| number + 1);
     root.max(seen) + 4096
 }
 
-fn check_journal(core: &Core, shape: &Shape, root: &Root, recovered: &Recovered, degraded: bool) -> Result<(), Error> {
+fn check_journal(
+    core: &Core,
+    shape: &Shape,
+    root: &Root,
+    recovered: &Recovered,
+    degraded: bool,
+) -> Result<(), Error> {
     if degraded {
         return Ok(());
     }
@@ -578,10 +842,21 @@ fn check_journal(core: &Core, shape: &Shape, root: &Root, recovered: &Recovered,
     }
     for epoch in root.epochs.iter().filter(|_| !root.clean) {
         for group in &shape.groups {
-            let in_set: Vec<u16> = group.iter().copied().filter(|d| !epoch.excluded.contains(d)).collect();
-            let missing = in_set.iter().filter(|d| !core.member(**d).is_online()).count();
+            let in_set: Vec<u16> = group
+                .iter()
+                .copied()
+                .filter(|d| !epoch.excluded.contains(d))
+                .collect();
+            let missing = in_set
+                .iter()
+                .filter(|d| !core.member(**d).is_online())
+                .count();
             if missing > usize::from(epoch.m).max(1) && shape.m > 0 {
-                return Err(Error::TooFew { seen: in_set.len() - missing, counted: in_set.len(), generation: root.generation });
+                return Err(Error::TooFew {
+                    seen: in_set.len() - missing,
+                    counted: in_set.len(),
+                    generation: root.generation,
+                });
             }
         }
     }
@@ -590,12 +865,23 @@ fn check_journal(core: &Core, shape: &Shape, root: &Root, recovered: &Recovered,
 
 impl Home {
     /// Steps 4 and 5 of an import.
-    async fn recover(self: &Rc<Self>, missing: &[u16], later: &[(u16, u32)], rest: Vec<(u64, Entry)>, mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>, degraded: bool) -> Result<(), Error> {
+    async fn recover(
+        self: &Rc<Self>,
+        missing: &[u16],
+        later: &[(u16, u32)],
+        rest: Vec<(u64, Entry)>,
+        mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
+        degraded: bool,
+    ) -> Result<(), Error> {
         self.give_records();
         self.rewrite_pages(later).await;
         let mut root = self.root.borrow().clone();
         for index in missing {
-            self.core.event("device-missing", Some(*index), format!("device {index} is missing; the array goes on without it"));
+            self.core.event(
+                "device-missing",
+                Some(*index),
+                format!("device {index} is missing; the array goes on without it"),
+            );
         }
         {
             let _log = self.log_lock.lock().await;
@@ -615,12 +901,25 @@ impl Home {
             self.publish(root).await;
         }
         self.start(mailbox);
-        let oldest = rest.iter().filter(|(_, e)| matches!(e, Entry::Data(_))).map(|(s, _)| *s).min();
+        let oldest = rest
+            .iter()
+            .filter(|(_, e)| matches!(e, Entry::Data(_)))
+            .map(|(s, _)| *s)
+            .min();
         self.recovering.set(oldest);
         self.adopt_all(rest).await;
-        let open: Vec<Rc<Segment>> = self.core.segments.borrow().values().filter(|s| !s.sealed.get()).cloned().collect();
+        let open: Vec<Rc<Segment>> = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .filter(|s| !s.sealed.get())
+            .cloned()
+            .collect();
         for segment in open {
-            if segment.recorded.get() == segment.next_stripe.get() && segment.number < self.root.borrow().next_segment {
+            if segment.recorded.get() == segment.next_stripe.get()
+                && segment.number < self.root.borrow().next_segment
+            {
                 self.seal(&segment).await;
             }
         }
@@ -635,7 +934,9 @@ impl Home {
             if segment.record.get() == u32::MAX {
                 segment.record.set(self.take_record(segment.number));
             }
-            self.liveness.borrow_mut().mark(self.record_leaf(segment, 0));
+            self.liveness
+                .borrow_mut()
+                .mark(self.record_leaf(segment, 0));
         }
     }
 
@@ -650,10 +951,19 @@ impl Home {
                 let slots = member.slots.borrow();
                 slots[first..slots.len().min(first + ENTRIES_PER_PAGE as usize)].to_vec()
             };
-            let table = TablePage { page: *page, root: number, entries };
+            let table = TablePage {
+                page: *page,
+                root: number,
+                entries,
+            };
             let bytes = Buf::copy_of(&table.encode(&self.core.array, *index)).freeze();
             let copy = 1 - member.page_copy.borrow()[*page as usize];
-            let written = member.write(member.geometry.page_offset(*page, u32::from(copy)), vec![bytes]).await;
+            let written = member
+                .write(
+                    member.geometry.page_offset(*page, u32::from(copy)),
+                    vec![bytes],
+                )
+                .await;
             if written.is_err() || member.flush().await.is_err() {
                 self.core.report_failed(*index);
             }
@@ -662,18 +972,31 @@ impl Home {
 
     /// Hands the recovered deltas to their shards, in order.
     async fn adopt_all(self: &Rc<Self>, rest: Vec<(u64, Entry)>) {
-        let pieces: BTreeMap<u32, u32> = self.catalog.borrow().volumes.iter().map(|v| (v.number, u32::from(v.block_blocks))).collect();
+        let pieces: BTreeMap<u32, u32> = self
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .map(|v| (v.number, u32::from(v.block_blocks)))
+            .collect();
         for (sequence, entry) in rest {
             match entry {
                 Entry::Stripe(stripe) => {
                     // A segment freed since: its deltas are replaced by later ones, which may be moves
                     // that say where from.
-                    let segment = self.core.segment(stripe.segment).or_else(|| gone_segment(&stripe));
+                    let segment = self
+                        .core
+                        .segment(stripe.segment)
+                        .or_else(|| gone_segment(&stripe));
                     let Some(segment) = segment else { continue };
                     for delta in &stripe.deltas {
-                        let Some(row) = stripe.rows.get(delta.block as usize) else { continue };
+                        let Some(row) = stripe.rows.get(delta.block as usize) else {
+                            continue;
+                        };
                         let owner = ashlar_format::summary::Owner::from_bytes(&row.owner);
-                        let Some(pieces) = pieces.get(&owner.tree) else { continue };
+                        let Some(pieces) = pieces.get(&owner.tree) else {
+                            continue;
+                        };
                         let block = stripe.first_block + delta.block;
                         let adopted = Adopted::Block {
                             tree: owner.tree,
@@ -690,14 +1013,33 @@ impl Home {
                     }
                 }
                 Entry::Data(data) => {
-                    let Some(pieces) = pieces.get(&data.tree) else { continue };
+                    let Some(pieces) = pieces.get(&data.tree) else {
+                        continue;
+                    };
                     let bytes = Buf::copy_of(&data.bytes).freeze();
-                    let adopted = Adopted::Data { tree: data.tree, address: data.address, algorithm: data.algorithm, digest: data.digest, bytes };
+                    let adopted = Adopted::Data {
+                        tree: data.tree,
+                        address: data.address,
+                        algorithm: data.algorithm,
+                        digest: data.digest,
+                        bytes,
+                    };
                     self.adopt(*pieces, data.address, adopted).await;
                 }
-                Entry::Hole { tree, first, count, part } => {
+                Entry::Hole {
+                    tree,
+                    first,
+                    count,
+                    part,
+                } => {
                     for shard in &self.shards {
-                        let hole = Adopted::Holes { tree, first, count, part, sequence };
+                        let hole = Adopted::Holes {
+                            tree,
+                            first,
+                            count,
+                            part,
+                            sequence,
+                        };
                         ask(shard, |reply| ShardMessage::Adopt(hole, reply)).await;
                     }
                 }
@@ -707,7 +1049,8 @@ impl Home {
     }
 
     async fn adopt(&self, pieces: u32, address: u64, adopted: Adopted) {
-        let partition = Partitioning::new(self.superblock.borrow().partitions, pieces).partition(address);
+        let partition =
+            Partitioning::new(self.superblock.borrow().partitions, pieces).partition(address);
         let shard = &self.shards[usize::from(partition) % self.shards.len()];
         ask(shard, |reply| ShardMessage::Adopt(adopted, reply)).await;
     }

@@ -59,7 +59,14 @@ fn slot(ring: Ring) -> usize {
 
 impl Journal {
     /// A journal that continues at `next` and `position` in `epoch`.
-    pub fn new(core: &Rc<Core>, epoch: Epoch, next: u64, position: [RingPosition; 2], tail: [RingPosition; 2], previous: [u8; 32]) -> Journal {
+    pub fn new(
+        core: &Rc<Core>,
+        epoch: Epoch,
+        next: u64,
+        position: [RingPosition; 2],
+        tail: [RingPosition; 2],
+        previous: [u8; 32],
+    ) -> Journal {
         let geometry = core.members[0].geometry;
         Journal {
             core: core.clone(),
@@ -86,14 +93,13 @@ impl Journal {
         self.next.get()
     }
 
-    /// The present epoch.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch.borrow().clone()
-    }
-
     /// Begins a new epoch at the next sequence.
     pub fn begin_epoch(&self, epoch: Epoch, groups: Vec<Vec<u16>>) {
-        assert_eq!(epoch.first, self.next.get(), "an epoch begins at the next sequence");
+        assert_eq!(
+            epoch.first,
+            self.next.get(),
+            "an epoch begins at the next sequence"
+        );
         *self.epoch.borrow_mut() = epoch;
         self.set_groups(groups);
         self.attempt.set(self.attempt.get() + 1);
@@ -112,7 +118,10 @@ impl Journal {
     /// Bytes of both rings, and bytes in use.
     pub fn usage(&self, ring: Ring) -> (u64, u64) {
         let at = slot(ring);
-        (self.ring_bytes[at], self.position.get()[at].bytes - self.reusable.get()[at].bytes)
+        (
+            self.ring_bytes[at],
+            self.position.get()[at].bytes - self.reusable.get()[at].bytes,
+        )
     }
 
     /// Notes that the data ring is needed only from `tail` on; reusable after the next delta record.
@@ -142,8 +151,16 @@ impl Journal {
 
     /// The largest payload of one record of a ring.
     pub fn max_payload(&self, ring: Ring) -> usize {
-        let column = usize::try_from(self.ring_bytes[slot(ring)] / 8).unwrap_or(1 << 30).min(1 << 20);
-        let w = self.groups.borrow().iter().map(|g| self.width_for(g, usize::MAX).0).min().unwrap_or(1);
+        let column = usize::try_from(self.ring_bytes[slot(ring)] / 8)
+            .unwrap_or(1 << 30)
+            .min(1 << 20);
+        let w = self
+            .groups
+            .borrow()
+            .iter()
+            .map(|g| self.width_for(g, usize::MAX).0)
+            .min()
+            .unwrap_or(1);
         (column.max(3 * BLOCK) - HEADER_BYTES) * w
     }
 
@@ -158,7 +175,9 @@ impl Journal {
         let (size, used) = self.usage(ring);
         let max = self.max_payload(ring).max(1);
         let groups = self.groups.borrow();
-        let Some(group) = groups.first() else { return false };
+        let Some(group) = groups.first() else {
+            return false;
+        };
         let records = payload.div_ceil(max).max(1);
         let (w, _) = self.width_for(group, payload.min(max));
         let column = (HEADER_BYTES + payload.min(max).div_ceil(w)).next_multiple_of(BLOCK) as u64;
@@ -183,7 +202,9 @@ impl Journal {
         };
         let (w, m) = self.width_for(&group, payload.len());
         let rotation = usize::try_from(sequence).unwrap_or(0) % group.len();
-        let devices: Vec<u16> = (0..w + m).map(|c| group[(rotation + c) % group.len()]).collect();
+        let devices: Vec<u16> = (0..w + m)
+            .map(|c| group[(rotation + c) % group.len()])
+            .collect();
         let mut header = ColumnHeader {
             epoch: self.epoch.borrow().number,
             sequence,
@@ -215,7 +236,10 @@ impl Journal {
             return Err(AppendError::Broken);
         }
         let mut position = self.position.get();
-        position[at] = RingPosition { count: position[at].count + 1, bytes: end };
+        position[at] = RingPosition {
+            count: position[at].count + 1,
+            bytes: end,
+        };
         self.position.set(position);
         if ring == Ring::Delta {
             let mut reusable = self.reusable.get();
@@ -232,37 +256,50 @@ impl Journal {
         self.codes
             .borrow_mut()
             .entry((w, m))
-            .or_insert_with(|| Code::new(CodeKind::IsalCauchy, w, m).expect("a Cauchy code exists for any w + m <= 256"))
+            .or_insert_with(|| {
+                Code::new(CodeKind::IsalCauchy, w, m)
+                    .expect("a Cauchy code exists for any w + m <= 256")
+            })
             .clone()
     }
 
     async fn write_columns(&self, header: &ColumnHeader, payload: &[u8]) -> bool {
         let (w, m) = (usize::from(header.w), usize::from(header.m));
         let share = header.share_bytes();
-        let mut columns: Vec<Buf> = (0..w + m).map(|_| Buf::zeroed(header.column_bytes())).collect();
+        let mut columns: Vec<Buf> = (0..w + m)
+            .map(|_| Buf::zeroed(header.column_bytes()))
+            .collect();
         for (column, bytes) in columns.iter_mut().zip(payload.chunks(share.max(1))) {
             column[HEADER_BYTES..HEADER_BYTES + bytes.len()].copy_from_slice(bytes);
         }
         {
             let (data, parity) = columns.split_at_mut(w);
-            let data: Vec<&[u8]> = data.iter().map(|c| &c[HEADER_BYTES..HEADER_BYTES + share]).collect();
-            let mut parity: Vec<&mut [u8]> =
-                parity.iter_mut().map(|c| &mut c[HEADER_BYTES..HEADER_BYTES + share]).collect();
+            let data: Vec<&[u8]> = data
+                .iter()
+                .map(|c| &c[HEADER_BYTES..HEADER_BYTES + share])
+                .collect();
+            let mut parity: Vec<&mut [u8]> = parity
+                .iter_mut()
+                .map(|c| &mut c[HEADER_BYTES..HEADER_BYTES + share])
+                .collect();
             self.code(w, m).encode(&data, &mut parity);
         }
-        let ring_offset = header.position[slot(header.ring)].bytes % self.ring_bytes[slot(header.ring)];
+        let ring_offset =
+            header.position[slot(header.ring)].bytes % self.ring_bytes[slot(header.ring)];
         let mut joins = Vec::new();
         for (index, mut column) in columns.into_iter().enumerate() {
             let mut header = header.clone();
             header.column = u16::try_from(index).expect("at most 256");
-            header.share_digest = ashlar_digest::plain(&[&column[HEADER_BYTES..HEADER_BYTES + share]]);
+            header.share_digest =
+                ashlar_digest::plain(&[&column[HEADER_BYTES..HEADER_BYTES + share]]);
             column[..HEADER_BYTES].copy_from_slice(&header.encode(&self.core.array));
             let core = self.core.clone();
             let device = header.devices[index];
             let offset = ring_start(&core, device, header.ring) + ring_offset;
             joins.push(self.core.rt.spawn(async move {
                 let member = core.member(device);
-                let done = member.write(offset, vec![column.freeze()]).await.is_ok() && member.flush().await.is_ok();
+                let done = member.write(offset, vec![column.freeze()]).await.is_ok()
+                    && member.flush().await.is_ok();
                 if !done {
                     core.report_failed(device);
                 }
@@ -312,7 +349,12 @@ pub struct Recovered {
 }
 
 /// Reads the needed records of both rings: from the tails on, to the first gap.
-pub async fn recover(core: &Rc<Core>, epochs: &[Epoch], cut: u64, tail: [RingPosition; 2]) -> Recovered {
+pub async fn recover(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    cut: u64,
+    tail: [RingPosition; 2],
+) -> Recovered {
     let deltas = walk(core, epochs, Ring::Delta, tail[0]).await;
     let mut data_tail = tail[1];
     for record in &deltas.records {
@@ -333,9 +375,21 @@ pub async fn recover(core: &Rc<Core>, epochs: &[Epoch], cut: u64, tail: [RingPos
     records.sort_by_key(|r| r.header.sequence);
     let last_end = epochs.iter().filter_map(|e| e.end).max().unwrap_or(1);
     let open_first = epochs.last().map_or(1, |e| e.first);
-    let next = records.last().map_or(0, |r| r.header.sequence + 1).max(last_end).max(open_first).max(cut);
+    let next = records
+        .last()
+        .map_or(0, |r| r.header.sequence + 1)
+        .max(last_end)
+        .max(open_first)
+        .max(cut);
     let previous = records.last().map_or([0; 32], |r| r.header.hash);
-    Recovered { records, next, position: ends, tail: [tail[0], data_tail], previous, lost }
+    Recovered {
+        records,
+        next,
+        position: ends,
+        tail: [tail[0], data_tail],
+        previous,
+        lost,
+    }
 }
 
 struct Walk {
@@ -347,38 +401,66 @@ struct Walk {
 
 async fn walk(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, from: RingPosition) -> Walk {
     let geometry = core.members[0].geometry;
-    let size = if ring == Ring::Delta { geometry.delta_ring_bytes } else { geometry.data_ring_bytes };
+    let size = if ring == Ring::Delta {
+        geometry.delta_ring_bytes
+    } else {
+        geometry.data_ring_bytes
+    };
     let mut records: Vec<Record> = Vec::new();
     let mut at = from;
     loop {
         let mut found = read_record(core, epochs, ring, at, size).await;
         if found.is_none() && !at.bytes.is_multiple_of(size) {
-            let wrapped = RingPosition { count: at.count, bytes: at.bytes.next_multiple_of(size) };
+            let wrapped = RingPosition {
+                count: at.count,
+                bytes: at.bytes.next_multiple_of(size),
+            };
             found = read_record(core, epochs, ring, wrapped, size).await;
         }
         let Some(record) = found else { break };
         let start = record.header.position[slot(ring)].bytes;
-        at = RingPosition { count: at.count + 1, bytes: start + record.header.column_bytes() as u64 };
+        at = RingPosition {
+            count: at.count + 1,
+            bytes: start + record.header.column_bytes() as u64,
+        };
         records.push(record);
     }
     let beyond = later_record(core, epochs, ring, at, size).await;
-    Walk { records, end: at, beyond }
+    Walk {
+        records,
+        end: at,
+        beyond,
+    }
 }
 
 fn in_epochs(epochs: &[Epoch], header: &ColumnHeader) -> bool {
     epochs.iter().any(|e| {
-        e.number == header.epoch && e.first <= header.sequence && e.end.is_none_or(|end| header.sequence < end)
+        e.number == header.epoch
+            && e.first <= header.sequence
+            && e.end.is_none_or(|end| header.sequence < end)
     })
 }
 
 /// Headers at a ring offset, one from every member that has a valid one of an epoch that counts.
-async fn headers_at(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, offset: u64) -> Vec<(u16, ColumnHeader)> {
+async fn headers_at(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    ring: Ring,
+    offset: u64,
+) -> Vec<(u16, ColumnHeader)> {
     let mut joins = Vec::new();
     for device in core.online() {
         let core2 = core.clone();
-        joins.push((device, core.rt.spawn(async move {
-            core2.member(device).read(ring_start(&core2, device, ring) + offset, BLOCK).await.ok()
-        })));
+        joins.push((
+            device,
+            core.rt.spawn(async move {
+                core2
+                    .member(device)
+                    .read(ring_start(&core2, device, ring) + offset, BLOCK)
+                    .await
+                    .ok()
+            }),
+        ));
     }
     let mut headers = Vec::new();
     for (device, join) in joins {
@@ -394,22 +476,42 @@ async fn headers_at(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, offset: u64) 
     headers
 }
 
-async fn read_record(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, at: RingPosition, size: u64) -> Option<Record> {
+async fn read_record(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    ring: Ring,
+    at: RingPosition,
+    size: u64,
+) -> Option<Record> {
     let mut headers = headers_at(core, epochs, ring, at.bytes % size).await;
-    headers.retain(|(_, h)| h.position[slot(ring)] == at && at.bytes % size + h.column_bytes() as u64 <= size);
+    headers.retain(|(_, h)| {
+        h.position[slot(ring)] == at && at.bytes % size + h.column_bytes() as u64 <= size
+    });
     headers.sort_by_key(|(_, h)| std::cmp::Reverse((h.epoch, h.attempt)));
     while let Some((_, first)) = headers.first().cloned() {
-        let same = |h: &ColumnHeader| (h.epoch, h.attempt, h.sequence, h.hash) == (first.epoch, first.attempt, first.sequence, first.hash);
-        let group: Vec<(u16, ColumnHeader)> = headers.iter().filter(|(_, h)| same(h)).cloned().collect();
+        let same = |h: &ColumnHeader| {
+            (h.epoch, h.attempt, h.sequence, h.hash)
+                == (first.epoch, first.attempt, first.sequence, first.hash)
+        };
+        let group: Vec<(u16, ColumnHeader)> =
+            headers.iter().filter(|(_, h)| same(h)).cloned().collect();
         headers.retain(|(_, h)| !same(h));
         if let Some(payload) = read_payload(core, &group, ring, at.bytes % size).await {
-            return Some(Record { header: first, payload });
+            return Some(Record {
+                header: first,
+                payload,
+            });
         }
     }
     None
 }
 
-async fn read_payload(core: &Rc<Core>, group: &[(u16, ColumnHeader)], ring: Ring, offset: u64) -> Option<Vec<u8>> {
+async fn read_payload(
+    core: &Rc<Core>,
+    group: &[(u16, ColumnHeader)],
+    ring: Ring,
+    offset: u64,
+) -> Option<Vec<u8>> {
     let first = &group.first()?.1;
     let (w, m) = (usize::from(first.w), usize::from(first.m));
     let mut shares: Vec<Option<Vec<u8>>> = vec![None; w + m];
@@ -418,7 +520,13 @@ async fn read_payload(core: &Rc<Core>, group: &[(u16, ColumnHeader)], ring: Ring
         if (header.w, header.m, header.payload_bytes) != (first.w, first.m, first.payload_bytes) {
             continue;
         }
-        let Ok(bytes) = core.member(*device).read(start, header.column_bytes()).await else { continue };
+        let Ok(bytes) = core
+            .member(*device)
+            .read(start, header.column_bytes())
+            .await
+        else {
+            continue;
+        };
         let share = &bytes[HEADER_BYTES..HEADER_BYTES + header.share_bytes()];
         if ashlar_digest::plain(&[share]) == header.share_digest {
             shares[usize::from(header.column)] = Some(share.to_vec());
@@ -445,13 +553,22 @@ async fn read_payload(core: &Rc<Core>, group: &[(u16, ColumnHeader)], ring: Ring
 
 /// Whether, beyond the end of what could be read, a later record of the ring exists: then what lies
 /// between was durable once and is lost.
-async fn later_record(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, end: RingPosition, size: u64) -> bool {
+async fn later_record(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    ring: Ring,
+    end: RingPosition,
+    size: u64,
+) -> bool {
     let window = (size / 4).min(2 << 20);
     let mut distance = 0;
     while distance < window {
         let offset = (end.bytes + distance) % size;
         let headers = headers_at(core, epochs, ring, offset).await;
-        if headers.iter().any(|(_, h)| h.position[slot(ring)].count > end.count) {
+        if headers
+            .iter()
+            .any(|(_, h)| h.position[slot(ring)].count > end.count)
+        {
             return true;
         }
         distance += BLOCK_U64;

@@ -37,7 +37,9 @@ mod systree;
 mod tree;
 mod volume;
 
-pub use array::{Array, Create, Import, Label, Plan, Settings, VolumeOptions, default_strip_bytes, plan};
+pub use array::{
+    Array, Create, Import, Label, Plan, Settings, VolumeOptions, default_strip_bytes, plan,
+};
 pub use ashlar_digest::Kind as DigestKind;
 pub use error::{Error, VolumeError};
 pub use import::probe;

@@ -7,7 +7,6 @@
 use ashlar_format::wire::{Reader, Writer};
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
 
-use crate::core::Core;
 use crate::home::Home;
 use crate::segment::{Bitmap, Segment};
 
@@ -36,7 +35,10 @@ pub struct RecordHeader {
 pub fn encode(segment: &Segment, nodes: u64) -> Vec<u8> {
     let mut w = Writer::new();
     let live = segment.live.borrow();
-    w.u64(segment.number).u32(segment.recorded.get()).u8(u8::from(segment.sealed.get())).u32(live.count());
+    w.u64(segment.number)
+        .u32(segment.recorded.get())
+        .u8(u8::from(segment.sealed.get()))
+        .u32(live.count());
     let mut w = Writer(w.padded(HEADER));
     w.bytes(&live.to_bytes());
     w.padded(usize::try_from(nodes).expect("few nodes") * BLOCK)
@@ -46,7 +48,12 @@ pub fn encode(segment: &Segment, nodes: u64) -> Vec<u8> {
 pub fn decode_header(bytes: &[u8]) -> Result<RecordHeader, FormatError> {
     let mut r = Reader::new(bytes);
     let (segment, recorded, sealed, live) = (r.u64()?, r.u32()?, r.u8()? != 0, r.u32()?);
-    Ok(RecordHeader { segment, recorded, sealed, live })
+    Ok(RecordHeader {
+        segment,
+        recorded,
+        sealed,
+        live,
+    })
 }
 
 /// Reads a record's bitmap.
@@ -74,8 +81,17 @@ impl Home {
         let mut liveness = self.liveness.borrow_mut();
         liveness.mark(self.record_leaf(&segment, 0));
         for block in place.block..place.block + count {
-            let changed = if live { segment.live.borrow_mut().set(block) } else { segment.live.borrow_mut().clear(block) };
-            assert!(changed, "block {block} of segment {} was {} already", segment.number, if live { "live" } else { "dead" });
+            let changed = if live {
+                segment.live.borrow_mut().set(block)
+            } else {
+                segment.live.borrow_mut().clear(block)
+            };
+            assert!(
+                changed,
+                "block {block} of segment {} was {} already",
+                segment.number,
+                if live { "live" } else { "dead" }
+            );
             liveness.mark(self.record_leaf(&segment, block));
         }
     }
@@ -96,9 +112,4 @@ impl Home {
         let record = u32::try_from(leaf / self.record_nodes()).unwrap_or(u32::MAX);
         self.records.borrow().contains_key(&record)
     }
-}
-
-/// Live bytes of a segment, as clients see them.
-pub fn live_bytes(_core: &Core, segment: &Segment) -> u64 {
-    u64::from(segment.live.borrow().count()) * BLOCK as u64
 }

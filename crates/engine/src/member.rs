@@ -76,7 +76,15 @@ impl std::fmt::Debug for Member {
 
 impl Member {
     /// A member; `device` is `None` if it is missing.
-    pub fn new(rt: &Rt, index: u16, uuid: [u8; 16], domain: String, geometry: DeviceGeometry, device: Option<DeviceRef>, state: MemberState) -> Member {
+    pub fn new(
+        rt: &Rt,
+        index: u16,
+        uuid: [u8; 16],
+        domain: String,
+        geometry: DeviceGeometry,
+        device: Option<DeviceRef>,
+        state: MemberState,
+    ) -> Member {
         let slots = geometry.slots as usize;
         Member {
             index,
@@ -116,7 +124,10 @@ impl Member {
 
     /// How it was reached; empty if missing.
     pub fn path(&self) -> String {
-        self.device.borrow().as_ref().map_or_else(String::new, |d| d.info().name.clone())
+        self.device
+            .borrow()
+            .as_ref()
+            .map_or_else(String::new, |d| d.info().name.clone())
     }
 
     fn device(&self) -> Result<DeviceRef, Fault> {
@@ -147,8 +158,15 @@ impl Member {
     /// Writes slices one after another.
     pub async fn write(&self, offset: u64, data: Vec<Slice>) -> Result<(), Fault> {
         let device = self.device()?;
-        add(&self.counters.written_bytes, data.iter().map(|s| s.len() as u64).sum());
-        let result = self.rt.timeout(DEADLINE, device.write(offset, data)).await.unwrap_or(Err(Fault::Timeout));
+        add(
+            &self.counters.written_bytes,
+            data.iter().map(|s| s.len() as u64).sum(),
+        );
+        let result = self
+            .rt
+            .timeout(DEADLINE, device.write(offset, data))
+            .await
+            .unwrap_or(Err(Fault::Timeout));
         self.writes_done.set(self.writes_done.get() + 1);
         if result.is_err() {
             add(&self.counters.write_errors, 1);
@@ -169,7 +187,12 @@ impl Member {
                 return Ok(());
             }
             let covers = self.writes_done.get();
-            match self.rt.timeout(DEADLINE, device.flush()).await.unwrap_or(Err(Fault::Timeout)) {
+            match self
+                .rt
+                .timeout(DEADLINE, device.flush())
+                .await
+                .unwrap_or(Err(Fault::Timeout))
+            {
                 Ok(()) => self.flushed.set(covers),
                 Err(fault) => {
                     add(&self.counters.write_errors, 1);
@@ -183,7 +206,10 @@ impl Member {
     pub async fn discard_slot(&self, slot: u32) {
         if let Ok(device) = self.device()
             && device.info().discard_bytes > 0
-            && self.geometry.slot_bytes.is_multiple_of(device.info().discard_bytes)
+            && self
+                .geometry
+                .slot_bytes
+                .is_multiple_of(device.info().discard_bytes)
         {
             let discard = device.discard(self.geometry.slot_offset(slot), self.geometry.slot_bytes);
             let _ = self.rt.timeout(DEADLINE, discard).await;
@@ -205,7 +231,9 @@ impl Member {
     /// Notes what a slot holds, without touching the free list.
     pub fn set_slot(&self, slot: u32, entry: Option<SlotEntry>) {
         self.slots.borrow_mut()[slot as usize] = entry;
-        self.dirty_pages.borrow_mut().insert(slot / ashlar_format::slot::ENTRIES_PER_PAGE);
+        self.dirty_pages
+            .borrow_mut()
+            .insert(slot / ashlar_format::slot::ENTRIES_PER_PAGE);
     }
 
     /// Claims a particular slot (at import).
@@ -216,7 +244,10 @@ impl Member {
 
     /// Gives a slot back for reuse. Only after the root that freed it is durable (rule S3).
     pub fn release_slot(&self, slot: u32) {
-        assert!(self.slots.borrow()[slot as usize].is_none(), "a slot in use is not released");
+        assert!(
+            self.slots.borrow()[slot as usize].is_none(),
+            "a slot in use is not released"
+        );
         self.free.borrow_mut().insert(slot);
     }
 }

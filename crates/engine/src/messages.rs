@@ -198,7 +198,10 @@ pub enum Adopted {
 }
 
 /// Sends a message that carries a reply, and waits for the reply; `None` if the other side is gone.
-pub async fn ask<M, T>(sender: &Sender<M>, message: impl FnOnce(OneshotSender<T>) -> M) -> Option<T> {
+pub async fn ask<M, T>(
+    sender: &Sender<M>,
+    message: impl FnOnce(OneshotSender<T>) -> M,
+) -> Option<T> {
     let (reply, answer) = oneshot();
     sender.send(message(reply)).ok()?;
     answer.await

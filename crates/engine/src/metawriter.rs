@@ -46,8 +46,6 @@ impl MetaWriter {
 /// A node with its bytes, for its place.
 #[derive(Debug, Clone)]
 pub struct PlacedNode {
-    /// Where.
-    pub place: Place,
     /// Row owner.
     pub owner: Owner,
     /// Digest.
@@ -69,7 +67,12 @@ impl Home {
     /// One place.
     pub(crate) async fn meta_place(self: &Rc<Self>) -> Place {
         loop {
-            let broken = self.meta.borrow().current.as_ref().is_some_and(|s| self.core.missing_columns(s) > 0);
+            let broken = self
+                .meta
+                .borrow()
+                .current
+                .as_ref()
+                .is_some_and(|s| self.core.missing_columns(s) > 0);
             if broken {
                 self.meta.borrow_mut().current = None;
             }
@@ -87,7 +90,10 @@ impl Home {
     /// Writes every stripe that has places, with the nodes at them; blocks without a node are padding.
     /// Returns the stripes' journal entries. A stripe that cannot be written with enough columns is
     /// given as error: its nodes must be placed anew.
-    pub(crate) async fn meta_write(self: &Rc<Self>, nodes: &BTreeMap<Place, PlacedNode>) -> Result<Vec<(Rc<Segment>, u32, Entry)>, TooFewColumns> {
+    pub(crate) async fn meta_write(
+        self: &Rc<Self>,
+        nodes: &BTreeMap<Place, PlacedNode>,
+    ) -> Result<Vec<(Rc<Segment>, u32, Entry)>, TooFewColumns> {
         let stripes = std::mem::take(&mut self.meta.borrow_mut().stripes);
         let mut entries = Vec::new();
         let mut joins = Vec::new();
@@ -108,12 +114,20 @@ impl Home {
                     }
                     None => {
                         let column = u16::try_from(block).expect("one block a strip");
-                        let digest = self.core.parity_digest(segment.number, number, column, 0, bytes);
+                        let digest =
+                            self.core
+                                .parity_digest(segment.number, number, column, 0, bytes);
                         owners.push((Owner::default(), digest));
                     }
                 }
             }
-            let written = Rc::new(stripe::prepare(&self.core, &segment, number, &data.freeze(), &owners));
+            let written = Rc::new(stripe::prepare(
+                &self.core,
+                &segment,
+                number,
+                &data.freeze(),
+                &owners,
+            ));
             let entry = Entry::Stripe(StripeEntry {
                 segment: segment.number,
                 stripe: number,
@@ -125,7 +139,11 @@ impl Home {
             });
             entries.push((segment.clone(), number, entry));
             let core = self.core.clone();
-            joins.push(self.core.rt.spawn(async move { stripe::write(&core, &written).await }));
+            joins.push(
+                self.core
+                    .rt
+                    .spawn(async move { stripe::write(&core, &written).await }),
+            );
         }
         let mut result = Ok(entries);
         for join in joins {

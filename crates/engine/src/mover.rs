@@ -94,24 +94,43 @@ impl Home {
 
     /// Slots per device below which the cleaner works.
     fn clean_below(&self) -> usize {
-        let slots = self.core.members.iter().map(|m| m.geometry.slots).min().unwrap_or(0) as usize;
+        let slots = self
+            .core
+            .members
+            .iter()
+            .map(|m| m.geometry.slots)
+            .min()
+            .unwrap_or(0) as usize;
         COMMIT_SLOTS + CLEAN_SLOTS + (slots / 50).max(4)
     }
 
     fn low_on_slots(&self) -> bool {
-        let lowest = self.core.members.iter().filter(|m| m.is_online()).map(crate::member::Member::free_slots).min();
+        let lowest = self
+            .core
+            .members
+            .iter()
+            .filter(|m| m.is_online())
+            .map(crate::member::Member::free_slots)
+            .min();
         lowest.unwrap_or(0) < self.clean_below()
     }
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
     pub(crate) fn cleaner_can_gain(&self) -> bool {
-        self.pick_victims(usize::MAX).iter().map(|(_, dead)| *dead).sum::<u64>() > 0 || self.pending_frees()
+        self.pick_victims(usize::MAX)
+            .iter()
+            .map(|(_, dead)| *dead)
+            .sum::<u64>()
+            > 0
+            || self.pending_frees()
     }
 
     /// Segments that are dead already and only wait for a commit, or blocks that deltas have replaced.
     fn pending_frees(&self) -> bool {
         let segments = self.core.segments.borrow();
-        segments.values().any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && Rc::strong_count(s) == 1)
+        segments
+            .values()
+            .any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && Rc::strong_count(s) == 1)
     }
 
     /// The sealed segments with the most dead blocks, and how many; at most `count`. A segment is worth
@@ -124,10 +143,19 @@ impl Home {
             .borrow()
             .values()
             .filter(|s| s.sealed.get() && Some(s.number) != current)
-            .map(|s| (s.clone(), u64::from(s.geometry.data_blocks() - s.live.borrow().count())))
-            .filter(|(s, dead)| *dead * 20 >= u64::from(s.geometry.data_blocks()) && !s.live.borrow().is_empty())
+            .map(|s| {
+                (
+                    s.clone(),
+                    u64::from(s.geometry.data_blocks() - s.live.borrow().count()),
+                )
+            })
+            .filter(|(s, dead)| {
+                *dead * 20 >= u64::from(s.geometry.data_blocks()) && !s.live.borrow().is_empty()
+            })
             .collect();
-        victims.sort_by_key(|(s, dead)| std::cmp::Reverse(dead * 1000 / u64::from(s.geometry.data_blocks())));
+        victims.sort_by_key(|(s, dead)| {
+            std::cmp::Reverse(dead * 1000 / u64::from(s.geometry.data_blocks()))
+        });
         victims.truncate(count);
         victims
     }
@@ -136,7 +164,11 @@ impl Home {
         while !self.closed.get() {
             if !self.low_on_slots() {
                 self.tasks.borrow_mut().clean.state = "done";
-                let _ = self.core.rt.timeout(500 * MILLISECOND, self.cleaner_gate.wait()).await;
+                let _ = self
+                    .core
+                    .rt
+                    .timeout(500 * MILLISECOND, self.cleaner_gate.wait())
+                    .await;
                 if !self.low_on_slots() {
                     continue;
                 }
@@ -152,7 +184,11 @@ impl Home {
             self.clean_once().await;
             self.core.progress.open();
             if self.free_slots() <= before {
-                let _ = self.core.rt.timeout(20 * MILLISECOND, self.cleaner_gate.wait()).await;
+                let _ = self
+                    .core
+                    .rt
+                    .timeout(20 * MILLISECOND, self.cleaner_gate.wait())
+                    .await;
             }
         }
     }
@@ -172,7 +208,10 @@ impl Home {
         let live: Vec<u32> = segment.live.borrow().iter().collect();
         let rows = self.rows_of(segment, &live).await;
         if segment.kind == SegmentKind::Meta {
-            let owners: Vec<Owner> = rows.values().map(|row| Owner::from_bytes(&row.owner)).collect();
+            let owners: Vec<Owner> = rows
+                .values()
+                .map(|row| Owner::from_bytes(&row.owner))
+                .collect();
             self.touch_nodes(&owners).await;
             return;
         }
@@ -190,7 +229,13 @@ impl Home {
         for (shard, mut moves) in moves {
             moves.sort_by_key(|m| (m.tree, m.address));
             let bytes: u64 = moves.iter().map(|m| m.bytes.len() as u64).sum();
-            if ask(&self.shards[shard], |reply| ShardMessage::Relocate(moves, reply)).await.flatten().is_some() {
+            if ask(&self.shards[shard], |reply| {
+                ShardMessage::Relocate(moves, reply)
+            })
+            .await
+            .flatten()
+            .is_some()
+            {
                 self.tasks.borrow_mut().clean.done += bytes;
             }
         }
@@ -212,7 +257,8 @@ impl Home {
                 }
                 e.insert(rows);
             }
-            let index = (stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks + within) as usize;
+            let index = (stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks
+                + within) as usize;
             if let Some(Some(rows)) = cache.get(&(course, column))
                 && let Some(row) = rows.get(index)
             {
@@ -224,7 +270,11 @@ impl Home {
 
     /// Reads, unverified and all at once, the strips that hold these blocks: by stripe and strip, from
     /// the first block wanted.
-    async fn read_strips(self: &Rc<Self>, segment: &Rc<Segment>, rows: &BTreeMap<u32, Row>) -> BTreeMap<(u32, u16), (u32, Option<Buf>)> {
+    async fn read_strips(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        rows: &BTreeMap<u32, Row>,
+    ) -> BTreeMap<(u32, u16), (u32, Option<Buf>)> {
         let mut spans: BTreeMap<(u32, u16), (u32, u32)> = BTreeMap::new();
         for block in rows.keys() {
             let (stripe, strip, within) = segment.geometry.locate(*block);
@@ -234,9 +284,21 @@ impl Home {
         let mut joins = Vec::new();
         for ((stripe, strip), (first, last)) in spans {
             let (core, segment) = (self.core.clone(), segment.clone());
-            joins.push(((stripe, strip), first, self.core.rt.spawn(async move {
-                read_column(&core, &segment, stripe, usize::from(strip), first, last - first + 1).await
-            })));
+            joins.push((
+                (stripe, strip),
+                first,
+                self.core.rt.spawn(async move {
+                    read_column(
+                        &core,
+                        &segment,
+                        stripe,
+                        usize::from(strip),
+                        first,
+                        last - first + 1,
+                    )
+                    .await
+                }),
+            ));
         }
         let mut strips = BTreeMap::new();
         for (key, first, join) in joins {
@@ -246,21 +308,32 @@ impl Home {
     }
 
     /// The owner bytes of a column whose summary cannot be read, decoded from any K others.
-    async fn decode_owners(self: &Rc<Self>, segment: &Rc<Segment>, course: u32, wanted: usize) -> Option<Vec<Row>> {
+    async fn decode_owners(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        course: u32,
+        wanted: usize,
+    ) -> Option<Vec<Row>> {
         let mut inputs: Vec<Option<Vec<u8>>> = vec![None; segment.geometry.width()];
         let mut have = 0;
-        for column in 0..segment.geometry.width() {
+        for (column, input) in inputs.iter_mut().enumerate() {
             if column != wanted && have < usize::from(segment.geometry.k) {
                 let rows = read_course_rows(&self.core, segment, course, column).await;
-                inputs[column] = rows.map(|rows| rows.iter().flat_map(|r| r.owner).collect());
-                have += usize::from(inputs[column].is_some());
+                *input = rows.map(|rows| rows.iter().flat_map(|r| r.owner).collect());
+                have += usize::from(input.is_some());
             }
         }
         let bytes = inputs.iter().flatten().next()?.len();
         let mut out = vec![0; bytes];
         let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-        self.core.code(segment).decode(&strips, &[wanted], &mut [&mut out]).ok()?;
-        let row = |owner: &[u8]| Row { digest: [0; 16], owner: owner.try_into().expect("sixteen bytes") };
+        self.core
+            .code(segment)
+            .decode(&strips, &[wanted], &mut [&mut out])
+            .ok()?;
+        let row = |owner: &[u8]| Row {
+            digest: [0; 16],
+            owner: owner.try_into().expect("sixteen bytes"),
+        };
         Some(out.chunks(OWNER_BYTES).map(row).collect())
     }
 
@@ -277,17 +350,29 @@ impl Home {
                 crate::home::CATALOG_TREE => self.catalog_tree.borrow_mut().touch((level, index)),
                 tree => {
                     let shard = usize::from(partition) % self.shards.len();
-                    keys.entry(shard).or_default().push((tree, partition, level, index));
+                    keys.entry(shard)
+                        .or_default()
+                        .push((tree, partition, level, index));
                 }
             }
         }
         for (shard, keys) in keys {
-            ask(&self.shards[shard], |reply| ShardMessage::Touch(keys, reply)).await;
+            ask(&self.shards[shard], |reply| {
+                ShardMessage::Touch(keys, reply)
+            })
+            .await;
         }
     }
 
     /// A live volume block, verified as its rows say, with the shard that owns it.
-    async fn take_live(self: &Rc<Self>, segment: &Rc<Segment>, block: u32, owner: Owner, rows: &BTreeMap<u32, Row>, strips: &BTreeMap<(u32, u16), (u32, Option<Buf>)>) -> Option<(usize, Move)> {
+    async fn take_live(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        block: u32,
+        owner: Owner,
+        rows: &BTreeMap<u32, Row>,
+        strips: &BTreeMap<(u32, u16), (u32, Option<Buf>)>,
+    ) -> Option<(usize, Move)> {
         let pieces = u32::from(owner.pieces_less_one) + 1;
         let kind = Kind::from_tag(owner.algorithm)?;
         let mut bytes = Buf::zeroed(pieces as usize * BLOCK);
@@ -297,7 +382,15 @@ impl Home {
             let row = rows.get(&(block + piece))?;
             if let Some((first, Some(read))) = strips.get(&(stripe, strip)) {
                 let at = (within - first) as usize * BLOCK;
-                if row_matches(&self.core, segment, stripe, strip, within, row, &read[at..at + BLOCK]) {
+                if row_matches(
+                    &self.core,
+                    segment,
+                    stripe,
+                    strip,
+                    within,
+                    row,
+                    &read[at..at + BLOCK],
+                ) {
                     out.copy_from_slice(&read[at..at + BLOCK]);
                     continue;
                 }
@@ -309,10 +402,23 @@ impl Home {
             };
             out.copy_from_slice(&good);
         }
-        let digest = self.core.block_digest(kind, owner.tree, owner.address, &bytes);
-        let partition = Partitioning::new(self.superblock.borrow().partitions, pieces).partition(owner.address);
-        let from = Place { segment: segment.number, block };
-        let m = Move { tree: owner.tree, address: owner.address, from, algorithm: owner.algorithm, bytes: bytes.freeze(), digest };
+        let digest = self
+            .core
+            .block_digest(kind, owner.tree, owner.address, &bytes);
+        let partition =
+            Partitioning::new(self.superblock.borrow().partitions, pieces).partition(owner.address);
+        let from = Place {
+            segment: segment.number,
+            block,
+        };
+        let m = Move {
+            tree: owner.tree,
+            address: owner.address,
+            from,
+            algorithm: owner.algorithm,
+            bytes: bytes.freeze(),
+            digest,
+        };
         Some((usize::from(partition) % self.shards.len(), m))
     }
 
@@ -330,15 +436,27 @@ impl Home {
             .values()
             .filter(|s| s.sealed.get())
             .map(|s| (self.core.missing_columns(s), s.clone()))
-            .filter(|(missing, s)| *missing > 0 && *missing <= usize::from(s.geometry.m) && (!s.live.borrow().is_empty() || Rc::strong_count(s) > 2))
+            .filter(|(missing, s)| {
+                *missing > 0
+                    && *missing <= usize::from(s.geometry.m)
+                    && (!s.live.borrow().is_empty() || Rc::strong_count(s) > 2)
+            })
             .collect();
-        due.sort_by_key(|(missing, s)| std::cmp::Reverse((*missing as i64 - i64::from(s.geometry.m), s.number)));
+        due.sort_by_key(|(missing, s)| {
+            std::cmp::Reverse((*missing as i64 - i64::from(s.geometry.m), s.number))
+        });
         due
     }
 
     /// Whether some segment has less redundancy than its layout wants.
     pub(crate) fn is_degraded(&self) -> bool {
-        let short = || self.core.segments.borrow().values().any(|s| self.redundancy_lost(s) > 0);
+        let short = || {
+            self.core
+                .segments
+                .borrow()
+                .values()
+                .any(|s| self.redundancy_lost(s) > 0)
+        };
         let degraded = self.core.maybe_degraded.get() && (self.journal_is_short() || short());
         // Segments change only for the worse by a failure or by being made narrow: both set the mark.
         let failing = !self.core.failing.borrow().is_empty();
@@ -350,20 +468,32 @@ impl Home {
     /// hold has less redundancy until a commit has folded it.
     pub(crate) fn journal_is_short(&self) -> bool {
         let online = |index: &u16| self.core.member(*index).is_online();
-        let out: Vec<u16> = self.core.members.iter().map(|m| m.index).filter(|i| !online(i)).collect();
-        self.root.borrow().epochs.iter().any(|e| e.end.is_some() && out.iter().any(|i| !e.excluded.contains(i)))
+        let out: Vec<u16> = self
+            .core
+            .members
+            .iter()
+            .map(|m| m.index)
+            .filter(|i| !online(i))
+            .collect();
+        self.root
+            .borrow()
+            .epochs
+            .iter()
+            .any(|e| e.end.is_some() && out.iter().any(|i| !e.excluded.contains(i)))
     }
 
     /// By how much a segment's redundancy is below what its kind should have.
     pub(crate) fn redundancy_lost(&self, segment: &Segment) -> usize {
-        if segment.live.borrow().is_empty() && segment.recorded.get() == segment.geometry.stripes() {
+        if segment.live.borrow().is_empty() && segment.recorded.get() == segment.geometry.stripes()
+        {
             return 0;
         }
         let wanted = match segment.kind {
             SegmentKind::Data => usize::from(self.shape.m),
             SegmentKind::Meta => usize::from(self.meta_m).min(usize::from(self.shape.m)),
         };
-        let left = usize::from(segment.geometry.m).saturating_sub(self.core.missing_columns(segment));
+        let left =
+            usize::from(segment.geometry.m).saturating_sub(self.core.missing_columns(segment));
         wanted.saturating_sub(left)
     }
 
@@ -372,13 +502,7 @@ impl Home {
             let due = self.to_reconstruct();
             if due.is_empty() {
                 let waits = self.is_degraded();
-                let mut tasks = self.tasks.borrow_mut();
-                let task = &mut tasks.reconstruct;
-                if task.state == "running" || task.state == "waiting" || waits {
-                    task.state = if waits { "waiting" } else { "done" };
-                    task.reason = if waits { "open segments are being sealed, or no device is free for the missing columns" } else { "" };
-                }
-                drop(tasks);
+                self.reconstruct_rests(waits);
                 if waits {
                     self.seal_broken().await;
                     if self.journal_is_short() || self.has_empty_short() {
@@ -387,9 +511,17 @@ impl Home {
                     }
                 }
                 if waits {
-                    let _ = self.core.rt.timeout(200 * MILLISECOND, self.core.progress.wait()).await;
+                    let _ = self
+                        .core
+                        .rt
+                        .timeout(200 * MILLISECOND, self.core.progress.wait())
+                        .await;
                 } else {
-                    let _ = self.core.rt.timeout(1000 * MILLISECOND, self.core.failing_gate.wait()).await;
+                    let _ = self
+                        .core
+                        .rt
+                        .timeout(1000 * MILLISECOND, self.core.failing_gate.wait())
+                        .await;
                 }
                 continue;
             }
@@ -404,17 +536,34 @@ impl Home {
             if moved > 0 || renewed {
                 self.batch(false).await;
                 self.commit(self.journal.next()).await;
-                self.core.event("reconstructed", None, format!("{moved} segments have their columns again"));
+                self.core.event(
+                    "reconstructed",
+                    None,
+                    format!("{moved} segments have their columns again"),
+                );
             } else {
-                let mut tasks = self.tasks.borrow_mut();
-                tasks.reconstruct.state = "waiting";
-                tasks.reconstruct.reason = "no device is free for the missing columns: replace or add a device";
-                drop(tasks);
+                self.reconstruct_rests(true);
                 let narrowed = self.narrow_critical().await;
                 if !narrowed {
-                    let _ = self.core.rt.timeout(1000 * MILLISECOND, self.core.progress.wait()).await;
+                    let _ = self
+                        .core
+                        .rt
+                        .timeout(1000 * MILLISECOND, self.core.progress.wait())
+                        .await;
                 }
             }
+        }
+    }
+
+    /// Nothing can be reconstructed now: because nothing is missing, or because there is nowhere to go.
+    fn reconstruct_rests(&self, waits: bool) {
+        let task = &mut self.tasks.borrow_mut().reconstruct;
+        if waits {
+            task.state = "waiting";
+            task.reason = "no device is free for the missing columns: replace or add a device";
+        } else if !task.state.is_empty() {
+            task.state = "done";
+            task.reason = "";
         }
     }
 
@@ -422,7 +571,9 @@ impl Home {
     /// it, or frees it.
     fn has_empty_short(&self) -> bool {
         let segments = self.core.segments.borrow();
-        segments.values().any(|s| s.sealed.get() && s.live.borrow().is_empty() && self.core.missing_columns(s) > 0)
+        segments.values().any(|s| {
+            s.sealed.get() && s.live.borrow().is_empty() && self.core.missing_columns(s) > 0
+        })
     }
 
     /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
@@ -431,7 +582,9 @@ impl Home {
         let short: Vec<Rc<Segment>> = self
             .to_reconstruct()
             .into_iter()
-            .filter(|(missing, s)| s.kind == SegmentKind::Meta && fits > usize::from(s.geometry.m) - missing)
+            .filter(|(missing, s)| {
+                s.kind == SegmentKind::Meta && fits > usize::from(s.geometry.m) - missing
+            })
             .map(|(_, s)| s)
             .collect();
         for segment in &short {
@@ -441,7 +594,10 @@ impl Home {
     }
 
     fn start_progress(&self, due: &[(usize, Rc<Segment>)]) {
-        let total: u64 = due.iter().map(|(missing, s)| *missing as u64 * u64::from(s.geometry.slot_blocks) * BLOCK as u64).sum();
+        let total: u64 = due
+            .iter()
+            .map(|(missing, s)| *missing as u64 * u64::from(s.geometry.slot_blocks) * BLOCK as u64)
+            .sum();
         let mut tasks = self.tasks.borrow_mut();
         let now = self.core.rt.now();
         let task = &mut tasks.reconstruct;
@@ -477,7 +633,13 @@ impl Home {
     /// With neither spare nor replacement, segments without redundancy left are written anew, narrower
     /// (`reconstruct.narrow = critical`). Whether anything was moved.
     async fn narrow_critical(self: &Rc<Self>) -> bool {
-        let setting = self.catalog.borrow().settings.iter().find(|(k, _)| k == "reconstruct.narrow").map(|(_, v)| v.clone());
+        let setting = self
+            .catalog
+            .borrow()
+            .settings
+            .iter()
+            .find(|(k, _)| k == "reconstruct.narrow")
+            .map(|(_, v)| v.clone());
         let policy = setting.unwrap_or_else(|| "critical".to_string());
         let online = self.core.online().len();
         let critical: Vec<Rc<Segment>> = self
@@ -513,7 +675,9 @@ impl Home {
             if self.core.column_usable(segment, column) {
                 continue;
             }
-            let Some(target) = self.device_for(segment, column) else { continue };
+            let Some(target) = self.device_for(segment, column) else {
+                continue;
+            };
             moved |= self.reconstruct_column(segment, column, target).await;
         }
         if moved && self.extra.borrow().len() > 32 {
@@ -525,11 +689,21 @@ impl Home {
     /// A device in the segment's group that holds none of its columns, with the most free slots.
     fn device_for(&self, segment: &Segment, column: usize) -> Option<u16> {
         let columns = segment.columns.borrow();
-        let used: BTreeSet<u16> =
-            (0..columns.len()).filter(|c| self.core.column_usable(segment, *c)).map(|c| columns[c].device).collect();
+        let used: BTreeSet<u16> = (0..columns.len())
+            .filter(|c| self.core.column_usable(segment, *c))
+            .map(|c| columns[c].device)
+            .collect();
         let lost = columns[column];
-        let anchor = if lost.is_placed() { Some(lost.device) } else { used.iter().next().copied() };
-        let group = self.shape.groups.iter().find(|g| anchor.is_some_and(|a| g.contains(&a)));
+        let anchor = if lost.is_placed() {
+            Some(lost.device)
+        } else {
+            used.iter().next().copied()
+        };
+        let group = self
+            .shape
+            .groups
+            .iter()
+            .find(|g| anchor.is_some_and(|a| g.contains(&a)));
         let candidates: Vec<u16> = match (segment.kind, group) {
             (SegmentKind::Data, Some(group)) => group.clone(),
             _ => self.core.online(),
@@ -547,7 +721,12 @@ impl Home {
     /// Crash argument: the new slot belongs to nobody until the `Column` entry is durable, which is
     /// after everything in it was flushed and read back; its version is higher than the lost column's,
     /// so that the two can never be confused. A crash before leaves the slot free.
-    async fn reconstruct_column(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, target: u16) -> bool {
+    async fn reconstruct_column(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        target: u16,
+    ) -> bool {
         let old = segment.columns.borrow()[index];
         let column = u16::try_from(index).expect("at most 256 columns");
         let entry = SlotEntry {
@@ -560,8 +739,14 @@ impl Home {
             kind: segment.kind,
             strip_blocks: segment.geometry.strip_blocks,
         };
-        let Some(slot) = self.core.member(target).take_slot(entry) else { return false };
-        let new = Column { device: target, slot, version: old.version + 1 };
+        let Some(slot) = self.core.member(target).take_slot(entry) else {
+            return false;
+        };
+        let new = Column {
+            device: target,
+            slot,
+            version: old.version + 1,
+        };
         let done = self.fill_column(segment, index, new).await;
         let unchanged = segment.columns.borrow()[index] == old && !self.closed.get();
         if !done || !unchanged {
@@ -571,20 +756,36 @@ impl Home {
             return false;
         }
         segment.columns.borrow_mut()[index] = new;
-        self.extra.borrow_mut().push(Entry::Column { segment: segment.number, column, version: new.version, device: target, slot });
+        self.extra.borrow_mut().push(Entry::Column {
+            segment: segment.number,
+            column,
+            version: new.version,
+            device: target,
+            slot,
+        });
         if old.is_placed() {
             // The old slot's device is not in use; should it ever be again, its table is not believed.
             self.core.member(old.device).set_slot(old.slot, None);
         }
-        self.tasks.borrow_mut().reconstruct.done += u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
+        self.tasks.borrow_mut().reconstruct.done +=
+            u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
         true
     }
 
-    async fn fill_column(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, new: Column) -> bool {
+    async fn fill_column(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        new: Column,
+    ) -> bool {
         let member = self.core.member(new.device);
         let geometry = segment.geometry;
         let header = header_bytes(&self.core.array, segment, index, new);
-        if member.write(member.geometry.slot_offset(new.slot), vec![header]).await.is_err() {
+        if member
+            .write(member.geometry.slot_offset(new.slot), vec![header])
+            .await
+            .is_err()
+        {
             self.core.report_failed(new.device);
             return false;
         }
@@ -593,9 +794,15 @@ impl Home {
             if course * geometry.course_strips() >= recorded {
                 break;
             }
-            let Some((mut strips, rows)) = self.compute_course(segment, index, course).await else { return false };
+            let Some((mut strips, rows)) = self.compute_course(segment, index, course).await else {
+                return false;
+            };
             strips.push(summary_bytes(&self.core, segment, course, index, &rows));
-            let offset = device_offset(&self.core, new, geometry.strip_block(course * geometry.course_strips()));
+            let offset = device_offset(
+                &self.core,
+                new,
+                geometry.strip_block(course * geometry.course_strips()),
+            );
             if member.write(offset, strips).await.is_err() {
                 self.core.report_failed(new.device);
                 return false;
@@ -610,13 +817,22 @@ impl Home {
 
     /// Computes the strips of one course of a column, and their rows. Whole strips at once from the
     /// first K columns that can be read; what does not verify there is computed block by block.
-    async fn compute_course(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, course: u32) -> Option<(Vec<Slice>, Vec<Row>)> {
+    async fn compute_course(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        course: u32,
+    ) -> Option<(Vec<Slice>, Vec<Row>)> {
         let geometry = segment.geometry;
-        let (k, column) = (usize::from(geometry.k), u16::try_from(index).expect("at most 256 columns"));
+        let (k, column) = (
+            usize::from(geometry.k),
+            u16::try_from(index).expect("at most 256 columns"),
+        );
         let first = course * geometry.course_strips();
         let blocks = geometry.strips_in(course) * geometry.strip_blocks;
         let owners = self.decode_owners(segment, course, index).await?;
-        let mut others = (0..geometry.width()).filter(|c| *c != index && self.core.column_usable(segment, *c));
+        let mut others =
+            (0..geometry.width()).filter(|c| *c != index && self.core.column_usable(segment, *c));
         let mut inputs: Vec<Option<Buf>> = (0..geometry.width()).map(|_| None).collect();
         let mut doubtful = BTreeSet::new();
         let mut have = 0;
@@ -624,7 +840,12 @@ impl Home {
             let mut joins = Vec::new();
             for other in others.by_ref().take(k - have) {
                 let (core, segment) = (self.core.clone(), segment.clone());
-                joins.push((other, self.core.rt.spawn(async move { read_course(&core, &segment, course, other).await })));
+                joins.push((
+                    other,
+                    self.core
+                        .rt
+                        .spawn(async move { read_course(&core, &segment, course, other).await }),
+                ));
             }
             if joins.is_empty() {
                 return None;
@@ -639,10 +860,17 @@ impl Home {
         }
         let mut out = Buf::zeroed(blocks as usize * BLOCK);
         let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-        let whole = self.core.code(segment).decode(&strips, &[index], &mut [&mut out]).is_ok();
+        let whole = self
+            .core
+            .code(segment)
+            .decode(&strips, &[index], &mut [&mut out])
+            .is_ok();
         let mut rows = Vec::new();
         for at in 0..blocks {
-            let (stripe, within) = (first + at / geometry.strip_blocks, at % geometry.strip_blocks);
+            let (stripe, within) = (
+                first + at / geometry.strip_blocks,
+                at % geometry.strip_blocks,
+            );
             if !self.is_written(segment, stripe, index).await? {
                 out[at as usize * BLOCK..(at as usize + 1) * BLOCK].fill(0);
                 rows.push(Row::default());
@@ -650,16 +878,22 @@ impl Home {
             }
             let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
             if !whole || doubtful.contains(&at) {
-                bytes.copy_from_slice(&decode_column(&self.core, segment, stripe, index, within, true).await?);
+                bytes.copy_from_slice(
+                    &decode_column(&self.core, segment, stripe, index, within, true).await?,
+                );
             }
             let owner_bytes = owners.get(at as usize)?.owner;
             let owner = Owner::from_bytes(&owner_bytes);
             let digest = if index >= k || owner.tree == 0 {
-                self.core.parity_digest(segment.number, stripe, column, within, bytes)
+                self.core
+                    .parity_digest(segment.number, stripe, column, within, bytes)
             } else {
                 self.owner_digest(&owner, bytes)?
             };
-            rows.push(Row { digest, owner: owner_bytes });
+            rows.push(Row {
+                digest,
+                owner: owner_bytes,
+            });
         }
         Some((vec![out.freeze()], rows))
     }
@@ -667,20 +901,33 @@ impl Home {
     fn owner_digest(&self, owner: &Owner, bytes: &[u8]) -> Option<[u8; 16]> {
         if owner.kind > 0 {
             let (partition, index) = node_address(owner.address);
-            return Some(self.core.node_digest(owner.tree, partition, owner.kind - 1, index, bytes));
+            return Some(self.core.node_digest(
+                owner.tree,
+                partition,
+                owner.kind - 1,
+                index,
+                bytes,
+            ));
         }
         let kind = Kind::from_tag(owner.algorithm)?;
         Some(if owner.pieces_less_one == 0 {
-            self.core.block_digest(kind, owner.tree, owner.address, bytes)
+            self.core
+                .block_digest(kind, owner.tree, owner.address, bytes)
         } else {
-            self.core.piece_digest(kind, owner.tree, owner.address, owner.piece, bytes)
+            self.core
+                .piece_digest(kind, owner.tree, owner.address, owner.piece, bytes)
         })
     }
 
     /// Whether a lost column's strip of a stripe was written: a parity strip if any parity row of the
     /// stripe exists, a data strip if also its owners or a later strip's rows say so. A strip that was
     /// not written decodes to zeros, which is what it counts as; writing it as padding is as good.
-    async fn is_written(self: &Rc<Self>, segment: &Rc<Segment>, stripe: u32, index: usize) -> Option<bool> {
+    async fn is_written(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        stripe: u32,
+        index: usize,
+    ) -> Option<bool> {
         if stripe >= segment.recorded.get() {
             return Some(false);
         }
@@ -711,11 +958,19 @@ impl Home {
         let mut seen = false;
         // Parity strips are written with every stripe that is: two columns that agree would do, all are
         // looked at, so that one lost summary does not hide a stripe.
-        for column in (0..segment.geometry.width()).rev().take(usize::from(segment.geometry.m) + 1) {
+        for column in (0..segment.geometry.width())
+            .rev()
+            .take(usize::from(segment.geometry.m) + 1)
+        {
             if let Some(rows) = read_course_rows(&self.core, segment, course, column).await {
                 seen = true;
                 let strips = rows.chunks(segment.geometry.strip_blocks as usize);
-                written.extend((0u32..).zip(strips).filter(|(_, r)| r[0].digest != [0; 16]).map(|(strip, _)| strip));
+                written.extend(
+                    (0u32..)
+                        .zip(strips)
+                        .filter(|(_, r)| r[0].digest != [0; 16])
+                        .map(|(strip, _)| strip),
+                );
             }
         }
         if !seen {
@@ -729,11 +984,18 @@ impl Home {
     /// Reads a column that was just written and compares it with its own summary.
     async fn read_back(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, new: Column) -> bool {
         let geometry = segment.geometry;
-        let copy = Segment::new(segment.number, segment.kind, geometry, segment.code, {
-            let mut columns = segment.columns.borrow().clone();
-            columns[index] = new;
-            columns
-        }, u32::MAX);
+        let copy = Segment::new(
+            segment.number,
+            segment.kind,
+            geometry,
+            segment.code,
+            {
+                let mut columns = segment.columns.borrow().clone();
+                columns[index] = new;
+                columns
+            },
+            u32::MAX,
+        );
         for course in 0..geometry.courses() {
             if course * geometry.course_strips() >= segment.recorded.get() {
                 break;
@@ -750,8 +1012,13 @@ impl Home {
 
     async fn heal_forever(self: Rc<Self>) {
         while !self.closed.get() {
-            self.core.heal_gate.until(|| !self.core.heals.borrow().is_empty() || self.closed.get()).await;
-            let Some(next) = self.core.heals.borrow().front().copied() else { continue };
+            self.core
+                .heal_gate
+                .until(|| !self.core.heals.borrow().is_empty() || self.closed.get())
+                .await;
+            let Some(next) = self.core.heals.borrow().front().copied() else {
+                continue;
+            };
             let healed = self.heal(next).await;
             self.core.heals.borrow_mut().pop_front();
             let mut tasks = self.tasks.borrow_mut();
@@ -765,28 +1032,45 @@ impl Home {
     /// Rewrites one bad block with what the others say it is, if that can be verified; flushed and read
     /// back. If the device does not keep it, the column is reconstructed elsewhere.
     async fn heal(self: &Rc<Self>, (number, column, stripe, within): (u64, u16, u32, u32)) -> bool {
-        let Some(segment) = self.core.segment(number) else { return false };
+        let Some(segment) = self.core.segment(number) else {
+            return false;
+        };
         let index = usize::from(column);
         if !self.core.column_usable(&segment, index) || stripe >= segment.geometry.stripes() {
             return false;
         }
         let place = segment.columns.borrow()[index];
         self.heal_summary(&segment, index, stripe).await;
-        if read_verified(&self.core, &segment, stripe, index, within).await.is_some()
+        if read_verified(&self.core, &segment, stripe, index, within)
+            .await
+            .is_some()
             && !self.map_disagrees(&segment, index, stripe, within).await
         {
             return true; // read again, it was fine
         }
-        let Some(good) = decode_column(&self.core, &segment, stripe, index, within, true).await else { return false };
-        let offset = device_offset(&self.core, place, segment.geometry.strip_block(stripe) + within);
+        let Some(good) = decode_column(&self.core, &segment, stripe, index, within, true).await
+        else {
+            return false;
+        };
+        let offset = device_offset(
+            &self.core,
+            place,
+            segment.geometry.strip_block(stripe) + within,
+        );
         let member = self.core.member(place.device);
-        if member.write(offset, vec![good.freeze()]).await.is_err() || member.flush().await.is_err() {
+        if member.write(offset, vec![good.freeze()]).await.is_err() || member.flush().await.is_err()
+        {
             self.core.report_failed(place.device);
             return false;
         }
-        let kept = read_verified(&self.core, &segment, stripe, index, within).await.is_some();
+        let kept = read_verified(&self.core, &segment, stripe, index, within)
+            .await
+            .is_some();
         if kept {
-            let text = format!("device {}: segment {number} column {column} stripe {stripe} block {within} was healed and read back", place.device);
+            let text = format!(
+                "device {}: segment {number} column {column} stripe {stripe} block {within} was healed and read back",
+                place.device
+            );
             self.core.event("healed", Some(place.device), text);
         }
         kept
@@ -794,8 +1078,16 @@ impl Home {
 
     /// A block whose row agrees with it may still not be what the map says: row and block were lost
     /// together. Its owner's digest in the map decides; here the other columns do.
-    async fn map_disagrees(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, stripe: u32, within: u32) -> bool {
-        let Some(mine) = read_verified(&self.core, segment, stripe, index, within).await else { return true };
+    async fn map_disagrees(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        stripe: u32,
+        within: u32,
+    ) -> bool {
+        let Some(mine) = read_verified(&self.core, segment, stripe, index, within).await else {
+            return true;
+        };
         match decode_column(&self.core, segment, stripe, index, within, true).await {
             Some(theirs) => *mine != *theirs,
             None => false,
@@ -806,12 +1098,18 @@ impl Home {
     async fn heal_summary(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, stripe: u32) {
         let geometry = segment.geometry;
         let course = geometry.course_of(stripe);
-        if !segment.sealed.get() || read_course_rows(&self.core, segment, course, index).await.is_some() {
+        if !segment.sealed.get()
+            || read_course_rows(&self.core, segment, course, index)
+                .await
+                .is_some()
+        {
             return;
         }
         let place = segment.columns.borrow()[index];
         let column = u16::try_from(index).expect("at most 256 columns");
-        let Some(owners) = self.decode_owners(segment, course, index).await else { return };
+        let Some(owners) = self.decode_owners(segment, course, index).await else {
+            return;
+        };
         let mut rows: Vec<Row> = Vec::new();
         for at in 0..geometry.strips_in(course) * geometry.strip_blocks {
             let stripe = course * geometry.course_strips() + at / geometry.strip_blocks;
@@ -820,16 +1118,25 @@ impl Home {
                 rows.push(Row::default());
                 continue;
             };
-            let Some(bytes) = decode_column(&self.core, segment, stripe, index, within, true).await else { return };
+            let Some(bytes) = decode_column(&self.core, segment, stripe, index, within, true).await
+            else {
+                return;
+            };
             let owner_bytes = owners[at as usize].owner;
             let owner = Owner::from_bytes(&owner_bytes);
             let digest = if column >= geometry.k || owner.tree == 0 {
-                self.core.parity_digest(segment.number, stripe, column, within, &bytes)
+                self.core
+                    .parity_digest(segment.number, stripe, column, within, &bytes)
             } else {
-                let Some(digest) = self.owner_digest(&owner, &bytes) else { return };
+                let Some(digest) = self.owner_digest(&owner, &bytes) else {
+                    return;
+                };
                 digest
             };
-            rows.push(Row { digest, owner: owner_bytes });
+            rows.push(Row {
+                digest,
+                owner: owner_bytes,
+            });
         }
         let summary = summary_bytes(&self.core, segment, course, index, &rows);
         let member = self.core.member(place.device);
@@ -838,7 +1145,10 @@ impl Home {
             self.core.report_failed(place.device);
             return;
         }
-        let text = format!("device {}: the summary of segment {} column {index} course {course} was healed", place.device, segment.number);
+        let text = format!(
+            "device {}: the summary of segment {} column {index} course {course} was healed",
+            place.device, segment.number
+        );
         self.core.event("healed", Some(place.device), text);
     }
 
@@ -848,14 +1158,19 @@ impl Home {
         if wants("heal") && !self.core.heals.borrow().is_empty() {
             return false;
         }
-        if wants("clean") && self.low_on_slots() && self.cleaner_can_gain() && self.tasks.borrow().clean.state == "running" {
+        if wants("clean")
+            && self.low_on_slots()
+            && self.cleaner_can_gain()
+            && self.tasks.borrow().clean.state == "running"
+        {
             return false;
         }
         if wants("reconstruct") && self.tasks.borrow().reconstruct.state == "running" {
             return false;
         }
         if wants("reconstruct") && self.is_degraded() {
-            let stuck = self.tasks.borrow().reconstruct.state == "waiting" && !self.reconstruct_could();
+            let stuck =
+                self.tasks.borrow().reconstruct.state == "waiting" && !self.reconstruct_could();
             return stuck;
         }
         true
@@ -863,9 +1178,15 @@ impl Home {
 
     /// Whether some missing column has a device it could go to.
     fn reconstruct_could(&self) -> bool {
-        let open = self.core.segments.borrow().values().any(|s| !s.sealed.get() && self.core.missing_columns(s) > 0);
+        let open = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .any(|s| !s.sealed.get() && self.core.missing_columns(s) > 0);
         let free = self.to_reconstruct().iter().any(|(_, s)| {
-            (0..s.geometry.width()).any(|c| !self.core.column_usable(s, c) && self.device_for(s, c).is_some())
+            (0..s.geometry.width())
+                .any(|c| !self.core.column_usable(s, c) && self.device_for(s, c).is_some())
         });
         open || free
     }

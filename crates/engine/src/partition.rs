@@ -31,7 +31,10 @@ impl Partitioning {
     /// `partitions` of an array, `pieces` of a volume.
     pub fn new(partitions: u16, pieces: u32) -> Partitioning {
         let blocks_per_mib = (1 << 20) / (BLOCK_U64 * u64::from(pieces));
-        Partitioning { partitions: u64::from(partitions), tile: blocks_per_mib.max(LEAF).next_multiple_of(LEAF) }
+        Partitioning {
+            partitions: u64::from(partitions),
+            tile: blocks_per_mib.max(LEAF).next_multiple_of(LEAF),
+        }
     }
 
     /// Volume blocks a tile.
@@ -41,7 +44,8 @@ impl Partitioning {
 
     /// The partition of a block.
     pub fn partition(&self, address: u64) -> u16 {
-        u16::try_from(address / self.tile % self.partitions).expect("partitions have 16-bit numbers")
+        u16::try_from(address / self.tile % self.partitions)
+            .expect("partitions have 16-bit numbers")
     }
 
     /// Where a block is in the map.
@@ -87,7 +91,10 @@ mod tests {
             for address in 0..20_000 {
                 let at = p.locate(address);
                 assert!(seen.insert((at.partition, at.leaf, at.slot)));
-                assert_eq!(p.leaf_start(at.partition, at.leaf) + at.slot as u64, address);
+                assert_eq!(
+                    p.leaf_start(at.partition, at.leaf) + at.slot as u64,
+                    address
+                );
                 assert!(at.leaf < p.leaves(20_000));
                 let (first, end) = p.leaf_range(address, address + 1);
                 assert!((first..end).contains(&at.leaf));

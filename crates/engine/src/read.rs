@@ -24,7 +24,13 @@ pub struct Lost;
 
 /// Reads `count` data blocks from `block` on, which lie in one stripe and are checked as one by
 /// `check`.
-pub async fn read_unit(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, count: u32, check: &dyn Fn(&[u8]) -> bool) -> Result<Buf, Lost> {
+pub async fn read_unit(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    block: u32,
+    count: u32,
+    check: &dyn Fn(&[u8]) -> bool,
+) -> Result<Buf, Lost> {
     let mut unit = Buf::zeroed(count as usize * BLOCK);
     let missing = read_direct(core, segment, block, &mut unit).await;
     if missing.is_empty() && check(&unit) {
@@ -35,10 +41,21 @@ pub async fn read_unit(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, count
 
 /// As [`read_unit`], when a first read gave `unit` with the blocks at `missing` unread (or all read,
 /// but the unit does not check).
-pub async fn recover_unit(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, mut unit: Buf, missing: Vec<u32>, check: &dyn Fn(&[u8]) -> bool) -> Result<Buf, Lost> {
+pub async fn recover_unit(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    block: u32,
+    mut unit: Buf,
+    missing: Vec<u32>,
+    check: &dyn Fn(&[u8]) -> bool,
+) -> Result<Buf, Lost> {
     let count = u32::try_from(unit.len() / BLOCK).expect("a unit is small");
     // Decode what did not come; if everything came but does not match and is one block, decode that.
-    let suspects: Vec<u32> = if missing.is_empty() && count == 1 { vec![block] } else { missing.clone() };
+    let suspects: Vec<u32> = if missing.is_empty() && count == 1 {
+        vec![block]
+    } else {
+        missing.clone()
+    };
     if !suspects.is_empty() {
         let mut decoded = true;
         for at in &suspects {
@@ -98,7 +115,10 @@ fn note_bad_block(core: &Core, segment: &Segment, stripe: u32, column: usize, wi
     if core.column_usable(segment, column) {
         let place = segment.columns.borrow()[column];
         let column = u16::try_from(column).expect("at most 256 columns");
-        let healing = core.heals.borrow().contains(&(segment.number, column, stripe, within));
+        let healing = core
+            .heals
+            .borrow()
+            .contains(&(segment.number, column, stripe, within));
         if !healing {
             add(&core.member(place.device).counters.digest_errors, 1);
         }
@@ -107,7 +127,12 @@ fn note_bad_block(core: &Core, segment: &Segment, stripe: u32, column: usize, wi
 }
 
 /// Reads data blocks straight from their columns, strip by strip; gives the blocks that did not come.
-async fn read_direct(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, unit: &mut Buf) -> Vec<u32> {
+async fn read_direct(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    block: u32,
+    unit: &mut Buf,
+) -> Vec<u32> {
     let count = u32::try_from(unit.len() / BLOCK).expect("a unit is small");
     let mut missing = Vec::new();
     let mut at = block;
@@ -127,7 +152,14 @@ async fn read_direct(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, unit: &
 }
 
 /// Reads blocks of one strip, unverified; `None` if the column is missing or fails.
-pub async fn read_column(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, column: usize, within: u32, count: u32) -> Option<Buf> {
+pub async fn read_column(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    column: usize,
+    within: u32,
+    count: u32,
+) -> Option<Buf> {
     if column < usize::from(segment.geometry.k) && is_absent(segment, stripe, column) {
         return Some(Buf::zeroed(count as usize * BLOCK));
     }
@@ -136,23 +168,42 @@ pub async fn read_column(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, co
     }
     let place = segment.columns.borrow()[column];
     let offset = device_offset(core, place, segment.geometry.strip_block(stripe) + within);
-    core.member(place.device).read(offset, count as usize * BLOCK).await.ok()
+    core.member(place.device)
+        .read(offset, count as usize * BLOCK)
+        .await
+        .ok()
 }
 
 /// Whether a data strip is known never to have been written.
 fn is_absent(segment: &Segment, stripe: u32, strip: usize) -> bool {
-    segment.short.borrow().get(&stripe).is_some_and(|used| strip >= usize::from(*used))
+    segment
+        .short
+        .borrow()
+        .get(&stripe)
+        .is_some_and(|used| strip >= usize::from(*used))
 }
 
 /// Computes one data block from the same block of other columns. With `verified`, only from inputs
 /// that match their rows.
-async fn decode_block(core: &Rc<Core>, segment: &Rc<Segment>, block: u32, verified: bool) -> Option<Buf> {
+async fn decode_block(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    block: u32,
+    verified: bool,
+) -> Option<Buf> {
     let (stripe, strip, within) = segment.geometry.locate(block);
     decode_column(core, segment, stripe, usize::from(strip), within, verified).await
 }
 
 /// Computes one block of any column from the same block of other columns.
-pub async fn decode_column(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, wanted: usize, within: u32, verified: bool) -> Option<Buf> {
+pub async fn decode_column(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    wanted: usize,
+    within: u32,
+    verified: bool,
+) -> Option<Buf> {
     let (k, width) = (usize::from(segment.geometry.k), segment.geometry.width());
     let mut inputs: Vec<Option<Buf>> = (0..width).map(|_| None).collect();
     let mut have = 0;
@@ -167,17 +218,20 @@ pub async fn decode_column(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, 
                 continue;
             }
             let (core2, segment) = (core.clone(), segment.clone());
-            joins.push((column, core.rt.spawn(async move {
-                if verified {
-                    let read = read_verified(&core2, &segment, stripe, column, within).await;
-                    if read.is_none() {
-                        note_bad_block(&core2, &segment, stripe, column, within);
+            joins.push((
+                column,
+                core.rt.spawn(async move {
+                    if verified {
+                        let read = read_verified(&core2, &segment, stripe, column, within).await;
+                        if read.is_none() {
+                            note_bad_block(&core2, &segment, stripe, column, within);
+                        }
+                        read
+                    } else {
+                        read_column(&core2, &segment, stripe, column, within, 1).await
                     }
-                    read
-                } else {
-                    read_column(&core2, &segment, stripe, column, within, 1).await
-                }
-            })));
+                }),
+            ));
         }
         if joins.is_empty() {
             return None;
@@ -189,12 +243,20 @@ pub async fn decode_column(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, 
     }
     let mut out = Buf::zeroed(BLOCK);
     let strips: Vec<Option<&[u8]>> = inputs.iter().map(|i| i.as_deref()).collect();
-    core.code(segment).decode(&strips, &[wanted], &mut [&mut out]).ok()?;
+    core.code(segment)
+        .decode(&strips, &[wanted], &mut [&mut out])
+        .ok()?;
     Some(out)
 }
 
 /// Reads one block and its row; the block if they match. A strip that was never written gives zeros.
-pub async fn read_verified(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, column: usize, within: u32) -> Option<Buf> {
+pub async fn read_verified(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    column: usize,
+    within: u32,
+) -> Option<Buf> {
     let row = read_row(core, segment, stripe, column, within).await?;
     if row.digest == [0; 16] {
         let absent = column < usize::from(segment.geometry.k);
@@ -211,8 +273,18 @@ pub async fn read_verified(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, 
 }
 
 /// The row of one block, from memory while its course is open, else from the column's summary.
-async fn read_row(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, column: usize, within: u32) -> Option<Row> {
-    let in_memory = segment.rows.borrow().get(&stripe).map(|rows| rows[column].get(within as usize).copied());
+async fn read_row(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    column: usize,
+    within: u32,
+) -> Option<Row> {
+    let in_memory = segment
+        .rows
+        .borrow()
+        .get(&stripe)
+        .map(|rows| rows[column].get(within as usize).copied());
     if let Some(row) = in_memory {
         return Some(row.unwrap_or_default());
     }
@@ -223,7 +295,13 @@ async fn read_row(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, column: u
     rows.get((index % ROWS_PER_SUMMARY) as usize).copied()
 }
 
-async fn read_summary_part(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, column: usize, part: u32) -> Option<Vec<Row>> {
+async fn read_summary_part(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    course: u32,
+    column: usize,
+    part: u32,
+) -> Option<Vec<Row>> {
     if !core.column_usable(segment, column) {
         return None;
     }
@@ -231,7 +309,12 @@ async fn read_summary_part(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, 
     let offset = device_offset(core, place, segment.geometry.summary_block(course) + part);
     let bytes = core.member(place.device).read(offset, BLOCK).await.ok()?;
     let number = u16::try_from(column).expect("at most 256 columns");
-    let id = SummaryId { segment: segment.number, column: number, course, part };
+    let id = SummaryId {
+        segment: segment.number,
+        column: number,
+        course,
+        part,
+    };
     let rows = summary::decode(&core.array, id, &bytes).ok();
     if rows.is_none() {
         add(&core.member(place.device).counters.digest_errors, 1);
@@ -240,9 +323,17 @@ async fn read_summary_part(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, 
 }
 
 /// All rows of a column of a course: from memory, else from its summary; `None` if it cannot be read.
-pub async fn read_course_rows(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, column: usize) -> Option<Vec<Row>> {
+pub async fn read_course_rows(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    course: u32,
+    column: usize,
+) -> Option<Vec<Row>> {
     let geometry = segment.geometry;
-    let (first, strips) = (course * geometry.course_strips(), geometry.strips_in(course));
+    let (first, strips) = (
+        course * geometry.course_strips(),
+        geometry.strips_in(course),
+    );
     if segment.rows.borrow().contains_key(&first) {
         let rows = segment.rows.borrow();
         let mut all = Vec::new();
@@ -264,17 +355,29 @@ pub async fn read_course_rows(core: &Rc<Core>, segment: &Rc<Segment>, course: u3
 
 /// All strips of a column of a course with one device read, and which of its blocks do not match their
 /// rows. Strips that were never written are zeros. `None` if rows or strips cannot be read.
-pub async fn read_course(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, column: usize) -> Option<(Buf, Vec<u32>)> {
+pub async fn read_course(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    course: u32,
+    column: usize,
+) -> Option<(Buf, Vec<u32>)> {
     let geometry = segment.geometry;
     let rows = read_course_rows(core, segment, course, column).await?;
     let first = course * geometry.course_strips();
     let place = segment.columns.borrow()[column];
     let offset = device_offset(core, place, geometry.strip_block(first));
-    let mut bytes = core.member(place.device).read(offset, rows.len() * BLOCK).await.ok()?;
+    let mut bytes = core
+        .member(place.device)
+        .read(offset, rows.len() * BLOCK)
+        .await
+        .ok()?;
     let number = u16::try_from(column).expect("at most 256 columns");
     let mut bad = Vec::new();
     for ((at, row), block) in (0u32..).zip(&rows).zip(bytes.chunks_mut(BLOCK)) {
-        let (stripe, within) = (first + at / geometry.strip_blocks, at % geometry.strip_blocks);
+        let (stripe, within) = (
+            first + at / geometry.strip_blocks,
+            at % geometry.strip_blocks,
+        );
         if row.digest == [0; 16] {
             block.fill(0);
         } else if !row_matches(core, segment, stripe, number, within, row, block) {
@@ -282,7 +385,13 @@ pub async fn read_course(core: &Rc<Core>, segment: &Rc<Segment>, course: u32, co
         }
     }
     for at in &bad {
-        note_bad_block(core, segment, first + at / geometry.strip_blocks, column, at % geometry.strip_blocks);
+        note_bad_block(
+            core,
+            segment,
+            first + at / geometry.strip_blocks,
+            column,
+            at % geometry.strip_blocks,
+        );
     }
     Some((bytes, bad))
 }

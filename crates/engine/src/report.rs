@@ -13,15 +13,23 @@ use crate::home::Home;
 use crate::messages::{ShardMessage, ask};
 use crate::mover::Progress;
 use crate::status::{
-    Accelerator, ArrayState, ArrayStatus, Capacity, Clean, DeviceErrors, DeviceState, DeviceStatus, Exposure,
-    Frontend, HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, TaskStatus, VolumeStatus,
+    Accelerator, ArrayState, ArrayStatus, Capacity, Clean, DeviceErrors, DeviceState, DeviceStatus,
+    Exposure, Frontend, HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus,
+    TaskStatus, VolumeStatus,
 };
 use crate::volume::WriteCache;
 
 /// A UUID in its usual form.
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }
 
 impl Array {
@@ -52,13 +60,19 @@ impl Array {
             slot_bytes: u64::from(home.core.slot_blocks) * BLOCK_U64,
             capacity: home.capacity(),
             clean: home.clean_status(),
-            map: MapStatus { bytes: home.map_bytes(), cached_bytes: cached },
+            map: MapStatus {
+                bytes: home.map_bytes(),
+                cached_bytes: cached,
+            },
             journal: JournalStatus {
                 bytes: (delta_size + data_size) * columns,
                 used_bytes: (delta_used + data_used) * columns,
                 devices: columns,
             },
-            memory: MemoryStatus { limit_bytes: self.0.settings.memory_bytes, used_bytes: cached + dirty },
+            memory: MemoryStatus {
+                limit_bytes: self.0.settings.memory_bytes,
+                used_bytes: cached + dirty,
+            },
             accelerator: Accelerator {
                 chosen: format!("cpu ({})", home.kernel()),
                 reason: "the fastest kernel this processor has".to_string(),
@@ -80,17 +94,36 @@ impl Array {
             .iter()
             .filter(|v| !v.destroying)
             .map(|v| {
-                let counters = self.0.counters.borrow().get(&v.number).cloned().unwrap_or_default();
+                let counters = self
+                    .0
+                    .counters
+                    .borrow()
+                    .get(&v.number)
+                    .cloned()
+                    .unwrap_or_default();
                 VolumeStatus {
                     name: v.name.clone(),
                     size_bytes: v.size_bytes,
                     used_bytes: v.mapped_bytes,
                     block_bytes: u64::from(v.block_blocks) * BLOCK_U64,
-                    digest: ashlar_digest::Kind::from_tag(v.digest).map_or("unknown", |k| k.name()).to_string(),
+                    digest: ashlar_digest::Kind::from_tag(v.digest)
+                        .map_or("unknown", |k| k.name())
+                        .to_string(),
                     compress: "off".to_string(),
-                    layout: if v.layout.is_empty() { layout.clone() } else { v.layout.clone() },
+                    layout: if v.layout.is_empty() {
+                        layout.clone()
+                    } else {
+                        v.layout.clone()
+                    },
                     write_cache: WriteCache::of(v).name().to_string(),
-                    frontends: v.frontends.iter().map(|(kind, address)| Frontend { kind: kind.clone(), address: address.clone() }).collect(),
+                    frontends: v
+                        .frontends
+                        .iter()
+                        .map(|(kind, address)| Frontend {
+                            kind: kind.clone(),
+                            address: address.clone(),
+                        })
+                        .collect(),
                     host: HostCounters {
                         reads: counters.reads.get(),
                         writes: counters.writes.get(),
@@ -134,7 +167,11 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
 impl Home {
     /// How the array is: the worst of its live segments.
     pub(crate) fn state(&self) -> ArrayState {
-        let mut state = if self.journal_is_short() { ArrayState::Degraded } else { ArrayState::Optimal };
+        let mut state = if self.journal_is_short() {
+            ArrayState::Degraded
+        } else {
+            ArrayState::Optimal
+        };
         for segment in self.core.segments.borrow().values() {
             if segment.live.borrow().is_empty() && segment.recorded.get() == 0 {
                 continue;
@@ -152,16 +189,36 @@ impl Home {
             };
             state = state.max(worse);
         }
-        if !self.core.lost.borrow().is_empty() { ArrayState::Failed } else { state }
+        if !self.core.lost.borrow().is_empty() {
+            ArrayState::Failed
+        } else {
+            state
+        }
     }
 
     fn capacity(&self) -> Capacity {
-        let raw: u64 = self.core.members.iter().map(|m| m.geometry.size_bytes).sum();
+        let raw: u64 = self
+            .core
+            .members
+            .iter()
+            .map(|m| m.geometry.size_bytes)
+            .sum();
         let usable = self.usable_bytes();
-        let used: u64 = self.catalog.borrow().volumes.iter().map(|v| v.mapped_bytes).sum();
+        let used: u64 = self
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .map(|v| v.mapped_bytes)
+            .sum();
         let slot = u64::from(self.core.slot_blocks) * BLOCK_U64;
         let devices = self.core.members.len() as u64;
-        let slots: u64 = self.core.members.iter().map(|m| u64::from(m.geometry.slots)).sum();
+        let slots: u64 = self
+            .core
+            .members
+            .iter()
+            .map(|m| u64::from(m.geometry.slots))
+            .sum();
         Capacity {
             raw_bytes: raw,
             usable_bytes: usable,
@@ -173,7 +230,10 @@ impl Home {
     }
 
     fn clean_status(&self) -> Clean {
-        let (host, all) = (self.core.amplification.0.get(), self.core.amplification.1.get());
+        let (host, all) = (
+            self.core.amplification.0.get(),
+            self.core.amplification.1.get(),
+        );
         Clean {
             write_amplification: (host > 0).then(|| all as f64 / host as f64),
             free_slots: self.free_slots() as u64,
@@ -183,24 +243,45 @@ impl Home {
 
     fn map_bytes(&self) -> u64 {
         let segments = self.core.segments.borrow();
-        segments.values().filter(|s| s.kind == SegmentKind::Meta).map(|s| u64::from(s.live.borrow().count()) * BLOCK_U64).sum()
+        segments
+            .values()
+            .filter(|s| s.kind == SegmentKind::Meta)
+            .map(|s| u64::from(s.live.borrow().count()) * BLOCK_U64)
+            .sum()
     }
 
     fn kernel(&self) -> String {
-        let code = ashlar_codec::Code::new(ashlar_codec::CodeKind::IsalCauchy, usize::from(self.shape.k), usize::from(self.shape.m));
+        let code = ashlar_codec::Code::new(
+            ashlar_codec::CodeKind::IsalCauchy,
+            usize::from(self.shape.k),
+            usize::from(self.shape.m),
+        );
         code.map_or_else(|_| "-".to_string(), |c| c.kernel().to_string())
     }
 
     fn exposure(&self) -> Vec<Exposure> {
         let mut by_redundancy: BTreeMap<u16, u64> = BTreeMap::new();
-        for segment in self.core.segments.borrow().values().filter(|s| s.kind == SegmentKind::Data) {
+        for segment in self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .filter(|s| s.kind == SegmentKind::Data)
+        {
             let live = u64::from(segment.live.borrow().count()) * BLOCK_U64;
-            let left = usize::from(segment.geometry.m).saturating_sub(self.core.missing_columns(segment));
+            let left =
+                usize::from(segment.geometry.m).saturating_sub(self.core.missing_columns(segment));
             if live > 0 {
-                *by_redundancy.entry(u16::try_from(left).expect("at most 255")).or_default() += live;
+                *by_redundancy
+                    .entry(u16::try_from(left).expect("at most 255"))
+                    .or_default() += live;
             }
         }
-        by_redundancy.into_iter().rev().map(|(redundancy, bytes)| Exposure { redundancy, bytes }).collect()
+        by_redundancy
+            .into_iter()
+            .rev()
+            .map(|(redundancy, bytes)| Exposure { redundancy, bytes })
+            .collect()
     }
 
     fn task_status(&self) -> Vec<TaskStatus> {
@@ -213,28 +294,43 @@ impl Home {
             done_bytes: p.done,
             total_bytes: p.total.max(p.done),
             bytes_per_second: rate(p, now),
-            eta_seconds: (p.state == "running" && rate(p, now) > 0).then(|| p.total.saturating_sub(p.done) / rate(p, now)),
+            eta_seconds: (p.state == "running" && rate(p, now) > 0)
+                .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
             reason: p.reason.to_string(),
             found: tasks.heal.found,
             healed: tasks.heal.healed,
         };
-        [(1, "reconstruct", &tasks.reconstruct), (2, "clean", &tasks.clean)]
-            .into_iter()
-            .filter(|(_, _, p)| !p.state.is_empty() && (p.done > 0 || p.state != "done"))
-            .map(|(id, kind, p)| status(id, kind, p))
-            .collect()
+        [
+            (1, "reconstruct", &tasks.reconstruct),
+            (2, "clean", &tasks.clean),
+        ]
+        .into_iter()
+        .filter(|(_, _, p)| !p.state.is_empty() && (p.done > 0 || p.state != "done"))
+        .map(|(id, kind, p)| status(id, kind, p))
+        .collect()
     }
 
     fn lost_ranges(&self) -> Vec<LostRange> {
         let catalog = self.catalog.borrow();
         let mut ranges: Vec<LostRange> = Vec::new();
         for (tree, address) in self.core.lost.borrow().keys() {
-            let Some(volume) = catalog.volumes.iter().find(|v| v.number == *tree) else { continue };
+            let Some(volume) = catalog.volumes.iter().find(|v| v.number == *tree) else {
+                continue;
+            };
             let unit = u64::from(volume.block_blocks) * BLOCK_U64;
             let offset = address * unit;
             match ranges.last_mut() {
-                Some(last) if last.volume == volume.name && last.offset_bytes + last.length_bytes == offset => last.length_bytes += unit,
-                _ => ranges.push(LostRange { volume: volume.name.clone(), offset_bytes: offset, length_bytes: unit }),
+                Some(last)
+                    if last.volume == volume.name
+                        && last.offset_bytes + last.length_bytes == offset =>
+                {
+                    last.length_bytes += unit
+                }
+                _ => ranges.push(LostRange {
+                    volume: volume.name.clone(),
+                    offset_bytes: offset,
+                    length_bytes: unit,
+                }),
             }
         }
         ranges
@@ -243,5 +339,5 @@ impl Home {
 
 fn rate(progress: &Progress, now: u64) -> u64 {
     let elapsed = now.saturating_sub(progress.since) / ashlar_rt::MILLISECOND;
-    if elapsed == 0 { 0 } else { progress.done * 1000 / elapsed }
+    (progress.done * 1000).checked_div(elapsed).unwrap_or(0)
 }

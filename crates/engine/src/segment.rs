@@ -32,7 +32,11 @@ pub struct Column {
 
 impl Column {
     /// A column that is nowhere.
-    pub const MISSING: Column = Column { device: 0, slot: NO_SLOT, version: 0 };
+    pub const MISSING: Column = Column {
+        device: 0,
+        slot: NO_SLOT,
+        version: 0,
+    };
 
     /// Whether there is a slot.
     pub fn is_placed(&self) -> bool {
@@ -78,8 +82,18 @@ pub struct Segment {
 
 impl Segment {
     /// A new, empty segment.
-    pub fn new(number: SegmentNumber, kind: SegmentKind, geometry: SegmentGeometry, code: u8, columns: Vec<Column>, record: u32) -> Rc<Segment> {
-        assert!(geometry.is_sound() && columns.len() == geometry.width(), "a segment has all its columns");
+    pub fn new(
+        number: SegmentNumber,
+        kind: SegmentKind,
+        geometry: SegmentGeometry,
+        code: u8,
+        columns: Vec<Column>,
+        record: u32,
+    ) -> Rc<Segment> {
+        assert!(
+            geometry.is_sound() && columns.len() == geometry.width(),
+            "a segment has all its columns"
+        );
         Rc::new(Segment {
             number,
             kind,
@@ -113,7 +127,10 @@ impl Segment {
 
     /// The place of a data block.
     pub fn place(&self, block: u32) -> Place {
-        Place { segment: self.number, block }
+        Place {
+            segment: self.number,
+            block,
+        }
     }
 
     /// Columns placed on `device`.
@@ -139,7 +156,11 @@ pub struct Bitmap {
 impl Bitmap {
     /// The empty subset of `0..len`.
     pub fn new(len: u32) -> Bitmap {
-        Bitmap { words: vec![0; len.div_ceil(64) as usize], count: 0, len }
+        Bitmap {
+            words: vec![0; len.div_ceil(64) as usize],
+            count: 0,
+            len,
+        }
     }
 
     /// Adds `bit`; whether it was new.
@@ -172,19 +193,9 @@ impl Bitmap {
         self.count
     }
 
-    /// How many bits it could have.
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
     /// Whether no bit is in it.
     pub fn is_empty(&self) -> bool {
         self.count == 0
-    }
-
-    /// Whether any bit of `range` is in it.
-    pub fn any_in(&self, range: std::ops::Range<u32>) -> bool {
-        range.into_iter().any(|bit| self.get(bit))
     }
 
     /// The bits, ascending.
@@ -194,7 +205,10 @@ impl Bitmap {
 
     /// The stored form: little-endian words.
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        self.words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
     }
 
     /// Reads the stored form; bits at or beyond `len` are ignored.
@@ -223,6 +237,5 @@ mod tests {
         assert_eq!(Bitmap::from_bytes(130, &bitmap.to_bytes()), bitmap);
         assert!(bitmap.clear(64) && !bitmap.clear(64));
         assert_eq!(bitmap.iter().collect::<Vec<_>>(), vec![0, 129]);
-        assert!(bitmap.any_in(100..130) && !bitmap.any_in(1..129));
     }
 }

@@ -20,7 +20,9 @@ use ashlar_rt::{Buf, Gate, Lock, Mailbox, Sender, Slice};
 use crate::core::Core;
 use crate::delta::{Deltas, Lookup, State, Version, What};
 use crate::error::VolumeError;
-use crate::messages::{Adopted, HomeMessage, Move, Purpose, ShardMessage, ShardStats, VolumeShape, ask};
+use crate::messages::{
+    Adopted, HomeMessage, Move, Purpose, ShardMessage, ShardStats, VolumeShape, ask,
+};
 use crate::partition::Partitioning;
 use crate::segment::Segment;
 use crate::stream::{Item, OpenStripe, Phase, Stream};
@@ -34,8 +36,6 @@ pub struct Bounds {
     pub stripes: usize,
     /// Deltas.
     pub deltas: usize,
-    /// Distinct leaves with deltas: what one commit may have to write.
-    pub leaves: usize,
 }
 
 /// A shard.
@@ -75,13 +75,28 @@ impl std::fmt::Debug for Shard {
 enum Found {
     Zero,
     Bytes(Buf),
-    Place { segment: Rc<Segment>, block: u32, digest: [u8; 16], algorithm: u8 },
+    Place {
+        segment: Rc<Segment>,
+        block: u32,
+        digest: [u8; 16],
+        algorithm: u8,
+    },
 }
 
 impl Shard {
     /// A shard that answers `mailbox`. `birth` is the number of the last root, kept by the home.
     #[expect(clippy::too_many_arguments, reason = "made in one place")]
-    pub fn start(core: &Rc<Core>, home: Sender<HomeMessage>, mailbox: Mailbox<ShardMessage>, index: usize, shards: usize, partitions: u16, birth: Rc<Cell<u64>>, cache_bytes: u64, bounds: Bounds) {
+    pub fn start(
+        core: &Rc<Core>,
+        home: Sender<HomeMessage>,
+        mailbox: Mailbox<ShardMessage>,
+        index: usize,
+        shards: usize,
+        partitions: u16,
+        birth: Rc<Cell<u64>>,
+        cache_bytes: u64,
+        bounds: Bounds,
+    ) {
         let shard = Rc::new(Shard {
             core: core.clone(),
             home,
@@ -109,16 +124,26 @@ impl Shard {
     async fn serve(self: Rc<Self>, mut mailbox: Mailbox<ShardMessage>) {
         while let Some(message) = mailbox.receive().await {
             let shard = self.clone();
-            self.core.rt.spawn(async move { shard.handle(message).await });
+            self.core
+                .rt
+                .spawn(async move { shard.handle(message).await });
         }
     }
 
     async fn handle(self: Rc<Self>, message: ShardMessage) {
         match message {
-            ShardMessage::Read(tree, first, count, reply) => reply.send(self.read(tree, first, count).await),
-            ShardMessage::Write(tree, offset, data, reply) => reply.send(self.write(tree, offset, data).await),
-            ShardMessage::Trim(tree, first, count, reply) => reply.send(self.trim(tree, first, count).await),
-            ShardMessage::Mapped(tree, first, count, reply) => reply.send(self.mapped(tree, first, count).await),
+            ShardMessage::Read(tree, first, count, reply) => {
+                reply.send(self.read(tree, first, count).await)
+            }
+            ShardMessage::Write(tree, offset, data, reply) => {
+                reply.send(self.write(tree, offset, data).await)
+            }
+            ShardMessage::Trim(tree, first, count, reply) => {
+                reply.send(self.trim(tree, first, count).await)
+            }
+            ShardMessage::Mapped(tree, first, count, reply) => {
+                reply.send(self.mapped(tree, first, count).await)
+            }
             ShardMessage::Collect(close, reply) => reply.send(self.collect(close).await),
             ShardMessage::Recorded(batch, sequence, reply) => {
                 self.recorded(&batch, sequence);
@@ -157,20 +182,34 @@ impl Shard {
         self.volumes.borrow_mut().insert(shape.tree, shape);
         for (partition, root) in (0u16..).zip(roots) {
             if usize::from(partition) % self.shards == self.index {
-                self.store.add_tree(shape.tree, partition, partitioning.leaves(shape.blocks), *root);
+                self.store.add_tree(
+                    shape.tree,
+                    partition,
+                    partitioning.leaves(shape.blocks),
+                    *root,
+                );
             }
         }
     }
 
     fn stats(&self) -> ShardStats {
         let stripes = self.filling.borrow().len() + self.writing.borrow().len();
-        let stripe = self.filling.borrow().first().map_or(0, |s| u64::from(s.segment.geometry.stripe_blocks()) * BLOCK as u64);
+        let stripe = self.filling.borrow().first().map_or(0, |s| {
+            u64::from(s.segment.geometry.stripe_blocks()) * BLOCK as u64
+        });
         let deltas = self.deltas.borrow().len() as u64 * 200;
-        ShardStats { cached_bytes: self.store.cached_bytes(), dirty_bytes: deltas + stripes as u64 * stripe }
+        ShardStats {
+            cached_bytes: self.store.cached_bytes(),
+            dirty_bytes: deltas + stripes as u64 * stripe,
+        }
     }
 
     pub(crate) fn shape(&self, tree: u32) -> Result<VolumeShape, VolumeError> {
-        self.volumes.borrow().get(&tree).copied().ok_or(VolumeError::Closed)
+        self.volumes
+            .borrow()
+            .get(&tree)
+            .copied()
+            .ok_or(VolumeError::Closed)
     }
 
     pub(crate) fn partitioning(&self, shape: VolumeShape) -> Partitioning {
@@ -183,7 +222,12 @@ impl Shard {
 
     fn part(&self, shape: VolumeShape, part: (u16, u16)) -> crate::delta::Part {
         let tile = self.partitioning(shape).tile_blocks();
-        crate::delta::Part { tile, partitions: self.partitions, of: part.0, rest: part.1 }
+        crate::delta::Part {
+            tile,
+            partitions: self.partitions,
+            of: part.0,
+            rest: part.1,
+        }
     }
 
     fn next_stamp(&self) -> u64 {
@@ -201,7 +245,19 @@ impl Shard {
             let stamp = lookup.stamp();
             let moved = match lookup {
                 Lookup::Hole(_) => return Ok((Found::Zero, stamp)),
-                Lookup::Version(Version { what: What::Block { segment, block, digest, algorithm, from, .. }, state, .. }) => {
+                Lookup::Version(Version {
+                    what:
+                        What::Block {
+                            segment,
+                            block,
+                            digest,
+                            algorithm,
+                            from,
+                            ..
+                        },
+                    state,
+                    ..
+                }) => {
                     if from.is_none() {
                         if let State::Open(stripe) = &state {
                             let mut buf = Buf::zeroed(shape.pieces as usize * BLOCK);
@@ -209,17 +265,33 @@ impl Shard {
                             stripe.copy(within, shape.pieces, &mut buf);
                             return Ok((Found::Bytes(buf), stamp));
                         }
-                        return Ok((Found::Place { segment, block, digest, algorithm }, stamp));
+                        return Ok((
+                            Found::Place {
+                                segment,
+                                block,
+                                digest,
+                                algorithm,
+                            },
+                            stamp,
+                        ));
                     }
                     // A move whose stripe is still open is read from its old place.
                     matches!(state, State::Recorded(_)).then_some((from, segment, block))
                 }
                 Lookup::Unknown | Lookup::Version(_) => None,
             };
-            let entry = match self.store.cached_leaf_entry(shape.tree, at.partition, at.leaf, at.slot) {
-                Some(entry) => entry,
-                None => self.store.leaf_entry(shape.tree, at.partition, at.leaf, at.slot).await,
-            };
+            let entry =
+                match self
+                    .store
+                    .cached_leaf_entry(shape.tree, at.partition, at.leaf, at.slot)
+                {
+                    Some(entry) => entry,
+                    None => {
+                        self.store
+                            .leaf_entry(shape.tree, at.partition, at.leaf, at.slot)
+                            .await
+                    }
+                };
             let Some(entry) = entry.map_err(|_| VolumeError::Lost)? else {
                 return Ok((Found::Zero, stamp));
             };
@@ -227,17 +299,36 @@ impl Shard {
             if let Some((from, segment, block)) = moved
                 && from == Some(entry.place)
             {
-                return Ok((Found::Place { segment, block, digest: entry.digest, algorithm }, stamp));
+                return Ok((
+                    Found::Place {
+                        segment,
+                        block,
+                        digest: entry.digest,
+                        algorithm,
+                    },
+                    stamp,
+                ));
             }
             match self.core.segment(entry.place.segment) {
                 Some(segment) => {
                     let block = entry.place.block;
-                    return Ok((Found::Place { segment, block, digest: entry.digest, algorithm }, stamp));
+                    return Ok((
+                        Found::Place {
+                            segment,
+                            block,
+                            digest: entry.digest,
+                            algorithm,
+                        },
+                        stamp,
+                    ));
                 }
                 // The block moved on and its old segment was freed while the leaf was read: look again.
                 None if self.deltas.borrow().lookup(shape.tree, address).stamp() != stamp => {}
                 None => {
-                    let again = self.store.leaf_entry(shape.tree, at.partition, at.leaf, at.slot).await;
+                    let again = self
+                        .store
+                        .leaf_entry(shape.tree, at.partition, at.leaf, at.slot)
+                        .await;
                     if again == Ok(Some(entry)) {
                         return Err(VolumeError::Lost);
                     }
@@ -246,33 +337,61 @@ impl Shard {
         }
     }
 
-    fn check_of(&self, shape: VolumeShape, address: u64, digest: [u8; 16], algorithm: u8) -> impl Fn(&[u8]) -> bool + 'static {
+    fn check_of(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+        digest: [u8; 16],
+        algorithm: u8,
+    ) -> impl Fn(&[u8]) -> bool + 'static {
         let core = self.core.clone();
         move |bytes: &[u8]| {
-            Kind::from_tag(algorithm).is_some_and(|kind| core.block_digest(kind, shape.tree, address, bytes) == digest)
+            Kind::from_tag(algorithm)
+                .is_some_and(|kind| core.block_digest(kind, shape.tree, address, bytes) == digest)
         }
     }
 
     /// Reads one volume block.
-    async fn read_block(&self, shape: VolumeShape, address: u64) -> Result<(Buf, u64), VolumeError> {
+    async fn read_block(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+    ) -> Result<(Buf, u64), VolumeError> {
         let bytes = shape.pieces as usize * BLOCK;
         loop {
             let (found, stamp) = self.find(shape, address).await?;
             match found {
                 Found::Zero => return Ok((Buf::zeroed(bytes), stamp)),
                 Found::Bytes(buf) => return Ok((buf, stamp)),
-                Found::Place { segment, block, digest, algorithm } => {
+                Found::Place {
+                    segment,
+                    block,
+                    digest,
+                    algorithm,
+                } => {
                     let check = self.check_of(shape, address, digest, algorithm);
-                    let read = crate::read::read_unit(&self.core, &segment, block, shape.pieces, &check).await;
+                    let read =
+                        crate::read::read_unit(&self.core, &segment, block, shape.pieces, &check)
+                            .await;
                     if let Ok(buf) = read {
                         return Ok((buf, stamp));
                     }
                     // Judged only after the map has been looked up again (S12).
-                    if let (Found::Place { segment: now, block: at, .. }, _) = self.find(shape, address).await?
+                    if let (
+                        Found::Place {
+                            segment: now,
+                            block: at,
+                            ..
+                        },
+                        _,
+                    ) = self.find(shape, address).await?
                         && now.number == segment.number
                         && at == block
                     {
-                        self.core.lost.borrow_mut().insert((shape.tree, address), ());
+                        self.core
+                            .lost
+                            .borrow_mut()
+                            .insert((shape.tree, address), ());
                         return Err(VolumeError::Lost);
                     }
                 }
@@ -280,7 +399,12 @@ impl Shard {
         }
     }
 
-    async fn read(self: &Rc<Self>, tree: u32, first: u64, count: u64) -> Result<Slice, VolumeError> {
+    async fn read(
+        self: &Rc<Self>,
+        tree: u32,
+        first: u64,
+        count: u64,
+    ) -> Result<Slice, VolumeError> {
         let shape = self.shape(tree)?;
         let unit = shape.pieces as usize * BLOCK;
         let mut out = Buf::zeroed(usize::try_from(count).expect("a read is bounded") * unit);
@@ -289,15 +413,31 @@ impl Shard {
             match self.find(shape, address).await?.0 {
                 Found::Zero => {}
                 Found::Bytes(buf) => out.copy_from_slice(&buf),
-                Found::Place { segment, block, digest, algorithm } => {
-                    Run::add(&mut runs, shape, address, segment, block, (digest, algorithm));
+                Found::Place {
+                    segment,
+                    block,
+                    digest,
+                    algorithm,
+                } => {
+                    Run::add(
+                        &mut runs,
+                        shape,
+                        address,
+                        segment,
+                        block,
+                        (digest, algorithm),
+                    );
                 }
             }
         }
         let mut joins = Vec::new();
         for run in runs {
             let shard = self.clone();
-            joins.push(self.core.rt.spawn(async move { shard.read_run(shape, run).await }));
+            joins.push(
+                self.core
+                    .rt
+                    .spawn(async move { shard.read_run(shape, run).await }),
+            );
         }
         let mut result = Ok(());
         for join in joins {
@@ -313,19 +453,32 @@ impl Shard {
     }
 
     /// Reads volume blocks that follow each other in one strip with one device read.
-    async fn read_run(self: &Rc<Self>, shape: VolumeShape, run: Run) -> Result<(u64, Buf), VolumeError> {
+    async fn read_run(
+        self: &Rc<Self>,
+        shape: VolumeShape,
+        run: Run,
+    ) -> Result<(u64, Buf), VolumeError> {
         let unit = shape.pieces as usize * BLOCK;
         let count = u32::try_from(run.checks.len()).expect("a read is bounded") * shape.pieces;
         let (stripe, strip, within) = run.segment.geometry.locate(run.block);
         let fits = within + count <= run.segment.geometry.strip_blocks;
         let read = if fits {
-            crate::read::read_column(&self.core, &run.segment, stripe, usize::from(strip), within, count).await
+            crate::read::read_column(
+                &self.core,
+                &run.segment,
+                stripe,
+                usize::from(strip),
+                within,
+                count,
+            )
+            .await
         } else {
             None
         };
         let came = read.is_some();
         let mut out = read.unwrap_or_else(|| Buf::zeroed(count as usize * BLOCK));
-        for ((address, check), bytes) in (run.address..).zip(&run.checks).zip(out.chunks_mut(unit)) {
+        for ((address, check), bytes) in (run.address..).zip(&run.checks).zip(out.chunks_mut(unit))
+        {
             let kind = Kind::from_tag(check.1).ok_or(VolumeError::Lost)?;
             if !came || self.core.block_digest(kind, shape.tree, address, bytes) != check.0 {
                 let (good, _) = self.read_block(shape, address).await?;
@@ -346,20 +499,30 @@ impl Shard {
 
     // ---- writing ------------------------------------------------------------------------------
 
-    async fn write(self: &Rc<Self>, tree: u32, offset: u64, data: Slice) -> Result<(), VolumeError> {
+    async fn write(
+        self: &Rc<Self>,
+        tree: u32,
+        offset: u64,
+        data: Slice,
+    ) -> Result<(), VolumeError> {
         let shape = self.shape(tree)?;
         let unit = shape.pieces as usize * BLOCK;
         let unit_u64 = unit as u64;
         let mut at = 0;
         while at < data.len() {
             let position = offset + at as u64;
-            let (address, within) = (position / unit_u64, usize::try_from(position % unit_u64).expect("below a unit"));
+            let (address, within) = (
+                position / unit_u64,
+                usize::try_from(position % unit_u64).expect("below a unit"),
+            );
             let take = (unit - within).min(data.len() - at);
             self.admit().await;
             if take == unit {
-                self.place_block(shape, address, &data[at..at + take], None, None).await?;
+                self.place_block(shape, address, &data[at..at + take], None, None)
+                    .await?;
             } else {
-                self.merge(shape, address, within, &data[at..at + take]).await?;
+                self.merge(shape, address, within, &data[at..at + take])
+                    .await?;
             }
             at += take;
         }
@@ -368,11 +531,20 @@ impl Shard {
 
     /// A write smaller than a volume block: verified read, merge, write; again if the block changed
     /// meanwhile. Onto a lost block it fails (S16).
-    async fn merge(self: &Rc<Self>, shape: VolumeShape, address: u64, within: usize, data: &[u8]) -> Result<(), VolumeError> {
+    async fn merge(
+        self: &Rc<Self>,
+        shape: VolumeShape,
+        address: u64,
+        within: usize,
+        data: &[u8],
+    ) -> Result<(), VolumeError> {
         loop {
             let (mut block, stamp) = self.read_block(shape, address).await?;
             block[within..within + data.len()].copy_from_slice(data);
-            if self.place_block(shape, address, &block, Some(stamp), None).await? {
+            if self
+                .place_block(shape, address, &block, Some(stamp), None)
+                .await?
+            {
                 return Ok(());
             }
         }
@@ -398,16 +570,30 @@ impl Shard {
 
     /// Gives a volume block a place in the open stripe. False if `expected` is given and the block has
     /// changed since. `from` makes it a move.
-    async fn place_block(self: &Rc<Self>, shape: VolumeShape, address: u64, bytes: &[u8], expected: Option<u64>, from: Option<&Move>) -> Result<bool, VolumeError> {
+    async fn place_block(
+        self: &Rc<Self>,
+        shape: VolumeShape,
+        address: u64,
+        bytes: &[u8],
+        expected: Option<u64>,
+        from: Option<&Move>,
+    ) -> Result<bool, VolumeError> {
         let (digest, algorithm) = match from {
             Some(m) => (m.digest, m.algorithm),
             None => {
                 let kind = Kind::from_tag(shape.algorithm).ok_or(VolumeError::Closed)?;
-                (self.core.block_digest(kind, shape.tree, address, bytes), shape.algorithm)
+                (
+                    self.core.block_digest(kind, shape.tree, address, bytes),
+                    shape.algorithm,
+                )
             }
         };
         let rows = self.owner_rows(shape, address, algorithm, digest, bytes);
-        let (lock, purpose) = if from.is_some() { (&self.cold, Purpose::Clean) } else { (&self.hot, Purpose::Client) };
+        let (lock, purpose) = if from.is_some() {
+            (&self.cold, Purpose::Clean)
+        } else {
+            (&self.hot, Purpose::Client)
+        };
         let mut stream = lock.lock().await;
         self.make_room(&mut stream, shape.pieces, purpose).await?;
         // From here to the end nothing waits.
@@ -424,7 +610,14 @@ impl Shard {
         let block = stripe.push(bytes, &rows);
         let from = from.map(|m| m.from);
         stripe.items.borrow_mut().push(Item {
-            tree: shape.tree, address, block, pieces: shape.pieces, digest, algorithm, stamp, from,
+            tree: shape.tree,
+            address,
+            block,
+            pieces: shape.pieces,
+            digest,
+            algorithm,
+            stamp,
+            from,
         });
         let what = What::Block {
             segment: stripe.segment.clone(),
@@ -434,7 +627,12 @@ impl Shard {
             birth: self.birth.get(),
             from,
         };
-        let version = Version { stamp, what, state: State::Open(stripe.clone()), journaled: false };
+        let version = Version {
+            stamp,
+            what,
+            state: State::Open(stripe.clone()),
+            journaled: false,
+        };
         self.deltas.borrow_mut().push(shape.tree, address, version);
         if from.is_none() {
             self.core.lost.borrow_mut().remove(&(shape.tree, address));
@@ -446,8 +644,22 @@ impl Shard {
         Ok(true)
     }
 
-    fn owner_rows(&self, shape: VolumeShape, address: u64, algorithm: u8, digest: [u8; 16], bytes: &[u8]) -> Vec<(Owner, [u8; 16])> {
-        let owner = Owner { tree: shape.tree, kind: 0, algorithm, piece: 0, pieces_less_one: 0, address };
+    fn owner_rows(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+        algorithm: u8,
+        digest: [u8; 16],
+        bytes: &[u8],
+    ) -> Vec<(Owner, [u8; 16])> {
+        let owner = Owner {
+            tree: shape.tree,
+            kind: 0,
+            algorithm,
+            piece: 0,
+            pieces_less_one: 0,
+            address,
+        };
         if shape.pieces == 1 {
             return vec![(owner, digest)];
         }
@@ -456,26 +668,50 @@ impl Shard {
         (0u8..)
             .zip(bytes.chunks(BLOCK))
             .map(|(piece, bytes)| {
-                let digest = self.core.piece_digest(kind, shape.tree, address, piece, bytes);
-                (Owner { piece, pieces_less_one: last, ..owner }, digest)
+                let digest = self
+                    .core
+                    .piece_digest(kind, shape.tree, address, piece, bytes);
+                (
+                    Owner {
+                        piece,
+                        pieces_less_one: last,
+                        ..owner
+                    },
+                    digest,
+                )
             })
             .collect()
     }
 
     /// Sees to it that the stream's stripe takes `pieces` more blocks.
-    async fn make_room(self: &Rc<Self>, stream: &mut Stream, pieces: u32, purpose: Purpose) -> Result<(), VolumeError> {
-        if stream.current.as_ref().is_some_and(|s| s.phase.get() == Phase::Filling && s.room() >= pieces) {
+    async fn make_room(
+        self: &Rc<Self>,
+        stream: &mut Stream,
+        pieces: u32,
+        purpose: Purpose,
+    ) -> Result<(), VolumeError> {
+        if stream
+            .current
+            .as_ref()
+            .is_some_and(|s| s.phase.get() == Phase::Filling && s.room() >= pieces)
+        {
             return Ok(());
         }
         self.close(stream);
         let mut wanted_row = stream.open_segments().max(1);
         let mut grow = stream.open_segments() == 0;
         loop {
-            let healthy = |s: &Rc<Segment>| self.core.missing_columns(s) == 0 || s.columns.borrow().iter().any(|c| !c.is_placed());
-            let broken: Vec<Rc<Segment>> = stream.row.iter().filter(|s| !healthy(s)).cloned().collect();
+            let healthy = |s: &Rc<Segment>| {
+                self.core.missing_columns(s) == 0
+                    || s.columns.borrow().iter().any(|c| !c.is_placed())
+            };
+            let broken: Vec<Rc<Segment>> =
+                stream.row.iter().filter(|s| !healthy(s)).cloned().collect();
             if !broken.is_empty() {
                 // A device of these failed: new data go where they have full redundancy at once.
-                stream.row.retain(|s| !broken.iter().any(|b| b.number == s.number));
+                stream
+                    .row
+                    .retain(|s| !broken.iter().any(|b| b.number == s.number));
                 grow = true;
             }
             if grow || stream.open_segments() < wanted_row {
@@ -525,7 +761,13 @@ impl Shard {
             self.stripe_done(stripe, Phase::Void);
             return;
         }
-        let written = Rc::new(stripe::prepare(&self.core, &stripe.segment, stripe.number, &data, &owners));
+        let written = Rc::new(stripe::prepare(
+            &self.core,
+            &stripe.segment,
+            stripe.number,
+            &data,
+            &owners,
+        ));
         *stripe.written.borrow_mut() = Some(written.clone());
         let (shard, stripe) = (self.clone(), stripe.clone());
         self.core.rt.spawn(async move {
@@ -549,9 +791,13 @@ impl Shard {
         let items = stripe.items.borrow().clone();
         for item in items {
             let newest = self.deltas.borrow().lookup(item.tree, item.address).stamp() == item.stamp;
-            let Ok(shape) = self.shape(item.tree) else { continue };
+            let Ok(shape) = self.shape(item.tree) else {
+                continue;
+            };
             if item.from.is_some() {
-                self.deltas.borrow_mut().remove(item.tree, item.address, item.stamp);
+                self.deltas
+                    .borrow_mut()
+                    .remove(item.tree, item.address, item.stamp);
                 continue;
             }
             if !newest {
@@ -559,7 +805,10 @@ impl Shard {
             }
             let mut bytes = Buf::zeroed(item.pieces as usize * BLOCK);
             stripe.copy(item.block, item.pieces, &mut bytes);
-            while let Err(VolumeError::NoSpace) = self.place_block(shape, item.address, &bytes, Some(item.stamp), None).await {
+            while let Err(VolumeError::NoSpace) = self
+                .place_block(shape, item.address, &bytes, Some(item.stamp), None)
+                .await
+            {
                 self.core.progress.wait().await;
             }
         }
@@ -569,11 +818,27 @@ impl Shard {
     }
 
     async fn trim(self: &Rc<Self>, tree: u32, first: u64, count: u64) -> Result<(), VolumeError> {
-        let part = self.part(self.shape(tree)?, (self.shards_u16(), u16::try_from(self.index).expect("few shards")));
+        let part = self.part(
+            self.shape(tree)?,
+            (
+                self.shards_u16(),
+                u16::try_from(self.index).expect("few shards"),
+            ),
+        );
         let stamp = self.next_stamp();
-        let hole = crate::delta::HoleRange { tree, first, count, part, stamp, recorded: None };
+        let hole = crate::delta::HoleRange {
+            tree,
+            first,
+            count,
+            part,
+            stamp,
+            recorded: None,
+        };
         self.deltas.borrow_mut().holes.push(hole);
-        self.core.lost.borrow_mut().retain(|key, ()| !hole.covers(key.0, key.1));
+        self.core
+            .lost
+            .borrow_mut()
+            .retain(|key, ()| !hole.covers(key.0, key.1));
         self.admit_hole().await;
         Ok(())
     }
@@ -591,8 +856,13 @@ impl Shard {
     async fn relocate(self: &Rc<Self>, moves: Vec<Move>) -> Option<usize> {
         let mut taken = 0;
         for m in moves {
-            let Ok(shape) = self.shape(m.tree) else { continue };
-            match self.place_block(shape, m.address, &m.bytes, None, Some(&m)).await {
+            let Ok(shape) = self.shape(m.tree) else {
+                continue;
+            };
+            match self
+                .place_block(shape, m.address, &m.bytes, None, Some(&m))
+                .await
+            {
                 Ok(true) => taken += 1,
                 Ok(false) => {}
                 Err(_) => return None,
@@ -603,34 +873,82 @@ impl Shard {
 
     async fn adopt(self: &Rc<Self>, delta: Adopted) {
         match delta {
-            Adopted::Block { tree, address, segment, block, digest, algorithm, birth, from, sequence } => {
+            Adopted::Block {
+                tree,
+                address,
+                segment,
+                block,
+                digest,
+                algorithm,
+                birth,
+                from,
+                sequence,
+            } => {
                 let stamp = self.next_stamp();
-                let what = What::Block { segment, block, digest, algorithm, birth, from };
+                let what = What::Block {
+                    segment,
+                    block,
+                    digest,
+                    algorithm,
+                    birth,
+                    from,
+                };
                 let mut deltas = self.deltas.borrow_mut();
                 let what = match deltas.moved_onto(tree, address, &what) {
                     Some(onto) => onto,
                     None if from.is_some() && deltas.lookup(tree, address).stamp() != 0 => return,
                     None => what,
                 };
-                deltas.push(tree, address, Version { stamp, what, state: State::Recorded(sequence), journaled: false });
+                deltas.push(
+                    tree,
+                    address,
+                    Version {
+                        stamp,
+                        what,
+                        state: State::Recorded(sequence),
+                        journaled: false,
+                    },
+                );
                 deltas.recorded(tree, address, stamp, sequence);
             }
-            Adopted::Holes { tree, first, count, part, sequence } => {
+            Adopted::Holes {
+                tree,
+                first,
+                count,
+                part,
+                sequence,
+            } => {
                 let Ok(shape) = self.shape(tree) else { return };
                 let stamp = self.next_stamp();
                 let part = self.part(shape, part);
-                let hole = crate::delta::HoleRange { tree, first, count, part, stamp, recorded: None };
+                let hole = crate::delta::HoleRange {
+                    tree,
+                    first,
+                    count,
+                    part,
+                    stamp,
+                    recorded: None,
+                };
                 let mut deltas = self.deltas.borrow_mut();
                 deltas.holes.push(hole);
                 deltas.hole_recorded(stamp, sequence);
             }
-            Adopted::Data { tree, address, algorithm, digest, bytes } => {
+            Adopted::Data {
+                tree,
+                address,
+                algorithm,
+                digest,
+                bytes,
+            } => {
                 let Ok(shape) = self.shape(tree) else { return };
-                let kept = Kind::from_tag(algorithm).map(|kind| self.core.block_digest(kind, tree, address, &bytes));
+                let kept = Kind::from_tag(algorithm)
+                    .map(|kind| self.core.block_digest(kind, tree, address, &bytes));
                 if kept != Some(digest) {
                     return; // the record's hash covers these bytes, so this cannot be: do not invent data
                 }
-                while let Err(VolumeError::NoSpace) = self.place_block(shape, address, &bytes, None, None).await {
+                while let Err(VolumeError::NoSpace) =
+                    self.place_block(shape, address, &bytes, None, None).await
+                {
                     self.core.progress.wait().await;
                 }
             }
@@ -654,11 +972,22 @@ impl Shard {
         loop {
             let pending: Vec<Rc<OpenStripe>> = self.writing.borrow().clone();
             let open: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
-            let required: Vec<(Item, Rc<OpenStripe>)> =
-                open.iter().flat_map(|s| s.items.borrow().iter().map(|i| (*i, s.clone())).collect::<Vec<_>>()).collect();
+            let required: Vec<(Item, Rc<OpenStripe>)> = open
+                .iter()
+                .flat_map(|s| {
+                    s.items
+                        .borrow()
+                        .iter()
+                        .map(|i| (*i, s.clone()))
+                        .collect::<Vec<_>>()
+                })
+                .collect();
             let mut void = false;
             for stripe in pending {
-                stripe.gate.until(|| matches!(stripe.phase.get(), Phase::Written | Phase::Void)).await;
+                stripe
+                    .gate
+                    .until(|| matches!(stripe.phase.get(), Phase::Written | Phase::Void))
+                    .await;
                 void |= stripe.phase.get() == Phase::Void && !stripe.items.borrow().is_empty();
             }
             // What a void stripe held has been placed anew, in a stripe that is looked at only now.
@@ -675,17 +1004,26 @@ impl Shard {
         written.sort_by_key(|s| (s.segment.number, s.number));
         let mut expected: BTreeMap<u64, u32> = BTreeMap::new();
         for stripe in written {
-            let next = expected.entry(stripe.segment.number).or_insert(stripe.segment.recorded.get());
+            let next = expected
+                .entry(stripe.segment.number)
+                .or_insert(stripe.segment.recorded.get());
             if stripe.number == *next {
                 *next += 1;
                 batch.stripes.push(stripe);
             }
         }
         let deltas = self.deltas.borrow();
-        batch.holes = deltas.holes.iter().filter(|h| h.recorded.is_none()).copied().collect();
+        batch.holes = deltas
+            .holes
+            .iter()
+            .filter(|h| h.recorded.is_none())
+            .copied()
+            .collect();
         for (item, stripe) in required {
             let in_batch = batch.stripes.iter().any(|s| Rc::ptr_eq(s, stripe));
-            let known = deltas.get(item.tree, item.address, item.stamp).is_some_and(|v| !v.journaled);
+            let known = deltas
+                .get(item.tree, item.address, item.stamp)
+                .is_some_and(|v| !v.journaled);
             if !in_batch && known && item.from.is_none() {
                 let mut bytes = vec![0; item.pieces as usize * BLOCK];
                 stripe.copy(item.block, item.pieces, &mut bytes);
@@ -694,8 +1032,14 @@ impl Shard {
         }
         // An item counts if nothing newer of its block is durable or in this batch.
         let mut newest: BTreeMap<(u32, u64), u64> = BTreeMap::new();
-        let in_stripes = batch.stripes.iter().filter(|s| s.phase.get() == Phase::Written);
-        let items: Vec<Item> = in_stripes.flat_map(|s| s.items.borrow().clone()).chain(batch.data.iter().map(|d| d.0)).collect();
+        let in_stripes = batch
+            .stripes
+            .iter()
+            .filter(|s| s.phase.get() == Phase::Written);
+        let items: Vec<Item> = in_stripes
+            .flat_map(|s| s.items.borrow().clone())
+            .chain(batch.data.iter().map(|d| d.0))
+            .collect();
         for item in &items {
             if deltas.get(item.tree, item.address, item.stamp).is_some() {
                 let entry = newest.entry((item.tree, item.address)).or_insert(0);
@@ -704,7 +1048,13 @@ impl Shard {
         }
         let counts = |item: &Item| {
             let in_batch = newest.get(&(item.tree, item.address)).copied().unwrap_or(0);
-            let hole = batch.holes.iter().filter(|h| h.covers(item.tree, item.address)).map(|h| h.stamp).max().unwrap_or(0);
+            let hole = batch
+                .holes
+                .iter()
+                .filter(|h| h.covers(item.tree, item.address))
+                .map(|h| h.stamp)
+                .max()
+                .unwrap_or(0);
             let durable = deltas.durable_stamp(item.tree, item.address);
             deltas.get(item.tree, item.address, item.stamp).is_some()
                 && item.stamp >= in_batch.max(hole).max(durable)
@@ -714,7 +1064,12 @@ impl Shard {
             .iter()
             .map(|s| {
                 let written = s.phase.get() == Phase::Written;
-                s.items.borrow().iter().filter(|i| written && counts(i)).copied().collect()
+                s.items
+                    .borrow()
+                    .iter()
+                    .filter(|i| written && counts(i))
+                    .copied()
+                    .collect()
             })
             .collect();
         let kept: Vec<bool> = batch.data.iter().map(|d| counts(&d.0)).collect();
@@ -762,7 +1117,14 @@ struct Run {
 }
 
 impl Run {
-    fn add(runs: &mut Vec<Run>, shape: VolumeShape, address: u64, segment: Rc<Segment>, block: u32, check: ([u8; 16], u8)) {
+    fn add(
+        runs: &mut Vec<Run>,
+        shape: VolumeShape,
+        address: u64,
+        segment: Rc<Segment>,
+        block: u32,
+        check: ([u8; 16], u8),
+    ) {
         if let Some(run) = runs.last_mut() {
             let blocks = u32::try_from(run.checks.len()).expect("a read is bounded") * shape.pieces;
             let follows = run.address + run.checks.len() as u64 == address
@@ -775,7 +1137,11 @@ impl Run {
                 return;
             }
         }
-        runs.push(Run { address, segment, block, checks: vec![check] });
+        runs.push(Run {
+            address,
+            segment,
+            block,
+            checks: vec![check],
+        });
     }
 }
-

@@ -76,7 +76,13 @@ pub struct OpenStripe {
 
 impl std::fmt::Debug for OpenStripe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OpenStripe({}/{}, {:?})", self.segment.number, self.number, self.phase.get())
+        write!(
+            f,
+            "OpenStripe({}/{}, {:?})",
+            self.segment.number,
+            self.number,
+            self.phase.get()
+        )
     }
 }
 
@@ -114,9 +120,14 @@ impl OpenStripe {
     /// Adds blocks with their rows; the block at which they begin.
     pub fn push(&self, bytes: &[u8], rows: &[(Owner, [u8; 16])]) -> u32 {
         let at = self.filled();
-        assert!(rows.len() * BLOCK == bytes.len() && self.room() as usize >= rows.len(), "blocks fit their stripe");
+        assert!(
+            rows.len() * BLOCK == bytes.len() && self.room() as usize >= rows.len(),
+            "blocks fit their stripe"
+        );
         let mut data = self.data.borrow_mut();
-        let Data::Filling(buf) = &mut *data else { panic!("a closed stripe takes no blocks") };
+        let Data::Filling(buf) = &mut *data else {
+            panic!("a closed stripe takes no blocks")
+        };
         let start = at as usize * BLOCK;
         buf[start..start + bytes.len()].copy_from_slice(bytes);
         self.owners.borrow_mut().extend_from_slice(rows);
@@ -139,7 +150,9 @@ impl OpenStripe {
             let buf = std::mem::replace(buf, Buf::zeroed(0));
             *data = Data::Frozen(buf.freeze());
         }
-        let Data::Frozen(slice) = &*data else { unreachable!("frozen just now") };
+        let Data::Frozen(slice) = &*data else {
+            unreachable!("frozen just now")
+        };
         slice.clone()
     }
 }

@@ -42,12 +42,22 @@ pub struct TooFewColumns;
 /// `digests` say what the blocks from the front hold, the rest is padding.
 ///
 /// Called in the order of stripe numbers, so that the last stripe of a course finds all its rows.
-pub fn prepare(core: &Core, segment: &Rc<Segment>, number: u32, data: &Slice, owners: &[(Owner, [u8; 16])]) -> Stripe {
+pub fn prepare(
+    core: &Core,
+    segment: &Rc<Segment>,
+    number: u32,
+    data: &Slice,
+    owners: &[(Owner, [u8; 16])],
+) -> Stripe {
     let geometry = segment.geometry;
     let strip_blocks = geometry.strip_blocks as usize;
     let strip_bytes = strip_blocks * BLOCK;
     let k = usize::from(geometry.k);
-    assert_eq!(data.len(), k * strip_bytes, "a stripe is all its data strips");
+    assert_eq!(
+        data.len(),
+        k * strip_bytes,
+        "a stripe is all its data strips"
+    );
     assert!(!owners.is_empty(), "an empty stripe is not written");
     let used = owners.len().div_ceil(strip_blocks);
     let mut parity: Vec<Buf> = (0..geometry.m).map(|_| Buf::zeroed(strip_bytes)).collect();
@@ -61,7 +71,11 @@ pub fn prepare(core: &Core, segment: &Rc<Segment>, number: u32, data: &Slice, ow
     let mut columns: Vec<Vec<Slice>> = Vec::with_capacity(geometry.width());
     for strip in 0..k {
         let written = strip < used;
-        columns.push(if written { vec![data.cut(strip * strip_bytes..(strip + 1) * strip_bytes)] } else { vec![] });
+        columns.push(if written {
+            vec![data.cut(strip * strip_bytes..(strip + 1) * strip_bytes)]
+        } else {
+            vec![]
+        });
     }
     columns.extend(parity.into_iter().map(|p| vec![p]));
     segment.rows.borrow_mut().insert(number, rows.clone());
@@ -86,7 +100,14 @@ pub fn prepare(core: &Core, segment: &Rc<Segment>, number: u32, data: &Slice, ow
 }
 
 /// The rows of a stripe, column by column.
-fn make_rows(core: &Core, segment: &Segment, number: u32, data: &Slice, owners: &[(Owner, [u8; 16])], parity: &[Slice]) -> Vec<Vec<Row>> {
+fn make_rows(
+    core: &Core,
+    segment: &Segment,
+    number: u32,
+    data: &Slice,
+    owners: &[(Owner, [u8; 16])],
+    parity: &[Slice],
+) -> Vec<Vec<Row>> {
     let geometry = segment.geometry;
     let strip_blocks = geometry.strip_blocks as usize;
     let (k, m) = (usize::from(geometry.k), usize::from(geometry.m));
@@ -96,12 +117,21 @@ fn make_rows(core: &Core, segment: &Segment, number: u32, data: &Slice, owners: 
         for block in 0..strip_blocks {
             let index = strip * strip_blocks + block;
             let row = match owners.get(index) {
-                Some((owner, digest)) => Row { digest: *digest, owner: owner.to_bytes() },
+                Some((owner, digest)) => Row {
+                    digest: *digest,
+                    owner: owner.to_bytes(),
+                },
                 None => {
                     let bytes = &data[index * BLOCK..(index + 1) * BLOCK];
-                    let (column, block) = (u16::try_from(strip).unwrap_or(0), u32::try_from(block).unwrap_or(0));
+                    let (column, block) = (
+                        u16::try_from(strip).unwrap_or(0),
+                        u32::try_from(block).unwrap_or(0),
+                    );
                     let digest = core.parity_digest(segment.number, number, column, block, bytes);
-                    Row { digest, owner: Owner::default().to_bytes() }
+                    Row {
+                        digest,
+                        owner: Owner::default().to_bytes(),
+                    }
                 }
             };
             rows.push(row);
@@ -116,7 +146,16 @@ fn make_rows(core: &Core, segment: &Segment, number: u32, data: &Slice, owners: 
                 let number_in_strip = u32::try_from(block).expect("at most 256");
                 let mut owner = [0; summary::OWNER_BYTES];
                 owner.copy_from_slice(&owner_parity[p][block * 16..block * 16 + 16]);
-                Row { digest: core.parity_digest(segment.number, number, column, number_in_strip, bytes), owner }
+                Row {
+                    digest: core.parity_digest(
+                        segment.number,
+                        number,
+                        column,
+                        number_in_strip,
+                        bytes,
+                    ),
+                    owner,
+                }
             })
             .collect();
     }
@@ -160,13 +199,26 @@ pub fn course_summary(core: &Core, segment: &Segment, course: u32, column: usize
 }
 
 /// The summary blocks that hold `rows`.
-pub fn summary_bytes(core: &Core, segment: &Segment, course: u32, column: usize, rows: &[Row]) -> Slice {
-    let blocks = segment.geometry.summary_blocks(segment.geometry.strips_in(course));
+pub fn summary_bytes(
+    core: &Core,
+    segment: &Segment,
+    course: u32,
+    column: usize,
+    rows: &[Row],
+) -> Slice {
+    let blocks = segment
+        .geometry
+        .summary_blocks(segment.geometry.strips_in(course));
     let mut buf = Buf::zeroed(blocks as usize * BLOCK);
     let parts = rows.chunks(ROWS_PER_SUMMARY as usize);
     for ((part, rows), out) in (0u32..).zip(parts).zip(buf.chunks_mut(BLOCK)) {
         let column = u16::try_from(column).expect("at most 256 columns");
-        let id = SummaryId { segment: segment.number, column, course, part };
+        let id = SummaryId {
+            segment: segment.number,
+            column,
+            course,
+            part,
+        };
         out.copy_from_slice(&summary::encode(&core.array, id, rows));
     }
     buf.freeze()
@@ -189,7 +241,8 @@ pub async fn write(core: &Rc<Core>, stripe: &Stripe) -> Result<(), TooFewColumns
             continue;
         }
         let (mut block, mut slices) = (segment.geometry.strip_block(stripe.number), slices.clone());
-        let strip_is_written = index < usize::from(stripe.used_strips) || index >= usize::from(segment.geometry.k);
+        let strip_is_written =
+            index < usize::from(stripe.used_strips) || index >= usize::from(segment.geometry.k);
         if !strip_is_written {
             if slices.is_empty() {
                 continue;
@@ -201,7 +254,12 @@ pub async fn write(core: &Rc<Core>, stripe: &Stripe) -> Result<(), TooFewColumns
         let offset = device_offset(core, column, block);
         let (core2, missing) = (core.clone(), missing.clone());
         joins.push(core.rt.spawn(async move {
-            if core2.member(column.device).write(offset, slices).await.is_err() {
+            if core2
+                .member(column.device)
+                .write(offset, slices)
+                .await
+                .is_err()
+            {
                 missing.set(missing.get() + 1);
                 core2.report_failed(column.device);
             }
@@ -214,7 +272,11 @@ pub async fn write(core: &Rc<Core>, stripe: &Stripe) -> Result<(), TooFewColumns
     if segment.kind == SegmentKind::Data {
         add(&core.amplification.1, data_blocks);
     }
-    if missing.get() <= usize::from(segment.geometry.m) { Ok(()) } else { Err(TooFewColumns) }
+    if missing.get() <= usize::from(segment.geometry.m) {
+        Ok(())
+    } else {
+        Err(TooFewColumns)
+    }
 }
 
 /// Ends an open segment: the summary of its unfinished course is written and flushed, so that its rows
@@ -226,11 +288,18 @@ pub async fn seal(core: &Rc<Core>, segment: &Rc<Segment>) {
     if segment.sealed.get() {
         return;
     }
-    assert_eq!(segment.recorded.get(), segment.next_stripe.get(), "no stripe of a segment being sealed is in flight");
+    assert_eq!(
+        segment.recorded.get(),
+        segment.next_stripe.get(),
+        "no stripe of a segment being sealed is in flight"
+    );
     segment.sealed.set(true);
     let geometry = segment.geometry;
     let recorded = segment.recorded.get();
-    if recorded == 0 || recorded.is_multiple_of(geometry.course_strips()) || recorded == geometry.stripes() {
+    if recorded == 0
+        || recorded.is_multiple_of(geometry.course_strips())
+        || recorded == geometry.stripes()
+    {
         finish_course(segment, u32::MAX);
         return;
     }
@@ -276,7 +345,15 @@ pub fn finish_course(segment: &Segment, end: u32) {
 
 /// Whether `bytes` are what `row` says block `block` of a stripe's column holds. An absent strip's row
 /// (all zero) matches nothing: its content is zeros by definition, whatever is read.
-pub fn row_matches(core: &Core, segment: &Segment, stripe: u32, column: u16, block: u32, row: &Row, bytes: &[u8]) -> bool {
+pub fn row_matches(
+    core: &Core,
+    segment: &Segment,
+    stripe: u32,
+    column: u16,
+    block: u32,
+    row: &Row,
+    bytes: &[u8],
+) -> bool {
     if row.digest == [0; 16] {
         return false;
     }
@@ -284,7 +361,9 @@ pub fn row_matches(core: &Core, segment: &Segment, stripe: u32, column: u16, blo
     let expected = if column >= segment.geometry.k || owner.tree == 0 {
         core.parity_digest(segment.number, stripe, column, block, bytes)
     } else if owner.kind == 0 {
-        let Some(kind) = Kind::from_tag(owner.algorithm) else { return false };
+        let Some(kind) = Kind::from_tag(owner.algorithm) else {
+            return false;
+        };
         if owner.pieces_less_one == 0 {
             core.block_digest(kind, owner.tree, owner.address, bytes)
         } else {

@@ -31,14 +31,27 @@ pub struct SysTree {
 impl SysTree {
     /// An empty tree.
     pub fn new(number: u32) -> SysTree {
-        SysTree { number, ..SysTree::default() }
+        SysTree {
+            number,
+            ..SysTree::default()
+        }
     }
 
     /// The tree below a root: `read` fetches a node's bytes.
-    pub async fn load<E>(number: u32, root: &TreeRoot, mut read: impl AsyncFnMut(NodeId, NodeEntry) -> Result<Vec<u8>, E>) -> Result<(SysTree, BTreeMap<u64, Vec<u8>>), E> {
-        let mut tree = SysTree { number, payload_bytes: root.bytes, ..SysTree::default() };
+    pub async fn load<E>(
+        number: u32,
+        root: &TreeRoot,
+        mut read: impl AsyncFnMut(NodeId, NodeEntry) -> Result<Vec<u8>, E>,
+    ) -> Result<(SysTree, BTreeMap<u64, Vec<u8>>), E> {
+        let mut tree = SysTree {
+            number,
+            payload_bytes: root.bytes,
+            ..SysTree::default()
+        };
         let mut payloads = BTreeMap::new();
-        let Some(top) = root.top else { return Ok((tree, payloads)) };
+        let Some(top) = root.top else {
+            return Ok((tree, payloads));
+        };
         tree.height = u8::try_from(top.folded & 0xFF).unwrap_or(0);
         let mut level = vec![((tree.height, 0u64), top)];
         while let Some((id, entry)) = level.pop() {
@@ -49,7 +62,9 @@ impl SysTree {
                 continue;
             }
             for slot in 0..FANOUT {
-                let child = NodeEntry::read(&bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY]).ok().flatten();
+                let child = NodeEntry::read(&bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY])
+                    .ok()
+                    .flatten();
                 if let Some(child) = child {
                     level.push(((id.0 - 1, id.1 * FANOUT as u64 + slot as u64), child));
                 }
@@ -60,8 +75,14 @@ impl SysTree {
 
     /// What a root says of this tree. The height stands in the top entry's unused sequence field.
     pub fn root(&self) -> TreeRoot {
-        let top = self.entries.get(&(self.height, 0)).map(|e| NodeEntry { folded: u64::from(self.height), ..*e });
-        TreeRoot { top, bytes: self.payload_bytes }
+        let top = self.entries.get(&(self.height, 0)).map(|e| NodeEntry {
+            folded: u64::from(self.height),
+            ..*e
+        });
+        TreeRoot {
+            top,
+            bytes: self.payload_bytes,
+        }
     }
 
     /// Notes that a leaf's payload changed.
@@ -74,20 +95,14 @@ impl SysTree {
         self.payload_bytes = bytes;
     }
 
-    /// Whether nothing is to be written.
-    pub fn is_clean(&self) -> bool {
-        self.dirty.is_empty()
-    }
-
-    /// Places of all nodes: what liveness must say of this tree.
-    pub fn places(&self) -> Vec<Place> {
-        self.entries.values().map(|e| e.place).collect()
-    }
-
     /// The node at a place, to be written anew.
     pub fn touch(&mut self, id: NodeId) {
         let first = id.1 << (6 * u32::from(id.0));
-        let below = self.entries.range((0, first)..).next().filter(|(k, _)| k.0 == 0 && k.1 >> (6 * u32::from(id.0)) == id.1);
+        let below = self
+            .entries
+            .range((0, first)..)
+            .next()
+            .filter(|(k, _)| k.0 == 0 && k.1 >> (6 * u32::from(id.0)) == id.1);
         if let Some(((_, leaf), _)) = below {
             let leaf = *leaf;
             self.dirty.insert(leaf);
@@ -97,7 +112,13 @@ impl SysTree {
     /// Nodes that must be placed: `leaf_exists` tells which dirty leaves still have a payload. Grows
     /// while placing makes more leaves dirty; called until it gives nothing new.
     pub fn unplaced(&mut self, leaf_exists: impl Fn(u64) -> bool) -> Vec<NodeId> {
-        let most = self.dirty.iter().filter(|l| leaf_exists(**l)).max().copied().unwrap_or(0);
+        let most = self
+            .dirty
+            .iter()
+            .filter(|l| leaf_exists(**l))
+            .max()
+            .copied()
+            .unwrap_or(0);
         let height = crate::tree::height_for(most + 1).max(self.height);
         let mut ids = BTreeSet::new();
         if height > self.height {
@@ -117,7 +138,9 @@ impl SysTree {
                 }
             }
         }
-        ids.into_iter().filter(|id| !self.placed.contains_key(id)).collect()
+        ids.into_iter()
+            .filter(|id| !self.placed.contains_key(id))
+            .collect()
     }
 
     /// Gives a node its place; the place it had before.
@@ -128,7 +151,11 @@ impl SysTree {
 
     /// Makes all placed nodes: bytes and places, from the leaves up. `payload` gives a leaf's bytes.
     /// Also the places freed by leaves that are gone.
-    pub fn finish(&mut self, core: &Core, payload: impl Fn(u64) -> Option<Vec<u8>>) -> Vec<(NodeId, Place, [u8; 16], Vec<u8>)> {
+    pub fn finish(
+        &mut self,
+        core: &Core,
+        payload: impl Fn(u64) -> Option<Vec<u8>>,
+    ) -> Vec<(NodeId, Place, [u8; 16], Vec<u8>)> {
         let mut out = Vec::new();
         for leaf in std::mem::take(&mut self.dirty) {
             if payload(leaf).is_none() {
@@ -143,14 +170,25 @@ impl SysTree {
                 let mut bytes = vec![0; BLOCK];
                 for slot in 0..FANOUT {
                     let child = (id.0 - 1, id.1 * FANOUT as u64 + slot as u64);
-                    NodeEntry::write(self.entries.get(&child), &mut bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY]);
+                    NodeEntry::write(
+                        self.entries.get(&child),
+                        &mut bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY],
+                    );
                 }
                 bytes
             };
             assert_eq!(bytes.len(), BLOCK, "a node is one block");
             let digest = core.node_digest(self.number, 0, id.0, id.1, &bytes);
             let content = [0; 32];
-            self.entries.insert(id, NodeEntry { place, folded: 0, digest, content });
+            self.entries.insert(
+                id,
+                NodeEntry {
+                    place,
+                    folded: 0,
+                    digest,
+                    content,
+                },
+            );
             out.push((id, place, digest, bytes));
         }
         out
@@ -158,6 +196,11 @@ impl SysTree {
 
     /// Places that will be freed because their leaf is gone.
     pub fn gone(&self, leaf_exists: impl Fn(u64) -> bool) -> Vec<Place> {
-        self.dirty.iter().filter(|l| !leaf_exists(**l)).filter_map(|l| self.entries.get(&(0, *l))).map(|e| e.place).collect()
+        self.dirty
+            .iter()
+            .filter(|l| !leaf_exists(**l))
+            .filter_map(|l| self.entries.get(&(0, *l)))
+            .map(|e| e.place)
+            .collect()
     }
 }

@@ -11,7 +11,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_format::node::{FANOUT, INNER_ENTRY, LEAF_ENTRIES, LEAF_ENTRY, LeafEntry, NodeEntry, Place};
+use ashlar_format::node::{
+    FANOUT, INNER_ENTRY, LEAF_ENTRIES, LEAF_ENTRY, LeafEntry, NodeEntry, Place,
+};
 use ashlar_format::{BLOCK, DigestContext};
 use ashlar_rt::{Buf, Slice};
 
@@ -64,7 +66,9 @@ pub struct NodeStore {
 
 impl std::fmt::Debug for NodeStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeStore").field("dirty", &self.dirty.borrow().len()).finish_non_exhaustive()
+        f.debug_struct("NodeStore")
+            .field("dirty", &self.dirty.borrow().len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -93,7 +97,9 @@ impl NodeStore {
             folded: RefCell::default(),
             young: RefCell::default(),
             old: RefCell::default(),
-            budget_nodes: usize::try_from(budget_bytes / BLOCK as u64).unwrap_or(usize::MAX).max(16),
+            budget_nodes: usize::try_from(budget_bytes / BLOCK as u64)
+                .unwrap_or(usize::MAX)
+                .max(16),
             epoch: Cell::new(0),
         }
     }
@@ -101,7 +107,9 @@ impl NodeStore {
     /// Adds a tree.
     pub fn add_tree(&self, tree: u32, partition: u16, leaves: u64, top: Option<NodeEntry>) {
         let height = height_for(leaves);
-        self.trees.borrow_mut().insert((tree, partition), Tree { height, top });
+        self.trees
+            .borrow_mut()
+            .insert((tree, partition), Tree { height, top });
     }
 
     /// Forgets a tree and its nodes.
@@ -116,18 +124,17 @@ impl NodeStore {
 
     /// The roots of all trees.
     pub fn roots(&self) -> Vec<((u32, u16), Option<NodeEntry>)> {
-        self.trees.borrow().iter().map(|(key, tree)| (*key, tree.top)).collect()
+        self.trees
+            .borrow()
+            .iter()
+            .map(|(key, tree)| (*key, tree.top))
+            .collect()
     }
 
     /// Bytes of nodes in memory.
     pub fn cached_bytes(&self) -> u64 {
         let nodes = self.dirty.borrow().len() + self.young.borrow().len() + self.old.borrow().len();
         (nodes * BLOCK) as u64
-    }
-
-    /// Dirty nodes.
-    pub fn dirty_count(&self) -> usize {
-        self.dirty.borrow().len()
     }
 
     fn with_cached<T>(&self, key: Key, look: impl FnOnce(&[u8]) -> T) -> Option<T> {
@@ -156,7 +163,8 @@ impl NodeStore {
         loop {
             let epoch = self.epoch.get();
             let (tree, partition, level, index) = key;
-            let Some(Tree { height, top }) = self.trees.borrow().get(&(tree, partition)).copied() else {
+            let Some(Tree { height, top }) = self.trees.borrow().get(&(tree, partition)).copied()
+            else {
                 return Ok(false);
             };
             if level > height {
@@ -202,12 +210,23 @@ impl NodeStore {
         }
         let core = self.core.clone();
         let digest = entry.digest;
-        let check = move |bytes: &[u8]| core.node_digest(key.0, key.1, key.2, key.3, bytes) == digest;
-        Ok(read_unit(&self.core, &segment, entry.place.block, 1, &check).await?.freeze())
+        let check =
+            move |bytes: &[u8]| core.node_digest(key.0, key.1, key.2, key.3, bytes) == digest;
+        Ok(
+            read_unit(&self.core, &segment, entry.place.block, 1, &check)
+                .await?
+                .freeze(),
+        )
     }
 
     /// The leaf entry at `slot` of leaf `index`.
-    pub async fn leaf_entry(&self, tree: u32, partition: u16, index: u64, slot: usize) -> Result<Option<LeafEntry>, Lost> {
+    pub async fn leaf_entry(
+        &self,
+        tree: u32,
+        partition: u16,
+        index: u64,
+        slot: usize,
+    ) -> Result<Option<LeafEntry>, Lost> {
         let key = (tree, partition, 0, index);
         loop {
             if let Some(entry) = self.cached_leaf_entry(tree, partition, index, slot) {
@@ -220,7 +239,13 @@ impl NodeStore {
     }
 
     /// As [`NodeStore::leaf_entry`], if the leaf is in memory.
-    pub fn cached_leaf_entry(&self, tree: u32, partition: u16, index: u64, slot: usize) -> Option<Result<Option<LeafEntry>, Lost>> {
+    pub fn cached_leaf_entry(
+        &self,
+        tree: u32,
+        partition: u16,
+        index: u64,
+        slot: usize,
+    ) -> Option<Result<Option<LeafEntry>, Lost>> {
         assert!(slot < LEAF_ENTRIES, "a leaf has {LEAF_ENTRIES} entries");
         self.with_cached((tree, partition, 0, index), |bytes| {
             LeafEntry::read(&bytes[slot * LEAF_ENTRY..(slot + 1) * LEAF_ENTRY]).map_err(|_| Lost)
@@ -229,7 +254,14 @@ impl NodeStore {
 
     /// Changes a leaf in memory, with the sequence it is now folded to. The leaf is made if there was
     /// none. `change` must not wait; it runs on the leaf as it is then.
-    pub async fn change_leaf<T>(&self, tree: u32, partition: u16, index: u64, folded: u64, change: impl FnOnce(&mut [u8]) -> T) -> Result<T, Lost> {
+    pub async fn change_leaf<T>(
+        &self,
+        tree: u32,
+        partition: u16,
+        index: u64,
+        folded: u64,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, Lost> {
         let key = (tree, partition, 0, index);
         self.make_dirty(key, true).await?;
         let mut dirty = self.dirty.borrow_mut();
@@ -276,12 +308,23 @@ impl NodeStore {
     pub async fn close_dirty(&self) -> Result<usize, Lost> {
         let mut level = 0;
         loop {
-            let keys: Vec<Key> = self.dirty.borrow().keys().filter(|k| k.2 == level).copied().collect();
+            let keys: Vec<Key> = self
+                .dirty
+                .borrow()
+                .keys()
+                .filter(|k| k.2 == level)
+                .copied()
+                .collect();
             let mut above = false;
             for (tree, partition, _, index) in keys {
-                let height = self.trees.borrow().get(&(tree, partition)).map_or(0, |t| t.height);
+                let height = self
+                    .trees
+                    .borrow()
+                    .get(&(tree, partition))
+                    .map_or(0, |t| t.height);
                 if level < height {
-                    self.make_dirty((tree, partition, level + 1, index / FANOUT as u64), true).await?;
+                    self.make_dirty((tree, partition, level + 1, index / FANOUT as u64), true)
+                        .await?;
                     above = true;
                 }
             }
@@ -299,7 +342,13 @@ impl NodeStore {
         let mut placed = Placed::default();
         self.epoch.set(self.epoch.get() + 1);
         for level in 0..=u8::MAX {
-            let keys: Vec<Key> = self.dirty.borrow().keys().filter(|k| k.2 == level).copied().collect();
+            let keys: Vec<Key> = self
+                .dirty
+                .borrow()
+                .keys()
+                .filter(|k| k.2 == level)
+                .copied()
+                .collect();
             for key in keys {
                 let buf = self.dirty.borrow_mut().remove(&key).expect("listed above");
                 let folded = self.folded.borrow_mut().remove(&key);
@@ -312,7 +361,14 @@ impl NodeStore {
         placed
     }
 
-    fn place_one(&self, key: Key, buf: Buf, folded: Option<u64>, places: &mut dyn Iterator<Item = Place>, placed: &mut Placed) {
+    fn place_one(
+        &self,
+        key: Key,
+        buf: Buf,
+        folded: Option<u64>,
+        places: &mut dyn Iterator<Item = Place>,
+        placed: &mut Placed,
+    ) {
         let (tree, partition, level, index) = key;
         let old = self.parent_entry(key);
         placed.freed.extend(old.map(|e| e.place));
@@ -324,10 +380,23 @@ impl NodeStore {
         let place = places.next().expect("a place for every dirty node");
         let folded = folded.or(old.map(|e| e.folded)).unwrap_or(0);
         let content = self.content(key, &buf);
-        self.set_parent_entry(key, Some(NodeEntry { place, folded, digest, content }));
+        self.set_parent_entry(
+            key,
+            Some(NodeEntry {
+                place,
+                folded,
+                digest,
+                content,
+            }),
+        );
         let bytes = buf.freeze();
         self.insert_clean(key, bytes.clone());
-        placed.writes.push(NodeWrite { key, place, digest, bytes });
+        placed.writes.push(NodeWrite {
+            key,
+            place,
+            digest,
+            bytes,
+        });
     }
 
     fn parent_entry(&self, key: Key) -> Option<NodeEntry> {
@@ -339,14 +408,18 @@ impl NodeStore {
         let slot = index as usize % FANOUT;
         let parent = (tree, partition, level + 1, index / FANOUT as u64);
         let dirty = self.dirty.borrow();
-        let bytes = dirty.get(&parent).expect("close_dirty brought the ancestors in");
+        let bytes = dirty
+            .get(&parent)
+            .expect("close_dirty brought the ancestors in");
         inner_entry(bytes, slot).ok().flatten()
     }
 
     fn set_parent_entry(&self, key: Key, entry: Option<NodeEntry>) {
         let (tree, partition, level, index) = key;
         let mut trees = self.trees.borrow_mut();
-        let Some(root) = trees.get_mut(&(tree, partition)) else { return };
+        let Some(root) = trees.get_mut(&(tree, partition)) else {
+            return;
+        };
         if level == root.height {
             root.top = entry;
             return;
@@ -354,8 +427,13 @@ impl NodeStore {
         let slot = index as usize % FANOUT;
         let parent = (tree, partition, level + 1, index / FANOUT as u64);
         let mut dirty = self.dirty.borrow_mut();
-        let bytes = dirty.get_mut(&parent).expect("close_dirty brought the ancestors in");
-        NodeEntry::write(entry.as_ref(), &mut bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY]);
+        let bytes = dirty
+            .get_mut(&parent)
+            .expect("close_dirty brought the ancestors in");
+        NodeEntry::write(
+            entry.as_ref(),
+            &mut bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY],
+        );
     }
 
     /// The content root of what a node covers: over addresses and block digests only.
@@ -372,11 +450,22 @@ impl NodeStore {
         } else {
             bytes.chunks(INNER_ENTRY).map(|e| &e[32..]).collect()
         };
-        ashlar_digest::keyed(ashlar_digest::Kind::Blake3, &self.core.key, &context, &parts)
+        ashlar_digest::keyed(
+            ashlar_digest::Kind::Blake3,
+            &self.core.key,
+            &context,
+            &parts,
+        )
     }
 
     /// Indexes of the leaves that exist in `first..end`, ascending; absent subtrees cost nothing.
-    pub async fn leaves_in(&self, tree: u32, partition: u16, first: u64, end: u64) -> Result<Vec<u64>, Lost> {
+    pub async fn leaves_in(
+        &self,
+        tree: u32,
+        partition: u16,
+        first: u64,
+        end: u64,
+    ) -> Result<Vec<u64>, Lost> {
         let Some(Tree { height, .. }) = self.trees.borrow().get(&(tree, partition)).copied() else {
             return Ok(Vec::new());
         };
@@ -391,7 +480,11 @@ impl NodeStore {
                     let child = index * FANOUT as u64 + slot;
                     let inside = child * span < end && (child + 1) * span > first;
                     let there = loaded
-                        && self.with_cached(key, |b| inner_entry(b, slot as usize)).transpose()?.flatten().is_some();
+                        && self
+                            .with_cached(key, |b| inner_entry(b, slot as usize))
+                            .transpose()?
+                            .flatten()
+                            .is_some();
                     let dirty = || self.has_dirty_below(tree, partition, level, child);
                     if inside && (there || dirty()) {
                         below.push(child);
@@ -403,13 +496,15 @@ impl NodeStore {
         if height == 0 && !self.load((tree, partition, 0, 0)).await? {
             nodes.clear();
         }
-        Ok(nodes.into_iter().filter(|leaf| (first..end).contains(leaf)).collect())
+        Ok(nodes
+            .into_iter()
+            .filter(|leaf| (first..end).contains(leaf))
+            .collect())
     }
 
     fn has_dirty_below(&self, tree: u32, partition: u16, level: u8, index: u64) -> bool {
-        self.dirty
-            .borrow()
-            .keys()
-            .any(|k| k.0 == tree && k.1 == partition && k.2 <= level && k.3 >> (6 * (level - k.2)) == index)
+        self.dirty.borrow().keys().any(|k| {
+            k.0 == tree && k.1 == partition && k.2 <= level && k.3 >> (6 * (level - k.2)) == index
+        })
     }
 }

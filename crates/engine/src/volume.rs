@@ -130,7 +130,14 @@ impl Volume {
         };
         let partitioning = Partitioning::new(superblock.partitions, u32::from(entry.block_blocks));
         drop(superblock);
-        Volume { tree: entry.number, name: entry.name.clone(), info, partitioning, counters, array }
+        Volume {
+            tree: entry.number,
+            name: entry.name.clone(),
+            info,
+            partitioning,
+            counters,
+            array,
+        }
     }
 
     /// Its name.
@@ -148,12 +155,20 @@ impl Volume {
             return Err(VolumeError::Closed);
         }
         let end = offset.checked_add(length).ok_or(VolumeError::OutOfRange)?;
-        if end > self.info.size_bytes { Err(VolumeError::OutOfRange) } else { Ok(()) }
+        if end > self.info.size_bytes {
+            Err(VolumeError::OutOfRange)
+        } else {
+            Ok(())
+        }
     }
 
     fn check_write(&self, offset: u64, length: u64) -> Result<(), VolumeError> {
         self.check(offset, length)?;
-        if self.info.read_only { Err(VolumeError::ReadOnly) } else { Ok(()) }
+        if self.info.read_only {
+            Err(VolumeError::ReadOnly)
+        } else {
+            Ok(())
+        }
     }
 
     fn shard_of(&self, address: u64) -> usize {
@@ -185,9 +200,16 @@ impl Volume {
             let (first, end) = (at / unit, (at + bytes).div_ceil(unit));
             let shard = home.shards[self.shard_of(first)].clone();
             let tree = self.tree;
-            joins.push((at, bytes, home.core.rt.spawn(async move {
-                ask(&shard, |reply| ShardMessage::Read(tree, first, end - first, reply)).await
-            })));
+            joins.push((
+                at,
+                bytes,
+                home.core.rt.spawn(async move {
+                    ask(&shard, |reply| {
+                        ShardMessage::Read(tree, first, end - first, reply)
+                    })
+                    .await
+                }),
+            ));
         }
         let mut out = Buf::zeroed(length);
         let mut result = Ok(());
@@ -212,7 +234,11 @@ impl Volume {
         add(&self.counters.writes, 1);
         add(&self.counters.written_bytes, data.len() as u64);
         self.write_pieces(offset, &data).await?;
-        if durable { self.array.durable().await } else { Ok(()) }
+        if durable {
+            self.array.durable().await
+        } else {
+            Ok(())
+        }
     }
 
     async fn write_pieces(&self, offset: u64, data: &Slice) -> Result<(), VolumeError> {
@@ -221,7 +247,8 @@ impl Volume {
         let mut joins = Vec::new();
         for (at, bytes) in self.pieces(offset, data.len() as u64) {
             let start = usize::try_from(at - offset).expect("a part of the write");
-            let part = data.cut(start..start + usize::try_from(bytes).expect("a part of the write"));
+            let part =
+                data.cut(start..start + usize::try_from(bytes).expect("a part of the write"));
             let shard = home.shards[self.shard_of(at / unit)].clone();
             let tree = self.tree;
             joins.push(home.core.rt.spawn(async move {
@@ -250,37 +277,60 @@ impl Volume {
     }
 
     /// Makes the range read as zeros: whole blocks are unmapped, parts of blocks written.
-    pub async fn write_zeroes(&self, offset: u64, length: u64, durable: bool) -> Result<(), VolumeError> {
+    pub async fn write_zeroes(
+        &self,
+        offset: u64,
+        length: u64,
+        durable: bool,
+    ) -> Result<(), VolumeError> {
         self.check_write(offset, length)?;
         let unit = u64::from(self.info.block_bytes);
         let (end, first) = (offset + length, offset.div_ceil(unit));
         // The last block of a volume may be cut off by its end: unmapping it is whole all the same.
-        let last = if end == self.info.size_bytes { end.div_ceil(unit) } else { end / unit };
+        let last = if end == self.info.size_bytes {
+            end.div_ceil(unit)
+        } else {
+            end / unit
+        };
         if first >= last {
             let zeros = Buf::zeroed(usize::try_from(length).expect("below a block")).freeze();
             self.write_pieces(offset, &zeros).await?;
         } else {
             if offset < first * unit {
-                let zeros = Buf::zeroed(usize::try_from(first * unit - offset).expect("below a block")).freeze();
+                let zeros =
+                    Buf::zeroed(usize::try_from(first * unit - offset).expect("below a block"))
+                        .freeze();
                 self.write_pieces(offset, &zeros).await?;
             }
             self.unmap(first, last - first).await?;
             if last * unit < end {
-                let zeros = Buf::zeroed(usize::try_from(end - last * unit).expect("below a block")).freeze();
+                let zeros = Buf::zeroed(usize::try_from(end - last * unit).expect("below a block"))
+                    .freeze();
                 self.write_pieces(last * unit, &zeros).await?;
             }
         }
-        if durable { self.array.durable().await } else { Ok(()) }
+        if durable {
+            self.array.durable().await
+        } else {
+            Ok(())
+        }
     }
 
     async fn unmap(&self, first: u64, count: u64) -> Result<(), VolumeError> {
         let home = &self.array.0.home;
         let tile = self.partitioning.tile_blocks();
         let one = first / tile == (first + count - 1) / tile;
-        let shards: Vec<usize> = if one { vec![self.shard_of(first)] } else { (0..home.shards.len()).collect() };
+        let shards: Vec<usize> = if one {
+            vec![self.shard_of(first)]
+        } else {
+            (0..home.shards.len()).collect()
+        };
         for shard in shards {
             let tree = self.tree;
-            let asked = ask(&home.shards[shard], |reply| ShardMessage::Trim(tree, first, count, reply)).await;
+            let asked = ask(&home.shards[shard], |reply| {
+                ShardMessage::Trim(tree, first, count, reply)
+            })
+            .await;
             asked.unwrap_or(Err(VolumeError::Closed))?;
         }
         Ok(())
@@ -296,12 +346,18 @@ impl Volume {
             let (first, end) = (at / unit, (at + bytes).div_ceil(unit));
             let shard = &home.shards[self.shard_of(first)];
             let tree = self.tree;
-            let asked = ask(shard, |reply| ShardMessage::Mapped(tree, first, end - first, reply)).await;
+            let asked = ask(shard, |reply| {
+                ShardMessage::Mapped(tree, first, end - first, reply)
+            })
+            .await;
             let mapped = asked.unwrap_or(Err(VolumeError::Closed))?;
             for (block, mapped) in (first..end).zip(mapped) {
                 let from = (block * unit).max(at);
                 let to = ((block + 1) * unit).min(at + bytes);
-                let extent = Extent { length: to - from, hole: !mapped };
+                let extent = Extent {
+                    length: to - from,
+                    hole: !mapped,
+                };
                 match extents.last_mut() {
                     Some(last) if last.hole == extent.hole => last.length += extent.length,
                     _ => extents.push(extent),

@@ -11,7 +11,9 @@ use ashlar_rt::{Buf, Rt, Slice};
 const MIB: u64 = 1 << 20;
 
 fn devices(count: usize, bytes: u64) -> Vec<Rc<MemDevice>> {
-    (0..count).map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes))).collect()
+    (0..count)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
+        .collect()
 }
 
 fn refs(devices: &[Rc<MemDevice>]) -> Vec<DeviceRef> {
@@ -26,7 +28,10 @@ fn create(layout: &str, shards: usize) -> Create {
         slot_bytes: Some(64 << 10),
         spare: 0,
         domains: Vec::new(),
-        settings: Settings { shards, ..Settings::default() },
+        settings: Settings {
+            shards,
+            ..Settings::default()
+        },
     }
 }
 
@@ -34,25 +39,40 @@ fn pattern(seed: u64, bytes: usize) -> Slice {
     let mut buf = Buf::zeroed(bytes);
     let mut state = seed;
     for chunk in buf.chunks_mut(8) {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
     }
     buf.freeze()
 }
 
 fn volume(size_bytes: u64) -> VolumeOptions {
-    VolumeOptions { size_bytes, ..VolumeOptions::default() }
+    VolumeOptions {
+        size_bytes,
+        ..VolumeOptions::default()
+    }
 }
 
 #[test]
 fn what_is_written_is_read_back_after_a_crash_and_after_an_export() {
-    for (layout, count) in [("ec4+2", 6), ("ec8+3", 14), ("raid0", 3), ("raid1", 2), ("ec1+3", 4), ("raid10", 4), ("jbod", 3)] {
+    for (layout, count) in [
+        ("ec4+2", 6),
+        ("ec8+3", 14),
+        ("raid0", 3),
+        ("raid1", 2),
+        ("ec1+3", 4),
+        ("raid10", 4),
+        ("jbod", 3),
+    ] {
         let disks = devices(count, 16 * MIB);
         let data = pattern(7, 300_000);
         let rt = Rt::simulated(1);
         let (handle, refs1, data1) = (rt.clone(), refs(&disks), data.clone());
         rt.block_on(async move {
-            let array = Array::create(&handle, refs1, create(layout, 2)).await.unwrap();
+            let array = Array::create(&handle, refs1, create(layout, 2))
+                .await
+                .unwrap();
             array.volume_create("v", volume(4 * MIB)).await.unwrap();
             let v = array.volume("v").unwrap();
             v.write(12_345, data1.clone(), false).await.unwrap();
@@ -66,12 +86,22 @@ fn what_is_written_is_read_back_after_a_crash_and_after_an_export() {
             let rt = Rt::simulated(2 + round);
             let (handle, refs1, data1) = (rt.clone(), refs(&disks), data.clone());
             rt.block_on(async move {
-                let options = Import { settings: Settings { shards: 1 + round as usize % 2, ..Settings::default() }, ..Import::default() };
+                let options = Import {
+                    settings: Settings {
+                        shards: 1 + round as usize % 2,
+                        ..Settings::default()
+                    },
+                    ..Import::default()
+                };
                 let array = Array::import(&handle, refs1, options).await.unwrap();
                 let v = array.volume("v").unwrap();
                 let mut expected = data1.to_vec();
                 expected[20_000 - 12_345..70_000 - 12_345].fill(0);
-                assert_eq!(&*v.read(12_345, data1.len()).await.unwrap(), &expected[..], "{layout} round {round}");
+                assert_eq!(
+                    &*v.read(12_345, data1.len()).await.unwrap(),
+                    &expected[..],
+                    "{layout} round {round}"
+                );
                 assert_eq!(&*v.read(3 * MIB, 4096).await.unwrap(), &*pattern(9, 4096));
                 assert_eq!(&*v.read(0, 12_345).await.unwrap(), &[0u8; 12_345][..]);
                 if round == 1 {
@@ -89,18 +119,28 @@ fn m_devices_fail_under_writes_and_reconstruct_makes_it_optimal_again() {
     let rt = Rt::simulated(5);
     let handle = rt.clone();
     rt.block_on(async move {
-        let array = Array::create(&handle, refs(&disks), create("ec8+3", 2)).await.unwrap();
+        let array = Array::create(&handle, refs(&disks), create("ec8+3", 2))
+            .await
+            .unwrap();
         array.volume_create("v", volume(16 * MIB)).await.unwrap();
         let v = array.volume("v").unwrap();
         for i in 0..64u64 {
-            v.write(i * 256 * 1024, pattern(i, 256 * 1024), false).await.unwrap();
+            v.write(i * 256 * 1024, pattern(i, 256 * 1024), false)
+                .await
+                .unwrap();
             if i % 16 == 7 {
-                array.fail(u16::try_from(i / 16).unwrap(), false).await.unwrap();
+                array
+                    .fail(u16::try_from(i / 16).unwrap(), false)
+                    .await
+                    .unwrap();
             }
         }
         v.flush().await.unwrap();
         for i in 0..64u64 {
-            assert_eq!(&*v.read(i * 256 * 1024, 256 * 1024).await.unwrap(), &*pattern(i, 256 * 1024));
+            assert_eq!(
+                &*v.read(i * 256 * 1024, 256 * 1024).await.unwrap(),
+                &*pattern(i, 256 * 1024)
+            );
         }
         array.wait_idle(&["reconstruct"]).await;
         let status = array.status().await;
@@ -115,7 +155,9 @@ fn overwriting_a_full_volume_many_times_never_runs_out_of_space() {
     let rt = Rt::simulated(5);
     let handle = rt.clone();
     rt.block_on(async move {
-        let array = Array::create(&handle, refs(&disks), create("ec4+2", 1)).await.unwrap();
+        let array = Array::create(&handle, refs(&disks), create("ec4+2", 1))
+            .await
+            .unwrap();
         let size = array.unpromised_bytes() / MIB * MIB;
         assert!(size > 20 * MIB, "{size}");
         array.volume_create("v", volume(size)).await.unwrap();

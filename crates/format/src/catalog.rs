@@ -62,11 +62,20 @@ impl Catalog {
     /// The byte string.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u32(VERSION).u32(u32::try_from(self.volumes.len()).expect("volumes have 32-bit numbers"));
+        w.u32(VERSION)
+            .u32(u32::try_from(self.volumes.len()).expect("volumes have 32-bit numbers"));
         for v in &self.volumes {
-            w.u32(v.number).string(&v.name).u64(v.size_bytes).u16(v.block_blocks).u8(v.digest);
-            w.u8(v.digest_bytes).u8(v.compression).string(&v.layout).u8(v.write_cache);
-            w.u8(u8::from(v.thin) | u8::from(v.destroying) << 1).u64(v.mapped_bytes);
+            w.u32(v.number)
+                .string(&v.name)
+                .u64(v.size_bytes)
+                .u16(v.block_blocks)
+                .u8(v.digest);
+            w.u8(v.digest_bytes)
+                .u8(v.compression)
+                .string(&v.layout)
+                .u8(v.write_cache);
+            w.u8(u8::from(v.thin) | u8::from(v.destroying) << 1)
+                .u64(v.mapped_bytes);
             w.u32(v.snapshot_of.0).u64(v.snapshot_of.1).u32(v.clone_of);
             w.u16(u16::try_from(v.frontends.len()).expect("few frontends"));
             for (kind, address) in &v.frontends {
@@ -85,7 +94,9 @@ impl Catalog {
         }
         w.u16(u16::try_from(self.tasks.len()).expect("few tasks"));
         for (kind, progress) in &self.tasks {
-            w.string(kind).u32(u32::try_from(progress.len()).expect("small")).bytes(progress);
+            w.string(kind)
+                .u32(u32::try_from(progress.len()).expect("small"))
+                .bytes(progress);
         }
         w.0
     }
@@ -102,7 +113,9 @@ impl Catalog {
             catalog.volumes.push(read_volume(&mut r)?);
         }
         for _ in 0..r.u16()? {
-            catalog.settings.push((r.string(MAX_NAME)?, r.string(4096)?));
+            catalog
+                .settings
+                .push((r.string(MAX_NAME)?, r.string(4096)?));
         }
         for _ in 0..r.u16()? {
             let kind = r.string(MAX_NAME)?;
@@ -114,9 +127,11 @@ impl Catalog {
 }
 
 fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
-    let (number, name, size_bytes, block_blocks) = (r.u32()?, r.string(MAX_NAME)?, r.u64()?, r.u16()?);
+    let (number, name, size_bytes, block_blocks) =
+        (r.u32()?, r.string(MAX_NAME)?, r.u64()?, r.u16()?);
     let (digest, digest_bytes, compression) = (r.u8()?, r.u8()?, r.u8()?);
-    let (layout, write_cache, flags, mapped_bytes) = (r.string(MAX_NAME)?, r.u8()?, r.u8()?, r.u64()?);
+    let (layout, write_cache, flags, mapped_bytes) =
+        (r.string(MAX_NAME)?, r.u8()?, r.u8()?, r.u64()?);
     let (snapshot_of, clone_of) = ((r.u32()?, r.u64()?), r.u32()?);
     let mut frontends = Vec::new();
     for _ in 0..r.u16()? {
@@ -126,15 +141,30 @@ fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
     for _ in 0..r.u16()? {
         maps.push(NodeEntry::read(r.bytes(64)?)?);
     }
-    if number == 0 || !(1..=32).contains(&block_blocks) || !block_blocks.is_power_of_two() || maps.is_empty() {
+    if number == 0
+        || !(1..=32).contains(&block_blocks)
+        || !block_blocks.is_power_of_two()
+        || maps.is_empty()
+    {
         return Err(FormatError::Value);
     }
     Ok(VolumeEntry {
-        number, name, size_bytes, block_blocks, digest, digest_bytes, compression, layout, write_cache,
+        number,
+        name,
+        size_bytes,
+        block_blocks,
+        digest,
+        digest_bytes,
+        compression,
+        layout,
+        write_cache,
         thin: flags & 1 != 0,
         destroying: flags & 2 != 0,
         mapped_bytes,
-        snapshot_of, clone_of, frontends, maps,
+        snapshot_of,
+        clone_of,
+        frontends,
+        maps,
     })
 }
 

@@ -38,7 +38,12 @@ pub struct DeviceGeometry {
 
 impl DeviceGeometry {
     /// Lays out a device of `size_bytes`; `None` if fewer than `min_slots` slots fit.
-    pub fn lay_out(size_bytes: u64, slot_bytes: u64, rings: (u64, u64), min_slots: u32) -> Option<DeviceGeometry> {
+    pub fn lay_out(
+        size_bytes: u64,
+        slot_bytes: u64,
+        rings: (u64, u64),
+        min_slots: u32,
+    ) -> Option<DeviceGeometry> {
         let size_bytes = size_bytes / BLOCK_U64 * BLOCK_U64;
         let super_bytes = super_bytes(size_bytes);
         let mut geometry = DeviceGeometry {
@@ -62,7 +67,11 @@ impl DeviceGeometry {
 
     /// Offset of superblock copy 0 or 1.
     pub fn super_offset(&self, copy: u32) -> u64 {
-        if copy == 0 { 0 } else { self.size_bytes - self.super_bytes }
+        if copy == 0 {
+            0
+        } else {
+            self.size_bytes - self.super_bytes
+        }
     }
 
     /// Offset of root entry `index`.
@@ -77,7 +86,9 @@ impl DeviceGeometry {
 
     /// Offset of copy 0 or 1 of a slot table page.
     pub fn page_offset(&self, page: u32, copy: u32) -> u64 {
-        self.root_offset(0) + ROOT_COUNT * ROOT_BYTES + (u64::from(page) * 2 + u64::from(copy)) * BLOCK_U64
+        self.root_offset(0)
+            + ROOT_COUNT * ROOT_BYTES
+            + (u64::from(page) * 2 + u64::from(copy)) * BLOCK_U64
     }
 
     /// Offset of the ring of delta records.
@@ -98,7 +109,9 @@ impl DeviceGeometry {
     }
 
     pub(crate) fn write(&self, w: &mut Writer) {
-        w.u64(self.super_bytes).u64(self.delta_ring_bytes).u64(self.data_ring_bytes);
+        w.u64(self.super_bytes)
+            .u64(self.delta_ring_bytes)
+            .u64(self.data_ring_bytes);
         w.u64(self.slot_bytes).u32(self.slots).u64(self.size_bytes);
     }
 
@@ -118,11 +131,18 @@ impl DeviceGeometry {
             && geometry.super_bytes <= 16 << 20
             && geometry.delta_ring_bytes <= 1 << 40
             && geometry.data_ring_bytes <= 1 << 40
-            && [geometry.delta_ring_bytes, geometry.data_ring_bytes, geometry.super_bytes, geometry.size_bytes]
-                .iter()
-                .all(|n| n % BLOCK_U64 == 0 && *n > 0)
+            && [
+                geometry.delta_ring_bytes,
+                geometry.data_ring_bytes,
+                geometry.super_bytes,
+                geometry.size_bytes,
+            ]
+            .iter()
+            .all(|n| n % BLOCK_U64 == 0 && *n > 0)
             && geometry.size_bytes <= 1 << 60;
-        if plausible && geometry.slot_offset(geometry.slots) + geometry.super_bytes <= geometry.size_bytes {
+        if plausible
+            && geometry.slot_offset(geometry.slots) + geometry.super_bytes <= geometry.size_bytes
+        {
             Ok(geometry)
         } else {
             Err(FormatError::Value)
@@ -142,7 +162,9 @@ pub fn super_bytes(size_bytes: u64) -> u64 {
 /// The default slot size for a device: size / 16,384 rounded to a power of two, 1 MiB to 1 GiB;
 /// smaller, down to 64 KiB, where that gives fewer than 1,024 slots.
 pub fn default_slot_bytes(device_bytes: u64) -> u64 {
-    let mut slot = (device_bytes / 16_384).next_power_of_two().clamp(1 << 20, 1 << 30);
+    let mut slot = (device_bytes / 16_384)
+        .next_power_of_two()
+        .clamp(1 << 20, 1 << 30);
     while slot > 64 << 10 && device_bytes / slot < 1_100 {
         slot /= 2;
     }
@@ -181,7 +203,8 @@ impl SegmentGeometry {
     /// Stripes of the segment.
     pub fn stripes(&self) -> u32 {
         let body = self.slot_blocks - 1;
-        let full = self.course_strips() * self.strip_blocks + self.summary_blocks(self.course_strips());
+        let full =
+            self.course_strips() * self.strip_blocks + self.summary_blocks(self.course_strips());
         let mut stripes = body / full * self.course_strips();
         let rest = body % full;
         let mut last = 0;
@@ -239,7 +262,11 @@ impl SegmentGeometry {
     pub fn locate(&self, offset: u32) -> (u32, u16, u32) {
         let within = offset % self.stripe_blocks();
         let strip = u16::try_from(within / self.strip_blocks).expect("below k");
-        (offset / self.stripe_blocks(), strip, within % self.strip_blocks)
+        (
+            offset / self.stripe_blocks(),
+            strip,
+            within % self.strip_blocks,
+        )
     }
 
     /// Whether the numbers make a segment.
@@ -260,13 +287,20 @@ mod tests {
     #[test]
     fn regions_follow_each_other_and_fit() {
         for size in [2 << 20, 64 << 20, 1 << 30, 20 << 40] {
-            let slot = if size < 64 << 20 { 32 << 10 } else { default_slot_bytes(size) };
+            let slot = if size < 64 << 20 {
+                32 << 10
+            } else {
+                default_slot_bytes(size)
+            };
             let g = DeviceGeometry::lay_out(size, slot, (256 << 10, 256 << 10), 8).unwrap();
             assert!(g.super_bytes <= g.root_offset(0));
             assert!(g.root_offset(3) + ROOT_BYTES <= g.page_offset(0, 0));
             assert!(g.page_offset(g.table_pages() - 1, 1) + BLOCK_U64 <= g.delta_ring_offset());
             assert!(g.slot_offset(g.slots) <= g.super_offset(1));
-            assert!(g.slot_offset(g.slots + 2) + g.super_bytes > size, "no slot is wasted at {size}");
+            assert!(
+                g.slot_offset(g.slots + 2) + g.super_bytes > size,
+                "no slot is wasted at {size}"
+            );
             let mut w = Writer::new();
             g.write(&mut w);
             assert_eq!(DeviceGeometry::read(&mut Reader::new(&w.0)).unwrap(), g);
@@ -275,8 +309,21 @@ mod tests {
 
     #[test]
     fn every_block_of_a_slot_has_one_use() {
-        for (strip_blocks, slot_blocks) in [(1, 8), (1, 16), (4, 16), (16, 256), (16, 1024), (256, 4096), (5, 300)] {
-            let g = SegmentGeometry { k: 3, m: 2, strip_blocks, slot_blocks };
+        for (strip_blocks, slot_blocks) in [
+            (1, 8),
+            (1, 16),
+            (4, 16),
+            (16, 256),
+            (16, 1024),
+            (256, 4096),
+            (5, 300),
+        ] {
+            let g = SegmentGeometry {
+                k: 3,
+                m: 2,
+                strip_blocks,
+                slot_blocks,
+            };
             assert!(g.is_sound());
             let mut used = vec![0u8; slot_blocks as usize];
             used[0] += 1;
@@ -290,7 +337,10 @@ mod tests {
                     used[(g.summary_block(course) + block) as usize] += 1;
                 }
             }
-            assert!(used.iter().all(|n| *n <= 1), "strip {strip_blocks} slot {slot_blocks}");
+            assert!(
+                used.iter().all(|n| *n <= 1),
+                "strip {strip_blocks} slot {slot_blocks}"
+            );
             let wasted = used.iter().filter(|n| **n == 0).count();
             assert!(wasted <= strip_blocks as usize + 2, "{wasted} wasted");
         }

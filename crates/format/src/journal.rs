@@ -77,9 +77,18 @@ impl ColumnHeader {
     /// The first [`HEADER_BYTES`] of the column.
     pub fn encode(&self, array: &[u8; 16]) -> Vec<u8> {
         let mut w = Writer::new();
-        w.bytes(MAGIC).u64(self.epoch).u64(self.sequence).u32(self.attempt).u8(self.ring as u8);
-        w.u16(self.w).u16(self.m).u16(self.column).u32(self.payload_bytes);
-        w.bytes(&self.hash).bytes(&self.previous).u64(self.acknowledged);
+        w.bytes(MAGIC)
+            .u64(self.epoch)
+            .u64(self.sequence)
+            .u32(self.attempt)
+            .u8(self.ring as u8);
+        w.u16(self.w)
+            .u16(self.m)
+            .u16(self.column)
+            .u32(self.payload_bytes);
+        w.bytes(&self.hash)
+            .bytes(&self.previous)
+            .u64(self.acknowledged);
         for position in [self.position[0], self.position[1], self.data_tail] {
             w.u64(position.count).u64(position.bytes);
         }
@@ -109,7 +118,10 @@ impl ColumnHeader {
         let (w, m, column, payload_bytes) = (r.u16()?, r.u16()?, r.u16()?, r.u32()?);
         let (hash, previous, acknowledged) = (r.array()?, r.array()?, r.u64()?);
         let mut position = || -> Result<RingPosition, FormatError> {
-            Ok(RingPosition { count: r.u64()?, bytes: r.u64()? })
+            Ok(RingPosition {
+                count: r.u64()?,
+                bytes: r.u64()?,
+            })
         };
         let (delta, data, data_tail) = (position()?, position()?, position()?);
         let share_digest = r.array()?;
@@ -119,9 +131,21 @@ impl ColumnHeader {
         }
         let devices = (0..width).map(|_| r.u16()).collect::<Result<_, _>>()?;
         Ok(ColumnHeader {
-            epoch, sequence, attempt, ring, w, m, column, payload_bytes, hash, previous, acknowledged,
+            epoch,
+            sequence,
+            attempt,
+            ring,
+            w,
+            m,
+            column,
+            payload_bytes,
+            hash,
+            previous,
+            acknowledged,
             position: [delta, data],
-            data_tail, share_digest, devices,
+            data_tail,
+            share_digest,
+            devices,
         })
     }
 }
@@ -244,21 +268,42 @@ fn place(w: &mut Writer, place: Place) {
 
 fn encode_entry(w: &mut Writer, entry: &Entry) {
     match entry {
-        Entry::Open { segment, kind, code, k, m, strip_blocks, columns } => {
-            w.u8(1).u64(*segment).u8(*kind as u8).u8(*code).u16(*k).u16(*m).u32(*strip_blocks);
+        Entry::Open {
+            segment,
+            kind,
+            code,
+            k,
+            m,
+            strip_blocks,
+            columns,
+        } => {
+            w.u8(1)
+                .u64(*segment)
+                .u8(*kind as u8)
+                .u8(*code)
+                .u16(*k)
+                .u16(*m)
+                .u32(*strip_blocks);
             for (device, slot) in columns {
                 w.u16(*device).u32(*slot);
             }
         }
         Entry::Stripe(s) => {
-            w.u8(2).u64(s.segment).u32(s.stripe).u32(s.first_block).u16(s.used_strips).u64(s.birth);
+            w.u8(2)
+                .u64(s.segment)
+                .u32(s.stripe)
+                .u32(s.first_block)
+                .u16(s.used_strips)
+                .u64(s.birth);
             w.u32(u32::try_from(s.rows.len()).expect("256 strips of 256 blocks"));
             for row in &s.rows {
                 w.bytes(&row.digest).bytes(&row.owner);
             }
             w.u32(u32::try_from(s.deltas.len()).expect("fewer than the rows"));
             for delta in &s.deltas {
-                w.u32(delta.block).bytes(&delta.digest).u8(u8::from(delta.from.is_some()));
+                w.u32(delta.block)
+                    .bytes(&delta.digest)
+                    .u8(u8::from(delta.from.is_some()));
                 if let Some(from) = delta.from {
                     place(w, from);
                 }
@@ -268,16 +313,38 @@ fn encode_entry(w: &mut Writer, entry: &Entry) {
             w.u8(3).u32(d.tree).u64(d.address);
             place(w, d.place);
             w.u8(d.algorithm).bytes(&d.digest);
-            w.u32(u32::try_from(d.bytes.len()).expect("128 KiB at most")).bytes(&d.bytes);
+            w.u32(u32::try_from(d.bytes.len()).expect("128 KiB at most"))
+                .bytes(&d.bytes);
         }
-        Entry::Hole { tree, first, count, part } => {
-            w.u8(4).u32(*tree).u64(*first).u64(*count).u16(part.0).u16(part.1);
+        Entry::Hole {
+            tree,
+            first,
+            count,
+            part,
+        } => {
+            w.u8(4)
+                .u32(*tree)
+                .u64(*first)
+                .u64(*count)
+                .u16(part.0)
+                .u16(part.1);
         }
         Entry::Seal { segment } => {
             w.u8(5).u64(*segment);
         }
-        Entry::Column { segment, column, version, device, slot } => {
-            w.u8(6).u64(*segment).u16(*column).u32(*version).u16(*device).u32(*slot);
+        Entry::Column {
+            segment,
+            column,
+            version,
+            device,
+            slot,
+        } => {
+            w.u8(6)
+                .u64(*segment)
+                .u16(*column)
+                .u32(*version)
+                .u16(*device)
+                .u32(*slot);
         }
     }
 }
@@ -288,7 +355,10 @@ pub fn entry_bytes(entry: &Entry) -> usize {
         Entry::Open { columns, .. } => 19 + columns.len() * 6,
         Entry::Stripe(s) => {
             35 + s.rows.len() * 32
-                + s.deltas.iter().map(|d| if d.from.is_some() { 33 } else { 21 }).sum::<usize>()
+                + s.deltas
+                    .iter()
+                    .map(|d| if d.from.is_some() { 33 } else { 21 })
+                    .sum::<usize>()
         }
         Entry::Data(d) => 46 + d.bytes.len(),
         Entry::Hole { .. } => 25,
@@ -308,7 +378,10 @@ pub fn decode_entries(payload: &[u8]) -> Result<Vec<Entry>, FormatError> {
 }
 
 fn read_place(r: &mut Reader<'_>) -> Result<Place, FormatError> {
-    Ok(Place { segment: r.u64()?, block: r.u32()? })
+    Ok(Place {
+        segment: r.u64()?,
+        block: r.u32()?,
+    })
 }
 
 fn decode_entry(r: &mut Reader<'_>) -> Result<Entry, FormatError> {
@@ -320,25 +393,47 @@ fn decode_entry(r: &mut Reader<'_>) -> Result<Entry, FormatError> {
             if k == 0 || width > 256 || !(1..=256).contains(&strip_blocks) {
                 return Err(FormatError::Value);
             }
-            let columns = (0..width).map(|_| Ok((r.u16()?, r.u32()?))).collect::<Result<_, _>>()?;
-            Entry::Open { segment, kind, code, k, m, strip_blocks, columns }
+            let columns = (0..width)
+                .map(|_| Ok((r.u16()?, r.u32()?)))
+                .collect::<Result<_, _>>()?;
+            Entry::Open {
+                segment,
+                kind,
+                code,
+                k,
+                m,
+                strip_blocks,
+                columns,
+            }
         }
         2 => Entry::Stripe(decode_stripe(r)?),
         3 => {
             let (tree, address, place) = (r.u32()?, r.u64()?, read_place(r)?);
             let (algorithm, digest) = (r.u8()?, r.array()?);
             let length = r.u32()? as usize;
-            if length == 0 || length % BLOCK != 0 || length > 32 * BLOCK {
+            if length == 0 || !length.is_multiple_of(BLOCK) || length > 32 * BLOCK {
                 return Err(FormatError::Value);
             }
-            Entry::Data(DataEntry { tree, address, place, algorithm, digest, bytes: r.bytes(length)?.to_vec() })
+            Entry::Data(DataEntry {
+                tree,
+                address,
+                place,
+                algorithm,
+                digest,
+                bytes: r.bytes(length)?.to_vec(),
+            })
         }
         4 => {
             let (tree, first, count, part) = (r.u32()?, r.u64()?, r.u64()?, (r.u16()?, r.u16()?));
             if part.0 == 0 || part.1 >= part.0 {
                 return Err(FormatError::Value);
             }
-            Entry::Hole { tree, first, count, part }
+            Entry::Hole {
+                tree,
+                first,
+                count,
+                part,
+            }
         }
         5 => Entry::Seal { segment: r.u64()? },
         6 => Entry::Column {
@@ -356,17 +451,44 @@ fn decode_stripe(r: &mut Reader<'_>) -> Result<StripeEntry, FormatError> {
     let (segment, stripe, first_block) = (r.u64()?, r.u32()?, r.u32()?);
     let (used_strips, birth) = (r.u16()?, r.u64()?);
     let count = r.u32()? as usize;
-    let mut bytes = Reader::new(r.bytes(count.checked_mul(16 + OWNER_BYTES).ok_or(FormatError::Value)?)?);
+    let mut bytes = Reader::new(
+        r.bytes(
+            count
+                .checked_mul(16 + OWNER_BYTES)
+                .ok_or(FormatError::Value)?,
+        )?,
+    );
     let rows = (0..count)
-        .map(|_| Ok(Row { digest: bytes.array()?, owner: bytes.array()? }))
+        .map(|_| {
+            Ok(Row {
+                digest: bytes.array()?,
+                owner: bytes.array()?,
+            })
+        })
         .collect::<Result<Vec<_>, _>>()?;
     let mut deltas = Vec::new();
     for _ in 0..r.u32()? {
         let (block, digest) = (r.u32()?, r.array()?);
-        let from = if r.u8()? == 0 { None } else { Some(read_place(r)?) };
-        deltas.push(StripeDelta { block, digest, from });
+        let from = if r.u8()? == 0 {
+            None
+        } else {
+            Some(read_place(r)?)
+        };
+        deltas.push(StripeDelta {
+            block,
+            digest,
+            from,
+        });
     }
-    Ok(StripeEntry { segment, stripe, first_block, used_strips, birth, rows, deltas })
+    Ok(StripeEntry {
+        segment,
+        stripe,
+        first_block,
+        used_strips,
+        birth,
+        rows,
+        deltas,
+    })
 }
 
 #[cfg(test)]
@@ -391,30 +513,64 @@ mod tests {
                 first_block: 0,
                 used_strips: 1,
                 birth: 3,
-                rows: vec![Row { digest: [1; 16], owner: [2; 16] }; 8],
+                rows: vec![
+                    Row {
+                        digest: [1; 16],
+                        owner: [2; 16]
+                    };
+                    8
+                ],
                 deltas: vec![
-                    StripeDelta { block: 0, digest: [3; 16], from: None },
-                    StripeDelta { block: 1, digest: [4; 16], from: Some(Place { segment: 2, block: 9 }) },
+                    StripeDelta {
+                        block: 0,
+                        digest: [3; 16],
+                        from: None,
+                    },
+                    StripeDelta {
+                        block: 1,
+                        digest: [4; 16],
+                        from: Some(Place {
+                            segment: 2,
+                            block: 9,
+                        }),
+                    },
                 ],
             }),
             Entry::Data(DataEntry {
                 tree: 1,
                 address: 77,
-                place: Place { segment: 5, block: 9 },
+                place: Place {
+                    segment: 5,
+                    block: 9,
+                },
                 algorithm: 1,
                 digest: [5; 16],
                 bytes: vec![6; BLOCK],
             }),
-            Entry::Hole { tree: 1, first: 5, count: 6, part: (2, 1) },
+            Entry::Hole {
+                tree: 1,
+                first: 5,
+                count: 6,
+                part: (2, 1),
+            },
             Entry::Seal { segment: 5 },
-            Entry::Column { segment: 5, column: 1, version: 2, device: 9, slot: 4 },
+            Entry::Column {
+                segment: 5,
+                column: 1,
+                version: 2,
+                device: 9,
+                slot: 4,
+            },
         ]
     }
 
     #[test]
     fn entries_survive_their_bytes_and_no_prefix_panics() {
         let payload = encode_entries(&entries());
-        assert_eq!(payload.len(), entries().iter().map(entry_bytes).sum::<usize>());
+        assert_eq!(
+            payload.len(),
+            entries().iter().map(entry_bytes).sum::<usize>()
+        );
         assert_eq!(decode_entries(&payload).unwrap(), entries());
         for cut in 0..payload.len() {
             let _ = decode_entries(&payload[..cut]);
@@ -435,7 +591,10 @@ mod tests {
             hash: [1; 32],
             previous: [2; 32],
             acknowledged: 98,
-            position: [RingPosition { count: 1, bytes: 2 }, RingPosition { count: 3, bytes: 4 }],
+            position: [
+                RingPosition { count: 1, bytes: 2 },
+                RingPosition { count: 3, bytes: 4 },
+            ],
             data_tail: RingPosition { count: 2, bytes: 1 },
             share_digest: [4; 32],
             devices: vec![3, 1, 2],

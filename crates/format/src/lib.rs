@@ -41,7 +41,9 @@ pub enum FormatError {
     #[error("its values are out of range")]
     Value,
     /// Written by a newer version, or with a feature this version does not know.
-    #[error("it uses format version or feature bits {0} that this program does not know; use a newer one")]
+    #[error(
+        "it uses format version or feature bits {0} that this program does not know; use a newer one"
+    )]
     Unsupported(u32),
 }
 

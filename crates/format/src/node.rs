@@ -46,7 +46,10 @@ impl LeafEntry {
         let segment = le(&bytes[0..5]);
         let packed = le(&bytes[5..11]);
         let entry = LeafEntry {
-            place: Place { segment, block: u32::try_from((packed & 0x1FFF_FFFF) / 8).unwrap_or(0) },
+            place: Place {
+                segment,
+                block: u32::try_from((packed & 0x1FFF_FFFF) / 8).unwrap_or(0),
+            },
             length: u16::try_from(packed >> 29 & 0x1FF).unwrap_or(0),
             flags: u16::try_from(packed >> 38).unwrap_or(0),
             birth: le(&bytes[11..16]),
@@ -62,11 +65,17 @@ impl LeafEntry {
     pub fn write(entry: Option<&LeafEntry>, bytes: &mut [u8]) {
         bytes.fill(0);
         let Some(entry) = entry else { return };
-        assert!(entry.place.segment < 1 << 40 && entry.place.segment > 0, "segment numbers have 40 bits");
-        let packed = u64::from(entry.place.block) * 8
-            | u64::from(entry.length) << 29
-            | u64::from(entry.flags) << 38;
-        assert!(u64::from(entry.place.block) < 1 << 26 && entry.flags < 1 << 10, "packed fields fit");
+        assert!(
+            entry.place.segment < 1 << 40 && entry.place.segment > 0,
+            "segment numbers have 40 bits"
+        );
+        let packed = (u64::from(entry.place.block) << 3)
+            | (u64::from(entry.length) << 29)
+            | (u64::from(entry.flags) << 38);
+        assert!(
+            u64::from(entry.place.block) < 1 << 26 && entry.flags < 1 << 10,
+            "packed fields fit"
+        );
         bytes[0..5].copy_from_slice(&entry.place.segment.to_le_bytes()[..5]);
         bytes[5..11].copy_from_slice(&packed.to_le_bytes()[..6]);
         bytes[11..16].copy_from_slice(&entry.birth.to_le_bytes()[..5]);
@@ -99,7 +108,10 @@ impl NodeEntry {
             return Err(FormatError::Value);
         }
         Ok(Some(NodeEntry {
-            place: Place { segment, block: u32::try_from(le(&bytes[5..9])).unwrap_or(0) },
+            place: Place {
+                segment,
+                block: u32::try_from(le(&bytes[5..9])).unwrap_or(0),
+            },
             folded: le(&bytes[9..16]),
             digest: bytes[16..32].try_into().map_err(|_| FormatError::Value)?,
             content: bytes[32..64].try_into().map_err(|_| FormatError::Value)?,
@@ -110,7 +122,10 @@ impl NodeEntry {
     pub fn write(entry: Option<&NodeEntry>, bytes: &mut [u8]) {
         bytes.fill(0);
         let Some(entry) = entry else { return };
-        assert!(entry.place.segment < 1 << 40 && entry.place.segment > 0, "segment numbers have 40 bits");
+        assert!(
+            entry.place.segment < 1 << 40 && entry.place.segment > 0,
+            "segment numbers have 40 bits"
+        );
         assert!(entry.folded < 1 << 56, "sequences have 56 bits");
         bytes[0..5].copy_from_slice(&entry.place.segment.to_le_bytes()[..5]);
         bytes[5..9].copy_from_slice(&entry.place.block.to_le_bytes());
@@ -121,7 +136,10 @@ impl NodeEntry {
 }
 
 fn le(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
@@ -132,7 +150,10 @@ mod tests {
     #[test]
     fn entries_survive_their_bytes() {
         let leaf = LeafEntry {
-            place: Place { segment: (1 << 40) - 1, block: (1 << 26) - 1 },
+            place: Place {
+                segment: (1 << 40) - 1,
+                block: (1 << 26) - 1,
+            },
             length: 256,
             flags: 0x3FF,
             birth: (1 << 40) - 1,
@@ -144,7 +165,10 @@ mod tests {
         LeafEntry::write(None, &mut bytes);
         assert_eq!(LeafEntry::read(&bytes).unwrap(), None);
         let inner = NodeEntry {
-            place: Place { segment: 9, block: u32::MAX },
+            place: Place {
+                segment: 9,
+                block: u32::MAX,
+            },
             folded: (1 << 56) - 1,
             digest: [1; 16],
             content: [2; 32],

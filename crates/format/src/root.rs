@@ -26,7 +26,10 @@ impl TreeRoot {
     }
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<TreeRoot, FormatError> {
-        Ok(TreeRoot { top: NodeEntry::read(r.bytes(INNER_ENTRY)?)?, bytes: r.u64()? })
+        Ok(TreeRoot {
+            top: NodeEntry::read(r.bytes(INNER_ENTRY)?)?,
+            bytes: r.u64()?,
+        })
     }
 }
 
@@ -91,7 +94,11 @@ pub struct Root {
 impl Root {
     /// The order of roots.
     pub fn order(&self) -> (u64, u64, u64) {
-        (self.generation, self.epochs.last().map_or(0, |e| e.number), self.number)
+        (
+            self.generation,
+            self.epochs.last().map_or(0, |e| e.number),
+            self.number,
+        )
     }
 
     /// The stored bytes.
@@ -100,8 +107,14 @@ impl Root {
     /// If the epochs do not fit; the engine folds before there are that many.
     pub fn encode(&self, array: &[u8; 16]) -> Vec<u8> {
         let mut w = Writer::new();
-        w.bytes(MAGIC).u64(self.generation).u64(self.number).u8(u8::from(self.clean));
-        w.u64(self.next_segment).u32(self.next_tree).u64(self.cut).u64(self.imaged);
+        w.bytes(MAGIC)
+            .u64(self.generation)
+            .u64(self.number)
+            .u8(u8::from(self.clean));
+        w.u64(self.next_segment)
+            .u32(self.next_tree)
+            .u64(self.cut)
+            .u64(self.imaged);
         for ring in [self.delta_tail, self.data_tail] {
             w.u64(ring.count).u64(ring.bytes);
         }
@@ -110,7 +123,10 @@ impl Root {
         }
         w.u16(u16::try_from(self.epochs.len()).expect("few epochs"));
         for epoch in &self.epochs {
-            w.u64(epoch.number).u64(epoch.first).u64(epoch.end.unwrap_or(0)).u16(epoch.m);
+            w.u64(epoch.number)
+                .u64(epoch.first)
+                .u64(epoch.end.unwrap_or(0))
+                .u16(epoch.m);
             w.u16(u16::try_from(epoch.excluded.len()).expect("fewer than the members"));
             for member in &epoch.excluded {
                 w.u16(*member);
@@ -136,8 +152,14 @@ impl Root {
         r.bytes(8)?;
         let (generation, number, clean) = (r.u64()?, r.u64()?, r.u8()? != 0);
         let (next_segment, next_tree, cut, imaged) = (r.u64()?, r.u32()?, r.u64()?, r.u64()?);
-        let delta_tail = RingPosition { count: r.u64()?, bytes: r.u64()? };
-        let data_tail = RingPosition { count: r.u64()?, bytes: r.u64()? };
+        let delta_tail = RingPosition {
+            count: r.u64()?,
+            bytes: r.u64()?,
+        };
+        let data_tail = RingPosition {
+            count: r.u64()?,
+            bytes: r.u64()?,
+        };
         let catalog = TreeRoot::read(&mut r)?;
         let liveness = TreeRoot::read(&mut r)?;
         let forwarding = TreeRoot::read(&mut r)?;
@@ -146,11 +168,29 @@ impl Root {
         for _ in 0..r.u16()? {
             let (number, first, end, m) = (r.u64()?, r.u64()?, r.u64()?, r.u16()?);
             let excluded = (0..r.u16()?).map(|_| r.u16()).collect::<Result<_, _>>()?;
-            epochs.push(Epoch { number, first, end: (end > 0).then_some(end), m, excluded });
+            epochs.push(Epoch {
+                number,
+                first,
+                end: (end > 0).then_some(end),
+                m,
+                excluded,
+            });
         }
         Ok(Root {
-            generation, number, clean, next_segment, next_tree, cut, imaged, delta_tail, data_tail, epochs,
-            catalog, liveness, forwarding, dead,
+            generation,
+            number,
+            clean,
+            next_segment,
+            next_tree,
+            cut,
+            imaged,
+            delta_tail,
+            data_tail,
+            epochs,
+            catalog,
+            liveness,
+            forwarding,
+            dead,
         })
     }
 }
@@ -167,7 +207,10 @@ mod tests {
     #[test]
     fn a_root_survives_its_bytes() {
         let top = NodeEntry {
-            place: Place { segment: 3, block: 4 },
+            place: Place {
+                segment: 3,
+                block: 4,
+            },
             folded: 0,
             digest: [1; 16],
             content: [2; 32],
@@ -183,10 +226,25 @@ mod tests {
             delta_tail: RingPosition { count: 5, bytes: 6 },
             data_tail: RingPosition { count: 7, bytes: 8 },
             epochs: vec![
-                Epoch { number: 1, first: 1, end: Some(50), m: 2, excluded: vec![] },
-                Epoch { number: 2, first: 50, end: None, m: 2, excluded: vec![3, 9] },
+                Epoch {
+                    number: 1,
+                    first: 1,
+                    end: Some(50),
+                    m: 2,
+                    excluded: vec![],
+                },
+                Epoch {
+                    number: 2,
+                    first: 50,
+                    end: None,
+                    m: 2,
+                    excluded: vec![3, 9],
+                },
             ],
-            catalog: TreeRoot { top: Some(top), bytes: 1 },
+            catalog: TreeRoot {
+                top: Some(top),
+                bytes: 1,
+            },
             liveness: TreeRoot::default(),
             forwarding: TreeRoot::default(),
             dead: TreeRoot::default(),

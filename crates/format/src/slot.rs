@@ -59,7 +59,13 @@ impl SlotEntry {
             w.bytes(&[0; 32]);
             return;
         };
-        w.u64(e.segment).u32(e.version).u16(e.column).u16(e.k).u16(e.m).u8(e.code).u8(e.kind as u8);
+        w.u64(e.segment)
+            .u32(e.version)
+            .u16(e.column)
+            .u16(e.k)
+            .u16(e.m)
+            .u8(e.code)
+            .u8(e.kind as u8);
         w.u32(e.strip_blocks).bytes(&[0; 8]);
     }
 
@@ -71,8 +77,19 @@ impl SlotEntry {
         }
         let (version, column, k, m, code) = (r.u32()?, r.u16()?, r.u16()?, r.u16()?, r.u8()?);
         let kind = SegmentKind::from_byte(r.u8()?)?;
-        let entry = SlotEntry { segment, column, version, k, m, code, kind, strip_blocks: r.u32()? };
-        if entry.geometry(slot_blocks).is_sound() && usize::from(column) < usize::from(k) + usize::from(m) {
+        let entry = SlotEntry {
+            segment,
+            column,
+            version,
+            k,
+            m,
+            code,
+            kind,
+            strip_blocks: r.u32()?,
+        };
+        if entry.geometry(slot_blocks).is_sound()
+            && usize::from(column) < usize::from(k) + usize::from(m)
+        {
             Ok(Some(entry))
         } else {
             Err(FormatError::Value)
@@ -81,7 +98,12 @@ impl SlotEntry {
 
     /// The geometry of the segment it belongs to.
     pub fn geometry(&self, slot_blocks: u32) -> SegmentGeometry {
-        SegmentGeometry { k: self.k, m: self.m, strip_blocks: self.strip_blocks, slot_blocks }
+        SegmentGeometry {
+            k: self.k,
+            m: self.m,
+            strip_blocks: self.strip_blocks,
+            slot_blocks,
+        }
     }
 }
 
@@ -99,9 +121,15 @@ pub struct TablePage {
 impl TablePage {
     /// The stored 4 KiB.
     pub fn encode(&self, array: &[u8; 16], device: u16) -> Vec<u8> {
-        assert!(self.entries.len() <= ENTRIES_PER_PAGE as usize, "a page has {ENTRIES_PER_PAGE} entries");
+        assert!(
+            self.entries.len() <= ENTRIES_PER_PAGE as usize,
+            "a page has {ENTRIES_PER_PAGE} entries"
+        );
         let mut w = Writer::new();
-        w.bytes(PAGE_MAGIC).u64(self.root).u32(self.page).u16(device);
+        w.bytes(PAGE_MAGIC)
+            .u64(self.root)
+            .u32(self.page)
+            .u16(device);
         w.u16(u16::try_from(self.entries.len()).expect("124 at most"));
         let mut w = Writer(w.padded(64));
         for entry in &self.entries {
@@ -113,7 +141,13 @@ impl TablePage {
     }
 
     /// Reads page `page` of device `device`.
-    pub fn decode(array: &[u8; 16], device: u16, page: u32, slot_blocks: u32, bytes: &[u8]) -> Result<TablePage, FormatError> {
+    pub fn decode(
+        array: &[u8; 16],
+        device: u16,
+        page: u32,
+        slot_blocks: u32,
+        bytes: &[u8],
+    ) -> Result<TablePage, FormatError> {
         if bytes.len() != BLOCK || !bytes.starts_with(PAGE_MAGIC) {
             return Err(FormatError::Magic);
         }
@@ -125,8 +159,14 @@ impl TablePage {
         if number != page || owner != device || u32::from(count) > ENTRIES_PER_PAGE {
             return Err(FormatError::Value);
         }
-        let entries = (0..count).map(|_| SlotEntry::read(&mut body, slot_blocks)).collect::<Result<_, _>>()?;
-        Ok(TablePage { page, root, entries })
+        let entries = (0..count)
+            .map(|_| SlotEntry::read(&mut body, slot_blocks))
+            .collect::<Result<_, _>>()?;
+        Ok(TablePage {
+            page,
+            root,
+            entries,
+        })
     }
 }
 
@@ -154,7 +194,11 @@ impl SlotHeader {
     }
 
     /// Reads a header.
-    pub fn decode(array: &[u8; 16], slot_blocks: u32, bytes: &[u8]) -> Result<SlotHeader, FormatError> {
+    pub fn decode(
+        array: &[u8; 16],
+        slot_blocks: u32,
+        bytes: &[u8],
+    ) -> Result<SlotHeader, FormatError> {
         if bytes.len() != BLOCK || !bytes.starts_with(HEADER_MAGIC) {
             return Err(FormatError::Magic);
         }
@@ -184,11 +228,21 @@ mod tests {
             kind: SegmentKind::Data,
             strip_blocks: 16,
         };
-        let page = TablePage { page: 3, root: 17, entries: vec![None, Some(entry), None] };
+        let page = TablePage {
+            page: 3,
+            root: 17,
+            entries: vec![None, Some(entry), None],
+        };
         let bytes = page.encode(&[1; 16], 4);
-        assert_eq!(TablePage::decode(&[1; 16], 4, 3, 256, &bytes).unwrap(), page);
+        assert_eq!(
+            TablePage::decode(&[1; 16], 4, 3, 256, &bytes).unwrap(),
+            page
+        );
         assert!(TablePage::decode(&[1; 16], 5, 3, 256, &bytes).is_err());
-        let header = SlotHeader { entry, devices: (0..10).collect() };
+        let header = SlotHeader {
+            entry,
+            devices: (0..10).collect(),
+        };
         let bytes = header.encode(&[1; 16]);
         assert_eq!(SlotHeader::decode(&[1; 16], 256, &bytes).unwrap(), header);
         assert!(SlotHeader::decode(&[2; 16], 256, &bytes).is_err());

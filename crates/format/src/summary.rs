@@ -32,7 +32,11 @@ impl Owner {
     /// The stored form.
     pub fn to_bytes(self) -> [u8; OWNER_BYTES] {
         let mut w = Writer::new();
-        w.u32(self.tree).u8(self.kind).u8(self.algorithm).u8(self.piece).u8(self.pieces_less_one);
+        w.u32(self.tree)
+            .u8(self.kind)
+            .u8(self.algorithm)
+            .u8(self.piece)
+            .u8(self.pieces_less_one);
         w.u64(self.address);
         w.0.try_into().expect("sixteen bytes")
     }
@@ -78,10 +82,15 @@ pub struct SummaryId {
 
 /// The 4 KiB of one summary block.
 pub fn encode(array: &[u8; 16], id: SummaryId, rows: &[Row]) -> Vec<u8> {
-    assert!(rows.len() <= ROWS_PER_SUMMARY as usize, "a summary block has {ROWS_PER_SUMMARY} rows");
+    assert!(
+        rows.len() <= ROWS_PER_SUMMARY as usize,
+        "a summary block has {ROWS_PER_SUMMARY} rows"
+    );
     let mut w = Writer::new();
     w.bytes(MAGIC).u64(id.segment).u16(id.column);
-    w.u16(u16::try_from(rows.len()).expect("126 at most")).u32(id.course).u32(id.part);
+    w.u16(u16::try_from(rows.len()).expect("126 at most"))
+        .u32(id.course)
+        .u32(id.part);
     let mut w = Writer(w.padded(32));
     for row in rows {
         w.bytes(&row.digest).bytes(&row.owner);
@@ -99,12 +108,24 @@ pub fn decode(array: &[u8; 16], id: SummaryId, bytes: &[u8]) -> Result<Vec<Row>,
     let mut r = Reader::new(unseal(array, bytes)?);
     r.bytes(8)?;
     let (segment, column, count) = (r.u64()?, r.u16()?, usize::from(r.u16()?));
-    let found = SummaryId { segment, column, course: r.u32()?, part: r.u32()? };
+    let found = SummaryId {
+        segment,
+        column,
+        course: r.u32()?,
+        part: r.u32()?,
+    };
     if found != id || count > ROWS_PER_SUMMARY as usize {
         return Err(FormatError::Value);
     }
     r.bytes(4)?;
-    (0..count).map(|_| Ok(Row { digest: r.array()?, owner: r.array()? })).collect()
+    (0..count)
+        .map(|_| {
+            Ok(Row {
+                digest: r.array()?,
+                owner: r.array()?,
+            })
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -114,14 +135,35 @@ mod tests {
 
     #[test]
     fn a_summary_is_only_its_own() {
-        let owner = Owner { tree: 5, kind: 0, algorithm: 1, piece: 2, pieces_less_one: 3, address: 77 };
+        let owner = Owner {
+            tree: 5,
+            kind: 0,
+            algorithm: 1,
+            piece: 2,
+            pieces_less_one: 3,
+            address: 77,
+        };
         assert_eq!(Owner::from_bytes(&owner.to_bytes()), owner);
-        let rows = vec![Row { digest: [3; 16], owner: owner.to_bytes() }; 126];
-        let id = SummaryId { segment: 4, column: 1, course: 2, part: 0 };
+        let rows = vec![
+            Row {
+                digest: [3; 16],
+                owner: owner.to_bytes()
+            };
+            126
+        ];
+        let id = SummaryId {
+            segment: 4,
+            column: 1,
+            course: 2,
+            part: 0,
+        };
         let mut bytes = encode(&[9; 16], id, &rows);
         assert_eq!(decode(&[9; 16], id, &bytes).unwrap(), rows);
         assert_eq!(decode(&[8; 16], id, &bytes), Err(FormatError::Digest));
-        assert_eq!(decode(&[9; 16], SummaryId { column: 2, ..id }, &bytes), Err(FormatError::Value));
+        assert_eq!(
+            decode(&[9; 16], SummaryId { column: 2, ..id }, &bytes),
+            Err(FormatError::Value)
+        );
         bytes[2000] ^= 1;
         assert_eq!(decode(&[9; 16], id, &bytes), Err(FormatError::Digest));
     }

@@ -123,11 +123,20 @@ impl Superblock {
         }
         let size = (HEAD_BYTES + self.members.len() * MEMBER_BYTES + 32).next_multiple_of(BLOCK);
         w.u32(u32::try_from(size).expect("65,535 members take 4 MiB"));
-        w.bytes(&self.array).bytes(&self.key).bytes(&self.device).u16(self.index).u64(self.writes);
-        w.u64(self.generation.number).bytes(&self.generation.id).bytes(&self.generation.parent);
+        w.bytes(&self.array)
+            .bytes(&self.key)
+            .bytes(&self.device)
+            .u16(self.index)
+            .u64(self.writes);
+        w.u64(self.generation.number)
+            .bytes(&self.generation.id)
+            .bytes(&self.generation.parent);
         self.geometry.write(&mut w);
         w.string(&self.name).string(&self.layout);
-        w.u8(self.code).u32(self.strip_blocks).u16(self.partitions).u16(self.spare);
+        w.u8(self.code)
+            .u32(self.strip_blocks)
+            .u16(self.partitions)
+            .u16(self.spare);
         w.u16(u16::try_from(self.root_set.len()).expect("a root set is small"));
         for index in &self.root_set {
             w.u16(*index);
@@ -136,7 +145,10 @@ impl Superblock {
         let mut w = Writer(w.padded(HEAD_BYTES));
         for member in &self.members {
             let mut row = Writer::new();
-            row.bytes(&member.uuid).u32(member.slots).u8(member.state as u8).string(&member.domain);
+            row.bytes(&member.uuid)
+                .u32(member.slots)
+                .u8(member.state as u8)
+                .string(&member.domain);
             w.bytes(&row.padded(MEMBER_BYTES));
         }
         let mut bytes = w.padded(size);
@@ -156,7 +168,7 @@ impl Superblock {
         }
         let _features = [r.u32()?, r.u32()?, r.u32()?];
         let size = r.u32()? as usize;
-        if size % BLOCK != 0 || !(BLOCK..=16 << 20).contains(&size) {
+        if !size.is_multiple_of(BLOCK) || !(BLOCK..=16 << 20).contains(&size) {
             return Err(FormatError::Value);
         }
         Ok(size)
@@ -178,11 +190,17 @@ impl Superblock {
         r.u32()?;
         let (array, key, device) = (r.array()?, r.array()?, r.array()?);
         let (index, writes) = (r.u16()?, r.u64()?);
-        let generation = Generation { number: r.u64()?, id: r.array()?, parent: r.array()? };
+        let generation = Generation {
+            number: r.u64()?,
+            id: r.array()?,
+            parent: r.array()?,
+        };
         let geometry = DeviceGeometry::read(&mut r)?;
         let (name, layout) = (r.string(MAX_NAME)?, r.string(MAX_NAME)?);
         let (code, strip_blocks, partitions, spare) = (r.u8()?, r.u32()?, r.u16()?, r.u16()?);
-        let root_set: Vec<u16> = (0..r.u16()?.min(256)).map(|_| r.u16()).collect::<Result<_, _>>()?;
+        let root_set: Vec<u16> = (0..r.u16()?.min(256))
+            .map(|_| r.u16())
+            .collect::<Result<_, _>>()?;
         let count = r.u16()?;
         let mut members = Vec::new();
         for _ in 0..count {
@@ -204,8 +222,22 @@ impl Superblock {
             return Err(FormatError::Value);
         }
         Ok(Superblock {
-            features, array, key, device, index, writes, generation, geometry, name, layout, code,
-            strip_blocks, partitions, spare, root_set, members,
+            features,
+            array,
+            key,
+            device,
+            index,
+            writes,
+            generation,
+            geometry,
+            name,
+            layout,
+            code,
+            strip_blocks,
+            partitions,
+            spare,
+            root_set,
+            members,
         })
     }
 }
@@ -223,7 +255,11 @@ mod tests {
             device: [3; 16],
             index: 0,
             writes: 9,
-            generation: Generation { number: 4, id: [5; 16], parent: [6; 16] },
+            generation: Generation {
+                number: 4,
+                id: [5; 16],
+                parent: [6; 16],
+            },
             geometry: DeviceGeometry::lay_out(64 << 20, 64 << 10, (1 << 20, 1 << 20), 8).unwrap(),
             name: "tank".into(),
             layout: "ec8+3".into(),

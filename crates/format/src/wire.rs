@@ -95,7 +95,11 @@ impl Writer {
     /// # Panics
     /// If there are more already.
     pub fn padded(mut self, size: usize) -> Vec<u8> {
-        assert!(self.0.len() <= size, "a structure fits its place: {} > {size}", self.0.len());
+        assert!(
+            self.0.len() <= size,
+            "a structure fits its place: {} > {size}",
+            self.0.len()
+        );
         self.0.resize(size, 0);
         self.0
     }
@@ -112,5 +116,9 @@ pub fn seal(context: &[u8], bytes: &mut [u8]) {
 pub fn unseal<'a>(context: &[u8], bytes: &'a [u8]) -> Result<&'a [u8], FormatError> {
     let body = bytes.len().checked_sub(32).ok_or(FormatError::Value)?;
     let digest = ashlar_digest::plain(&[context, &bytes[..body]]);
-    if bytes[body..] == digest { Ok(&bytes[..body]) } else { Err(FormatError::Digest) }
+    if bytes[body..] == digest {
+        Ok(&bytes[..body])
+    } else {
+        Err(FormatError::Digest)
+    }
 }

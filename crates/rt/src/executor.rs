@@ -321,7 +321,7 @@ impl Rt {
         let called = self.run_calls();
         if let Some(id) = self.next_ready() {
             self.poll_task(id);
-            if !self.is_simulated() && self.0.polls.get() % 64 == 0 {
+            if !self.is_simulated() && self.0.polls.get().is_multiple_of(64) {
                 self.fire_timers();
                 self.park(false, None);
             }

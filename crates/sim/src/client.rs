@@ -58,7 +58,9 @@ impl Session {
     pub async fn bounded<T>(&self, what: &str, future: impl Future<Output = T>) -> Option<T> {
         let begun = self.rt.now();
         let value = self.rt.timeout(BOUND, future).await;
-        if value.is_none() && !self.world.failed() {
+        if value.is_none() && self.world.waits_for_operator() {
+            self.world.trace.mark("writes wait for the operator");
+        } else if value.is_none() && !self.world.failed() {
             self.describe().await;
             self.world.fail(|| {
                 format!(
@@ -238,7 +240,7 @@ impl Session {
     }
 
     /// Judges an error: within the promises, an operation does not fail.
-    fn judge(&self, what: &str, error: &StoreError) {
+    async fn judge(&self, what: &str, error: &StoreError) {
         let world = &self.world;
         let excused = match error {
             StoreError::Lost => !world.promised(),
@@ -252,6 +254,7 @@ impl Session {
             _ => "answer: other error",
         });
         if !excused {
+            self.describe().await;
             let budget = world.budget.borrow();
             world.fail(|| {
                 format!(
@@ -293,7 +296,7 @@ impl Session {
             .with_volume(volume, |e| e.model.end_write(op, result.is_ok(), durable));
         self.leave(volume);
         if let Err(error) = &result {
-            self.judge(kind, error);
+            self.judge(kind, error).await;
         }
     }
 
@@ -329,7 +332,7 @@ impl Session {
         });
         self.leave(volume);
         if let Err(error) = &result {
-            self.judge(kind, error);
+            self.judge(kind, error).await;
         }
     }
 
@@ -373,7 +376,8 @@ impl Session {
         }
         self.leave(volume);
         if let Some(error) = error {
-            self.judge(&format!("read of {volume} at {at}+{length}"), &error);
+            self.judge(&format!("read of {volume} at {at}+{length}"), &error)
+                .await;
         }
     }
 
@@ -393,17 +397,14 @@ impl Session {
         self.log(client, || {
             format!("block status {volume} {at}+{length}: {result:?}")
         });
-        let done = |error: Option<&StoreError>| {
-            self.world
-                .with_volume(volume, |entry| entry.model.forget_read(number));
-            self.leave(volume);
-            if let Some(error) = error {
-                self.judge("block status", error);
-            }
-        };
         let extents = match &result {
             Ok(extents) => extents,
-            Err(error) => return done(Some(error)),
+            Err(error) => {
+                self.world
+                    .with_volume(volume, |entry| entry.model.forget_read(number));
+                self.leave(volume);
+                return self.judge("block status", error).await;
+            }
         };
         if extents.iter().map(|(len, _)| len).sum::<u64>() != length {
             self.world
@@ -420,7 +421,9 @@ impl Session {
             }
             start += len;
         }
-        done(None);
+        self.world
+            .with_volume(volume, |entry| entry.model.forget_read(number));
+        self.leave(volume);
     }
 
     async fn fill(&self, client: u64, volume: &str, rng: &mut Rng) {
@@ -456,7 +459,7 @@ impl Session {
             .with_volume(volume, |e| e.model.end_flush(number, result.is_ok()));
         self.leave(volume);
         if let Err(error) = &result {
-            self.judge("flush", error);
+            self.judge("flush", error).await;
         }
     }
 
@@ -494,7 +497,7 @@ impl Session {
             Err(error) => {
                 self.world.volumes.borrow_mut().remove(name);
                 if !matches!(error, StoreError::Unsupported | StoreError::NoSpace) {
-                    self.judge("volume create", &error);
+                    self.judge("volume create", &error).await;
                 }
             }
         }
@@ -529,7 +532,7 @@ impl Session {
                 self.world
                     .with_volume(name, |entry| entry.presence = Presence::Present);
                 if error != StoreError::Unsupported {
-                    self.judge("volume destroy", &error);
+                    self.judge("volume destroy", &error).await;
                 }
             }
         }

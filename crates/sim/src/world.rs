@@ -184,7 +184,9 @@ impl World {
         let budget = self.budget.borrow();
         let spread = match self.config.mode {
             Mode::Calm | Mode::Crash => return None,
-            Mode::Within => budget.damaged.len() < self.config.m,
+            Mode::Within => {
+                budget.damaged.len() < self.config.m && self.agree_without_one_more(&budget)
+            }
             Mode::Beyond => true,
         };
         let known: Vec<usize> = budget
@@ -203,6 +205,22 @@ impl World {
             .filter(|d| !budget.damaged.contains(d) && !budget.gone.contains(d))
             .collect();
         (!fresh.is_empty()).then(|| fresh[rng.index(fresh.len())])
+    }
+
+    /// Whether, with one more device damaged, half of those that count would still be sound: fewer
+    /// cannot agree on a generation, and writes wait for the operator by design.
+    fn agree_without_one_more(&self, budget: &Budget) -> bool {
+        let counted = self.config.devices - budget.gone.len();
+        let damaged = budget.damaged.difference(&budget.gone).count() + 1;
+        (counted - damaged.min(counted)) * 2 >= counted
+    }
+
+    /// Whether a hang is by design: too few sound devices to agree on a generation.
+    pub fn waits_for_operator(&self) -> bool {
+        let budget = self.budget.borrow();
+        let counted = self.config.devices - budget.gone.len();
+        let sound = counted - budget.damaged.difference(&budget.gone).count();
+        self.config.mode == Mode::Beyond && sound * 2 <= counted
     }
 
     /// Notes that `device` is damaged; `silent` if nobody may notice.

@@ -198,19 +198,13 @@ impl Setup {
         let host_bytes = measured.count as f64 * self.load.bytes as f64;
         let total = done.regions.total();
         let bytes = (total.read_bytes + total.written_bytes) as f64 / host_bytes;
+        row.device_bytes_per_host_byte = Some(bytes);
         let cost = self.cost(options);
         let expected = cost.bytes / self.load.bytes as f64;
         let rate = f64::from(self.devices) / cost.busy;
         row.value = Some(value);
         row.raw = Some(raw);
         row.share_of_raw = Some(value / raw);
-        row.closed_form = Some(match row.unit {
-            "us" => raw,
-            "iops" => rate,
-            _ => rate * self.load.bytes as f64,
-        });
-        row.device_bytes_per_host_byte = Some(bytes);
-        row.closed_form_device_bytes = Some(expected);
         let operations = total.reads + total.writes;
         row.device_operations_per_host_operation = Some(operations as f64 / measured.count as f64);
         row.busy = Some(done.busy as f64 / measured.elapsed as f64 / f64::from(self.devices));
@@ -221,14 +215,24 @@ impl Setup {
             row.write_amplification = Some(done.regions.data.written_bytes as f64 / overhead / host_bytes);
         }
         row.regions = done.regions;
+        let share = |t: super::Traffic| (t.read_bytes + t.written_bytes) as f64 / host_bytes;
+        let r = done.regions;
+        let parts = format!(
+            "data {:.3}, map {:.3}, journal {:.3}, roots {:.3}",
+            share(r.data),
+            share(r.map),
+            share(r.journal),
+            share(r.roots)
+        );
+        if self.load.durability != Durability::Cached {
+            row.reason = format!("no closed form for durable writes; device bytes {bytes:.3} per host byte ({parts})");
+            return;
+        }
+        row.closed_form = Some(if row.unit == "iops" { rate } else { rate * self.load.bytes as f64 });
+        row.closed_form_device_bytes = Some(expected);
         row.valid = (bytes / expected - 1.0).abs() <= TOLERANCE;
         if !row.valid {
-            let share = |t: super::Traffic| (t.read_bytes + t.written_bytes) as f64 / host_bytes;
-            let r = done.regions;
-            row.reason = format!(
-                "device bytes {bytes:.3} per host byte, closed form {expected:.3} (data {:.3}, map {:.3}, journal {:.3}, roots {:.3})",
-                share(r.data), share(r.map), share(r.journal), share(r.roots)
-            );
+            row.reason = format!("device bytes {bytes:.3} per host byte, closed form {expected:.3} ({parts})");
         }
     }
 }

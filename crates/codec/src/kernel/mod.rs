@@ -1,12 +1,13 @@
 //! Kernels: one row each in a table, all bit-exact, chosen once at run time.
 //!
 //! A kernel computes up to [`Kernel::max_rows`] results from any number of sources over one range of
-//! bytes. Tiles, packets, more rows and everything else are above, in [`crate::apply`].
+//! bytes, or adds a group of sources into any number of results; some also do transforms. Tiles,
+//! packets and everything else are above, in [`crate::apply`] and [`crate::fft`].
 //!
 //! **Invariants.**
 //! - Every kernel gives the same bytes for the same pass; the portable one is the definition.
-//! - A kernel's function is reached only through [`Kernel::run`], which checks every range, and only
-//!   for kernels that [`Kernel::available`] says this processor has.
+//! - A kernel's functions are reached only through the methods of [`Kernel`], which check every
+//!   range, and only for kernels that [`Kernel::available`] says this processor has.
 
 #![expect(
     unsafe_code,
@@ -19,13 +20,20 @@ mod avx2;
 mod avx2_gfni;
 #[cfg(target_arch = "x86_64")]
 mod avx512_gfni;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "no vector kernel for this architecture")
+)]
 mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod ssse3;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "no vector kernel for this architecture")
+)]
 mod transform;
 
 use std::sync::OnceLock;
@@ -161,7 +169,7 @@ static KERNELS: &[Kernel] = &[
             group: neon::group,
             spin: neon::spin,
             turn: None,
-            transform: None,
+            transform: Some(neon::transform),
         },
     },
     Kernel {

@@ -7,6 +7,7 @@
 use core::arch::aarch64::*;
 
 use super::lanes::{self, Lane};
+use super::transform::{self, Transform};
 use super::{Group, Pass};
 
 #[derive(Clone, Copy)]
@@ -143,4 +144,17 @@ pub(super) unsafe fn group(pass: &mut Group<'_, '_>) {
 pub(super) unsafe fn spin(rounds: usize) -> u64 {
     // SAFETY: passed on from the caller.
     unsafe { lanes::spin::<Neon>(rounds) }
+}
+
+/// # Safety
+/// [`available`] holds, and `pass.check()` holds.
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn transform(pass: &mut Transform<'_, '_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match pass.size {
+            8 => transform::encode::<Neon, 8>(pass),
+            _ => transform::encode::<Neon, 16>(pass),
+        }
+    }
 }

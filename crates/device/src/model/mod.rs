@@ -124,7 +124,7 @@ impl ModelDevice {
     pub fn new(rt: &Rt, name: &str, profile: Profile, options: ModelOptions) -> ModelDevice {
         let slot = options.slot_bytes;
         assert!(
-            slot > 0 && slot % BLOCK as u64 == 0,
+            slot > 0 && slot.is_multiple_of(BLOCK as u64),
             "a slot is whole blocks"
         );
         assert_eq!(options.size_bytes % slot, 0, "a device is whole slots");
@@ -246,7 +246,7 @@ impl ModelDevice {
         let mut media = self.media.borrow_mut();
         let slot = self.options.slot_bytes;
         let continues = media.points.iter().position(|point| *point == offset);
-        let begins = offset % slot == 0 && media.is_discarded(offset / slot);
+        let begins = offset.is_multiple_of(slot) && media.is_discarded(offset / slot);
         if let Some(place) = continues {
             media.points.remove(place);
         } else if media.points.len() == WRITE_POINTS {
