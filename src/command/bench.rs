@@ -5,8 +5,13 @@
 
 use std::time::Duration;
 
+use ashlar_bench::cpu;
+use ashlar_bench::engine::{self, Kind, MapCache};
 use ashlar_codec::bench::{Options, Row};
 use ashlar_codec::{CodeKind, kernels};
+use ashlar_device::Profile;
+use ashlar_engine::DigestKind;
+use ashlar_layout::Layout;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -21,9 +26,19 @@ const CODEC_EXAMPLES: &str = "Examples:
   ashlar bench codec --kernel portable --kernel avx2 -j
 ";
 
+const ENGINE_EXAMPLES: &str = "Examples:
+  ashlar bench engine
+  ashlar bench engine --layout ec8+2,ec80+20 --rows read,fresh --map-to-cache cached,12
+  ashlar bench engine --rows sustained70 --profile nvme-tlc -j
+  ashlar bench engine --cpu
+";
+
 /// `bench ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Measure the engine on modelled devices in virtual time, beside the same devices raw
+    #[command(after_help = ENGINE_EXAMPLES)]
+    Engine(EngineArgs),
     /// Measure the erasure codes on one core
     #[command(after_help = CODEC_EXAMPLES)]
     Codec(CodecArgs),
@@ -58,6 +73,61 @@ pub(crate) struct CodecArgs {
     script: bool,
 }
 
+/// `bench engine`.
+#[derive(Debug, Args)]
+pub(crate) struct EngineArgs {
+    /// Layouts
+    #[arg(
+        long,
+        value_name = "LAYOUT",
+        value_delimiter = ',',
+        default_value = "ec8+2"
+    )]
+    layout: Vec<Layout>,
+    /// Modelled drive: data24, nvme-tlc, qlc, hdd
+    #[arg(long, value_name = "NAME", default_value = "data24", value_parser = parse_profile)]
+    profile: Profile,
+    /// Devices [default: as many as a stripe has columns]
+    #[arg(long, value_name = "N")]
+    devices: Option<u16>,
+    /// read, degraded-read, fresh, sequential-write, sequential-read, durableN (N at once),
+    /// sustainedN (N % full) [default: all but degraded-read, with durable1, durable32, sustained70, sustained80]
+    #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = parse_kind)]
+    rows: Vec<Kind>,
+    /// Map size : cache size: `cached`, or a number
+    #[arg(long, value_name = "RATIO", value_delimiter = ',', default_value = "cached,12", value_parser = parse_map)]
+    map_to_cache: Vec<MapCache>,
+    /// Bytes of the volume (`sustained` derives its own)
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    size: u64,
+    /// How often `sustained` overwrites its volume; the second half is measured
+    #[arg(long, value_name = "TIMES", default_value_t = 4.0)]
+    overwrites: f64,
+    /// Seed of the load
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Processor time per operation instead, on devices in memory, for the first layout
+    #[arg(long)]
+    cpu: bool,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    script: bool,
+}
+
+fn parse_profile(text: &str) -> Result<Profile, String> {
+    let names: Vec<&str> = Profile::ALL.iter().map(|p| p.name).collect();
+    Profile::named(text).ok_or_else(|| format!("use one of {}", names.join(", ")))
+}
+
+fn parse_kind(text: &str) -> Result<Kind, String> {
+    Kind::named(text).ok_or_else(|| format!("'{text}' is no row; --help lists them"))
+}
+
+fn parse_map(text: &str) -> Result<MapCache, String> {
+    MapCache::parse(text)
+        .ok_or_else(|| format!("'{text}' is neither 'cached' nor a number from 1 to 1000"))
+}
+
 fn parse_code(text: &str) -> Result<CodeKind, String> {
     let names: Vec<&str> = CodeKind::ALL.into_iter().map(CodeKind::name).collect();
     CodeKind::from_name(text).ok_or_else(|| format!("use one of {}", names.join(", ")))
@@ -76,7 +146,105 @@ fn parse_shape(text: &str) -> Result<(usize, usize), String> {
 /// # Errors
 /// If a shape or kernel is none.
 pub(crate) fn run(verb: &Verb, json: bool) -> Result<(), Failure> {
-    let Verb::Codec(args) = verb;
+    match verb {
+        Verb::Codec(args) => run_codec(args, json),
+        Verb::Engine(args) if args.cpu => run_cpu(args, json),
+        Verb::Engine(args) => run_engine(args, json),
+    }
+}
+
+fn run_engine(args: &EngineArgs, json: bool) -> Result<(), Failure> {
+    let defaults = engine::Options::default();
+    let options = engine::Options {
+        profile: args.profile,
+        layouts: args.layout.clone(),
+        devices: args.devices,
+        rows: if args.rows.is_empty() {
+            defaults.rows.clone()
+        } else {
+            args.rows.clone()
+        },
+        maps: args.map_to_cache.clone(),
+        volume_bytes: args.size,
+        overwrites: args.overwrites,
+        seed: args.seed,
+        ..defaults
+    };
+    let rows = engine::run(&options).map_err(|error| Failure::invalid(error.to_string()))?;
+    if json {
+        return out(&document("bench engine", &json!({ "rows": rows }))?);
+    }
+    let titles = [
+        "ROW", "LAYOUT", "DEVICES", "MAP", "VALUE", "UNIT", "OF RAW", "FORM", "BYTES", "FORM",
+        "BUSY", "VALID",
+    ];
+    let rows = rows.iter().map(engine_text).collect();
+    out(&table::table(
+        &titles,
+        rows,
+        &[2, 4, 6, 7, 8, 9, 10],
+        args.script,
+    ))
+}
+
+fn engine_text(row: &engine::Row) -> Vec<String> {
+    let percent =
+        |share: Option<f64>| share.map_or("-".to_string(), |s| format!("{:.1}%", s * 100.0));
+    let number = |value: Option<f64>| value.map_or("-".to_string(), |v| format!("{v:.3}"));
+    let value = row.value.map_or("-".to_string(), |v| format!("{v:.1}"));
+    let form = row.closed_form.zip(row.raw).map(|(form, raw)| form / raw);
+    vec![
+        row.row.clone(),
+        row.layout.clone(),
+        row.devices.to_string(),
+        String::from(row.map_to_cache),
+        value,
+        row.unit.to_string(),
+        percent(row.share_of_raw),
+        percent(form),
+        number(row.device_bytes_per_host_byte),
+        number(row.closed_form_device_bytes),
+        percent(row.busy),
+        if row.valid {
+            "yes".to_string()
+        } else {
+            format!("no: {}", row.reason)
+        },
+    ]
+}
+
+fn run_cpu(args: &EngineArgs, json: bool) -> Result<(), Failure> {
+    let options = cpu::Options {
+        layout: args.layout[0],
+        digests: vec![DigestKind::Blake3, DigestKind::Xxh3],
+        depths: vec![32, 1],
+        volume_bytes: args.size,
+        batches: 3,
+    };
+    let rows = cpu::run_rows(&options).map_err(|error| Failure::invalid(error.to_string()))?;
+    if json {
+        return out(&document("bench engine", &json!({ "cpu": rows }))?);
+    }
+    let titles = ["ROW", "LAYOUT", "DIGEST", "DEPTH", "LEAST", "MEDIAN"];
+    let text = |row: &cpu::Row| {
+        vec![
+            row.row.to_string(),
+            row.layout.clone(),
+            row.digest.to_string(),
+            row.depth.to_string(),
+            format!("{:.2} us", row.least_us),
+            format!("{:.2} us", row.median_us),
+        ]
+    };
+    out(&table::table(
+        &titles,
+        rows.iter().map(text).collect(),
+        &[3, 4, 5],
+        args.script,
+    ))
+}
+
+fn run_codec(args: &CodecArgs, json: bool) -> Result<(), Failure> {
     let unknown = args
         .kernel
         .iter()
@@ -183,6 +351,15 @@ fn row_text(row: &Row) -> Vec<String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    #[test]
+    fn rows_profiles_and_ratios_are_read() {
+        assert_eq!(parse_kind("sustained85").unwrap(), Kind::Sustained(85));
+        assert!(parse_kind("sustained99").is_err() && parse_kind("fast").is_err());
+        assert_eq!(parse_map("12").unwrap(), MapCache::Ratio(12.0));
+        assert!(parse_map("0.5").is_err());
+        assert!(parse_profile("floppy").unwrap_err().contains("data24"));
+    }
 
     #[test]
     fn shapes_and_codes_are_read() {

@@ -7,7 +7,8 @@ use ashlar_engine::DigestKind;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let text = |index: usize, default: &str| args.get(index).map_or(default.to_string(), Clone::clone);
+    let text =
+        |index: usize, default: &str| args.get(index).map_or(default.to_string(), Clone::clone);
     let Ok(layout) = text(0, "ec8+2").parse() else {
         eprintln!("usage: cpu [LAYOUT [MIB [BATCHES]]]");
         return ExitCode::from(2);

@@ -19,9 +19,21 @@ fn parse() -> Result<(Options, bool), String> {
         let number = || value.parse::<u64>().map_err(|_| bad());
         let list = || value.split(',');
         match arg.as_str() {
-            "--layout" => options.layouts = list().map(|l| l.parse().map_err(|_| bad())).collect::<Result<_, _>>()?,
-            "--rows" => options.rows = list().map(|r| Kind::named(r).ok_or_else(bad)).collect::<Result<_, _>>()?,
-            "--map-to-cache" => options.maps = list().map(|m| MapCache::parse(m).ok_or_else(bad)).collect::<Result<_, _>>()?,
+            "--layout" => {
+                options.layouts = list()
+                    .map(|l| l.parse().map_err(|_| bad()))
+                    .collect::<Result<_, _>>()?
+            }
+            "--rows" => {
+                options.rows = list()
+                    .map(|r| Kind::named(r).ok_or_else(bad))
+                    .collect::<Result<_, _>>()?
+            }
+            "--map-to-cache" => {
+                options.maps = list()
+                    .map(|m| MapCache::parse(m).ok_or_else(bad))
+                    .collect::<Result<_, _>>()?
+            }
             "--profile" => options.profile = Profile::named(&value).ok_or_else(bad)?,
             "--devices" => options.devices = Some(number()?.try_into().map_err(|_| bad())?),
             "--depth" => options.depth = number()?.try_into().map_err(|_| bad())?,
@@ -39,7 +51,8 @@ fn parse() -> Result<(Options, bool), String> {
 }
 
 fn print(row: &Row) {
-    let number = |v: Option<f64>, digits: usize| v.map_or("-".to_string(), |v| format!("{v:.digits$}"));
+    let number =
+        |v: Option<f64>, digits: usize| v.map_or("-".to_string(), |v| format!("{v:.digits$}"));
     let percent = |v: Option<f64>| v.map_or("-".to_string(), |v| format!("{:.1}%", v * 100.0));
     let share = |v: Option<f64>| row.raw.zip(v).map(|(raw, v)| v / raw);
     println!(

@@ -138,8 +138,18 @@ fn one(options: &Options, digest: DigestKind, depth: usize) -> Result<Vec<Row>, 
         })?;
         Ok(processor() - before)
     };
-    let volume = || array.volume("cpu").map(Target::Volume).ok_or(BenchError::Volume(ashlar_engine::VolumeError::Closed));
-    let fill = Load { pattern: Pattern::Sequential, bytes: 128 << 10, count: options.volume_bytes >> 17, ..load(Op::Write) };
+    let volume = || {
+        array
+            .volume("cpu")
+            .map(Target::Volume)
+            .ok_or(BenchError::Volume(ashlar_engine::VolumeError::Closed))
+    };
+    let fill = Load {
+        pattern: Pattern::Sequential,
+        bytes: 128 << 10,
+        count: options.volume_bytes >> 17,
+        ..load(Op::Write)
+    };
     let (handle, target) = (rt.clone(), volume()?);
     rt.block_on(async move { run(&handle, &target, fill, || {}).await })?;
     let mut writes = Vec::new();
@@ -153,12 +163,18 @@ fn one(options: &Options, digest: DigestKind, depth: usize) -> Result<Vec<Row>, 
         device_reads.push(batch(Op::Read, raw.clone(), None)?);
     }
     rt.shutdown();
-    Ok(vec![row("write", &writes), row("read", &reads), row("device-read", &device_reads)])
+    Ok(vec![
+        row("write", &writes),
+        row("read", &reads),
+        row("device-read", &device_reads),
+    ])
 }
 
 /// Waits until what was written is durable, then has it folded: creating a volume commits.
 async fn durable_and_folded(array: &Array) -> Result<(), BenchError> {
-    let volume = array.volume("cpu").ok_or(BenchError::Volume(ashlar_engine::VolumeError::Closed))?;
+    let volume = array
+        .volume("cpu")
+        .ok_or(BenchError::Volume(ashlar_engine::VolumeError::Closed))?;
     volume.flush().await.map_err(BenchError::Volume)?;
     array.set("clean.reserve", "10%").await?;
     Ok(())

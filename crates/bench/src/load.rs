@@ -149,11 +149,21 @@ struct State {
 ///
 /// # Errors
 /// What ended it early.
-pub async fn run(rt: &Rt, target: &Target, load: Load, mark: impl Fn() + 'static) -> Result<Measured, Stop> {
+pub async fn run(
+    rt: &Rt,
+    target: &Target,
+    load: Load,
+    mark: impl Fn() + 'static,
+) -> Result<Measured, Stop> {
     let unit = load.bytes as u64;
     let units = match target {
         Target::Raw(devices) => {
-            devices.iter().map(|d| d.info().size_bytes / unit).min().unwrap_or(0) * devices.len() as u64
+            devices
+                .iter()
+                .map(|d| d.info().size_bytes / unit)
+                .min()
+                .unwrap_or(0)
+                * devices.len() as u64
         }
         Target::Volume(volume) => volume.info().size_bytes / unit,
     };
@@ -241,14 +251,32 @@ async fn one(target: &Target, state: &State, unit: u64) -> Result<(), Stop> {
         (Target::Raw(devices), op) => {
             let (device, offset) = place(devices, unit, bytes as u64);
             if op == Op::Read {
-                return device.read(offset, Buf::zeroed(bytes)).await.1.map_err(Stop::Device);
+                return device
+                    .read(offset, Buf::zeroed(bytes))
+                    .await
+                    .1
+                    .map_err(Stop::Device);
             }
-            device.write(offset, vec![content]).await.map_err(Stop::Device)?;
-            if durable { device.flush().await.map_err(Stop::Device) } else { Ok(()) }
+            device
+                .write(offset, vec![content])
+                .await
+                .map_err(Stop::Device)?;
+            if durable {
+                device.flush().await.map_err(Stop::Device)
+            } else {
+                Ok(())
+            }
         }
         (Target::Volume(volume), Op::Read) => {
-            let read = volume.read(unit * bytes as u64, bytes).await.map_err(Stop::Volume)?;
-            if read[..] == content[..] { Ok(()) } else { Err(Stop::WrongBytes(unit)) }
+            let read = volume
+                .read(unit * bytes as u64, bytes)
+                .await
+                .map_err(Stop::Volume)?;
+            if read[..] == content[..] {
+                Ok(())
+            } else {
+                Err(Stop::WrongBytes(unit))
+            }
         }
         (Target::Volume(volume), Op::Write) => {
             let write = volume.write(unit * bytes as u64, content, durable);
@@ -298,7 +326,9 @@ mod tests {
             count: 20_000 * devices as u64,
         };
         let handle = rt.clone();
-        rt.block_on(async move { run(&handle, &target, load, || {}).await }).unwrap().per_second()
+        rt.block_on(async move { run(&handle, &target, load, || {}).await })
+            .unwrap()
+            .per_second()
     }
 
     #[test]
@@ -308,10 +338,25 @@ mod tests {
             let ratio = measured / expected as f64;
             assert!((0.99..1.01).contains(&ratio), "{measured} of {expected}");
         };
-        close(rate(Op::Read, Pattern::Random, 4096, 1, profile), profile.read_iops);
-        close(rate(Op::Write, Pattern::Random, 4096, 1, profile), profile.write_iops);
-        close(rate(Op::Read, Pattern::Sequential, 131_072, 1, profile) * 131_072.0, profile.read_bytes_per_second);
-        close(rate(Op::Write, Pattern::Sequential, 131_072, 1, profile) * 131_072.0, profile.write_bytes_per_second);
-        close(rate(Op::Write, Pattern::Random, 4096, 4, profile) / 4.0, profile.write_iops);
+        close(
+            rate(Op::Read, Pattern::Random, 4096, 1, profile),
+            profile.read_iops,
+        );
+        close(
+            rate(Op::Write, Pattern::Random, 4096, 1, profile),
+            profile.write_iops,
+        );
+        close(
+            rate(Op::Read, Pattern::Sequential, 131_072, 1, profile) * 131_072.0,
+            profile.read_bytes_per_second,
+        );
+        close(
+            rate(Op::Write, Pattern::Sequential, 131_072, 1, profile) * 131_072.0,
+            profile.write_bytes_per_second,
+        );
+        close(
+            rate(Op::Write, Pattern::Random, 4096, 4, profile) / 4.0,
+            profile.write_iops,
+        );
     }
 }

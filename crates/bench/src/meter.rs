@@ -158,7 +158,11 @@ impl Meter {
         {
             is_map[slot] = bytes == BLOCK;
         }
-        if is_map[slot] { Region::Map } else { Region::Data }
+        if is_map[slot] {
+            Region::Map
+        } else {
+            Region::Data
+        }
     }
 
     fn count(&self, region: Region, change: impl FnOnce(&mut Traffic)) {
@@ -240,9 +244,18 @@ mod tests {
             device.flush().await.unwrap();
         });
         let regions = meter.regions();
-        assert_eq!((regions.roots.writes, regions.roots.written_bytes), (2, 8192));
-        assert_eq!((regions.journal.writes, regions.journal.written_bytes), (1, 8192));
-        assert_eq!((regions.data.writes, regions.data.written_bytes), (2, 20_480));
+        assert_eq!(
+            (regions.roots.writes, regions.roots.written_bytes),
+            (2, 8192)
+        );
+        assert_eq!(
+            (regions.journal.writes, regions.journal.written_bytes),
+            (1, 8192)
+        );
+        assert_eq!(
+            (regions.data.writes, regions.data.written_bytes),
+            (2, 20_480)
+        );
         assert_eq!((regions.map.writes, regions.map.reads), (1, 1));
         assert_eq!((regions.flushes, regions.total().writes), (1, 6));
         assert_eq!(regions.since(regions), Regions::default());

@@ -326,6 +326,19 @@ mod tests {
     }
 
     #[test]
+    fn the_cheapest_elements_are_those_of_jerasure() {
+        // The vectors have no cauchy_good with two parities; its published table begins and ends so.
+        let matrix = coding_matrix(CodeKind::CauchyGood, 254, 2);
+        assert!(matrix[..254].iter().all(|&element| element == 1));
+        assert_eq!(
+            matrix[254..266],
+            [1, 2, 142, 4, 71, 8, 70, 173, 3, 35, 143, 16]
+        );
+        // 254 of the 255 elements: the last, 252, is never reached.
+        assert_eq!(matrix[503..], [229, 244, 61, 122, 215]);
+    }
+
+    #[test]
     fn inverses_are_inverses() {
         let matrix = coding_matrix(CodeKind::IsalCauchy, 40, 40);
         let inverse = invert(&matrix, 40).unwrap();

@@ -56,7 +56,7 @@ impl Home {
     /// A data segment to write into.
     pub(crate) async fn allocate_data(self: &Rc<Self>, purpose: Purpose) -> Option<Allocated> {
         loop {
-            if self.closed.get() {
+            if self.core.closed.get() {
                 return None;
             }
             if let Some(wanted) = self.want_data(purpose) {
@@ -313,8 +313,9 @@ impl Home {
     async fn write_headers(self: &Rc<Self>, segment: &Rc<Segment>) {
         let mut joins = Vec::new();
         let columns = segment.columns.borrow().clone();
+        let devices: Vec<u16> = columns.iter().map(|c| c.device).collect();
         for (index, column) in columns.iter().enumerate().filter(|(_, c)| c.is_placed()) {
-            let header = header_bytes(&self.core.array, segment, index, *column);
+            let header = header_bytes(&self.core.array, segment, index, *column, devices.clone());
             let (core, column) = (self.core.clone(), *column);
             joins.push(self.core.rt.spawn(async move {
                 let member = core.member(column.device);
@@ -395,7 +396,13 @@ impl Home {
 }
 
 /// The header block of a column's slot.
-pub fn header_bytes(array: &[u8; 16], segment: &Segment, index: usize, column: Column) -> Slice {
+pub fn header_bytes(
+    array: &[u8; 16],
+    segment: &Segment,
+    index: usize,
+    column: Column,
+    devices: Vec<u16>,
+) -> Slice {
     let header = SlotHeader {
         entry: SlotEntry {
             segment: segment.number,
@@ -407,7 +414,7 @@ pub fn header_bytes(array: &[u8; 16], segment: &Segment, index: usize, column: C
             kind: segment.kind,
             strip_blocks: segment.geometry.strip_blocks,
         },
-        devices: segment.columns.borrow().iter().map(|c| c.device).collect(),
+        devices,
     };
     Buf::copy_of(&header.encode(array)).freeze()
 }

@@ -477,7 +477,7 @@ impl Array {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.0.home.closed.get() || self.0.exporting.get() {
+        if self.0.home.core.closed.get() || self.0.exporting.get() {
             Err(Error::Closed)
         } else {
             Ok(())
@@ -486,6 +486,13 @@ impl Array {
 
     /// Folds everything, says in the root that it is clean, and stops. Every later call is refused.
     pub async fn export(&self) -> Result<(), Error> {
+        self.finish().await?;
+        self.0.home.halt("exported");
+        Ok(())
+    }
+
+    /// Makes the last root, which says that the array is clean.
+    async fn finish(&self) -> Result<(), Error> {
         self.check_open()?;
         self.0.exporting.set(true);
         let home = &self.0.home;
@@ -494,13 +501,12 @@ impl Array {
         home.batch(true).await;
         let _one = home.commit_lock.lock().await;
         home.commit_locked(home.journal.next(), true).await;
-        home.halt("exported");
         Ok(())
     }
 
     /// Exports the array and wipes the superblocks of its devices: it is gone.
     pub async fn destroy(&self) -> Result<(), Error> {
-        self.export().await?;
+        self.finish().await?;
         for member in self.0.home.core.members.iter().filter(|m| m.is_online()) {
             for copy in 0..2 {
                 let zero = Buf::zeroed(BLOCK).freeze();
@@ -513,6 +519,7 @@ impl Array {
                 member.flush().await.map_err(failed)?;
             }
         }
+        self.0.home.halt("destroyed");
         Ok(())
     }
 
@@ -849,14 +856,14 @@ impl Array {
         let home = &self.0.home;
         home.core
             .event_gate
-            .until(|| home.core.last_event() > number || home.closed.get())
+            .until(|| home.core.last_event() > number || home.core.closed.get())
             .await;
     }
 
     /// Waits until no background work of these kinds (none: of any kind) runs that can make progress.
     pub async fn wait_idle(&self, kinds: &[&str]) {
         let home = &self.0.home;
-        while !home.closed.get() && !home.is_idle(kinds) {
+        while !home.core.closed.get() && !home.is_idle(kinds) {
             let _ = home
                 .core
                 .rt

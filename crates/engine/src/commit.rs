@@ -37,7 +37,7 @@ impl Home {
     /// Makes a new root durable that has folded every delta recorded at or before `target`.
     pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
         let _one = self.commit_lock.lock().await;
-        if self.closed.get() {
+        if self.core.closed.get() {
             return;
         }
         self.commit_locked(target, false).await;
@@ -336,6 +336,9 @@ impl Home {
             let idle = segment.recorded.get() == segment.next_stripe.get();
             if (pinned || broken) && idle {
                 self.seal(&segment).await;
+            } else if pinned || broken {
+                // Its stream goes on elsewhere; once its last stripe is recorded it can be sealed.
+                segment.retired.set(true);
             }
         }
     }
@@ -465,7 +468,11 @@ impl Home {
             if !self.core.failing.borrow().is_empty() {
                 self.change_generation(&mut root).await;
             }
-            if self.closed.get() {
+            if self.core.closed.get() {
+                return;
+            }
+            if self.core.online().is_empty() {
+                self.halt("no device is left");
                 return;
             }
             let set = self.superblock.borrow().root_set.clone();
@@ -523,7 +530,7 @@ impl Home {
             );
             self.core.event("writes-wait", None, text);
             self.force_gate
-                .until(|| self.forced.get() || self.closed.get())
+                .until(|| self.forced.get() || self.core.closed.get())
                 .await;
             self.forced.set(false);
             self.waiting_quorum.set(None);
@@ -649,12 +656,12 @@ impl Home {
 
     /// Takes out members that were reported, whenever some are.
     pub(crate) async fn watch_members(self: Rc<Self>) {
-        while !self.closed.get() {
+        while !self.core.closed.get() {
             self.core
                 .failing_gate
-                .until(|| !self.core.failing.borrow().is_empty() || self.closed.get())
+                .until(|| !self.core.failing.borrow().is_empty() || self.core.closed.get())
                 .await;
-            if self.closed.get() {
+            if self.core.closed.get() {
                 return;
             }
             let _log = self.log_lock.lock().await;
@@ -672,14 +679,21 @@ impl Home {
         // A record still waits for the log lock, which the change of membership holds to its end.
         self.core
             .settled
-            .until(|| self.core.failing.borrow().is_empty() || self.closed.get())
+            .until(|| self.core.failing.borrow().is_empty() || self.core.closed.get())
             .await;
     }
 
     /// Stops everything: what cannot go on without breaking a promise.
     pub(crate) fn halt(&self, why: &str) {
         self.core.event("halted", None, why.to_string());
-        self.closed.set(true);
+        self.core.closed.set(true);
+        self.refuse_waiters();
+        for shard in &self.shards {
+            let _ = shard.send(ShardMessage::Close); // it may be gone already
+        }
+        for member in &self.core.members {
+            member.close();
+        }
         self.force_gate.open();
         self.core.failing_gate.open();
         self.core.settled.open();

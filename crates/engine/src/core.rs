@@ -41,6 +41,8 @@ pub struct Core {
     pub failing: RefCell<Vec<u16>>,
     /// Opens when something was added to `failing`.
     pub failing_gate: Gate,
+    /// The array has stopped: nothing is accepted any more.
+    pub closed: Cell<bool>,
     /// Opens when reported members have been taken out.
     pub settled: Gate,
     /// Whether some segment may have less redundancy than the layout wants: false saves looking.
@@ -87,6 +89,7 @@ impl Core {
             event_gate: Gate::default(),
             failing: RefCell::default(),
             failing_gate: Gate::default(),
+            closed: Cell::new(false),
             settled: Gate::default(),
             maybe_degraded: Cell::new(true),
             progress: Gate::default(),

@@ -49,6 +49,9 @@ struct DataRecord {
     outstanding: usize,
 }
 
+/// Someone who waits for durability.
+type Waiter = OneshotSender<Result<(), VolumeError>>;
+
 /// Which stripes of a course were written: segment and course, stripes counted from the course's first.
 type WrittenStrips = ((u64, u32), BTreeSet<u32>);
 
@@ -86,7 +89,9 @@ pub struct Home {
     batch_lock: Lock<()>,
     pub(crate) commit_lock: Lock<()>,
     pub(crate) log_lock: Lock<()>,
-    waiters: RefCell<Vec<OneshotSender<Result<(), VolumeError>>>>,
+    waiters: RefCell<Vec<Waiter>>,
+    /// Those that the batch under way answers.
+    answering: RefCell<Vec<Waiter>>,
     demand: Gate,
     pressure: Cell<bool>,
     data_records: RefCell<VecDeque<DataRecord>>,
@@ -98,7 +103,6 @@ pub struct Home {
     pub(crate) forced: Cell<bool>,
     pub(crate) force_gate: Gate,
     pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
-    pub(crate) closed: Cell<bool>,
     /// Opens when a commit has ended.
     pub(crate) committed: Gate,
     pub(crate) commits: Cell<u64>,
@@ -192,6 +196,7 @@ impl Home {
             commit_lock: Lock::new(()),
             log_lock: Lock::new(()),
             waiters: RefCell::default(),
+            answering: RefCell::default(),
             demand: Gate::default(),
             pressure: Cell::new(false),
             data_records: RefCell::default(),
@@ -201,7 +206,6 @@ impl Home {
             forced: Cell::new(false),
             force_gate: Gate::default(),
             waiting_quorum: Cell::new(None),
-            closed: Cell::new(false),
             committed: Gate::default(),
             commits: Cell::new(0),
             recovering: Cell::new(None),
@@ -224,6 +228,9 @@ impl Home {
     async fn serve(self: Rc<Self>, mut mailbox: Mailbox<HomeMessage>) {
         while let Some(message) = mailbox.receive().await {
             match message {
+                HomeMessage::Durable(reply) if self.core.closed.get() => {
+                    reply.send(Err(VolumeError::Closed));
+                }
                 HomeMessage::Durable(reply) => {
                     self.waiters.borrow_mut().push(reply);
                     self.demand.open();
@@ -249,20 +256,28 @@ impl Home {
     }
 
     async fn batches(self: Rc<Self>) {
-        while !self.closed.get() {
+        while !self.core.closed.get() {
             let waiting = !self.waiters.borrow().is_empty() || self.pressure.get();
             if !waiting {
                 let _ = self.core.rt.timeout(IDLE_BATCH, self.demand.wait()).await;
             }
             let pressed = self.pressure.replace(false);
             let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
+            *self.answering.borrow_mut() = waiters;
             self.batch(false).await;
-            for waiter in waiters {
+            for waiter in self.answering.take() {
                 waiter.send(Ok(()));
             }
             if pressed || self.wants_commit() {
                 self.commit_some().await;
             }
+        }
+    }
+
+    /// Tells everyone who waits that nothing becomes durable any more.
+    pub(crate) fn refuse_waiters(&self) {
+        for waiter in self.answering.take().into_iter().chain(self.waiters.take()) {
+            waiter.send(Err(VolumeError::Closed));
         }
     }
 
@@ -288,7 +303,7 @@ impl Home {
         let (size, used) = self.journal.usage(Ring::Data);
         let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
         // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
-        let pinned = delta_used * 2 > delta_size && self.oldest_data().is_some();
+        let pinned = delta_used * 2 > delta_size;
         let mut collected = self.collect(close || pinned || used * 10 > size * 6).await;
         let data_bytes: usize = collected
             .iter()
@@ -473,8 +488,13 @@ impl Home {
             };
             match result {
                 Ok(sequence) => return Some(sequence),
+                Err(AppendError::Broken) if self.core.closed.get() => {
+                    return std::future::pending().await;
+                }
                 Err(AppendError::Broken) => self.members_settled().await,
-                Err(AppendError::Full) if self.closed.get() => return std::future::pending().await,
+                Err(AppendError::Full) if self.core.closed.get() => {
+                    return std::future::pending().await;
+                }
                 Err(AppendError::Full) if in_commit => return None,
                 Err(AppendError::Full) => {
                     let before = self.journal.usage(ring).1;

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use ashlar_codec::{Code, CodeKind};
 use ashlar_device::DeviceRef;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT, super_bytes};
@@ -627,6 +628,19 @@ fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTreeSet<u64>) {
     }
 }
 
+/// Whether this program has the code of every segment.
+fn check_codes(core: &Core) -> Result<(), FormatError> {
+    for segment in core.segments.borrow().values() {
+        let (k, m) = (
+            usize::from(segment.geometry.k),
+            usize::from(segment.geometry.m),
+        );
+        let known = CodeKind::from_tag(segment.code).and_then(|kind| Code::new(kind, k, m).ok());
+        known.ok_or(FormatError::Unsupported(u32::from(segment.code)))?;
+    }
+    Ok(())
+}
+
 /// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
 fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) -> Bounds {
     let meta = SegmentGeometry {
@@ -742,6 +756,13 @@ pub async fn import(
     let slot_blocks = crate::commit::slot_blocks(newest.geometry.slot_bytes);
     let (members, missing) = make_members(rt, &newest, candidates);
     let core = Core::new(rt, newest.array, newest.key, slot_blocks, members);
+    let online = |index: &u16| {
+        let member = core.members.get(usize::from(*index));
+        member.is_some_and(Member::is_online)
+    };
+    if !newest.root_set.iter().any(online) && !options.degraded {
+        return Err(Error::NoRoot);
+    }
     let root = newest_root(&core).await.ok_or(Error::NoRoot)?;
     let (claims, later) = read_tables(&core, root.number).await;
     make_segments(&core, &claims);
@@ -773,6 +794,7 @@ pub async fn import(
     check_journal(&core, &shape, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
+    check_codes(&core).map_err(format)?;
     let birth = Rc::new(Cell::new(root.number));
     let (shards, to_home, at_home) =
         start_shards(&core, &shape, &newest, &options.settings, &birth);

@@ -197,8 +197,11 @@ impl Journal {
         let sequence = self.next.get();
         let group = {
             let groups = self.groups.borrow();
-            assert!(!groups.is_empty(), "an epoch has devices");
-            groups[usize::try_from(sequence).unwrap_or(0) % groups.len()].clone()
+            let live: Vec<&Vec<u16>> = groups.iter().filter(|g| !g.is_empty()).collect();
+            if live.is_empty() {
+                return Err(AppendError::Broken);
+            }
+            live[usize::try_from(sequence).unwrap_or(0) % live.len()].clone()
         };
         let (w, m) = self.width_for(&group, payload.len());
         let rotation = usize::try_from(sequence).unwrap_or(0) % group.len();

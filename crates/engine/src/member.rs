@@ -122,6 +122,11 @@ impl Member {
         self.changed.open();
     }
 
+    /// Lets the device go: nothing is read or written any more, and whoever holds its lock may have it.
+    pub fn close(&self) {
+        self.device.borrow_mut().take();
+    }
+
     /// How it was reached; empty if missing.
     pub fn path(&self) -> String {
         self.device

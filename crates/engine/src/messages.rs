@@ -141,6 +141,8 @@ pub enum ShardMessage {
     RemoveVolume(u32, OneshotSender<()>),
     /// Figures for status.
     Stats(OneshotSender<ShardStats>),
+    /// The array has stopped.
+    Close,
     /// Adopt a delta from recovery.
     Adopt(Adopted, OneshotSender<()>),
 }

@@ -75,9 +75,9 @@ impl Home {
     /// Folds what lies in the journal even if nothing presses, so that recovery stays short.
     async fn commit_now_and_then(self: Rc<Self>) {
         let mut last = 0;
-        while !self.closed.get() {
+        while !self.core.closed.get() {
             self.core.rt.sleep(30 * ashlar_rt::SECOND).await;
-            if self.journal.next() > last + 4 && !self.closed.get() {
+            if self.journal.next() > last + 4 && !self.core.closed.get() {
                 self.batch(true).await;
                 self.commit(self.journal.next()).await;
                 last = self.journal.next();
@@ -161,8 +161,10 @@ impl Home {
     }
 
     async fn clean_forever(self: Rc<Self>) {
-        while !self.closed.get() {
+        let mut pause = MILLISECOND;
+        while !self.core.closed.get() {
             if !self.low_on_slots() {
+                pause = MILLISECOND;
                 self.tasks.borrow_mut().clean.state = "done";
                 let _ = self
                     .core
@@ -183,12 +185,12 @@ impl Home {
             }
             self.clean_once().await;
             self.core.progress.open();
-            if self.free_slots() <= before {
-                let _ = self
-                    .core
-                    .rt
-                    .timeout(20 * MILLISECOND, self.cleaner_gate.wait())
-                    .await;
+            if self.free_slots() > before {
+                pause = MILLISECOND;
+            } else {
+                // Nothing to gain now: look again less and less often, until something is overwritten.
+                self.core.rt.sleep(pause).await;
+                pause = (pause * 2).min(500 * MILLISECOND);
             }
         }
     }
@@ -484,8 +486,8 @@ impl Home {
 
     /// By how much a segment's redundancy is below what its kind should have.
     pub(crate) fn redundancy_lost(&self, segment: &Segment) -> usize {
-        if segment.live.borrow().is_empty() && segment.recorded.get() == segment.geometry.stripes()
-        {
+        let (recorded, stripes) = (segment.recorded.get(), segment.geometry.stripes());
+        if segment.live.borrow().is_empty() && (recorded == 0 || recorded == stripes) {
             return 0;
         }
         let wanted = match segment.kind {
@@ -498,7 +500,7 @@ impl Home {
     }
 
     async fn reconstruct_forever(self: Rc<Self>) {
-        while !self.closed.get() {
+        while !self.core.closed.get() {
             let due = self.to_reconstruct();
             if due.is_empty() {
                 let waits = self.is_degraded();
@@ -748,7 +750,7 @@ impl Home {
             version: old.version + 1,
         };
         let done = self.fill_column(segment, index, new).await;
-        let unchanged = segment.columns.borrow()[index] == old && !self.closed.get();
+        let unchanged = segment.columns.borrow()[index] == old && !self.core.closed.get();
         if !done || !unchanged {
             // Nothing names the slot: it is as free as it was.
             self.core.member(target).set_slot(slot, None);
@@ -780,7 +782,9 @@ impl Home {
     ) -> bool {
         let member = self.core.member(new.device);
         let geometry = segment.geometry;
-        let header = header_bytes(&self.core.array, segment, index, new);
+        let mut devices: Vec<u16> = segment.columns.borrow().iter().map(|c| c.device).collect();
+        devices[index] = new.device;
+        let header = header_bytes(&self.core.array, segment, index, new, devices);
         if member
             .write(member.geometry.slot_offset(new.slot), vec![header])
             .await
@@ -956,12 +960,10 @@ impl Home {
         }
         let mut written = BTreeSet::new();
         let mut seen = false;
-        // Parity strips are written with every stripe that is: two columns that agree would do, all are
-        // looked at, so that one lost summary does not hide a stripe.
-        for column in (0..segment.geometry.width())
-            .rev()
-            .take(usize::from(segment.geometry.m) + 1)
-        {
+        // The first data strip and every parity strip are written with every stripe that is; at most M
+        // of these M + 1 columns are missing.
+        let parity = usize::from(segment.geometry.k)..segment.geometry.width();
+        for column in std::iter::once(0).chain(parity) {
             if let Some(rows) = read_course_rows(&self.core, segment, course, column).await {
                 seen = true;
                 let strips = rows.chunks(segment.geometry.strip_blocks as usize);
@@ -1011,10 +1013,10 @@ impl Home {
     // ---- heal -------------------------------------------------------------------------------------
 
     async fn heal_forever(self: Rc<Self>) {
-        while !self.closed.get() {
+        while !self.core.closed.get() {
             self.core
                 .heal_gate
-                .until(|| !self.core.heals.borrow().is_empty() || self.closed.get())
+                .until(|| !self.core.heals.borrow().is_empty() || self.core.closed.get())
                 .await;
             let Some(next) = self.core.heals.borrow().front().copied() else {
                 continue;

@@ -64,8 +64,10 @@ pub struct Segment {
     pub next_stripe: Cell<u32>,
     /// Stripes recorded.
     pub recorded: Cell<u32>,
-    /// Takes no more stripes.
+    /// Takes no more stripes, and everything of it is durable.
     pub sealed: Cell<bool>,
+    /// Takes no more stripes; sealed when the last one is recorded.
+    pub retired: Cell<bool>,
     /// Written strips of stripes that were closed short, as far as known; the summary is the authority.
     pub short: RefCell<BTreeMap<u32, u16>>,
     /// Rows of the course being filled: kept until its summary is written.
@@ -103,6 +105,7 @@ impl Segment {
             next_stripe: Cell::new(0),
             recorded: Cell::new(0),
             sealed: Cell::new(false),
+            retired: Cell::new(false),
             short: RefCell::default(),
             rows: RefCell::default(),
             rows_since: Cell::new(None),
@@ -114,7 +117,9 @@ impl Segment {
 
     /// Whether another stripe fits.
     pub fn has_room(&self) -> bool {
-        !self.sealed.get() && self.next_stripe.get() < self.geometry.stripes()
+        !self.sealed.get()
+            && !self.retired.get()
+            && self.next_stripe.get() < self.geometry.stripes()
     }
 
     /// Takes the next stripe number.

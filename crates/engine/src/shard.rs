@@ -123,6 +123,10 @@ impl Shard {
 
     async fn serve(self: Rc<Self>, mut mailbox: Mailbox<ShardMessage>) {
         while let Some(message) = mailbox.receive().await {
+            if matches!(message, ShardMessage::Close) {
+                self.room.open();
+                return;
+            }
             let shard = self.clone();
             self.core
                 .rt
@@ -170,6 +174,7 @@ impl Shard {
                 reply.send(());
             }
             ShardMessage::Stats(reply) => reply.send(self.stats()),
+            ShardMessage::Close => {}
             ShardMessage::Adopt(delta, reply) => {
                 self.adopt(delta).await;
                 reply.send(());
@@ -516,7 +521,7 @@ impl Shard {
                 usize::try_from(position % unit_u64).expect("below a unit"),
             );
             let take = (unit - within).min(data.len() - at);
-            self.admit().await;
+            self.admit().await?;
             if take == unit {
                 self.place_block(shape, address, &data[at..at + take], None, None)
                     .await?;
@@ -551,14 +556,17 @@ impl Shard {
     }
 
     /// Waits while this shard holds as much as it may (S15: dirty state is bounded).
-    async fn admit(&self) {
+    async fn admit(&self) -> Result<(), VolumeError> {
         loop {
+            if self.core.closed.get() {
+                return Err(VolumeError::Closed);
+            }
             let deltas = self.deltas.borrow().len();
             let stripes = self.writing.borrow().len() + self.written.borrow().len();
             if deltas >= self.bounds.deltas {
                 let _ = self.home.send(HomeMessage::Pressure);
             } else if stripes < self.bounds.stripes {
-                return;
+                return Ok(());
             }
             if self.writing.borrow().is_empty() && deltas < self.bounds.deltas {
                 // Everything is written: it only has to be recorded.
@@ -722,6 +730,7 @@ impl Shard {
                         grow = false;
                         continue;
                     }
+                    Some(None) if self.core.closed.get() => return Err(VolumeError::Closed),
                     Some(None) if stream.open_segments() == 0 => return Err(VolumeError::NoSpace),
                     Some(None) => wanted_row = 0,
                     None => return Err(VolumeError::Closed),
@@ -845,7 +854,7 @@ impl Shard {
 
     /// Runs of holes are looked through one by one: few at a time.
     async fn admit_hole(&self) {
-        while self.deltas.borrow().holes.len() > 64 {
+        while self.deltas.borrow().holes.len() > 64 && !self.core.closed.get() {
             let _ = self.home.send(HomeMessage::Pressure);
             self.room.wait().await;
         }
@@ -961,6 +970,12 @@ impl Shard {
     /// unfinished stripes are given as data, unless `close` or a quarter of a stripe makes it worth
     /// closing them.
     async fn collect(self: &Rc<Self>, close: bool) -> crate::messages::Collected {
+        // Streams that nobody writes to let go of segments that take no more.
+        for stream in [&self.hot, &self.cold] {
+            if let Some(mut stream) = stream.try_lock() {
+                stream.prune();
+            }
+        }
         // Without the streams' locks: a writer that waits for space holds one.
         let filling: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
         for stripe in filling {

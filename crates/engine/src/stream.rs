@@ -179,6 +179,18 @@ impl Stream {
         None
     }
 
+    /// Lets go of segments and stripes that take no more blocks.
+    pub fn prune(&mut self) {
+        self.row.retain(|s| s.has_room());
+        if self
+            .current
+            .as_ref()
+            .is_some_and(|s| s.phase.get() != Phase::Filling)
+        {
+            self.current = None;
+        }
+    }
+
     /// Segments of the row that still have room.
     pub fn open_segments(&self) -> usize {
         self.row.iter().filter(|s| s.has_room()).count()

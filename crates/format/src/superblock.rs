@@ -184,8 +184,11 @@ impl Superblock {
         table.bytes(HEAD_BYTES)?;
         r.bytes(12)?;
         let features = [r.u32()?, r.u32()?, r.u32()?];
-        if features[2] & !KNOWN_INCOMPATIBLE != 0 {
-            return Err(FormatError::Unsupported(features[2]));
+        // A newer writer's read-only compatible features would allow reading; importing writes.
+        for (set, known) in [(2, KNOWN_INCOMPATIBLE), (1, KNOWN_READ_ONLY)] {
+            if features[set] & !known != 0 {
+                return Err(FormatError::Unsupported(features[set]));
+            }
         }
         r.u32()?;
         let (array, key, device) = (r.array()?, r.array()?, r.array()?);
@@ -198,7 +201,11 @@ impl Superblock {
         let geometry = DeviceGeometry::read(&mut r)?;
         let (name, layout) = (r.string(MAX_NAME)?, r.string(MAX_NAME)?);
         let (code, strip_blocks, partitions, spare) = (r.u8()?, r.u32()?, r.u16()?, r.u16()?);
-        let root_set: Vec<u16> = (0..r.u16()?.min(256))
+        let root_devices = r.u16()?;
+        if root_devices > 256 {
+            return Err(FormatError::Value);
+        }
+        let root_set: Vec<u16> = (0..root_devices)
             .map(|_| r.u16())
             .collect::<Result<_, _>>()?;
         let count = r.u16()?;

@@ -223,6 +223,15 @@ impl<T> Lock<T> {
         }
     }
 
+    /// The value, if nobody has or waits for it.
+    pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+        let permit = self.permits.try_take(1)?;
+        Some(LockGuard {
+            lock: self,
+            _permit: permit,
+        })
+    }
+
     /// Waits for the value.
     pub async fn lock(&self) -> LockGuard<'_, T> {
         let permit = self.permits.take(1).await;

@@ -56,7 +56,11 @@ pub fn write_amplification(fill: f64) -> f64 {
     let (mut low, mut high) = (1e-12, 1.0 - 1e-9);
     for _ in 0..200 {
         let p: f64 = (low + high) / 2.0;
-        if (p - 1.0) / p.ln() < fill { low = p } else { high = p }
+        if (p - 1.0) / p.ln() < fill {
+            low = p
+        } else {
+            high = p
+        }
     }
     1.0 / (1.0 - low)
 }
@@ -84,7 +88,9 @@ impl Given {
     /// A read of `bytes` that lie together.
     pub fn read(&self, profile: &Profile, bytes: f64) -> Cost {
         let leaves = self.miss() * (bytes / BLOCK / LEAF).max(1.0);
-        let one = |bytes: f64| (1.0 / profile.read_iops as f64).max(bytes / profile.read_bytes_per_second as f64);
+        let one = |bytes: f64| {
+            (1.0 / profile.read_iops as f64).max(bytes / profile.read_bytes_per_second as f64)
+        };
         Cost {
             bytes: bytes + leaves * BLOCK,
             busy: one(bytes) + leaves * one(BLOCK),
@@ -133,15 +139,23 @@ mod tests {
         let mut open: Option<(usize, usize)> = None;
         let (mut written, mut state) = (0u64, 9u64);
         let mut random = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             usize::try_from(state >> 33).unwrap_or(0)
         };
         let (mut host, mut counted) = (0, 0);
         for step in 0..blocks * 5 {
-            let block = if step < blocks { step } else { random() % blocks };
+            let block = if step < blocks {
+                step
+            } else {
+                random() % blocks
+            };
             let mut queue = vec![block];
             while let Some(block) = queue.pop() {
-                let (segment, used) = open.filter(|(_, used)| *used < size).unwrap_or_else(|| (free.pop().unwrap_or(0), 0));
+                let (segment, used) = open
+                    .filter(|(_, used)| *used < size)
+                    .unwrap_or_else(|| (free.pop().unwrap_or(0), 0));
                 let place = segment * size + used;
                 if at[block] != usize::MAX {
                     owner[at[block]] = usize::MAX;
@@ -153,8 +167,15 @@ mod tests {
                 written += 1;
                 if queue.is_empty() && free.len() < 2 {
                     let closed = |s: &usize| *s != segment && !free.contains(s);
-                    let victim = (0..segments).filter(closed).min_by_key(|s| live[*s]).unwrap_or(0);
-                    queue.extend(owner[victim * size..(victim + 1) * size].iter().filter(|o| **o != usize::MAX));
+                    let victim = (0..segments)
+                        .filter(closed)
+                        .min_by_key(|s| live[*s])
+                        .unwrap_or(0);
+                    queue.extend(
+                        owner[victim * size..(victim + 1) * size]
+                            .iter()
+                            .filter(|o| **o != usize::MAX),
+                    );
                     free.insert(0, victim);
                 }
             }
@@ -187,7 +208,10 @@ mod tests {
         let cost = given.read(&Profile::DATA24, 4096.0);
         let share = 1.0 / Profile::DATA24.read_iops as f64 / cost.busy;
         assert!((share - 0.522).abs() < 0.001, "{share}");
-        let cached = Given { map_to_cache: 0.5, ..given };
+        let cached = Given {
+            map_to_cache: 0.5,
+            ..given
+        };
         let write = cached.write(&Profile::DATA24, 4096.0, 0.0);
         assert!((write.bytes / 4096.0 - 1.25).abs() < 1e-9);
     }

@@ -15,8 +15,8 @@ use ashlar_layout::{Layout, LayoutError};
 use serde::Serialize;
 
 use crate::load::Stop;
-pub(crate) use rig::device_count;
 pub use crate::meter::{Regions, Traffic};
+pub(crate) use rig::device_count;
 
 /// How far device bytes may be from the closed form, as a share of it.
 pub const TOLERANCE: f64 = 0.03;
@@ -71,7 +71,9 @@ impl Kind {
         let number = |text: &str| text.parse::<u16>().ok();
         if let Some(percent) = name.strip_prefix("sustained").and_then(number) {
             let percent = u8::try_from(percent).ok()?;
-            return (10..=95).contains(&percent).then_some(Kind::Sustained(percent));
+            return (10..=95)
+                .contains(&percent)
+                .then_some(Kind::Sustained(percent));
         }
         if let Some(depth) = name.strip_prefix("durable").and_then(number) {
             return (1..=4096).contains(&depth).then_some(Kind::Durable(depth));
@@ -104,7 +106,9 @@ impl MapCache {
             return Some(MapCache::Cached);
         }
         let ratio: f64 = text.trim_end_matches(":1").parse().ok()?;
-        (1.0..=1000.0).contains(&ratio).then_some(MapCache::Ratio(ratio))
+        (1.0..=1000.0)
+            .contains(&ratio)
+            .then_some(MapCache::Ratio(ratio))
     }
 }
 
@@ -132,11 +136,11 @@ pub struct Options {
     pub maps: Vec<MapCache>,
     /// 4 KiB operations in flight for each device; a sixteenth of it for 128 KiB.
     pub depth: usize,
-    /// Bytes of the volume, for all but `sustained`, which derives it.
+    /// Bytes of the volume, at least 8 MiB, for all but `sustained`, which derives it.
     pub volume_bytes: u64,
     /// Slots of each device in `sustained`.
     pub slots: u32,
-    /// How often `sustained` overwrites its volume; the second half is measured.
+    /// How often `sustained` overwrites its volume, 0.1 to 64; the second half is measured.
     pub overwrites: f64,
     /// Seed of the runtime and the load.
     pub seed: u64,

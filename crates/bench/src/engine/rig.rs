@@ -6,7 +6,9 @@
 use std::rc::Rc;
 
 use ashlar_device::{Content, DeviceRef, ModelDevice, ModelOptions, Profile};
-use ashlar_engine::{Array, Create, Import, Settings, Volume, VolumeError, VolumeOptions, WriteCache, plan};
+use ashlar_engine::{
+    Array, Create, Import, Settings, Volume, VolumeError, VolumeOptions, WriteCache, plan,
+};
 use ashlar_layout::Layout;
 use ashlar_rt::{Rt, Stopped};
 
@@ -40,11 +42,15 @@ pub(crate) fn device_count(layout: &Layout, asked: Option<u16>) -> Result<u16, B
 }
 
 /// Runs a future of a simulated runtime to its end.
-pub(super) fn finish<T: 'static>(rt: &Rt, future: impl Future<Output = T> + 'static) -> Result<T, BenchError> {
-    rt.run_for(MAX_POLLS, future).map_err(|stopped| match stopped {
-        Stopped::Deadlock => BenchError::Deadlock,
-        Stopped::Polls => BenchError::Endless(MAX_POLLS),
-    })
+pub(super) fn finish<T: 'static>(
+    rt: &Rt,
+    future: impl Future<Output = T> + 'static,
+) -> Result<T, BenchError> {
+    rt.run_for(MAX_POLLS, future)
+        .map_err(|stopped| match stopped {
+            Stopped::Deadlock => BenchError::Deadlock,
+            Stopped::Polls => BenchError::Endless(MAX_POLLS),
+        })
 }
 
 /// An array on metered devices, with one volume.
@@ -74,14 +80,29 @@ fn snapshot(meters: &[Rc<Meter>]) -> Snapshot {
 
 impl Rig {
     /// Makes the array and a volume of `volume_bytes`.
-    pub(super) fn new(seed: u64, profile: Profile, layout: &Layout, devices: u16, sizes: Sizes, volume_bytes: u64, memory: u64) -> Result<Rig, BenchError> {
+    pub(super) fn new(
+        seed: u64,
+        profile: Profile,
+        layout: &Layout,
+        devices: u16,
+        sizes: Sizes,
+        volume_bytes: u64,
+        memory: u64,
+    ) -> Result<Rig, BenchError> {
         let rt = Rt::simulated(seed);
         let options = ModelOptions {
             content: Content::Store,
             slot_bytes: sizes.slot_bytes,
             ..ModelOptions::new(sizes.device_bytes)
         };
-        let meter = |index| Meter::new(Rc::new(ModelDevice::new(&rt, &format!("model{index}"), profile, options)));
+        let meter = |index| {
+            Meter::new(Rc::new(ModelDevice::new(
+                &rt,
+                &format!("model{index}"),
+                profile,
+                options,
+            )))
+        };
         let meters: Vec<Rc<Meter>> = (0..devices).map(meter).collect();
         let create = Create {
             name: "bench".to_string(),
@@ -90,7 +111,10 @@ impl Rig {
             slot_bytes: Some(sizes.slot_bytes),
             spare: 0,
             domains: Vec::new(),
-            settings: Settings { memory_bytes: memory, ..Settings::default() },
+            settings: Settings {
+                memory_bytes: memory,
+                ..Settings::default()
+            },
         };
         let geometry = plan(&vec![sizes.device_bytes; usize::from(devices)], &create)?.devices[0];
         for meter in &meters {
@@ -122,14 +146,27 @@ impl Rig {
         let (array, rt, members) = (self.array.clone(), self.rt.clone(), members(&self.meters));
         self.array = finish(&self.rt, async move {
             array.export().await?;
-            let settings = Settings { memory_bytes: memory, ..Settings::default() };
-            Array::import(&rt, members, Import { settings, ..Import::default() }).await
+            let settings = Settings {
+                memory_bytes: memory,
+                ..Settings::default()
+            };
+            Array::import(
+                &rt,
+                members,
+                Import {
+                    settings,
+                    ..Import::default()
+                },
+            )
+            .await
         })??;
         Ok(())
     }
 
     fn volume(&self) -> Result<Volume, BenchError> {
-        self.array.volume("bench").ok_or(BenchError::Volume(VolumeError::Closed))
+        self.array
+            .volume("bench")
+            .ok_or(BenchError::Volume(VolumeError::Closed))
     }
 
     /// Writes the whole volume once, in order, and makes it durable.
@@ -158,7 +195,9 @@ impl Rig {
     /// Takes a device out and does not let anything be reconstructed first.
     pub(super) fn fail(&self, device: u16) -> Result<(), BenchError> {
         let array = self.array.clone();
-        Ok(finish(&self.rt, async move { array.fail(device, false).await })??)
+        Ok(finish(&self.rt, async move {
+            array.fail(device, false).await
+        })??)
     }
 
     /// Runs a load on the volume; what the devices did between its marks, and the data blocks
@@ -170,7 +209,10 @@ impl Rig {
         let mark = move || notes.borrow_mut().push(snapshot(&meters));
         let measured = finish(&self.rt, async move { run(&rt, &target, load, mark).await })??;
         let marks = marks.borrow();
-        let (first, last) = (marks.first().copied().unwrap_or_default(), marks.last().copied().unwrap_or_default());
+        let (first, last) = (
+            marks.first().copied().unwrap_or_default(),
+            marks.last().copied().unwrap_or_default(),
+        );
         let done = Snapshot {
             regions: last.regions.since(first.regions),
             busy: last.busy - first.busy,
@@ -186,11 +228,19 @@ impl Drop for Rig {
 }
 
 fn members(meters: &[Rc<Meter>]) -> Vec<DeviceRef> {
-    meters.iter().map(|meter| meter.clone() as DeviceRef).collect()
+    meters
+        .iter()
+        .map(|meter| meter.clone() as DeviceRef)
+        .collect()
 }
 
 /// What `count` such devices give raw, preconditioned: written before, nothing discarded.
-pub(super) fn raw(seed: u64, profile: Profile, count: u16, load: Load) -> Result<Measured, BenchError> {
+pub(super) fn raw(
+    seed: u64,
+    profile: Profile,
+    count: u16,
+    load: Load,
+) -> Result<Measured, BenchError> {
     let rt = Rt::simulated(seed);
     let options = ModelOptions {
         content: Content::Discard,

@@ -14,6 +14,7 @@ use crate::load::{Durability, Load, Measured, Op, Pattern};
 const BLOCK: u64 = 4096;
 const SMALL: usize = 4096;
 const LARGE: usize = 128 << 10;
+const MIN_VOLUME: u64 = 8 << 20;
 
 /// A row before it is run.
 struct Setup {
@@ -30,7 +31,13 @@ struct Setup {
 }
 
 /// Measures one row.
-pub(super) fn measure(options: &Options, layout: &Layout, devices: u16, kind: Kind, map: MapCache) -> Result<Row, BenchError> {
+pub(super) fn measure(
+    options: &Options,
+    layout: &Layout,
+    devices: u16,
+    kind: Kind,
+    map: MapCache,
+) -> Result<Row, BenchError> {
     let shape = layout.resolve(devices)?;
     let setup = Setup::new(options, (shape.k, shape.m), devices, kind, map);
     let started = Instant::now();
@@ -53,28 +60,56 @@ fn strips_of_slot(slot_blocks: u64, strip_blocks: u64) -> (u64, u64) {
     let fits = |strips: &u64| strips * strip_blocks + summary(*strips) <= rest;
     let last = (1..=course).take_while(fits).last().unwrap_or(0);
     let strips = courses * course + last;
-    (strips, 1 + strips * strip_blocks + courses * summary(course) + summary(last))
+    (
+        strips,
+        1 + strips * strip_blocks + courses * summary(course) + summary(last),
+    )
 }
 
 impl Setup {
-    fn new(options: &Options, (k, m): (u16, u16), devices: u16, kind: Kind, map: MapCache) -> Setup {
-        let sustained = if let Kind::Sustained(percent) = kind { Some(f64::from(percent) / 100.0) } else { None };
-        let strip_bytes: u32 = if sustained.is_some() || k > 16 { 8 << 10 } else { 16 << 10 };
-        let slot_bytes: u64 = if sustained.is_some() { 128 << 10 } else { 1 << 20 };
+    fn new(
+        options: &Options,
+        (k, m): (u16, u16),
+        devices: u16,
+        kind: Kind,
+        map: MapCache,
+    ) -> Setup {
+        let sustained = if let Kind::Sustained(percent) = kind {
+            Some(f64::from(percent) / 100.0)
+        } else {
+            None
+        };
+        let strip_bytes: u32 = if sustained.is_some() || k > 16 {
+            8 << 10
+        } else {
+            16 << 10
+        };
+        let slot_bytes: u64 = if sustained.is_some() {
+            128 << 10
+        } else {
+            1 << 20
+        };
         let device_bytes = match sustained {
             // Slots, and room for what lies before them.
-            Some(_) => (u64::from(options.slots) * slot_bytes * 102 / 100 + (2 << 20)).next_multiple_of(slot_bytes),
+            Some(_) => (u64::from(options.slots) * slot_bytes * 102 / 100 + (2 << 20))
+                .next_multiple_of(slot_bytes),
             None => 16 << 30,
         };
-        let sizes = Sizes { device_bytes, slot_bytes, strip_bytes };
+        let sizes = Sizes {
+            device_bytes,
+            slot_bytes,
+            strip_bytes,
+        };
         let (strips, _) = sizes.slot();
         let all_blocks = u64::from(devices) * u64::from(options.slots) / u64::from(k + m)
-            * u64::from(k) * strips * (u64::from(strip_bytes) / BLOCK);
+            * u64::from(k)
+            * strips
+            * (u64::from(strip_bytes) / BLOCK);
         let volume_bytes = match sustained {
             Some(fill) => (all_blocks as f64 * fill) as u64 * BLOCK,
             None => options.volume_bytes,
         };
-        let volume_bytes = volume_bytes / LARGE as u64 * LARGE as u64;
+        let volume_bytes = volume_bytes.max(MIN_VOLUME) / LARGE as u64 * LARGE as u64;
         let map_bytes = volume_bytes as f64 / BLOCK as f64 * 32.0 * 64.0 / 63.0;
         let memory = match map {
             MapCache::Cached => map_bytes * 4.0,
@@ -83,12 +118,36 @@ impl Setup {
         let fill = sustained.map_or(0.0, |_| (volume_bytes / BLOCK) as f64 / all_blocks as f64);
         let memory = memory as u64;
         let depth = options.depth * usize::from(devices);
-        let load = load_of(kind, volume_bytes, depth, options.overwrites);
-        Setup { kind, k, m, devices, map, sizes, volume_bytes, memory, fill, load }
+        let load = load_of(
+            kind,
+            volume_bytes,
+            depth,
+            options.overwrites.clamp(0.1, 64.0),
+        );
+        Setup {
+            kind,
+            k,
+            m,
+            devices,
+            map,
+            sizes,
+            volume_bytes,
+            memory,
+            fill,
+            load,
+        }
     }
 
-    fn run(&self, options: &Options, layout: &Layout) -> Result<(Measured, Snapshot, Measured), BenchError> {
-        let raw_devices = if self.load.depth == 1 { 1 } else { self.devices };
+    fn run(
+        &self,
+        options: &Options,
+        layout: &Layout,
+    ) -> Result<(Measured, Snapshot, Measured), BenchError> {
+        let raw_devices = if self.load.depth == 1 {
+            1
+        } else {
+            self.devices
+        };
         let raw_load = Load {
             warm: self.load.warm.min(20_000),
             count: self.load.count.min(200_000),
@@ -96,8 +155,20 @@ impl Setup {
         };
         let raw = raw(options.seed, options.profile, raw_devices, raw_load)?;
         let fresh_start = self.kind == Kind::SequentialWrite;
-        let memory = if fresh_start { self.memory } else { fill_memory(self.memory) };
-        let mut rig = Rig::new(options.seed, options.profile, layout, self.devices, self.sizes, self.volume_bytes, memory)?;
+        let memory = if fresh_start {
+            self.memory
+        } else {
+            fill_memory(self.memory)
+        };
+        let mut rig = Rig::new(
+            options.seed,
+            options.profile,
+            layout,
+            self.devices,
+            self.sizes,
+            self.volume_bytes,
+            memory,
+        )?;
         if !fresh_start {
             rig.fill()?;
             rig.reopen(self.memory)?;
@@ -119,7 +190,11 @@ impl Setup {
             slot_overhead: written as f64 / (strips * strip_blocks) as f64,
             blocks: (self.volume_bytes / BLOCK) as f64,
             fill: self.fill,
-            map_to_cache: if let MapCache::Ratio(ratio) = self.map { ratio } else { 0.5 },
+            map_to_cache: if let MapCache::Ratio(ratio) = self.map {
+                ratio
+            } else {
+                0.5
+            },
             memory_bytes: self.memory as f64,
         }
     }
@@ -138,7 +213,9 @@ impl Setup {
                 }
                 cost
             }
-            (Op::Write, Pattern::Random) => given.write(&options.profile, bytes, given.leaves_per_change()),
+            (Op::Write, Pattern::Random) => {
+                given.write(&options.profile, bytes, given.leaves_per_change())
+            }
             (Op::Write, Pattern::Sequential) => given.write(&options.profile, bytes, 1.0 / 128.0),
         }
     }
@@ -188,7 +265,14 @@ impl Setup {
         }
     }
 
-    fn fill_in(&self, row: &mut Row, options: &Options, measured: Measured, done: &Snapshot, raw: Measured) {
+    fn fill_in(
+        &self,
+        row: &mut Row,
+        options: &Options,
+        measured: Measured,
+        done: &Snapshot,
+        raw: Measured,
+    ) {
         let figure = |m: &Measured| match row.unit {
             "us" => m.mean / 1000.0,
             "iops" => m.per_second(),
@@ -212,7 +296,8 @@ impl Setup {
         if self.load.op == Op::Write {
             let given = self.given();
             let overhead = given.slot_overhead * (given.k + given.m) / given.k;
-            row.write_amplification = Some(done.regions.data.written_bytes as f64 / overhead / host_bytes);
+            row.write_amplification =
+                Some(done.regions.data.written_bytes as f64 / overhead / host_bytes);
         }
         row.regions = done.regions;
         let share = |t: super::Traffic| (t.read_bytes + t.written_bytes) as f64 / host_bytes;
@@ -225,14 +310,28 @@ impl Setup {
             share(r.roots)
         );
         if self.load.durability != Durability::Cached {
-            row.reason = format!("no closed form for durable writes; device bytes {bytes:.3} per host byte ({parts})");
+            row.reason = format!(
+                "no closed form for durable writes; device bytes {bytes:.3} per host byte ({parts})"
+            );
             return;
         }
-        row.closed_form = Some(if row.unit == "iops" { rate } else { rate * self.load.bytes as f64 });
+        if options.profile.rotation.is_some() {
+            row.reason = format!(
+                "no closed form for drives that seek; device bytes {bytes:.3} per host byte ({parts})"
+            );
+            return;
+        }
+        row.closed_form = Some(if row.unit == "iops" {
+            rate
+        } else {
+            rate * self.load.bytes as f64
+        });
         row.closed_form_device_bytes = Some(expected);
         row.valid = (bytes / expected - 1.0).abs() <= TOLERANCE;
         if !row.valid {
-            row.reason = format!("device bytes {bytes:.3} per host byte, closed form {expected:.3} ({parts})");
+            row.reason = format!(
+                "device bytes {bytes:.3} per host byte, closed form {expected:.3} ({parts})"
+            );
         }
     }
 }
@@ -264,14 +363,24 @@ fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load
         ..small
     };
     match kind {
-        Kind::Read | Kind::DegradedRead => Load { op: Op::Read, ..small },
+        Kind::Read | Kind::DegradedRead => Load {
+            op: Op::Read,
+            ..small
+        },
         Kind::Fresh => small,
         Kind::Sustained(_) => {
             let half = (blocks as f64 * overwrites / 2.0) as u64;
-            Load { warm: half, count: half, ..small }
+            Load {
+                warm: half,
+                count: half,
+                ..small
+            }
         }
         Kind::SequentialWrite => large,
-        Kind::SequentialRead => Load { op: Op::Read, ..large },
+        Kind::SequentialRead => Load {
+            op: Op::Read,
+            ..large
+        },
         Kind::Durable(depth) => {
             let count = (blocks / 8).min(2000 * u64::from(depth));
             Load {
