@@ -1,8 +1,8 @@
 //! Processor time of the engine per operation: devices in memory, in process, no virtual time.
 //!
 //! **Invariants**: the clock is the processor time of the whole process, all threads; what is counted
-//! includes copying to and from the devices in memory, and for writes everything until the last is
-//! durable and folded. Figures are the least and the median of batches: on a busy machine the caches
+//! includes copying to and from the devices in memory; `write` counts until the last is durable,
+//! `write-folded` until the array is exported, with everything in its map. Figures are the least and the median of batches: on a busy machine the caches
 //! are shared.
 
 use std::rc::Rc;
@@ -35,7 +35,8 @@ pub struct Options {
 /// One figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// `write`, `read` or `device-read`.
+    /// `write`, `write-folded` (the mean of all batches), `read`, or `device-read`: the same reads
+    /// from the devices, without the engine.
     pub row: &'static str,
     /// The layout.
     pub layout: String,
@@ -81,7 +82,7 @@ fn one(options: &Options, digest: DigestKind, depth: usize) -> Result<Vec<Row>, 
     let raw = Target::Raw(members.clone());
     let create = Create {
         name: "cpu".to_string(),
-        layout: options.layout.clone(),
+        layout: options.layout,
         strip_bytes: None,
         slot_bytes: None,
         spare: 0,
@@ -126,13 +127,13 @@ fn one(options: &Options, digest: DigestKind, depth: usize) -> Result<Vec<Row>, 
             volume_bytes: options.volume_bytes,
         }
     };
-    let batch = |op, target: Target, array: Option<Array>| -> Result<f64, BenchError> {
+    let batch = |op, target: Target| -> Result<f64, BenchError> {
         let (handle, load) = (rt.clone(), load(op));
         let before = processor();
         rt.block_on(async move {
             run(&handle, &target, load, || {}).await?;
-            if let (Op::Write, Some(array)) = (op, array) {
-                durable_and_folded(&array).await?;
+            if let (Op::Write, Target::Volume(volume)) = (op, &target) {
+                volume.flush().await.map_err(BenchError::Volume)?;
             }
             Ok::<(), BenchError>(())
         })?;
@@ -152,30 +153,24 @@ fn one(options: &Options, digest: DigestKind, depth: usize) -> Result<Vec<Row>, 
     };
     let (handle, target) = (rt.clone(), volume()?);
     rt.block_on(async move { run(&handle, &target, fill, || {}).await })?;
-    let mut writes = Vec::new();
-    for _ in 0..options.batches.max(1) {
-        writes.push(batch(Op::Write, volume()?, Some(array.clone()))?);
-    }
     let mut reads = Vec::new();
     let mut device_reads = Vec::new();
     for _ in 0..options.batches.max(1) {
-        reads.push(batch(Op::Read, volume()?, None)?);
-        device_reads.push(batch(Op::Read, raw.clone(), None)?);
+        reads.push(batch(Op::Read, volume()?)?);
+        device_reads.push(batch(Op::Read, raw.clone())?);
     }
+    let mut writes = Vec::new();
+    let before = processor();
+    for _ in 0..options.batches.max(1) {
+        writes.push(batch(Op::Write, volume()?)?);
+    }
+    rt.block_on(async move { array.export().await })?;
+    let folded = (processor() - before) / writes.len() as f64;
     rt.shutdown();
     Ok(vec![
         row("write", &writes),
+        row("write-folded", &[folded]),
         row("read", &reads),
         row("device-read", &device_reads),
     ])
-}
-
-/// Waits until what was written is durable, then has it folded: creating a volume commits.
-async fn durable_and_folded(array: &Array) -> Result<(), BenchError> {
-    let volume = array
-        .volume("cpu")
-        .ok_or(BenchError::Volume(ashlar_engine::VolumeError::Closed))?;
-    volume.flush().await.map_err(BenchError::Volume)?;
-    array.set("clean.reserve", "10%").await?;
-    Ok(())
 }

@@ -21,15 +21,18 @@ use crate::segment::{Column, Segment};
 
 /// Slots of each device kept for commits and recovery.
 pub const COMMIT_SLOTS: usize = 6;
-/// Slots of each device kept for the cleaner, besides.
-pub const CLEAN_SLOTS: usize = 6;
+
+/// Slots of a device kept for the cleaner, besides: what one round of cleaning may fill.
+pub fn clean_slots(slots: u32) -> usize {
+    (slots as usize / 64).max(6)
+}
 
 /// Slots of a device that `purpose` must leave free.
-fn reserve(purpose: Purpose) -> usize {
+fn reserve(purpose: Purpose, slots: u32) -> usize {
     match purpose {
         Purpose::Commit => 0,
         Purpose::Clean => COMMIT_SLOTS,
-        Purpose::Client => COMMIT_SLOTS + CLEAN_SLOTS,
+        Purpose::Client => COMMIT_SLOTS + clean_slots(slots),
     }
 }
 
@@ -165,7 +168,7 @@ impl Home {
 
     fn has_slot(&self, device: u16, purpose: Purpose) -> bool {
         let member = self.core.member(device);
-        member.is_online() && member.free_slots() > reserve(purpose)
+        member.is_online() && member.free_slots() > reserve(purpose, member.geometry.slots)
     }
 
     /// The next device set of a row that covers `eligible` evenly.
@@ -254,6 +257,12 @@ impl Home {
         let number = self.next_segment.get();
         self.next_segment.set(number + 1);
         let code = self.superblock.borrow().code;
+        // One data or one parity strip: the code whose coefficients are all 1 is a copy, or an XOR.
+        let code = if wanted.k == 1 || wanted.m == 1 {
+            CodeKind::JerasureReedSolVan.tag()
+        } else {
+            code
+        };
         let code_kind = CodeKind::from_tag(code).unwrap_or(CodeKind::IsalCauchy);
         let code = match Code::new(code_kind, usize::from(wanted.k), usize::from(wanted.m)) {
             Ok(_) => code,
@@ -352,13 +361,15 @@ impl Home {
             slot_blocks: self.core.slot_blocks,
         };
         let counted = |s: MemberState| s != MemberState::Spare;
-        let kept = (COMMIT_SLOTS + CLEAN_SLOTS) as u64;
         let slots: u64 = self
             .core
             .members
             .iter()
             .filter(|m| counted(m.state()))
-            .map(|m| u64::from(m.geometry.slots).saturating_sub(kept))
+            .map(|m| {
+                let kept = COMMIT_SLOTS + clean_slots(m.geometry.slots);
+                u64::from(m.geometry.slots).saturating_sub(kept as u64)
+            })
             .sum();
         let devices = self.core.members.len() as u64;
         let slots = slots * devices.saturating_sub(u64::from(self.shape.spare)) / devices.max(1);

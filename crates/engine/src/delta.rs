@@ -288,10 +288,14 @@ impl Deltas {
         let mut taken = None;
         if let Some(versions) = self.versions.get_mut(&(tree, address)) {
             if matches!(versions[0].state, State::Recorded(_)) {
-                let version = versions.remove(0);
-                self.count -= 1;
-                if version.stamp > hole {
-                    taken = Some(version.what);
+                if versions[0].stamp > hole {
+                    taken = Some(versions[0].what.clone());
+                }
+                // While an older run of holes still covers the block, its version must stay to be seen;
+                // folding it again changes nothing.
+                if hole == 0 || versions[0].stamp < hole {
+                    versions.remove(0);
+                    self.count -= 1;
                 }
             }
             if versions.is_empty() {
@@ -378,6 +382,35 @@ mod tests {
             state: State::Recorded(stamp),
             journaled: false,
         }
+    }
+
+    #[test]
+    fn a_block_written_after_a_trim_is_seen_until_the_trim_is_folded_everywhere() {
+        let mut deltas = Deltas::default();
+        let part = Part {
+            tile: 256,
+            partitions: 4,
+            of: 1,
+            rest: 0,
+        };
+        deltas.holes.push(HoleRange {
+            tree: 1,
+            first: 0,
+            count: 1000,
+            part,
+            stamp: 1,
+            recorded: Some(10),
+        });
+        deltas.push(1, 5, hole(2)); // stands for any newer version
+        assert!(deltas.take_recorded(1, 5).is_some());
+        assert_eq!(
+            deltas.lookup(1, 5).stamp(),
+            2,
+            "the fold must not uncover the older trim"
+        );
+        deltas.holes.clear();
+        assert!(deltas.take_recorded(1, 5).is_some());
+        assert_eq!(deltas.lookup(1, 5).stamp(), 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, MILLISECOND, Nanos, Slice};
 
-use crate::alloc::{CLEAN_SLOTS, COMMIT_SLOTS, header_bytes};
+use crate::alloc::{COMMIT_SLOTS, clean_slots, header_bytes};
 use crate::home::Home;
 use crate::messages::{Move, ShardMessage, ask};
 use crate::partition::Partitioning;
@@ -100,8 +100,18 @@ impl Home {
             .iter()
             .map(|m| m.geometry.slots)
             .min()
-            .unwrap_or(0) as usize;
-        COMMIT_SLOTS + CLEAN_SLOTS + (slots / 50).max(4)
+            .unwrap_or(0);
+        COMMIT_SLOTS + clean_slots(slots) + (slots as usize / 50).max(4)
+    }
+
+    /// How many segments' worth of live blocks one round of cleaning may move.
+    fn clean_budget(&self) -> u64 {
+        let online = self.core.members.iter().filter(|m| m.is_online());
+        let lowest = online
+            .map(crate::member::Member::free_slots)
+            .min()
+            .unwrap_or(0);
+        (lowest.saturating_sub(COMMIT_SLOTS + 3) as u64).clamp(1, 64)
     }
 
     fn low_on_slots(&self) -> bool {
@@ -178,10 +188,16 @@ impl Home {
             self.tasks.borrow_mut().clean.state = "running";
             let before = self.free_slots();
             // What was overwritten is known to be dead only once it has been folded.
-            self.batch(false).await;
-            self.commit(self.journal.next()).await;
-            if !self.low_on_slots() {
-                continue;
+            let worth = self
+                .pick_victims(1)
+                .iter()
+                .any(|(s, dead)| dead * 5 > u64::from(s.geometry.data_blocks()));
+            if !worth {
+                self.batch(false).await;
+                self.commit(self.journal.next()).await;
+                if !self.low_on_slots() {
+                    continue;
+                }
             }
             self.clean_once().await;
             self.core.progress.open();
@@ -197,11 +213,16 @@ impl Home {
 
     /// Moves the live blocks of the best victims away and commits.
     async fn clean_once(self: &Rc<Self>) {
-        let victims = self.pick_victims(4);
-        for (segment, _) in &victims {
-            self.clean_segment(segment).await;
+        let mut budget = self.clean_budget() * 1000;
+        for (segment, dead) in self.pick_victims(256) {
+            let blocks = u64::from(segment.geometry.data_blocks());
+            let live = (blocks - dead) * 1000 / blocks;
+            if live > budget {
+                break;
+            }
+            budget -= live;
+            self.clean_segment(&segment).await;
         }
-        drop(victims);
         self.batch(true).await;
         self.commit(self.journal.next()).await;
     }

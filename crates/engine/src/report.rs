@@ -7,7 +7,7 @@ use ashlar_format::journal::Ring;
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::superblock::MemberState;
 
-use crate::alloc::{CLEAN_SLOTS, COMMIT_SLOTS};
+use crate::alloc::{COMMIT_SLOTS, clean_slots};
 use crate::array::Array;
 use crate::home::Home;
 use crate::messages::{ShardMessage, ask};
@@ -225,8 +225,15 @@ impl Home {
             used_bytes: used,
             free_bytes: usable.saturating_sub(used),
             spare_bytes: slots * slot * u64::from(self.shape.spare) / devices.max(1),
-            reserved_bytes: devices * (COMMIT_SLOTS + CLEAN_SLOTS) as u64 * slot,
+            reserved_bytes: self.reserve_slots() * slot,
         }
+    }
+
+    fn reserve_slots(&self) -> u64 {
+        let members = self.core.members.iter();
+        members
+            .map(|m| (COMMIT_SLOTS + clean_slots(m.geometry.slots)) as u64)
+            .sum()
     }
 
     fn clean_status(&self) -> Clean {
@@ -237,7 +244,7 @@ impl Home {
         Clean {
             write_amplification: (host > 0).then(|| all as f64 / host as f64),
             free_slots: self.free_slots() as u64,
-            reserve_slots: (self.core.members.len() * (COMMIT_SLOTS + CLEAN_SLOTS)) as u64,
+            reserve_slots: self.reserve_slots(),
         }
     }
 

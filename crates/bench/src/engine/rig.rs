@@ -10,7 +10,7 @@ use ashlar_engine::{
     Array, Create, Import, Settings, Volume, VolumeError, VolumeOptions, WriteCache, plan,
 };
 use ashlar_layout::Layout;
-use ashlar_rt::{Rt, Stopped};
+use ashlar_rt::{Nanos, Rt, SECOND, Stopped};
 
 use super::BenchError;
 use crate::load::{Durability, Load, Measured, Op, Pattern, Target, run};
@@ -18,6 +18,8 @@ use crate::meter::{Borders, Meter, Regions};
 
 /// Polls after which a run is taken for endless.
 const MAX_POLLS: u64 = 1 << 34;
+/// After so long without a load the engine has folded what lies in the journal.
+const SETTLE: Nanos = 65 * SECOND;
 /// Memory while a volume is filled.
 const FILL_MEMORY: u64 = 256 << 20;
 
@@ -106,7 +108,7 @@ impl Rig {
         let meters: Vec<Rc<Meter>> = (0..devices).map(meter).collect();
         let create = Create {
             name: "bench".to_string(),
-            layout: layout.clone(),
+            layout: *layout,
             strip_bytes: Some(sizes.strip_bytes),
             slot_bytes: Some(sizes.slot_bytes),
             spare: 0,
@@ -141,7 +143,8 @@ impl Rig {
         Ok(Rig { rt, meters, array })
     }
 
-    /// Exports the array and imports it with other memory.
+    /// Exports the array, imports it with other memory, and waits until what an import finds in the
+    /// journal has been folded: it would answer reads that are to go to the map.
     pub(super) fn reopen(&mut self, memory: u64) -> Result<(), BenchError> {
         let (array, rt, members) = (self.array.clone(), self.rt.clone(), members(&self.meters));
         self.array = finish(&self.rt, async move {
@@ -150,15 +153,13 @@ impl Rig {
                 memory_bytes: memory,
                 ..Settings::default()
             };
-            Array::import(
-                &rt,
-                members,
-                Import {
-                    settings,
-                    ..Import::default()
-                },
-            )
-            .await
+            let import = Import {
+                settings,
+                ..Import::default()
+            };
+            let array = Array::import(&rt, members, import).await?;
+            rt.sleep(SETTLE).await;
+            Ok::<Array, BenchError>(array)
         })??;
         Ok(())
     }

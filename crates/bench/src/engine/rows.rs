@@ -345,14 +345,16 @@ impl Sizes {
 /// The load of a row.
 fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load {
     let blocks = volume_bytes / BLOCK;
+    // Long beside what is in flight, so that neither end shows.
+    let many = 16 * depth as u64;
     let small = Load {
         op: Op::Write,
         pattern: Pattern::Random,
         bytes: SMALL,
         depth,
         durability: Durability::Cached,
-        warm: blocks / 2,
-        count: blocks,
+        warm: (blocks / 2).max(many / 2),
+        count: blocks.max(many),
     };
     let large = Load {
         depth: depth.div_ceil(16),
