@@ -93,17 +93,17 @@ fn lose(daemon: &Daemon, files: &[PathBuf], m: usize) {
 
 #[test]
 fn ec_4_2() {
-    life("ec4+2", 6, "96M", 2);
+    life("ec4+2", 6, "48M", 2);
 }
 
 #[test]
 fn ec_8_2() {
-    life("ec8+2", 10, "64M", 2);
+    life("ec8+2", 10, "32M", 2);
 }
 
 #[test]
 fn ec_8_3() {
-    life("ec8+3", 12, "64M", 3);
+    life("ec8+3", 12, "32M", 3);
 }
 
 #[test]
@@ -118,15 +118,15 @@ fn ec_80_20() {
 
 #[test]
 fn ec_1_3() {
-    life("ec1+3", 4, "96M", 3);
+    life("ec1+3", 4, "48M", 3);
 }
 
 #[test]
 fn raid0() {
-    life("raid0", 4, "64M", 0);
+    life("raid0", 4, "32M", 0);
 }
 
 #[test]
 fn mirror_of_two() {
-    life("raid1", 2, "96M", 1);
+    life("raid1", 2, "48M", 1);
 }

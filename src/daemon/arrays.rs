@@ -421,13 +421,13 @@ impl Host {
 
     /// Starts the arrays of the last run; what cannot be started is kept, with the reason.
     pub(crate) async fn restore(self: &Rc<Host>) {
-        for device in ashlar_serve::loopdev::clear_stale().await {
-            tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
-        }
         for known in self.known() {
             self.waiting
                 .borrow_mut()
                 .push((known, "not tried yet".to_string()));
+        }
+        for device in ashlar_serve::loopdev::clear_stale().await {
+            tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
         }
         let known: Vec<Known> = self
             .waiting

@@ -16,7 +16,7 @@ use ashlar_format::journal::Entry;
 use ashlar_format::node::Place;
 use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
-use ashlar_rt::{Buf, MILLISECOND, Nanos, Slice};
+use ashlar_rt::{Buf, MILLISECOND, Nanos, SECOND, Slice};
 
 use crate::alloc::{COMMIT_SLOTS, clean_slots, header_bytes};
 use crate::home::Home;
@@ -54,6 +54,8 @@ pub struct Tasks {
     pub clean: Progress,
     /// Healing of single blocks.
     pub heal: Progress,
+    /// The last pass of reconstruct moved nothing though something is missing.
+    pub stuck: bool,
     /// Whether a volume is being released.
     pub releasing: usize,
 }
@@ -214,7 +216,21 @@ impl Home {
     /// Moves the live blocks of the best victims away and commits.
     async fn clean_once(self: &Rc<Self>) {
         let mut budget = self.clean_budget() * 1000;
-        for (segment, dead) in self.pick_victims(256) {
+        // Nodes first: writing them anew needs only what commits may use, and always gains.
+        let (meta, data): (Vec<_>, Vec<_>) = self
+            .pick_victims(256)
+            .into_iter()
+            .partition(|(s, _)| s.kind == SegmentKind::Meta);
+        let data = if self.clean_budget() > 1 {
+            data
+        } else {
+            Vec::new()
+        };
+        let sparse = |(s, dead): &(Rc<Segment>, u64)| {
+            data.is_empty() || dead * 2 > u64::from(s.geometry.data_blocks())
+        };
+        let meta: Vec<_> = meta.into_iter().filter(sparse).take(8).collect();
+        for (segment, dead) in meta.into_iter().chain(data) {
             let blocks = u64::from(segment.geometry.data_blocks());
             let live = (blocks - dead) * 1000 / blocks;
             if live > budget {
@@ -556,24 +572,22 @@ impl Home {
                 }
             }
             let renewed = self.renew_metadata().await;
-            if moved > 0 || renewed {
+            if moved > 0 {
                 self.batch(false).await;
                 self.commit(self.journal.next()).await;
-                self.core.event(
-                    "reconstructed",
-                    None,
-                    format!("{moved} segments have their columns again"),
-                );
-            } else {
-                self.reconstruct_rests(true);
-                let narrowed = self.narrow_critical().await;
-                if !narrowed {
-                    let _ = self
-                        .core
-                        .rt
-                        .timeout(1000 * MILLISECOND, self.core.progress.wait())
-                        .await;
-                }
+                let text = format!("{moved} segments have their columns again");
+                self.core.event("reconstructed", None, text);
+            }
+            if moved > 0 || renewed {
+                self.tasks.borrow_mut().stuck = false;
+                continue;
+            }
+            self.reconstruct_rests(true);
+            if !self.narrow_critical().await {
+                self.tasks.borrow_mut().stuck = true;
+                // Until a device or space comes: each pass reads what it cannot rebuild again.
+                let wait = self.core.failing_gate.wait();
+                let _ = self.core.rt.timeout(2 * SECOND, wait).await;
             }
         }
     }
@@ -613,7 +627,14 @@ impl Home {
         for segment in &short {
             self.clean_segment(segment).await;
         }
-        !short.is_empty()
+        if short.is_empty() {
+            return false;
+        }
+        let live = || short.iter().map(|s| s.live.borrow().count()).sum::<u32>();
+        let before = live();
+        self.batch(false).await;
+        self.commit(self.journal.next()).await;
+        live() < before
     }
 
     fn start_progress(&self, due: &[(usize, Rc<Segment>)]) {
@@ -1192,9 +1213,10 @@ impl Home {
             return false;
         }
         if wants("reconstruct") && self.is_degraded() {
-            let stuck =
-                self.tasks.borrow().reconstruct.state == "waiting" && !self.reconstruct_could();
-            return stuck;
+            let tasks = self.tasks.borrow();
+            let waits =
+                tasks.reconstruct.state == "waiting" && self.core.failing.borrow().is_empty();
+            return waits && (tasks.stuck || !self.reconstruct_could());
         }
         true
     }

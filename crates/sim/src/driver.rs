@@ -286,7 +286,8 @@ impl Driver<'_> {
         if world.loose.get() || !world.promised() {
             return true;
         }
-        if !degraded && good * 2 <= counted {
+        let asks = matches!(error, StoreError::Degraded(_)) || world.config.mode == Mode::Beyond;
+        if !degraded && asks && good * 2 <= counted {
             world.trace.mark("start rule asks the operator");
             return true;
         }
