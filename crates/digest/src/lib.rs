@@ -79,22 +79,24 @@ pub fn keyed(kind: Kind, key: &[u8; 32], context: &[u8], parts: &[&[u8]]) -> [u8
     match kind {
         Kind::Blake3 => {
             let mut state = blake3::Hasher::new_keyed(key);
-            state.update(&(context.len() as u64).to_le_bytes());
-            state.update(context);
+            // The context last: whole chunks of a block then begin where the lanes want them.
             for part in parts {
                 state.update(part);
             }
+            state.update(context);
+            state.update(&(context.len() as u64).to_le_bytes());
             *state.finalize().as_bytes()
         }
         Kind::Xxh3 => {
             let mut state = xxh3::Xxh3Builder::new()
                 .with_seed(xxh3::xxh3_64(key))
                 .build();
-            state.update(&(context.len() as u64).to_le_bytes());
-            state.update(context);
+            // The context last: whole chunks of a block then begin where the lanes want them.
             for part in parts {
                 state.update(part);
             }
+            state.update(context);
+            state.update(&(context.len() as u64).to_le_bytes());
             let mut digest = [0; 32];
             digest[..16].copy_from_slice(&state.digest128().to_be_bytes());
             digest

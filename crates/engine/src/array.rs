@@ -500,6 +500,7 @@ impl Array {
         home.commit(home.journal.next()).await;
         home.batch(true).await;
         let _one = home.commit_lock.lock().await;
+        home.seal_idle().await;
         home.commit_locked(home.journal.next(), true).await;
         Ok(())
     }

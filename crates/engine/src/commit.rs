@@ -343,6 +343,16 @@ impl Home {
         }
     }
 
+    /// Seals every segment without a stripe in flight: nothing of them hangs on the journal then.
+    pub(crate) async fn seal_idle(self: &Rc<Self>) {
+        let segments: Vec<Rc<Segment>> = self.core.segments.borrow().values().cloned().collect();
+        for segment in segments {
+            if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
+                self.seal(&segment).await;
+            }
+        }
+    }
+
     /// Seals one segment; a stream that writes into it goes on with another.
     pub(crate) async fn seal(self: &Rc<Self>, segment: &Rc<Segment>) {
         let is_current = self
@@ -702,6 +712,7 @@ impl Home {
         self.core.event_gate.open();
         self.core.heal_gate.open();
         self.cleaner_gate.open();
+        self.commit_wanted.open();
     }
 }
 

@@ -15,6 +15,9 @@ use crate::messages::{HomeMessage, Prepared, VolumeShape, ask};
 use crate::read::Lost;
 use crate::shard::{Shard, flags_of};
 
+/// Leaves read at once by a fold.
+const LOADS_AT_ONCE: usize = 128;
+
 /// A leaf: volume, partition, index.
 type Leaf = (u32, u16, u64);
 
@@ -29,7 +32,9 @@ impl Shard {
             .into_iter()
             .flatten()
             .min();
-        for (tree, partition, leaf) in self.due_leaves(target).await {
+        let due = self.due_leaves(target).await;
+        self.load_leaves(&due).await;
+        for (tree, partition, leaf) in due {
             // A leaf that is lost keeps its deltas, and they their part of the journal.
             let _ = self
                 .fold_leaf(tree, partition, leaf, folded, &mut prepared)
@@ -64,8 +69,25 @@ impl Shard {
         }
         prepared.roots = self.store.roots();
         prepared.oldest = self.deltas.borrow().oldest();
+        self.pressed.set(false);
         self.room.open();
         prepared
+    }
+
+    /// Brings leaves into memory, many at a time. Whether they come is seen when they are folded.
+    async fn load_leaves(self: &Rc<Self>, leaves: &[Leaf]) {
+        for group in leaves.chunks(LOADS_AT_ONCE) {
+            let mut joins = Vec::new();
+            for (tree, partition, leaf) in group.iter().copied() {
+                let shard = self.clone();
+                joins.push(self.core.rt.spawn(async move {
+                    let _ = shard.store.load((tree, partition, 0, leaf)).await;
+                }));
+            }
+            for join in joins {
+                join.await;
+            }
+        }
     }
 
     /// The leaves to fold, in address order.

@@ -93,7 +93,9 @@ pub struct Home {
     /// Those that the batch under way answers.
     answering: RefCell<Vec<Waiter>>,
     demand: Gate,
+    record: Cell<bool>,
     pressure: Cell<bool>,
+    pub(crate) commit_wanted: Gate,
     data_records: RefCell<VecDeque<DataRecord>>,
     data_by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
     /// Positions of delta records, to cut the ring at a sequence.
@@ -110,6 +112,8 @@ pub struct Home {
     pub(crate) recovering: Cell<Option<u64>>,
     pub(crate) tasks: RefCell<crate::mover::Tasks>,
     pub(crate) cleaner_gate: Gate,
+    /// Rounds of cleaning, one after another, that gained nothing.
+    pub(crate) fruitless: Cell<u32>,
     /// Which stripes of the course looked at last were written.
     pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
 }
@@ -198,7 +202,9 @@ impl Home {
             waiters: RefCell::default(),
             answering: RefCell::default(),
             demand: Gate::default(),
+            record: Cell::new(false),
             pressure: Cell::new(false),
+            commit_wanted: Gate::default(),
             data_records: RefCell::default(),
             data_by_stripe: RefCell::default(),
             delta_positions: RefCell::default(),
@@ -211,6 +217,7 @@ impl Home {
             recovering: Cell::new(None),
             tasks: RefCell::default(),
             cleaner_gate: Gate::default(),
+            fruitless: Cell::new(0),
             written_strips: RefCell::default(),
         })
     }
@@ -221,6 +228,8 @@ impl Home {
         rt.spawn(async move { home.serve(mailbox).await });
         let home = self.clone();
         rt.spawn(async move { home.batches().await });
+        let home = self.clone();
+        rt.spawn(async move { home.commits().await });
         let home = self.clone();
         rt.spawn(async move { home.watch_members().await });
     }
@@ -235,9 +244,15 @@ impl Home {
                     self.waiters.borrow_mut().push(reply);
                     self.demand.open();
                 }
+                HomeMessage::Record => {
+                    self.record.set(true);
+                    self.demand.open();
+                }
                 HomeMessage::Pressure => {
+                    self.record.set(true);
                     self.pressure.set(true);
                     self.demand.open();
+                    self.commit_wanted.open();
                 }
                 HomeMessage::Allocate(purpose, reply) => {
                     let home = self.clone();
@@ -257,20 +272,32 @@ impl Home {
 
     async fn batches(self: Rc<Self>) {
         while !self.core.closed.get() {
-            let waiting = !self.waiters.borrow().is_empty() || self.pressure.get();
+            let waiting = !self.waiters.borrow().is_empty() || self.record.get();
             if !waiting {
                 let _ = self.core.rt.timeout(IDLE_BATCH, self.demand.wait()).await;
             }
-            let pressed = self.pressure.replace(false);
+            self.record.set(false);
             let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
             *self.answering.borrow_mut() = waiters;
             self.batch(false).await;
             for waiter in self.answering.take() {
                 waiter.send(Ok(()));
             }
-            if pressed || self.wants_commit() {
-                self.commit_some().await;
+            if self.wants_commit() {
+                self.pressure.set(true);
+                self.commit_wanted.open();
             }
+        }
+    }
+
+    /// Commits beside the batches, whenever deltas or the journal press.
+    async fn commits(self: Rc<Self>) {
+        while !self.core.closed.get() {
+            self.commit_wanted
+                .until(|| self.pressure.get() || self.core.closed.get())
+                .await;
+            self.pressure.set(false);
+            self.commit_some().await;
         }
     }
 
@@ -289,10 +316,9 @@ impl Home {
 
     /// A commit that folds at least the older half of what the delta ring holds.
     async fn commit_some(self: &Rc<Self>) {
-        if self.wants_commit() && self.oldest_data().is_some() {
-            // Unfinished stripes would keep the ring from being cut.
-            self.batch(true).await;
-        }
+        // What is written but not recorded cannot be folded; and unfinished stripes would keep a ring
+        // that is filling from being cut.
+        self.batch(self.wants_commit()).await;
         self.commit(self.journal.next()).await;
     }
 
@@ -318,6 +344,9 @@ impl Home {
             .all(|c| c.stripes.is_empty() && c.holes.is_empty() && c.data.is_empty());
         if empty && self.extra.borrow().is_empty() {
             return;
+        }
+        if collected.iter().any(|c| !c.holes.is_empty()) {
+            self.fruitless.set(0); // what was unmapped can be cleaned
         }
         self.members_settled().await;
         let opened = std::mem::take(&mut *self.opened.borrow_mut());

@@ -5,7 +5,9 @@
 //! 2. The newest valid root is used, or the import is refused: old roots are never a way back.
 //! 3. Slot tables (each page the newest not later than the root) locate segments; liveness tells which
 //!    exist; the catalog names the volumes; the journal is read to its first gap.
-//! 4. Table pages newer than the root, left by a commit that never ended, are written over. Then a root
+//! 4. Table pages newer than the root, left by a commit that never ended, are written over; the last
+//!    record, which may have been torn, is written again on all its devices, since from now on it counts
+//!    as acknowledged and must have its full redundancy. Then a root
 //!    that closes the old epoch is made durable. From now on what was recovered is final.
 //! 5. Only now anything is allocated: data records are placed anew, open segments are sealed, and a
 //!    batch makes it durable under the new epoch.
@@ -833,8 +835,15 @@ pub async fn import(
             .borrow_mut()
             .push_back((record.header.sequence, record.header.position[0]));
     }
-    home.recover(&missing, &later, rest, at_home, options.degraded)
-        .await?;
+    home.recover(
+        &missing,
+        &later,
+        rest,
+        at_home,
+        recovered.records.last(),
+        options.degraded,
+    )
+    .await?;
     Ok((home, to_home))
 }
 
@@ -893,10 +902,14 @@ impl Home {
         later: &[(u16, u32)],
         rest: Vec<(u64, Entry)>,
         mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
+        last: Option<&journal::Record>,
         degraded: bool,
     ) -> Result<(), Error> {
         self.give_records();
         self.rewrite_pages(later).await;
+        if let Some(last) = last {
+            self.journal.complete(last).await;
+        }
         let mut root = self.root.borrow().clone();
         for index in missing {
             self.core.event(

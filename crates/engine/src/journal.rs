@@ -255,6 +255,12 @@ impl Journal {
         Ok(sequence)
     }
 
+    /// Writes all columns of the last record again, where it lies: power may have gone after only some
+    /// of them were written. The bytes are the same, so that a torn write changes nothing.
+    pub async fn complete(&self, record: &Record) {
+        self.write_columns(&record.header, &record.payload).await;
+    }
+
     fn code(&self, w: usize, m: usize) -> Code {
         self.codes
             .borrow_mut()

@@ -74,10 +74,14 @@ impl Home {
 
     /// Marks blocks live or dead in memory, and their records to be written.
     pub(crate) fn set_live(&self, place: ashlar_format::node::Place, count: u32, live: bool) {
+        // A block of a segment that is gone: its journal records were lost beyond M, and the operator
+        // chose to go on. The entry stays and reads as lost.
         let Some(segment) = self.core.segment(place.segment) else {
-            assert!(!live, "a block that lives lies in a segment that exists");
             return;
         };
+        if place.block + count > segment.geometry.data_blocks() {
+            return;
+        }
         let mut liveness = self.liveness.borrow_mut();
         liveness.mark(self.record_leaf(&segment, 0));
         for block in place.block..place.block + count {

@@ -41,8 +41,10 @@ pub enum HomeMessage {
     Allocate(Purpose, OneshotSender<Option<Allocated>>),
     /// Places for so many nodes, during a commit.
     Places(usize, OneshotSender<Vec<Place>>),
-    /// Deltas or dirty leaves near their bound: a commit would help.
+    /// Deltas near their bound: a commit would help.
     Pressure,
+    /// Many stripes are written and only have to be recorded.
+    Record,
 }
 
 /// What a shard has that is to be made durable.

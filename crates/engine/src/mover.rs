@@ -26,6 +26,9 @@ use crate::read::{decode_column, read_column, read_course, read_course_rows, rea
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, node_address, row_matches, summary_bytes};
 
+/// Rounds of cleaning without any gain after which clients are told that there is no space.
+const FRUITLESS_MOST: u32 = 12;
+
 /// Progress of one kind of work.
 #[derive(Debug, Default, Clone)]
 pub struct Progress {
@@ -129,6 +132,9 @@ impl Home {
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
     pub(crate) fn cleaner_can_gain(&self) -> bool {
+        if self.fruitless.get() > FRUITLESS_MOST {
+            return false;
+        }
         self.pick_victims(usize::MAX)
             .iter()
             .map(|(_, dead)| *dead)
@@ -205,7 +211,9 @@ impl Home {
             self.core.progress.open();
             if self.free_slots() > before {
                 pause = MILLISECOND;
+                self.fruitless.set(0);
             } else {
+                self.fruitless.set(self.fruitless.get() + 1);
                 // Nothing to gain now: look again less and less often, until something is overwritten.
                 self.core.rt.sleep(pause).await;
                 pause = (pause * 2).min(500 * MILLISECOND);
@@ -1213,6 +1221,9 @@ impl Home {
             return false;
         }
         if wants("reconstruct") && self.is_degraded() {
+            if self.journal_is_short() || self.has_empty_short() {
+                return false; // a commit is due that makes up for it
+            }
             let tasks = self.tasks.borrow();
             let waits =
                 tasks.reconstruct.state == "waiting" && self.core.failing.borrow().is_empty();

@@ -61,6 +61,8 @@ pub struct Shard {
     birth: Rc<Cell<u64>>,
     bounds: Bounds,
     pub(crate) room: Gate,
+    /// A commit has been asked for because of the deltas, and has not folded yet.
+    pub(crate) pressed: Cell<bool>,
     /// What was folded but could not be placed, and the oldest sequence it hangs on.
     pub(crate) carry: RefCell<(crate::messages::Prepared, Option<u64>)>,
 }
@@ -117,6 +119,7 @@ impl Shard {
             bounds,
             room: Gate::default(),
             carry: RefCell::default(),
+            pressed: Cell::new(false),
         });
         core.rt.spawn(shard.serve(mailbox));
     }
@@ -562,15 +565,18 @@ impl Shard {
                 return Err(VolumeError::Closed);
             }
             let deltas = self.deltas.borrow().len();
-            let stripes = self.writing.borrow().len() + self.written.borrow().len();
-            if deltas >= self.bounds.deltas {
+            let (writing, written) = (self.writing.borrow().len(), self.written.borrow().len());
+            if deltas * 2 >= self.bounds.deltas && !self.pressed.replace(true) {
+                // Early, so that folding and writing overlap.
                 let _ = self.home.send(HomeMessage::Pressure);
-            } else if stripes < self.bounds.stripes {
+            }
+            if deltas < self.bounds.deltas && writing + written < self.bounds.stripes {
                 return Ok(());
             }
-            if self.writing.borrow().is_empty() && deltas < self.bounds.deltas {
-                // Everything is written: it only has to be recorded.
+            if deltas >= self.bounds.deltas {
                 let _ = self.home.send(HomeMessage::Pressure);
+            } else if writing == 0 || written * 2 >= self.bounds.stripes {
+                let _ = self.home.send(HomeMessage::Record);
             }
             self.room.wait().await;
         }

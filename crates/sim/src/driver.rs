@@ -435,10 +435,17 @@ impl Driver<'_> {
         let handle = rt.clone();
         let status = self.finish(rt, "healing", async move {
             let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
-            if idle.is_none() {
+            let mut status = waiting.store.status().await;
+            for _ in 0..30 {
+                if status.optimal {
+                    break;
+                }
+                handle.sleep(10 * SECOND).await;
+                status = waiting.store.status().await;
+            }
+            if idle.is_none() || !status.optimal {
                 waiting.describe().await;
             }
-            let status = waiting.store.status().await;
             idle.map(|()| status)
         });
         let Some(status) = status else { return };

@@ -246,6 +246,7 @@ impl Store for EngineStore {
                 .iter()
                 .map(|d| format!("{}: {:?}", d.index, d.state));
             lines.push(states.collect::<Vec<_>>().join(", "));
+            lines.push(format!("lost {:?}", status.lost));
             lines
         })
     }
