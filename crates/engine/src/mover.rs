@@ -526,7 +526,7 @@ impl Home {
             .borrow()
             .epochs
             .iter()
-            .any(|e| e.end.is_some() && out.iter().any(|i| !e.excluded.contains(i)))
+            .any(|e| out.iter().any(|i| !e.excluded.contains(i)))
     }
 
     /// By how much a segment's redundancy is below what its kind should have.
