@@ -546,17 +546,18 @@ impl Home {
 
     async fn reconstruct_forever(self: Rc<Self>) {
         while !self.core.closed.get() {
+            if self.is_degraded() {
+                self.seal_broken().await;
+                if self.journal_is_short() || self.has_empty_short() {
+                    // Folding what hangs on them makes up for that; no column needs computing.
+                    self.batch(true).await;
+                    self.commit(self.journal.next()).await;
+                }
+            }
             let due = self.to_reconstruct();
             if due.is_empty() {
                 let waits = self.is_degraded();
                 self.reconstruct_rests(waits);
-                if waits {
-                    self.seal_broken().await;
-                    if self.journal_is_short() || self.has_empty_short() {
-                        self.batch(true).await;
-                        self.commit(self.journal.next()).await;
-                    }
-                }
                 if waits {
                     let _ = self
                         .core

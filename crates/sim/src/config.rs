@@ -189,7 +189,7 @@ impl Config {
         } else {
             rng.range(1, 5)
         };
-        let full = (k <= 4 && rng.chance(12)).then(|| rng.pick(&[80, 95, 100]));
+        let full = (k <= 4 && rng.chance(8)).then(|| rng.pick(&[80, 95, 100]));
         let slots = if full.is_some() {
             rng.pick(&[112, 160])
         } else {
