@@ -8,11 +8,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use ashlar_engine::uuid_text;
 use ashlar_format::root::Root;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, SlotEntry, SlotHeader, TablePage};
 use ashlar_format::superblock::{MemberState, Superblock};
 use ashlar_format::{BLOCK, DeviceGeometry, FormatError, geometry};
-use ashlar_engine::uuid_text;
 use ashlar_rt::Rt;
 use serde_json::{Value, json};
 

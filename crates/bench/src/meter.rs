@@ -138,6 +138,11 @@ impl Meter {
         self.inner.counters().busy
     }
 
+    /// Writes that the model charged as random ones.
+    pub fn scattered(&self) -> u64 {
+        self.inner.counters().scattered_writes
+    }
+
     /// The region of an offset; a write's first slice tells what kind of slot it is.
     fn region(&self, offset: u64, first_write: Option<usize>) -> Region {
         let Some(borders) = self.borders.get() else {

@@ -15,7 +15,7 @@ use ashlar_rt::Buf;
 
 use crate::core::Core;
 use crate::member::add;
-use crate::segment::Segment;
+use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, row_matches};
 
 /// More is lost than the redundancy covers.
@@ -32,24 +32,11 @@ pub async fn read_unit(
     check: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Buf, Lost> {
     let mut unit = Buf::zeroed(count as usize * BLOCK);
+    let before = places_of(core, segment, block, count);
     let missing = read_direct(core, segment, block, &mut unit).await;
     if missing.is_empty() && check(&unit) {
         return Ok(unit);
     }
-    recover_unit(core, segment, block, unit, missing, check).await
-}
-
-/// As [`read_unit`], when a first read gave `unit` with the blocks at `missing` unread (or all read,
-/// but the unit does not check).
-pub async fn recover_unit(
-    core: &Rc<Core>,
-    segment: &Rc<Segment>,
-    block: u32,
-    mut unit: Buf,
-    missing: Vec<u32>,
-    check: &dyn Fn(&[u8]) -> bool,
-) -> Result<Buf, Lost> {
-    let count = u32::try_from(unit.len() / BLOCK).expect("a unit is small");
     // Decode what did not come; if everything came but does not match and is one block, decode that.
     let suspects: Vec<u32> = if missing.is_empty() && count == 1 {
         vec![block]
@@ -65,17 +52,20 @@ pub async fn recover_unit(
             }
         }
         if decoded && check(&unit) {
-            note_bad(core, segment, &suspects);
+            for at in suspects {
+                note_bad(core, segment, at, before[(at - block) as usize]);
+            }
             return Ok(unit);
         }
     }
     // Look at every input: each block by its own row, the rest decoded from what verifies.
     for at in block..block + count {
         let (stripe, strip, within) = segment.geometry.locate(at);
+        let now = usable_place(core, segment, usize::from(strip));
         let good = match read_verified(core, segment, stripe, usize::from(strip), within).await {
             Some(bytes) => Some(bytes),
             None => {
-                note_bad(core, segment, &[at]);
+                note_bad(core, segment, at, now);
                 decode_block(core, segment, at, true).await
             }
         };
@@ -91,7 +81,7 @@ pub async fn recover_unit(
             put(&mut unit, block, at, &bytes);
         }
         if check(&unit) {
-            note_bad(core, segment, &[at]);
+            note_bad(core, segment, at, before[(at - block) as usize]);
             return Ok(unit);
         }
     }
@@ -103,27 +93,46 @@ fn put(unit: &mut Buf, first: u32, at: u32, bytes: &[u8]) {
     unit[start..start + BLOCK].copy_from_slice(bytes);
 }
 
-/// Counts bad blocks against their devices, if these are in use, and has them healed.
-fn note_bad(core: &Core, segment: &Segment, blocks: &[u32]) {
-    for at in blocks {
-        let (stripe, strip, within) = segment.geometry.locate(*at);
-        note_bad_block(core, segment, stripe, usize::from(strip), within);
-    }
+/// Where a column can be read just now: what a bad block found there is held against.
+fn usable_place(core: &Core, segment: &Segment, column: usize) -> Option<Column> {
+    let usable = core.column_usable(segment, column);
+    usable.then(|| segment.columns.borrow()[column])
 }
 
-fn note_bad_block(core: &Core, segment: &Segment, stripe: u32, column: usize, within: u32) {
-    if core.column_usable(segment, column) {
-        let place = segment.columns.borrow()[column];
-        let column = u16::try_from(column).expect("at most 256 columns");
-        let healing = core
-            .heals
-            .borrow()
-            .contains(&(segment.number, column, stripe, within));
-        if !healing {
-            add(&core.member(place.device).counters.digest_errors, 1);
-        }
-        core.report_bad(segment, column, stripe, within);
+/// Where the columns of these data blocks can be read just now.
+fn places_of(core: &Core, segment: &Segment, block: u32, count: u32) -> Vec<Option<Column>> {
+    let strip = |at| usize::from(segment.geometry.locate(at).1);
+    (block..block + count)
+        .map(|at| usable_place(core, segment, strip(at)))
+        .collect()
+}
+
+/// Counts a bad data block against its device and has it healed.
+fn note_bad(core: &Core, segment: &Segment, at: u32, before: Option<Column>) {
+    let (stripe, strip, within) = segment.geometry.locate(at);
+    note_bad_block(core, segment, stripe, usize::from(strip), within, before);
+}
+
+/// Counts a bad block against the device it was read from: only if the column could be read when the
+/// reading began (`before`) and still lies there. A column that was missing, or has been reconstructed
+/// elsewhere meanwhile, is no fault of where it lies now.
+fn note_bad_block(
+    core: &Core,
+    segment: &Segment,
+    stripe: u32,
+    column: usize,
+    within: u32,
+    before: Option<Column>,
+) {
+    let Some(place) = before.filter(|b| usable_place(core, segment, column) == Some(*b)) else {
+        return;
+    };
+    let column = u16::try_from(column).expect("at most 256 columns");
+    let entry = (segment.number, column, stripe, within);
+    if !core.heals.borrow().contains(&entry) {
+        add(&core.member(place.device).counters.digest_errors, 1);
     }
+    core.report_bad(segment, column, stripe, within);
 }
 
 /// Reads data blocks straight from their columns, strip by strip; gives the blocks that did not come.
@@ -222,9 +231,10 @@ pub async fn decode_column(
                 column,
                 core.rt.spawn(async move {
                     if verified {
+                        let before = usable_place(&core2, &segment, column);
                         let read = read_verified(&core2, &segment, stripe, column, within).await;
                         if read.is_none() {
-                            note_bad_block(&core2, &segment, stripe, column, within);
+                            note_bad_block(&core2, &segment, stripe, column, within, before);
                         }
                         read
                     } else {
@@ -391,6 +401,7 @@ pub async fn read_course(
             first + at / geometry.strip_blocks,
             column,
             at % geometry.strip_blocks,
+            Some(place),
         );
     }
     Some((bytes, bad))

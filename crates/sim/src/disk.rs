@@ -205,7 +205,9 @@ impl SimDisk {
     fn page_of(&self, offset: u64, len: usize) -> usize {
         let page = usize::try_from(offset).expect("inside the device") / BLOCK;
         assert!(
-            offset % BLOCK as u64 == 0 && len % BLOCK == 0 && page + len / BLOCK <= self.pages,
+            offset.is_multiple_of(BLOCK as u64)
+                && len.is_multiple_of(BLOCK)
+                && page + len / BLOCK <= self.pages,
             "the engine touches whole blocks inside disk {}: {offset}+{len} of {}",
             self.index,
             self.size_bytes()

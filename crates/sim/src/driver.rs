@@ -414,7 +414,7 @@ impl Driver<'_> {
             let process_only = self.rng.chance(15);
             self.crash(machine, process_only);
         } else {
-            machine.0.shutdown();
+            self.power_off(machine);
             self.outage();
         }
         true
@@ -569,6 +569,14 @@ impl Driver<'_> {
         self.outage();
     }
 
+    /// After an export: what is still in flight happens, or not, before anything else can.
+    fn power_off(&self, machine: &Machine) {
+        machine.0.shutdown();
+        for disk in &self.world.disks {
+            disk.settle_in_flight();
+        }
+    }
+
     /// What happens to the disks while the array is down.
     fn outage(&mut self) {
         let world = self.world.clone();
@@ -619,7 +627,10 @@ impl Driver<'_> {
         if self.world.failed() {
             return false;
         }
-        self.export(rt, &store)
+        let closed = self.export(rt, &store);
+        drop(store);
+        self.power_off(machine);
+        closed
     }
 }
 

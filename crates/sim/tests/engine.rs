@@ -17,6 +17,7 @@ fn run(from: u64, count: u64, mode: Option<Mode>, twice: bool) -> Summary {
         jobs,
         most_failures: 1,
         twice,
+        seconds: None,
         options,
     };
     let summary = run_batch(from..from + count, batch, || Engine);

@@ -222,6 +222,8 @@ pub struct Row {
     pub reason: String,
     /// Share of the time that the devices were busy, mean over devices.
     pub busy: Option<f64>,
+    /// Share of device writes that the model charges as random ones.
+    pub scattered_writes: Option<f64>,
     /// 99th percentile of an operation's time, in microseconds.
     pub p99_us: Option<f64>,
     /// Data blocks written for each block the host wrote.

@@ -69,6 +69,8 @@ pub(super) struct Snapshot {
     pub(super) regions: Regions,
     /// Busy nanoseconds, all devices.
     pub(super) busy: u64,
+    /// Writes charged as random ones.
+    pub(super) scattered: u64,
 }
 
 fn snapshot(meters: &[Rc<Meter>]) -> Snapshot {
@@ -76,6 +78,7 @@ fn snapshot(meters: &[Rc<Meter>]) -> Snapshot {
     for meter in meters {
         sum.regions = sum.regions.plus(meter.regions());
         sum.busy += meter.busy();
+        sum.scattered += meter.scattered();
     }
     sum
 }
@@ -217,6 +220,7 @@ impl Rig {
         let done = Snapshot {
             regions: last.regions.since(first.regions),
             busy: last.busy - first.busy,
+            scattered: last.scattered - first.scattered,
         };
         Ok((measured, done))
     }

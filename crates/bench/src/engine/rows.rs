@@ -246,6 +246,7 @@ impl Setup {
             valid: false,
             reason: String::new(),
             busy: None,
+            scattered_writes: None,
             p99_us: None,
             write_amplification: None,
             closed_form_write_amplification: write_amplification(self.fill),
@@ -292,6 +293,8 @@ impl Setup {
         let operations = total.reads + total.writes;
         row.device_operations_per_host_operation = Some(operations as f64 / measured.count as f64);
         row.busy = Some(done.busy as f64 / measured.elapsed as f64 / f64::from(self.devices));
+        row.scattered_writes =
+            (total.writes > 0).then(|| done.scattered as f64 / total.writes as f64);
         row.p99_us = Some(measured.p99 as f64 / 1000.0);
         if self.load.op == Op::Write {
             let given = self.given();
