@@ -151,6 +151,7 @@ impl Shard {
         };
         let start = self.partitioning(shape).leaf_start(partition, leaf);
         let change = |bytes: &mut [u8]| {
+            self.folds.set(self.folds.get() + 1);
             let mut deltas = self.deltas.borrow_mut();
             for slot in 0..LEAF_ENTRIES {
                 let Some(what) = deltas.take_recorded(tree, start + slot as u64) else {

@@ -135,6 +135,47 @@ pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
     }))
 }
 
+/// The newest generation that took effect. One that fewer than half of the counted devices hold never
+/// did: a crash cut it off, and a later import may have made another with the same number.
+fn newest_generation(candidates: &[Candidate]) -> Result<Superblock, Error> {
+    let number = candidates
+        .iter()
+        .map(|c| c.superblock.generation.number)
+        .max();
+    let number = number.ok_or(Error::NoArray)?;
+    let mut holders: BTreeMap<[u8; 16], Vec<&Superblock>> = BTreeMap::new();
+    for superblock in candidates.iter().map(|c| &c.superblock) {
+        if superblock.generation.number == number {
+            let same = holders.entry(superblock.generation.id).or_default();
+            same.push(superblock);
+        }
+    }
+    let mut counted = BTreeSet::new();
+    for superblock in holders.values().flatten() {
+        let online = superblock.members.iter().enumerate();
+        counted.extend(
+            online
+                .filter(|(_, m)| m.state == MemberState::Online)
+                .map(|(i, _)| i),
+        );
+    }
+    let most = holders.values().map(Vec::len).max().unwrap_or(0);
+    let mut winners = holders.values().filter(|h| h.len() == most);
+    let winner = winners.next().ok_or(Error::NoArray)?;
+    let rivals = holders.values().filter(|h| !std::ptr::eq(*h, winner));
+    let effective = rivals
+        .map(Vec::len)
+        .any(|held| held == most || held * 2 >= counted.len());
+    if effective {
+        return Err(Error::Diverged(number));
+    }
+    let newest = winner
+        .iter()
+        .max_by_key(|s| s.writes)
+        .ok_or(Error::NoArray)?;
+    Ok((*newest).clone())
+}
+
 /// The members of the newest generation among the devices, and its superblock.
 async fn assemble(
     devices: Vec<DeviceRef>,
@@ -155,24 +196,11 @@ async fn assemble(
             });
         }
     }
-    let newest = candidates
-        .iter()
-        .map(|c| &c.superblock)
-        .max_by_key(|s| (s.generation.number, s.writes));
-    let newest = newest.ok_or(Error::NoArray)?.clone();
-    if candidates
-        .iter()
-        .any(|c| c.superblock.array != newest.array)
-    {
+    let any = candidates.first().ok_or(Error::NoArray)?.superblock.array;
+    if candidates.iter().any(|c| c.superblock.array != any) {
         return Err(Error::MixedArrays);
     }
-    let rival = |c: &Candidate| {
-        c.superblock.generation.number == newest.generation.number
-            && c.superblock.generation.id != newest.generation.id
-    };
-    if candidates.iter().any(rival) {
-        return Err(Error::Diverged(newest.generation.number));
-    }
+    let newest = newest_generation(&candidates)?;
     let online = |index: usize| {
         newest
             .members

@@ -63,6 +63,8 @@ pub struct Shard {
     pub(crate) room: Gate,
     /// A commit has been asked for because of the deltas, and has not folded yet.
     pub(crate) pressed: Cell<bool>,
+    /// Leaves folded so far: a block that came from the map may have changed if this has.
+    pub(crate) folds: Cell<u64>,
     /// What was folded but could not be placed, and the oldest sequence it hangs on.
     pub(crate) carry: RefCell<(crate::messages::Prepared, Option<u64>)>,
 }
@@ -71,6 +73,14 @@ impl std::fmt::Debug for Shard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Shard({} of {})", self.index, self.shards)
     }
+}
+
+/// What a read-merge-write saw of a block: its stamp in the deltas, and how many leaves had been folded
+/// when it began to look.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    stamp: u64,
+    folds: u64,
 }
 
 /// A volume block's bytes, or where they are.
@@ -120,6 +130,7 @@ impl Shard {
             room: Gate::default(),
             carry: RefCell::default(),
             pressed: Cell::new(false),
+            folds: Cell::new(0),
         });
         core.rt.spawn(shard.serve(mailbox));
     }
@@ -547,10 +558,12 @@ impl Shard {
         data: &[u8],
     ) -> Result<(), VolumeError> {
         loop {
+            let folds = self.folds.get();
             let (mut block, stamp) = self.read_block(shape, address).await?;
             block[within..within + data.len()].copy_from_slice(data);
+            let seen = Seen { stamp, folds };
             if self
-                .place_block(shape, address, &block, Some(stamp), None)
+                .place_block(shape, address, &block, Some(seen), None)
                 .await?
             {
                 return Ok(());
@@ -589,7 +602,7 @@ impl Shard {
         shape: VolumeShape,
         address: u64,
         bytes: &[u8],
-        expected: Option<u64>,
+        expected: Option<Seen>,
         from: Option<&Move>,
     ) -> Result<bool, VolumeError> {
         let (digest, algorithm) = match from {
@@ -614,7 +627,11 @@ impl Shard {
         let lookup = self.deltas.borrow().lookup(shape.tree, address);
         let changed = match from {
             Some(_) => lookup.stamp() != 0,
-            None => expected.is_some_and(|stamp| lookup.stamp() != stamp),
+            None => expected.is_some_and(|seen| {
+                // Without a delta the block came from the map, which a fold may have changed since.
+                let folded = seen.stamp == 0 && self.folds.get() != seen.folds;
+                lookup.stamp() != seen.stamp || folded
+            }),
         };
         if changed {
             return Ok(false);
@@ -820,8 +837,10 @@ impl Shard {
             }
             let mut bytes = Buf::zeroed(item.pieces as usize * BLOCK);
             stripe.copy(item.block, item.pieces, &mut bytes);
+            let (stamp, folds) = (item.stamp, self.folds.get());
+            let seen = Seen { stamp, folds };
             while let Err(VolumeError::NoSpace) = self
-                .place_block(shape, item.address, &bytes, Some(item.stamp), None)
+                .place_block(shape, item.address, &bytes, Some(seen), None)
                 .await
             {
                 self.core.progress.wait().await;
