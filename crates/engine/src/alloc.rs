@@ -19,8 +19,11 @@ use crate::home::Home;
 use crate::messages::{Allocated, Purpose};
 use crate::segment::{Column, Segment};
 
-/// Slots of each device kept for commits and recovery.
-pub const COMMIT_SLOTS: usize = 6;
+/// Slots of each device kept for commits and recovery: room for a few commits' nodes even where the
+/// array has shrunk so far that a metadata stripe holds a single node.
+pub fn commit_slots(slot_blocks: u32) -> usize {
+    (224 / slot_blocks.saturating_sub(2).max(1) as usize).max(6)
+}
 
 /// Slots of a device kept for the cleaner, besides: what one round of cleaning may fill.
 pub fn clean_slots(slots: u32) -> usize {
@@ -28,11 +31,11 @@ pub fn clean_slots(slots: u32) -> usize {
 }
 
 /// Slots of a device that `purpose` must leave free.
-fn reserve(purpose: Purpose, slots: u32) -> usize {
+fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32) -> usize {
     match purpose {
         Purpose::Commit => 0,
-        Purpose::Clean => COMMIT_SLOTS,
-        Purpose::Client => COMMIT_SLOTS + clean_slots(slots),
+        Purpose::Clean => commit_slots(slot_blocks),
+        Purpose::Client => commit_slots(slot_blocks) + clean_slots(slots),
     }
 }
 
@@ -168,7 +171,8 @@ impl Home {
 
     fn has_slot(&self, device: u16, purpose: Purpose) -> bool {
         let member = self.core.member(device);
-        member.is_online() && member.free_slots() > reserve(purpose, member.geometry.slots)
+        member.is_online()
+            && member.free_slots() > reserve(purpose, member.geometry.slots, self.core.slot_blocks)
     }
 
     /// The next device set of a row that covers `eligible` evenly.
@@ -367,7 +371,7 @@ impl Home {
             .iter()
             .filter(|m| counted(m.state()))
             .map(|m| {
-                let kept = COMMIT_SLOTS + clean_slots(m.geometry.slots);
+                let kept = commit_slots(self.core.slot_blocks) + clean_slots(m.geometry.slots);
                 u64::from(m.geometry.slots).saturating_sub(kept as u64)
             })
             .sum();

@@ -232,8 +232,11 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
     let ring = (smallest / 64).clamp(256 << 10, 64 << 20) / BLOCK_U64 * BLOCK_U64;
     let mut devices = Vec::new();
     for (device, size) in sizes.iter().enumerate() {
-        let need = 32 * slot_bytes + 2 * ring + (512 << 10);
-        let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), 24);
+        // As many slots again as are kept back.
+        let least = 2 * (crate::alloc::commit_slots(crate::commit::slot_blocks(slot_bytes)) + 6);
+        let need = (least as u64 + 8) * slot_bytes + 2 * ring + (512 << 10);
+        let least = u32::try_from(least).expect("a few dozen");
+        let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), least);
         devices.push(geometry.ok_or(Error::TooSmall {
             device,
             have: *size,

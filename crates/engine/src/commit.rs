@@ -45,7 +45,7 @@ impl Home {
 
     /// As [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array exported.
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) {
-        let applied = self.applied.get();
+        let applied = self.applied();
         self.seal_pinned().await;
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();

@@ -32,15 +32,21 @@ impl Shard {
             .into_iter()
             .flatten()
             .min();
-        let due = self.due_leaves(target).await;
+        let (due, mut done) = self.due_leaves(target).await;
         self.load_leaves(&due).await;
         for (tree, partition, leaf) in due {
             // A leaf that is lost keeps its deltas, and they their part of the journal.
-            let _ = self
-                .fold_leaf(tree, partition, leaf, folded, &mut prepared)
-                .await;
+            let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
+            if folding.await.is_err() {
+                done.retain(|(of, _)| *of != tree);
+            }
         }
-        self.finish_holes(target).await;
+        // Only the runs of holes that were looked through: one may have become durable meanwhile.
+        let finished = |stamp: u64| done.iter().any(|(_, d)| *d == stamp);
+        self.deltas
+            .borrow_mut()
+            .holes
+            .retain(|h| !finished(h.stamp));
         match self.store.close_dirty().await {
             Ok(count) if count > 0 => {
                 if let Some(places) =
@@ -90,8 +96,9 @@ impl Shard {
         }
     }
 
-    /// The leaves to fold, in address order.
-    async fn due_leaves(&self, target: u64) -> Vec<Leaf> {
+    /// The leaves to fold, in address order, and the runs of holes (volume, stamp) that this takes in
+    /// whole.
+    async fn due_leaves(&self, target: u64) -> (Vec<Leaf>, Vec<(u32, u64)>) {
         let mut leaves: Vec<Leaf> = Vec::new();
         let (blocks, holes) = {
             let deltas = self.deltas.borrow();
@@ -115,22 +122,30 @@ impl Shard {
             let at = self.partitioning(shape).locate(address);
             leaves.push((tree, at.partition, at.leaf));
         }
+        let mut done = Vec::new();
         for hole in holes {
             let Ok(shape) = self.shape(hole.tree) else {
                 continue;
             };
+            let mut whole = true;
             let partitioning = self.partitioning(shape);
             let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
             for partition in self.own_partitions() {
                 // A part of the tree that cannot be read keeps its run of holes.
-                if let Ok(found) = self.store.leaves_in(hole.tree, partition, first, end).await {
-                    leaves.extend(found.into_iter().map(|leaf| (hole.tree, partition, leaf)));
+                match self.store.leaves_in(hole.tree, partition, first, end).await {
+                    Ok(found) => {
+                        leaves.extend(found.into_iter().map(|leaf| (hole.tree, partition, leaf)));
+                    }
+                    Err(Lost) => whole = false,
                 }
+            }
+            if whole {
+                done.push((hole.tree, hole.stamp));
             }
         }
         leaves.sort_unstable();
         leaves.dedup();
-        leaves
+        (leaves, done)
     }
 
     fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {
@@ -164,44 +179,6 @@ impl Shard {
         self.store
             .change_leaf(tree, partition, leaf, folded, change)
             .await
-    }
-
-    /// Drops runs of holes that no leaf needs any more.
-    async fn finish_holes(&self, target: u64) {
-        let stuck = {
-            let holes: Vec<_> = self
-                .deltas
-                .borrow()
-                .holes
-                .iter()
-                .filter(|h| h.recorded.is_some_and(|s| s <= target))
-                .copied()
-                .collect();
-            let mut stuck = Vec::new();
-            for hole in holes {
-                let Ok(shape) = self.shape(hole.tree) else {
-                    continue;
-                };
-                let (first, end) = self
-                    .partitioning(shape)
-                    .leaf_range(hole.first, hole.first + hole.count);
-                for partition in self.own_partitions() {
-                    if self
-                        .store
-                        .leaves_in(hole.tree, partition, first, end)
-                        .await
-                        .is_err()
-                    {
-                        stuck.push(hole.stamp);
-                    }
-                }
-            }
-            stuck
-        };
-        self.deltas
-            .borrow_mut()
-            .holes
-            .retain(|h| h.recorded.is_none_or(|s| s > target) || stuck.contains(&h.stamp));
     }
 }
 

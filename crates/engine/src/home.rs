@@ -100,8 +100,8 @@ pub struct Home {
     data_by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
     /// Positions of delta records, to cut the ring at a sequence.
     pub(crate) delta_positions: RefCell<VecDeque<(u64, RingPosition)>>,
-    /// One past the last sequence whose batch every shard has been told of.
-    pub(crate) applied: Cell<u64>,
+    /// The first sequence of the batch under way, of which the shards have not been told yet.
+    untold: Cell<Option<u64>>,
     pub(crate) forced: Cell<bool>,
     pub(crate) force_gate: Gate,
     pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
@@ -114,6 +114,8 @@ pub struct Home {
     pub(crate) cleaner_gate: Gate,
     /// Rounds of cleaning, one after another, that gained nothing.
     pub(crate) fruitless: Cell<u32>,
+    /// Host blocks written when that was last counted from the start.
+    pub(crate) fruitless_at: Cell<u64>,
     /// Which stripes of the course looked at last were written.
     pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
 }
@@ -172,7 +174,6 @@ impl Home {
             .filter(|r| !records.contains_key(r))
             .collect();
         let catalog_bytes = parts.catalog.encode();
-        let applied = parts.journal.next();
         Rc::new(Home {
             next_segment: Cell::new(parts.root.next_segment),
             next_tree: Cell::new(parts.root.next_tree),
@@ -208,7 +209,7 @@ impl Home {
             data_records: RefCell::default(),
             data_by_stripe: RefCell::default(),
             delta_positions: RefCell::default(),
-            applied: Cell::new(applied),
+            untold: Cell::new(None),
             forced: Cell::new(false),
             force_gate: Gate::default(),
             waiting_quorum: Cell::new(None),
@@ -218,6 +219,7 @@ impl Home {
             tasks: RefCell::default(),
             cleaner_gate: Gate::default(),
             fruitless: Cell::new(0),
+            fruitless_at: Cell::new(0),
             written_strips: RefCell::default(),
         })
     }
@@ -376,6 +378,7 @@ impl Home {
             // A commit journals the rows of its own nodes: it must find room whenever it runs.
             self.commit(self.journal.next()).await;
         }
+        self.untold.set(Some(self.journal.next()));
         let first = self
             .journal_deltas(&deltas, false)
             .await
@@ -392,7 +395,7 @@ impl Home {
         for join in joins {
             join.await;
         }
-        self.applied.set(self.journal.next());
+        self.untold.set(None);
         self.core.progress.open();
     }
 
@@ -584,6 +587,11 @@ impl Home {
             .front()
             .map_or(self.journal.positions()[1], |r| r.position);
         self.journal.settle_data(tail);
+    }
+
+    /// One past the last sequence that every shard has been told of, if it concerns shards at all.
+    pub(crate) fn applied(&self) -> u64 {
+        self.untold.get().unwrap_or_else(|| self.journal.next())
     }
 
     /// The oldest sequence that unsettled data records hold.

@@ -679,7 +679,7 @@ fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) ->
         strip_blocks: 1,
         slot_blocks: core.slot_blocks,
     };
-    let fits = meta.data_blocks() as usize * (crate::alloc::COMMIT_SLOTS - 2) / 2;
+    let fits = meta.data_blocks() as usize * (crate::alloc::commit_slots(core.slot_blocks) - 2) / 2;
     let stripe_blocks = usize::from(shape.k) * strip_blocks as usize;
     let memory =
         usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX) / settings.shards.max(1);

@@ -18,7 +18,7 @@ use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, MILLISECOND, Nanos, SECOND, Slice};
 
-use crate::alloc::{COMMIT_SLOTS, clean_slots, header_bytes};
+use crate::alloc::{clean_slots, commit_slots, header_bytes};
 use crate::home::Home;
 use crate::messages::{Move, ShardMessage, ask};
 use crate::partition::Partitioning;
@@ -106,7 +106,7 @@ impl Home {
             .map(|m| m.geometry.slots)
             .min()
             .unwrap_or(0);
-        COMMIT_SLOTS + clean_slots(slots) + (slots as usize / 50).max(4)
+        commit_slots(self.core.slot_blocks) + clean_slots(slots) + (slots as usize / 50).max(4)
     }
 
     /// How many segments' worth of live blocks one round of cleaning may move.
@@ -116,7 +116,7 @@ impl Home {
             .map(crate::member::Member::free_slots)
             .min()
             .unwrap_or(0);
-        (lowest.saturating_sub(COMMIT_SLOTS + 3) as u64).clamp(1, 64)
+        (lowest.saturating_sub(commit_slots(self.core.slot_blocks) + 3) as u64).clamp(1, 64)
     }
 
     fn low_on_slots(&self) -> bool {
@@ -193,6 +193,19 @@ impl Home {
                     continue;
                 }
             }
+            let written = self.core.amplification.0.get();
+            if self.fruitless.get() > FRUITLESS_MOST && written == self.fruitless_at.get() {
+                // Nothing was overwritten since cleaning last gained nothing: it would gain nothing.
+                self.tasks.borrow_mut().clean.state = "waiting";
+                self.tasks.borrow_mut().clean.reason = "nothing is left to gain";
+                self.core.progress.open();
+                self.core.rt.sleep(SECOND).await;
+                continue;
+            }
+            if written != self.fruitless_at.replace(written) {
+                self.fruitless.set(0);
+            }
+            self.tasks.borrow_mut().clean.reason = "";
             self.tasks.borrow_mut().clean.state = "running";
             let before = self.free_slots();
             // What was overwritten is known to be dead only once it has been folded.
@@ -559,11 +572,8 @@ impl Home {
                 let waits = self.is_degraded();
                 self.reconstruct_rests(waits);
                 if waits {
-                    let _ = self
-                        .core
-                        .rt
-                        .timeout(200 * MILLISECOND, self.core.progress.wait())
-                        .await;
+                    let wait = self.core.failing_gate.wait();
+                    let _ = self.core.rt.timeout(SECOND, wait).await;
                 } else {
                     let _ = self
                         .core
@@ -618,7 +628,8 @@ impl Home {
     fn has_empty_short(&self) -> bool {
         let segments = self.core.segments.borrow();
         segments.values().any(|s| {
-            s.sealed.get() && s.live.borrow().is_empty() && self.core.missing_columns(s) > 0
+            let free = s.live.borrow().is_empty() && Rc::strong_count(s) == 1;
+            s.sealed.get() && free && self.core.missing_columns(s) > 0
         })
     }
 
@@ -764,7 +775,7 @@ impl Home {
         candidates
             .into_iter()
             .filter(|d| self.core.member(*d).is_online() && !used.contains(d))
-            .filter(|d| self.core.member(*d).free_slots() > COMMIT_SLOTS)
+            .filter(|d| self.core.member(*d).free_slots() > commit_slots(self.core.slot_blocks))
             .max_by_key(|d| self.core.member(*d).free_slots())
     }
 

@@ -7,7 +7,7 @@ use ashlar_format::journal::Ring;
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::superblock::MemberState;
 
-use crate::alloc::{COMMIT_SLOTS, clean_slots};
+use crate::alloc::{clean_slots, commit_slots};
 use crate::array::Array;
 use crate::home::Home;
 use crate::messages::{ShardMessage, ask};
@@ -232,7 +232,7 @@ impl Home {
     fn reserve_slots(&self) -> u64 {
         let members = self.core.members.iter();
         members
-            .map(|m| (COMMIT_SLOTS + clean_slots(m.geometry.slots)) as u64)
+            .map(|m| (commit_slots(self.core.slot_blocks) + clean_slots(m.geometry.slots)) as u64)
             .sum()
     }
 

@@ -43,6 +43,8 @@ pub struct Options {
     pub clients: Option<u64>,
     /// Crash the first session after exactly so many polls, and have no other.
     pub crash_at: Option<u64>,
+    /// Leave out the seeds' full arrays: volumes stay small against their array.
+    pub roomy: bool,
     /// Keep a readable trace.
     pub trace: bool,
 }
@@ -190,6 +192,7 @@ impl Config {
             rng.range(1, 5)
         };
         let full = (k <= 4 && rng.chance(8)).then(|| rng.pick(&[80, 95, 100]));
+        let full = full.filter(|_| !options.roomy);
         let slots = if full.is_some() {
             rng.pick(&[112, 160])
         } else {

@@ -504,6 +504,9 @@ impl Driver<'_> {
             match rt.run_for(polls, async move { exporting.export().await }) {
                 Ok(result) => return !self.exported(Some(result)),
                 Err(Stopped::Polls) => self.world.trace.mark("crash during export"),
+                Err(Stopped::Deadlock) if self.world.waits_for_operator() => {
+                    self.world.trace.mark("writes wait for the operator");
+                }
                 Err(Stopped::Deadlock) => self.world.fail(|| "export: deadlock".to_string()),
             }
             return true;

@@ -25,6 +25,7 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
 
   --mode calm|crash|within|beyond   what may go wrong (default: the seed decides)
   --rounds N, --clients N           at most so many
+  --roomy                           no full arrays
   --crash-at POLLS                  one session, crashed there
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
@@ -79,6 +80,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--crash-at" => out.options.crash_at = Some(words.next()?.parse().ok()?),
             "--rounds" => out.options.rounds = Some(words.next()?.parse().ok()?),
             "--clients" => out.options.clients = Some(words.next()?.parse().ok()?),
+            "--roomy" => out.options.roomy = true,
             "--twice" => out.twice = true,
             "--trace" => out.trace = true,
             "--toy" => out.toy = true,
@@ -128,6 +130,9 @@ fn flags(arguments: &Arguments) -> String {
     }
     if let Some(clients) = arguments.options.clients {
         text += &format!(" --clients {clients}");
+    }
+    if arguments.options.roomy {
+        text += " --roomy";
     }
     if arguments.toy {
         text += " --toy";

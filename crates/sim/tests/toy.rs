@@ -12,6 +12,7 @@ fn batch(most_failures: usize, twice: bool) -> Batch {
         jobs: 2,
         most_failures,
         twice,
+        seconds: None,
         options: Options::default(),
     }
 }
