@@ -1001,27 +1001,22 @@ impl Shard {
                 stream.prune();
             }
         }
-        // Without the streams' locks: a writer that waits for space holds one.
-        let filling: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
-        for stripe in filling {
-            let filled = stripe.filled();
-            if filled > 0 && (close || filled * 4 >= stripe.segment.geometry.stripe_blocks()) {
-                self.close_stripe(&stripe);
-            }
-        }
         loop {
+            // Without the streams' locks: a writer that waits for space holds one.
+            let filling: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
+            for stripe in filling {
+                let filled = stripe.filled();
+                if filled > 0 && (close || filled * 4 >= stripe.segment.geometry.stripe_blocks()) {
+                    self.close_stripe(&stripe);
+                }
+            }
             let pending: Vec<Rc<OpenStripe>> = self.writing.borrow().clone();
+            // With every stripe closed there is nothing left to be given as data.
             let open: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
-            let required: Vec<(Item, Rc<OpenStripe>)> = open
-                .iter()
-                .flat_map(|s| {
-                    s.items
-                        .borrow()
-                        .iter()
-                        .map(|i| (*i, s.clone()))
-                        .collect::<Vec<_>>()
-                })
-                .collect();
+            let items = |s: &Rc<OpenStripe>| -> Vec<(Item, Rc<OpenStripe>)> {
+                s.items.borrow().iter().map(|i| (*i, s.clone())).collect()
+            };
+            let required: Vec<(Item, Rc<OpenStripe>)> = open.iter().flat_map(items).collect();
             let mut void = false;
             for stripe in pending {
                 stripe

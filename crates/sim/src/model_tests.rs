@@ -1,3 +1,4 @@
+//! Tests of the model: what it admits, and what it must refuse.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;

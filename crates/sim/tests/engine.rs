@@ -70,11 +70,6 @@ fn faults_within_the_redundancy_are_survived() {
 }
 
 #[test]
-fn beyond_the_redundancy_no_wrong_bytes_are_read() {
-    run(200_000, 300, Some(Mode::Beyond), false);
-}
-
-#[test]
 fn without_faults_everything_is_kept() {
     run(300_000, 1_000, Some(Mode::Calm), false);
 }

@@ -335,7 +335,7 @@ fn random_bytes_in_transmission_never_panic_and_leak_nothing() {
             for cookie in 0..50 {
                 let random = handle.random();
                 let command = (random % 9) as u16;
-                let offset = if random % 5 == 0 {
+                let offset = if random.is_multiple_of(5) {
                     handle.random()
                 } else {
                     random % (1 << 20)
