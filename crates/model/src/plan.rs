@@ -2,7 +2,7 @@
 //! expect.
 //!
 //! Candidates are all layouts an operator would consider on the given number of devices, evaluated
-//! by [`crate::life`]. Of those that meet every wish, the advisor shows one for each reason one
+//! by [`mod@crate::life`]. Of those that meet every wish, the advisor shows one for each reason one
 //! might have: most capacity, safest, quickest back at full redundancy, cheapest degraded reads.
 //! Where nothing meets all wishes it says, for each wish, how far the others allow.
 //!

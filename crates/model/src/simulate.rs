@@ -1,4 +1,4 @@
-//! Simulation in time, to check the chains of [`crate::life`] against: independent code, two ways.
+//! Simulation in time, to check the chains of [`mod@crate::life`] against: independent code, two ways.
 //!
 //! [`Simulation::by_devices`] follows the single devices of a group as wide as its stripes: who is
 //! down, when each next fails. Given exponential reconstruct times it must agree with the chain within its standard
