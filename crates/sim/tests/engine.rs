@@ -52,7 +52,7 @@ fn crashes_lose_nothing_acknowledged_as_durable() {
 
 #[test]
 fn faults_within_the_redundancy_are_survived() {
-    let summary = run(120_000, 2_000, Some(Mode::Within), false);
+    let summary = run(120_000, 3_000, Some(Mode::Within), false);
     for mark in [
         "fault: offline",
         "fault: damage at rest",

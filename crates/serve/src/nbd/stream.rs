@@ -2,7 +2,7 @@
 //! queue of replies that one task writes out in batches.
 //!
 //! Invariants: reads stop at once when the connection is told to stop; what the queue holds is
-//! bounded by what its senders hold of the [`Budget`], which they get back when it is written.
+//! bounded by what its senders hold of the budget, which they get back when it is written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
