@@ -26,7 +26,7 @@ impl Disk {
             let (handle, to) = (rt.clone(), address.clone());
             match rt.block_on(async move { NbdClient::connect(&handle, &to).await }) {
                 Ok(client) => return Disk { rt, client },
-                Err(error) if attempt >= 200 => panic!("{address}: {error}"),
+                Err(error) if attempt >= 1_500 => panic!("{address}: {error}"),
                 Err(_) => std::thread::sleep(std::time::Duration::from_millis(20)),
             }
         }
