@@ -29,6 +29,10 @@ use crate::failure::Failure;
 /// Devices of one array that are not in use, by UUID.
 type FoundDevices = BTreeMap<String, Vec<(PathBuf, Label)>>;
 
+/// How often an array of the last run is tried again, and how long apart: 5 s in all.
+const RESTORE_TRIES: u32 = 20;
+const RESTORE_PAUSE: ashlar_rt::Nanos = 250 * ashlar_rt::MILLISECOND;
+
 impl Host {
     /// `create`.
     ///
@@ -436,7 +440,16 @@ impl Host {
             .map(|(k, _)| k.clone())
             .collect();
         for known in known {
-            let outcome = self.restore_one(&known).await;
+            let mut outcome = self.restore_one(&known).await;
+            // A daemon killed just now may still hold devices: the kernel lets its rings go a moment
+            // after the process.
+            for _ in 0..RESTORE_TRIES {
+                if outcome.is_ok() {
+                    break;
+                }
+                self.rt.sleep(RESTORE_PAUSE).await;
+                outcome = self.restore_one(&known).await;
+            }
             let mut waiting = self.waiting.borrow_mut();
             match outcome {
                 Ok(()) => waiting.retain(|(other, _)| other.uuid != known.uuid),
