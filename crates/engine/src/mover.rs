@@ -24,7 +24,7 @@ use crate::messages::{Move, ShardMessage, ask};
 use crate::partition::Partitioning;
 use crate::read::{decode_column, read_column, read_course, read_course_rows, read_verified};
 use crate::segment::{Column, Segment};
-use crate::stripe::{device_offset, node_address, row_matches, summary_bytes};
+use crate::stripe::{device_offset, node_address, row_matches, strip_digest, summary_bytes};
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
@@ -950,39 +950,14 @@ impl Home {
             }
             let owner_bytes = owners.get(at as usize)?.owner;
             let owner = Owner::from_bytes(&owner_bytes);
-            let digest = if index >= k || owner.tree == 0 {
-                self.core
-                    .parity_digest(segment.number, stripe, column, within, bytes)
-            } else {
-                self.owner_digest(&owner, bytes)?
-            };
+            let place = (stripe, column, within);
+            let digest = strip_digest(&self.core, segment, place, &owner, bytes)?;
             rows.push(Row {
                 digest,
                 owner: owner_bytes,
             });
         }
         Some((vec![out.freeze()], rows))
-    }
-
-    fn owner_digest(&self, owner: &Owner, bytes: &[u8]) -> Option<[u8; 16]> {
-        if owner.kind > 0 {
-            let (partition, index) = node_address(owner.address);
-            return Some(self.core.node_digest(
-                owner.tree,
-                partition,
-                owner.kind - 1,
-                index,
-                bytes,
-            ));
-        }
-        let kind = Kind::from_tag(owner.algorithm)?;
-        Some(if owner.pieces_less_one == 0 {
-            self.core
-                .block_digest(kind, owner.tree, owner.address, bytes)
-        } else {
-            self.core
-                .piece_digest(kind, owner.tree, owner.address, owner.piece, bytes)
-        })
     }
 
     /// Whether a lost column's strip of a stripe was written: a parity strip if any parity row of the
@@ -1188,14 +1163,9 @@ impl Home {
             };
             let owner_bytes = owners[at as usize].owner;
             let owner = Owner::from_bytes(&owner_bytes);
-            let digest = if column >= geometry.k || owner.tree == 0 {
-                self.core
-                    .parity_digest(segment.number, stripe, column, within, &bytes)
-            } else {
-                let Some(digest) = self.owner_digest(&owner, &bytes) else {
-                    return;
-                };
-                digest
+            let place = (stripe, column, within);
+            let Some(digest) = strip_digest(&self.core, segment, place, &owner, &bytes) else {
+                return;
             };
             rows.push(Row {
                 digest,

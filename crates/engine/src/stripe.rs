@@ -358,22 +358,32 @@ pub fn row_matches(
         return false;
     }
     let owner = Owner::from_bytes(&row.owner);
-    let expected = if column >= segment.geometry.k || owner.tree == 0 {
-        core.parity_digest(segment.number, stripe, column, block, bytes)
-    } else if owner.kind == 0 {
-        let Some(kind) = Kind::from_tag(owner.algorithm) else {
-            return false;
-        };
-        if owner.pieces_less_one == 0 {
-            core.block_digest(kind, owner.tree, owner.address, bytes)
-        } else {
-            core.piece_digest(kind, owner.tree, owner.address, owner.piece, bytes)
-        }
-    } else {
+    strip_digest(core, segment, (stripe, column, block), &owner, bytes) == Some(row.digest)
+}
+
+/// The digest that the row of a strip block with these bytes has; `at` is stripe, column and block of the
+/// strip. `None`: its owner names a digest algorithm that this program does not know.
+pub fn strip_digest(
+    core: &Core,
+    segment: &Segment,
+    at: (u32, u16, u32),
+    owner: &Owner,
+    bytes: &[u8],
+) -> Option<[u8; 16]> {
+    let (stripe, column, block) = at;
+    if column >= segment.geometry.k || owner.tree == 0 {
+        return Some(core.parity_digest(segment.number, stripe, column, block, bytes));
+    }
+    if owner.kind > 0 {
         let (partition, index) = node_address(owner.address);
-        core.node_digest(owner.tree, partition, owner.kind - 1, index, bytes)
-    };
-    expected == row.digest
+        return Some(core.node_digest(owner.tree, partition, owner.kind - 1, index, bytes));
+    }
+    let kind = Kind::from_tag(owner.algorithm)?;
+    Some(if owner.pieces_less_one == 0 {
+        core.block_digest(kind, owner.tree, owner.address, bytes)
+    } else {
+        core.piece_digest(kind, owner.tree, owner.address, owner.piece, bytes)
+    })
 }
 
 /// Splits the address of a node's owner into partition and index.
