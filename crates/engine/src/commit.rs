@@ -21,7 +21,7 @@ use std::rc::Rc;
 use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::node::Place;
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, RingPosition, Root};
-use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, TablePage};
 use ashlar_format::summary::Owner;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::Buf;
@@ -66,7 +66,7 @@ impl Home {
             );
             return false;
         };
-        let opened = std::mem::take(&mut *self.opened.borrow_mut());
+        let opened = self.take_opened(SegmentKind::Meta);
         let online = self.core.online();
         self.flush(online).await;
         let mut entries: Vec<Entry> = open_entries(&opened);
@@ -100,16 +100,60 @@ impl Home {
             let (xs, xu) = self.journal.usage(Ring::Data);
             let kinds: (usize, usize) = {
                 let s = self.core.segments.borrow();
-                (s.values().filter(|s| s.kind == ashlar_format::slot::SegmentKind::Meta).count(), s.len())
+                (
+                    s.values().filter(|s| s.kind == SegmentKind::Meta).count(),
+                    s.len(),
+                )
             };
             for s in self.core.segments.borrow().values() {
-                if s.rows_since.get().or(s.image_behind.get()) == self.oldest_rows() && self.oldest_rows().is_some() {
-                    eprintln!("  pin: segment {} {:?} recorded {} next {} of {} retired {} sealed {} rows {:?} image {:?} strong {} missing {}", s.number, s.kind, s.recorded.get(), s.next_stripe.get(), s.geometry.stripes(), s.retired.get(), s.sealed.get(), s.rows_since.get(), s.image_behind.get(), Rc::strong_count(s), self.core.missing_columns(s));
+                if s.rows_since.get().or(s.image_behind.get()) == self.oldest_rows()
+                    && self.oldest_rows().is_some()
+                {
+                    eprintln!(
+                        "  pin: segment {} {:?} recorded {} next {} of {} retired {} sealed {} rows {:?} image {:?} strong {} missing {}",
+                        s.number,
+                        s.kind,
+                        s.recorded.get(),
+                        s.next_stripe.get(),
+                        s.geometry.stripes(),
+                        s.retired.get(),
+                        s.sealed.get(),
+                        s.rows_since.get(),
+                        s.image_behind.get(),
+                        Rc::strong_count(s),
+                        self.core.missing_columns(s)
+                    );
                 }
             }
-            eprintln!("   room {} limit {:?} growth {} more {more} clean_below/low {}", self.meta_room(), self.fold_limit(), self.metadata_growth(), self.core.members.iter().filter(|m| m.is_online()).map(|m| m.free_slots()).min().unwrap_or(0));
-            eprintln!("{} commit target {target} next {} cut {cut} applied {applied} oldest {oldest:?} data {:?} rows {:?} recov {:?} delta {du}/{ds} data {xu}/{xs} free {} meta/all {kinds:?} freed {} stripes {} entries {} bytes {}",
-                self.core.rt.now() / 1000, self.journal.next(), self.oldest_data(), self.oldest_rows(), self.recovering.get(), self.free_slots(), freed.len(), stripes.len(), entries.len(), entries.iter().map(ashlar_format::journal::entry_bytes).sum::<usize>());
+            eprintln!(
+                "   room {} limit {:?} growth {} more {more} clean_below/low {}",
+                self.meta_room(),
+                self.fold_limit(),
+                self.metadata_growth(),
+                self.core
+                    .members
+                    .iter()
+                    .filter(|m| m.is_online())
+                    .map(|m| m.free_slots())
+                    .min()
+                    .unwrap_or(0)
+            );
+            eprintln!(
+                "{} commit target {target} next {} cut {cut} applied {applied} oldest {oldest:?} data {:?} rows {:?} recov {:?} delta {du}/{ds} data {xu}/{xs} free {} meta/all {kinds:?} freed {} stripes {} entries {} bytes {}",
+                self.core.rt.now() / 1000,
+                self.journal.next(),
+                self.oldest_data(),
+                self.oldest_rows(),
+                self.recovering.get(),
+                self.free_slots(),
+                freed.len(),
+                stripes.len(),
+                entries.len(),
+                entries
+                    .iter()
+                    .map(ashlar_format::journal::entry_bytes)
+                    .sum::<usize>()
+            );
         }
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;

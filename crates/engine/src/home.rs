@@ -15,6 +15,7 @@ use ashlar_format::journal::{
     DataEntry, Entry, Ring, StripeDelta, StripeEntry, encode_entries, entry_bytes,
 };
 use ashlar_format::root::{RingPosition, Root};
+use ashlar_format::slot::SegmentKind;
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
 use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
@@ -354,7 +355,7 @@ impl Home {
             self.something_to_gain(); // what was unmapped can be cleaned
         }
         self.members_settled().await;
-        let opened = std::mem::take(&mut *self.opened.borrow_mut());
+        let opened = self.take_opened(SegmentKind::Data);
         self.flush_for(&collected, &opened).await;
         let extra = std::mem::take(&mut *self.extra.borrow_mut());
         let mut deltas: Vec<Entry> = open_entries(&opened);
@@ -415,6 +416,20 @@ impl Home {
             collected.push(join.await.unwrap_or_default());
         }
         collected
+    }
+
+    /// Segments opened since the last call, of one kind: batches journal those that hold data, commits
+    /// those that hold nodes.
+    ///
+    /// Crash argument: whoever journals a stripe has journalled its segment before, or does in the same
+    /// entries. If either took the other's segments, a batch could make a stripe durable, and be
+    /// acknowledged, while the segment waits in a commit that power then ends: the stripe would be
+    /// known, but not where it lies.
+    pub(crate) fn take_opened(&self, kind: SegmentKind) -> Vec<Rc<Segment>> {
+        let mut opened = self.opened.borrow_mut();
+        let (taken, left) = opened.drain(..).partition(|s| s.kind == kind);
+        *opened = left;
+        taken
     }
 
     /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.

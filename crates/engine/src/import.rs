@@ -941,7 +941,7 @@ impl Home {
         last: Option<&journal::Record>,
         degraded: bool,
     ) -> Result<(), Error> {
-        self.give_records();
+        self.give_records(&rest);
         self.rewrite_pages(later).await;
         if let Some(last) = last {
             self.journal.complete(last).await;
@@ -999,15 +999,25 @@ impl Home {
         Ok(())
     }
 
-    /// Segments that only the journal names get liveness records.
-    fn give_records(&self) {
+    /// Segments that only the journal names get liveness records; those of which the journal says more
+    /// than their record are to be written anew.
+    fn give_records(&self, rest: &[(u64, Entry)]) {
+        let mut changed: BTreeSet<u64> = BTreeSet::new();
+        for (_, entry) in rest {
+            if let Entry::Stripe(stripe) = entry {
+                changed.insert(stripe.segment);
+            }
+        }
         for segment in self.core.segments.borrow().values() {
-            if segment.record.get() == u32::MAX {
+            let unknown = segment.record.get() == u32::MAX;
+            if unknown {
                 segment.record.set(self.take_record(segment.number));
             }
-            self.liveness
-                .borrow_mut()
-                .mark(self.record_leaf(segment, 0));
+            if unknown || changed.contains(&segment.number) {
+                self.liveness
+                    .borrow_mut()
+                    .mark(self.record_leaf(segment, 0));
+            }
         }
     }
 
