@@ -532,7 +532,6 @@ impl Home {
                 self.core.event("device-failed", Some(index), text);
             }
         }
-        self.tasks.borrow_mut().stuck = false;
         let stored = self.store_generation().await;
         if stored * 2 < counted && !self.forced.replace(false) {
             self.waiting_quorum.set(Some((stored, counted)));

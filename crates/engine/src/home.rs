@@ -95,6 +95,8 @@ pub struct Home {
     demand: Gate,
     record: Cell<bool>,
     pressure: Cell<bool>,
+    /// The next sequence when the last commit under pressure had ended.
+    pressed_at: Cell<u64>,
     pub(crate) commit_wanted: Gate,
     data_records: RefCell<VecDeque<DataRecord>>,
     data_by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
@@ -112,10 +114,6 @@ pub struct Home {
     pub(crate) recovering: Cell<Option<u64>>,
     pub(crate) tasks: RefCell<crate::mover::Tasks>,
     pub(crate) cleaner_gate: Gate,
-    /// Rounds of cleaning, one after another, that gained nothing.
-    pub(crate) fruitless: Cell<u32>,
-    /// Host blocks written when that was last counted from the start.
-    pub(crate) fruitless_at: Cell<u64>,
     /// Which stripes of the course looked at last were written.
     pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
 }
@@ -205,6 +203,7 @@ impl Home {
             demand: Gate::default(),
             record: Cell::new(false),
             pressure: Cell::new(false),
+            pressed_at: Cell::new(0),
             commit_wanted: Gate::default(),
             data_records: RefCell::default(),
             data_by_stripe: RefCell::default(),
@@ -218,8 +217,6 @@ impl Home {
             recovering: Cell::new(None),
             tasks: RefCell::default(),
             cleaner_gate: Gate::default(),
-            fruitless: Cell::new(0),
-            fruitless_at: Cell::new(0),
             written_strips: RefCell::default(),
         })
     }
@@ -285,7 +282,8 @@ impl Home {
             for waiter in self.answering.take() {
                 waiter.send(Ok(()));
             }
-            if self.wants_commit() {
+            // What the last commit could not cut, the next one cannot either, unless something was recorded.
+            if self.wants_commit() && self.journal.next() != self.pressed_at.get() {
                 self.pressure.set(true);
                 self.commit_wanted.open();
             }
@@ -300,6 +298,7 @@ impl Home {
                 .await;
             self.pressure.set(false);
             self.commit_some().await;
+            self.pressed_at.set(self.journal.next());
         }
     }
 
@@ -348,7 +347,7 @@ impl Home {
             return;
         }
         if collected.iter().any(|c| !c.holes.is_empty()) {
-            self.fruitless.set(0); // what was unmapped can be cleaned
+            self.tasks.borrow_mut().unmapped += 1;
         }
         self.members_settled().await;
         let opened = std::mem::take(&mut *self.opened.borrow_mut());
@@ -513,6 +512,7 @@ impl Home {
 
     /// Appends one record, through as many epochs and commits as it takes.
     async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8], in_commit: bool) -> Option<u64> {
+        let mut pause = SECOND;
         loop {
             let result = {
                 let _log = self.log_lock.lock().await;
@@ -538,7 +538,8 @@ impl Home {
                             "the journal is full of what cannot be folded yet; writes wait"
                                 .to_string(),
                         );
-                        self.core.rt.sleep(SECOND).await;
+                        let _ = self.core.rt.timeout(pause, self.committed.wait()).await;
+                        pause = (2 * pause).min(60 * SECOND);
                     }
                 }
             }

@@ -42,7 +42,19 @@ impl Home {
             .map(|m| m.geometry.slots)
             .min()
             .unwrap_or(0);
-        commit_slots(self.core.slot_blocks) + clean_slots(slots) + (slots as usize / 50).max(4)
+        let kept = commit_slots(self.core.slot_blocks).max(self.slots_of_all_records());
+        kept + clean_slots(slots) + (slots as usize / 50).max(4)
+    }
+
+    /// Slots of a device that a commit may fill that writes every liveness record, as the first one after
+    /// an import does: an array shrunk to a few devices may have more segments than the reserve covers.
+    fn slots_of_all_records(&self) -> usize {
+        let online = self.core.online().len();
+        let k = online.saturating_sub(usize::from(self.meta_m)).clamp(1, 8);
+        let segments = self.core.segments.borrow().len() as u64;
+        let stripes = (segments * self.record_nodes()).div_ceil(k as u64);
+        let per_slot = u64::from(self.core.slot_blocks.saturating_sub(2).max(1));
+        usize::try_from(stripes.div_ceil(per_slot)).unwrap_or(usize::MAX) + 2
     }
 
     /// How many segments' worth of live blocks one round of cleaning may move.
@@ -68,7 +80,7 @@ impl Home {
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
     pub(crate) fn cleaner_can_gain(&self) -> bool {
-        if self.fruitless.get() > FRUITLESS_MOST {
+        if self.cleaner_rests() {
             return false;
         }
         self.pick_victims(usize::MAX)
@@ -77,6 +89,12 @@ impl Home {
             .sum::<u64>()
             > 0
             || self.pending_frees()
+    }
+
+    /// Whether cleaning has gained nothing for so long that it ended, and nothing was overwritten since.
+    fn cleaner_rests(&self) -> bool {
+        let now = self.garbage();
+        self.tasks.borrow().clean_rest.rests(FRUITLESS_MOST, &now)
     }
 
     /// Segments that are dead already and only wait for a commit, or blocks that deltas have replaced.
@@ -129,17 +147,13 @@ impl Home {
                     continue;
                 }
             }
-            let written = self.core.amplification.0.get();
-            if self.fruitless.get() > FRUITLESS_MOST && written == self.fruitless_at.get() {
-                // Nothing was overwritten since cleaning last gained nothing: it would gain nothing.
+            let seen = self.garbage();
+            if self.cleaner_rests() {
                 self.tasks.borrow_mut().clean.state = "waiting";
                 self.tasks.borrow_mut().clean.reason = "nothing is left to gain";
                 self.core.progress.open();
                 self.core.rt.sleep(SECOND).await;
                 continue;
-            }
-            if written != self.fruitless_at.replace(written) {
-                self.fruitless.set(0);
             }
             self.tasks.borrow_mut().clean.reason = "";
             self.tasks.borrow_mut().clean.state = "running";
@@ -158,11 +172,12 @@ impl Home {
             }
             self.clean_once().await;
             self.core.progress.open();
-            if self.free_slots() > before {
+            let gained = self.free_slots() > before;
+            self.tasks.borrow_mut().clean_rest.round(gained, seen);
+            if gained {
                 pause = MILLISECOND;
-                self.fruitless.set(0);
+                self.tasks.borrow_mut().gains += 1;
             } else {
-                self.fruitless.set(self.fruitless.get() + 1);
                 // Nothing to gain now: look again less and less often, until something is overwritten.
                 self.core.rt.sleep(pause).await;
                 pause = (pause * 2).min(500 * MILLISECOND);
