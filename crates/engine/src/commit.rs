@@ -49,6 +49,7 @@ impl Home {
     /// exported. Whether more is left to fold, and can be.
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let applied = self.applied();
+        let recorded = self.recorded_at.get();
         self.seal_pinned().await;
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
@@ -157,6 +158,9 @@ impl Home {
         }
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
+        if !more {
+            self.folded_at.set(recorded);
+        }
         self.commits.set(self.commits.get() + 1);
         self.committed.open();
         self.core.progress.open();
@@ -599,8 +603,6 @@ impl Home {
                 self.core.event("device-failed", Some(index), text);
             }
         }
-        self.tasks.borrow_mut().stuck = false;
-        self.something_to_gain();
         let stored = self.store_generation().await;
         if stored * 2 < counted && !self.forced.replace(false) {
             self.waiting_quorum.set(Some((stored, counted)));

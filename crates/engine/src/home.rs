@@ -96,6 +96,8 @@ pub struct Home {
     demand: Gate,
     record: Cell<bool>,
     pressure: Cell<bool>,
+    /// The next sequence when the last commit under pressure had ended.
+    pressed_at: Cell<u64>,
     pub(crate) commit_wanted: Gate,
     data_records: RefCell<VecDeque<DataRecord>>,
     data_by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
@@ -113,12 +115,10 @@ pub struct Home {
     pub(crate) recovering: Cell<Option<u64>>,
     pub(crate) tasks: RefCell<crate::mover::Tasks>,
     pub(crate) cleaner_gate: Gate,
-    /// Rounds of cleaning, one after another, that gained nothing.
-    pub(crate) fruitless: Cell<u32>,
-    /// Host blocks written when that was last counted from the start.
-    pub(crate) fruitless_at: Cell<u64>,
-    /// Fewest segments there were after a round of cleaning since then.
-    pub(crate) fewest: Cell<usize>,
+    /// Host blocks written before the last batch, and how many of them were folded by a commit: what was
+    /// written since may have replaced what the map still names.
+    pub(crate) recorded_at: Cell<u64>,
+    pub(crate) folded_at: Cell<u64>,
     /// Which stripes of the course looked at last were written.
     pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
 }
@@ -208,6 +208,7 @@ impl Home {
             demand: Gate::default(),
             record: Cell::new(false),
             pressure: Cell::new(false),
+            pressed_at: Cell::new(0),
             commit_wanted: Gate::default(),
             data_records: RefCell::default(),
             data_by_stripe: RefCell::default(),
@@ -221,9 +222,8 @@ impl Home {
             recovering: Cell::new(None),
             tasks: RefCell::default(),
             cleaner_gate: Gate::default(),
-            fruitless: Cell::new(0),
-            fruitless_at: Cell::new(0),
-            fewest: Cell::new(usize::MAX),
+            recorded_at: Cell::new(0),
+            folded_at: Cell::new(0),
             written_strips: RefCell::default(),
         })
     }
@@ -289,7 +289,8 @@ impl Home {
             for waiter in self.answering.take() {
                 waiter.send(Ok(()));
             }
-            if self.wants_commit() {
+            // What the last commit could not cut, the next one cannot either, unless something was recorded.
+            if self.wants_commit() && self.journal.next() != self.pressed_at.get() {
                 self.pressure.set(true);
                 self.commit_wanted.open();
             }
@@ -304,6 +305,7 @@ impl Home {
                 .await;
             self.pressure.set(false);
             self.commit_some().await;
+            self.pressed_at.set(self.journal.next());
         }
     }
 
@@ -332,6 +334,7 @@ impl Home {
     /// rather than journalled as data.
     pub async fn batch(self: &Rc<Self>, close: bool) {
         let _one = self.batch_lock.lock().await;
+        let written = self.core.amplification.0.get();
         let (size, used) = self.journal.usage(Ring::Data);
         let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
         // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
@@ -349,10 +352,11 @@ impl Home {
             .iter()
             .all(|c| c.stripes.is_empty() && c.holes.is_empty() && c.data.is_empty());
         if empty && self.extra.borrow().is_empty() {
+            self.recorded_at.set(written);
             return;
         }
         if collected.iter().any(|c| !c.holes.is_empty()) {
-            self.something_to_gain(); // what was unmapped can be cleaned
+            self.tasks.borrow_mut().unmapped += 1;
         }
         self.members_settled().await;
         let opened = self.take_opened(SegmentKind::Data);
@@ -400,6 +404,7 @@ impl Home {
             join.await;
         }
         self.untold.set(None);
+        self.recorded_at.set(written);
         self.core.progress.open();
     }
 
@@ -531,6 +536,7 @@ impl Home {
 
     /// Appends one record, through as many epochs and commits as it takes.
     async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8], in_commit: bool) -> Option<u64> {
+        let mut pause = SECOND;
         loop {
             let result = {
                 let _log = self.log_lock.lock().await;
@@ -556,7 +562,8 @@ impl Home {
                             "the journal is full of what cannot be folded yet; writes wait"
                                 .to_string(),
                         );
-                        self.core.rt.sleep(SECOND).await;
+                        let _ = self.core.rt.timeout(pause, self.committed.wait()).await;
+                        pause = (2 * pause).min(60 * SECOND);
                     }
                 }
             }

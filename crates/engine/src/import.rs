@@ -811,6 +811,7 @@ pub async fn import(
         [root.delta_tail, root.data_tail],
     )
     .await;
+    let recovered = crate::chain::end_at_break(recovered, &root);
     let format = |source| Error::Format { device: 0, source };
     take_rows(&core, &recovered).map_err(format)?;
     let survives = (usize::from(shape.m) + 1).max(2);

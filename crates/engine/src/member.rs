@@ -65,7 +65,23 @@ pub struct Member {
     flush_lock: Lock<()>,
     /// Opens when the state changes.
     pub changed: Gate,
+    /// Writes, flushes and discards under way.
+    changing: Cell<usize>,
+    /// Opens when there is none.
+    quiet: Gate,
     rt: Rt,
+}
+
+/// A write, flush or discard under way.
+struct Change<'a>(&'a Member);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.changing.set(self.0.changing.get() - 1);
+        if self.0.changing.get() == 0 {
+            self.0.quiet.open();
+        }
+    }
 }
 
 impl std::fmt::Debug for Member {
@@ -102,6 +118,8 @@ impl Member {
             flushed: Cell::new(0),
             flush_lock: Lock::new(()),
             changed: Gate::default(),
+            changing: Cell::new(0),
+            quiet: Gate::default(),
             rt: rt.clone(),
         }
     }
@@ -135,6 +153,17 @@ impl Member {
             .map_or_else(String::new, |d| d.info().name.clone())
     }
 
+    /// Waits until no write, flush or discard is under way.
+    pub async fn quiet(&self) {
+        self.quiet.until(|| self.changing.get() == 0).await;
+    }
+
+    /// Counts something that changes the device, until it is dropped.
+    fn change(&self) -> Change<'_> {
+        self.changing.set(self.changing.get() + 1);
+        Change(self)
+    }
+
     fn device(&self) -> Result<DeviceRef, Fault> {
         if !self.is_online() {
             return Err(Fault::Offline);
@@ -163,6 +192,7 @@ impl Member {
     /// Writes slices one after another.
     pub async fn write(&self, offset: u64, data: Vec<Slice>) -> Result<(), Fault> {
         let device = self.device()?;
+        let _under_way = self.change();
         add(
             &self.counters.written_bytes,
             data.iter().map(|s| s.len() as u64).sum(),
@@ -192,6 +222,7 @@ impl Member {
                 return Ok(());
             }
             let covers = self.writes_done.get();
+            let _under_way = self.change();
             match self
                 .rt
                 .timeout(DEADLINE, device.flush())
@@ -216,6 +247,7 @@ impl Member {
                 .slot_bytes
                 .is_multiple_of(device.info().discard_bytes)
         {
+            let _under_way = self.change();
             let discard = device.discard(self.geometry.slot_offset(slot), self.geometry.slot_bytes);
             let _ = self.rt.timeout(DEADLINE, discard).await;
         }
