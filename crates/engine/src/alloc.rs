@@ -472,6 +472,23 @@ impl Home {
         record
     }
 
+    /// What is promised to no volume and taken by no thin one, in bytes, as of the last fold.
+    pub(crate) fn unpromised_bytes(&self) -> u64 {
+        let catalog = self.catalog.borrow();
+        let promised = catalog
+            .volumes
+            .iter()
+            .map(|v| if v.thin { v.mapped_bytes } else { v.size_bytes });
+        self.usable_bytes().saturating_sub(promised.sum())
+    }
+
+    /// Counts anew what thin volumes may still take: `pending` bytes of theirs are not folded, and since
+    /// that was counted so many more were `charged`.
+    pub(crate) fn count_thin(&self, pending: u64, charged: u64) {
+        let left = self.unpromised_bytes().saturating_sub(pending);
+        self.core.thin_left.set(left.saturating_sub(charged));
+    }
+
     /// Where usable space ends: what volumes together may promise, in bytes.
     pub(crate) fn usable_bytes(&self) -> u64 {
         let geometry = SegmentGeometry {

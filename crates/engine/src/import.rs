@@ -776,6 +776,7 @@ pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry) -> VolumeShape
         blocks: volume.size_bytes.div_ceil(unit),
         pieces: u32::from(volume.block_blocks),
         algorithm: volume.digest,
+        thin: volume.thin,
     }
 }
 

@@ -296,6 +296,12 @@ impl Session {
             .with_volume(volume, |e| e.model.end_write(op, result.is_ok(), durable));
         self.leave(volume);
         if let Err(error) = &result {
+            // A thin volume was promised no space; the others keep theirs.
+            let thin = self.world.with_volume(volume, |e| e.config.thin);
+            if *error == StoreError::NoSpace && thin != Some(false) {
+                self.world.trace.mark("answer: no space for a thin volume");
+                return;
+            }
             self.judge(kind, error).await;
         }
     }
