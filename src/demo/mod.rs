@@ -225,27 +225,30 @@ fn kill_devices(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     })
 }
 
+/// Waits for background work of one kind.
+fn wait_for(stage: &Stage, kind: &str, longest: Duration) -> Result<ArrayStatus, Failure> {
+    let (client, started) = (stage.client()?, Instant::now());
+    loop {
+        let call = Call::Wait {
+            array: ARRAY.to_string(),
+            kinds: vec![kind.to_string()],
+            seconds: 5,
+        };
+        let reply: WaitReply = client.call(&call)?;
+        if reply.done {
+            return Ok(reply.array);
+        }
+        if started.elapsed() > longest {
+            return Err(Failure::broken(format!("{kind} does not end")));
+        }
+    }
+}
+
 fn reconstruct(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     let client = stage.client()?;
     let before = status(stage)?;
     let started = Instant::now();
-    let wait = |_: &mut Show| {
-        loop {
-            let kinds = vec!["reconstruct".to_string()];
-            let call = Call::Wait {
-                array: ARRAY.to_string(),
-                kinds,
-                seconds: 5,
-            };
-            let reply: WaitReply = client.call(&call)?;
-            if reply.done {
-                return Ok(reply.array);
-            }
-            if started.elapsed() > Duration::from_secs(120) {
-                return Err(Failure::broken("reconstruction does not end"));
-            }
-        }
-    };
+    let wait = |_: &mut Show| wait_for(stage, "reconstruct", Duration::from_secs(120));
     let exposed = |a: &ArrayStatus| -> u64 {
         a.exposure
             .iter()
@@ -334,21 +337,23 @@ fn heal(
         }
     }
     let settle = |_: &mut Show| {
-        let until = Instant::now() + Duration::from_secs(30);
-        loop {
-            let before = errors(&status(stage)?);
-            traffic.verify_all(&content.pieces)?;
-            let new = errors(&status(stage)?) - before;
-            if new == 0 {
-                return Ok(());
-            }
-            if Instant::now() > until {
-                return Err(Failure::broken(format!(
-                    "{new} wrong blocks are found again and again"
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(200));
+        wait_for(stage, "heal", Duration::from_secs(60))?;
+        let before = errors(&status(stage)?);
+        traffic.verify_all(&content.pieces)?;
+        let after = status(stage)?;
+        let new = errors(&after) - before;
+        if new > 0 {
+            return Err(Failure::broken(format!(
+                "{new} wrong blocks are found again"
+            )));
         }
+        let healed: u64 = after.tasks.iter().map(|t| t.healed).sum();
+        if healed < before {
+            return Err(Failure::broken(format!(
+                "{healed} of {before} wrong blocks are healed"
+            )));
+        }
+        Ok(())
     };
     show.timed("heal", settle, |()| {
         format!("{found} wrong blocks found on device {LIAR} alone, all healed: reading again finds none")
@@ -388,10 +393,21 @@ fn crash(
     let traffic = show.timed("import", restart, |_| {
         "a new daemon imports the array and serves the volume again".to_string()
     })?;
-    let check = |_: &mut Show| traffic.verify_crash(&crash, &content.pieces);
+    let check = |_: &mut Show| {
+        let read = traffic.verify_crash(&crash, &content.pieces)?;
+        for device in &status(stage)?.devices {
+            let (index, wrong) = (device.index, device.errors.digest);
+            if wrong > 0 {
+                return Err(Failure::broken(format!(
+                    "{wrong} wrong blocks on device {index}, though all had been healed before the crash"
+                )));
+            }
+        }
+        Ok(read)
+    };
     show.timed("read", check, |(_, done)| {
         moved(
-            "every acknowledged byte is there, the rest is old or new, none torn",
+            "every acknowledged byte is there, the rest is old or new, none torn; what was healed stayed healed",
             done,
         )
     })?;
