@@ -297,8 +297,8 @@ pub(crate) struct FailArgs {
 pub(crate) struct WaitArgs {
     /// The array's name
     pub(crate) array: String,
-    /// Only work of these kinds: reconstruct, rebalance, scrub, clean, convert
-    #[arg(long = "for", value_name = "KIND,...", value_delimiter = ',', value_parser = ["reconstruct", "rebalance", "scrub", "clean", "convert"])]
+    /// Only work of these kinds: reconstruct, heal, rebalance, scrub, clean, convert
+    #[arg(long = "for", value_name = "KIND,...", value_delimiter = ',', value_parser = ["reconstruct", "heal", "rebalance", "scrub", "clean", "convert"])]
     pub(crate) kinds: Vec<String>,
 }
 

@@ -10,6 +10,7 @@ mod kernel;
 mod stage;
 mod traffic;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -17,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ashlar_engine::status::ArrayStatus;
+use ashlar_engine::status::{ArrayStatus, DeviceStatus};
 use ashlar_rt::Buf;
 
-use crate::api::{Call, Create, CreateReply, FrontendSpec, StatusReply, WaitReply};
+use crate::api::{Call, Create, CreateReply, EventsReply, FrontendSpec, StatusReply, WaitReply};
 use crate::cli::DemoArgs;
 use crate::command::out;
 use crate::demo::content::Content;
@@ -225,27 +226,29 @@ fn kill_devices(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     })
 }
 
+/// Waits for background work of one kind.
+fn wait_for(stage: &Stage, kind: &str, longest: Duration) -> Result<ArrayStatus, Failure> {
+    let (client, started) = (stage.client()?, Instant::now());
+    loop {
+        let call = Call::Wait {
+            array: ARRAY.to_string(),
+            kinds: vec![kind.to_string()],
+            seconds: 5,
+        };
+        let reply: WaitReply = client.call(&call)?;
+        if reply.done {
+            return Ok(reply.array);
+        }
+        if started.elapsed() > longest {
+            return Err(Failure::broken(format!("{kind} does not end")));
+        }
+    }
+}
+
 fn reconstruct(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
-    let client = stage.client()?;
     let before = status(stage)?;
     let started = Instant::now();
-    let wait = |_: &mut Show| {
-        loop {
-            let kinds = vec!["reconstruct".to_string()];
-            let call = Call::Wait {
-                array: ARRAY.to_string(),
-                kinds,
-                seconds: 5,
-            };
-            let reply: WaitReply = client.call(&call)?;
-            if reply.done {
-                return Ok(reply.array);
-            }
-            if started.elapsed() > Duration::from_secs(120) {
-                return Err(Failure::broken("reconstruction does not end"));
-            }
-        }
-    };
+    let wait = |_: &mut Show| wait_for(stage, "reconstruct", Duration::from_secs(120));
     let exposed = |a: &ArrayStatus| -> u64 {
         a.exposure
             .iter()
@@ -334,25 +337,44 @@ fn heal(
         }
     }
     let settle = |_: &mut Show| {
-        let until = Instant::now() + Duration::from_secs(30);
-        loop {
-            let before = errors(&status(stage)?);
-            traffic.verify_all(&content.pieces)?;
-            let new = errors(&status(stage)?) - before;
-            if new == 0 {
-                return Ok(());
-            }
-            if Instant::now() > until {
-                return Err(Failure::broken(format!(
-                    "{new} wrong blocks are found again and again"
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(200));
+        wait_for(stage, "heal", Duration::from_secs(60))?;
+        let before = errors(&status(stage)?);
+        traffic.verify_all(&content.pieces)?;
+        let after = status(stage)?;
+        let new = errors(&after) - before;
+        if new > 0 {
+            return Err(Failure::broken(format!(
+                "{new} wrong blocks are found again"
+            )));
         }
+        let task = after.tasks.iter().find(|t| t.kind == "heal");
+        let (bad, healed) = task.map_or((0, 0), |t| (t.found, t.healed));
+        if bad == 0 || healed < bad {
+            return Err(Failure::broken(format!(
+                "{healed} of {bad} wrong blocks are healed"
+            )));
+        }
+        Ok(())
     };
     show.timed("heal", settle, |()| {
         format!("{found} wrong blocks found on device {LIAR} alone, all healed: reading again finds none")
     })
+}
+
+/// The blocks that events of a kind name: device, segment, column, stripe and block.
+fn blocks(stage: &Stage, kind: &str) -> Result<BTreeSet<String>, Failure> {
+    let call = Call::Events {
+        array: Some(ARRAY.to_string()),
+        after: BTreeMap::new(),
+        wait_seconds: 0,
+    };
+    let reply: EventsReply = stage.client()?.call(&call)?;
+    let named = reply.events.iter().filter(|e| e.event.kind == kind);
+    let place = |text: &str| {
+        let end = text.find(" is bad").or_else(|| text.find(" was healed"));
+        text[..end.unwrap_or(text.len())].to_string()
+    };
+    Ok(named.map(|e| place(&e.event.text)).collect())
 }
 
 fn crash(
@@ -362,6 +384,7 @@ fn crash(
     socket: &Path,
     content: Content,
 ) -> Result<(), Failure> {
+    let healed = blocks(stage, "healed")?;
     let total = content.bytes();
     let killer = stage.clone();
     let write =
@@ -388,10 +411,27 @@ fn crash(
     let traffic = show.timed("import", restart, |_| {
         "a new daemon imports the array and serves the volume again".to_string()
     })?;
-    let check = |_: &mut Show| traffic.verify_crash(&crash, &content.pieces);
+    let check = |_: &mut Show| {
+        let read = traffic.verify_crash(&crash, &content.pieces)?;
+        // Metadata on the liar that nobody had read before is found by the import; nothing else is.
+        let again = blocks(stage, "bad-block")?;
+        if let Some(block) = again.intersection(&healed).next() {
+            return Err(Failure::broken(format!(
+                "{block} is wrong after the crash, though it had been healed"
+            )));
+        }
+        let innocent = |d: &&DeviceStatus| usize::from(d.index) != LIAR && d.errors.digest > 0;
+        if let Some(device) = status(stage)?.devices.iter().find(innocent) {
+            return Err(Failure::broken(format!(
+                "{} wrong blocks were counted on device {}, which is innocent",
+                device.errors.digest, device.index
+            )));
+        }
+        Ok(read)
+    };
     show.timed("read", check, |(_, done)| {
         moved(
-            "every acknowledged byte is there, the rest is old or new, none torn",
+            "every acknowledged byte is there, the rest is old or new, none torn; what was healed stayed healed",
             done,
         )
     })?;

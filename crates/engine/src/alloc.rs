@@ -383,7 +383,7 @@ impl Home {
         } else {
             code
         };
-        let code_kind = CodeKind::from_tag(code).unwrap_or(CodeKind::IsalCauchy);
+        let code_kind = CodeKind::from_tag(code).expect("an import refuses an unknown code");
         let code = match Code::new(code_kind, usize::from(wanted.k), usize::from(wanted.m)) {
             Ok(_) => code,
             Err(_) => CodeKind::IsalCauchy.tag(), // narrowed to a size for which the code is not MDS

@@ -133,9 +133,9 @@ impl Core {
             .borrow_mut()
             .entry(id)
             .or_insert_with(|| {
-                let kind = CodeKind::from_tag(id.0).unwrap_or(CodeKind::IsalCauchy);
-                Code::new(kind, usize::from(id.1), usize::from(id.2))
-                    .expect("the allocator makes only segments whose code exists")
+                CodeKind::from_tag(id.0)
+                    .and_then(|kind| Code::new(kind, usize::from(id.1), usize::from(id.2)).ok())
+                    .expect("an import refuses, and the allocator never makes, a segment without a code")
             })
             .clone()
     }

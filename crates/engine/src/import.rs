@@ -20,6 +20,7 @@ use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
 use ashlar_device::DeviceRef;
+use ashlar_digest::Kind;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT, super_bytes};
 use ashlar_format::journal::{Entry, Ring, decode_entries};
@@ -679,6 +680,15 @@ fn check_codes(core: &Core) -> Result<(), FormatError> {
     Ok(())
 }
 
+/// Whether this program has the array's code and the digests of its volumes.
+fn check_tags(superblock: &Superblock, catalog: &Catalog) -> Result<(), FormatError> {
+    let known = CodeKind::from_tag(superblock.code).is_some();
+    let code = (!known).then_some(superblock.code);
+    let digests = catalog.volumes.iter().map(|v| v.digest);
+    let unknown = code.or_else(|| digests.into_iter().find(|d| Kind::from_tag(*d).is_none()));
+    unknown.map_or(Ok(()), |tag| Err(FormatError::Unsupported(u32::from(tag))))
+}
+
 /// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
 fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) -> Bounds {
     let meta = SegmentGeometry {
@@ -815,6 +825,7 @@ pub async fn import(
     let recovered = crate::chain::end_at_break(recovered, &root);
     let format = |source| Error::Format { device: 0, source };
     take_rows(&core, &recovered).map_err(format)?;
+    check_codes(&core).map_err(format)?; // before anything is decoded
     let survives = (usize::from(shape.m) + 1).max(2);
     let beyond = |()| Error::Beyond {
         lost: missing.len(),
@@ -831,6 +842,7 @@ pub async fn import(
     let mut bytes: Vec<u8> = parts.into_values().flatten().collect();
     bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
     let catalog = Catalog::decode(&bytes).map_err(format)?;
+    check_tags(&newest, &catalog).map_err(format)?;
     check_journal(&core, &shape, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);

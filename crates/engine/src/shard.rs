@@ -316,7 +316,8 @@ impl Shard {
                             .await
                     }
                 };
-            let Some(entry) = entry.map_err(|_| VolumeError::Lost)? else {
+            let lost = |_| self.lost_leaf(shape, at.partition, at.leaf);
+            let Some(entry) = entry.map_err(lost)? else {
                 return Ok((Found::Zero, stamp));
             };
             let algorithm = algorithm_of(&entry);
@@ -724,7 +725,7 @@ impl Shard {
         if shape.pieces == 1 {
             return vec![(owner, digest)];
         }
-        let kind = Kind::from_tag(algorithm).unwrap_or(Kind::Blake3);
+        let kind = Kind::from_tag(algorithm).expect("an import refuses an unknown digest");
         let last = u8::try_from(shape.pieces - 1).expect("at most 32 pieces");
         (0u8..)
             .zip(bytes.chunks(BLOCK))

@@ -470,7 +470,7 @@ impl Driver<'_> {
         let config = &self.world.config;
         let mut budget = self.world.budget.borrow_mut();
         let offline = |d: &usize| self.world.disks[*d].is_offline();
-        if status.online.iter().any(|d| offline(d)) {
+        if status.online.iter().any(offline) {
             return; // nothing has been asked of it since: the array does not know, and has not healed
         }
         if status.optimal {

@@ -69,6 +69,23 @@ fn faults_within_the_redundancy_are_survived() {
     }
 }
 
+/// Whatever is lost: no wrong byte, and everything ends.
+#[test]
+fn beyond_the_redundancy_no_wrong_bytes_are_read() {
+    let summary = run(200_000, 1_500, Some(Mode::Beyond), false);
+    for mark in [
+        "import beyond M",
+        "import refused beyond M",
+        "fault: damage at rest",
+    ] {
+        assert!(
+            summary.marks.get(mark).is_some_and(|n| *n > 50),
+            "{mark}: {:?}",
+            summary.marks
+        );
+    }
+}
+
 #[test]
 fn without_faults_everything_is_kept() {
     run(300_000, 1_000, Some(Mode::Calm), false);
