@@ -98,66 +98,6 @@ impl Home {
         .flatten()
         .min()
         .unwrap_or(applied);
-        if std::env::var("DBG").is_ok() {
-            let (ds, du) = self.journal.usage(Ring::Delta);
-            let (xs, xu) = self.journal.usage(Ring::Data);
-            let kinds: (usize, usize) = {
-                let s = self.core.segments.borrow();
-                (
-                    s.values().filter(|s| s.kind == SegmentKind::Meta).count(),
-                    s.len(),
-                )
-            };
-            for s in self.core.segments.borrow().values() {
-                if s.rows_since.get().or(s.image_behind.get()) == self.oldest_rows()
-                    && self.oldest_rows().is_some()
-                {
-                    eprintln!(
-                        "  pin: segment {} {:?} recorded {} next {} of {} retired {} sealed {} rows {:?} image {:?} strong {} missing {}",
-                        s.number,
-                        s.kind,
-                        s.recorded.get(),
-                        s.next_stripe.get(),
-                        s.geometry.stripes(),
-                        s.retired.get(),
-                        s.sealed.get(),
-                        s.rows_since.get(),
-                        s.image_behind.get(),
-                        Rc::strong_count(s),
-                        self.core.missing_columns(s)
-                    );
-                }
-            }
-            eprintln!(
-                "   room {} limit {:?} growth {} more {more} clean_below/low {}",
-                self.meta_room(),
-                self.fold_limit(),
-                self.metadata_growth(),
-                self.core
-                    .members
-                    .iter()
-                    .filter(|m| m.is_online())
-                    .map(|m| m.free_slots())
-                    .min()
-                    .unwrap_or(0)
-            );
-            eprintln!(
-                "{} commit target {target} next {} cut {cut} applied {applied} oldest {oldest:?} data {:?} rows {:?} recov {:?} delta {du}/{ds} data {xu}/{xs} free {} meta/all {kinds:?} freed {} stripes {} entries {} bytes {}",
-                self.core.rt.now() / 1000,
-                self.journal.next(),
-                self.oldest_data(),
-                self.oldest_rows(),
-                self.recovering.get(),
-                self.free_slots(),
-                freed.len(),
-                stripes.len(),
-                entries.len(),
-                entries
-                    .iter()
-                    .map(ashlar_format::journal::entry_bytes)
-                    .sum::<usize>()
-            );
-        }
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
         self.count_thin(pending, self.core.thin_charged.get() - charged);
@@ -400,12 +340,14 @@ impl Home {
     async fn seal_pinned(self: &Rc<Self>) {
         let (size, used) = self.journal.usage(Ring::Delta);
         let segments: Vec<Rc<Segment>> = self.core.segments.borrow().values().cloned().collect();
+        // Courses just begun are left alone, unless the ring is so small that these few records fill it.
+        let young = if used * 4 > size * 3 { 0 } else { 8 };
         for segment in segments {
             segment.image_behind.set(None);
             let pinned = segment
                 .rows_since
                 .get()
-                .is_some_and(|since| used * 3 > size && since + 8 < self.journal.next());
+                .is_some_and(|since| used * 3 > size && since + young < self.journal.next());
             let broken = self.core.has_lost_column(&segment) && !segment.sealed.get();
             let idle = segment.recorded.get() == segment.next_stripe.get();
             if (pinned || broken) && idle {
