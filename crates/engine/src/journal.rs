@@ -158,16 +158,19 @@ impl Journal {
             .groups
             .borrow()
             .iter()
-            .map(|g| self.width_for(g, usize::MAX).0)
+            .map(|g| self.width_for(ring, g, usize::MAX).0)
             .min()
             .unwrap_or(1);
         (column.max(3 * BLOCK) - HEADER_BYTES) * w
     }
 
-    fn width_for(&self, group: &[u16], payload: usize) -> (usize, usize) {
+    /// Data and parity columns of a record. A column takes at most a sixteenth of a small ring.
+    fn width_for(&self, ring: Ring, group: &[u16], payload: usize) -> (usize, usize) {
         let m = usize::from(self.epoch.borrow().m).min(group.len().saturating_sub(1));
         let most = (group.len() - m).clamp(1, MAX_W);
-        (payload.div_ceil(SMALL_PAYLOAD).clamp(1, most), m)
+        let small = usize::try_from(self.ring_bytes[slot(ring)] / 16).unwrap_or(SMALL_PAYLOAD);
+        let one = small.clamp(BLOCK, SMALL_PAYLOAD);
+        (payload.div_ceil(one).clamp(1, most), m)
     }
 
     /// Whether `payload` bytes would fit into `ring`, leaving `share` 256ths of it free.
@@ -179,7 +182,7 @@ impl Journal {
             return false;
         };
         let records = payload.div_ceil(max).max(1);
-        let (w, _) = self.width_for(group, payload.min(max));
+        let (w, _) = self.width_for(ring, group, payload.min(max));
         let column = (HEADER_BYTES + payload.min(max).div_ceil(w)).next_multiple_of(BLOCK) as u64;
         // One more column for what is skipped at the ring's end.
         used + column * (records as u64 + 1) + size * share / 256 <= size
@@ -203,7 +206,7 @@ impl Journal {
             }
             live[usize::try_from(sequence).unwrap_or(0) % live.len()].clone()
         };
-        let (w, m) = self.width_for(&group, payload.len());
+        let (w, m) = self.width_for(ring, &group, payload.len());
         let rotation = usize::try_from(sequence).unwrap_or(0) % group.len();
         let devices: Vec<u16> = (0..w + m)
             .map(|c| group[(rotation + c) % group.len()])
