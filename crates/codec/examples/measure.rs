@@ -1,12 +1,22 @@
 //! Prints encode, decode and update speeds on this machine:
-//! `measure [K+M,...] [STRIP,...] [cold] [aligned] [kernel=NAME] [code=NAME]`.
+//! `measure [K+M,...] [STRIP,...] [cold] [aligned] [kernel=NAME] [code=NAME] [batches=N] [threads=N]`.
+//! Time is that of the thread on a processor.
+
+use std::time::Duration;
 
 use ashlar_codec::CodeKind;
 use ashlar_codec::bench::{Options, limits, run};
 
+/// Time that this thread has spent on a processor.
+fn on_processor() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
 fn main() {
     let mut options = Options {
         batch_forms: true,
+        clock: on_processor,
         ..Options::default()
     };
     for argument in std::env::args().skip(1) {
@@ -18,6 +28,10 @@ fn main() {
             options.kernels = vec![name.to_owned()];
         } else if let Some(name) = argument.strip_prefix("code=") {
             options.codes = CodeKind::from_name(name).into_iter().collect();
+        } else if let Some(count) = argument.strip_prefix("batches=") {
+            options.batches = count.parse().unwrap_or(options.batches);
+        } else if let Some(count) = argument.strip_prefix("threads=") {
+            options.threads = count.parse().unwrap_or(1);
         } else if argument.contains('+') {
             options.shapes = argument
                 .split(',')
@@ -48,7 +62,7 @@ fn main() {
             );
             for row in rows {
                 println!(
-                    "{:13} {:3}+{:<3} {:8} {:12} lost {:3}  {:6.2} best {:6.2} GB/s  {:5.1} % of multiply {}",
+                    "{:13} {:3}+{:<3} {:8} {:12} lost {:3}  {:6.2} best {:6.2} GB/s  {}",
                     row.code.name(),
                     row.k,
                     row.m,
@@ -57,9 +71,11 @@ fn main() {
                     row.lost,
                     row.bytes_per_second / 1e9,
                     row.best_bytes_per_second / 1e9,
-                    row.gf_limit_fraction * 100.0,
-                    row.read_limit_fraction
-                        .map_or(String::new(), |f| format!("{:.1} % of read", f * 100.0)),
+                    match (row.read_limit_fraction, row.gf_limit_fraction) {
+                        (Some(f), _) => format!("{:.1} % of reading", f * 100.0),
+                        (_, Some(f)) => format!("{:.1} % of multiplying", f * 100.0),
+                        _ => String::new(),
+                    },
                 );
             }
         }
