@@ -354,7 +354,7 @@ fn run_one(options: &Options, start: &Barrier) -> Result<Vec<Row>, CodeError> {
         for &code in &options.codes {
             for &(k, m) in &options.shapes {
                 let code = match Code::with_kernel(code, k, m, name) {
-                    Err(CodeError::NotMds { .. } | CodeError::NoPoints { .. }) => continue,
+                    Err(CodeError::NotMds { .. }) => continue,
                     other => other?,
                 };
                 for &strip in &options.strips {

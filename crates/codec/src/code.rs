@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use crate::apply::{Mode, Prepared, STRIPS_MAX, no_buffers, same_length, with_compared};
 use crate::cache::{Cache, Loss};
-use crate::fft::{self, Fft};
+use crate::fft::Fft;
 use crate::kernel::{self, Kernel};
 use crate::matrix::{coding_matrix, decode_rows, is_mds};
-use crate::solve::{Recipe, Solve};
+use crate::solve::{Recipe, Way};
 use crate::{CodeError, CodeKind};
 
 /// Bytes of each strip that [`Code::verify`] computes and compares at a time.
@@ -69,9 +69,6 @@ impl Code {
         }
         if !is_mds(kind, k, m) {
             return Err(CodeError::NotMds { kind, k, m });
-        }
-        if kind == CodeKind::Fft && k + fft::size(m) > STRIPS_MAX {
-            return Err(CodeError::NoPoints { k, m });
         }
         let matrix = coding_matrix(kind, k, m);
         let encode = Prepared::new(kernel, matrix.clone(), m, k);
@@ -445,9 +442,10 @@ impl Inner {
         let rows = decode_rows(&self.matrix, k, &used, &wanted);
         let rows = rows.ok_or(CodeError::NotMds { kind, k, m })?;
         let direct = Prepared::new(kernel, rows, wanted.len(), k);
-        let quick = self.fft.as_ref();
-        let quick =
-            quick.and_then(|fft| Solve::new(fft, kernel, (k, m), &self.matrix, &used, &wanted));
-        Ok(self.cache.put(*loss, Recipe::new(direct, quick)))
+        let way = match &self.fft {
+            Some(fft) => Way::quickest(fft, kernel, (k, m), &self.matrix, &used, &wanted),
+            None => Way::Matrix,
+        };
+        Ok(self.cache.put(*loss, Recipe::new(direct, way)))
     }
 }

@@ -1,12 +1,12 @@
-//! What decoding one loss takes: the rows of a matrix, and for the `fft` code a quicker way where it
-//! pays.
+//! What decoding one loss takes: the rows of a matrix, and for the `fft` code a quicker way where one
+//! pays: [`Recovery`] for losses nearly as wide as the code, [`Solve`] for smaller ones.
 //!
-//! The quicker way encodes the data that is there, with zeros for what is missing, by transforms. Added
+//! The latter encodes the data that is there, with zeros for what is missing, by transforms. Added
 //! to the parity strips that are there, this leaves what the missing data alone contributes to them:
 //! as many equations as there are unknowns, solved by a matrix no larger than the loss.
 //!
 //! **Invariants.**
-//! - Both ways take the same strips in the same order and give the same bytes.
+//! - All ways take the same strips in the same order and give the same bytes.
 //! - Sources are known data strips, ascending, then as many parity strips as data strips are missing.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::apply::{Mode, Prepared, STRIPS_MAX, no_buffers, same_length, with_syndromes};
 use crate::code::Stripe;
-use crate::fft::Fft;
+use crate::fft::{Fft, Recovery};
 use crate::gf::mul;
 use crate::kernel::Kernel;
 use crate::matrix::invert;
@@ -23,38 +23,92 @@ use crate::matrix::invert;
 #[derive(Debug)]
 pub(crate) struct Recipe {
     direct: Prepared,
-    quick: Option<Solve>,
+    way: Way,
+}
+
+/// How whole groups of 64 bytes are decoded.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// By the matrix.
+    Matrix,
+    /// By encoding and a small matrix.
+    Solve(Solve),
+    /// By transforms; with it the numbers of data strips among the used and among the wanted.
+    Recover(Recovery, usize, usize),
+}
+
+impl Way {
+    /// The quickest way for these strips, all ascending. `matrix` has the code's `m` rows of `k`
+    /// coefficients.
+    pub(crate) fn quickest(
+        fft: &Arc<Fft>,
+        kernel: &'static Kernel,
+        (k, m): (usize, usize),
+        matrix: &[u8],
+        used: &[usize],
+        wanted: &[usize],
+    ) -> Way {
+        let data = |strips: &[usize]| strips.partition_point(|&strip| strip < k);
+        let direct = wanted.len() * k;
+        // The two steps cost about as much again in memory as in multiplications.
+        let unknowns = k - data(used) + wanted.len() - data(wanted);
+        let solve = 2 * (fft.cost(k) + wanted.len() * unknowns);
+        let recover = Recovery::cost(k, m, used, wanted);
+        if recover < solve.min(direct)
+            && let Some(recovery) = Recovery::new(kernel, (k, m), used, wanted)
+        {
+            return Way::Recover(recovery, data(used), data(wanted));
+        }
+        if solve < direct
+            && let Some(solve) = Solve::new(fft, kernel, (k, m), matrix, used, wanted)
+        {
+            return Way::Solve(solve);
+        }
+        Way::Matrix
+    }
 }
 
 impl Recipe {
-    /// Decoding by the rows of a matrix, or as `quick` says.
-    pub(crate) fn new(direct: Prepared, quick: Option<Solve>) -> Recipe {
-        Recipe { direct, quick }
+    /// Decoding by the rows of a matrix, or, but for the last bytes, another way.
+    pub(crate) fn new(direct: Prepared, way: Way) -> Recipe {
+        Recipe { direct, way }
     }
 
     /// Bytes of memory held.
     pub(crate) fn bytes(&self) -> usize {
-        let quick = self.quick.as_ref().map_or(0, |solve| solve.matrix.bytes());
-        self.direct.bytes() + quick + size_of::<Recipe>()
+        let way = match &self.way {
+            Way::Matrix => 0,
+            Way::Solve(solve) => solve.matrix.bytes(),
+            Way::Recover(recovery, ..) => recovery.bytes(),
+        };
+        self.direct.bytes() + way + size_of::<Recipe>()
     }
 
     /// Computes the wanted strips, ascending, from the used ones, ascending.
     pub(crate) fn apply(&self, src: &[&[u8]], dst: &mut [&mut [u8]], mode: Mode) {
-        let Some(solve) = &self.quick else {
+        if matches!(self.way, Way::Matrix) {
             self.direct.apply(src, dst, mode, &[]);
             return;
-        };
+        }
         let len = same_length(src, dst);
         let whole = len / 64 * 64;
-        for at in (0..whole).step_by(TILE) {
-            solve.tile(src, dst, mode, at..whole.min(at + TILE));
+        match &self.way {
+            Way::Matrix => {}
+            Way::Solve(solve) => {
+                for at in (0..whole).step_by(TILE) {
+                    solve.tile(src, dst, mode, at..whole.min(at + TILE));
+                }
+            }
+            Way::Recover(recovery, known, lost) => {
+                recovery.decode((src, *known), (dst, *lost), mode, 0..whole);
+            }
         }
         self.direct.apply_range(src, dst, mode, whole..len);
     }
 
     /// [`Recipe::apply`] to one stripe after the other.
     pub(crate) fn batch(&self, stripes: &mut [Stripe<'_, '_>], mode: Mode) {
-        if self.quick.is_none() {
+        if matches!(self.way, Way::Matrix) {
             self.direct.batch(stripes, mode);
         } else {
             stripes
@@ -70,7 +124,7 @@ const TILE: usize = 1024;
 /// Stands for missing data.
 static ZEROS: [u8; TILE] = [0; TILE];
 
-/// The quicker way.
+/// Decoding by encoding what is there and a small matrix.
 #[derive(Debug)]
 pub(crate) struct Solve {
     fft: Arc<Fft>,
@@ -90,9 +144,9 @@ pub(crate) struct Solve {
 }
 
 impl Solve {
-    /// The quicker way for these strips, all ascending, if it pays. `matrix` has the code's `m` rows
-    /// of `k` coefficients.
-    pub(crate) fn new(
+    /// For these strips, all ascending; `None` if none of the data is missing. `matrix` has the code's
+    /// `m` rows of `k` coefficients.
+    fn new(
         fft: &Arc<Fft>,
         kernel: &'static Kernel,
         (k, m): (usize, usize),
@@ -106,8 +160,7 @@ impl Solve {
         let (data, parity) = wanted.split_at(wanted.partition_point(|&strip| strip < k));
         let parity: Vec<usize> = parity.iter().map(|strip| strip - k).collect();
         let (n, cols) = (missing.len(), missing.len() + parity.len());
-        // The two steps cost about as much again in memory as in multiplications.
-        if n == 0 || 2 * (fft.cost(k) + wanted.len() * cols) >= wanted.len() * k {
+        if n == 0 {
             return None;
         }
         let element = |i: usize, j: usize| matrix[i * k + j];

@@ -8,6 +8,7 @@
 use core::arch::x86_64::*;
 
 use super::lanes::{self, Lane};
+use super::recover::{self, Recover};
 use super::transform::{self, Transform};
 use super::{Form, Group, Pass};
 
@@ -208,6 +209,21 @@ pub(super) unsafe fn transform(pass: &mut Transform<'_, '_>) {
         match pass.size {
             8 => transform::encode::<Zmm, 8>(pass),
             _ => transform::encode::<Zmm, 16>(pass),
+        }
+    }
+}
+
+/// # Safety
+/// [`available`] holds, and `pass.check()` holds.
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+pub(super) unsafe fn recover(pass: &mut Recover<'_, '_>) {
+    // SAFETY: passed on from the caller; the constant is the number of groups.
+    unsafe {
+        match pass.total {
+            32 => recover::decode::<Zmm, 2>(pass),
+            64 => recover::decode::<Zmm, 4>(pass),
+            128 => recover::decode::<Zmm, 8>(pass),
+            _ => recover::decode::<Zmm, 16>(pass),
         }
     }
 }

@@ -7,6 +7,7 @@
 use core::arch::aarch64::*;
 
 use super::lanes::{self, Lane};
+use super::recover::{self, Recover};
 use super::transform::{self, Transform};
 use super::{Group, Pass};
 
@@ -155,6 +156,21 @@ pub(super) unsafe fn transform(pass: &mut Transform<'_, '_>) {
         match pass.size {
             8 => transform::encode::<Neon, 8>(pass),
             _ => transform::encode::<Neon, 16>(pass),
+        }
+    }
+}
+
+/// # Safety
+/// [`available`] holds, and `pass.check()` holds.
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn recover(pass: &mut Recover<'_, '_>) {
+    // SAFETY: passed on from the caller; the constant is the number of groups.
+    unsafe {
+        match pass.total {
+            32 => recover::decode::<Neon, 2>(pass),
+            64 => recover::decode::<Neon, 4>(pass),
+            128 => recover::decode::<Neon, 8>(pass),
+            _ => recover::decode::<Neon, 16>(pass),
         }
     }
 }
