@@ -138,6 +138,7 @@ impl Code {
             packets: self.inner.kind.is_packets(),
             cold: self.cold,
             add: false,
+            kept: false,
         }
     }
 

@@ -220,10 +220,10 @@ pub(super) unsafe fn recover(pass: &mut Recover<'_, '_>) {
     // SAFETY: passed on from the caller; the constant is the number of groups.
     unsafe {
         match pass.total {
-            32 => recover::decode::<Zmm, 2>(pass),
-            64 => recover::decode::<Zmm, 4>(pass),
-            128 => recover::decode::<Zmm, 8>(pass),
-            _ => recover::decode::<Zmm, 16>(pass),
+            32 => recover::decode::<Zmm, 2, 1>(pass),
+            64 => recover::decode::<Zmm, 4, 2>(pass),
+            128 => recover::decode::<Zmm, 8, 4>(pass),
+            _ => recover::decode::<Zmm, 16, 8>(pass),
         }
     }
 }

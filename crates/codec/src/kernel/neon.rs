@@ -167,10 +167,10 @@ pub(super) unsafe fn recover(pass: &mut Recover<'_, '_>) {
     // SAFETY: passed on from the caller; the constant is the number of groups.
     unsafe {
         match pass.total {
-            32 => recover::decode::<Neon, 2>(pass),
-            64 => recover::decode::<Neon, 4>(pass),
-            128 => recover::decode::<Neon, 8>(pass),
-            _ => recover::decode::<Neon, 16>(pass),
+            32 => recover::decode::<Neon, 2, 1>(pass),
+            64 => recover::decode::<Neon, 4, 2>(pass),
+            128 => recover::decode::<Neon, 8, 4>(pass),
+            _ => recover::decode::<Neon, 16, 8>(pass),
         }
     }
 }

@@ -108,31 +108,38 @@ fn in_group(points: &[u8], done: usize, first: usize) -> std::ops::Range<usize> 
     done..done + count
 }
 
-/// Decodes a tile, `H` groups of 16 points.
+/// Decodes a tile, `H` groups of 16 points, half of which are `HALF`.
 ///
 /// # Safety
 /// The instruction set of `V` is available, `pass.check(V::ENTRY)` holds, `total` is `16 H`.
 #[inline(always)]
-pub(super) unsafe fn decode<V: Lane, const H: usize>(pass: &mut Recover<'_, '_>) {
+pub(super) unsafe fn decode<V: Lane, const H: usize, const HALF: usize>(
+    pass: &mut Recover<'_, '_>,
+) {
     // SAFETY: passed on from the caller.
     unsafe {
+        let (mut known, mut wanted) = (0, 0);
+        for &point in pass.src_points {
+            known |= 1 << (usize::from(point) / GROUP);
+        }
+        for &point in pass.dst_points {
+            wanted |= 1 << (usize::from(point) / GROUP);
+        }
         let mut done = 0;
-        for group in 0..H {
+        for group in (0..H).filter(|group| known >> group & 1 == 1) {
             let sources = in_group(pass.src_points, done, group * GROUP);
             done = sources.end;
             enter::<V>(pass, group, sources);
         }
-        let mut wanted = 0;
-        for &point in pass.dst_points {
-            wanted |= 1 << (usize::from(point) / GROUP);
-        }
-        across::<V, H>(pass, wanted);
+        across::<V, H, HALF>(pass, known, wanted);
         let mut done = 0;
-        for group in 0..H {
+        for group in (0..H).filter(|group| wanted >> group & 1 == 1) {
             let results = in_group(pass.dst_points, done, group * GROUP);
             done = results.end;
-            if !results.is_empty() {
-                leave::<V>(pass, group, results);
+            if known >> group & 1 == 1 {
+                leave::<V, true>(pass, group, results);
+            } else {
+                leave::<V, false>(pass, group, results);
             }
         }
         if pass.stream {
@@ -186,12 +193,6 @@ unsafe fn enter<V: Lane>(
     // SAFETY: strips hold `at + len` bytes, rows `len`; `col` stays below `len`.
     unsafe {
         let (stride, rows) = (pass.stride, pass.row(group * GROUP));
-        if sources.is_empty() {
-            for i in 0..GROUP {
-                rows.add(i * stride).write_bytes(0, pass.len);
-            }
-            return;
-        }
         let skews = skews_of::<V>(pass, group);
         let mut from = [ZEROS.as_ptr(); GROUP];
         let mut times = [pass.locator.as_ptr(); GROUP];
@@ -200,23 +201,11 @@ unsafe fn enter<V: Lane>(
             from[i] = pass.src[c].as_ptr().add(pass.at);
             times[i] = pass.locator.as_ptr().add(c * V::ENTRY);
         }
-        let next = match pass.ahead {
-            true => pass.src.get(sources.end..).unwrap_or_default(),
-            false => &[],
-        };
-        let (next, next_at) = match (next, pass.ahead) {
-            ([], true) => (pass.src, pass.at + pass.len),
-            (next, _) => (next, pass.at),
-        };
-        let next = &next[..next.len().min(GROUP)];
         for col in (0..pass.len).step_by(V::WIDTH) {
             let mut x = [V::zero(); GROUP];
             for i in 0..GROUP {
                 let source = V::load(from[i].add(col)).source();
                 x[i] = V::zero().add1(source, V::coef(times[i]));
-            }
-            for source in next {
-                V::prefetch(source.as_ptr().wrapping_add(next_at + col));
             }
             levels::<V, GROUP, true, false>(&mut x, skews);
             for i in 0..GROUP {
@@ -226,32 +215,89 @@ unsafe fn enter<V: Lane>(
     }
 }
 
-/// The upper levels of the inverse transform, the derivative along the bits of the group number, and the
-/// upper levels of the transform, for the wanted groups.
+/// The upper levels of the inverse transform of the known groups (the others are zero), the derivative
+/// along the bits of the group number, and the upper levels of the transform for the wanted groups.
 ///
 /// # Safety
 /// As [`decode`].
 #[inline(always)]
-unsafe fn across<V: Lane, const H: usize>(pass: &mut Recover<'_, '_>, wanted: usize) {
+unsafe fn across<V: Lane, const H: usize, const HALF: usize>(
+    pass: &mut Recover<'_, '_>,
+    known: usize,
+    wanted: usize,
+) {
     // SAFETY: rows are below `2 * total`, columns below `len`; there are `total - 1` multipliers.
     unsafe {
-        let mut skews = [pass.skews.as_ptr(); 4];
+        // The multipliers of the lower and of the upper half; the level over both has 0.
+        let mut low = [pass.skews.as_ptr(); 4];
         for l in 4..pass.total.ilog2() as usize {
-            skews[l - 4] = pass.skews.as_ptr().add(pass.level(l) * V::ENTRY);
+            low[l - 4] = pass.skews.as_ptr().add(pass.level(l) * V::ENTRY);
+        }
+        let mut high = low;
+        for l in 0..HALF.ilog2() as usize {
+            high[l] = low[l].add((HALF >> (l + 1)) * V::ENTRY);
         }
         let (stride, rows, results) = (pass.stride, pass.row(0), pass.row(pass.total));
+        let per_row = pass.src.len().div_ceil(GROUP);
+        let per_result = pass.dst.len().div_ceil(GROUP).max(1);
         for r in 0..GROUP {
+            let next = match pass.ahead {
+                true => pass.src.chunks(per_row).nth(r).unwrap_or_default(),
+                false => &[],
+            };
+            let soon = match pass.ahead && !pass.stream {
+                true => pass.dst.chunks(per_result).nth(r).unwrap_or_default(),
+                false => &[],
+            };
             for col in (0..pass.len).step_by(V::WIDTH) {
-                let mut x = [V::zero(); H];
-                for q in 0..H {
-                    x[q] = V::load(rows.add((GROUP * q + r) * stride + col));
+                for source in next {
+                    V::prefetch(source.as_ptr().wrapping_add(pass.at + pass.len + col));
                 }
-                levels::<V, H, true, true>(&mut x, skews);
-                derive(&mut x);
-                levels::<V, H, false, true>(&mut x, skews);
-                for q in 0..H {
-                    if wanted >> q & 1 == 1 {
-                        x[q].store(results.add((GROUP * q + r) * stride + col));
+                for result in soon {
+                    V::prefetch(result.as_ptr().wrapping_add(pass.at + col));
+                }
+                let (mut a, mut b) = ([V::zero(); HALF], [V::zero(); HALF]);
+                for q in 0..HALF {
+                    if known >> q & 1 == 1 {
+                        a[q] = V::load(rows.add((GROUP * q + r) * stride + col));
+                    }
+                }
+                levels::<V, HALF, true, true>(&mut a, low);
+                if known >> HALF != 0 {
+                    for q in 0..HALF {
+                        if known >> (HALF + q) & 1 == 1 {
+                            b[q] = V::load(rows.add((GROUP * (HALF + q) + r) * stride + col));
+                        }
+                    }
+                    levels::<V, HALF, true, false>(&mut b, high);
+                }
+                for q in 0..HALF {
+                    b[q] = b[q].xor(a[q]);
+                }
+                // The derivative; then the level over both halves, which adds the lower to the upper.
+                derive(&mut a);
+                for q in 0..HALF {
+                    a[q] = a[q].xor(b[q]);
+                }
+                derive(&mut b);
+                for q in 0..HALF {
+                    b[q] = b[q].xor(a[q]);
+                }
+                let results = results.add(r * stride + col);
+                if wanted & ((1 << HALF) - 1) != 0 {
+                    levels::<V, HALF, false, true>(&mut a, low);
+                    for q in 0..HALF {
+                        if wanted >> q & 1 == 1 {
+                            a[q].store(results.add(GROUP * q * stride));
+                        }
+                    }
+                }
+                if wanted >> HALF != 0 {
+                    levels::<V, HALF, false, false>(&mut b, high);
+                    for q in 0..HALF {
+                        if wanted >> (HALF + q) & 1 == 1 {
+                            b[q].store(results.add(GROUP * (HALF + q) * stride));
+                        }
                     }
                 }
             }
@@ -263,9 +309,13 @@ unsafe fn across<V: Lane, const H: usize>(pass: &mut Recover<'_, '_>, wanted: us
 /// and the wanted rows.
 ///
 /// # Safety
-/// As [`decode`]; `wanted` are those of the group.
+/// As [`decode`]; `wanted` are those of the group, and `KNOWN` says whether it has known strips.
 #[inline(always)]
-unsafe fn leave<V: Lane>(pass: &mut Recover<'_, '_>, group: usize, wanted: std::ops::Range<usize>) {
+unsafe fn leave<V: Lane, const KNOWN: bool>(
+    pass: &mut Recover<'_, '_>,
+    group: usize,
+    wanted: std::ops::Range<usize>,
+) {
     // SAFETY: strips hold `at + len` bytes, rows `len`; `col` stays below `len`.
     unsafe {
         let skews = skews_of::<V>(pass, group);
@@ -281,10 +331,12 @@ unsafe fn leave<V: Lane>(pass: &mut Recover<'_, '_>, group: usize, wanted: std::
         }
         for col in (0..pass.len).step_by(V::WIDTH) {
             let mut x = [V::zero(); GROUP];
-            for i in 0..GROUP {
-                x[i] = V::load(rows.add(i * stride + col));
+            if KNOWN {
+                for i in 0..GROUP {
+                    x[i] = V::load(rows.add(i * stride + col));
+                }
+                derive(&mut x);
             }
-            derive(&mut x);
             for i in 0..GROUP {
                 x[i] = x[i].xor(V::load(others.add(i * stride + col)));
             }

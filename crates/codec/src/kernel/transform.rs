@@ -42,12 +42,14 @@ pub(crate) struct Transform<'a, 'b> {
     /// Multipliers in the kernel's own form: `size - 1` for each block from block 0 on; within a
     /// block level by level, the lowest first.
     pub(crate) skews: &'a [u64],
-    /// One weight for each block from block 1 on; empty without `extra`.
+    /// One weight for each block from block 0 on; empty without `extra`.
     pub(crate) shares: &'a [u64],
     /// What each part of `extra` of the sums takes of the second sums; empty without `extra`.
     pub(crate) spread: &'a [u64],
-    /// The data.
+    /// The strips, and the point of the first: the data, after the points of the parity, to encode; with
+    /// strips from point 0 on the results are what encoding would add to the parity among them.
     pub(crate) src: &'a [&'a [u8]],
+    pub(crate) first: usize,
     /// The parity: at most `size + extra` strips; more than `size` if there is `extra`.
     pub(crate) dst: &'a mut [&'b mut [u8]],
     pub(crate) at: usize,
@@ -68,9 +70,9 @@ impl Transform<'_, '_> {
         2 * size + extra
     }
 
-    /// Blocks that have strips, block 0 included.
+    /// Blocks up to the last that has strips.
     fn blocks(&self) -> usize {
-        (self.size + self.extra + self.src.len()).div_ceil(self.size)
+        (self.first + self.src.len()).div_ceil(self.size)
     }
 
     /// Panics unless every range lies inside its slice. `words` is a multiplier's size.
@@ -84,7 +86,7 @@ impl Transform<'_, '_> {
         assert!(!self.src.is_empty() && !self.dst.is_empty() && self.dst.len() <= points);
         if extra > 0 {
             assert!(self.dst.len() > size);
-            assert!(self.shares.len() >= (blocks - 1) * words);
+            assert!(self.shares.len() >= blocks * words);
             assert!(self.spread.len() * extra >= size * words);
         }
         assert!(self.len.is_multiple_of(64) && self.len <= LEN_MAX && self.stride >= self.len);
@@ -100,11 +102,12 @@ impl Transform<'_, '_> {
         block * (self.size - 1) + self.size - (self.size >> level)
     }
 
-    /// The data strips at the points from `point` on, at most `count` points.
+    /// The strips at the points from `point` on, at most `count` points.
     fn strips(&self, point: usize, count: usize) -> &[&[u8]] {
-        let first = self.size + self.extra;
-        let from = point.saturating_sub(first).min(self.src.len());
-        let to = (point + count).saturating_sub(first).min(self.src.len());
+        let from = point.saturating_sub(self.first).min(self.src.len());
+        let to = (point + count)
+            .saturating_sub(self.first)
+            .min(self.src.len());
         &self.src[from..to]
     }
 
@@ -116,7 +119,7 @@ impl Transform<'_, '_> {
         }
         match self.strips(point + count, count) {
             [] => {
-                let first = (self.size + self.extra) / count * count;
+                let first = self.first / count * count;
                 (self.strips(first, count), self.at + self.len)
             }
             next => (next, self.at),
@@ -188,7 +191,7 @@ unsafe fn level<V: Lane, const N: usize, const L: usize, const INVERSE: bool, co
     }
 }
 
-/// All levels of `N` rows, 2 to 16, upwards or downwards.
+/// All levels of `N` rows, 1 to 16, upwards or downwards.
 ///
 /// # Safety
 /// As [`level`] for each; `skews` are the levels' beginnings.
@@ -199,7 +202,7 @@ pub(super) unsafe fn levels<V: Lane, const N: usize, const INVERSE: bool, const 
 ) {
     // SAFETY: passed on from the caller.
     unsafe {
-        if INVERSE {
+        if INVERSE && N > 1 {
             level::<V, N, 0, true, ZERO>(x, skews[0]);
         }
         if INVERSE && N > 2 {
@@ -217,7 +220,7 @@ pub(super) unsafe fn levels<V: Lane, const N: usize, const INVERSE: bool, const 
         if !INVERSE && N > 2 {
             level::<V, N, 1, false, ZERO>(x, skews[1]);
         }
-        if !INVERSE {
+        if !INVERSE && N > 1 {
             level::<V, N, 0, false, ZERO>(x, skews[0]);
         }
     }
@@ -257,8 +260,9 @@ pub(super) unsafe fn encode<V: Lane, const N: usize>(pass: &mut Transform<'_, '_
 unsafe fn in_registers<V: Lane, const N: usize, const B: usize>(pass: &mut Transform<'_, '_>) {
     // SAFETY: passed on from the caller.
     unsafe {
-        gather::<V, N, B, { finish::BEGIN }>(pass, 1, 0);
-        for block in 2..pass.blocks() {
+        let first = pass.first / N;
+        gather::<V, N, B, { finish::BEGIN }>(pass, first, 0);
+        for block in first + 1..pass.blocks() {
             gather::<V, N, B, { finish::ADD }>(pass, block, 0);
         }
         scatter_extra::<V>(pass);
@@ -274,9 +278,10 @@ unsafe fn in_registers<V: Lane, const N: usize, const B: usize>(pass: &mut Trans
 unsafe fn in_pairs<V: Lane, const N: usize, const B: usize>(pass: &mut Transform<'_, '_>) {
     // SAFETY: passed on from the caller.
     unsafe {
-        for block in 1..pass.blocks() {
+        let first = pass.first / pass.size;
+        for block in first..pass.blocks() {
             gather::<V, N, B, { finish::KEEP }>(pass, block, 0);
-            if block == 1 {
+            if block == first {
                 gather::<V, N, B, { finish::PAIR_BEGIN }>(pass, block, 1);
             } else {
                 gather::<V, N, B, { finish::PAIR_ADD }>(pass, block, 1);
@@ -296,14 +301,14 @@ unsafe fn in_pairs<V: Lane, const N: usize, const B: usize>(pass: &mut Transform
 #[inline(always)]
 unsafe fn in_memory<V: Lane, const N: usize, const R: usize>(pass: &mut Transform<'_, '_>) {
     use upper::{ADD, BEGIN, TURN, TURN_ADD};
-    let blocks = pass.blocks();
+    let (first, blocks) = (pass.first / pass.size, pass.blocks());
     // SAFETY: passed on from the caller.
     unsafe {
-        for block in 1..blocks {
+        for block in first..blocks {
             for group in 0..R {
                 gather::<V, N, 0, { finish::KEEP }>(pass, block, group);
             }
-            match (block == 1, pass.extra == 0 && block + 1 == blocks) {
+            match (block == first, pass.extra == 0 && block + 1 == blocks) {
                 (true, true) => upper_inverse::<V, R, TURN>(pass, block),
                 (true, false) => upper_inverse::<V, R, BEGIN>(pass, block),
                 (false, true) => upper_inverse::<V, R, TURN_ADD>(pass, block),
@@ -436,15 +441,20 @@ unsafe fn gather<V: Lane, const N: usize, const B: usize, const FINISH: u8>(
             skew = V::coef(pass.skews.as_ptr().add(entry * V::ENTRY));
         }
         if B > 0 && FINISH != KEEP {
-            share = V::coef(pass.shares.as_ptr().add((block - 1) * V::ENTRY));
+            share = V::coef(pass.shares.as_ptr().add(block * V::ENTRY));
         }
         let point = block * size + group * N;
-        let empty = (size + pass.extra).saturating_sub(point).min(N);
+        let empty = pass.first.saturating_sub(point).min(N);
         let mut from = [ZEROS.as_ptr(); N];
         for (from, source) in from[empty..].iter_mut().zip(pass.strips(point, N)) {
             *from = source.as_ptr().add(pass.at);
         }
-        let (later, later_at) = pass.later(point, N);
+        // Larger blocks are fetched while the levels above are done.
+        let (later, later_at) = if size > 2 * N {
+            (&[][..], 0)
+        } else {
+            pass.later(point, N)
+        };
         for col in (0..pass.len).step_by(V::WIDTH) {
             let mut x = [V::zero(); N];
             for i in 0..N {
@@ -496,10 +506,23 @@ unsafe fn upper_inverse<V: Lane, const R: usize, const FINISH: u8>(
         let (kept, sums, second) = (pass.row(0), pass.row(size), pass.row(2 * size));
         let mut share = V::coef(pass.skews.as_ptr());
         if extra > 0 {
-            share = V::coef(pass.shares.as_ptr().add((block - 1) * V::ENTRY));
+            share = V::coef(pass.shares.as_ptr().add(block * V::ENTRY));
         }
+        let (later, later_at) = pass.later(block * size, size);
         for r in 0..16 {
+            let next = later.get(r * R..).unwrap_or_default();
+            let next = &next[..next.len().min(R)];
+            let turns = FINISH == TURN || FINISH == TURN_ADD;
+            let fetched = turns && pass.ahead && !pass.stream;
+            let soon = pass.dst.get(r * R..).unwrap_or_default();
+            let soon = &soon[..if fetched { soon.len().min(R) } else { 0 }];
             for col in (0..pass.len).step_by(V::WIDTH) {
+                for source in next {
+                    V::prefetch(source.as_ptr().wrapping_add(later_at + col));
+                }
+                for result in soon {
+                    V::prefetch(result.as_ptr().wrapping_add(pass.at + col));
+                }
                 let mut x = [V::zero(); R];
                 for q in 0..R {
                     x[q] = V::load(kept.add((16 * q + r) * stride + col));
