@@ -97,6 +97,12 @@ unsafe impl Lane for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn fetch(at: *const u8) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn fence() {
         // SAFETY: the trait's contract.
         unsafe { _mm_sfence() }
