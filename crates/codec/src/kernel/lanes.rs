@@ -414,17 +414,18 @@ unsafe fn group_columns<V: Lane, const S: usize, const N: usize>(
         for s in 0..S {
             x[s] = sources::<V, N>(pass.src.get_unchecked(s).as_ptr().add(pass.src_at + col));
         }
-        for next in pass.next {
-            let at = next.as_ptr().wrapping_add(pass.next_at + col);
-            V::prefetch(at);
-            if N * V::WIDTH > 64 {
-                V::prefetch(at.wrapping_add(64));
-            }
-        }
+        // A few lines with each row: all at once they would hold up the loads.
+        let lines = (N * V::WIDTH).div_ceil(64);
+        let mut ahead = 0..pass.next.len() * lines;
+        let step = ahead.len().div_ceil(pass.rows);
         let mut table = pass.table.as_ptr();
         let sums = pass.sums.as_mut_ptr().add(col);
         for r in 0..pass.rows {
             let sum = sums.add(r * pass.stride);
+            for line in ahead.by_ref().take(step) {
+                let next = pass.next.get_unchecked(line / lines).as_ptr();
+                V::prefetch(next.wrapping_add(pass.next_at + col + line % lines * 64));
+            }
             let mut acc = if pass.first {
                 [V::zero(); N]
             } else {
