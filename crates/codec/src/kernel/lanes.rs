@@ -20,6 +20,100 @@
 
 use super::{Form, Group, Pass, portable};
 
+/// The entries of a kernel into the code below for one lane: `rows`, `group` and `spin`, with the
+/// instruction set, the numbers of rows and of sources that it has registers for, and for rows of few
+/// sources the numbers (rows and sources) whose coefficients are held in registers.
+macro_rules! entries {
+    ($lane:ty, $features:literal, rows $($rows:literal)*, sources $($sources:literal)*
+     $(, held $($r:literal x $k:literal)*)?) => {
+        /// # Safety
+        /// `available` holds, `pass.rows` is one of the kernel's, and `pass.check()` holds.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn rows(pass: &mut $crate::kernel::Pass<'_, '_>) {
+            use $crate::kernel::lanes;
+            // SAFETY: passed on from the caller; the constants are the numbers of rows and sources.
+            unsafe {
+                $(
+                    use $crate::kernel::Form;
+                    if pass.form == Form::Sources && !pass.add && pass.next.is_empty() {
+                        match (pass.rows, pass.src.len()) {
+                            $(($r, $k) => return lanes::held::<$lane, $r, $k>(pass),)*
+                            _ => {}
+                        }
+                    }
+                )?
+                match pass.rows {
+                    $($rows => lanes::rows::<$lane, $rows>(pass),)*
+                    rows => unreachable!("{rows} rows"),
+                }
+            }
+        }
+
+        /// # Safety
+        /// `available` holds, `pass.src.len()` is one of the kernel's, and `pass.check()` holds.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn group(pass: &mut $crate::kernel::Group<'_, '_>) {
+            use $crate::kernel::lanes;
+            // SAFETY: passed on from the caller; the constant is the number of sources.
+            unsafe {
+                match pass.src.len() {
+                    $($sources => lanes::group::<$lane, $sources>(pass),)*
+                    sources => unreachable!("{sources} sources"),
+                }
+            }
+        }
+
+        /// # Safety
+        /// `available` holds.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn spin(rounds: usize) -> u64 {
+            // SAFETY: passed on from the caller.
+            unsafe { $crate::kernel::lanes::spin::<$lane>(rounds) }
+        }
+    };
+}
+
+/// The same for a kernel with transforms: `transform` and `recover`.
+macro_rules! transform_entries {
+    ($lane:ty, $features:literal) => {
+        /// # Safety
+        /// `available` holds, and `pass.check()` holds.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn transform(pass: &mut $crate::kernel::Transform<'_, '_>) {
+            use $crate::kernel::transform;
+            // SAFETY: passed on from the caller.
+            unsafe {
+                match pass.size {
+                    8 => transform::encode::<$lane, 8>(pass),
+                    _ => transform::encode::<$lane, 16>(pass),
+                }
+            }
+        }
+
+        /// # Safety
+        /// `available` holds, and `pass.check()` holds.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn recover(pass: &mut $crate::kernel::Recover<'_, '_>) {
+            use $crate::kernel::recover;
+            // SAFETY: passed on from the caller; the constants are the groups and half of them.
+            unsafe {
+                match pass.total {
+                    32 => recover::decode::<$lane, 2, 1>(pass),
+                    64 => recover::decode::<$lane, 4, 2>(pass),
+                    128 => recover::decode::<$lane, 8, 4>(pass),
+                    _ => recover::decode::<$lane, 16, 8>(pass),
+                }
+            }
+        }
+    };
+}
+
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(unused_imports, reason = "no vector kernel for this architecture")
+)]
+pub(super) use {entries, transform_entries};
+
 /// One vector register's worth of bytes under one instruction set.
 ///
 /// # Safety
