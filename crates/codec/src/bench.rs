@@ -12,6 +12,10 @@
 //! - What decoding gives has been compared with the original (in the first stripe) before its speed
 //!   is reported.
 
+mod rival;
+
+pub use rival::{Rival, RivalRow, measure_rival};
+
 use std::hint::black_box;
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
