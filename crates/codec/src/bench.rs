@@ -53,6 +53,8 @@ pub struct Options {
     /// Threads that each do all of it at the same time, with stripes of their own; figures are their
     /// sums.
     pub threads: usize,
+    /// Called with the stripes' memory before it is used: to ask for large pages.
+    pub advise: fn(&mut [u8]),
     /// Time so far: of this thread on a processor, or of the wall clock.
     pub clock: fn() -> Duration,
 }
@@ -77,6 +79,7 @@ impl Default for Options {
             batch: Duration::from_millis(20),
             batches: 7,
             threads: 1,
+            advise: |_| {},
             clock: wall,
         }
     }
@@ -188,7 +191,7 @@ struct Meter<'a> {
     options: &'a Options,
     kernel: &'static Kernel,
     /// To be read from memory; empty unless stripes are cold.
-    memory: Vec<u64>,
+    memory: Vec<u8>,
     /// Where in it the next sample begins, in eighths.
     turn: usize,
     /// Where the threads wait for each other before each figure.
@@ -198,10 +201,13 @@ struct Meter<'a> {
 impl<'a> Meter<'a> {
     fn new(options: &'a Options, kernel: &'static Kernel, start: &'a Barrier) -> Meter<'a> {
         let bytes = if options.cold { COLD_BYTES } else { 0 };
+        let mut memory = vec![0u8; bytes];
+        (options.advise)(&mut memory);
+        memory.fill(1);
         Meter {
             options,
             kernel,
-            memory: vec![1u64; bytes / 8],
+            memory,
             turn: 0,
             start,
         }
@@ -270,7 +276,8 @@ impl<'a> Meter<'a> {
     fn read(&mut self) -> f64 {
         let eighth = self.memory.len() / 8;
         let part = &self.memory[self.turn * eighth..(self.turn + 1) * eighth];
-        let (lines, _) = part.as_chunks::<8>();
+        let (words, _) = part.as_chunks::<8>();
+        let (lines, _) = words.as_chunks::<8>();
         let quarter = lines.len() / 4;
         let taken = self.time(1, || {
             let mut sums = [0u64; 8];
@@ -279,13 +286,14 @@ impl<'a> Meter<'a> {
             let (c, d) = rest.split_at(quarter);
             for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
                 for i in 0..8 {
-                    sums[i] ^= a[i] ^ b[i] ^ c[i] ^ d[i];
+                    let word = |line: &[[u8; 8]; 8]| u64::from_le_bytes(line[i]);
+                    sums[i] ^= word(a) ^ word(b) ^ word(c) ^ word(d);
                 }
             }
             black_box(sums);
         });
         self.turn = (self.turn + 1) % 8;
-        (eighth * 8) as f64 / taken
+        eighth as f64 / taken
     }
 }
 
@@ -370,6 +378,9 @@ fn run_one(options: &Options, start: &Barrier) -> Result<Vec<Row>, CodeError> {
     Ok(rows)
 }
 
+/// Stripes begin at a multiple of this.
+const LARGE_PAGE: usize = 2 << 20;
+
 /// Stripes of one shape laid out in one piece of memory.
 struct Stripes {
     memory: Vec<u8>,
@@ -393,7 +404,8 @@ impl Stripes {
         } else {
             1
         };
-        let mut memory = vec![0u8; count * stripe + 4096];
+        let mut memory = vec![0u8; count * stripe + 4096 + LARGE_PAGE];
+        (options.advise)(&mut memory);
         let mut state = 1u64;
         for eight in memory.as_chunks_mut::<8>().0 {
             state = state
@@ -401,7 +413,7 @@ impl Stripes {
                 .wrapping_add(1442695040888963407);
             *eight = (state ^ state >> 29).to_le_bytes();
         }
-        let first = memory.as_ptr().align_offset(4096).min(4096);
+        let first = memory.as_ptr().align_offset(LARGE_PAGE).min(LARGE_PAGE);
         Stripes {
             memory,
             first,
