@@ -168,7 +168,8 @@ impl Code {
                 .iter()
                 .all(|s| s.read.len() == k && s.write.len() == m)
         );
-        if self.inner.fft.is_some() {
+        let fft = self.inner.fft.as_ref();
+        if fft.is_some_and(|fft| fft.pays(self.mode())) {
             stripes
                 .iter_mut()
                 .for_each(|stripe| self.encode(stripe.read, stripe.write));
@@ -450,7 +451,7 @@ impl Decoder {
 impl Inner {
     /// All parity from all data.
     fn make_parity(&self, data: &[&[u8]], parity: &mut [&mut [u8]], mode: Mode) {
-        let Some(fft) = &self.fft else {
+        let Some(fft) = self.fft.as_ref().filter(|fft| fft.pays(mode)) else {
             self.encode.apply(data, parity, mode, &[]);
             return;
         };

@@ -209,6 +209,12 @@ impl Fft {
         cost(self.points, k)
     }
 
+    /// Whether transforms are quicker than the matrix for such strips. From memory, few rows are not: the
+    /// matrix reads fewer strips at a time, which the processor's own fetching ahead can follow.
+    pub(crate) fn pays(&self, mode: Mode) -> bool {
+        !mode.cold || self.points.count() > SIZES.start
+    }
+
     /// How many points the parity has.
     pub(crate) fn points(&self) -> usize {
         self.points.count()

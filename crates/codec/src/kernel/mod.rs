@@ -24,6 +24,11 @@ mod avx512_gfni;
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
     allow(dead_code, reason = "no vector kernel for this architecture")
 )]
+mod butterfly;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "no vector kernel for this architecture")
+)]
 mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -44,8 +49,9 @@ mod transform;
 use std::sync::OnceLock;
 
 use crate::packets;
+pub(crate) use butterfly::LEN_MAX as TRANSFORM_MAX;
 pub(crate) use recover::Recover;
-pub(crate) use transform::{LEN_MAX as TRANSFORM_MAX, Transform};
+pub(crate) use transform::Transform;
 
 #[cfg(target_arch = "x86_64")]
 use crate::gf::AFFINE;

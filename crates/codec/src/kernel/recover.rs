@@ -29,8 +29,8 @@
     reason = "the indices are register numbers, known when compiled"
 )]
 
+use super::butterfly::{LEN_MAX, ZEROS, levels, store_to};
 use super::lanes::Lane;
-use super::transform::{LEN_MAX, ZEROS, levels, store_to};
 
 /// Rows in a group: what the lower levels are done with in registers.
 pub(crate) const GROUP: usize = 16;
