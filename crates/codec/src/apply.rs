@@ -247,7 +247,7 @@ impl Prepared {
             return;
         }
         let whole = range.start + range.len() / GROUP_ALIGN * GROUP_ALIGN;
-        let longest = (SUMS_TOTAL / self.rows / GROUP_ALIGN * GROUP_ALIGN).clamp(256, 1024);
+        let longest = (SUMS_TOTAL / self.rows / GROUP_ALIGN * GROUP_ALIGN).clamp(256, 16384);
         with_scratch(&SUMS, self.rows * (longest + GROUP_ALIGN), |sums| {
             for start in (range.start..whole).step_by(longest) {
                 self.by_groups(job, dst, start..whole.min(start + longest), sums);
