@@ -30,10 +30,6 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(k == 0 || k + m > 256);
             return;
         }
-        Err(CodeError::NoPoints { .. }) => {
-            assert!(kind == CodeKind::Fft && k + m.next_power_of_two() > 256);
-            return;
-        }
         Err(error) => {
             assert_eq!(error, CodeError::NotMds { kind, k, m });
             return;

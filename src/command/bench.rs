@@ -22,8 +22,10 @@ use crate::view::table;
 
 const CODEC_EXAMPLES: &str = "Examples:
   ashlar bench codec
-  ashlar bench codec --shape 8+3 --shape 80+20 --strip 64K --cold
-  ashlar bench codec --kernel portable --kernel avx2 -j
+  ashlar bench codec --km 8+3,80+20 --strip 64K --cold
+  ashlar bench codec --code fft --km 128+128 --lost 1,max --cpu-time
+  ashlar bench codec --km 80+20 --threads 2
+  ashlar bench codec --kernel portable,avx2 -j
 ";
 
 const ENGINE_EXAMPLES: &str = "Examples:
@@ -47,24 +49,30 @@ pub(crate) enum Verb {
 /// `bench codec`.
 #[derive(Debug, Args)]
 pub(crate) struct CodecArgs {
-    /// A code: isal_cauchy, isal_rs, reed_sol_van, cauchy_orig, cauchy_good [default: isal_cauchy]
-    #[arg(long, value_name = "NAME", value_parser = parse_code)]
+    /// A code: isal_cauchy, isal_rs, reed_sol_van, cauchy_orig, cauchy_good, fft [default: isal_cauchy]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_code)]
     code: Vec<CodeKind>,
-    /// K+M [default: a range of them]
-    #[arg(long, value_name = "K+M", value_parser = parse_shape)]
-    shape: Vec<(usize, usize)>,
+    /// Data and parity strips [default: a range of them]
+    #[arg(long, visible_alias = "shape", value_name = "K+M", value_delimiter = ',', value_parser = parse_shape)]
+    km: Vec<(usize, usize)>,
     /// Bytes of a strip [default: 4K, 64K, 1M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     strip: Vec<u64>,
     /// A kernel by name [default: the fastest here]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     kernel: Vec<String>,
-    /// Strips lost in decoding [default: 1 and M]
-    #[arg(long, value_name = "N")]
+    /// Strips lost in decoding: a number, or max for min(K, M) [default: 1 and max]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_lost)]
     lost: Vec<usize>,
     /// Data from memory instead of the caches
     #[arg(long)]
     cold: bool,
+    /// Threads doing the same at the same time; figures are their sums
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    /// Count time on a processor instead of time that passes: for a machine that others use too
+    #[arg(long)]
+    cpu_time: bool,
     /// Milliseconds for each figure
     #[arg(long, value_name = "MS", default_value_t = 100)]
     time: u64,
@@ -131,6 +139,14 @@ fn parse_map(text: &str) -> Result<MapCache, String> {
 fn parse_code(text: &str) -> Result<CodeKind, String> {
     let names: Vec<&str> = CodeKind::ALL.into_iter().map(CodeKind::name).collect();
     CodeKind::from_name(text).ok_or_else(|| format!("use one of {}", names.join(", ")))
+}
+
+fn parse_lost(text: &str) -> Result<usize, String> {
+    if text == "max" {
+        return Ok(usize::MAX);
+    }
+    text.parse()
+        .map_err(|_| format!("'{text}' is neither a number nor 'max'"))
 }
 
 fn parse_shape(text: &str) -> Result<(usize, usize), String> {
@@ -294,18 +310,30 @@ fn options(args: &CodecArgs) -> Options {
         } else {
             args.code.clone()
         },
-        shapes: if args.shape.is_empty() {
+        shapes: if args.km.is_empty() {
             defaults.shapes
         } else {
-            args.shape.clone()
+            args.km.clone()
         },
         strips: or(strips, defaults.strips),
         kernels: args.kernel.clone(),
         lost: or(args.lost.clone(), defaults.lost),
         cold: args.cold,
+        threads: usize::from(args.threads),
+        clock: if args.cpu_time {
+            on_processor
+        } else {
+            defaults.clock
+        },
         batch: Duration::from_millis((args.time / batches as u64).max(1)),
         ..defaults
     }
+}
+
+/// Time that this thread has spent on a processor.
+fn on_processor() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
 }
 
 fn row_json(row: &Row) -> Value {
@@ -320,6 +348,7 @@ fn row_json(row: &Row) -> Value {
         "cold": row.cold,
         "bytes_per_second": row.bytes_per_second,
         "best_bytes_per_second": row.best_bytes_per_second,
+        "limit_bytes_per_second": row.limit_bytes_per_second,
         "gf_limit_fraction": row.gf_limit_fraction,
         "read_limit_fraction": row.read_limit_fraction,
     })
@@ -331,9 +360,10 @@ fn row_json(row: &Row) -> Value {
     reason = "for people"
 )]
 fn row_text(row: &Row) -> Vec<String> {
-    let limit = match row.read_limit_fraction {
-        Some(fraction) => format!("{:.0}% of memory", fraction * 100.0),
-        None => format!("{:.0}%", row.gf_limit_fraction * 100.0),
+    let limit = match (row.read_limit_fraction, row.gf_limit_fraction) {
+        (Some(fraction), _) => format!("{:.0}% of memory", fraction * 100.0),
+        (None, Some(fraction)) => format!("{:.0}%", fraction * 100.0),
+        (None, None) => "-".to_string(),
     };
     vec![
         row.code.name().to_string(),
@@ -366,6 +396,9 @@ mod tests {
         assert_eq!(parse_shape("8+3").unwrap(), (8, 3));
         assert_eq!(parse_shape("ec80+20").unwrap(), (80, 20));
         assert!(parse_shape("8").is_err() && parse_shape("8+x").is_err());
+        assert_eq!(parse_lost("max").unwrap(), usize::MAX);
+        assert_eq!(parse_lost("3").unwrap(), 3);
+        assert!(parse_lost("all").is_err());
         assert_eq!(
             parse_code("reed_sol_van").unwrap(),
             CodeKind::JerasureReedSolVan

@@ -1,23 +1,63 @@
 //! Prints encode, decode and update speeds on this machine:
-//! `measure [K+M,...] [STRIP,...] [cold] [aligned] [kernel=NAME] [code=NAME]`.
+//! `measure [K+M,...] [STRIP,...] [cold] [aligned] [kernel=NAME] [code=NAME] [batches=N] [threads=N] [small]`.
+//! Time is that of the thread on a processor; strips are in large pages, unless `small`.
+
+use std::time::Duration;
 
 use ashlar_codec::CodeKind;
 use ashlar_codec::bench::{Options, limits, run};
 
+/// Asks for large pages, as far as whole ones fit: what the processor looks up for each page is then not
+/// what is measured.
+#[allow(unsafe_code, reason = "advice about memory that is ours")]
+fn large_pages(memory: &mut [u8]) {
+    let skip = memory.as_ptr().align_offset(4096).min(memory.len());
+    let whole = &mut memory[skip..];
+    let len = whole.len() / 4096 * 4096;
+    if len == 0 {
+        return;
+    }
+    // SAFETY: the pages are within the slice, and this advice changes no contents.
+    let asked = unsafe {
+        rustix::mm::madvise(
+            whole.as_mut_ptr().cast(),
+            len,
+            rustix::mm::Advice::LinuxHugepage,
+        )
+    };
+    if let Err(error) = asked {
+        eprintln!("no large pages: {error}");
+    }
+}
+
+/// Time that this thread has spent on a processor.
+fn on_processor() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
 fn main() {
     let mut options = Options {
         batch_forms: true,
+        clock: on_processor,
+        advise: large_pages,
         ..Options::default()
     };
     for argument in std::env::args().skip(1) {
         if argument == "cold" {
             options.cold = true;
+        } else if argument == "small" {
+            options.advise = |_| {};
         } else if argument == "aligned" {
             options.staggered = false;
         } else if let Some(name) = argument.strip_prefix("kernel=") {
             options.kernels = vec![name.to_owned()];
         } else if let Some(name) = argument.strip_prefix("code=") {
             options.codes = CodeKind::from_name(name).into_iter().collect();
+        } else if let Some(count) = argument.strip_prefix("batches=") {
+            options.batches = count.parse().unwrap_or(options.batches);
+        } else if let Some(count) = argument.strip_prefix("threads=") {
+            options.threads = count.parse().unwrap_or(1);
         } else if argument.contains('+') {
             options.shapes = argument
                 .split(',')
@@ -48,7 +88,7 @@ fn main() {
             );
             for row in rows {
                 println!(
-                    "{:13} {:3}+{:<3} {:8} {:12} lost {:3}  {:6.2} best {:6.2} GB/s  {:5.1} % of multiply {}",
+                    "{:13} {:3}+{:<3} {:8} {:12} lost {:3}  {:6.2} best {:6.2} GB/s  {}",
                     row.code.name(),
                     row.k,
                     row.m,
@@ -57,9 +97,11 @@ fn main() {
                     row.lost,
                     row.bytes_per_second / 1e9,
                     row.best_bytes_per_second / 1e9,
-                    row.gf_limit_fraction * 100.0,
-                    row.read_limit_fraction
-                        .map_or(String::new(), |f| format!("{:.1} % of read", f * 100.0)),
+                    match (row.read_limit_fraction, row.gf_limit_fraction) {
+                        (Some(f), _) => format!("{:.1} % of reading", f * 100.0),
+                        (_, Some(f)) => format!("{:.1} % of multiplying", f * 100.0),
+                        _ => String::new(),
+                    },
                 );
             }
         }

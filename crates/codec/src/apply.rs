@@ -56,6 +56,8 @@ pub(crate) struct Mode {
     pub(crate) packets: bool,
     /// Strips come from memory and results go there: fetch ahead, write around the caches.
     pub(crate) cold: bool,
+    /// But results are needed soon: do not write them around the caches.
+    pub(crate) kept: bool,
 }
 
 /// Rows of coefficients over the sources, in the forms and orders that the kernel wants.
@@ -245,7 +247,7 @@ impl Prepared {
             return;
         }
         let whole = range.start + range.len() / GROUP_ALIGN * GROUP_ALIGN;
-        let longest = (SUMS_TOTAL / self.rows / GROUP_ALIGN * GROUP_ALIGN).clamp(256, 1024);
+        let longest = (SUMS_TOTAL / self.rows / GROUP_ALIGN * GROUP_ALIGN).clamp(256, 16384);
         with_scratch(&SUMS, self.rows * (longest + GROUP_ALIGN), |sums| {
             for start in (range.start..whole).step_by(longest) {
                 self.by_groups(job, dst, start..whole.min(start + longest), sums);
@@ -289,7 +291,7 @@ impl Prepared {
         };
         let start = block.start * self.cols + job.first * rows;
         let table = self.kernel.table_len(start)..self.kernel.table_len(start + cols * rows);
-        let around = job.mode.cold && !job.mode.add;
+        let around = job.mode.cold && !job.mode.kept && !job.mode.add;
         let around = around && (cols < GROUPS_FROM || self.rows <= GROUPS_ROWS);
         let near = job.src[0].len() * cols <= NEXT_TOTAL;
         let (next, next_at) = match (job.next, job.mode.cold) {
@@ -325,7 +327,7 @@ impl Prepared {
                 sum[..tile.len()].copy_from_slice(&result[tile.clone()]);
             }
         }
-        let stream = mode.cold && can_stream(dst, tile.start);
+        let stream = mode.cold && !mode.kept && can_stream(dst, tile.start);
         // After the last group comes the next tile, after the last tile the next call.
         let later = if src[0].len() - tile.end >= tile.len() {
             (&src[..group.min(src.len())], tile.end)

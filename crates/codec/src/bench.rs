@@ -1,15 +1,23 @@
-//! Measures the codes on this machine, on one core, beside what the machine itself can do.
+//! Measures the codes on this machine, on one core or several, beside what the machine itself can do.
 //!
 //! **Invariants.**
 //! - Every figure is the median of batches, in bytes of **data** (K strips) per second; for
 //!   `update`, bytes of the changed strip.
-//! - The limits are measured in the same run as the figures they are compared with.
+//! - The limits are measured in the same run as the figures they are compared with, a sample of
+//!   them after every batch, so that what disturbs one disturbs the other.
+//! - Time is what [`Options::clock`] says: with a thread's processor time, others on the same core
+//!   cost cache and memory but do not count.
 //! - *Hot*: one stripe, again and again. *Cold*: stripes in turn, together [`COLD_BYTES`] or more
 //!   (at least two), so that each comes from memory.
 //! - What decoding gives has been compared with the original (in the first stripe) before its speed
 //!   is reported.
 
+mod rival;
+
+pub use rival::{Rival, RivalRow, measure_rival};
+
 use std::hint::black_box;
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::kernel::{self, Kernel, SPIN_BYTES};
@@ -42,6 +50,19 @@ pub struct Options {
     pub batch: Duration,
     /// Batches for each figure.
     pub batches: usize,
+    /// Threads that each do all of it at the same time, with stripes of their own; figures are their
+    /// sums.
+    pub threads: usize,
+    /// Called with the stripes' memory before it is used: to ask for large pages.
+    pub advise: fn(&mut [u8]),
+    /// Time so far: of this thread on a processor, or of the wall clock.
+    pub clock: fn() -> Duration,
+}
+
+/// Time since the first call, by the wall clock.
+fn wall() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
 }
 
 impl Default for Options {
@@ -57,6 +78,9 @@ impl Default for Options {
             batch_forms: false,
             batch: Duration::from_millis(20),
             batches: 7,
+            threads: 1,
+            advise: |_| {},
+            clock: wall,
         }
     }
 }
@@ -68,6 +92,8 @@ pub enum Operation {
     Encode,
     /// Lost data strips from what is left.
     Decode,
+    /// The same by a [`crate::Decoder`], which looks nothing up.
+    Decoder,
     /// All parity after one data strip has changed.
     Update,
     /// Encoding of batches of stripes.
@@ -82,6 +108,7 @@ impl Operation {
         match self {
             Operation::Encode => "encode",
             Operation::Decode => "decode",
+            Operation::Decoder => "decoder",
             Operation::Update => "update",
             Operation::EncodeBatch => "encode_batch",
             Operation::DecodeBatch => "decode_batch",
@@ -112,12 +139,28 @@ pub struct Row {
     pub bytes_per_second: f64,
     /// The same, of the best batch.
     pub best_bytes_per_second: f64,
-    /// The share of [`Limits::multiply`] that this used: products made per second over products
-    /// that the kernel could make if memory were free.
-    pub gf_limit_fraction: f64,
-    /// The share of [`Limits::read`] that this used, for cold stripes: bytes of the sources per
+    /// What the machine could do while this was measured, in bytes per second: of
+    /// [`Limits::read`] for cold stripes, else of [`Limits::multiply`].
+    pub limit_bytes_per_second: f64,
+    /// For hot stripes, the share of [`Limits::multiply`] that this used: products made per second
+    /// over products that the kernel could make if memory were free.
+    pub gf_limit_fraction: Option<f64>,
+    /// For cold stripes, the share of [`Limits::read`] that this used: bytes of the sources per
     /// second over what one core reads from memory.
     pub read_limit_fraction: Option<f64>,
+}
+
+impl Row {
+    /// Adds what another thread did at the same time.
+    fn add(&mut self, other: &Row) {
+        let before = self.bytes_per_second / self.limit_bytes_per_second;
+        self.bytes_per_second += other.bytes_per_second;
+        self.best_bytes_per_second += other.best_bytes_per_second;
+        self.limit_bytes_per_second += other.limit_bytes_per_second;
+        let change = self.bytes_per_second / self.limit_bytes_per_second / before;
+        self.gf_limit_fraction = self.gf_limit_fraction.map(|f| f * change);
+        self.read_limit_fraction = self.read_limit_fraction.map(|f| f * change);
+    }
 }
 
 /// What the machine could do at best, on one core.
@@ -129,26 +172,129 @@ pub struct Limits {
     pub read: f64,
 }
 
-/// The median and the best of `batches` batches of `bytes` per call, in bytes per second.
-fn rate(options: &Options, bytes: usize, mut call: impl FnMut()) -> (f64, f64) {
-    call();
-    let mut calls = 1u32;
-    let mut rates = Vec::with_capacity(options.batches);
-    while rates.len() < options.batches.max(1) {
-        let start = Instant::now();
+/// What came of measuring one call.
+#[derive(Clone, Copy)]
+struct Rate {
+    median: f64,
+    best: f64,
+    /// The median of the samples of the limit taken between the batches.
+    limit: f64,
+}
+
+fn median(rates: &mut [f64]) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+/// Measures calls, and between them what the machine can do.
+struct Meter<'a> {
+    options: &'a Options,
+    kernel: &'static Kernel,
+    /// To be read from memory; empty unless stripes are cold.
+    memory: Vec<u8>,
+    /// Where in it the next sample begins, in eighths.
+    turn: usize,
+    /// Where the threads wait for each other before each figure.
+    start: &'a Barrier,
+}
+
+impl<'a> Meter<'a> {
+    fn new(options: &'a Options, kernel: &'static Kernel, start: &'a Barrier) -> Meter<'a> {
+        let bytes = if options.cold { COLD_BYTES } else { 0 };
+        let mut memory = vec![0u8; bytes];
+        (options.advise)(&mut memory);
+        memory.fill(1);
+        Meter {
+            options,
+            kernel,
+            memory,
+            turn: 0,
+            start,
+        }
+    }
+
+    /// Seconds that `calls` calls take.
+    fn time(&self, calls: u32, mut call: impl FnMut()) -> f64 {
+        let start = (self.options.clock)();
         for _ in 0..calls {
             call();
         }
-        let taken = start.elapsed();
-        if taken < options.batch && rates.is_empty() {
-            let short = options.batch.as_secs_f64() / taken.as_secs_f64().max(1e-7);
-            calls = calls.saturating_mul((short * 1.1).clamp(2.0, 1000.0) as u32);
-            continue;
-        }
-        rates.push(bytes as f64 * f64::from(calls) / taken.as_secs_f64());
+        ((self.options.clock)() - start).as_secs_f64().max(1e-9)
     }
-    rates.sort_by(f64::total_cmp);
-    (rates[rates.len() / 2], rates[rates.len() - 1])
+
+    /// The median and the best of the batches of `bytes` per call, in bytes per second.
+    fn rate(&mut self, bytes: usize, mut call: impl FnMut()) -> Rate {
+        call();
+        self.start.wait();
+        let (batch, batches) = (
+            self.options.batch.as_secs_f64(),
+            self.options.batches.max(1),
+        );
+        let mut calls = 1u32;
+        let mut rates = Vec::with_capacity(batches);
+        let mut limits = Vec::with_capacity(batches);
+        while rates.len() < batches {
+            let taken = self.time(calls, &mut call);
+            if taken < batch && rates.is_empty() {
+                let short = batch / taken;
+                if short > 1.1 {
+                    calls = calls.saturating_mul((short * 1.1).clamp(2.0, 1000.0) as u32);
+                    continue;
+                }
+            }
+            rates.push(bytes as f64 * f64::from(calls) / taken);
+            limits.push(if self.options.cold {
+                self.read()
+            } else {
+                self.multiply()
+            });
+        }
+        let limit = median(&mut limits);
+        Rate {
+            median: median(&mut rates),
+            best: rates[rates.len() - 1],
+            limit,
+        }
+    }
+
+    /// Bytes multiplied in registers per second, now.
+    fn multiply(&self) -> f64 {
+        let kernel = self.kernel;
+        let mut rounds = 64;
+        loop {
+            let taken = self.time(1, || {
+                black_box(kernel.spin(black_box(rounds)));
+            });
+            if taken > 200e-6 {
+                return (rounds * SPIN_BYTES) as f64 / taken;
+            }
+            rounds *= 4;
+        }
+    }
+
+    /// Bytes read from memory per second, now: the next eighth of what there is, as four streams.
+    fn read(&mut self) -> f64 {
+        let eighth = self.memory.len() / 8;
+        let part = &self.memory[self.turn * eighth..(self.turn + 1) * eighth];
+        let (words, _) = part.as_chunks::<8>();
+        let (lines, _) = words.as_chunks::<8>();
+        let quarter = lines.len() / 4;
+        let taken = self.time(1, || {
+            let mut sums = [0u64; 8];
+            let (a, rest) = lines.split_at(quarter);
+            let (b, rest) = rest.split_at(quarter);
+            let (c, d) = rest.split_at(quarter);
+            for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+                for i in 0..8 {
+                    let word = |line: &[[u8; 8]; 8]| u64::from_le_bytes(line[i]);
+                    sums[i] ^= word(a) ^ word(b) ^ word(c) ^ word(d);
+                }
+            }
+            black_box(sums);
+        });
+        self.turn = (self.turn + 1) % 8;
+        eighth as f64 / taken
+    }
 }
 
 /// Measures the limits for a kernel.
@@ -157,38 +303,18 @@ fn rate(options: &Options, bytes: usize, mut call: impl FnMut()) -> (f64, f64) {
 /// [`CodeError::NoKernel`] if this processor has no kernel of that name.
 pub fn limits(options: &Options, kernel: &str) -> Result<Limits, CodeError> {
     let kernel = kernel::by_name(kernel).ok_or(CodeError::NoKernel)?;
-    let multiply = multiply_limit(options, kernel);
+    let cold = Options {
+        cold: true,
+        ..options.clone()
+    };
+    let start = Barrier::new(1);
+    let mut meter = Meter::new(&cold, kernel, &start);
+    let mut multiplied: Vec<f64> = (0..16).map(|_| meter.multiply()).collect();
+    let mut read: Vec<f64> = (0..16).map(|_| meter.read()).collect();
     Ok(Limits {
-        multiply,
-        read: read_limit(options),
+        multiply: median(&mut multiplied),
+        read: median(&mut read),
     })
-}
-
-fn multiply_limit(options: &Options, kernel: &Kernel) -> f64 {
-    rate(options, 64 * SPIN_BYTES, || {
-        black_box(kernel.spin(black_box(64)));
-    })
-    .1
-}
-
-fn read_limit(options: &Options) -> f64 {
-    let memory = vec![1u64; COLD_BYTES / 8];
-    let (lines, _) = memory.as_chunks::<8>();
-    // Four streams at once, each long.
-    let quarter = lines.len() / 4;
-    rate(options, COLD_BYTES, || {
-        let mut sums = [0u64; 8];
-        let (a, rest) = lines.split_at(quarter);
-        let (b, rest) = rest.split_at(quarter);
-        let (c, d) = rest.split_at(quarter);
-        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
-            for i in 0..8 {
-                sums[i] ^= a[i] ^ b[i] ^ c[i] ^ d[i];
-            }
-        }
-        black_box(sums);
-    })
-    .1
 }
 
 /// Measures everything asked for.
@@ -198,27 +324,62 @@ fn read_limit(options: &Options) -> f64 {
 /// [`CodeError::Shape`] for a shape that no code has. A code that is not MDS for a shape is left
 /// out of it.
 pub fn run(options: &Options) -> Result<Vec<Row>, CodeError> {
+    let threads = options.threads.max(1);
+    let start = Barrier::new(threads);
+    let each: Vec<Result<Vec<Row>, CodeError>> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads)
+            .map(|_| scope.spawn(|| run_one(options, &start)))
+            .collect();
+        let mut each = vec![run_one(options, &start)];
+        for other in others {
+            match other.join() {
+                Ok(rows) => each.push(rows),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        each
+    });
+    let mut sums: Vec<Row> = Vec::new();
+    for rows in each {
+        let rows = rows?;
+        if sums.is_empty() {
+            sums = rows;
+            continue;
+        }
+        for (sum, row) in sums.iter_mut().zip(rows) {
+            sum.add(&row);
+        }
+    }
+    Ok(sums)
+}
+
+/// What one thread measures.
+fn run_one(options: &Options, start: &Barrier) -> Result<Vec<Row>, CodeError> {
     let named: Vec<&str> = match &options.kernels[..] {
         [] => vec![kernel::fastest().name],
         names => names.iter().map(String::as_str).collect(),
     };
     let mut rows = Vec::new();
     for name in named {
-        let limits = limits(options, name)?;
+        let kernel = kernel::by_name(name).ok_or(CodeError::NoKernel)?;
+        let mut meter = Meter::new(options, kernel, start);
         for &code in &options.codes {
             for &(k, m) in &options.shapes {
                 let code = match Code::with_kernel(code, k, m, name) {
-                    Err(CodeError::NotMds { .. } | CodeError::NoPoints { .. }) => continue,
+                    Err(CodeError::NotMds { .. }) => continue,
                     other => other?,
                 };
                 for &strip in &options.strips {
-                    measure(options, &code, strip, limits, &mut rows);
+                    measure(&mut meter, &code, strip, &mut rows);
                 }
             }
         }
     }
     Ok(rows)
 }
+
+/// Stripes begin at a multiple of this.
+const LARGE_PAGE: usize = 2 << 20;
 
 /// Stripes of one shape laid out in one piece of memory.
 struct Stripes {
@@ -243,7 +404,8 @@ impl Stripes {
         } else {
             1
         };
-        let mut memory = vec![0u8; count * stripe + 4096];
+        let mut memory = vec![0u8; count * stripe + 4096 + LARGE_PAGE];
+        (options.advise)(&mut memory);
         let mut state = 1u64;
         for eight in memory.as_chunks_mut::<8>().0 {
             state = state
@@ -251,7 +413,7 @@ impl Stripes {
                 .wrapping_add(1442695040888963407);
             *eight = (state ^ state >> 29).to_le_bytes();
         }
-        let first = memory.as_ptr().align_offset(4096).min(4096);
+        let first = memory.as_ptr().align_offset(LARGE_PAGE).min(LARGE_PAGE);
         Stripes {
             memory,
             first,
@@ -332,15 +494,15 @@ impl<'a> Buffers<'a> {
     /// The rate of a call that takes one stripe after the other.
     fn in_turn(
         &mut self,
-        options: &Options,
+        meter: &mut Meter<'_>,
         bytes: usize,
         mut call: impl FnMut(&[&'a [u8]], &[Option<&'a [u8]>], &mut [&'a mut [u8]]),
-    ) -> (f64, f64) {
+    ) -> Rate {
         let per = |all: usize| all / self.stripes;
         let (reads, strips) = (per(self.read.len()), per(self.strips.len()));
         let writes = per(self.write.len());
         let mut turn = 0;
-        rate(options, bytes, || {
+        meter.rate(bytes, || {
             call(
                 &self.read[turn * reads..(turn + 1) * reads],
                 &self.strips[turn * strips..(turn + 1) * strips],
@@ -358,11 +520,11 @@ impl<'a> Buffers<'a> {
     /// `k` that are left.
     fn in_batches(
         &mut self,
-        options: &Options,
+        meter: &mut Meter<'_>,
         bytes: usize,
         k: usize,
         mut call: impl FnMut(&mut [Stripe<'_, 'a>]),
-    ) -> (f64, f64) {
+    ) -> Rate {
         let count = self.stripes.min(32);
         let mut stripes: Vec<Stripe<'_, 'a>> = self
             .each()
@@ -373,14 +535,16 @@ impl<'a> Buffers<'a> {
             .collect();
         let batches = stripes.len() / count;
         let mut turn = 0;
-        rate(options, bytes * count, || {
+        meter.rate(bytes * count, || {
             call(&mut stripes[turn * count..(turn + 1) * count]);
             turn = if turn + 1 == batches { 0 } else { turn + 1 };
         })
     }
 }
 
-fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &mut Vec<Row>) {
+/// Every figure of one code with strips of one length.
+fn measure(meter: &mut Meter<'_>, code: &Code, strip: usize, rows: &mut Vec<Row>) {
+    let options = meter.options;
     let code = &if options.cold {
         code.streamed()
     } else {
@@ -389,8 +553,8 @@ fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &
     let (k, m) = (code.k(), code.m());
     // Two spare strips in each stripe: the old and the new content in updates.
     let mut stripes = Stripes::new(options, k + m + 2, strip);
-    let mut push = |operation, lost, outputs: usize, (median, best): (f64, f64)| {
-        let of_limit = median * outputs as f64 / limits.multiply;
+    let mut push = |operation, lost, outputs: usize, rate: Rate| {
+        let of_limit = rate.median / rate.limit;
         rows.push(Row {
             code: code.kind(),
             k,
@@ -400,23 +564,23 @@ fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &
             operation,
             lost,
             cold: options.cold,
-            bytes_per_second: median,
-            best_bytes_per_second: best,
-            gf_limit_fraction: of_limit,
-            read_limit_fraction: options.cold.then_some(median / limits.read),
+            bytes_per_second: rate.median,
+            best_bytes_per_second: rate.best,
+            limit_bytes_per_second: rate.limit,
+            gf_limit_fraction: (!options.cold).then_some(of_limit * outputs as f64),
+            read_limit_fraction: options.cold.then_some(of_limit),
         });
     };
     let parity = |number| number >= k && number < k + m;
     let mut all = Buffers::new(&mut stripes, parity);
     all.each()
         .for_each(|(read, _, write)| code.encode(&read[..k], &mut write[..m]));
-    let encoded = all.in_turn(options, k * strip, |read, _, write| {
+    let encoded = all.in_turn(meter, k * strip, |read, _, write| {
         code.encode(&read[..k], write)
     });
     push(Operation::Encode, 0, m, encoded);
-    let batch_forms = options.cold && options.batch_forms;
-    if batch_forms {
-        let batched = all.in_batches(options, k * strip, k, |batch| code.encode_batch(batch));
+    if options.cold && options.batch_forms {
+        let batched = all.in_batches(meter, k * strip, k, |batch| code.encode_batch(batch));
         push(Operation::EncodeBatch, 0, m, batched);
     }
     let mut counts: Vec<usize> = options
@@ -426,35 +590,53 @@ fn measure(options: &Options, code: &Code, strip: usize, limits: Limits, rows: &
         .collect();
     counts.dedup();
     for lost in counts.into_iter().filter(|&lost| lost > 0) {
-        let wanted: Vec<usize> = (0..lost).collect();
-        let mut all = Buffers::new(&mut stripes, |number| number < lost);
-        let before: Vec<Vec<u8>> = all.write[..lost]
-            .iter()
-            .map(|strip| strip.to_vec())
-            .collect();
-        all.write[..lost].iter_mut().for_each(|strip| strip.fill(0));
-        let decoded = all.in_turn(options, k * strip, |_, strips, write| {
-            let done = code.decode(&strips[..k + m], &wanted, write);
-            assert!(done.is_ok(), "{done:?}");
-        });
-        push(Operation::Decode, lost, lost, decoded);
-        assert!(
-            all.write
-                .iter()
-                .zip(&before)
-                .all(|(strip, before)| **strip == **before)
-        );
-        let present: Vec<bool> = (0..k + m).map(|number| number >= lost).collect();
-        if let (true, Ok(decoder)) = (batch_forms, code.decoder(&present, &wanted)) {
-            let batched = all.in_batches(options, k * strip, k, |b| decoder.decode_batch(b));
-            push(Operation::DecodeBatch, lost, lost, batched);
-        }
+        measure_decode(meter, code, &mut stripes, lost, &mut push);
     }
     if m > 0 {
         let mut all = Buffers::new(&mut stripes, parity);
-        let updated = all.in_turn(options, strip, |read, _, write| {
+        let updated = all.in_turn(meter, strip, |read, _, write| {
             code.update(0, read[k], read[k + 1], write);
         });
         push(Operation::Update, 0, m, updated);
+    }
+}
+
+/// Decoding of the first `lost` strips: by a call that looks up what is needed each time, and by a
+/// [`crate::Decoder`] made once.
+fn measure_decode(
+    meter: &mut Meter<'_>,
+    code: &Code,
+    stripes: &mut Stripes,
+    lost: usize,
+    push: &mut impl FnMut(Operation, usize, usize, Rate),
+) {
+    let (k, m, strip) = (code.k(), code.m(), stripes.strip);
+    let wanted: Vec<usize> = (0..lost).collect();
+    let mut all = Buffers::new(stripes, |number| number < lost);
+    let before: Vec<Vec<u8>> = all.write[..lost]
+        .iter()
+        .map(|strip| strip.to_vec())
+        .collect();
+    all.write[..lost].iter_mut().for_each(|strip| strip.fill(0));
+    let decoded = all.in_turn(meter, k * strip, |_, strips, write| {
+        let done = code.decode(&strips[..k + m], &wanted, write);
+        assert!(done.is_ok(), "{done:?}");
+    });
+    push(Operation::Decode, lost, lost, decoded);
+    let same = |all: &Buffers<'_>| all.write.iter().zip(&before).all(|(s, b)| **s == **b);
+    assert!(same(&all));
+    let present: Vec<bool> = (0..k + m).map(|number| number >= lost).collect();
+    let Ok(decoder) = code.decoder(&present, &wanted) else {
+        return;
+    };
+    all.write[..lost].iter_mut().for_each(|strip| strip.fill(0));
+    let planned = all.in_turn(meter, k * strip, |read, _, write| {
+        decoder.decode(&read[..k], write);
+    });
+    push(Operation::Decoder, lost, lost, planned);
+    assert!(same(&all));
+    if meter.options.cold && meter.options.batch_forms {
+        let batched = all.in_batches(meter, k * strip, k, |b| decoder.decode_batch(b));
+        push(Operation::DecodeBatch, lost, lost, batched);
     }
 }

@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::apply::{Mode, Prepared, STRIPS_MAX, no_buffers, same_length, with_compared};
-use crate::cache::{Cache, Loss};
-use crate::fft::{self, Fft};
+use crate::cache::{Cache, Loss, Set};
+use crate::fft::Fft;
 use crate::kernel::{self, Kernel};
 use crate::matrix::{coding_matrix, decode_rows, is_mds};
-use crate::solve::{Recipe, Solve};
+use crate::solve::{Recipe, Way};
 use crate::{CodeError, CodeKind};
 
 /// Bytes of each strip that [`Code::verify`] computes and compares at a time.
@@ -69,9 +69,6 @@ impl Code {
         }
         if !is_mds(kind, k, m) {
             return Err(CodeError::NotMds { kind, k, m });
-        }
-        if kind == CodeKind::Fft && k + fft::size(m) > STRIPS_MAX {
-            return Err(CodeError::NoPoints { k, m });
         }
         let matrix = coding_matrix(kind, k, m);
         let encode = Prepared::new(kernel, matrix.clone(), m, k);
@@ -141,6 +138,7 @@ impl Code {
             packets: self.inner.kind.is_packets(),
             cold: self.cold,
             add: false,
+            kept: false,
         }
     }
 
@@ -170,7 +168,8 @@ impl Code {
                 .iter()
                 .all(|s| s.read.len() == k && s.write.len() == m)
         );
-        if self.inner.fft.is_some() {
+        let fft = self.inner.fft.as_ref();
+        if fft.is_some_and(|fft| fft.pays(self.mode())) {
             stripes
                 .iter_mut()
                 .for_each(|stripe| self.encode(stripe.read, stripe.write));
@@ -196,14 +195,57 @@ impl Code {
         wanted: &[usize],
         out: &mut [&mut [u8]],
     ) -> Result<(), CodeError> {
-        // Clearing arrays for 256 strips takes longer than decoding a few small ones.
-        match self.inner.k + self.inner.m {
-            0..=32 => self.decode_within::<32>(strips, wanted, out),
+        // Clearing an array for 256 strips takes longer than decoding a few small ones.
+        match self.inner.k {
+            0..=16 if self.decode_again::<16>(strips, wanted, out) => Ok(()),
+            17..=32 if self.decode_again::<32>(strips, wanted, out) => Ok(()),
+            0..=64 => self.decode_within::<64>(strips, wanted, out),
+            65..=128 => self.decode_within::<128>(strips, wanted, out),
             _ => self.decode_within::<STRIPS_MAX>(strips, wanted, out),
         }
     }
 
-    /// [`Code::decode`] for at most `N` strips.
+    /// [`Code::decode`] with at most `N` data and 64 strips, if all is in order and the loss is that of
+    /// this thread's call before; else nothing is done. For small strips every step counts.
+    fn decode_again<const N: usize>(
+        &self,
+        strips: &[Option<&[u8]>],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> bool {
+        let (k, total) = (self.inner.k, self.inner.k + self.inner.m);
+        if k > N || total > 64 || strips.len() != total || wanted.len() != out.len() {
+            return false;
+        }
+        let Some(len) = out.first().map(|buffer| buffer.len()) else {
+            return false;
+        };
+        let mut sources: [&[u8]; N] = [&[]; N];
+        let (mut count, mut there, mut used, mut same) = (0, 0u64, 0, true);
+        for (number, strip) in strips.iter().enumerate() {
+            let Some(bytes) = strip else { continue };
+            there |= 1 << number;
+            same &= bytes.len() == len;
+            if count < k {
+                sources[count] = bytes;
+                count += 1;
+                used = there;
+            }
+        }
+        let mut missing = 0u64;
+        for (&number, buffer) in wanted.iter().zip(out.iter()) {
+            let bit = 1u64.checked_shl(number as u32).unwrap_or(0);
+            // Ascending and not there.
+            same &= bit > missing && there & bit == 0 && buffer.len() == len;
+            missing |= bit;
+        }
+        same && count == k
+            && self.inner.cache.again(used, missing, |recipe| {
+                recipe.apply(&sources[..k], out, self.mode());
+            })
+    }
+
+    /// [`Code::decode`] with at most `N` data strips.
     fn decode_within<const N: usize>(
         &self,
         strips: &[Option<&[u8]>],
@@ -218,51 +260,37 @@ impl Code {
         let Some(len) = out.first().map(|buffer| buffer.len()) else {
             return Ok(());
         };
-        let loss = Loss::new(total, k, |number| strips[number].is_some(), wanted)?;
+        let present = Set::of(strips, |strip| strip.is_some());
         let mut sources: [&[u8]; N] = [&[]; N];
-        let mut used = 0;
         let mut same = out.iter().all(|buffer| buffer.len() == len);
         for strip in strips.iter().flatten() {
             same &= strip.len() == len;
-            if used < k {
-                sources[used] = strip;
-                used += 1;
-            }
         }
+        for (source, strip) in sources[..k].iter_mut().zip(strips.iter().flatten()) {
+            *source = strip;
+        }
+        let loss = Loss::new(total, k, &present, wanted)?;
         if !same {
             return Err(CodeError::Lengths);
         }
+        let count = loss.missing.count();
+        let sources = &sources[..k];
+        if count == wanted.len() && wanted.is_sorted() {
+            return inner.decode_lost(&loss, sources, out, self.mode());
+        }
         // Results in the order of their numbers, as the matrix has them.
-        let mut outputs: [&mut [u8]; N] = std::array::from_fn(|_| &mut [][..]);
-        let mut count = 0;
-        if wanted.is_sorted() {
-            for (&number, buffer) in wanted.iter().zip(out) {
-                match strips[number] {
-                    Some(bytes) => buffer.copy_from_slice(bytes),
-                    None => {
-                        outputs[count] = buffer;
-                        count += 1;
-                    }
-                }
-            }
-        } else {
-            let mut by_number: [&mut [u8]; N] = std::array::from_fn(|_| &mut [][..]);
-            for (&number, buffer) in wanted.iter().zip(out) {
-                match strips[number] {
-                    Some(bytes) => buffer.copy_from_slice(bytes),
-                    None => by_number[number] = buffer,
-                }
-            }
-            for number in loss.missing.numbers() {
-                outputs[count] = std::mem::take(&mut by_number[number]);
-                count += 1;
+        let mut by_number = no_buffers();
+        for (&number, buffer) in wanted.iter().zip(out) {
+            match strips[number] {
+                Some(bytes) => buffer.copy_from_slice(bytes),
+                None => by_number[number] = buffer,
             }
         }
-        if count > 0 {
-            let matrix = inner.decode_matrix(&loss)?;
-            matrix.apply(&sources[..k], &mut outputs[..count], self.mode());
+        let mut outputs = no_buffers();
+        for (output, number) in outputs.iter_mut().zip(loss.missing.numbers()) {
+            *output = std::mem::take(&mut by_number[number]);
         }
-        Ok(())
+        inner.decode_lost(&loss, sources, &mut outputs[..count], self.mode())
     }
 
     /// What decoding takes, worked out once for many stripes that have lost the same strips.
@@ -284,7 +312,8 @@ impl Code {
         {
             return Err(CodeError::NoStrip { strip });
         }
-        let loss = Loss::new(total, k, |number| present[number], wanted)?;
+        let there = Set::of(present, |present| *present);
+        let loss = Loss::new(total, k, &there, wanted)?;
         let matrix = self.inner.decode_matrix(&loss)?;
         let reads = loss.used.numbers().collect();
         let writes = loss.missing.numbers().collect();
@@ -422,7 +451,7 @@ impl Decoder {
 impl Inner {
     /// All parity from all data.
     fn make_parity(&self, data: &[&[u8]], parity: &mut [&mut [u8]], mode: Mode) {
-        let Some(fft) = &self.fft else {
+        let Some(fft) = self.fft.as_ref().filter(|fft| fft.pays(mode)) else {
             self.encode.apply(data, parity, mode, &[]);
             return;
         };
@@ -430,6 +459,24 @@ impl Inner {
         let whole = len / 64 * 64;
         fft.encode(data, parity, mode, 0..whole);
         self.encode.apply_range(data, parity, mode, whole..len);
+    }
+
+    /// Computes the missing strips, ascending, from the used ones, ascending.
+    fn decode_lost(
+        &self,
+        loss: &Loss,
+        sources: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        mode: Mode,
+    ) -> Result<(), CodeError> {
+        if outputs.is_empty() {
+            return Ok(());
+        }
+        self.cache.with(
+            loss,
+            || self.decode_matrix(loss),
+            |recipe| recipe.apply(sources, outputs, mode),
+        )
     }
 
     /// The rows that make the missing strips from the used ones, from the cache if it has them.
@@ -445,9 +492,10 @@ impl Inner {
         let rows = decode_rows(&self.matrix, k, &used, &wanted);
         let rows = rows.ok_or(CodeError::NotMds { kind, k, m })?;
         let direct = Prepared::new(kernel, rows, wanted.len(), k);
-        let quick = self.fft.as_ref();
-        let quick =
-            quick.and_then(|fft| Solve::new(fft, kernel, (k, m), &self.matrix, &used, &wanted));
-        Ok(self.cache.put(*loss, Recipe::new(direct, quick)))
+        let way = match &self.fft {
+            Some(fft) => Way::quickest(fft, kernel, (k, m), &self.matrix, &used, &wanted),
+            None => Way::Matrix,
+        };
+        Ok(self.cache.put(*loss, Recipe::new(direct, way)))
     }
 }

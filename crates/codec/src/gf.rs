@@ -27,7 +27,8 @@ pub(crate) static NIBBLES: [[u8; 32]; 256] = nibble_table();
 #[cfg(any(target_arch = "x86_64", test))]
 pub(crate) static AFFINE: [u64; 256] = affine_table();
 
-const fn times(a: u8, b: u8) -> u8 {
+/// The product of two elements, bit by bit: for tables made when compiled.
+pub(crate) const fn times(a: u8, b: u8) -> u8 {
     let mut product = 0u16;
     let mut shifted = a as u16;
     let mut bit = 0;

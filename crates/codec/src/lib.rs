@@ -39,7 +39,7 @@ pub enum CodeKind {
     /// Jerasure `cauchy_good`, w = 8, packets of 8 bytes: as `cauchy_orig` with fewer ones.
     CauchyGood,
     /// Reed-Solomon by additive FFT: quick to encode with many parities, never the default, and
-    /// nobody else's bytes. Needs K plus the power of two from M on to be at most 256.
+    /// nobody else's bytes.
     Fft,
 }
 
@@ -122,14 +122,6 @@ pub enum CodeError {
     NotMds {
         /// The code refused.
         kind: CodeKind,
-        /// Data strips asked for.
-        k: usize,
-        /// Parity strips asked for.
-        m: usize,
-    },
-    /// The `fft` code has no points left for so many strips.
-    #[error("fft cannot do {k}+{m}: K plus the power of two from M on may be 256; use isal_cauchy")]
-    NoPoints {
         /// Data strips asked for.
         k: usize,
         /// Parity strips asked for.

@@ -22,7 +22,7 @@ pub(crate) fn coding_matrix(kind: CodeKind, k: usize, m: usize) -> Vec<u8> {
         CodeKind::JerasureReedSolVan => reed_sol_van(k, m),
         CodeKind::CauchyOrig => cauchy_orig(k, m),
         CodeKind::CauchyGood => cauchy_good(k, m),
-        CodeKind::Fft => fill(k, m, |i, j| fft::coefficient(m, i, j)),
+        CodeKind::Fft => fft::matrix(k, m),
     }
 }
 
@@ -32,7 +32,7 @@ fn fill(k: usize, m: usize, element: impl Fn(usize, usize) -> u8) -> Vec<u8> {
 
 /// Whether any K of the K+M strips of this code give all the others.
 ///
-/// Cauchy matrices always do, also with scaled columns (`fft`), and so does `reed_sol_van`, which is a Vandermonde matrix of distinct
+/// Cauchy matrices always do, also with rows and columns scaled (`fft`), and so does `reed_sol_van`, which is a Vandermonde matrix of distinct
 /// points brought into systematic form. `isal_rs` has element `2^(i j)` at `(i, j)`, the same for
 /// `(j, i)`: with at most three rows or columns every submatrix is a Vandermonde matrix of distinct
 /// points or a product of such; with four, rows 0 and 3 and columns 0 and 85 would give

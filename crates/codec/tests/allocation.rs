@@ -17,7 +17,7 @@ fn no_verb_allocates_in_steady_state() {
     assert_eq!(counted.count_total, 1);
     for kernel in kernels() {
         for kind in CodeKind::ALL {
-            for (k, m) in [(3, 2), (8, 3), (20, 3), (40, 20)] {
+            for (k, m) in [(3, 2), (8, 3), (20, 3), (40, 20), (60, 50)] {
                 let Ok(code) = Code::with_kernel(kind, k, m, kernel.name) else {
                     continue;
                 };

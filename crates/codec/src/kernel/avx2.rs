@@ -7,7 +7,6 @@
 use core::arch::x86_64::*;
 
 use super::lanes::{self, Lane};
-use super::{Group, Pass};
 
 #[derive(Clone, Copy)]
 struct Ymm(__m256i);
@@ -110,6 +109,12 @@ unsafe impl Lane for Ymm {
     }
 
     #[inline(always)]
+    unsafe fn fetch(at: *const u8) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn fence() {
         // SAFETY: the trait's contract.
         unsafe { _mm_sfence() }
@@ -120,42 +125,5 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// # Safety
-/// [`available`] holds, `1 <= pass.rows <= 4`, and `pass.check()` holds.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn rows(pass: &mut Pass<'_, '_>) {
-    // SAFETY: passed on from the caller; the constant is the number of rows.
-    unsafe {
-        match pass.rows {
-            1 => lanes::rows::<Ymm, 1>(pass),
-            2 => lanes::rows::<Ymm, 2>(pass),
-            3 => lanes::rows::<Ymm, 3>(pass),
-            4 => lanes::rows::<Ymm, 4>(pass),
-            rows => unreachable!("{rows} rows"),
-        }
-    }
-}
-
-/// # Safety
-/// [`available`] holds, `1 <= pass.src.len() <= 4`, and `pass.check()` holds.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn group(pass: &mut Group<'_, '_>) {
-    // SAFETY: passed on from the caller; the constant is the number of sources.
-    unsafe {
-        match pass.src.len() {
-            1 => lanes::group::<Ymm, 1>(pass),
-            2 => lanes::group::<Ymm, 2>(pass),
-            3 => lanes::group::<Ymm, 3>(pass),
-            4 => lanes::group::<Ymm, 4>(pass),
-            sources => unreachable!("{sources} sources"),
-        }
-    }
-}
-
-/// # Safety
-/// [`available`] holds.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn spin(rounds: usize) -> u64 {
-    // SAFETY: passed on from the caller.
-    unsafe { lanes::spin::<Ymm>(rounds) }
-}
+lanes::entries!(Ymm, "avx2",
+    rows 1 2 3 4, sources 1 2 3 4);

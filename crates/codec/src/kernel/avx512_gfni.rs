@@ -8,8 +8,6 @@
 use core::arch::x86_64::*;
 
 use super::lanes::{self, Lane};
-use super::transform::{self, Transform};
-use super::{Form, Group, Pass};
 
 #[derive(Clone, Copy)]
 struct Zmm(__m512i);
@@ -96,6 +94,12 @@ unsafe impl Lane for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn fetch(at: *const u8) {
+        // SAFETY: the trait's contract.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn fence() {
         // SAFETY: the trait's contract.
         unsafe { _mm_sfence() }
@@ -107,71 +111,6 @@ pub(super) fn available() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vbmi")
         && is_x86_feature_detected!("gfni")
-}
-
-/// # Safety
-/// [`available`] holds, `1 <= pass.rows <= 10`, and `pass.check()` holds.
-#[target_feature(enable = "avx512f,avx512bw,gfni")]
-pub(super) unsafe fn rows(pass: &mut Pass<'_, '_>) {
-    // SAFETY: passed on from the caller; the constants are the numbers of rows and sources.
-    unsafe {
-        if pass.form == Form::Sources && !pass.add && pass.next.is_empty() {
-            match (pass.rows, pass.src.len()) {
-                (1, 4) => return lanes::held::<Zmm, 1, 4>(pass),
-                (1, 5) => return lanes::held::<Zmm, 1, 5>(pass),
-                (1, 6) => return lanes::held::<Zmm, 1, 6>(pass),
-                (1, 7) => return lanes::held::<Zmm, 1, 7>(pass),
-                (1, 8) => return lanes::held::<Zmm, 1, 8>(pass),
-                (2, 4) => return lanes::held::<Zmm, 2, 4>(pass),
-                (2, 5) => return lanes::held::<Zmm, 2, 5>(pass),
-                (2, 6) => return lanes::held::<Zmm, 2, 6>(pass),
-                (2, 7) => return lanes::held::<Zmm, 2, 7>(pass),
-                (2, 8) => return lanes::held::<Zmm, 2, 8>(pass),
-                _ => {}
-            }
-        }
-        match pass.rows {
-            1 => lanes::rows::<Zmm, 1>(pass),
-            2 => lanes::rows::<Zmm, 2>(pass),
-            3 => lanes::rows::<Zmm, 3>(pass),
-            4 => lanes::rows::<Zmm, 4>(pass),
-            5 => lanes::rows::<Zmm, 5>(pass),
-            6 => lanes::rows::<Zmm, 6>(pass),
-            7 => lanes::rows::<Zmm, 7>(pass),
-            8 => lanes::rows::<Zmm, 8>(pass),
-            9 => lanes::rows::<Zmm, 9>(pass),
-            10 => lanes::rows::<Zmm, 10>(pass),
-            rows => unreachable!("{rows} rows"),
-        }
-    }
-}
-
-/// # Safety
-/// [`available`] holds, `1 <= pass.src.len() <= 8`, and `pass.check()` holds.
-#[target_feature(enable = "avx512f,avx512bw,gfni")]
-pub(super) unsafe fn group(pass: &mut Group<'_, '_>) {
-    // SAFETY: passed on from the caller; the constant is the number of sources.
-    unsafe {
-        match pass.src.len() {
-            1 => lanes::group::<Zmm, 1>(pass),
-            2 => lanes::group::<Zmm, 2>(pass),
-            3 => lanes::group::<Zmm, 3>(pass),
-            4 => lanes::group::<Zmm, 4>(pass),
-            5 => lanes::group::<Zmm, 5>(pass),
-            6 => lanes::group::<Zmm, 6>(pass),
-            7 => lanes::group::<Zmm, 7>(pass),
-            8 => lanes::group::<Zmm, 8>(pass),
-            sources => unreachable!("{sources} sources"),
-        }
-    }
-}
-
-/// # Safety
-/// [`available`] holds.
-#[target_feature(enable = "avx512f,avx512bw,gfni")]
-pub(super) unsafe fn spin(rounds: usize) -> u64 {
-    // SAFETY: passed on from the caller.
-    unsafe { lanes::spin::<Zmm>(rounds) }
 }
 
 /// [`crate::packets::turn`] of a number of whole groups: each is one vector.
@@ -199,15 +138,6 @@ pub(super) unsafe fn turn(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// # Safety
-/// [`available`] holds, and `pass.check()` holds.
-#[target_feature(enable = "avx512f,avx512bw,gfni")]
-pub(super) unsafe fn transform(pass: &mut Transform<'_, '_>) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match pass.size {
-            8 => transform::encode::<Zmm, 8>(pass),
-            _ => transform::encode::<Zmm, 16>(pass),
-        }
-    }
-}
+lanes::entries!(Zmm, "avx512f,avx512bw,gfni",
+    rows 1 2 3 4 5 6 7 8 9 10, sources 1 2 3 4 5 6 7 8, held 1 x 4 1 x 5 1 x 6 1 x 7 1 x 8 2 x 4 2 x 5 2 x 6 2 x 7 2 x 8);
+lanes::transform_entries!(Zmm, "avx512f,avx512bw,gfni");

@@ -24,10 +24,20 @@ mod avx512_gfni;
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
     allow(dead_code, reason = "no vector kernel for this architecture")
 )]
+mod butterfly;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "no vector kernel for this architecture")
+)]
 mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "no vector kernel for this architecture")
+)]
+mod recover;
 #[cfg(target_arch = "x86_64")]
 mod ssse3;
 #[cfg_attr(
@@ -39,7 +49,9 @@ mod transform;
 use std::sync::OnceLock;
 
 use crate::packets;
-pub(crate) use transform::{LEN_MAX as TRANSFORM_MAX, Transform};
+pub(crate) use butterfly::LEN_MAX as TRANSFORM_MAX;
+pub(crate) use recover::Recover;
+pub(crate) use transform::Transform;
 
 #[cfg(target_arch = "x86_64")]
 use crate::gf::AFFINE;
@@ -74,8 +86,16 @@ enum Entry {
         group: unsafe fn(&mut Group<'_, '_>),
         spin: unsafe fn(usize) -> u64,
         turn: Option<Turn>,
-        transform: Option<unsafe fn(&mut Transform<'_, '_>)>,
+        transforms: Option<Transforms>,
     },
+}
+
+/// Encoding and decoding by transforms.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[derive(Clone, Copy)]
+struct Transforms {
+    encode: unsafe fn(&mut Transform<'_, '_>),
+    decode: unsafe fn(&mut Recover<'_, '_>),
 }
 
 /// [`packets::turn`] in a vector unit.
@@ -109,7 +129,10 @@ static KERNELS: &[Kernel] = &[
             group: avx512_gfni::group,
             spin: avx512_gfni::spin,
             turn: Some(avx512_gfni::turn),
-            transform: Some(avx512_gfni::transform),
+            transforms: Some(Transforms {
+                encode: avx512_gfni::transform,
+                decode: avx512_gfni::recover,
+            }),
         },
     },
     #[cfg(target_arch = "x86_64")]
@@ -124,7 +147,7 @@ static KERNELS: &[Kernel] = &[
             group: avx2_gfni::group,
             spin: avx2_gfni::spin,
             turn: None,
-            transform: None,
+            transforms: None,
         },
     },
     #[cfg(target_arch = "x86_64")]
@@ -139,7 +162,7 @@ static KERNELS: &[Kernel] = &[
             group: avx2::group,
             spin: avx2::spin,
             turn: None,
-            transform: None,
+            transforms: None,
         },
     },
     #[cfg(target_arch = "x86_64")]
@@ -154,7 +177,7 @@ static KERNELS: &[Kernel] = &[
             group: ssse3::group,
             spin: ssse3::spin,
             turn: None,
-            transform: None,
+            transforms: None,
         },
     },
     #[cfg(target_arch = "aarch64")]
@@ -169,7 +192,10 @@ static KERNELS: &[Kernel] = &[
             group: neon::group,
             spin: neon::spin,
             turn: None,
-            transform: Some(neon::transform),
+            transforms: Some(Transforms {
+                encode: neon::transform,
+                decode: neon::recover,
+            }),
         },
     },
     Kernel {
@@ -424,12 +450,12 @@ impl Kernel {
         }
     }
 
-    /// Whether this kernel encodes by transforms.
+    /// Whether this kernel encodes and decodes by transforms.
     pub(crate) fn has_transform(&self) -> bool {
         match self.entry {
             Entry::Portable => false,
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-            Entry::Vector { transform, .. } => transform.is_some(),
+            Entry::Vector { transforms, .. } => transforms.is_some(),
         }
     }
 
@@ -442,12 +468,32 @@ impl Kernel {
         match self.entry {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Entry::Vector {
-                transform: Some(transform),
+                transforms: Some(Transforms { encode, .. }),
                 ..
             } => {
                 assert!(self.available());
                 // SAFETY: the instructions are there, and `check` has compared every range.
-                unsafe { transform(pass) }
+                unsafe { encode(pass) }
+            }
+            _ => unreachable!("this kernel has no transforms"),
+        }
+    }
+
+    /// Decodes one tile of the `fft` code.
+    ///
+    /// # Panics
+    /// As [`Kernel::run_transform`].
+    pub(crate) fn run_recover(&self, pass: &mut Recover<'_, '_>) {
+        pass.check(self.words());
+        match self.entry {
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            Entry::Vector {
+                transforms: Some(Transforms { decode, .. }),
+                ..
+            } => {
+                assert!(self.available());
+                // SAFETY: the instructions are there, and `check` has compared every range.
+                unsafe { decode(pass) }
             }
             _ => unreachable!("this kernel has no transforms"),
         }

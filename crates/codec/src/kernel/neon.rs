@@ -7,8 +7,6 @@
 use core::arch::aarch64::*;
 
 use super::lanes::{self, Lane};
-use super::transform::{self, Transform};
-use super::{Group, Pass};
 
 #[derive(Clone, Copy)]
 struct Neon(uint8x16_t);
@@ -100,61 +98,6 @@ pub(super) fn available() -> bool {
     std::arch::is_aarch64_feature_detected!("neon")
 }
 
-/// # Safety
-/// [`available`] holds, `1 <= pass.rows <= 6`, and `pass.check()` holds.
-#[target_feature(enable = "neon")]
-pub(super) unsafe fn rows(pass: &mut Pass<'_, '_>) {
-    // SAFETY: passed on from the caller; the constant is the number of rows.
-    unsafe {
-        match pass.rows {
-            1 => lanes::rows::<Neon, 1>(pass),
-            2 => lanes::rows::<Neon, 2>(pass),
-            3 => lanes::rows::<Neon, 3>(pass),
-            4 => lanes::rows::<Neon, 4>(pass),
-            5 => lanes::rows::<Neon, 5>(pass),
-            6 => lanes::rows::<Neon, 6>(pass),
-            rows => unreachable!("{rows} rows"),
-        }
-    }
-}
-
-/// # Safety
-/// [`available`] holds, `1 <= pass.src.len() <= 8`, and `pass.check()` holds.
-#[target_feature(enable = "neon")]
-pub(super) unsafe fn group(pass: &mut Group<'_, '_>) {
-    // SAFETY: passed on from the caller; the constant is the number of sources.
-    unsafe {
-        match pass.src.len() {
-            1 => lanes::group::<Neon, 1>(pass),
-            2 => lanes::group::<Neon, 2>(pass),
-            3 => lanes::group::<Neon, 3>(pass),
-            4 => lanes::group::<Neon, 4>(pass),
-            5 => lanes::group::<Neon, 5>(pass),
-            6 => lanes::group::<Neon, 6>(pass),
-            7 => lanes::group::<Neon, 7>(pass),
-            8 => lanes::group::<Neon, 8>(pass),
-            sources => unreachable!("{sources} sources"),
-        }
-    }
-}
-
-/// # Safety
-/// [`available`] holds.
-#[target_feature(enable = "neon")]
-pub(super) unsafe fn spin(rounds: usize) -> u64 {
-    // SAFETY: passed on from the caller.
-    unsafe { lanes::spin::<Neon>(rounds) }
-}
-
-/// # Safety
-/// [`available`] holds, and `pass.check()` holds.
-#[target_feature(enable = "neon")]
-pub(super) unsafe fn transform(pass: &mut Transform<'_, '_>) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match pass.size {
-            8 => transform::encode::<Neon, 8>(pass),
-            _ => transform::encode::<Neon, 16>(pass),
-        }
-    }
-}
+lanes::entries!(Neon, "neon",
+    rows 1 2 3 4 5 6, sources 1 2 3 4 5 6 7 8);
+lanes::transform_entries!(Neon, "neon");

@@ -2,16 +2,19 @@
 //! ("Novel polynomial basis and its application to Reed-Solomon erasure codes", 2014), over the same
 //! lanes as the other kernels.
 //!
-//! Parity points are 0..size, data points follow, in blocks of `size`. A block's inverse transform
-//! gives the polynomial of degree below `size` through its strips; the transform of the sum of these
-//! polynomials at offset 0 is the parity. See `docs/codec.md`.
+//! The points `0..size + extra` are the parity's, the data's follow; all are looked at in blocks of
+//! `size`. A block's inverse transform gives the polynomial of degree below `size` through its strips;
+//! the sum of these over all blocks is zero in a codeword, and so are the last `extra` coefficients of
+//! another sum, with a weight (`shares`) for each block. So the second sum, transformed, is the `extra`
+//! parity strips in block 1; their own inverse transform, which is the second sum times constants
+//! (`spread`), belongs to the first sum; and that transformed is the other parity. See `docs/codec.md`.
 //!
 //! **Invariants.**
 //! - A pass reads `src[..][at..at + len]`, writes `dst[..][at..at + len]` and the work rows, nothing
 //!   else; [`Transform::check`] has compared these ranges with the slices.
 //! - The bytes are those of the code's coding matrix, which every other kernel uses.
-//! - Row `i` of the work area holds the coefficient or value of index `i` of the block at hand, row
-//!   `size + i` that of the sum of all blocks so far.
+//! - Rows `0..size` of the work area are those of the block at hand, then as many sums, then `extra`
+//!   second sums.
 
 #![expect(
     unsafe_code,
@@ -22,45 +25,67 @@
     reason = "the indices are register numbers, known when compiled"
 )]
 
+use super::butterfly::{LEN_MAX, ZEROS, inverse, levels, store_to};
 use super::lanes::Lane;
-
-/// The longest tile.
-pub(crate) const LEN_MAX: usize = 1024;
-
-/// Stands for strips that a block does not have.
-static ZEROS: [u8; LEN_MAX] = [0; LEN_MAX];
 
 /// One tile of an encoding.
 pub(crate) struct Transform<'a, 'b> {
     /// Rows of a transform: a power of two from 8 to 128.
     pub(crate) size: usize,
-    /// Multipliers in the kernel's own form: `size - 1` for each block, the parity's first; within a
+    /// Parity points beyond `size`: 0; or 4; or 8 if the size is at least 16, 16 if it is at least 32.
+    pub(crate) extra: usize,
+    /// Multipliers in the kernel's own form: `size - 1` for each block from block 0 on; within a
     /// block level by level, the lowest first.
     pub(crate) skews: &'a [u64],
-    /// The data.
+    /// One weight for each block from block 0 on; empty without `extra`.
+    pub(crate) shares: &'a [u64],
+    /// What each part of `extra` of the sums takes of the second sums; empty without `extra`.
+    pub(crate) spread: &'a [u64],
+    /// The strips, and the point of the first: the data, after the points of the parity, to encode; with
+    /// strips from point 0 on the results are what encoding would add to the parity among them.
     pub(crate) src: &'a [&'a [u8]],
-    /// The parity: at most `size` strips.
+    pub(crate) first: usize,
+    /// The parity: at most `size + extra` strips; more than `size` if there is `extra`.
     pub(crate) dst: &'a mut [&'b mut [u8]],
     pub(crate) at: usize,
     /// Bytes of each strip: a multiple of 64, at most [`LEN_MAX`].
     pub(crate) len: usize,
-    /// `2 * size` rows of `stride` bytes.
+    /// [`Transform::rows`] rows of `stride` bytes.
     pub(crate) work: &'a mut [u8],
     pub(crate) stride: usize,
+    /// Fetch ahead.
+    pub(crate) ahead: bool,
     /// Write around the caches; only if every result's first byte is aligned to 64.
     pub(crate) stream: bool,
 }
 
 impl Transform<'_, '_> {
+    /// Work rows needed.
+    pub(crate) const fn rows(size: usize, extra: usize) -> usize {
+        2 * size + extra
+    }
+
+    /// Blocks up to the last that has strips.
+    fn blocks(&self) -> usize {
+        (self.first + self.src.len()).div_ceil(self.size)
+    }
+
     /// Panics unless every range lies inside its slice. `words` is a multiplier's size.
     pub(super) fn check(&self, words: usize) {
         let holds = |length: usize| length >= self.at && length - self.at >= self.len;
-        let blocks = 1 + self.src.len().div_ceil(self.size);
-        assert!(self.size.is_power_of_two() && (8..=128).contains(&self.size));
-        assert!(self.skews.len() >= blocks * (self.size - 1) * words);
-        assert!(!self.src.is_empty() && !self.dst.is_empty() && self.dst.len() <= self.size);
+        let (size, extra, blocks) = (self.size, self.extra, self.blocks());
+        assert!(size.is_power_of_two() && (8..=128).contains(&size));
+        assert!(matches!(extra, 0 | 4 | 8 | 16) && 2 * extra <= size);
+        assert!(self.skews.len() >= blocks * (size - 1) * words);
+        let points = size + extra;
+        assert!(!self.src.is_empty() && !self.dst.is_empty() && self.dst.len() <= points);
+        if extra > 0 {
+            assert!(self.dst.len() > size);
+            assert!(self.shares.len() >= blocks * words);
+            assert!(self.spread.len() * extra >= size * words);
+        }
         assert!(self.len.is_multiple_of(64) && self.len <= LEN_MAX && self.stride >= self.len);
-        assert!(self.work.len() >= 2 * self.size * self.stride);
+        assert!(self.work.len() >= Self::rows(size, extra) * self.stride);
         assert!(self.src.iter().all(|source| holds(source.len())));
         assert!(self.dst.iter().all(|result| holds(result.len())));
         let aligned = |result: &&mut [u8]| (result.as_ptr() as usize + self.at).is_multiple_of(64);
@@ -71,116 +96,139 @@ impl Transform<'_, '_> {
     fn level(&self, block: usize, level: usize) -> usize {
         block * (self.size - 1) + self.size - (self.size >> level)
     }
-}
 
-/// `b += a; a += skew * b`: a butterfly of the inverse transform.
-///
-/// # Safety
-/// The instruction set of `V` is available.
-#[inline(always)]
-unsafe fn inverse<V: Lane>(a: V, b: V, skew: V::Coef) -> (V, V) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        let b = b.xor(a);
-        (a.add1(b.source(), skew), b)
+    /// The strips at the points from `point` on, at most `count` points.
+    fn strips(&self, point: usize, count: usize) -> &[&[u8]] {
+        let from = point.saturating_sub(self.first).min(self.src.len());
+        let to = (point + count)
+            .saturating_sub(self.first)
+            .min(self.src.len());
+        &self.src[from..to]
     }
-}
 
-/// `a += skew * b; b += a`: a butterfly of the transform.
-///
-/// # Safety
-/// The instruction set of `V` is available.
-#[inline(always)]
-unsafe fn forward<V: Lane>(a: V, b: V, skew: V::Coef) -> (V, V) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        let a = a.add1(b.source(), skew);
-        (a, b.xor(a))
-    }
-}
-
-/// Level `L` of `N` rows in registers, whose multipliers begin at `skews`.
-///
-/// # Safety
-/// The instruction set of `V` is available; `skews` is valid for `N >> (L + 1)` multipliers.
-#[inline(always)]
-unsafe fn level<V: Lane, const N: usize, const L: usize, const INVERSE: bool>(
-    x: &mut [V; N],
-    skews: *const u64,
-) {
-    // SAFETY: passed on from the caller; row numbers stay below N.
-    unsafe {
-        for p in 0..N / 2 {
-            let group = p >> L;
-            let a = (group << (L + 1)) + (p & ((1 << L) - 1));
-            let b = a + (1 << L);
-            let skew = V::coef(skews.add(group * V::ENTRY));
-            (x[a], x[b]) = match INVERSE {
-                true => inverse(x[a], x[b], skew),
-                false => forward(x[a], x[b], skew),
-            };
+    /// What is to be read after the `count` strips at `point`, and where in them: the next strips,
+    /// or the first ones in the next tile.
+    fn later(&self, point: usize, count: usize) -> (&[&[u8]], usize) {
+        if !self.ahead {
+            return (&[], 0);
+        }
+        match self.strips(point + count, count) {
+            [] => {
+                let first = self.first / count * count;
+                (self.strips(first, count), self.at + self.len)
+            }
+            next => (next, self.at),
         }
     }
-}
 
-/// The first levels of `N` rows, 3 for 8 and 4 for 16, upwards or downwards.
-///
-/// # Safety
-/// As [`level`] for each; `skews` are the levels' beginnings.
-#[inline(always)]
-unsafe fn levels<V: Lane, const N: usize, const INVERSE: bool>(
-    x: &mut [V; N],
-    skews: [*const u64; 4],
-) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        if INVERSE {
-            level::<V, N, 0, true>(x, skews[0]);
-            level::<V, N, 1, true>(x, skews[1]);
-            level::<V, N, 2, true>(x, skews[2]);
-            if N == 16 {
-                level::<V, N, 3, true>(x, skews[3]);
-            }
-        } else {
-            if N == 16 {
-                level::<V, N, 3, false>(x, skews[3]);
-            }
-            level::<V, N, 2, false>(x, skews[2]);
-            level::<V, N, 1, false>(x, skews[1]);
-            level::<V, N, 0, false>(x, skews[0]);
-        }
+    /// Where work row `row` begins.
+    ///
+    /// # Safety
+    /// There are more than `row` rows.
+    unsafe fn row(&mut self, row: usize) -> *mut u8 {
+        // SAFETY: passed on from the caller; `check` has compared the rows with the work area.
+        unsafe { self.work.as_mut_ptr().add(row * self.stride) }
     }
 }
 
-/// Encodes a tile with transforms of `N` rows in registers and the levels above in memory.
+/// Encodes a tile with transforms of `N` rows in registers.
 ///
 /// # Safety
 /// The instruction set of `V` is available, `pass.check(V::ENTRY)` holds, `N` is 8 if the size is 8
 /// and else 16.
 #[inline(always)]
 pub(super) unsafe fn encode<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>) {
-    let blocks = pass.src.len().div_ceil(pass.size);
-    // SAFETY: passed on from the caller; groups and rows stay below the size.
+    // SAFETY: passed on from the caller; the constants are the shape of the pass.
     unsafe {
-        for block in 0..blocks {
-            for group in 0..pass.size / N {
-                gather::<V, N>(pass, block, group);
-            }
-            if pass.size > 2 * N {
-                upper_inverse::<V, N>(pass, block);
-            }
-        }
-        // Pairs of groups are needed together, if there are pairs.
-        let needed = pass
-            .dst
-            .len()
-            .next_multiple_of(if pass.size > N { 2 * N } else { N });
-        upper_forward::<V, N>(pass, needed);
-        for group in 0..pass.dst.len().div_ceil(N) {
-            scatter::<V, N>(pass, group);
+        match (pass.size / N, pass.extra) {
+            (1, 0) => in_registers::<V, N, 0>(pass),
+            (1, 4) => in_registers::<V, N, 4>(pass),
+            (1, _) => in_registers::<V, N, 8>(pass),
+            (2, 0) => in_pairs::<V, N, 0>(pass),
+            (2, 4) => in_pairs::<V, N, 4>(pass),
+            (2, 8) => in_pairs::<V, N, 8>(pass),
+            (2, _) => in_pairs::<V, N, 16>(pass),
+            (4, _) => in_memory::<V, N, 4>(pass),
+            (_, _) => in_memory::<V, N, 8>(pass),
         }
         if pass.stream {
             V::fence();
+        }
+    }
+}
+
+/// Blocks of `N` rows: the whole transform in registers.
+///
+/// # Safety
+/// As [`encode`], for a size of `N` and `B` more points.
+#[inline(always)]
+unsafe fn in_registers<V: Lane, const N: usize, const B: usize>(pass: &mut Transform<'_, '_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let first = pass.first / N;
+        gather::<V, N, B, { finish::BEGIN }>(pass, first, 0);
+        for block in first + 1..pass.blocks() {
+            gather::<V, N, B, { finish::ADD }>(pass, block, 0);
+        }
+        scatter_extra::<V>(pass);
+        scatter::<V, N, B, true>(pass, N, 0);
+    }
+}
+
+/// Blocks of `2 N` rows: the last level together with the gathering of the second half.
+///
+/// # Safety
+/// As [`encode`], for a size of `2 N` and `B` more points.
+#[inline(always)]
+unsafe fn in_pairs<V: Lane, const N: usize, const B: usize>(pass: &mut Transform<'_, '_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let first = pass.first / pass.size;
+        for block in first..pass.blocks() {
+            gather::<V, N, B, { finish::KEEP }>(pass, block, 0);
+            if block == first {
+                gather::<V, N, B, { finish::PAIR_BEGIN }>(pass, block, 1);
+            } else {
+                gather::<V, N, B, { finish::PAIR_ADD }>(pass, block, 1);
+            }
+        }
+        scatter_extra::<V>(pass);
+        upper_forward::<V, 2>(pass);
+        scatter::<V, N, 0, true>(pass, pass.size, 0);
+        scatter::<V, N, 0, false>(pass, pass.size, 1);
+    }
+}
+
+/// Blocks of `R` times `N` rows.
+///
+/// # Safety
+/// As [`encode`], for a size of `R * N`.
+#[inline(always)]
+unsafe fn in_memory<V: Lane, const N: usize, const R: usize>(pass: &mut Transform<'_, '_>) {
+    use upper::{ADD, BEGIN, TURN, TURN_ADD};
+    let (first, blocks) = (pass.first / pass.size, pass.blocks());
+    // SAFETY: passed on from the caller.
+    unsafe {
+        for block in first..blocks {
+            for group in 0..R {
+                gather::<V, N, 0, { finish::KEEP }>(pass, block, group);
+            }
+            match (block == first, pass.extra == 0 && block + 1 == blocks) {
+                (true, true) => upper_inverse::<V, R, TURN>(pass, block),
+                (true, false) => upper_inverse::<V, R, BEGIN>(pass, block),
+                (false, true) => upper_inverse::<V, R, TURN_ADD>(pass, block),
+                (false, false) => upper_inverse::<V, R, ADD>(pass, block),
+            }
+        }
+        let mut sums = 0;
+        if pass.extra > 0 {
+            scatter_extra::<V>(pass);
+            upper_forward::<V, R>(pass);
+            sums = pass.size;
+        }
+        scatter::<V, N, 0, true>(pass, sums, 0);
+        for group in 1..pass.dst.len().min(pass.size).div_ceil(N) {
+            scatter::<V, N, 0, false>(pass, sums, group);
         }
     }
 }
@@ -203,6 +251,19 @@ unsafe fn skews_of<V: Lane, const N: usize>(
     skews
 }
 
+/// Multipliers of a block's levels above the first four.
+///
+/// # Safety
+/// As [`encode`], for a size above 16.
+unsafe fn upper_skews<V: Lane>(pass: &Transform<'_, '_>, block: usize) -> [*const u64; 4] {
+    let mut skews = [pass.skews.as_ptr(); 4];
+    for l in 4..pass.size.ilog2() as usize {
+        // SAFETY: there are `size - 1` entries for each block.
+        skews[l - 4] = unsafe { pass.skews.as_ptr().add(pass.level(block, l) * V::ENTRY) };
+    }
+    skews
+}
+
 /// What [`gather`] does with its rows: constants, so that they stay in registers.
 mod finish {
     /// Stores them as work rows.
@@ -211,274 +272,311 @@ mod finish {
     pub(super) const BEGIN: u8 = 1;
     /// Adds them to the sums.
     pub(super) const ADD: u8 = 2;
-    /// Does the level above with the group before, then as `KEEP`.
-    pub(super) const PAIR_KEEP: u8 = 3;
-    /// Does the level above with the group before, then as `BEGIN`.
-    pub(super) const PAIR_BEGIN: u8 = 4;
-    /// Does the level above with the group before, then as `ADD`.
-    pub(super) const PAIR_ADD: u8 = 5;
+    /// Does the level above with the group before; the results are the first sums.
+    pub(super) const PAIR_BEGIN: u8 = 3;
+    /// Does the level above with the group before and adds to the sums.
+    pub(super) const PAIR_ADD: u8 = 4;
 }
 
-/// Loads `N` data strips of a block (zeros where there are none) and does the first levels of the
-/// inverse transform; for every other group also the level above, with the group before.
+/// What [`upper_inverse`] does with its rows.
+mod upper {
+    /// They are the first sums.
+    pub(super) const BEGIN: u8 = 0;
+    /// Adds them to the sums.
+    pub(super) const ADD: u8 = 1;
+    /// They are all there is: does the upper levels of the transform and stores them as work rows.
+    pub(super) const TURN: u8 = 2;
+    /// Adds the sums, then as `TURN`.
+    pub(super) const TURN_ADD: u8 = 3;
+}
+
+/// Adds to a row, or begins it.
 ///
 /// # Safety
-/// As [`encode`].
+/// The instruction set of `V` is available; `row` is valid for a vector.
 #[inline(always)]
-unsafe fn gather<V: Lane, const N: usize>(
-    pass: &mut Transform<'_, '_>,
-    block: usize,
-    group: usize,
-) {
-    let (odd, pairs, first) = (group % 2 == 1, pass.size == 2 * N, block == 0);
+unsafe fn put<V: Lane>(x: V, row: *mut u8, begin: bool) {
     // SAFETY: passed on from the caller.
     unsafe {
-        match (pass.size == N, odd, pairs, first) {
-            (true, _, _, true) => gather_to::<V, N, { finish::BEGIN }>(pass, block, group),
-            (true, _, _, false) => gather_to::<V, N, { finish::ADD }>(pass, block, group),
-            (_, false, _, _) => gather_to::<V, N, { finish::KEEP }>(pass, block, group),
-            (_, _, false, _) => gather_to::<V, N, { finish::PAIR_KEEP }>(pass, block, group),
-            (_, _, _, true) => gather_to::<V, N, { finish::PAIR_BEGIN }>(pass, block, group),
-            (_, _, _, false) => gather_to::<V, N, { finish::PAIR_ADD }>(pass, block, group),
+        if begin {
+            x.store(row);
+        } else {
+            V::load(row).xor(x).store(row);
         }
     }
 }
 
-/// [`gather`] with one end.
+/// Adds a multiple to a row, or begins it.
 ///
 /// # Safety
-/// As [`encode`]; for the pairs, the group is odd.
+/// As [`put`].
 #[inline(always)]
-unsafe fn gather_to<V: Lane, const N: usize, const FINISH: u8>(
+unsafe fn put_times<V: Lane>(x: V, times: V::Coef, row: *mut u8, begin: bool) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let sum = if begin { V::zero() } else { V::load(row) };
+        sum.add1(x.source(), times).store(row);
+    }
+}
+
+/// Loads `N` strips of a block (zeros where there are none) and does the first levels of the inverse
+/// transform, then what `FINISH` says; sums also go, weighted, to the `B` second sums.
+///
+/// # Safety
+/// As [`encode`]; for the pairs, the group is 1.
+#[inline(always)]
+unsafe fn gather<V: Lane, const N: usize, const B: usize, const FINISH: u8>(
     pass: &mut Transform<'_, '_>,
     block: usize,
     group: usize,
 ) {
-    use finish::{ADD, BEGIN, KEEP, PAIR_ADD, PAIR_BEGIN, PAIR_KEEP};
+    use finish::{BEGIN, KEEP, PAIR_ADD, PAIR_BEGIN};
     // SAFETY: strips hold `at + len` bytes, rows `len`; `col` stays below `len`; rows are below
-    // `size`, sums `size` rows after them.
+    // `Transform::rows`.
     unsafe {
-        let skews = skews_of::<V, N>(pass, block + 1, group);
-        let first = block * pass.size + group * N;
-        let sources = pass.src.get(first..).unwrap_or_default();
-        let sources = &sources[..sources.len().min(N)];
-        let later = pass.src.get(first + N..).unwrap_or_default();
-        let later = &later[..later.len().min(N)];
-        let stride = pass.stride;
-        let rows = pass.work.as_mut_ptr().add(group * N * stride);
-        let sums = pass.size * stride;
-        let paired = FINISH >= PAIR_KEEP;
-        let entry = pass.level(block + 1, N.ilog2() as usize) + group / 2;
-        let skew = V::coef(
-            pass.skews
-                .as_ptr()
-                .add(if paired { entry * V::ENTRY } else { 0 }),
-        );
+        let skews = skews_of::<V, N>(pass, block, group);
+        let (stride, size) = (pass.stride, pass.size);
+        let kept = pass.row(group * N);
+        let (sums, second) = (pass.row(size), pass.row(2 * size));
+        let begin = FINISH == BEGIN || FINISH == PAIR_BEGIN;
+        let paired = FINISH == PAIR_BEGIN || FINISH == PAIR_ADD;
+        let (mut skew, mut share) = (V::coef(pass.skews.as_ptr()), V::coef(pass.skews.as_ptr()));
+        if paired {
+            let entry = pass.level(block, N.ilog2() as usize);
+            skew = V::coef(pass.skews.as_ptr().add(entry * V::ENTRY));
+        }
+        if B > 0 && FINISH != KEEP {
+            share = V::coef(pass.shares.as_ptr().add(block * V::ENTRY));
+        }
+        let point = block * size + group * N;
+        let empty = pass.first.saturating_sub(point).min(N);
         let mut from = [ZEROS.as_ptr(); N];
-        for (from, source) in from.iter_mut().zip(sources) {
+        for (from, source) in from[empty..].iter_mut().zip(pass.strips(point, N)) {
             *from = source.as_ptr().add(pass.at);
         }
+        // Larger blocks are fetched while the levels above are done.
+        let (later, later_at) = if size > 2 * N {
+            (&[][..], 0)
+        } else {
+            pass.later(point, N)
+        };
         for col in (0..pass.len).step_by(V::WIDTH) {
             let mut x = [V::zero(); N];
             for i in 0..N {
                 x[i] = V::load(from[i].add(col));
             }
             for source in later {
-                V::prefetch(source.as_ptr().wrapping_add(pass.at + col));
+                V::prefetch(source.as_ptr().wrapping_add(later_at + col));
             }
-            levels::<V, N, true>(&mut x, skews);
-            let rows = rows.add(col);
+            levels::<V, N, true, false>(&mut x, skews);
             for i in 0..N {
-                let row = rows.add(i * stride);
-                match FINISH {
-                    KEEP => x[i].store(row),
-                    BEGIN => x[i].store(row.add(sums)),
-                    ADD => V::load(row.add(sums)).xor(x[i]).store(row.add(sums)),
-                    _ => {
-                        let other = row.sub(N * stride);
-                        let (a, b) = inverse(V::load(other), x[i], skew);
-                        let (low, high) = (other.add(sums), row.add(sums));
-                        match FINISH {
-                            PAIR_BEGIN => {
-                                a.store(low);
-                                b.store(high);
-                            }
-                            PAIR_ADD => {
-                                V::load(low).xor(a).store(low);
-                                V::load(high).xor(b).store(high);
-                            }
-                            _ => {
-                                a.store(other);
-                                b.store(row);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// The levels of a block's inverse transform above those of [`gather`]; the last one adds to the sums.
-///
-/// # Safety
-/// As [`encode`].
-#[inline(always)]
-unsafe fn upper_inverse<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, block: usize) {
-    // SAFETY: row numbers stay below 2 * size, columns below len.
-    unsafe {
-        let work = pass.work.as_mut_ptr();
-        let row = |number: usize| work.add(number * pass.stride);
-        let top = pass.size.ilog2() as usize;
-        for l in N.ilog2() as usize + 1..top {
-            let distance = 1 << l;
-            for a in (0..pass.size).filter(|a| a & distance == 0) {
-                let entry = pass.level(block + 1, l) + (a >> (l + 1));
-                let skew = V::coef(pass.skews.as_ptr().add(entry * V::ENTRY));
-                let (low, high) = (row(a), row(a + distance));
-                let (sum_low, sum_high) = (row(pass.size + a), row(pass.size + a + distance));
-                for col in (0..pass.len).step_by(V::WIDTH) {
-                    let (x, y) = inverse(V::load(low.add(col)), V::load(high.add(col)), skew);
-                    if l + 1 < top {
-                        x.store(low.add(col));
-                        y.store(high.add(col));
-                    } else if block == 0 {
-                        x.store(sum_low.add(col));
-                        y.store(sum_high.add(col));
-                    } else {
-                        V::load(sum_low.add(col)).xor(x).store(sum_low.add(col));
-                        V::load(sum_high.add(col)).xor(y).store(sum_high.add(col));
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// The levels of the sums' transform above those of [`scatter`], for rows below `needed`.
-///
-/// # Safety
-/// As [`encode`].
-#[inline(always)]
-unsafe fn upper_forward<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, needed: usize) {
-    // SAFETY: row numbers stay below 2 * size, columns below len.
-    unsafe {
-        let sums = pass.work.as_mut_ptr().add(pass.size * pass.stride);
-        let row = |number: usize| sums.add(number * pass.stride);
-        for l in (N.ilog2() as usize + 1..pass.size.ilog2() as usize).rev() {
-            let distance = 1 << l;
-            for a in (0..pass.size).filter(|a| a & distance == 0) {
-                // Where the part of the rows begins that this butterfly belongs to.
-                let part = a >> (l + 1) << (l + 1);
-                if part >= needed {
+                let row = i * stride + col;
+                let mut end = x[i];
+                if FINISH == KEEP {
+                    end.store(kept.add(row));
                     continue;
                 }
-                let entry = pass.level(0, l) + (a >> (l + 1));
-                let skew = V::coef(pass.skews.as_ptr().add(entry * V::ENTRY));
-                let (low, high) = (row(a), row(a + distance));
-                for col in (0..pass.len).step_by(V::WIDTH) {
-                    let (x, y) = forward(V::load(low.add(col)), V::load(high.add(col)), skew);
-                    x.store(low.add(col));
-                    if part + distance < needed {
-                        y.store(high.add(col));
-                    }
+                let mut sum = sums.add(row);
+                if paired {
+                    let other = kept.sub(N * stride).add(row);
+                    let low;
+                    (low, end) = inverse(V::load(other), end, skew);
+                    put(low, sum, begin);
+                    sum = sum.add(N * stride);
+                }
+                put(end, sum, begin);
+                if i + B >= N {
+                    let row = (i + B - N) * stride + col;
+                    put_times(end, share, second.add(row), begin);
                 }
             }
         }
     }
 }
 
-/// Does the last levels of the transform of `N` sums, the first of them together with the other group
-/// of its pair, and stores those that are parity.
+/// The levels of a block's inverse transform above those of [`gather`], then what `FINISH` says.
 ///
 /// # Safety
-/// As [`encode`].
+/// As [`encode`], for a size of `16 R`.
 #[inline(always)]
-unsafe fn scatter<V: Lane, const N: usize>(pass: &mut Transform<'_, '_>, group: usize) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match (pass.size == N, group % 2) {
-            (true, _) => scatter_half::<V, N, { half::WHOLE }>(pass, group),
-            (false, 0) => scatter_half::<V, N, { half::LOWER }>(pass, group),
-            (false, _) => scatter_half::<V, N, { half::UPPER }>(pass, group),
-        }
-    }
-}
-
-/// What a group is of the level above.
-mod half {
-    /// There is none.
-    pub(super) const WHOLE: u8 = 0;
-    /// The lower half.
-    pub(super) const LOWER: u8 = 1;
-    /// The upper half.
-    pub(super) const UPPER: u8 = 2;
-}
-
-/// One vector, around the caches or not.
-///
-/// # Safety
-/// As [`Lane::stream`] and [`Lane::store`].
-#[inline(always)]
-unsafe fn store_to<V: Lane>(x: V, to: *mut u8, stream: bool) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        if stream {
-            x.stream(to);
-        } else {
-            x.store(to);
-        }
-    }
-}
-
-/// [`scatter`] for one kind of group.
-///
-/// # Safety
-/// As [`encode`].
-#[inline(always)]
-unsafe fn scatter_half<V: Lane, const N: usize, const HALF: u8>(
+unsafe fn upper_inverse<V: Lane, const R: usize, const FINISH: u8>(
     pass: &mut Transform<'_, '_>,
+    block: usize,
+) {
+    use upper::{BEGIN, TURN, TURN_ADD};
+    // SAFETY: rows are below `Transform::rows`, columns below `len`.
+    unsafe {
+        let (up, down) = (upper_skews::<V>(pass, block), upper_skews::<V>(pass, 0));
+        let (stride, size, extra) = (pass.stride, pass.size, pass.extra);
+        let (kept, sums, second) = (pass.row(0), pass.row(size), pass.row(2 * size));
+        let mut share = V::coef(pass.skews.as_ptr());
+        if extra > 0 {
+            share = V::coef(pass.shares.as_ptr().add(block * V::ENTRY));
+        }
+        let (later, later_at) = pass.later(block * size, size);
+        for r in 0..16 {
+            let next = later.get(r * R..).unwrap_or_default();
+            let next = &next[..next.len().min(R)];
+            let turns = FINISH == TURN || FINISH == TURN_ADD;
+            let fetched = turns && pass.ahead && !pass.stream;
+            let soon = pass.dst.get(r * R..).unwrap_or_default();
+            let soon = &soon[..if fetched { soon.len().min(R) } else { 0 }];
+            for col in (0..pass.len).step_by(V::WIDTH) {
+                for source in next {
+                    V::prefetch(source.as_ptr().wrapping_add(later_at + col));
+                }
+                for result in soon {
+                    V::prefetch(result.as_ptr().wrapping_add(pass.at + col));
+                }
+                let mut x = [V::zero(); R];
+                for q in 0..R {
+                    x[q] = V::load(kept.add((16 * q + r) * stride + col));
+                }
+                levels::<V, R, true, false>(&mut x, up);
+                if FINISH == TURN_ADD {
+                    for q in 0..R {
+                        x[q] = x[q].xor(V::load(sums.add((16 * q + r) * stride + col)));
+                    }
+                }
+                if FINISH == TURN || FINISH == TURN_ADD {
+                    levels::<V, R, false, true>(&mut x, down);
+                    for q in 0..R {
+                        x[q].store(kept.add((16 * q + r) * stride + col));
+                    }
+                    continue;
+                }
+                for q in 0..R {
+                    put(x[q], sums.add((16 * q + r) * stride + col), FINISH == BEGIN);
+                }
+                if r + extra >= 16 {
+                    let row = (r + extra - 16) * stride + col;
+                    put_times(x[R - 1], share, second.add(row), FINISH == BEGIN);
+                }
+            }
+        }
+    }
+}
+
+/// The levels of the sums' transform above those of [`scatter`], in place, after the sums have got
+/// their parts of the second sums.
+///
+/// # Safety
+/// As [`upper_inverse`].
+#[inline(always)]
+unsafe fn upper_forward<V: Lane, const R: usize>(pass: &mut Transform<'_, '_>) {
+    // SAFETY: rows are below `Transform::rows`, columns below `len`.
+    unsafe {
+        let down = upper_skews::<V>(pass, 0);
+        let (stride, size, extra) = (pass.stride, pass.size, pass.extra);
+        let (sums, second) = (pass.row(size), pass.row(2 * size));
+        for r in 0..16 {
+            for col in (0..pass.len).step_by(V::WIDTH) {
+                let mut x = [V::zero(); R];
+                for q in 0..R {
+                    x[q] = V::load(sums.add((16 * q + r) * stride + col));
+                    if extra > 0 {
+                        let row = 16 * q + r;
+                        let z = V::load(second.add(row % extra * stride + col));
+                        let part = V::coef(pass.spread.as_ptr().add(row / extra * V::ENTRY));
+                        x[q] = x[q].add1(z.source(), part);
+                    }
+                }
+                levels::<V, R, false, true>(&mut x, down);
+                for q in 0..R {
+                    x[q].store(sums.add((16 * q + r) * stride + col));
+                }
+            }
+        }
+    }
+}
+
+/// Does the last levels of the transform of `N` sums, which begin at row `sums`, and stores those that
+/// are parity. With `B` the sums first get their parts of the second sums.
+///
+/// # Safety
+/// As [`encode`]; `ZERO` for group 0.
+#[inline(always)]
+unsafe fn scatter<V: Lane, const N: usize, const B: usize, const ZERO: bool>(
+    pass: &mut Transform<'_, '_>,
+    sums: usize,
     group: usize,
 ) {
     // SAFETY: strips hold `at + len` bytes, rows `len`; `col` stays below `len`.
     unsafe {
         let skews = skews_of::<V, N>(pass, 0, group);
-        let rows = pass
-            .work
-            .as_ptr()
-            .add((pass.size + group * N) * pass.stride);
-        let (mut others, mut skew) = (rows, V::coef(pass.skews.as_ptr()));
-        if HALF != half::WHOLE {
-            let other = pass.size + (group ^ 1) * N;
-            others = pass.work.as_ptr().add(other * pass.stride);
-            let entry = pass.level(0, N.ilog2() as usize) + group / 2;
-            skew = V::coef(pass.skews.as_ptr().add(entry * V::ENTRY));
-        }
-        let results = &mut pass.dst[group * N..];
+        let (stride, at, stream) = (pass.stride, pass.at, pass.stream);
+        let (rows, second) = (pass.row(sums + group * N), pass.row(2 * pass.size));
+        let spread = pass.spread.as_ptr();
+        let first = (group * N).min(pass.dst.len());
+        let results = &mut pass.dst[first..];
         let count = results.len().min(N);
         for col in (0..pass.len).step_by(V::WIDTH) {
             let mut x = [V::zero(); N];
             for i in 0..N {
-                x[i] = V::load(rows.add(i * pass.stride + col));
-                // The level above, of which this group is the lower or the upper half.
-                let other = others.wrapping_add(i * pass.stride + col);
-                x[i] = match HALF {
-                    half::WHOLE => x[i],
-                    half::LOWER => x[i].add1(V::load(other).source(), skew),
-                    _ => forward(V::load(other), x[i], skew).1,
-                };
+                x[i] = V::load(rows.add(i * stride + col));
             }
-            levels::<V, N, false>(&mut x, skews);
-            if count == N && !pass.stream {
+            if B > 0 {
                 for i in 0..N {
-                    x[i].store(results.get_unchecked_mut(i).as_mut_ptr().add(pass.at + col));
+                    let z = V::load(second.add(i % B.max(1) * stride + col));
+                    let part = V::coef(spread.add(i / B.max(1) * V::ENTRY));
+                    x[i] = x[i].add1(z.source(), part);
+                }
+            }
+            levels::<V, N, false, ZERO>(&mut x, skews);
+            if count == N && !stream {
+                for i in 0..N {
+                    x[i].store(results.get_unchecked_mut(i).as_mut_ptr().add(at + col));
                 }
                 continue;
             }
             for i in 0..N {
                 if i < count {
-                    let to = results.get_unchecked_mut(i).as_mut_ptr().add(pass.at + col);
-                    store_to(x[i], to, pass.stream);
+                    let to = results.get_unchecked_mut(i).as_mut_ptr().add(at + col);
+                    store_to(x[i], to, stream);
+                }
+            }
+        }
+    }
+}
+
+/// The parity beyond `size`: the transform of the second sums at the beginning of block 1.
+///
+/// # Safety
+/// As [`encode`].
+#[inline(always)]
+unsafe fn scatter_extra<V: Lane>(pass: &mut Transform<'_, '_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match pass.extra {
+            4 => scatter_second::<V, 4>(pass),
+            8 => scatter_second::<V, 8>(pass),
+            16 => scatter_second::<V, 16>(pass),
+            _ => {}
+        }
+    }
+}
+
+/// [`scatter_extra`] for `B` second sums, which stay what they are.
+///
+/// # Safety
+/// As [`encode`], with `B` more points.
+#[inline(always)]
+unsafe fn scatter_second<V: Lane, const B: usize>(pass: &mut Transform<'_, '_>) {
+    // SAFETY: strips hold `at + len` bytes, rows `len`; `col` stays below `len`.
+    unsafe {
+        let skews = skews_of::<V, B>(pass, 1, 0);
+        let (stride, at, stream) = (pass.stride, pass.at, pass.stream);
+        let rows = pass.row(2 * pass.size);
+        let results = &mut pass.dst[pass.size..];
+        for col in (0..pass.len).step_by(V::WIDTH) {
+            let mut x = [V::zero(); B];
+            for i in 0..B {
+                x[i] = V::load(rows.add(i * stride + col));
+            }
+            levels::<V, B, false, false>(&mut x, skews);
+            for i in 0..B {
+                if let Some(result) = results.get_mut(i) {
+                    store_to(x[i], result.as_mut_ptr().add(at + col), stream);
                 }
             }
         }

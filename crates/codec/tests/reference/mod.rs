@@ -45,18 +45,41 @@ fn inverse(a: u8) -> u8 {
     product
 }
 
-/// The value at point `i` of the polynomial that is 1 at point `size + j` and 0 at the other points
-/// of its block of `size`.
-fn lagrange(size: usize, i: usize, j: usize) -> u8 {
-    let y = size + j;
-    let block = y / size * size;
-    let others = (block..block + size).filter(|&point| point != y);
-    let product = |x: usize| {
-        others
-            .clone()
-            .fold(1, |p, point| times(p, (x ^ point) as u8))
+/// The element at a point of the `fft` code: the sum of the basis elements of its bits, where the first
+/// is 1 and each gives the one before as `x^2 + x`, the lesser of the two that do.
+fn element(point: usize) -> u8 {
+    let (mut basis, mut sum) = (1, 0);
+    for bit in 0..8 {
+        if point >> bit & 1 == 1 {
+            sum ^= basis;
+        }
+        let square = |x: u8| times(x, x) ^ x;
+        basis = (2..=255).find(|&x| square(x) == basis).unwrap_or(0);
+    }
+    sum
+}
+
+/// How many points the parity of the `fft` code has: the least from `m` on that is a power of two or,
+/// from 8 on, a power of two and 4, 8 or 16 more, at most half of it; if they fit.
+fn points(k: usize, m: usize) -> usize {
+    let whole = |n: usize| n.is_power_of_two();
+    let fits = |n: usize, extra: usize| {
+        n > extra && whole(n - extra) && n - extra >= 8 && n - extra >= 2 * extra
     };
-    times(product(i), inverse(product(y)))
+    let found = (m..).find(|&n| whole(n) || [4, 8, 16].iter().any(|&extra| fits(n, extra)));
+    found.filter(|n| k + n <= 256).unwrap_or(m)
+}
+
+/// The value at the point of data strip `j` of the polynomial that is 1 at point `i` of the parity and 0
+/// at its other points.
+fn lagrange(points: usize, i: usize, j: usize) -> u8 {
+    static ELEMENTS: OnceLock<Vec<u8>> = OnceLock::new();
+    let at = ELEMENTS.get_or_init(|| (0..256).map(element).collect());
+    let product = |x: usize| {
+        let others = (0..points).filter(|&point| point != i);
+        others.fold(1, |p, point| times(p, at[x] ^ at[point]))
+    };
+    times(product(points + j), inverse(product(i)))
 }
 
 /// The coefficient of data strip `j` in parity strip `i`.
@@ -66,7 +89,7 @@ pub(crate) fn coefficient(code: &Code, i: usize, j: usize) -> u8 {
         CodeKind::IsalRs => (0..i * j).fold(1, |power, _| times(power, 2)),
         CodeKind::CauchyOrig => inverse(i as u8 ^ (code.m() + j) as u8),
         CodeKind::JerasureReedSolVan | CodeKind::CauchyGood => code.coefficient(i, j),
-        CodeKind::Fft => lagrange(code.m().next_power_of_two(), i, j),
+        CodeKind::Fft => lagrange(points(code.k(), code.m()), i, j),
     }
 }
 
