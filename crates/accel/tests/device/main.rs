@@ -1,0 +1,137 @@
+//! The device's code on a stand-in for the driver, which these tests build with the system's `g++`.
+//!
+//! The library that is built is named and exported like NVIDIA's, so the program's own code loads it and
+//! cannot tell the difference; kernels run in a host emulator, under the address sanitizer. Since a library
+//! path and a sanitizer must be there before a program starts, this program starts itself again, once for
+//! each group of scenarios. It has no harness for that reason; its last line reads like that of one.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod build;
+mod digests;
+mod faults;
+mod machine;
+mod pipeline;
+mod products;
+mod standin;
+
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// A scenario: its name, and what panics if it fails.
+type Scenario = (&'static str, fn());
+
+/// Where a group runs.
+#[derive(Clone, Copy, PartialEq)]
+enum On {
+    /// The stand-in.
+    StandIn,
+    /// Whatever driver the machine has, which may be none.
+    Machine,
+}
+
+const GROUPS: &[(&str, On, &[Scenario])] = &[
+    ("products", On::StandIn, products::ALL),
+    ("digests", On::StandIn, digests::ALL),
+    ("pipeline", On::StandIn, pipeline::ALL),
+    ("faults", On::StandIn, faults::ALL),
+    ("machine", On::Machine, machine::ALL),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, name] = arguments.as_slice()
+        && flag == "--group"
+    {
+        return run_group(name);
+    }
+    if arguments.iter().any(|a| a == "--list") {
+        for (name, _) in GROUPS.iter().flat_map(|(_, _, all)| *all) {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let wanted = arguments.iter().find(|a| !a.starts_with("--"));
+    let library = match build::standin() {
+        Ok(library) => library,
+        Err(error) => {
+            println!("the stand-in driver cannot be built: {error}");
+            println!(
+                "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out"
+            );
+            return ExitCode::FAILURE;
+        }
+    };
+    let (mut passed, mut failed) = (0, 0);
+    let groups: Vec<_> = GROUPS
+        .iter()
+        .filter(|(group, _, _)| wanted.is_none_or(|w| group.contains(w.as_str())))
+        .collect();
+    // Two at a time.
+    for pair in groups.chunks(2) {
+        std::thread::scope(|scope| {
+            let running: Vec<_> = pair
+                .iter()
+                .map(|(name, on, all)| scope.spawn(|| (supervise(name, *on, &library), all.len())))
+                .collect();
+            for group in running {
+                let (ok, of) = group.join().unwrap();
+                passed += ok;
+                failed += of - ok;
+            }
+        });
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "test result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out"
+    );
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs a group in a process of its own; how many of its scenarios passed.
+fn supervise(name: &str, on: On, library: &build::Library) -> usize {
+    let started = Instant::now();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--group", name]).stdin(Stdio::null());
+    if on == On::StandIn {
+        command
+            .env("LD_LIBRARY_PATH", &library.folder)
+            .env("LD_PRELOAD", &library.sanitizer)
+            .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
+            .env("UBSAN_OPTIONS", "print_stacktrace=1")
+            .env(standin::PATH, library.folder.join("libcuda.so"));
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    print!("{text}");
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    println!(
+        "group {name}: {}, {:.1} s",
+        output.status,
+        started.elapsed().as_secs_f64()
+    );
+    text.lines()
+        .filter(|l| l.starts_with("test ") && l.ends_with("... ok"))
+        .count()
+}
+
+fn run_group(name: &str) -> ExitCode {
+    let Some((_, _, all)) = GROUPS.iter().find(|(group, _, _)| *group == name) else {
+        return ExitCode::FAILURE;
+    };
+    let mut failed = false;
+    for (name, scenario) in *all {
+        let ok = std::panic::catch_unwind(scenario).is_ok();
+        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+        failed |= !ok;
+    }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
