@@ -12,6 +12,9 @@
 
 mod driver;
 mod kernels;
+mod launch;
+mod measure;
+mod parts;
 mod slot;
 
 use std::collections::VecDeque;
@@ -20,16 +23,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub(crate) use driver::{Context, PinnedMemory};
+pub(crate) use measure::Link;
 
 use crate::cost::DeviceRates;
-use crate::cpu;
 use crate::flight::{Flight, Landed, lock};
-use crate::job::{Coding, Digests, Form, Job, Of, Piece, Plan};
+use crate::job::Plan;
 use crate::region::Arena;
-use crate::{Fault, Function, Options};
+use crate::{Fault, Options};
 use driver::{DeviceMemory, PinnedMemory as Pinned, Stream};
 use kernels::Kernels;
-use slot::{Common, Sizes, Slot};
+use parts::Sizes;
+use slot::{Common, Slot};
 
 /// What a thread does.
 type Body = fn(&Shared);
@@ -401,130 +405,6 @@ impl Shared {
             flight.answer(Err(fault));
         }
     }
-
-    /// One job on the first slot, here and now.
-    fn run_alone(&self, job: Job<Vec<u8>>) -> Result<(Arc<Flight>, cpu::Found), Fault> {
-        let write = job
-            .write
-            .into_iter()
-            .map(|w| Box::new(w) as Box<dyn Piece>)
-            .collect();
-        let flight = Flight::new(job.plan, write, 0);
-        self.slots[0].start(&self.common, &flight)?;
-        let (found, _) = self.slots[0].finish(&self.common, &flight)?;
-        Ok((flight, found))
-    }
-
-    /// Compares the kernels with the processor once, so that a device that computes wrong things or a
-    /// driver that compiles wrong things is not used.
-    fn test(&self) -> Result<(), Fault> {
-        for function in Function::ON_DEVICE {
-            for (strip, block) in [(272, 100), (33, 33)] {
-                let job = || sample(function, strip, block);
-                let (Some(mine), Some(theirs)) = (job(), job()) else {
-                    return Err(Fault::Wrong("test"));
-                };
-                let mut pieces: Vec<Box<dyn Piece>> = mine
-                    .write
-                    .into_iter()
-                    .map(|w| Box::new(w) as Box<dyn Piece>)
-                    .collect();
-                let expected = cpu::run(&mine.plan, &mut pieces);
-                let (flight, found) = self.run_alone(theirs)?;
-                let mut made = lock(&flight.write);
-                let same = made
-                    .iter_mut()
-                    .zip(&mut pieces)
-                    .all(|(a, b)| a.bytes() == b.bytes());
-                if !same {
-                    return Err(Fault::Wrong("product"));
-                }
-                if found != expected {
-                    return Err(Fault::Wrong(function.name()));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "rates")]
-    fn measure(&self, options: &Options) -> Result<DeviceRates, Fault> {
-        const K: usize = 8;
-        const ROWS: usize = 4;
-        const MESSAGE: usize = 4096;
-        let slot = &self.slots[0];
-        let bytes = options
-            .calibrate_bytes
-            .clamp(2 * MESSAGE, slot.sizes().data());
-        let [into, back] = slot.time_copies(bytes)?;
-        let matrix = ashlar_codec::Code::new(ashlar_codec::CodeKind::IsalCauchy, K, ROWS);
-        let matrix = matrix.map_err(|_| Fault::Wrong("test"))?;
-        let coding = Coding::encode(&matrix);
-        let strip = (bytes / K).next_multiple_of(16).min(bytes / K / 16 * 16);
-        let product = slot.time_product(&self.common, &coding, strip, 1)?;
-        let mut rates = DeviceRates {
-            fixed_nanos: 25_000.0,
-            link_in: bytes as f64 / into * 1e9,
-            link_out: bytes as f64 / back * 1e9,
-            products: (strip * K * ROWS) as f64 / product * 1e9,
-            digests: [0.0; 6],
-            chain_nanos: [0.0; 6],
-        };
-        for function in Function::ON_DEVICE {
-            let number = slot
-                .sizes()
-                .messages(MESSAGE, function.bytes())
-                .min(bytes / MESSAGE);
-            let many = slot.time_digest(&self.common, function, number, MESSAGE)?;
-            let one = slot.time_digest(&self.common, function, 1, MESSAGE)?;
-            rates.digests[function.index()] = (number * MESSAGE) as f64 / many * 1e9;
-            rates.chain_nanos[function.index()] = one / MESSAGE as f64;
-        }
-        if let Some(clock) = &options.clock {
-            let mut least = f64::INFINITY;
-            for _ in 0..3 {
-                let Some(job) = sample(Function::Crc32c, 272, 272) else {
-                    break;
-                };
-                let from = clock();
-                self.run_alone(job)?;
-                least = least.min(clock().saturating_sub(from) as f64);
-            }
-            if least.is_finite() {
-                rates.fixed_nanos = least;
-            }
-        }
-        Ok(rates)
-    }
-}
-
-/// A small job that uses everything.
-fn sample(function: Function, strip: usize, block: usize) -> Option<Job<Vec<u8>>> {
-    const K: usize = 3;
-    let code = ashlar_codec::Code::new(ashlar_codec::CodeKind::IsalCauchy, K, 2).ok()?;
-    let bytes: Vec<u8> = (0..K * strip * 2)
-        .scan(1u32, |x, _| {
-            *x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            x.to_le_bytes().last().copied()
-        })
-        .collect();
-    let digests = Digests {
-        function,
-        block,
-        of: Of::Both,
-        form: Form::Plain,
-        tree: Some(2),
-    };
-    let fresh = |n| vec![0; n];
-    Job::new(
-        strip,
-        vec![Box::new(bytes)],
-        vec![fresh(4 * strip)],
-        fresh,
-        Some(Arc::new(Coding::encode(&code))),
-        Some(digests),
-    )
-    .ok()
 }
 
 impl Drop for Shared {

@@ -11,6 +11,7 @@ mod build;
 mod digests;
 mod faults;
 mod machine;
+mod mistakes;
 mod pipeline;
 mod products;
 mod standin;
@@ -28,6 +29,8 @@ enum On {
     StandIn,
     /// Whatever driver the machine has, which may be none.
     Machine,
+    /// A process that starts others.
+    Parent,
 }
 
 const GROUPS: &[(&str, On, &[Scenario])] = &[
@@ -36,6 +39,7 @@ const GROUPS: &[(&str, On, &[Scenario])] = &[
     ("pipeline", On::StandIn, pipeline::ALL),
     ("faults", On::StandIn, faults::ALL),
     ("machine", On::Machine, machine::ALL),
+    ("mistakes", On::Parent, mistakes::ALL),
 ];
 
 fn main() -> ExitCode {
@@ -92,39 +96,47 @@ fn main() -> ExitCode {
     }
 }
 
+/// This program on a library.
+fn on_library(group: &str, library: &build::Library) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--group", group])
+        .env("LD_LIBRARY_PATH", &library.folder)
+        .env("LD_PRELOAD", &library.sanitizer)
+        .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
+        .env("UBSAN_OPTIONS", "print_stacktrace=1")
+        .env(standin::PATH, library.folder.join("libcuda.so"))
+        .stdin(Stdio::null());
+    command
+}
+
 /// Runs a group in a process of its own; how many of its scenarios passed.
 fn supervise(name: &str, on: On, library: &build::Library) -> usize {
     let started = Instant::now();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--group", name]).stdin(Stdio::null());
-    if on == On::StandIn {
-        command
-            .env("LD_LIBRARY_PATH", &library.folder)
-            .env("LD_PRELOAD", &library.sanitizer)
-            .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
-            .env("UBSAN_OPTIONS", "print_stacktrace=1")
-            .env(standin::PATH, library.folder.join("libcuda.so"));
+    let mut command = on_library(name, library);
+    if on != On::StandIn {
+        command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--group", name]).stdin(Stdio::null());
     }
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{text}");
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
-    println!(
-        "group {name}: {}, {:.1} s",
-        output.status,
-        started.elapsed().as_secs_f64()
-    );
-    text.lines()
-        .filter(|l| l.starts_with("test ") && l.ends_with("... ok"))
-        .count()
+    let seconds = started.elapsed().as_secs_f64();
+    println!("group {name}: {}, {seconds:.1} s", output.status);
+    let passed = |line: &&str| line.starts_with("test ") && line.ends_with("... ok");
+    text.lines().filter(passed).count()
 }
 
 fn run_group(name: &str) -> ExitCode {
-    let Some((_, _, all)) = GROUPS.iter().find(|(group, _, _)| *group == name) else {
-        return ExitCode::FAILURE;
+    let group = GROUPS.iter().find(|(group, _, _)| *group == name);
+    let all = match group {
+        Some((_, _, all)) => *all,
+        None if name == mistakes::VICTIM => mistakes::VICTIM_SCENARIOS,
+        None => return ExitCode::FAILURE,
     };
     let mut failed = false;
-    for (name, scenario) in *all {
+    for (name, scenario) in all {
         let ok = std::panic::catch_unwind(scenario).is_ok();
         println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
         failed |= !ok;

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ashlar_accel::bench::{self, Part};
 use ashlar_accel::{
     Accelerator, Choice, Coding, Digests, Form, Function, Input, Job, Of, Options, Ran, Region,
 };
 use ashlar_codec::{Code, CodeKind};
 use ashlar_rt::Rt;
 
-use crate::standin::{self, Random, Recipe, calls, device, fresh, live, small};
+use crate::standin::{self, Random, Recipe, calls, device, fresh, small, until_nothing_is_left};
 
 /// Those that need nothing of the stand-in.
 pub const ON_ANY: &[crate::Scenario] = &[
@@ -42,6 +43,7 @@ pub const ALL: &[crate::Scenario] = &[
         "pipeline::until_it_is_open_the_processor_works",
         until_it_is_open_the_processor_works,
     ),
+    ("pipeline::the_measurement_runs", the_measurement_runs),
 ];
 
 /// Encode with digests of data and parity, and a root for each strip.
@@ -93,9 +95,9 @@ fn mixed(random: &mut Random) -> Recipe {
 }
 
 /// A part of shared bytes.
-struct Part<T>(Arc<T>, std::ops::Range<usize>);
+struct Stretch<T>(Arc<T>, std::ops::Range<usize>);
 
-impl<T: Deref<Target = [u8]>> Deref for Part<T> {
+impl<T: Deref<Target = [u8]>> Deref for Stretch<T> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.0[self.1.clone()]
@@ -117,8 +119,8 @@ fn pieces_of_all_kinds() {
                 let range = strip * 1024..(strip + 1) * 1024;
                 match (strip + round) % 3 {
                     0 => Box::new(recipe.read[range].to_vec()) as Input,
-                    1 => Box::new(Part(Arc::new(recipe.read.to_vec()), range)),
-                    _ => Box::new(Part(pinned.clone(), range)),
+                    1 => Box::new(Stretch(Arc::new(recipe.read.to_vec()), range)),
+                    _ => Box::new(Stretch(pinned.clone(), range)),
                 }
             })
             .collect();
@@ -175,7 +177,7 @@ fn many_at_once() {
         assert!(counters.device_jobs >= 5, "{counters:?}");
         if standin::is_here() {
             drop(accelerator);
-            assert_eq!(live(), 0);
+            until_nothing_is_left();
         }
     }
 }
@@ -304,7 +306,7 @@ fn a_dropped_job_ends_by_itself() {
     let recipe = mixed(&mut random);
     recipe.check(&accelerator.submit(recipe.job()).wait());
     drop(accelerator);
-    assert_eq!(live(), 0);
+    until_nothing_is_left();
 }
 
 /// A clock that goes on by so much each time it is asked.
@@ -375,4 +377,40 @@ fn until_it_is_open_the_processor_works() {
     assert!(accelerator.wait_until_open(Duration::from_secs(60)));
     assert_eq!(accelerator.submit(recipe.job()).wait().ran, Ran::Cuda(0));
     assert_eq!(fresh(1), [0xee]);
+}
+
+/// Not for its figures: that every part of it runs, checks its results and gives a row.
+fn the_measurement_runs() {
+    standin::reset(9);
+    let options = bench::Options {
+        number: 0,
+        shapes: vec![(4, 2)],
+        losses: vec![(6, 3, 2)],
+        with: vec![None, Some(Function::Sha256)],
+        functions: vec![Function::Crc32c],
+        blocks: vec![512],
+        strip: 1024,
+        batch_bytes: 64 << 10,
+        slots: 2,
+        memory_bytes: 64 << 10,
+        nanos: 5_000_000,
+        clock: stepping(1_000_000),
+        processor_clock: stepping(10),
+    };
+    let report = bench::run(&options).unwrap();
+    assert!(report.device.contains("stand-in"));
+    let count = |part| report.rows.iter().filter(|row| row.part == part).count();
+    let parts = [Part::Memory, Part::Link, Part::EndToEnd, Part::Processor];
+    assert_eq!(parts.map(count), [3, 3, 4, 4]);
+    for row in &report.rows {
+        assert!(
+            row.bytes_per_second > 0.0 && row.bytes_per_second.is_finite(),
+            "{row:?}"
+        );
+        assert_eq!(row.link_fraction.is_some(), row.part == Part::EndToEnd);
+    }
+    until_nothing_is_left();
+    standin::reset(9);
+    standin::machine(0, 1 << 30);
+    assert!(bench::run(&options).is_err());
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ashlar_accel::{Coding, Ran};
 use ashlar_codec::{Code, CodeKind};
 
+use crate::mistakes::fills_a_slot;
 use crate::standin::{self, Random, Recipe, device, launches, small};
 
 pub const ALL: &[crate::Scenario] = &[
@@ -13,6 +14,10 @@ pub const ALL: &[crate::Scenario] = &[
         every_tile_and_any_matrix,
     ),
     ("products::any_length", any_length),
+    (
+        "products::a_slot_filled_to_its_end",
+        a_slot_filled_to_its_end,
+    ),
     (
         "products::more_coefficients_than_shared_memory",
         more_coefficients_than_shared_memory,
@@ -24,7 +29,8 @@ pub const ALL: &[crate::Scenario] = &[
     ),
 ];
 
-fn encode(
+/// A recipe for the parity of random data.
+pub fn encode(
     random: &mut Random,
     kind: CodeKind,
     k: usize,
@@ -76,6 +82,11 @@ fn any_length() {
         encode(&mut random, CodeKind::IsalCauchy, k, m, strip, stripes).compare(&device);
     }
     assert!(launches("gf_product_any") > 0);
+}
+
+fn a_slot_filled_to_its_end() {
+    standin::reset(6);
+    fills_a_slot();
 }
 
 fn more_coefficients_than_shared_memory() {

@@ -101,8 +101,19 @@ pub fn launches(kernel: &str) -> i64 {
 }
 
 /// What has been made and not given back.
-pub fn live() -> i64 {
+fn live() -> i64 {
     call!(b"standin_live", fn() -> c_long,)
+}
+
+/// Waits until the threads of a device that was closed have ended, and everything was given back.
+pub fn until_nothing_is_left() {
+    for _ in 0..1000 {
+        if live() == 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} things are left", live());
 }
 
 /// The call that failed; empty if none did.
