@@ -40,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "ashlar",
         &[
             "rt", "device", "engine", "format", "layout", "serve", "model", "codec", "digest",
-            "bench", "verify",
+            "bench", "verify", "accel",
         ],
     ),
     ("xtask", &[]),

@@ -573,41 +573,56 @@ impl Status {
     pub fn is_on_device(&self) -> bool {
         self.device.is_some() && self.fault.is_none()
     }
+
+    /// What is in use: `cpu` or `cuda:N`.
+    pub fn chosen(&self) -> String {
+        match self.is_on_device() {
+            true => format!("cuda:{}", self.number),
+            false => "cpu".to_string(),
+        }
+    }
+
+    /// Why.
+    pub fn reason(&self) -> String {
+        match (&self.device, self.fault, self.choice) {
+            (Some(name), None, Choice::Cuda(_)) => {
+                format!("{name}, for every batch it can take, as was asked")
+            }
+            (Some(name), None, _) => format!("{name}, for batches that measure cheaper there"),
+            (_, Some(fault), _) => format!("processor only: {fault}"),
+            (None, None, Choice::Cpu) => "processor only, as was asked".to_string(),
+            (None, None, _) => {
+                format!("processor only while cuda:{} is being opened", self.number)
+            }
+        }
+    }
+}
+
+impl Status {
+    /// What the device was measured to do and what it holds, if one is in use.
+    pub(crate) fn rates_text(&self) -> String {
+        let Some(rates) = self.device_rates.filter(|_| self.is_on_device()) else {
+            return String::new();
+        };
+        format!(
+            "; link {:.1} in and {:.1} out GB/s, {:.0} us for a small batch, {} MiB on the device, {} MiB pinned",
+            rates.link_in / 1e9,
+            rates.link_out / 1e9,
+            rates.fixed_nanos / 1e3,
+            self.device_memory >> 20,
+            self.pinned_memory >> 20,
+        )
+    }
 }
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "accelerator {}: ", self.choice)?;
-        match (&self.device, self.fault) {
-            (Some(name), None) => {
-                write!(f, "cuda:{} {name}, ", self.number)?;
-                f.write_str(match self.choice {
-                    Choice::Cuda(_) => "for every batch it can take, as was asked",
-                    _ => "for batches that measure cheaper there",
-                })?;
-            }
-            (_, Some(fault)) => write!(f, "processor only: {fault}")?,
-            (None, None) if self.choice == Choice::Cpu => {
-                f.write_str("processor only, as was asked")?;
-            }
-            (None, None) => write!(
-                f,
-                "processor only while cuda:{} is being opened",
-                self.number
-            )?,
+        if self.is_on_device() {
+            write!(f, "{} ", self.chosen())?;
         }
-        if let (Some(rates), None) = (self.device_rates, self.fault) {
-            let gb = |rate: f64| rate / 1e9;
-            write!(
-                f,
-                "; link {:.1} in and {:.1} out GB/s, {:.0} us for a small batch, {} MiB on the device, {} MiB pinned",
-                gb(rates.link_in),
-                gb(rates.link_out),
-                rates.fixed_nanos / 1e3,
-                self.device_memory >> 20,
-                self.pinned_memory >> 20,
-            )?;
-        }
+        f.write_str(&self.reason())?;
+        f.write_str(&self.rates_text())?;
         let c = &self.counters;
         write!(
             f,

@@ -215,9 +215,37 @@ pub fn run(options: &Options) -> Result<Report, Fault> {
         rows.push(on_one_core(options, &task)?);
     }
     Ok(Report {
-        device: accelerator.status().to_string(),
+        device: without_counters(&accelerator),
         rows,
     })
+}
+
+/// The same jobs on one core, without a device.
+///
+/// # Errors
+/// [`Fault::Wrong`] if a shape is none.
+pub fn run_on_one_core(options: &Options) -> Result<Report, Fault> {
+    let rows: Result<Vec<Row>, Fault> = tasks(options)?
+        .iter()
+        .map(|task| on_one_core(options, task))
+        .collect();
+    let device = without_counters(&Accelerator::cpu());
+    Ok(Report {
+        device,
+        rows: rows?,
+    })
+}
+
+/// The status less what has been done, which is known here.
+fn without_counters(accelerator: &Accelerator) -> String {
+    let status = accelerator.status();
+    let rates = status.rates_text();
+    let chosen = if status.is_on_device() {
+        status.chosen() + " "
+    } else {
+        String::new()
+    };
+    format!("{chosen}{}{rates}", status.reason())
 }
 
 /// The limits of the accelerator that is measured.

@@ -49,6 +49,12 @@ pub enum Fault {
     /// The accelerator was closed while the job waited.
     #[error("the accelerator was closed")]
     Closed,
+    /// A thread that works with the device panicked.
+    #[error("a thread of the accelerator panicked: report it with the daemon's output")]
+    Panic,
+    /// A piece of a job changed its length after it was submitted.
+    #[error("a buffer changed its length while a batch was under way")]
+    Piece,
     /// A thread could not be started.
     #[error("no thread could be started for the device: raise the limit of threads")]
     NoThread,

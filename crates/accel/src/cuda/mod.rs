@@ -150,9 +150,8 @@ impl Device {
             let shared = self.shared.clone();
             lock(&self.shared.state).threads += 1;
             let run = move || {
+                let _ending = Ending(&shared);
                 body(&shared);
-                lock(&shared.state).threads -= 1;
-                shared.changed.notify_all();
             };
             match std::thread::Builder::new()
                 .name(name.to_string())
@@ -237,6 +236,19 @@ impl Drop for Device {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+/// Tells that a thread ends, however it does.
+struct Ending<'a>(&'a Shared);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Fault::Panic, false);
+        }
+        lock(&self.0.state).threads -= 1;
+        self.0.changed.notify_all();
     }
 }
 
@@ -395,7 +407,8 @@ impl Shared {
     /// Gives the device up: whoever waits is told, and nothing of it is used again.
     fn fail(&self, fault: Fault, hung: bool) {
         let mut state = lock(&self.state);
-        state.lost.get_or_insert(fault);
+        // The first one counts, whoever finds another meanwhile.
+        let fault = *state.lost.get_or_insert(fault);
         state.hung |= hung;
         let mut told: Vec<_> = state.waiting.drain(..).collect();
         told.extend(state.flying.iter().map(|flying| flying.flight.clone()));

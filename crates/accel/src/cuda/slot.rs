@@ -41,6 +41,14 @@ pub(crate) struct Slot {
     pub(super) sizes: Sizes,
 }
 
+/// A piece was measured when the job was made; one that has grown since must not reach past the others.
+fn within(offset: usize, piece: &[u8], end: usize) -> Result<(), Fault> {
+    if piece.len() > end - offset {
+        return Err(Fault::Piece);
+    }
+    Ok(())
+}
+
 impl Slot {
     pub(crate) fn new(context: &Arc<Context>, sizes: Sizes) -> Result<Slot, Fault> {
         Ok(Slot {
@@ -147,6 +155,7 @@ impl Slot {
             if bytes.is_empty() {
                 continue;
             }
+            within(offset, bytes, plan.shape.read * plan.shape.strip)?;
             let pinned = common
                 .arena
                 .as_ref()
@@ -197,6 +206,7 @@ impl Slot {
             if bytes.is_empty() {
                 continue;
             }
+            within(offset, bytes, shape.written * shape.strip)?;
             let pinned = common
                 .arena
                 .as_ref()
@@ -240,6 +250,8 @@ impl Slot {
         let mut offset = self.sizes.data;
         for piece in lock(&flight.write).iter_mut() {
             let bytes = piece.bytes();
+            let end = self.sizes.data + shape.written * shape.strip;
+            within(offset, bytes, end)?;
             let pinned = common
                 .arena
                 .as_ref()

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use ashlar_accel::bench::{self, Part};
 use ashlar_accel::{
-    Accelerator, Choice, Coding, Digests, Form, Function, Input, Job, Of, Options, Ran, Region,
+    Accelerator, Choice, Coding, Digests, Fault, Form, Function, Input, Job, Of, Options, Ran,
+    Region,
 };
 use ashlar_codec::{Code, CodeKind};
 use ashlar_rt::Rt;
@@ -44,6 +45,10 @@ pub const ALL: &[crate::Scenario] = &[
         until_it_is_open_the_processor_works,
     ),
     ("pipeline::the_measurement_runs", the_measurement_runs),
+    (
+        "pipeline::a_piece_that_grows_is_refused",
+        a_piece_that_grows_is_refused,
+    ),
 ];
 
 /// Encode with digests of data and parity, and a root for each strip.
@@ -309,6 +314,37 @@ fn a_dropped_job_ends_by_itself() {
     until_nothing_is_left();
 }
 
+/// Bytes that grow when they are looked at a second time.
+struct Growing(AtomicU64, Vec<u8>);
+
+impl Deref for Growing {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let looks = self.0.fetch_add(1, Ordering::Relaxed);
+        &self.1[..if looks == 0 { 512 } else { 1 << 20 }]
+    }
+}
+
+fn a_piece_that_grows_is_refused() {
+    standin::reset(10);
+    let accelerator = device(small(64 << 10));
+    let recipe = mixed(&mut Random::new(10));
+    let digests = Digests {
+        of: Of::Read,
+        tree: None,
+        ..recipe.digests.unwrap()
+    };
+    let read: Vec<Input> = vec![Box::new(Growing(AtomicU64::new(0), vec![1; 1 << 20]))];
+    let job = Job::new(512, read, vec![], fresh, None, Some(digests)).unwrap();
+    let pending = accelerator.submit(job);
+    // The processor cannot do it again either, but nothing is written where it should not be.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pending.wait()));
+    assert!(outcome.is_err() || outcome.unwrap().fault == Some(Fault::Piece));
+    assert_eq!(accelerator.status().fault, Some(Fault::Piece));
+    drop(accelerator);
+    until_nothing_is_left();
+}
+
 /// A clock that goes on by so much each time it is asked.
 fn stepping(step: u64) -> ashlar_accel::Clock {
     let now = AtomicU64::new(0);
@@ -343,6 +379,7 @@ fn auto_goes_by_what_it_measures() {
         "{status}"
     );
     assert!(status.cpu_rates.products.is_finite());
+    assert_eq!(status.chosen(), "cuda:0");
     // One that takes no time, and one that was not measured.
     for clock in [Some(stepping(1)), None] {
         let accelerator = open(clock);
