@@ -44,10 +44,10 @@ const GROUPS: &[(&str, On, &[Scenario])] = &[
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [flag, name] = arguments.as_slice()
+    if let [flag, name, filter @ ..] = arguments.as_slice()
         && flag == "--group"
     {
-        return run_group(name);
+        return run_group(name, filter.first().map_or("", String::as_str));
     }
     if arguments.iter().any(|a| a == "--list") {
         for (name, _) in GROUPS.iter().flat_map(|(_, _, all)| *all) {
@@ -56,6 +56,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let wanted = arguments.iter().find(|a| !a.starts_with("--"));
+    let wanted = wanted.map_or("", String::as_str);
+    let of = |all: &[Scenario]| all.iter().filter(|(name, _)| name.contains(wanted)).count();
     let library = match build::standin() {
         Ok(library) => library,
         Err(error) => {
@@ -67,16 +69,15 @@ fn main() -> ExitCode {
         }
     };
     let (mut passed, mut failed) = (0, 0);
-    let groups: Vec<_> = GROUPS
-        .iter()
-        .filter(|(group, _, _)| wanted.is_none_or(|w| group.contains(w.as_str())))
-        .collect();
+    let groups: Vec<_> = GROUPS.iter().filter(|(_, _, all)| of(all) > 0).collect();
     // Two at a time.
     for pair in groups.chunks(2) {
         std::thread::scope(|scope| {
             let running: Vec<_> = pair
                 .iter()
-                .map(|(name, on, all)| scope.spawn(|| (supervise(name, *on, &library), all.len())))
+                .map(|(name, on, all)| {
+                    scope.spawn(|| (supervise(name, *on, &library, wanted), of(all)))
+                })
                 .collect();
             for group in running {
                 let (ok, of) = group.join().unwrap();
@@ -111,14 +112,14 @@ fn on_library(group: &str, library: &build::Library) -> Command {
 }
 
 /// Runs a group in a process of its own; how many of its scenarios passed.
-fn supervise(name: &str, on: On, library: &build::Library) -> usize {
+fn supervise(name: &str, on: On, library: &build::Library, wanted: &str) -> usize {
     let started = Instant::now();
     let mut command = on_library(name, library);
     if on != On::StandIn {
         command = Command::new(std::env::current_exe().unwrap());
         command.args(["--group", name]).stdin(Stdio::null());
     }
-    let output = command.output().unwrap();
+    let output = command.arg(wanted).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{text}");
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
@@ -128,7 +129,7 @@ fn supervise(name: &str, on: On, library: &build::Library) -> usize {
     text.lines().filter(passed).count()
 }
 
-fn run_group(name: &str) -> ExitCode {
+fn run_group(name: &str, wanted: &str) -> ExitCode {
     let group = GROUPS.iter().find(|(group, _, _)| *group == name);
     let all = match group {
         Some((_, _, all)) => *all,
@@ -136,7 +137,7 @@ fn run_group(name: &str) -> ExitCode {
         None => return ExitCode::FAILURE,
     };
     let mut failed = false;
-    for (name, scenario) in all {
+    for (name, scenario) in all.iter().filter(|(name, _)| name.contains(wanted)) {
         let ok = std::panic::catch_unwind(scenario).is_ok();
         println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
         failed |= !ok;

@@ -21,6 +21,7 @@ pub const ON_ANY: &[crate::Scenario] = &[
     ("pipeline::many_at_once", many_at_once),
     ("pipeline::awaited_on_an_executor", awaited_on_an_executor),
     ("pipeline::regions_do_not_overlap", regions_do_not_overlap),
+    ("pipeline::anything", anything),
 ];
 
 pub const ALL: &[crate::Scenario] = &[
@@ -28,6 +29,7 @@ pub const ALL: &[crate::Scenario] = &[
     ON_ANY[1],
     ON_ANY[2],
     ON_ANY[3],
+    ON_ANY[4],
     (
         "pipeline::the_link_is_crossed_once",
         the_link_is_crossed_once,
@@ -343,6 +345,85 @@ fn a_piece_that_grows_is_refused() {
     assert_eq!(accelerator.status().fault, Some(Fault::Piece));
     drop(accelerator);
     until_nothing_is_left();
+}
+
+/// A job of any kind: code or loss, strip, blocks, digest, form, tree.
+fn any_job(random: &mut Random) -> Recipe {
+    let strip = match random.below(3) {
+        0 => 16 * (1 + random.below(64)),
+        1 => 512 * (1 + random.below(4)),
+        _ => 1 + random.below(700),
+    };
+    let (k, m) = (1 + random.below(9), 1 + random.below(5));
+    let stripes = 1 + random.below(3);
+    let code = Code::new(CodeKind::IsalCauchy, k, m).unwrap();
+    let mut written = m * stripes;
+    let coding = match random.below(3) {
+        0 => None,
+        1 => Some(Coding::encode(&code)),
+        _ => {
+            let mut present = vec![true; k + m];
+            (0..m).for_each(|_| present[random.below(k + m)] = false);
+            let lost: Vec<usize> = (0..k + m).filter(|strip| !present[*strip]).collect();
+            written = lost.len() * stripes;
+            Some(Coding::decode(
+                &code,
+                &code.decoder(&present, &lost).unwrap(),
+            ))
+        }
+    };
+    if coding.is_none() {
+        written = 0;
+    }
+    let function = Function::ON_DEVICE[random.below(6)];
+    let block = 1 + random.below(strip).max(strip / 12);
+    let of = if coding.is_none() {
+        Of::Read
+    } else {
+        [Of::Read, Of::Written, Of::Both][random.below(3)]
+    };
+    let strips = match of {
+        Of::Read => k * stripes,
+        Of::Written => written,
+        Of::Both => k * stripes + written,
+    };
+    let each = random.below(90);
+    let suffixes = random.bytes(strips * strip.div_ceil(block) * each);
+    let form = match random.below(3) {
+        0 => Form::Plain,
+        1 if function.is_keyed() => Form::Keyed {
+            key: [9; 32],
+            contexts: suffixes,
+            each,
+        },
+        _ => Form::Suffixed { suffixes, each },
+    };
+    let tree = [None, Some(2 + random.below(9))][random.below(2)];
+    let digests = Digests {
+        function,
+        block,
+        of,
+        form,
+        tree,
+    };
+    let digests = (coding.is_none() || random.below(4) > 0).then_some(digests);
+    let read = random.bytes(k * strip * stripes).into();
+    Recipe {
+        strip,
+        read,
+        written,
+        coding: coding.map(Arc::new),
+        digests,
+    }
+}
+
+fn anything() {
+    standin::reset(11);
+    let accelerator = device(small(128 << 10));
+    let mut random = Random::new(11);
+    for _ in 0..150 {
+        any_job(&mut random).compare(&accelerator);
+    }
 }
 
 /// A clock that goes on by so much each time it is asked.
