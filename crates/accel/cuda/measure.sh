@@ -30,31 +30,33 @@ grep -E '^(GPU|no GPU|test)' "$out/kernels.txt"
 
 if [ -n "$sanitizer" ]; then
     for tool in memcheck racecheck; do
-        timeout 100 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tests" --group machine >"$out/$tool.txt" 2>&1
+        echo "== $tool"
+        timeout 100 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tests" --group machine 2>&1
         result=$?
-        tail -1 "$out/$tool.txt"
-        # 9: it found something. Others: it could not run here; the file says why.
+        # 9: it found something. Others: it could not run here; the text says why.
         [ $result -eq 9 ] && failed=1
-    done
+    done >"$out/sanitizer.txt"
+    grep -E '^(== |========= ERROR|========= RACECHECK)' "$out/sanitizer.txt"
 else
-    echo 'no compute-sanitizer here' | tee "$out/memcheck.txt"
+    echo 'no compute-sanitizer here' | tee "$out/sanitizer.txt"
 fi
 
 bench() {
-    name=$1
+    file=$1
     shift
-    echo "ashlar bench $*" >"$out/$name.txt"
-    "$program" bench "$@" >>"$out/$name.txt" 2>&1
-    cat "$out/$name.txt"
+    {
+        echo "ashlar bench $*"
+        "$program" bench "$@" 2>&1
+    } | tee -a "$out/$file.txt"
 }
 bench codec codec --accelerator cuda --time "$milliseconds"
 bench digest digest --accelerator cuda --block 4K --block 16K --block 64K --time "$milliseconds"
 for batch in 4M 8M 16M; do
     for slots in 4 8; do
-        bench "codec-$batch-$slots" codec --accelerator cuda --batch $batch --slots $slots \
+        bench sweep codec --accelerator cuda --batch $batch --slots $slots \
             --shape 20+4 --shape 20+8 --shape 20+20 --shape 80+20 --memory 64M --time $((milliseconds / 2))
     done
 done
-"$program" bench codec --accelerator cuda --time "$milliseconds" -j >"$out/codec.json" 2>"$out/json-errors.txt"
-"$program" bench digest --accelerator cuda --time "$milliseconds" -j >"$out/digest.json" 2>>"$out/json-errors.txt"
+"$program" bench codec --accelerator cuda --time "$milliseconds" -j >"$out/codec.json"
+"$program" bench digest --accelerator cuda --time "$milliseconds" -j >"$out/digest.json"
 exit $failed

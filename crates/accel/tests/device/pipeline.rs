@@ -158,8 +158,16 @@ fn pieces_of_all_kinds() {
     }
 }
 
+/// Seeds of `many_at_once`; more with `ACCEL_SEEDS`.
+fn seeds() -> u64 {
+    std::env::var("ACCEL_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(12)
+}
+
 fn many_at_once() {
-    for seed in 0..12 {
+    for seed in 0..seeds() {
         standin::reset(seed);
         let accelerator = device(Options {
             slots: 1 + (seed % 4) as usize,
