@@ -20,6 +20,14 @@ DEVICE u32 multiply(u32 a, u32 b) {
     return sum;
 }
 
+// The register moved on by 128 bytes.
+DEVICE u32 move_row(const u32* table, u32 c) {
+    return table[c & 255] ^ table[256 + ((c >> 8) & 255)] ^ table[512 + ((c >> 16) & 255)] ^ table[768 + (c >> 24)];
+}
+
+// A CRC begins with all ones, which is the same as inverting the first word.
+DEVICE u32 first_inverted(u32 word, u32 number) { return number == 0 ? ~word : word; }
+
 extern "C" __global__ void __launch_bounds__(256) crc32c_messages(Messages all, u8* out, const u32* tables) {
     DYNAMIC_SHARED(u32, table);
     for (u32 i = threadIdx.x; i < 1280; i += blockDim.x) table[i] = tables[i];
@@ -31,13 +39,14 @@ extern "C" __global__ void __launch_bounds__(256) crc32c_messages(Messages all, 
         const u32 rows = m.len / 128;
         const bool fast = is_aligned(m.p, 4);
         u32 c = 0;
-#pragma unroll 4
-        for (u32 r = 0; r < rows; r++) {
-            const u64 at = (u64)r * 128 + lane * 4;
-            u32 word = fast ? *(const u32*)(m.p + at) : word_at(m, at, 0);
-            if (r == 0 && lane == 0) word = ~word;
-            c = table[c & 255] ^ table[256 + ((c >> 8) & 255)] ^ table[512 + ((c >> 16) & 255)] ^ table[768 + (c >> 24)];
-            c ^= word;
+        if (fast) {
+            const u32* words = (const u32*)m.p + lane;
+#pragma unroll 8
+            for (u32 r = 0; r < rows; r++) c = move_row(table, c) ^ first_inverted(words[r * 32], r | lane);
+        } else {
+#pragma unroll 1
+            for (u32 r = 0; r < rows; r++)
+                c = move_row(table, c) ^ first_inverted(word_at(m, (u64)r * 128 + lane * 4, 0), r | lane);
         }
         c = multiply(factor, c);
 #pragma unroll

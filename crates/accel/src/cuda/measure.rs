@@ -134,11 +134,11 @@ impl Shared {
     pub(super) fn measure(&self, options: &Options) -> Result<DeviceRates, Fault> {
         const K: usize = 8;
         const ROWS: usize = 4;
-        const MESSAGE: usize = 4096;
         let slot = &self.slots[0];
+        let message = (options.calibrate_bytes / 2).clamp(256, 4096);
         let bytes = options
             .calibrate_bytes
-            .clamp(2 * MESSAGE, slot.sizes().data());
+            .clamp(2 * message, slot.sizes().data());
         let [into, back] = slot.time_copies(bytes)?;
         let matrix = ashlar_codec::Code::new(ashlar_codec::CodeKind::IsalCauchy, K, ROWS);
         let matrix = matrix.map_err(|_| Fault::Wrong("test"))?;
@@ -156,12 +156,12 @@ impl Shared {
         for function in Function::ON_DEVICE {
             let number = slot
                 .sizes()
-                .messages(MESSAGE, function.bytes())
-                .min(bytes / MESSAGE);
-            let many = slot.time_digest(&self.common, function, number, MESSAGE)?;
-            let one = slot.time_digest(&self.common, function, 1, MESSAGE)?;
-            rates.digests[function.index()] = (number * MESSAGE) as f64 / many * 1e9;
-            rates.chain_nanos[function.index()] = one / MESSAGE as f64;
+                .messages(message, function.bytes())
+                .min(bytes / message);
+            let many = slot.time_digest(&self.common, function, number, message)?;
+            let one = slot.time_digest(&self.common, function, 1, message)?;
+            rates.digests[function.index()] = (number * message) as f64 / many * 1e9;
+            rates.chain_nanos[function.index()] = one / message as f64;
         }
         if let Some(clock) = &options.clock {
             let mut least = f64::INFINITY;

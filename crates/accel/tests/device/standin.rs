@@ -159,7 +159,7 @@ pub fn small(slot_bytes: usize) -> Options {
         queue: 4,
         pinned_bytes: 256 << 10,
         deadline_ms: 60_000,
-        calibrate_bytes: 8 << 10,
+        calibrate_bytes: 1 << 10,
         clock: None,
     }
 }
