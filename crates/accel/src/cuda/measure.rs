@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::kernels::Messages;
+use super::kernels::{Messages, TILES};
 use super::launch::count;
 use super::slot::{Common, Slot};
 use super::{Device, Shared};
@@ -98,12 +98,12 @@ impl Shared {
     /// Compares the kernels with the processor once, so that a device that computes wrong things or a
     /// driver that compiles wrong things is not used.
     pub(super) fn test(&self) -> Result<(), Fault> {
-        for function in Function::ON_DEVICE {
-            // Whole and odd strips; rows for every lane of CRC32C; for BLAKE3 more than one chunk.
+        for (function, (rows, _)) in Function::ON_DEVICE.into_iter().zip(TILES) {
+            // Another tile with each function. Whole and odd strips; rows for every lane of CRC32C; for BLAKE3 more than one chunk.
             let tree = function == Function::Blake3;
             let long = if tree { 2064 } else { 272 };
             for (strip, block) in [(272, 200), (33, 33), (long, long)] {
-                let job = || sample(function, strip, block);
+                let job = || sample(function, strip, block, rows);
                 let (Some(mine), Some(theirs)) = (job(), job()) else {
                     return Err(Fault::Wrong("test"));
                 };
@@ -166,7 +166,7 @@ impl Shared {
         if let Some(clock) = &options.clock {
             let mut least = f64::INFINITY;
             for _ in 0..3 {
-                let Some(job) = sample(Function::Crc32c, 272, 272) else {
+                let Some(job) = sample(Function::Crc32c, 272, 272, 2) else {
                     break;
                 };
                 let from = clock();
@@ -182,9 +182,9 @@ impl Shared {
 }
 
 /// A small job that uses everything.
-fn sample(function: Function, strip: usize, block: usize) -> Option<Job<Vec<u8>>> {
+fn sample(function: Function, strip: usize, block: usize, rows: usize) -> Option<Job<Vec<u8>>> {
     const K: usize = 3;
-    let code = ashlar_codec::Code::new(ashlar_codec::CodeKind::IsalCauchy, K, 2).ok()?;
+    let code = ashlar_codec::Code::new(ashlar_codec::CodeKind::IsalCauchy, K, rows).ok()?;
     let bytes: Vec<u8> = (0..K * strip * 2)
         .scan(1u32, |x, _| {
             *x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -202,7 +202,7 @@ fn sample(function: Function, strip: usize, block: usize) -> Option<Job<Vec<u8>>
     Job::new(
         strip,
         vec![Box::new(bytes)],
-        vec![fresh(4 * strip)],
+        vec![fresh(2 * rows * strip)],
         fresh,
         Some(Arc::new(Coding::encode(&code))),
         Some(digests),
