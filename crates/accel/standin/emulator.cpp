@@ -1,8 +1,6 @@
 // The fibers behind emulator.h. One grid runs at a time; the caller sees to that.
 #include "emulator.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,21 +11,69 @@
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #else
 static void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
 static void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
+static void __asan_unpoison_memory_region(const void*, size_t) {}
+#endif
+
+// A context is where a stack stands. Switching saves the registers that a call keeps, on the stack.
+#if defined(__x86_64__)
+typedef void* Context;
+extern "C" void emulator_switch(Context* from, Context to);
+asm(R"(
+    .text
+    .type emulator_switch, @function
+emulator_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size emulator_switch, . - emulator_switch
+)");
+static void prepare(Context& context, char* stack, size_t bytes, void (*entry)()) {
+    uintptr_t* top = (uintptr_t*)(((uintptr_t)stack + bytes) & ~(uintptr_t)15);
+    *--top = 0;  // nothing to return to
+    *--top = (uintptr_t)entry;
+    for (int i = 0; i < 6; i++) *--top = 0;
+    context = top;
+}
+static void change(Context& from, Context& to) { emulator_switch(&from, to); }
+#else
+#include <ucontext.h>
+typedef ucontext_t Context;
+static void prepare(Context& context, char* stack, size_t bytes, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = bytes;
+    context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+}
+static void change(Context& from, Context& to) { swapcontext(&from, &to); }
 #endif
 
 namespace emulator {
 Indices current;
 
 namespace {
-constexpr size_t STACK = 128 << 10;
+constexpr size_t STACK = 64 << 10;
 enum class State { ready, at_block, at_warp, done };
 
 struct Fiber {
-    ucontext_t context;
+    Context context;
     State state;
     void* fake_stack = nullptr;
     std::unique_ptr<char[]> stack{new char[STACK]};
@@ -36,7 +82,7 @@ struct Fiber {
 std::vector<Fiber> fibers;
 std::vector<uint32_t> exchanged;
 std::unique_ptr<char[]> shared;
-ucontext_t scheduler;
+Context scheduler;
 void* scheduler_fake_stack;
 const void* scheduler_stack;
 size_t scheduler_stack_size;
@@ -49,7 +95,7 @@ void leave(State state) {
     const Indices mine = current;
     __sanitizer_start_switch_fiber(state == State::done ? nullptr : &fiber.fake_stack, scheduler_stack,
                                    scheduler_stack_size);
-    swapcontext(&fiber.context, &scheduler);
+    change(fiber.context, scheduler);
     __sanitizer_finish_switch_fiber(fiber.fake_stack, &scheduler_stack, &scheduler_stack_size);
     current = mine;
 }
@@ -64,7 +110,7 @@ void resume(unsigned id) {
     running = id;
     Fiber& fiber = fibers[id];
     __sanitizer_start_switch_fiber(&scheduler_fake_stack, fiber.stack.get(), STACK);
-    swapcontext(&scheduler, &fiber.context);
+    change(scheduler, fiber.context);
     __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr);
 }
 
@@ -76,11 +122,9 @@ void run_block(dim3 grid, dim3 block, dim3 where, std::mt19937_64& random) {
     for (unsigned i = 0; i < threads; i++) {
         order[i] = i;
         Fiber& fiber = fibers[i];
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get();
-        fiber.context.uc_stack.ss_size = STACK;
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, enter, 0);
+        // What the last one to use this stack left there is no frame any more.
+        __asan_unpoison_memory_region(fiber.stack.get(), STACK);
+        prepare(fiber.context, fiber.stack.get(), STACK, enter);
         fiber.state = State::ready;
     }
     for (;;) {
