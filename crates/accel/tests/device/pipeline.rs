@@ -189,7 +189,8 @@ fn many_at_once() {
         let counters = accelerator.status().counters;
         assert_eq!(counters.device_jobs + counters.cpu_jobs, 24);
         assert_eq!((counters.redone, counters.cpu_jobs), (0, counters.full));
-        assert!(counters.device_jobs >= 5, "{counters:?}");
+        // However slow the device is, the first ones find room.
+        assert!(counters.device_jobs >= 4, "{counters:?}");
         if standin::is_here() {
             drop(accelerator);
             until_nothing_is_left();
