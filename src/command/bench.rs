@@ -3,8 +3,11 @@
 //! **Invariants**: the table names kernel, shape and strip of every figure, and the share of what
 //! the machine could do at best; the figures come from the libraries' own harnesses.
 
+mod device;
+
 use std::time::Duration;
 
+use ashlar_accel::Choice;
 use ashlar_bench::cpu;
 use ashlar_bench::engine::{self, Kind, MapCache};
 use ashlar_codec::bench::{Options, Row};
@@ -26,6 +29,7 @@ const CODEC_EXAMPLES: &str = "Examples:
   ashlar bench codec --code fft --km 128+128 --lost 1,max --cpu-time
   ashlar bench codec --km 80+20 --threads 2
   ashlar bench codec --kernel portable,avx2 -j
+  ashlar bench codec --accelerator cuda --km 20+4
 ";
 
 const ENGINE_EXAMPLES: &str = "Examples:
@@ -41,9 +45,12 @@ pub(crate) enum Verb {
     /// Measure the engine on modelled devices in virtual time, beside the same devices raw
     #[command(after_help = ENGINE_EXAMPLES)]
     Engine(EngineArgs),
-    /// Measure the erasure codes on one core
+    /// Measure the erasure codes on one core, or on a GPU
     #[command(after_help = CODEC_EXAMPLES)]
     Codec(CodecArgs),
+    /// Measure the digest functions on one core, or on a GPU
+    #[command(after_help = device::DIGEST_EXAMPLES)]
+    Digest(device::DigestArgs),
 }
 
 /// `bench codec`.
@@ -73,6 +80,8 @@ pub(crate) struct CodecArgs {
     /// Count time on a processor instead of time that passes: for a machine that others use too
     #[arg(long)]
     cpu_time: bool,
+    #[command(flatten)]
+    device: device::DeviceArgs,
     /// Milliseconds for each figure
     #[arg(long, value_name = "MS", default_value_t = 100)]
     time: u64,
@@ -163,7 +172,19 @@ fn parse_shape(text: &str) -> Result<(usize, usize), String> {
 /// If a shape or kernel is none.
 pub(crate) fn run(verb: &Verb, json: bool) -> Result<(), Failure> {
     match verb {
+        Verb::Codec(args) if args.device.accelerator != Choice::Cpu => {
+            let asked = device::CodecOnDevice {
+                shapes: &args.km,
+                strip: args.strip.first().copied(),
+                lost: &args.lost,
+                time: args.time,
+                json,
+                script: args.script,
+            };
+            device::run_codec(&args.device, &asked)
+        }
         Verb::Codec(args) => run_codec(args, json),
+        Verb::Digest(args) => device::run_digest(args, json),
         Verb::Engine(args) if args.cpu => run_cpu(args, json),
         Verb::Engine(args) => run_engine(args, json),
     }

@@ -40,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "ashlar",
         &[
             "rt", "device", "engine", "format", "layout", "serve", "model", "codec", "digest",
-            "bench", "verify",
+            "bench", "verify", "accel",
         ],
     ),
     ("xtask", &[]),
@@ -48,6 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// More that tests may use.
 const TEST_ARROWS: &[(&str, &[&str])] = &[
+    ("ashlar-accel", &["rt"]),
     ("ashlar-engine", &["sim"]),
     ("ashlar-serve", &["device"]),
     ("ashlar-verify", &["engine", "device", "rt", "layout"]),

@@ -1,0 +1,633 @@
+//! Where a job runs, and what becomes of it.
+//!
+//! **Invariants.**
+//! - [`Accelerator::submit`] never waits: a job goes to a device that has room, or runs on the calling thread.
+//! - [`Pending`] yields once, whatever the device did.
+//! - Counters add up: every job is counted where its result came from.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::DerefMut;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::choice::Choice;
+use crate::cost::{DeviceRates, Rates, Seen, Work};
+use crate::cpu::{self, Found};
+use crate::cuda::Device;
+use crate::flight::{Flight, Landed, lock};
+use crate::job::{Coding, Digests, Form, Job, Of, Piece, Plan};
+use crate::region::Region;
+use crate::{Fault, Function};
+
+/// Nanoseconds of a clock that does not go backwards; called from any thread.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Under so many bytes of input a device is never the choice of `auto`.
+const DEVICE_MIN: usize = 64 << 10;
+
+/// Limits, and how to measure.
+#[derive(Clone)]
+pub struct Options {
+    /// Jobs on the device at a time; each has a stream and memory.
+    pub slots: usize,
+    /// Bytes of input, and of output, of one job. A slot takes about 2.3 times as much on the device and,
+    /// pinned, on the host. Halved, down to 64 KiB, if memory is short.
+    pub slot_bytes: usize,
+    /// Jobs that may wait for a slot.
+    pub queue: usize,
+    /// Bytes pinned for [`Accelerator::region`].
+    pub pinned_bytes: usize,
+    /// A device that takes longer than this for what it was given is given up, in milliseconds.
+    pub deadline_ms: u32,
+    /// Bytes that are copied, coded and hashed to measure rates.
+    pub calibrate_bytes: usize,
+    /// The clock. Without one nothing is measured on the processor, and `auto` never chooses a device.
+    pub clock: Option<Clock>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            slots: 4,
+            slot_bytes: 8 << 20,
+            queue: 8,
+            pinned_bytes: 128 << 20,
+            deadline_ms: 10_000,
+            calibrate_bytes: 4 << 20,
+            clock: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("slots", &self.slots)
+            .field("slot_bytes", &self.slot_bytes)
+            .field("queue", &self.queue)
+            .field("pinned_bytes", &self.pinned_bytes)
+            .field("deadline_ms", &self.deadline_ms)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a result came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ran {
+    /// The processor.
+    Cpu,
+    /// This GPU.
+    Cuda(u16),
+}
+
+/// What has been done where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Jobs done by the processor, those redone included.
+    pub cpu_jobs: u64,
+    /// Bytes of their input.
+    pub cpu_bytes: u64,
+    /// Jobs done by a device.
+    pub device_jobs: u64,
+    /// Bytes of their input.
+    pub device_bytes: u64,
+    /// Jobs that a device did not finish and the processor did again.
+    pub redone: u64,
+    /// Jobs that the device had no room for.
+    pub full: u64,
+}
+
+/// A job's result.
+#[derive(Debug)]
+pub struct Done<W> {
+    /// The output. After a fault it is other memory than what was submitted.
+    pub write: Vec<W>,
+    /// The digests of all messages, one after the other.
+    pub digests: Vec<u8>,
+    /// The roots of all strips, if a tree was asked for.
+    pub roots: Vec<u8>,
+    /// Where it ran.
+    pub ran: Ran,
+    /// Why a device did not finish it, if it was redone.
+    pub fault: Option<Fault>,
+}
+
+struct Inner {
+    choice: Choice,
+    number: u16,
+    options: Options,
+    /// Measured when a device has been opened.
+    rates: OnceLock<Rates>,
+    device: Mutex<Opening>,
+    opened: Condvar,
+    seen: Mutex<Seen>,
+    counters: Mutex<Counters>,
+}
+
+/// How far the device has come.
+enum Opening {
+    /// A thread is opening it.
+    Under,
+    Open(Arc<Device>),
+    Failed(Fault),
+}
+
+/// The seam: takes jobs, runs them where they are cheaper. Cheap to clone; may be used from any thread.
+#[derive(Clone)]
+pub struct Accelerator(Arc<Inner>);
+
+impl Accelerator {
+    /// Begins to open what was chosen, on a thread of its own, and returns at once: until that is done,
+    /// and if it fails, the processor does everything. [`Accelerator::status`] says how it stands.
+    pub fn new(choice: Choice, options: Options) -> Accelerator {
+        let number = match choice {
+            Choice::Cuda(number) => number,
+            Choice::Auto | Choice::Cpu => 0,
+        };
+        let accelerator = Accelerator(Arc::new(Inner {
+            choice,
+            number,
+            options,
+            rates: OnceLock::new(),
+            device: Mutex::new(Opening::Failed(Fault::Closed)),
+            opened: Condvar::new(),
+            seen: Mutex::default(),
+            counters: Mutex::default(),
+        }));
+        accelerator.reopen();
+        accelerator
+    }
+
+    /// The processor only.
+    pub fn cpu() -> Accelerator {
+        Accelerator::new(Choice::Cpu, Options::default())
+    }
+
+    /// Begins to open the device again after it was lost, or after a driver was installed. Does nothing
+    /// while the device is in use or being opened.
+    pub fn reopen(&self) {
+        let inner = &*self.0;
+        if inner.choice == Choice::Cpu {
+            return;
+        }
+        let mut device = lock(&inner.device);
+        let needed = match &*device {
+            Opening::Under => false,
+            Opening::Open(device) => device.lost().is_some(),
+            Opening::Failed(_) => true,
+        };
+        if !needed {
+            return;
+        }
+        let before = std::mem::replace(&mut *device, Opening::Under);
+        drop(device);
+        let (weak, number, options) =
+            (Arc::downgrade(&self.0), inner.number, inner.options.clone());
+        let open = move || {
+            drop(before); // gives its memory back before more is asked for
+            opened(&weak, Device::open(number, &options).map(Arc::new));
+        };
+        let thread = std::thread::Builder::new().name("accel-open".to_string());
+        if thread.spawn(open).is_err() {
+            opened(&Arc::downgrade(&self.0), Err(Fault::NoThread));
+        }
+    }
+
+    /// Sleeps until the device has been opened or has failed to, at most so long; whether it takes jobs.
+    /// Not for executors.
+    pub fn wait_until_open(&self, longest: Duration) -> bool {
+        let guard = lock(&self.0.device);
+        let under = |opening: &mut Opening| matches!(opening, Opening::Under);
+        let waited = self.0.opened.wait_timeout_while(guard, longest, under);
+        let (guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        matches!(&*guard, Opening::Open(device) if device.lost().is_none())
+    }
+
+    fn device(&self) -> Option<Arc<Device>> {
+        match &*lock(&self.0.device) {
+            Opening::Open(device) if device.lost().is_none() => Some(device.clone()),
+            _ => None,
+        }
+    }
+
+    /// Memory for inputs and outputs: pinned if there is a device and room, ordinary and zeroed otherwise.
+    /// What pinned memory contains is not said.
+    pub fn region(&self, bytes: usize) -> Region {
+        let device = self.device();
+        let arena = device.as_ref().and_then(|device| device.arena());
+        arena
+            .and_then(|arena| Region::pinned(arena, bytes))
+            .unwrap_or_else(|| Region::heap(bytes))
+    }
+
+    /// Bytes of input, and of output, that a job for the device may have; 0 without one.
+    pub fn job_bytes(&self) -> usize {
+        self.device().map_or(0, |device| device.job_bytes())
+    }
+
+    /// Takes a job: gives it to the device if that has room and is cheaper, else runs it now.
+    pub fn submit<W: DerefMut<Target = [u8]> + Send + 'static>(&self, job: Job<W>) -> Pending<W> {
+        let inner = &*self.0;
+        let work = Work::of(&job.plan);
+        let Some((device, cost)) = self.route(&job.plan, &work) else {
+            return Pending(State::Done(Some(self.run_here(&job.plan, job.write, None))));
+        };
+        let lengths = job.write.iter().map(|piece| piece.len()).collect();
+        let write = job
+            .write
+            .into_iter()
+            .map(|w| Box::new(w) as Box<dyn Piece>)
+            .collect();
+        let flight = Flight::new(job.plan, write, cost);
+        device.submit(flight.clone());
+        Pending(State::Flying {
+            accelerator: self.clone(),
+            flight,
+            lengths,
+            fresh: job.fresh,
+            number: inner.number,
+        })
+    }
+
+    /// The device, if the job goes there, and what it costs of the device.
+    fn route(&self, plan: &Plan, work: &Work) -> Option<(Arc<Device>, u64)> {
+        let inner = &*self.0;
+        let device = self.device()?;
+        if !device.fits(plan) {
+            return None;
+        }
+        let Some(backlog) = device.backlog() else {
+            lock(&inner.counters).full += 1;
+            return None;
+        };
+        let mut seen = lock(&inner.seen);
+        let small = plan.shape.read * plan.shape.strip < DEVICE_MIN;
+        let chosen = match inner.choice {
+            Choice::Cpu => false,
+            Choice::Cuda(_) => true,
+            Choice::Auto => {
+                !small && seen.prefers_device(work, inner.rates(), &device.rates, backlog)
+            }
+        };
+        chosen.then(|| {
+            let cost = seen.occupancy(work, &device.rates);
+            (device, cost)
+        })
+    }
+
+    fn run_here<W: DerefMut<Target = [u8]> + Send + 'static>(
+        &self,
+        plan: &Plan,
+        write: Vec<W>,
+        fault: Option<Fault>,
+    ) -> Done<W> {
+        let inner = &*self.0;
+        let mut pieces: Vec<Box<dyn Piece>> = write
+            .into_iter()
+            .map(|w| Box::new(w) as Box<dyn Piece>)
+            .collect();
+        let clock = inner
+            .options
+            .clock
+            .as_ref()
+            .filter(|_| inner.rates.get().is_some());
+        let from = clock.map(|clock| clock());
+        let found = cpu::run(plan, &mut pieces);
+        if let (Some(clock), Some(from)) = (clock, from) {
+            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+            let nanos = clock().saturating_sub(from) as f64;
+            lock(&inner.seen).cpu_took(&Work::of(plan), inner.rates(), nanos);
+        }
+        let mut counters = lock(&inner.counters);
+        counters.cpu_jobs += 1;
+        counters.cpu_bytes += (plan.shape.read * plan.shape.strip) as u64;
+        counters.redone += u64::from(fault.is_some());
+        drop(counters);
+        done(pieces, found, Ran::Cpu, fault)
+    }
+
+    fn landed<W: DerefMut<Target = [u8]> + Send + 'static>(
+        &self,
+        flight: &Flight,
+        landed: Landed,
+        number: u16,
+    ) -> Done<W> {
+        let inner = &*self.0;
+        if landed.alone
+            && let Some(device) = self.device()
+        {
+            let work = Work::of(&flight.plan);
+            lock(&inner.seen).device_took(&work, &device.rates, landed.nanos);
+        }
+        let mut counters = lock(&inner.counters);
+        counters.device_jobs += 1;
+        counters.device_bytes += (flight.plan.shape.read * flight.plan.shape.strip) as u64;
+        drop(counters);
+        let pieces = std::mem::take(&mut *lock(&flight.write));
+        done(pieces, landed.found, Ran::Cuda(number), None)
+    }
+
+    /// What was chosen, why, and what has been done.
+    pub fn status(&self) -> Status {
+        let inner = &*self.0;
+        let device = lock(&inner.device);
+        let (name, rates, memory, fault) = match &*device {
+            Opening::Open(device) => {
+                let (major, minor) = device.compute;
+                let name = format!("{} (compute {major}.{minor})", device.name);
+                (Some(name), Some(device.rates), device.memory, device.lost())
+            }
+            Opening::Under => (None, None, (0, 0), None),
+            Opening::Failed(fault) => (None, None, (0, 0), Some(*fault)),
+        };
+        Status {
+            choice: inner.choice,
+            number: inner.number,
+            device: name,
+            fault: fault.filter(|_| inner.choice != Choice::Cpu),
+            device_rates: rates,
+            cpu_rates: *inner.rates(),
+            device_memory: memory.0,
+            pinned_memory: memory.1,
+            counters: *lock(&inner.counters),
+        }
+    }
+}
+
+impl Inner {
+    fn rates(&self) -> &Rates {
+        self.rates.get().unwrap_or(&UNMEASURED)
+    }
+}
+
+/// Ends an opening; what was opened for an accelerator that is gone is closed.
+fn opened(accelerator: &Weak<Inner>, result: Result<Arc<Device>, Fault>) {
+    let Some(inner) = accelerator.upgrade() else {
+        return;
+    };
+    if result.is_ok() {
+        inner.rates.get_or_init(|| measure_cpu(&inner.options));
+    }
+    *lock(&inner.device) = match result {
+        Ok(device) => Opening::Open(device),
+        Err(fault) => Opening::Failed(fault),
+    };
+    inner.opened.notify_all();
+}
+
+impl fmt::Debug for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Accelerator({})", self.0.choice)
+    }
+}
+
+fn done<W: 'static>(
+    pieces: Vec<Box<dyn Piece>>,
+    found: Found,
+    ran: Ran,
+    fault: Option<Fault>,
+) -> Done<W> {
+    let typed = |piece: Box<dyn Piece>| {
+        let piece = piece.into_any().downcast::<W>();
+        *piece.expect("a job's pieces come back as what they went in")
+    };
+    Done {
+        write: pieces.into_iter().map(typed).collect(),
+        digests: found.digests,
+        roots: found.roots,
+        ran,
+        fault,
+    }
+}
+
+enum State<W> {
+    Done(Option<Done<W>>),
+    Flying {
+        accelerator: Accelerator,
+        flight: Arc<Flight>,
+        lengths: Vec<usize>,
+        fresh: fn(usize) -> W,
+        number: u16,
+    },
+}
+
+/// A job that was submitted. A future; dropping it does not stop the job.
+pub struct Pending<W>(State<W>);
+
+// Nothing in it is pinned: a `W` is moved only when the job is done.
+impl<W> Unpin for Pending<W> {}
+
+impl<W: DerefMut<Target = [u8]> + Send + 'static> Pending<W> {
+    /// Sleeps until the job is done. Not for executors.
+    ///
+    /// # Panics
+    /// If the future has been polled to its end.
+    pub fn wait(mut self) -> Done<W> {
+        let answer = match &self.0 {
+            State::Flying { flight, .. } => Some(flight.wait()),
+            State::Done(_) => None,
+        };
+        if let Some(answer) = answer {
+            self.settle(answer);
+        }
+        self.take()
+    }
+
+    /// Whether it ended inside `submit`.
+    pub fn is_done(&self) -> bool {
+        matches!(self.0, State::Done(_))
+    }
+
+    fn settle(&mut self, answer: Result<Landed, Fault>) {
+        let State::Flying {
+            accelerator,
+            flight,
+            lengths,
+            fresh,
+            number,
+        } = &self.0
+        else {
+            return;
+        };
+        let done = match answer {
+            Ok(landed) => accelerator.landed(flight, landed, *number),
+            Err(fault) => {
+                let write = lengths.iter().map(|bytes| fresh(*bytes)).collect();
+                accelerator.run_here(&flight.plan, write, Some(fault))
+            }
+        };
+        self.0 = State::Done(Some(done));
+    }
+
+    fn take(&mut self) -> Done<W> {
+        match &mut self.0 {
+            State::Done(done) => done.take().expect("a job is taken once"),
+            State::Flying { .. } => unreachable!("settled before"),
+        }
+    }
+}
+
+impl<W: DerefMut<Target = [u8]> + Send + 'static> Future for Pending<W> {
+    type Output = Done<W>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done<W>> {
+        if let State::Flying { flight, .. } = &self.0 {
+            match flight.poll(cx) {
+                Poll::Ready(answer) => self.settle(answer),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(self.take())
+    }
+}
+
+impl<W> fmt::Debug for Pending<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            State::Done(_) => "Pending(done)",
+            State::Flying { .. } => "Pending(on the device)",
+        })
+    }
+}
+
+const UNMEASURED: Rates = Rates {
+    products: f64::INFINITY,
+    digests: [f64::INFINITY; 7],
+};
+
+/// One core's rates, the best of three.
+#[expect(clippy::cast_precision_loss, reason = "rates")]
+fn measure_cpu(options: &Options) -> Rates {
+    const K: usize = 8;
+    const ROWS: usize = 4;
+    let Some(clock) = &options.clock else {
+        return UNMEASURED;
+    };
+    let bytes = (options.calibrate_bytes / 8).clamp(32 << 10, 1 << 20);
+    let rate = |work: usize, coding: Option<Arc<Coding>>, function: Option<Function>| {
+        let strip = 4096;
+        let stripes = bytes / (K * strip);
+        let digests = function.map(|function| Digests {
+            function,
+            block: 4096,
+            of: Of::Read,
+            form: Form::Plain,
+            tree: None,
+        });
+        let rows = coding.as_ref().map_or(0, |_| ROWS);
+        let fresh = |n| vec![0u8; n];
+        let mut best = f64::INFINITY;
+        for _ in 0..3 {
+            let read = vec![Box::new(vec![0x5au8; stripes * K * strip]) as crate::Input];
+            let write = vec![fresh(stripes * rows * strip)];
+            let Ok(job) = Job::new(strip, read, write, fresh, coding.clone(), digests.clone())
+            else {
+                break;
+            };
+            let mut pieces: Vec<Box<dyn Piece>> = job
+                .write
+                .into_iter()
+                .map(|w| Box::new(w) as Box<dyn Piece>)
+                .collect();
+            let from = clock();
+            cpu::run(&job.plan, &mut pieces);
+            best = best.min(clock().saturating_sub(from) as f64);
+        }
+        (stripes * K * strip * work) as f64 / best.max(1e-3) * 1e9
+    };
+    let code = ashlar_codec::Code::new(ashlar_codec::CodeKind::IsalCauchy, K, ROWS);
+    let coding = code.ok().map(|code| Arc::new(Coding::encode(&code)));
+    Rates {
+        products: rate(ROWS, coding, None),
+        digests: Function::ALL.map(|function| rate(1, None, Some(function))),
+    }
+}
+
+/// What was chosen, why, and what has been done.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Status {
+    /// What the operator asked for.
+    pub choice: Choice,
+    /// Number of the GPU that was opened or tried.
+    pub number: u16,
+    /// Its name, if it was opened.
+    pub device: Option<String>,
+    /// Why it is not used, if so.
+    pub fault: Option<Fault>,
+    /// Its measured rates.
+    pub device_rates: Option<DeviceRates>,
+    /// The processor's; infinite if they were not measured.
+    pub cpu_rates: Rates,
+    /// Bytes used on the device.
+    pub device_memory: usize,
+    /// Bytes pinned on the host.
+    pub pinned_memory: usize,
+    /// What has been done.
+    pub counters: Counters,
+}
+
+impl Status {
+    /// Whether a device takes jobs.
+    pub fn is_on_device(&self) -> bool {
+        self.device.is_some() && self.fault.is_none()
+    }
+
+    /// What is in use: `cpu` or `cuda:N`.
+    pub fn chosen(&self) -> String {
+        match self.is_on_device() {
+            true => format!("cuda:{}", self.number),
+            false => "cpu".to_string(),
+        }
+    }
+
+    /// Why.
+    pub fn reason(&self) -> String {
+        match (&self.device, self.fault, self.choice) {
+            (Some(name), None, Choice::Cuda(_)) => {
+                format!("{name}, for every batch it can take, as was asked")
+            }
+            (Some(name), None, _) => format!("{name}, for batches that measure cheaper there"),
+            (_, Some(fault), _) => format!("processor only: {fault}"),
+            (None, None, Choice::Cpu) => "processor only, as was asked".to_string(),
+            (None, None, _) => {
+                format!("processor only while cuda:{} is being opened", self.number)
+            }
+        }
+    }
+}
+
+impl Status {
+    /// What the device was measured to do and what it holds, if one is in use.
+    pub(crate) fn rates_text(&self) -> String {
+        let Some(rates) = self.device_rates.filter(|_| self.is_on_device()) else {
+            return String::new();
+        };
+        format!(
+            "; link {:.1} in and {:.1} out GB/s, {:.0} us for a small batch, {} MiB on the device, {} MiB pinned",
+            rates.link_in / 1e9,
+            rates.link_out / 1e9,
+            rates.fixed_nanos / 1e3,
+            self.device_memory >> 20,
+            self.pinned_memory >> 20,
+        )
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "accelerator {}: ", self.choice)?;
+        if self.is_on_device() {
+            write!(f, "{} ", self.chosen())?;
+        }
+        f.write_str(&self.reason())?;
+        f.write_str(&self.rates_text())?;
+        let c = &self.counters;
+        write!(
+            f,
+            "; batches: {} on the device, {} on the processor ({} because it was full, {} after a fault)",
+            c.device_jobs, c.cpu_jobs, c.full, c.redone
+        )
+    }
+}
