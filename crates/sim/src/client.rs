@@ -235,7 +235,12 @@ impl Session {
             .unwrap_or(false)
     }
 
+    fn answered(&self) {
+        self.world.answers.set(self.world.answers.get() + 1);
+    }
+
     fn leave(&self, volume: &str) {
+        self.answered();
         self.world.with_volume(volume, |entry| entry.busy -= 1);
     }
 
@@ -300,7 +305,16 @@ impl Session {
         }
     }
 
-    async fn zero(&self, client: u64, volume: &str, at: u64, len: u64, trim: bool, durable: bool) {
+    /// Trims or zeroes a range.
+    pub async fn zero(
+        &self,
+        client: u64,
+        volume: &str,
+        at: u64,
+        len: u64,
+        trim: bool,
+        durable: bool,
+    ) {
         let size = self
             .world
             .with_volume(volume, |e| e.model.size())
@@ -493,6 +507,7 @@ impl Session {
             Ok(()) => {
                 self.world
                     .with_volume(name, |entry| entry.presence = Presence::Present);
+                self.answered();
             }
             Err(error) => {
                 self.world.volumes.borrow_mut().remove(name);
@@ -503,7 +518,8 @@ impl Session {
         }
     }
 
-    async fn destroy_volume(&self, client: u64, name: &str) {
+    /// Destroys a volume that nobody uses, unless it is the last.
+    pub async fn destroy_volume(&self, client: u64, name: &str) {
         let last = self.world.volumes.borrow().len() <= 1;
         let free = self
             .world
@@ -527,6 +543,7 @@ impl Session {
         match result {
             Ok(()) => {
                 self.world.volumes.borrow_mut().remove(name);
+                self.answered();
             }
             Err(error) => {
                 self.world
@@ -538,7 +555,8 @@ impl Session {
         }
     }
 
-    async fn status(&self, client: u64) {
+    /// Asks for the status.
+    pub async fn status(&self, client: u64) {
         let Some(status) = self.bounded("status", self.store.status()).await else {
             return;
         };

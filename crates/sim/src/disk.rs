@@ -41,15 +41,78 @@ pub struct FaultRates {
     pub read_corruption: u32,
 }
 
+/// Something that happened to a disk's content, for whoever records it.
+#[derive(Clone, Debug)]
+pub enum Io {
+    /// A write, or a discard that changes something, was submitted.
+    Submit {
+        /// Its number.
+        id: u64,
+        /// The first page.
+        page: usize,
+        /// What goes there.
+        pages: Vec<Slice>,
+    },
+    /// It is in the cache; where and what may be another than was submitted.
+    Done {
+        /// Its number.
+        id: u64,
+        /// When, in the disk's own counting.
+        at: u64,
+        /// The first page.
+        page: usize,
+        /// What went there.
+        pages: Vec<Slice>,
+    },
+    /// It is forgotten.
+    Gone {
+        /// Its number.
+        id: u64,
+    },
+    /// A flush ended: what was in the cache when it was submitted is durable.
+    Flush {
+        /// When it was submitted, in the disk's own counting.
+        submitted: u64,
+    },
+    /// A page changed at rest.
+    Rot {
+        /// Which.
+        page: usize,
+        /// What it holds now.
+        content: Slice,
+    },
+}
+
+/// Hears of everything that happens to the content of disks: the disk's number, and what; called
+/// before a submission or a flush counts.
+pub type Recorder = Rc<dyn Fn(usize, Io)>;
+
+/// The content of every page written so far.
+pub type Pages = Vec<Option<Slice>>;
+
 /// A write that a power cut may still undo.
-struct Pending {
-    id: u64,
-    page: usize,
-    pages: Vec<Slice>,
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) id: u64,
+    pub(crate) page: usize,
+    pub(crate) pages: Vec<Slice>,
     /// When it completed, in the disk's own counting; `None` while in flight.
-    completed: Option<u64>,
+    pub(crate) completed: Option<u64>,
     /// It ended without an answer: whoever still waits for one hears of a failure.
     unanswered: bool,
+}
+
+impl Pending {
+    /// A write that has just been submitted.
+    pub(crate) fn submitted(id: u64, page: usize, pages: Vec<Slice>) -> Pending {
+        Pending {
+            id,
+            page,
+            pages,
+            completed: None,
+            unanswered: false,
+        }
+    }
 }
 
 struct State {
@@ -71,6 +134,7 @@ pub struct SimDisk {
     offline: Cell<bool>,
     slow: Cell<u64>,
     trace: Rc<Trace>,
+    recorder: RefCell<Option<Recorder>>,
 }
 
 impl std::fmt::Debug for SimDisk {
@@ -124,9 +188,15 @@ impl SimDisk {
     /// An empty disk of `size_bytes`, a multiple of 4096.
     pub fn new(index: usize, size_bytes: u64, seed: u64, trace: Rc<Trace>) -> Rc<SimDisk> {
         let pages = usize::try_from(size_bytes).expect("simulated disks are small") / BLOCK;
+        SimDisk::with_pages(index, vec![None; pages], seed, trace)
+    }
+
+    /// A disk that holds `content`, durably.
+    pub fn with_pages(index: usize, content: Pages, seed: u64, trace: Rc<Trace>) -> Rc<SimDisk> {
+        let pages = content.len();
         let state = State {
-            durable: vec![None; pages],
-            current: vec![None; pages],
+            durable: content.clone(),
+            current: content,
             pending: Vec::new(),
             counter: 0,
             bad: BTreeSet::new(),
@@ -141,7 +211,26 @@ impl SimDisk {
             offline: Cell::new(false),
             slow: Cell::new(1),
             trace,
+            recorder: RefCell::default(),
         })
+    }
+
+    /// Tells `recorder` of everything from now on.
+    pub fn record(&self, recorder: Option<Recorder>) {
+        *self.recorder.borrow_mut() = recorder;
+    }
+
+    fn tell(&self, io: impl FnOnce() -> Io) {
+        let recorder = self.recorder.borrow().clone();
+        if let Some(recorder) = recorder {
+            recorder(self.index, io());
+        }
+    }
+
+    /// What is durable, and what a power cut may still undo.
+    pub(crate) fn image(&self) -> (Pages, Vec<Pending>) {
+        let state = self.state.borrow();
+        (state.durable.clone(), state.pending.clone())
     }
 
     /// Its number.
@@ -224,15 +313,15 @@ impl SimDisk {
             assert_eq!(slice.len() % BLOCK, 0, "each slice is whole blocks");
             pages.extend((0..slice.len() / BLOCK).map(|i| slice.cut(i * BLOCK..(i + 1) * BLOCK)));
         }
+        self.tell(|| Io::Submit {
+            id: self.state.borrow().counter + 1,
+            page,
+            pages: pages.clone(),
+        });
         let state = &mut *self.state.borrow_mut();
         state.counter += 1;
-        state.pending.push(Pending {
-            id: state.counter,
-            page,
-            pages,
-            completed: None,
-            unanswered: false,
-        });
+        let id = state.counter;
+        state.pending.push(Pending::submitted(id, page, pages));
         state.counter
     }
 
@@ -253,6 +342,31 @@ impl SimDisk {
 
     /// Ends a write: its result, with whatever fault is due.
     pub(crate) fn complete_write(&self, id: u64) -> Result<(), Fault> {
+        let result = self.end_write(id);
+        self.tell_of(id);
+        result
+    }
+
+    /// Tells of a write that is no longer in flight.
+    fn tell_of(&self, id: u64) {
+        let done = {
+            let state = self.state.borrow();
+            match state.pending.iter().find(|p| p.id == id) {
+                Some(pending) => pending.completed.map(|at| Io::Done {
+                    id,
+                    at,
+                    page: pending.page,
+                    pages: pending.pages.clone(),
+                }),
+                None => Some(Io::Gone { id }),
+            }
+        };
+        if let Some(io) = done {
+            self.tell(|| io);
+        }
+    }
+
+    fn end_write(&self, id: u64) -> Result<(), Fault> {
         let state = &mut *self.state.borrow_mut();
         let Some(at) = state.pending.iter().position(|p| p.id == id) else {
             return Err(Fault::Offline); // the power was cut in between
@@ -352,6 +466,7 @@ impl SimDisk {
             self.cut(cut, true);
             return Err(Fault::Media);
         }
+        self.tell(|| Io::Flush { submitted });
         let state = &mut *self.state.borrow_mut();
         let mut done: Vec<Pending> = Vec::new();
         let mut rest = Vec::with_capacity(state.pending.len());
@@ -439,6 +554,16 @@ impl SimDisk {
     /// The daemon died but the disk did not: what was in flight has happened, partly or not at
     /// all; the cache lives on.
     pub fn settle_in_flight(&self) {
+        let in_flight: Vec<u64> = {
+            let state = self.state.borrow();
+            let pending = state.pending.iter().filter(|p| p.completed.is_none());
+            pending.map(|p| p.id).collect()
+        };
+        self.settle_all();
+        in_flight.into_iter().for_each(|id| self.tell_of(id));
+    }
+
+    fn settle_all(&self) {
         let state = &mut *self.state.borrow_mut();
         let mut at = 0;
         while at < state.pending.len() {
@@ -498,7 +623,11 @@ impl SimDisk {
             }
         };
         state.durable[page] = Some(new.clone());
-        state.current[page] = Some(new);
+        state.current[page] = Some(new.clone());
+        self.tell(|| Io::Rot {
+            page,
+            content: new.clone(),
+        });
         self.trace.mix(&[self.index as u64, page as u64, 77]);
         self.trace
             .line(|| format!("    disk {}: {kind:?} damage at page {page}", self.index));

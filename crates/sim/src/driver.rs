@@ -41,7 +41,7 @@ pub struct Outcome {
 }
 
 /// How an attempt to open the array ended.
-enum Opened {
+pub(crate) enum Opened {
     Store(Rc<dyn Store>),
     /// The simulator crashed it.
     Crashed,
@@ -63,18 +63,10 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
         subject,
         rng: Rng::new(world.config.seed ^ 0xD01),
     };
-    let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+    guarded(world, move || {
         let mut driver = driver;
         driver.history();
-    }));
-    if let Err(panic) = run {
-        let text = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
-            .unwrap_or_default();
-        world.fail(|| format!("PANIC: {text}"));
-    }
+    });
     Outcome {
         seed: world.config.seed,
         failure: world.failure(),
@@ -85,9 +77,21 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
     }
 }
 
+/// Runs `act`; a panic in it is a failure of the world.
+pub(crate) fn guarded(world: &World, act: impl FnOnce()) {
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)) {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+            .unwrap_or_default();
+        world.fail(|| format!("PANIC: {text}"));
+    }
+}
+
 /// An executor that is shut down when it goes away, panics included: tasks and executor hold each
 /// other.
-struct Machine(Rt);
+pub(crate) struct Machine(pub(crate) Rt);
 
 impl Drop for Machine {
     fn drop(&mut self) {
@@ -97,14 +101,14 @@ impl Drop for Machine {
     }
 }
 
-struct Driver<'a> {
-    world: Rc<World>,
-    subject: &'a dyn Subject,
-    rng: Rng,
+pub(crate) struct Driver<'a> {
+    pub(crate) world: Rc<World>,
+    pub(crate) subject: &'a dyn Subject,
+    pub(crate) rng: Rng,
 }
 
 impl Driver<'_> {
-    fn machine(&mut self) -> Machine {
+    pub(crate) fn machine(&mut self) -> Machine {
         Machine(Rt::simulated(self.rng.draw()))
     }
 
@@ -134,7 +138,7 @@ impl Driver<'_> {
     }
 
     /// Runs `future` on `rt` to its end; hanging or spinning is a failure.
-    fn finish<T: 'static>(
+    pub(crate) fn finish<T: 'static>(
         &self,
         rt: &Rt,
         what: &str,
@@ -167,7 +171,7 @@ impl Driver<'_> {
         present.map(|disk| SimDevice::attach(rt, disk)).collect()
     }
 
-    fn create(&mut self, rt: &Rt) -> Option<Rc<dyn Store>> {
+    pub(crate) fn create(&mut self, rt: &Rt) -> Option<Rc<dyn Store>> {
         let devices = self.attach(rt);
         let future = self.subject.create(rt, devices, &self.world.config);
         let store = match self.finish(rt, "create", future)? {
@@ -226,7 +230,7 @@ impl Driver<'_> {
     }
 
     /// Imports, with `--degraded` if the start rule asks for it.
-    fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
+    pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
         for disk in &self.world.disks {
             disk.arm(FaultRates::default());
             disk.set_slow(1);
@@ -318,7 +322,7 @@ impl Driver<'_> {
     }
 
     /// Compares the volumes that are there with those that must be.
-    fn check_volumes(&self, store: &Rc<dyn Store>) {
+    pub(crate) fn check_volumes(&self, store: &Rc<dyn Store>) {
         let names = store.volume_names();
         let mut volumes = self.world.volumes.borrow_mut();
         let known: Vec<String> = volumes.keys().cloned().collect();
@@ -421,7 +425,7 @@ impl Driver<'_> {
     }
 
     /// Waits for full redundancy and, if it is back, gives the budget back.
-    fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
+    pub(crate) fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
         for disk in &self.world.disks {
             disk.arm(FaultRates::default());
             disk.set_slow(1);
@@ -514,7 +518,7 @@ impl Driver<'_> {
         !self.export(rt, store)
     }
 
-    fn export(&self, rt: &Rt, store: &Rc<dyn Store>) -> bool {
+    pub(crate) fn export(&self, rt: &Rt, store: &Rc<dyn Store>) -> bool {
         let session = Session {
             world: self.world.clone(),
             rt: rt.clone(),
@@ -573,7 +577,7 @@ impl Driver<'_> {
     }
 
     /// After an export: what is still in flight happens, or not, before anything else can.
-    fn power_off(&self, machine: &Machine) {
+    pub(crate) fn power_off(&self, machine: &Machine) {
         machine.0.shutdown();
         for disk in &self.world.disks {
             disk.settle_in_flight();
@@ -638,7 +642,7 @@ impl Driver<'_> {
 }
 
 /// Reads about `percent` of every volume and checks it.
-async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
+pub(crate) async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
     let names: Vec<(String, u64)> = {
         let volumes = session.world.volumes.borrow();
         volumes

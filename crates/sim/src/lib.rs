@@ -6,6 +6,7 @@
 //! * [`config`], [`client`], [`nemesis`], [`driver`]: one seed's history.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
 //! * [`run`]: many seeds on several threads.
+//! * [`enumerate`]: every crash of every short workload.
 //!
 //! Invariants: nothing here looks at the clock of the machine to decide anything, or iterates over
 //! anything unordered; a failure names the seed that replays it.
@@ -17,6 +18,7 @@ pub mod device;
 pub mod disk;
 pub mod driver;
 pub mod engine;
+pub mod enumerate;
 pub mod model;
 pub mod nemesis;
 pub mod rng;

@@ -3,6 +3,8 @@
 //! Invariants: the exit status is 0 when every seed passed, 1 when one failed, 2 for wrong usage;
 //! what is printed for a failure includes the command that replays it.
 
+mod commands;
+
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,14 +16,18 @@ use ashlar_sim::run::{Batch, Summary, run_batch, sweep};
 use ashlar_sim::store::Subject;
 use ashlar_sim::toy::{Plant, Toy};
 
-const USAGE: &str = "\
+pub(crate) const USAGE: &str = "\
 usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--twice] [OPTIONS]
        ashlar-sim sweep --seeds A..B [--step N] [OPTIONS]
        ashlar-sim replay SEED [--trace] [--lines N] [OPTIONS]
+       ashlar-sim enumerate [--length N] [--one-in N] [--jobs N] [--seconds N] [--quick]
+       ashlar-sim enumerate --layout L --workload A,B --at N --image I [--lost MASK] [--again N --again-image I]
 
   run     one random history a seed
   sweep   the first session of each seed, crashed after every N polls (default 1)
   replay  one history, with its story
+  enumerate  every workload of up to --length letters (default 2; of the longest ones one in
+             --one-in), the power cut after every device operation; or one case, with its story
 
   --mode calm|crash|within|beyond   what may go wrong (default: the seed decides)
   --rounds N, --clients N           at most so many
@@ -94,6 +100,9 @@ fn parse(words: &[String]) -> Option<Arguments> {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "enumerate") {
+        return commands::enumerate(&words[1..]);
+    }
     let Some(arguments) = parse(&words) else {
         eprint!("{USAGE}");
         return ExitCode::from(2);

@@ -27,7 +27,7 @@ pub enum Presence {
 }
 
 /// A volume and what is known of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct VolumeEntry {
     /// What it must read as.
     pub model: VolumeModel,
@@ -44,7 +44,7 @@ pub struct VolumeEntry {
 }
 
 /// Which devices are damaged.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Budget {
     /// Damaged now: whatever the array has on them may be missing or wrong.
     pub damaged: BTreeSet<usize>,
@@ -79,6 +79,8 @@ pub struct World {
     next_version: Cell<Version>,
     /// Operations done.
     pub operations: Cell<u64>,
+    /// Answers that changed what a crash may leave.
+    pub answers: Cell<u64>,
 }
 
 impl std::fmt::Debug for World {
@@ -96,6 +98,11 @@ impl World {
         let disks = (0..config.devices)
             .map(|i| SimDisk::new(i, config.device_bytes, config.seed, trace.clone()))
             .collect();
+        World::on(config, disks, trace)
+    }
+
+    /// The world of `config` on `disks` that are there already.
+    pub fn on(config: Config, disks: Vec<Rc<SimDisk>>, trace: Rc<Trace>) -> Rc<World> {
         Rc::new(World {
             rng: RefCell::new(Rng::new(config.seed ^ 0xD41F_0C11)),
             disks,
@@ -108,6 +115,7 @@ impl World {
             next_volume: Cell::new(1),
             next_version: Cell::new(1),
             operations: Cell::new(0),
+            answers: Cell::new(0),
             config,
         })
     }
