@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::Daemon;
 use common::disk::pattern;
 
@@ -279,4 +281,50 @@ fn volumes_come_and_go() {
     daemon.ok(&["volume", "set", "t/a", "write-cache=on"]);
     let (error, _) = daemon.fails(&["volume", "attach", "t/a", "--nbd", &address]);
     assert!(error.contains("outlive"), "{error}");
+}
+
+#[test]
+fn a_device_in_use_is_waited_for_and_not_left_behind() {
+    let mut daemon = Daemon::start("busy");
+    let files = daemon.create("t", "ec4+2", 8, "64M", &[]);
+    let end = 8 << 20;
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(1))
+            .is_empty()
+    );
+    daemon.kill9();
+    // Somebody else holds one device for a while, as the kernel does for a daemon just killed.
+    let holder = std::fs::File::open(&files[3]).unwrap();
+    common::wait_until("the device is let go", Duration::from_secs(30), || {
+        holder.try_lock().is_ok()
+    });
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(2));
+        holder.unlock().unwrap();
+    });
+    daemon.launch();
+    release.join().unwrap();
+    assert_eq!(daemon.status("t")["state"], "optimal");
+    daemon.ok(&["export", "t"]);
+
+    // Held for good, it is not silently done without: that would cost a loss.
+    let holder = std::fs::File::open(&files[3]).unwrap();
+    holder.try_lock().unwrap();
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    let (error, code) = daemon.fails(&["import", "t", "--scan", &dir]);
+    assert!(
+        code == 1 && error.contains("is in use") && error.contains("--degraded"),
+        "{error}"
+    );
+    daemon.ok(&["import", "t", "--scan", &dir, "--degraded"]);
+    assert_eq!(daemon.status("t")["state"], "degraded");
+    drop(holder);
+    assert!(
+        daemon
+            .disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(1))
+            .is_empty()
+    );
 }

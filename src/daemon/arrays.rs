@@ -5,7 +5,7 @@
 //! are stopped before it is closed.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
@@ -24,14 +24,16 @@ use crate::daemon::host::{Host, Member, broken, explain};
 use crate::daemon::open::Access;
 use crate::daemon::state::Known;
 use crate::daemon::volumes::make_volume;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 
 /// Devices of one array that are not in use, by UUID.
 type FoundDevices = BTreeMap<String, Vec<(PathBuf, Label)>>;
 
-/// How often an array of the last run is tried again, and how long apart: 5 s in all.
-const RESTORE_TRIES: u32 = 20;
-const RESTORE_PAUSE: ashlar_rt::Nanos = 250 * ashlar_rt::MILLISECOND;
+/// How long an import waits for devices that are in use. A daemon killed just now still holds its
+/// devices until the kernel has ended what its rings had in flight, and must: a write that lands
+/// after the next import would change what that import has read.
+const BUSY_WAIT: ashlar_rt::Nanos = 10 * ashlar_rt::SECOND;
+const BUSY_PAUSE: ashlar_rt::Nanos = 100 * ashlar_rt::MILLISECOND;
 
 impl Host {
     /// `create`.
@@ -380,11 +382,19 @@ impl Host {
         };
         let (mut opened, mut paths) = (Vec::new(), Vec::new());
         let mut last = None;
+        let patience = self.rt.now() + BUSY_WAIT;
         for (path, _) in devices {
-            match self.opener.open(&path, access) {
+            match self.open_when_free(&path, access, patience).await {
                 Ok(device) => {
                     opened.push(device);
                     paths.push(path.display().to_string());
+                }
+                // Whoever has it may be writing to it: going on without would leave it behind, and
+                // cost a loss the array may not have to spare.
+                Err(failure) if failure.kind == Kind::Refused && !import.degraded => {
+                    return Err(Failure::refused(format!(
+                        "array {name}: {failure}; '--degraded' imports without it"
+                    )));
                 }
                 Err(failure) => {
                     warnings.push(failure.text.clone());
@@ -423,6 +433,23 @@ impl Host {
         Ok(member)
     }
 
+    /// Opens a device; one that is in use is waited for, up to the moment `patience`.
+    async fn open_when_free(
+        &self,
+        path: &Path,
+        access: Access,
+        patience: ashlar_rt::Nanos,
+    ) -> Result<DeviceRef, Failure> {
+        loop {
+            match self.opener.open(path, access) {
+                Err(failure) if failure.kind == Kind::Refused && self.rt.now() < patience => {
+                    self.rt.sleep(BUSY_PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Starts the arrays of the last run; what cannot be started is kept, with the reason.
     pub(crate) async fn restore(self: &Rc<Host>) {
         for known in self.known() {
@@ -440,16 +467,7 @@ impl Host {
             .map(|(k, _)| k.clone())
             .collect();
         for known in known {
-            let mut outcome = self.restore_one(&known).await;
-            // A daemon killed just now may still hold devices: the kernel lets its rings go a moment
-            // after the process.
-            for _ in 0..RESTORE_TRIES {
-                if outcome.is_ok() {
-                    break;
-                }
-                self.rt.sleep(RESTORE_PAUSE).await;
-                outcome = self.restore_one(&known).await;
-            }
+            let outcome = self.restore_one(&known).await;
             let mut waiting = self.waiting.borrow_mut();
             match outcome {
                 Ok(()) => waiting.retain(|(other, _)| other.uuid != known.uuid),

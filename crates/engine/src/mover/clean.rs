@@ -1,0 +1,420 @@
+//! The cleaner: moves live blocks out of segments that are partly dead, so that commits can free them.
+//!
+//! Invariants:
+//! - It changes no map: live blocks are handed, verified, to their shard, which writes them into a
+//!   stream as moves; the segment is freed by a commit once nothing needs it (S8).
+//! - Nodes are not moved but touched: the next commit writes them elsewhere.
+//! - Rounds that gain nothing end: until something is overwritten it then only waits.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_digest::Kind;
+use ashlar_format::BLOCK;
+use ashlar_format::node::Place;
+use ashlar_format::slot::SegmentKind;
+use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
+use ashlar_rt::{Buf, MILLISECOND, SECOND};
+
+use crate::alloc::{clean_slots, commit_slots};
+use crate::home::Home;
+use crate::messages::{Move, ShardMessage, ask};
+use crate::partition::Partitioning;
+use crate::read::{decode_column, read_column, read_course_rows, read_verified};
+use crate::segment::Segment;
+use crate::stripe::{node_address, row_matches};
+
+/// Rounds of cleaning without any gain after which clients are told that there is no space.
+const FRUITLESS_MOST: u32 = 12;
+
+impl Home {
+    /// Asks the cleaner to look now.
+    pub(crate) fn ask_cleaner(&self) {
+        self.cleaner_gate.open();
+    }
+
+    /// Slots per device below which the cleaner works.
+    fn clean_below(&self) -> usize {
+        let slots = self
+            .core
+            .members
+            .iter()
+            .map(|m| m.geometry.slots)
+            .min()
+            .unwrap_or(0);
+        commit_slots(self.core.slot_blocks) + clean_slots(slots) + (slots as usize / 50).max(4)
+    }
+
+    /// How many segments' worth of live blocks one round of cleaning may move.
+    fn clean_budget(&self) -> u64 {
+        let online = self.core.members.iter().filter(|m| m.is_online());
+        let lowest = online
+            .map(crate::member::Member::free_slots)
+            .min()
+            .unwrap_or(0);
+        (lowest.saturating_sub(commit_slots(self.core.slot_blocks) + 3) as u64).clamp(1, 64)
+    }
+
+    pub(super) fn low_on_slots(&self) -> bool {
+        let lowest = self
+            .core
+            .members
+            .iter()
+            .filter(|m| m.is_online())
+            .map(crate::member::Member::free_slots)
+            .min();
+        lowest.unwrap_or(0) < self.clean_below()
+    }
+
+    /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
+    pub(crate) fn cleaner_can_gain(&self) -> bool {
+        if self.fruitless.get() > FRUITLESS_MOST {
+            return false;
+        }
+        self.pick_victims(usize::MAX)
+            .iter()
+            .map(|(_, dead)| *dead)
+            .sum::<u64>()
+            > 0
+            || self.pending_frees()
+    }
+
+    /// Segments that are dead already and only wait for a commit, or blocks that deltas have replaced.
+    fn pending_frees(&self) -> bool {
+        let segments = self.core.segments.borrow();
+        segments
+            .values()
+            .any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && Rc::strong_count(s) == 1)
+    }
+
+    /// The sealed segments with the most dead blocks, and how many; at most `count`. A segment is worth
+    /// it if cleaning gains at least a twentieth of it.
+    fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
+        let current = self.meta.borrow().current.as_ref().map(|s| s.number);
+        let mut victims: Vec<(Rc<Segment>, u64)> = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .filter(|s| s.sealed.get() && Some(s.number) != current)
+            .map(|s| {
+                (
+                    s.clone(),
+                    u64::from(s.geometry.data_blocks() - s.live.borrow().count()),
+                )
+            })
+            .filter(|(s, dead)| {
+                *dead * 20 >= u64::from(s.geometry.data_blocks()) && !s.live.borrow().is_empty()
+            })
+            .collect();
+        victims.sort_by_key(|(s, dead)| {
+            std::cmp::Reverse(dead * 1000 / u64::from(s.geometry.data_blocks()))
+        });
+        victims.truncate(count);
+        victims
+    }
+
+    pub(super) async fn clean_forever(self: Rc<Self>) {
+        let mut pause = MILLISECOND;
+        while !self.core.closed.get() {
+            if !self.low_on_slots() {
+                pause = MILLISECOND;
+                self.tasks.borrow_mut().clean.state = "done";
+                let _ = self
+                    .core
+                    .rt
+                    .timeout(500 * MILLISECOND, self.cleaner_gate.wait())
+                    .await;
+                if !self.low_on_slots() {
+                    continue;
+                }
+            }
+            let written = self.core.amplification.0.get();
+            if self.fruitless.get() > FRUITLESS_MOST && written == self.fruitless_at.get() {
+                // Nothing was overwritten since cleaning last gained nothing: it would gain nothing.
+                self.tasks.borrow_mut().clean.state = "waiting";
+                self.tasks.borrow_mut().clean.reason = "nothing is left to gain";
+                self.core.progress.open();
+                self.core.rt.sleep(SECOND).await;
+                continue;
+            }
+            if written != self.fruitless_at.replace(written) {
+                self.fruitless.set(0);
+            }
+            self.tasks.borrow_mut().clean.reason = "";
+            self.tasks.borrow_mut().clean.state = "running";
+            let before = self.free_slots();
+            // What was overwritten is known to be dead only once it has been folded.
+            let worth = self
+                .pick_victims(1)
+                .iter()
+                .any(|(s, dead)| dead * 5 > u64::from(s.geometry.data_blocks()));
+            if !worth {
+                self.batch(false).await;
+                self.commit(self.journal.next()).await;
+                if !self.low_on_slots() {
+                    continue;
+                }
+            }
+            self.clean_once().await;
+            self.core.progress.open();
+            if self.free_slots() > before {
+                pause = MILLISECOND;
+                self.fruitless.set(0);
+            } else {
+                self.fruitless.set(self.fruitless.get() + 1);
+                // Nothing to gain now: look again less and less often, until something is overwritten.
+                self.core.rt.sleep(pause).await;
+                pause = (pause * 2).min(500 * MILLISECOND);
+            }
+        }
+    }
+
+    /// Moves the live blocks of the best victims away and commits.
+    async fn clean_once(self: &Rc<Self>) {
+        let mut budget = self.clean_budget() * 1000;
+        // Nodes first: writing them anew needs only what commits may use, and always gains.
+        let (meta, data): (Vec<_>, Vec<_>) = self
+            .pick_victims(256)
+            .into_iter()
+            .partition(|(s, _)| s.kind == SegmentKind::Meta);
+        let data = if self.clean_budget() > 1 {
+            data
+        } else {
+            Vec::new()
+        };
+        let sparse = |(s, dead): &(Rc<Segment>, u64)| {
+            data.is_empty() || dead * 2 > u64::from(s.geometry.data_blocks())
+        };
+        let meta: Vec<_> = meta.into_iter().filter(sparse).take(8).collect();
+        for (segment, dead) in meta.into_iter().chain(data) {
+            let blocks = u64::from(segment.geometry.data_blocks());
+            let live = (blocks - dead) * 1000 / blocks;
+            if live > budget {
+                break;
+            }
+            budget -= live;
+            self.clean_segment(&segment).await;
+        }
+        self.batch(true).await;
+        self.commit(self.journal.next()).await;
+    }
+
+    pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) {
+        let live: Vec<u32> = segment.live.borrow().iter().collect();
+        let rows = self.rows_of(segment, &live).await;
+        if segment.kind == SegmentKind::Meta {
+            let owners: Vec<Owner> = rows
+                .values()
+                .map(|row| Owner::from_bytes(&row.owner))
+                .collect();
+            self.touch_nodes(&owners).await;
+            return;
+        }
+        let strips = self.read_strips(segment, &rows).await;
+        let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
+        for (block, row) in &rows {
+            let owner = Owner::from_bytes(&row.owner);
+            if owner.piece != 0 || owner.kind != 0 {
+                continue;
+            }
+            if let Some((shard, m)) = self.take_live(segment, *block, owner, &rows, &strips).await {
+                moves.entry(shard).or_default().push(m);
+            }
+        }
+        for (shard, mut moves) in moves {
+            moves.sort_by_key(|m| (m.tree, m.address));
+            let bytes: u64 = moves.iter().map(|m| m.bytes.len() as u64).sum();
+            if ask(&self.shards[shard], |reply| {
+                ShardMessage::Relocate(moves, reply)
+            })
+            .await
+            .flatten()
+            .is_some()
+            {
+                self.tasks.borrow_mut().clean.done += bytes;
+            }
+        }
+    }
+
+    /// The rows of live blocks, from the summaries; where a column is missing, with decoded owners and
+    /// no digest.
+    async fn rows_of(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> BTreeMap<u32, Row> {
+        let mut cache: BTreeMap<(u32, usize), Option<Vec<Row>>> = BTreeMap::new();
+        let mut found = BTreeMap::new();
+        for block in live {
+            let (stripe, strip, within) = segment.geometry.locate(*block);
+            let course = segment.geometry.course_of(stripe);
+            let column = usize::from(strip);
+            if let std::collections::btree_map::Entry::Vacant(e) = cache.entry((course, column)) {
+                let mut rows = read_course_rows(&self.core, segment, course, column).await;
+                if rows.is_none() {
+                    rows = self.decode_owners(segment, course, column).await;
+                }
+                e.insert(rows);
+            }
+            let index = (stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks
+                + within) as usize;
+            if let Some(Some(rows)) = cache.get(&(course, column))
+                && let Some(row) = rows.get(index)
+            {
+                found.insert(*block, *row);
+            }
+        }
+        found
+    }
+
+    /// Reads, unverified and all at once, the strips that hold these blocks: by stripe and strip, from
+    /// the first block wanted.
+    async fn read_strips(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        rows: &BTreeMap<u32, Row>,
+    ) -> BTreeMap<(u32, u16), (u32, Option<Buf>)> {
+        let mut spans: BTreeMap<(u32, u16), (u32, u32)> = BTreeMap::new();
+        for block in rows.keys() {
+            let (stripe, strip, within) = segment.geometry.locate(*block);
+            let span = spans.entry((stripe, strip)).or_insert((within, within));
+            span.1 = within;
+        }
+        let mut joins = Vec::new();
+        for ((stripe, strip), (first, last)) in spans {
+            let (core, segment) = (self.core.clone(), segment.clone());
+            joins.push((
+                (stripe, strip),
+                first,
+                self.core.rt.spawn(async move {
+                    read_column(
+                        &core,
+                        &segment,
+                        stripe,
+                        usize::from(strip),
+                        first,
+                        last - first + 1,
+                    )
+                    .await
+                }),
+            ));
+        }
+        let mut strips = BTreeMap::new();
+        for (key, first, join) in joins {
+            strips.insert(key, (first, join.await));
+        }
+        strips
+    }
+
+    /// The owner bytes of a column whose summary cannot be read, decoded from any K others.
+    pub(super) async fn decode_owners(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        course: u32,
+        wanted: usize,
+    ) -> Option<Vec<Row>> {
+        let mut inputs: Vec<Option<Vec<u8>>> = vec![None; segment.geometry.width()];
+        let mut have = 0;
+        for (column, input) in inputs.iter_mut().enumerate() {
+            if column != wanted && have < usize::from(segment.geometry.k) {
+                let rows = read_course_rows(&self.core, segment, course, column).await;
+                *input = rows.map(|rows| rows.iter().flat_map(|r| r.owner).collect());
+                have += usize::from(input.is_some());
+            }
+        }
+        let bytes = inputs.iter().flatten().next()?.len();
+        let mut out = vec![0; bytes];
+        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
+        self.core
+            .code(segment)
+            .decode(&strips, &[wanted], &mut [&mut out])
+            .ok()?;
+        let row = |owner: &[u8]| Row {
+            digest: [0; 16],
+            owner: owner.try_into().expect("sixteen bytes"),
+        };
+        Some(out.chunks(OWNER_BYTES).map(row).collect())
+    }
+
+    async fn touch_nodes(self: &Rc<Self>, owners: &[Owner]) {
+        let mut keys: BTreeMap<usize, Vec<crate::tree::Key>> = BTreeMap::new();
+        for owner in owners {
+            if owner.kind == 0 {
+                continue;
+            }
+            let (partition, index) = node_address(owner.address);
+            let level = owner.kind - 1;
+            match owner.tree {
+                crate::home::LIVENESS_TREE => self.liveness.borrow_mut().touch((level, index)),
+                crate::home::CATALOG_TREE => self.catalog_tree.borrow_mut().touch((level, index)),
+                tree => {
+                    let shard = usize::from(partition) % self.shards.len();
+                    keys.entry(shard)
+                        .or_default()
+                        .push((tree, partition, level, index));
+                }
+            }
+        }
+        for (shard, keys) in keys {
+            ask(&self.shards[shard], |reply| {
+                ShardMessage::Touch(keys, reply)
+            })
+            .await;
+        }
+    }
+
+    /// A live volume block, verified as its rows say, with the shard that owns it.
+    async fn take_live(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        block: u32,
+        owner: Owner,
+        rows: &BTreeMap<u32, Row>,
+        strips: &BTreeMap<(u32, u16), (u32, Option<Buf>)>,
+    ) -> Option<(usize, Move)> {
+        let pieces = u32::from(owner.pieces_less_one) + 1;
+        let kind = Kind::from_tag(owner.algorithm)?;
+        let mut bytes = Buf::zeroed(pieces as usize * BLOCK);
+        for piece in 0..pieces {
+            let (stripe, strip, within) = segment.geometry.locate(block + piece);
+            let out = &mut bytes[piece as usize * BLOCK..(piece as usize + 1) * BLOCK];
+            let row = rows.get(&(block + piece))?;
+            if let Some((first, Some(read))) = strips.get(&(stripe, strip)) {
+                let at = (within - first) as usize * BLOCK;
+                if row_matches(
+                    &self.core,
+                    segment,
+                    stripe,
+                    strip,
+                    within,
+                    row,
+                    &read[at..at + BLOCK],
+                ) {
+                    out.copy_from_slice(&read[at..at + BLOCK]);
+                    continue;
+                }
+            }
+            let column = usize::from(strip);
+            let good = match read_verified(&self.core, segment, stripe, column, within).await {
+                Some(good) => good,
+                None => decode_column(&self.core, segment, stripe, column, within, true).await?,
+            };
+            out.copy_from_slice(&good);
+        }
+        let digest = self
+            .core
+            .block_digest(kind, owner.tree, owner.address, &bytes);
+        let partition =
+            Partitioning::new(self.superblock.borrow().partitions, pieces).partition(owner.address);
+        let from = Place {
+            segment: segment.number,
+            block,
+        };
+        let m = Move {
+            tree: owner.tree,
+            address: owner.address,
+            from,
+            algorithm: owner.algorithm,
+            bytes: bytes.freeze(),
+            digest,
+        };
+        Some((usize::from(partition) % self.shards.len(), m))
+    }
+}

@@ -1,0 +1,538 @@
+//! Reconstruct: gives missing columns of segments new slots on healthy devices.
+//!
+//! Invariants:
+//! - It writes only what was computed from inputs that match their rows (P4), flushes it and reads it
+//!   back, and only then, by a journal record, says where the column is.
+//! - The old column and the new one are told apart by their version.
+//! - Least redundancy first; a segment that lost more than its M columns is left alone.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use ashlar_format::BLOCK;
+use ashlar_format::journal::Entry;
+use ashlar_format::slot::{SegmentKind, SlotEntry};
+use ashlar_format::summary::{Owner, Row};
+use ashlar_rt::{Buf, MILLISECOND, SECOND, Slice};
+
+use crate::alloc::{commit_slots, header_bytes};
+use crate::home::Home;
+use crate::read::{decode_column, read_course, read_course_rows};
+use crate::segment::{Column, Segment};
+use crate::stripe::{device_offset, strip_digest, summary_bytes};
+
+impl Home {
+    /// Columns that are missing though a device is free for them, least redundancy first.
+    pub(super) fn to_reconstruct(&self) -> Vec<(usize, Rc<Segment>)> {
+        if !self.core.maybe_degraded.get() {
+            return Vec::new();
+        }
+        let mut due: Vec<(usize, Rc<Segment>)> = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .filter(|s| s.sealed.get())
+            .map(|s| (self.core.missing_columns(s), s.clone()))
+            .filter(|(missing, s)| {
+                *missing > 0
+                    && *missing <= usize::from(s.geometry.m)
+                    && (!s.live.borrow().is_empty() || Rc::strong_count(s) > 2)
+            })
+            .collect();
+        due.sort_by_key(|(missing, s)| {
+            std::cmp::Reverse((*missing as i64 - i64::from(s.geometry.m), s.number))
+        });
+        due
+    }
+
+    pub(super) async fn reconstruct_forever(self: Rc<Self>) {
+        while !self.core.closed.get() {
+            if self.is_degraded() {
+                self.seal_broken().await;
+                if self.journal_is_short() || self.has_empty_short() {
+                    // Folding what hangs on them makes up for that; no column needs computing.
+                    self.batch(true).await;
+                    self.commit(self.journal.next()).await;
+                }
+            }
+            let due = self.to_reconstruct();
+            if due.is_empty() {
+                let waits = self.is_degraded();
+                self.reconstruct_rests(waits);
+                if waits {
+                    let wait = self.core.failing_gate.wait();
+                    let _ = self.core.rt.timeout(SECOND, wait).await;
+                } else {
+                    let _ = self
+                        .core
+                        .rt
+                        .timeout(1000 * MILLISECOND, self.core.failing_gate.wait())
+                        .await;
+                }
+                continue;
+            }
+            self.start_progress(&due);
+            let mut moved = 0;
+            for (_, segment) in due {
+                if self.reconstruct_segment(&segment).await {
+                    moved += 1;
+                }
+            }
+            let renewed = self.renew_metadata().await;
+            if moved > 0 {
+                self.batch(false).await;
+                self.commit(self.journal.next()).await;
+                let text = format!("{moved} segments have their columns again");
+                self.core.event("reconstructed", None, text);
+            }
+            if moved > 0 || renewed {
+                self.tasks.borrow_mut().stuck = false;
+                continue;
+            }
+            self.reconstruct_rests(true);
+            if !self.narrow_critical().await {
+                self.tasks.borrow_mut().stuck = true;
+                // Until a device or space comes: each pass reads what it cannot rebuild again.
+                let wait = self.core.failing_gate.wait();
+                let _ = self.core.rt.timeout(2 * SECOND, wait).await;
+            }
+        }
+    }
+
+    /// Nothing can be reconstructed now: because nothing is missing, or because there is nowhere to go.
+    fn reconstruct_rests(&self, waits: bool) {
+        let task = &mut self.tasks.borrow_mut().reconstruct;
+        if waits {
+            task.state = "waiting";
+            task.reason = "no device is free for the missing columns: replace or add a device";
+        } else if !task.state.is_empty() {
+            task.state = "done";
+            task.reason = "";
+        }
+    }
+
+    /// Whether a sealed segment without live blocks misses columns: a commit folds what deltas hold in
+    /// it, or frees it.
+    pub(super) fn has_empty_short(&self) -> bool {
+        let segments = self.core.segments.borrow();
+        segments.values().any(|s| {
+            let free = s.live.borrow().is_empty() && Rc::strong_count(s) == 1;
+            s.sealed.get() && free && self.core.missing_columns(s) > 0
+        })
+    }
+
+    /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
+    async fn renew_metadata(self: &Rc<Self>) -> bool {
+        let fits = usize::from(self.meta_m).min(self.core.online().len().saturating_sub(1));
+        let short: Vec<Rc<Segment>> = self
+            .to_reconstruct()
+            .into_iter()
+            .filter(|(missing, s)| {
+                s.kind == SegmentKind::Meta && fits > usize::from(s.geometry.m) - missing
+            })
+            .map(|(_, s)| s)
+            .collect();
+        for segment in &short {
+            self.clean_segment(segment).await;
+        }
+        if short.is_empty() {
+            return false;
+        }
+        let live = || short.iter().map(|s| s.live.borrow().count()).sum::<u32>();
+        let before = live();
+        self.batch(false).await;
+        self.commit(self.journal.next()).await;
+        live() < before
+    }
+
+    fn start_progress(&self, due: &[(usize, Rc<Segment>)]) {
+        let total: u64 = due
+            .iter()
+            .map(|(missing, s)| *missing as u64 * u64::from(s.geometry.slot_blocks) * BLOCK as u64)
+            .sum();
+        let mut tasks = self.tasks.borrow_mut();
+        let now = self.core.rt.now();
+        let task = &mut tasks.reconstruct;
+        if task.state != "running" {
+            (task.done, task.since) = (0, now);
+        }
+        task.state = "running";
+        task.reason = "";
+        task.total = task.done + total;
+    }
+
+    /// Open segments with a missing column take no more stripes, so that they can be reconstructed.
+    async fn seal_broken(self: &Rc<Self>) {
+        let broken: Vec<Rc<Segment>> = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .filter(|s| !s.sealed.get() && self.core.missing_columns(s) > 0)
+            .cloned()
+            .collect();
+        if broken.is_empty() {
+            return;
+        }
+        self.batch(true).await;
+        for segment in broken {
+            if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
+                self.seal(&segment).await;
+            }
+        }
+    }
+
+    /// With neither spare nor replacement, segments without redundancy left are written anew, narrower
+    /// (`reconstruct.narrow = critical`). Whether anything was moved.
+    async fn narrow_critical(self: &Rc<Self>) -> bool {
+        let setting = self
+            .catalog
+            .borrow()
+            .settings
+            .iter()
+            .find(|(k, _)| k == "reconstruct.narrow")
+            .map(|(_, v)| v.clone());
+        let policy = setting.unwrap_or_else(|| "critical".to_string());
+        let online = self.core.online().len();
+        let critical: Vec<Rc<Segment>> = self
+            .to_reconstruct()
+            .into_iter()
+            .filter(|(missing, s)| match policy.as_str() {
+                "never" => false,
+                "always" => true,
+                _ => *missing == usize::from(s.geometry.m) && s.geometry.width() - *missing > 1,
+            })
+            .filter(|(_, s)| online > 1 && !s.live.borrow().is_empty())
+            .map(|(_, s)| s)
+            .take(4)
+            .collect();
+        // Narrow segments must themselves be better than what they replace.
+        if critical.is_empty() || self.low_on_slots() {
+            return false;
+        }
+        let before: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
+        for segment in &critical {
+            self.clean_segment(segment).await;
+        }
+        self.batch(true).await;
+        self.commit(self.journal.next()).await;
+        let after: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
+        after < before
+    }
+
+    /// Gives every missing column of a segment a new slot. Whether at least one was moved.
+    async fn reconstruct_segment(self: &Rc<Self>, segment: &Rc<Segment>) -> bool {
+        let mut moved = false;
+        for column in 0..segment.geometry.width() {
+            if self.core.column_usable(segment, column) {
+                continue;
+            }
+            let Some(target) = self.device_for(segment, column) else {
+                continue;
+            };
+            moved |= self.reconstruct_column(segment, column, target).await;
+        }
+        if moved && self.extra.borrow().len() > 32 {
+            self.batch(false).await;
+        }
+        moved
+    }
+
+    /// A device in the segment's group that holds none of its columns, with the most free slots.
+    pub(super) fn device_for(&self, segment: &Segment, column: usize) -> Option<u16> {
+        let columns = segment.columns.borrow();
+        let used: BTreeSet<u16> = (0..columns.len())
+            .filter(|c| self.core.column_usable(segment, *c))
+            .map(|c| columns[c].device)
+            .collect();
+        let lost = columns[column];
+        let anchor = if lost.is_placed() {
+            Some(lost.device)
+        } else {
+            used.iter().next().copied()
+        };
+        let group = self
+            .shape
+            .groups
+            .iter()
+            .find(|g| anchor.is_some_and(|a| g.contains(&a)));
+        let candidates: Vec<u16> = match (segment.kind, group) {
+            (SegmentKind::Data, Some(group)) => group.clone(),
+            _ => self.core.online(),
+        };
+        candidates
+            .into_iter()
+            .filter(|d| self.core.member(*d).is_online() && !used.contains(d))
+            .filter(|d| self.core.member(*d).free_slots() > commit_slots(self.core.slot_blocks))
+            .max_by_key(|d| self.core.member(*d).free_slots())
+    }
+
+    /// Computes a column from verified inputs, writes it to a new slot, reads it back, and journals its
+    /// new place.
+    ///
+    /// Crash argument: the new slot belongs to nobody until the `Column` entry is durable, which is
+    /// after everything in it was flushed and read back; its version is higher than the lost column's,
+    /// so that the two can never be confused. A crash before leaves the slot free.
+    async fn reconstruct_column(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        target: u16,
+    ) -> bool {
+        let old = segment.columns.borrow()[index];
+        let column = u16::try_from(index).expect("at most 256 columns");
+        let entry = SlotEntry {
+            segment: segment.number,
+            column,
+            version: old.version + 1,
+            k: segment.geometry.k,
+            m: segment.geometry.m,
+            code: segment.code,
+            kind: segment.kind,
+            strip_blocks: segment.geometry.strip_blocks,
+        };
+        let Some(slot) = self.core.member(target).take_slot(entry) else {
+            return false;
+        };
+        let new = Column {
+            device: target,
+            slot,
+            version: old.version + 1,
+        };
+        let done = self.fill_column(segment, index, new).await;
+        let unchanged = segment.columns.borrow()[index] == old && !self.core.closed.get();
+        if !done || !unchanged {
+            // Nothing names the slot: it is as free as it was.
+            self.core.member(target).set_slot(slot, None);
+            self.core.member(target).release_slot(slot);
+            return false;
+        }
+        segment.columns.borrow_mut()[index] = new;
+        self.extra.borrow_mut().push(Entry::Column {
+            segment: segment.number,
+            column,
+            version: new.version,
+            device: target,
+            slot,
+        });
+        if old.is_placed() {
+            // The old slot's device is not in use; should it ever be again, its table is not believed.
+            self.core.member(old.device).set_slot(old.slot, None);
+        }
+        self.tasks.borrow_mut().reconstruct.done +=
+            u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
+        true
+    }
+
+    async fn fill_column(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        new: Column,
+    ) -> bool {
+        let member = self.core.member(new.device);
+        let geometry = segment.geometry;
+        let mut devices: Vec<u16> = segment.columns.borrow().iter().map(|c| c.device).collect();
+        devices[index] = new.device;
+        let header = header_bytes(&self.core.array, segment, index, new, devices);
+        if member
+            .write(member.geometry.slot_offset(new.slot), vec![header])
+            .await
+            .is_err()
+        {
+            self.core.report_failed(new.device);
+            return false;
+        }
+        let recorded = segment.recorded.get();
+        for course in 0..geometry.courses() {
+            if course * geometry.course_strips() >= recorded {
+                break;
+            }
+            let Some((mut strips, rows)) = self.compute_course(segment, index, course).await else {
+                return false;
+            };
+            strips.push(summary_bytes(&self.core, segment, course, index, &rows));
+            let offset = device_offset(
+                &self.core,
+                new,
+                geometry.strip_block(course * geometry.course_strips()),
+            );
+            if member.write(offset, strips).await.is_err() {
+                self.core.report_failed(new.device);
+                return false;
+            }
+        }
+        if member.flush().await.is_err() {
+            self.core.report_failed(new.device);
+            return false;
+        }
+        self.read_back(segment, index, new).await
+    }
+
+    /// Computes the strips of one course of a column, and their rows. Whole strips at once from the
+    /// first K columns that can be read; what does not verify there is computed block by block.
+    pub(super) async fn compute_course(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        course: u32,
+    ) -> Option<(Vec<Slice>, Vec<Row>)> {
+        let geometry = segment.geometry;
+        let (k, column) = (
+            usize::from(geometry.k),
+            u16::try_from(index).expect("at most 256 columns"),
+        );
+        let first = course * geometry.course_strips();
+        let blocks = geometry.strips_in(course) * geometry.strip_blocks;
+        let owners = self.decode_owners(segment, course, index).await?;
+        let mut others =
+            (0..geometry.width()).filter(|c| *c != index && self.core.column_usable(segment, *c));
+        let mut inputs: Vec<Option<Buf>> = (0..geometry.width()).map(|_| None).collect();
+        let mut doubtful = BTreeSet::new();
+        let mut have = 0;
+        while have < k {
+            let mut joins = Vec::new();
+            for other in others.by_ref().take(k - have) {
+                let (core, segment) = (self.core.clone(), segment.clone());
+                joins.push((
+                    other,
+                    self.core
+                        .rt
+                        .spawn(async move { read_course(&core, &segment, course, other).await }),
+                ));
+            }
+            if joins.is_empty() {
+                return None;
+            }
+            for (other, join) in joins {
+                if let Some((bytes, bad)) = join.await {
+                    doubtful.extend(bad);
+                    inputs[other] = Some(bytes);
+                    have += 1;
+                }
+            }
+        }
+        let mut out = Buf::zeroed(blocks as usize * BLOCK);
+        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
+        let whole = self
+            .core
+            .code(segment)
+            .decode(&strips, &[index], &mut [&mut out])
+            .is_ok();
+        let mut rows = Vec::new();
+        for at in 0..blocks {
+            let (stripe, within) = (
+                first + at / geometry.strip_blocks,
+                at % geometry.strip_blocks,
+            );
+            if !self.is_written(segment, stripe, index).await? {
+                out[at as usize * BLOCK..(at as usize + 1) * BLOCK].fill(0);
+                rows.push(Row::default());
+                continue;
+            }
+            let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
+            if !whole || doubtful.contains(&at) {
+                bytes.copy_from_slice(
+                    &decode_column(&self.core, segment, stripe, index, within, true).await?,
+                );
+            }
+            let owner_bytes = owners.get(at as usize)?.owner;
+            let owner = Owner::from_bytes(&owner_bytes);
+            let place = (stripe, column, within);
+            let digest = strip_digest(&self.core, segment, place, &owner, bytes)?;
+            rows.push(Row {
+                digest,
+                owner: owner_bytes,
+            });
+        }
+        Some((vec![out.freeze()], rows))
+    }
+
+    /// Whether a lost column's strip of a stripe was written: a parity strip if any parity row of the
+    /// stripe exists, a data strip if also its owners or a later strip's rows say so. A strip that was
+    /// not written decodes to zeros, which is what it counts as; writing it as padding is as good.
+    async fn is_written(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        stripe: u32,
+        index: usize,
+    ) -> Option<bool> {
+        if stripe >= segment.recorded.get() {
+            return Some(false);
+        }
+        if index >= usize::from(segment.geometry.k) || segment.geometry.m == 0 {
+            // A void stripe has no rows anywhere.
+            return self.stripe_has_rows(segment, stripe).await;
+        }
+        if let Some(used) = segment.short.borrow().get(&stripe) {
+            return Some(index < usize::from(*used));
+        }
+        self.stripe_has_rows(segment, stripe).await
+    }
+
+    /// Whether any column's row of the stripe is not empty; `None` if no summary can be read.
+    async fn stripe_has_rows(self: &Rc<Self>, segment: &Rc<Segment>, stripe: u32) -> Option<bool> {
+        if let Some(rows) = segment.rows.borrow().get(&stripe) {
+            return Some(rows.iter().any(|column| !column.is_empty()));
+        }
+        let course = segment.geometry.course_of(stripe);
+        let at = stripe % segment.geometry.course_strips();
+        let key = (segment.number, course);
+        if let Some((cached, written)) = &*self.written_strips.borrow()
+            && *cached == key
+        {
+            return Some(written.contains(&at));
+        }
+        let mut written = BTreeSet::new();
+        let mut seen = false;
+        // The first data strip and every parity strip are written with every stripe that is; at most M
+        // of these M + 1 columns are missing.
+        let parity = usize::from(segment.geometry.k)..segment.geometry.width();
+        for column in std::iter::once(0).chain(parity) {
+            if let Some(rows) = read_course_rows(&self.core, segment, course, column).await {
+                seen = true;
+                let strips = rows.chunks(segment.geometry.strip_blocks as usize);
+                written.extend(
+                    (0u32..)
+                        .zip(strips)
+                        .filter(|(_, r)| r[0].digest != [0; 16])
+                        .map(|(strip, _)| strip),
+                );
+            }
+        }
+        if !seen {
+            return None;
+        }
+        let answer = written.contains(&at);
+        *self.written_strips.borrow_mut() = Some((key, written));
+        Some(answer)
+    }
+
+    /// Reads a column that was just written and compares it with its own summary.
+    async fn read_back(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, new: Column) -> bool {
+        let geometry = segment.geometry;
+        let copy = Segment::new(
+            segment.number,
+            segment.kind,
+            geometry,
+            segment.code,
+            {
+                let mut columns = segment.columns.borrow().clone();
+                columns[index] = new;
+                columns
+            },
+            u32::MAX,
+        );
+        for course in 0..geometry.courses() {
+            if course * geometry.course_strips() >= segment.recorded.get() {
+                break;
+            }
+            match read_course(&self.core, &copy, course, index).await {
+                Some((_, bad)) if bad.is_empty() => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+}
