@@ -4,19 +4,20 @@
 //! - A slot is handed out only from the free list, and comes back to it only after the root that freed
 //!   it is durable (S3).
 //! - Free space has ordered reserves (S15): clients stop first, then the cleaner; commits and recovery
-//!   may take the last slot.
+//!   may take the last slot. Clients leave metadata room to grow to twice what of it is live, so that
+//!   cleaning metadata always gains; a commit folds no more than what fits (`fold_limit`).
 
 use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
 use ashlar_format::slot::{SegmentKind, SlotEntry, SlotHeader};
 use ashlar_format::superblock::MemberState;
-use ashlar_format::{BLOCK_U64, SegmentGeometry};
+use ashlar_format::{BLOCK, BLOCK_U64, SegmentGeometry};
 use ashlar_layout::Placement;
 use ashlar_rt::{Buf, Slice};
 
 use crate::home::Home;
-use crate::messages::{Allocated, Purpose};
+use crate::messages::{Allocated, FoldLimit, Purpose};
 use crate::segment::{Column, Segment};
 
 /// Slots of each device kept for commits and recovery: room for a few commits' nodes even where the
@@ -30,12 +31,12 @@ pub fn clean_slots(slots: u32) -> usize {
     (slots as usize / 64).max(6)
 }
 
-/// Slots of a device that `purpose` must leave free.
-fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32) -> usize {
+/// Slots of a device that `purpose` must leave free; `growth` is what metadata may still grow by.
+pub fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32, growth: usize) -> usize {
     match purpose {
         Purpose::Commit => 0,
         Purpose::Clean => commit_slots(slot_blocks),
-        Purpose::Client => commit_slots(slot_blocks) + clean_slots(slots),
+        Purpose::Client => commit_slots(slot_blocks) + clean_slots(slots) + growth,
     }
 }
 
@@ -94,12 +95,14 @@ impl Home {
     }
 
     fn want_data(&self, purpose: Purpose) -> Option<Wanted> {
+        let growth = self.metadata_growth();
+        let has_slot = |device: u16| self.has_slot(device, purpose, growth);
         let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
         let mut best: Option<(usize, usize)> = None;
         for (index, group) in self.shape.groups.iter().enumerate() {
             let free = group
                 .iter()
-                .filter(|d| self.has_slot(**d, purpose))
+                .filter(|d| has_slot(**d))
                 .map(|d| self.core.member(*d).free_slots())
                 .sum();
             if best.is_none_or(|(most, _)| free > most) {
@@ -115,7 +118,7 @@ impl Home {
         let eligible: Vec<u16> = online
             .iter()
             .copied()
-            .filter(|d| self.has_slot(*d, purpose))
+            .filter(|d| has_slot(*d))
             .collect();
         let full = k + m;
         if eligible.len() >= full {
@@ -169,10 +172,112 @@ impl Home {
         })
     }
 
-    fn has_slot(&self, device: u16, purpose: Purpose) -> bool {
+    fn has_slot(&self, device: u16, purpose: Purpose, growth: usize) -> bool {
         let member = self.core.member(device);
-        member.is_online()
-            && member.free_slots() > reserve(purpose, member.geometry.slots, self.core.slot_blocks)
+        let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
+        member.is_online() && member.free_slots() > reserve(purpose, slots, blocks, growth)
+    }
+
+    /// Live nodes, and metadata segments.
+    fn metadata(&self) -> (usize, usize) {
+        let segments = self.core.segments.borrow();
+        let meta = segments.values().filter(|s| s.kind == SegmentKind::Meta);
+        meta.fold((0, 0), |(live, count), s| {
+            (live + s.live.borrow().count() as usize, count + 1)
+        })
+    }
+
+    /// Nodes that a metadata segment of `k` holds.
+    fn meta_nodes(&self, k: usize) -> usize {
+        let geometry = SegmentGeometry {
+            k: u16::try_from(k).expect("at most 8"),
+            m: 1,
+            strip_blocks: 1,
+            slot_blocks: self.core.slot_blocks,
+        };
+        geometry.data_blocks() as usize
+    }
+
+    /// The width of metadata segments on `devices` devices: data and parity columns.
+    fn meta_shape(&self, devices: usize) -> (usize, usize) {
+        let m = usize::from(self.meta_m).min(devices.saturating_sub(1));
+        ((devices - m).clamp(1, 8).min(256 - m), m)
+    }
+
+    /// Slots a device that metadata may still take before half of it is dead for certain.
+    pub(crate) fn metadata_growth(&self) -> usize {
+        let (live, count) = self.metadata();
+        let devices = self.core.online().len().max(1);
+        let (k, m) = self.meta_shape(self.core.members.len());
+        let twice = (2 * live).div_ceil(self.meta_nodes(k));
+        (twice.saturating_sub(count) * (k + m).min(devices)).div_ceil(devices)
+    }
+
+    /// Whether all metadata would fit twice if it were written for `devices` devices, fewer than there
+    /// should be, at full redundancy.
+    pub(crate) fn narrow_metadata_fits(&self, devices: usize) -> bool {
+        let (live, _) = self.metadata();
+        let (k, m) = self.meta_shape(devices);
+        let segments = (2 * live).div_ceil(self.meta_nodes(k));
+        let slots = (segments * (k + m)).div_ceil(devices.max(1));
+        let online = self.core.members.iter().filter(|m| m.is_online());
+        let fits = |member: &crate::member::Member| {
+            let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
+            member.free_slots() >= slots + reserve(Purpose::Client, all, blocks, 0)
+        };
+        online.clone().count() > 0 && online.into_iter().all(fits)
+    }
+
+    /// How many nodes the free slots take.
+    pub(crate) fn meta_room(&self) -> usize {
+        let online = self.core.members.iter().filter(|m| m.is_online());
+        let free: Vec<usize> = online
+            .map(crate::member::Member::free_slots)
+            .filter(|free| *free > 0)
+            .collect();
+        if free.is_empty() {
+            return 0;
+        }
+        let (k, m) = self.meta_wanted(free.len());
+        let width = (k + m).min(free.len());
+        let enough = |segments: usize| {
+            free.iter().map(|f| (*f).min(segments)).sum::<usize>() >= segments * width
+        };
+        let (mut least, mut most) = (0, free.iter().sum::<usize>() / width);
+        while least < most {
+            let middle = (least + most).div_ceil(2);
+            if enough(middle) {
+                least = middle;
+            } else {
+                most = middle - 1;
+            }
+        }
+        least * self.meta_nodes(k)
+    }
+
+    /// What one commit may fold: what it writes must fit what is free.
+    pub(crate) fn fold_limit(&self) -> FoldLimit {
+        let nodes = usize::try_from(self.record_nodes()).unwrap_or(1);
+        let records = self.records.borrow().len() * nodes;
+        let catalog = self.catalog_bytes.borrow().len().div_ceil(BLOCK) * 2 + 2;
+        // Half: the next commit must fit before cleaning has gained what this one leaves dead.
+        FoldLimit {
+            nodes: (self.meta_room() / 2).saturating_sub(catalog),
+            records: records + records / 32 + 4,
+        }
+    }
+
+    /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.
+    /// Without all devices: narrower, at full redundancy, if all metadata has room so; else as wide as
+    /// ever, with columns missing.
+    fn meta_wanted(&self, eligible: usize) -> (usize, usize) {
+        let (k, m) = self.meta_shape(self.core.members.len());
+        let narrow = self.meta_shape(eligible);
+        if eligible >= k + m || eligible <= k || self.narrow_metadata_fits(eligible) {
+            narrow
+        } else {
+            (k, m)
+        }
     }
 
     /// The next device set of a row that covers `eligible` evenly.
@@ -230,18 +335,23 @@ impl Home {
             .core
             .online()
             .into_iter()
-            .filter(|d| self.has_slot(*d, Purpose::Commit))
+            .filter(|d| self.has_slot(*d, Purpose::Commit, 0))
             .collect();
         if eligible.is_empty() {
             return None;
         }
-        let m = usize::from(self.meta_m).min(eligible.len() - 1);
-        let k = (eligible.len() - m).clamp(1, 8).min(256 - m);
-        let devices = self
-            .pick(2, &eligible, k + m, m)
+        let (k, m) = self.meta_wanted(eligible.len());
+        let placed = (k + m).min(eligible.len());
+        let mut devices: Vec<Option<u16>> = self
+            .pick(2, &eligible, placed, m)
             .into_iter()
             .map(Some)
             .collect();
+        devices.resize(k + m, None);
+        let shift = usize::try_from(self.next_segment.get() % (k + m) as u64).expect("small");
+        if placed < k + m {
+            devices.rotate_right(shift);
+        }
         let wanted = Wanted {
             k: u16::try_from(k).expect("at most 8"),
             m: u16::try_from(m).expect("at most 255"),

@@ -34,21 +34,25 @@ use crate::stripe::{self, node_owner_address};
 use crate::tree::NodeWrite;
 
 impl Home {
-    /// Makes a new root durable that has folded every delta recorded at or before `target`.
+    /// Makes a new root durable that has folded every delta recorded at or before `target`: in several
+    /// steps, each a root, where free space is too short for one.
     pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
-        let _one = self.commit_lock.lock().await;
-        if self.core.closed.get() {
-            return;
+        loop {
+            let _one = self.commit_lock.lock().await;
+            if self.core.closed.get() || !self.commit_locked(target, false).await {
+                return;
+            }
         }
-        self.commit_locked(target, false).await;
     }
 
-    /// As [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array exported.
-    pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) {
+    /// One step of [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array
+    /// exported. Whether more is left to fold, and can be.
+    pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let applied = self.applied();
         self.seal_pinned().await;
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
+        let more = prepared.iter().any(|p| p.more);
         let mut nodes = BTreeMap::new();
         for part in prepared {
             self.take_part(part, &mut nodes);
@@ -60,7 +64,7 @@ impl Home {
             self.halt(
                 "a commit could not be written: more devices failed at once than metadata survives",
             );
-            return;
+            return false;
         };
         let opened = std::mem::take(&mut *self.opened.borrow_mut());
         let online = self.core.online();
@@ -91,11 +95,28 @@ impl Home {
         .flatten()
         .min()
         .unwrap_or(applied);
+        if std::env::var("DBG").is_ok() {
+            let (ds, du) = self.journal.usage(Ring::Delta);
+            let (xs, xu) = self.journal.usage(Ring::Data);
+            let kinds: (usize, usize) = {
+                let s = self.core.segments.borrow();
+                (s.values().filter(|s| s.kind == ashlar_format::slot::SegmentKind::Meta).count(), s.len())
+            };
+            for s in self.core.segments.borrow().values() {
+                if s.rows_since.get().or(s.image_behind.get()) == self.oldest_rows() && self.oldest_rows().is_some() {
+                    eprintln!("  pin: segment {} {:?} recorded {} next {} of {} retired {} sealed {} rows {:?} image {:?} strong {} missing {}", s.number, s.kind, s.recorded.get(), s.next_stripe.get(), s.geometry.stripes(), s.retired.get(), s.sealed.get(), s.rows_since.get(), s.image_behind.get(), Rc::strong_count(s), self.core.missing_columns(s));
+                }
+            }
+            eprintln!("   room {} limit {:?} growth {} more {more} clean_below/low {}", self.meta_room(), self.fold_limit(), self.metadata_growth(), self.core.members.iter().filter(|m| m.is_online()).map(|m| m.free_slots()).min().unwrap_or(0));
+            eprintln!("{} commit target {target} next {} cut {cut} applied {applied} oldest {oldest:?} data {:?} rows {:?} recov {:?} delta {du}/{ds} data {xu}/{xs} free {} meta/all {kinds:?} freed {} stripes {} entries {} bytes {}",
+                self.core.rt.now() / 1000, self.journal.next(), self.oldest_data(), self.oldest_rows(), self.recovering.get(), self.free_slots(), freed.len(), stripes.len(), entries.len(), entries.iter().map(ashlar_format::journal::entry_bytes).sum::<usize>());
+        }
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
         self.commits.set(self.commits.get() + 1);
         self.committed.open();
         self.core.progress.open();
+        more
     }
 
     /// The journal has no room for the rows of this commit's nodes: their segments are sealed, so that
@@ -112,10 +133,12 @@ impl Home {
 
     async fn prepare_shards(&self, target: u64) -> Vec<Prepared> {
         let mut joins = Vec::new();
+        let mut limit = self.fold_limit();
+        limit.nodes /= self.shards.len();
         for shard in &self.shards {
             let shard = shard.clone();
             joins.push(self.core.rt.spawn(async move {
-                ask(&shard, |reply| ShardMessage::Prepare(target, reply)).await
+                ask(&shard, |reply| ShardMessage::Prepare(target, limit, reply)).await
             }));
         }
         let mut prepared = Vec::new();
@@ -332,7 +355,7 @@ impl Home {
                 .rows_since
                 .get()
                 .is_some_and(|since| used * 3 > size && since + 8 < self.journal.next());
-            let broken = self.core.missing_columns(&segment) > 0 && !segment.sealed.get();
+            let broken = self.core.has_lost_column(&segment) && !segment.sealed.get();
             let idle = segment.recorded.get() == segment.next_stripe.get();
             if (pinned || broken) && idle {
                 self.seal(&segment).await;
@@ -533,6 +556,7 @@ impl Home {
             }
         }
         self.tasks.borrow_mut().stuck = false;
+        self.something_to_gain();
         let stored = self.store_generation().await;
         if stored * 2 < counted && !self.forced.replace(false) {
             self.waiting_quorum.set(Some((stored, counted)));

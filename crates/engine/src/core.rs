@@ -146,6 +146,13 @@ impl Core {
             .count()
     }
 
+    /// Whether a column that was written is missing (not one that never had a slot).
+    pub fn has_lost_column(&self, segment: &Segment) -> bool {
+        let columns = segment.columns.borrow();
+        let mut placed = columns.iter().filter(|c| c.is_placed());
+        placed.any(|c| !self.member(c.device).is_online())
+    }
+
     /// The digest of a volume block, cut to 16 bytes.
     pub fn block_digest(&self, kind: Kind, tree: u32, address: u64, bytes: &[u8]) -> [u8; 16] {
         let mut context = [0u8; 13];

@@ -5,13 +5,14 @@
 //! deltas, since the journal is cut only by a durable root. Replay starts at the oldest delta that is
 //! not folded, in order, so that leaves that are ahead end up the same.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_format::BLOCK;
 use ashlar_format::node::{LEAF_ENTRIES, LEAF_ENTRY, LeafEntry};
 
-use crate::delta::{Deltas, What};
-use crate::messages::{HomeMessage, Prepared, VolumeShape, ask};
+use crate::delta::{Deltas, HoleRange, What};
+use crate::messages::{FoldLimit, HomeMessage, Prepared, VolumeShape, ask};
 use crate::read::Lost;
 use crate::shard::{Shard, flags_of};
 
@@ -19,12 +20,34 @@ use crate::shard::{Shard, flags_of};
 const LOADS_AT_ONCE: usize = 128;
 
 /// A leaf: volume, partition, index.
-type Leaf = (u32, u16, u64);
+pub type Leaf = (u32, u16, u64);
+
+/// Something recorded that is to be folded.
+#[derive(Clone, Copy)]
+enum Due {
+    /// A block of a volume.
+    Block(u32, u64),
+    Holes(HoleRange),
+}
+
+/// What one step of folding takes.
+#[derive(Default)]
+struct DueLeaves {
+    /// The leaves, in address order.
+    leaves: BTreeSet<Leaf>,
+    /// At most so many blocks change in them.
+    blocks: usize,
+    /// Runs of holes that are folded with these leaves: volume and stamp.
+    done: Vec<(u32, u64)>,
+    /// More is due.
+    cut_short: bool,
+}
 
 impl Shard {
-    /// Folds every leaf that has a delta recorded at or before `target`, then gives all dirty nodes
-    /// places. What this changes is the shard's part of a commit.
-    pub(crate) async fn prepare(self: &Rc<Self>, target: u64) -> Prepared {
+    /// Folds every leaf that has a delta recorded at or before `target`, as far as `limit` goes, those
+    /// with the oldest deltas first; then gives all dirty nodes places. What this changes is the
+    /// shard's part of a commit.
+    pub(crate) async fn prepare(self: &Rc<Self>, target: u64, limit: FoldLimit) -> Prepared {
         let _one = self.tree_lock.lock().await;
         let (mut prepared, carried) = self.carry.take();
         let folded = self.deltas.borrow().newest_recorded();
@@ -32,13 +55,20 @@ impl Shard {
             .into_iter()
             .flatten()
             .min();
-        let (due, mut done) = self.due_leaves(target).await;
-        self.load_leaves(&due).await;
-        for (tree, partition, leaf) in due {
+        let due = self.due_leaves(target, limit).await;
+        let leaves: Vec<Leaf> = due.leaves.into_iter().collect();
+        let mut done = due.done;
+        self.load_leaves(&leaves).await;
+        for (tree, partition, leaf) in leaves {
             // A leaf that is lost keeps its deltas, and they their part of the journal.
+            let key = (tree, partition, leaf);
             let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
-            if folding.await.is_err() {
+            if folding.await.is_ok() {
+                prepared.more = due.cut_short;
+                self.lost_leaves.borrow_mut().remove(&key);
+            } else {
                 done.retain(|(of, _)| *of != tree);
+                self.lost_leaves.borrow_mut().insert(key);
             }
         }
         // Only the runs of holes that were looked through: one may have become durable meanwhile.
@@ -96,56 +126,90 @@ impl Shard {
         }
     }
 
-    /// The leaves to fold, in address order, and the runs of holes (volume, stamp) that this takes in
-    /// whole.
-    async fn due_leaves(&self, target: u64) -> (Vec<Leaf>, Vec<(u32, u64)>) {
-        let mut leaves: Vec<Leaf> = Vec::new();
-        let (blocks, holes) = {
+    /// What is to be folded: up to `limit`, from the oldest on. A run of holes that spans more is worked
+    /// off piece by piece, since what an earlier step has unmapped is not looked at again.
+    async fn due_leaves(&self, target: u64, limit: FoldLimit) -> DueLeaves {
+        let mut due: Vec<(u64, Due)> = Vec::new();
+        {
             let deltas = self.deltas.borrow();
-            let blocks: Vec<(u32, u64)> = deltas
-                .recorded_blocks()
-                .filter(|(_, sequence)| *sequence <= target)
-                .map(|(key, _)| key)
-                .collect();
-            let holes: Vec<_> = deltas
-                .holes
-                .iter()
-                .filter(|h| h.recorded.is_some_and(|s| s <= target))
-                .copied()
-                .collect();
-            (blocks, holes)
-        };
-        for (tree, address) in blocks {
-            let Ok(shape) = self.shape(tree) else {
-                continue;
-            };
-            let at = self.partitioning(shape).locate(address);
-            leaves.push((tree, at.partition, at.leaf));
+            let blocks = deltas.recorded_blocks();
+            due.extend(blocks.map(|((tree, address), at)| (at, Due::Block(tree, address))));
+            let holes = deltas.holes.iter();
+            due.extend(holes.filter_map(|h| Some((h.recorded?, Due::Holes(*h)))));
         }
-        let mut done = Vec::new();
-        for hole in holes {
-            let Ok(shape) = self.shape(hole.tree) else {
+        due.retain(|(sequence, _)| *sequence <= target);
+        due.sort_by_key(|(sequence, _)| *sequence);
+        let mut taken = DueLeaves::default();
+        for (_, due) in due {
+            // What is lost comes first each time, and must not keep the rest from being folded.
+            let lost = self.lost_leaves.borrow().len();
+            let leaves = taken.leaves.len();
+            taken.cut_short = leaves > lost && limit.reached(leaves - lost, taken.blocks);
+            if taken.cut_short {
+                break;
+            }
+            match due {
+                Due::Block(tree, address) => {
+                    if let Ok(shape) = self.shape(tree) {
+                        let at = self.partitioning(shape).locate(address);
+                        taken.leaves.insert((tree, at.partition, at.leaf));
+                        taken.blocks += 1;
+                    }
+                }
+                Due::Holes(hole) => self.add_holes(&hole, limit, &mut taken).await,
+            }
+        }
+        taken
+    }
+
+    /// Adds the leaves that a run of holes concerns.
+    async fn add_holes(&self, hole: &HoleRange, limit: FoldLimit, taken: &mut DueLeaves) {
+        let Ok(shape) = self.shape(hole.tree) else {
+            return;
+        };
+        let partitioning = self.partitioning(shape);
+        let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
+        let mut whole = true;
+        for partition in self.own_partitions() {
+            // A part of the tree that cannot be read keeps its run of holes.
+            let Ok(found) = self.store.leaves_in(hole.tree, partition, first, end).await else {
+                whole = false;
                 continue;
             };
-            let mut whole = true;
-            let partitioning = self.partitioning(shape);
-            let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
-            for partition in self.own_partitions() {
-                // A part of the tree that cannot be read keeps its run of holes.
-                match self.store.leaves_in(hole.tree, partition, first, end).await {
-                    Ok(found) => {
-                        leaves.extend(found.into_iter().map(|leaf| (hole.tree, partition, leaf)));
-                    }
-                    Err(Lost) => whole = false,
+            let all = taken.leaves.len() + found.len();
+            let scarce = limit.reached(all, taken.blocks + all * LEAF_ENTRIES);
+            for leaf in found {
+                let key = (hole.tree, partition, leaf);
+                if taken.leaves.contains(&key) || scarce && !self.is_mapped(shape, key, hole).await
+                {
+                    continue;
+                }
+                if limit.reached(taken.leaves.len(), taken.blocks) {
+                    taken.cut_short = true;
+                    return;
+                }
+                taken.leaves.insert(key);
+                taken.blocks += LEAF_ENTRIES;
+            }
+        }
+        if whole {
+            taken.done.push((hole.tree, hole.stamp));
+        }
+    }
+
+    /// Whether a leaf still maps a block of a run of holes, as far as can be read.
+    async fn is_mapped(&self, shape: VolumeShape, leaf: Leaf, hole: &HoleRange) -> bool {
+        let (tree, partition, index) = leaf;
+        let start = self.partitioning(shape).leaf_start(partition, index);
+        for slot in 0..LEAF_ENTRIES {
+            if hole.covers(tree, start + slot as u64) {
+                let entry = self.store.leaf_entry(tree, partition, index, slot).await;
+                if entry != Ok(None) {
+                    return true;
                 }
             }
-            if whole {
-                done.push((hole.tree, hole.stamp));
-            }
         }
-        leaves.sort_unstable();
-        leaves.dedup();
-        (leaves, done)
+        false
     }
 
     fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {

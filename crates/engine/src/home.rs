@@ -116,6 +116,8 @@ pub struct Home {
     pub(crate) fruitless: Cell<u32>,
     /// Host blocks written when that was last counted from the start.
     pub(crate) fruitless_at: Cell<u64>,
+    /// Fewest segments there were after a round of cleaning since then.
+    pub(crate) fewest: Cell<usize>,
     /// Which stripes of the course looked at last were written.
     pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
 }
@@ -220,6 +222,7 @@ impl Home {
             cleaner_gate: Gate::default(),
             fruitless: Cell::new(0),
             fruitless_at: Cell::new(0),
+            fewest: Cell::new(usize::MAX),
             written_strips: RefCell::default(),
         })
     }
@@ -348,7 +351,7 @@ impl Home {
             return;
         }
         if collected.iter().any(|c| !c.holes.is_empty()) {
-            self.fruitless.set(0); // what was unmapped can be cleaned
+            self.something_to_gain(); // what was unmapped can be cleaned
         }
         self.members_settled().await;
         let opened = std::mem::take(&mut *self.opened.borrow_mut());

@@ -639,21 +639,29 @@ fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTreeSet<u64>) {
     core.segments
         .borrow_mut()
         .retain(|number, _| named.contains(number) || opened.contains(number));
-    for segment in core.segments.borrow().values() {
-        for (column, index) in segment.columns.borrow().iter().zip(0u16..) {
-            if column.is_placed() {
-                let entry = SlotEntry {
-                    segment: segment.number,
-                    column: index,
-                    version: column.version,
-                    k: segment.geometry.k,
-                    m: segment.geometry.m,
-                    code: segment.code,
-                    kind: segment.kind,
-                    strip_blocks: segment.geometry.strip_blocks,
-                };
-                core.member(column.device).claim_slot(column.slot, entry);
+    // Two segments can name one slot only if a root newer than this one was lost beyond its
+    // redundancy: the newer segment was given what that root had freed, and has overwritten it.
+    let mut taken = BTreeSet::new();
+    for segment in core.segments.borrow().values().rev() {
+        for (column, index) in segment.columns.borrow_mut().iter_mut().zip(0u16..) {
+            if !column.is_placed() {
+                continue;
             }
+            if !taken.insert((column.device, column.slot)) {
+                *column = Column::MISSING;
+                continue;
+            }
+            let entry = SlotEntry {
+                segment: segment.number,
+                column: index,
+                version: column.version,
+                k: segment.geometry.k,
+                m: segment.geometry.m,
+                code: segment.code,
+                kind: segment.kind,
+                strip_blocks: segment.geometry.strip_blocks,
+            };
+            core.member(column.device).claim_slot(column.slot, entry);
         }
     }
 }

@@ -60,6 +60,27 @@ pub struct Collected {
     pub data: Vec<(Item, Rc<OpenStripe>, Vec<u8>)>,
 }
 
+/// How much one fold may change, in nodes to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct FoldLimit {
+    /// Nodes in all.
+    pub nodes: usize,
+    /// Nodes of all liveness records: what blocks born and dead can change at most.
+    pub records: usize,
+}
+
+impl FoldLimit {
+    /// Nodes that a leaf takes: itself and its path.
+    const LEAF: usize = 3;
+
+    /// Whether so many leaves, with so many blocks changed in them, are as much as may be folded. One
+    /// leaf always may.
+    pub fn reached(&self, leaves: usize, blocks: usize) -> bool {
+        let nodes = leaves * Self::LEAF + (2 * blocks).min(self.records);
+        leaves > 0 && nodes >= self.nodes
+    }
+}
+
 /// What a shard's part of a commit is.
 #[derive(Debug, Default)]
 pub struct Prepared {
@@ -73,6 +94,8 @@ pub struct Prepared {
     pub dead: Vec<(Place, u32)>,
     /// The oldest sequence its deltas hang on.
     pub oldest: Option<u64>,
+    /// Some leaves were folded, and more are due.
+    pub more: bool,
     /// By volume: blocks mapped more (or fewer) than before.
     pub mapped: BTreeMap<u32, i64>,
 }
@@ -131,8 +154,8 @@ pub enum ShardMessage {
     Collect(bool, OneshotSender<Collected>),
     /// A batch is durable, under these sequences for deltas and data.
     Recorded(Rc<Collected>, u64, OneshotSender<()>),
-    /// Fold what was recorded up to a sequence, and place all dirty nodes.
-    Prepare(u64, OneshotSender<Prepared>),
+    /// Fold what was recorded up to a sequence, as far as the limit goes, and place all dirty nodes.
+    Prepare(u64, FoldLimit, OneshotSender<Prepared>),
     /// Move live blocks into the stream of cold data; how many were taken, `None` without space.
     Relocate(Vec<Move>, OneshotSender<Option<usize>>),
     /// Write nodes anew at the next commit.

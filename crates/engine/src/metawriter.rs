@@ -72,7 +72,7 @@ impl Home {
                 .borrow()
                 .current
                 .as_ref()
-                .is_some_and(|s| self.core.missing_columns(s) > 0);
+                .is_some_and(|s| self.core.has_lost_column(s));
             if broken {
                 self.meta.borrow_mut().current = None;
             }

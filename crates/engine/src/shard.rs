@@ -8,7 +8,7 @@
 //! - Only `prepare` folds and places nodes; one at a time.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ashlar_digest::Kind;
@@ -65,6 +65,8 @@ pub struct Shard {
     pub(crate) pressed: Cell<bool>,
     /// Leaves folded so far: a block that came from the map may have changed if this has.
     pub(crate) folds: Cell<u64>,
+    /// Leaves that could not be read when they were to be folded.
+    pub(crate) lost_leaves: RefCell<BTreeSet<crate::fold::Leaf>>,
     /// What was folded but could not be placed, and the oldest sequence it hangs on.
     pub(crate) carry: RefCell<(crate::messages::Prepared, Option<u64>)>,
 }
@@ -128,6 +130,7 @@ impl Shard {
             birth,
             bounds,
             room: Gate::default(),
+            lost_leaves: RefCell::default(),
             carry: RefCell::default(),
             pressed: Cell::new(false),
             folds: Cell::new(0),
@@ -167,7 +170,9 @@ impl Shard {
                 self.recorded(&batch, sequence);
                 reply.send(());
             }
-            ShardMessage::Prepare(target, reply) => reply.send(self.prepare(target).await),
+            ShardMessage::Prepare(target, limit, reply) => {
+                reply.send(self.prepare(target, limit).await);
+            }
             ShardMessage::Relocate(moves, reply) => reply.send(self.relocate(moves).await),
             ShardMessage::Touch(keys, reply) => {
                 let _one = self.tree_lock.lock().await;
@@ -732,12 +737,12 @@ impl Shard {
         let mut wanted_row = stream.open_segments().max(1);
         let mut grow = stream.open_segments() == 0;
         loop {
-            let healthy = |s: &Rc<Segment>| {
-                self.core.missing_columns(s) == 0
-                    || s.columns.borrow().iter().any(|c| !c.is_placed())
-            };
-            let broken: Vec<Rc<Segment>> =
-                stream.row.iter().filter(|s| !healthy(s)).cloned().collect();
+            let broken: Vec<Rc<Segment>> = stream
+                .row
+                .iter()
+                .filter(|s| self.core.has_lost_column(s))
+                .cloned()
+                .collect();
             if !broken.is_empty() {
                 // A device of these failed: new data go where they have full redundancy at once.
                 stream
@@ -1006,7 +1011,9 @@ impl Shard {
             let filling: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
             for stripe in filling {
                 let filled = stripe.filled();
-                if filled > 0 && (close || filled * 4 >= stripe.segment.geometry.stripe_blocks()) {
+                let worth = close || filled * 4 >= stripe.segment.geometry.stripe_blocks();
+                // A stripe that took nothing must not keep its segment from being sealed.
+                if filled > 0 && worth || filled == 0 && stripe.segment.retired.get() {
                     self.close_stripe(&stripe);
                 }
             }

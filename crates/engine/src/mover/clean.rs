@@ -16,9 +16,9 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, MILLISECOND, SECOND};
 
-use crate::alloc::{clean_slots, commit_slots};
+use crate::alloc::{commit_slots, reserve};
 use crate::home::Home;
-use crate::messages::{Move, ShardMessage, ask};
+use crate::messages::{Move, Purpose, ShardMessage, ask};
 use crate::partition::Partitioning;
 use crate::read::{decode_column, read_column, read_course_rows, read_verified};
 use crate::segment::Segment;
@@ -42,7 +42,13 @@ impl Home {
             .map(|m| m.geometry.slots)
             .min()
             .unwrap_or(0);
-        commit_slots(self.core.slot_blocks) + clean_slots(slots) + (slots as usize / 50).max(4)
+        let kept = reserve(
+            Purpose::Client,
+            slots,
+            self.core.slot_blocks,
+            self.metadata_growth(),
+        );
+        kept + (slots as usize / 50).max(4)
     }
 
     /// How many segments' worth of live blocks one round of cleaning may move.
@@ -114,6 +120,12 @@ impl Home {
         victims
     }
 
+    /// Something died, or the devices changed: cleaning may gain again.
+    pub(crate) fn something_to_gain(&self) {
+        self.fruitless.set(0);
+        self.fewest.set(usize::MAX);
+    }
+
     pub(super) async fn clean_forever(self: Rc<Self>) {
         let mut pause = MILLISECOND;
         while !self.core.closed.get() {
@@ -139,11 +151,10 @@ impl Home {
                 continue;
             }
             if written != self.fruitless_at.replace(written) {
-                self.fruitless.set(0);
+                self.something_to_gain();
             }
             self.tasks.borrow_mut().clean.reason = "";
             self.tasks.borrow_mut().clean.state = "running";
-            let before = self.free_slots();
             // What was overwritten is known to be dead only once it has been folded.
             let worth = self
                 .pick_victims(1)
@@ -158,7 +169,11 @@ impl Home {
             }
             self.clean_once().await;
             self.core.progress.open();
-            if self.free_slots() > before {
+            // Against the best so far: moving the same few nodes back and forth gains a segment every
+            // other time, and nothing in the end.
+            let segments = self.core.segments.borrow().len();
+            if segments < self.fewest.get() {
+                self.fewest.set(segments);
                 pause = MILLISECOND;
                 self.fruitless.set(0);
             } else {

@@ -132,6 +132,9 @@ impl Home {
 
     /// Whether nothing of these kinds runs or could make progress.
     pub(crate) fn is_idle(&self, kinds: &[&str]) -> bool {
+        if self.waiting_quorum.get().is_some() {
+            return true; // nothing goes on before the operator has spoken
+        }
         let wants = |kind: &str| kinds.is_empty() || kinds.contains(&kind);
         if wants("heal") && !self.core.heals.borrow().is_empty() {
             return false;

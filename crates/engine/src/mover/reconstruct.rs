@@ -124,7 +124,11 @@ impl Home {
 
     /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
     async fn renew_metadata(self: &Rc<Self>) -> bool {
-        let fits = usize::from(self.meta_m).min(self.core.online().len().saturating_sub(1));
+        let online = self.core.online().len();
+        if !self.narrow_metadata_fits(online) {
+            return false;
+        }
+        let fits = usize::from(self.meta_m).min(online.saturating_sub(1));
         let short: Vec<Rc<Segment>> = self
             .to_reconstruct()
             .into_iter()
