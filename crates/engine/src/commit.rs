@@ -29,6 +29,7 @@ use ashlar_rt::Buf;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE, open_entries};
 use crate::messages::{Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
+use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::stripe::{self, node_owner_address};
 use crate::tree::NodeWrite;
@@ -67,7 +68,8 @@ impl Home {
             return false;
         };
         let opened = std::mem::take(&mut *self.opened.borrow_mut());
-        let online = self.core.online();
+        let mut online = self.core.online();
+        online.retain(|_| !planted::on(Bug::RootBeforeNodes));
         self.flush(online).await;
         let mut entries: Vec<Entry> = open_entries(&opened);
         entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
@@ -94,6 +96,7 @@ impl Home {
         .into_iter()
         .flatten()
         .min()
+        .filter(|_| !planted::on(Bug::CutTooLate))
         .unwrap_or(applied);
         if std::env::var("DBG").is_ok() {
             let (ds, du) = self.journal.usage(Ring::Delta);
@@ -110,6 +113,9 @@ impl Home {
             eprintln!("   room {} limit {:?} growth {} more {more} clean_below/low {}", self.meta_room(), self.fold_limit(), self.metadata_growth(), self.core.members.iter().filter(|m| m.is_online()).map(|m| m.free_slots()).min().unwrap_or(0));
             eprintln!("{} commit target {target} next {} cut {cut} applied {applied} oldest {oldest:?} data {:?} rows {:?} recov {:?} delta {du}/{ds} data {xu}/{xs} free {} meta/all {kinds:?} freed {} stripes {} entries {} bytes {}",
                 self.core.rt.now() / 1000, self.journal.next(), self.oldest_data(), self.oldest_rows(), self.recovering.get(), self.free_slots(), freed.len(), stripes.len(), entries.len(), entries.iter().map(ashlar_format::journal::entry_bytes).sum::<usize>());
+        }
+        if planted::on(Bug::SlotsFreedEarly) {
+            self.release(freed.clone()).await;
         }
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
@@ -190,7 +196,7 @@ impl Home {
             .filter(|s| {
                 s.sealed.get()
                     && s.live.borrow().is_empty()
-                    && Rc::strong_count(s) == 1
+                    && (Rc::strong_count(s) == 1 || planted::on(Bug::FreedInUse))
                     && Some(s.number) != current
             })
             .map(|s| s.number)
@@ -341,6 +347,7 @@ impl Home {
     fn oldest_rows(&self) -> Option<u64> {
         let segments = self.core.segments.borrow();
         let rows = segments.values().filter_map(|s| s.rows_since.get());
+        let rows = rows.filter(|_| !planted::on(Bug::RowsNotPinned));
         rows.chain(segments.values().filter_map(|s| s.image_behind.get()))
             .min()
     }
@@ -412,7 +419,7 @@ impl Home {
         root.liveness = self.liveness.borrow().root();
         let open = root.epochs.last().map_or(0, |e| e.number);
         root.epochs
-            .retain(|e| e.number == open || e.end.is_none_or(|end| end > cut));
+            .retain(|e| e.number == open || (!planted::on(Bug::EpochDroppedEarly) && e.end.is_none_or(|end| end > cut)));
         let pages = self.write_pages(root.number).await;
         self.publish(root).await;
         for (member, page) in pages {
@@ -460,7 +467,8 @@ impl Home {
                     entries,
                 };
                 let bytes = Buf::copy_of(&page.encode(&self.core.array, member.index)).freeze();
-                let copy = 1 - member.page_copy.borrow()[number as usize];
+                let mut copy = 1 - member.page_copy.borrow()[number as usize];
+                copy ^= u8::from(planted::on(Bug::PagesInPlace));
                 let offset = member.geometry.page_offset(number, u32::from(copy));
                 let (core, index) = (self.core.clone(), member.index);
                 written.push((index, number));
@@ -475,7 +483,9 @@ impl Home {
             join.await;
         }
         let touched: BTreeSet<u16> = written.iter().map(|(member, _)| *member).collect();
-        self.flush_members(touched.into_iter().collect()).await;
+        if !planted::on(Bug::PagesNotFlushed) && !planted::on(Bug::RootBeforeNodes) {
+            self.flush_members(touched.into_iter().collect()).await;
+        }
         written
     }
 
@@ -512,7 +522,9 @@ impl Home {
             let bytes = Buf::copy_of(&root.encode(&self.core.array)).freeze();
             let mut joins = Vec::new();
             for index in set {
-                if !self.core.member(index).is_online() {
+                if !self.core.member(index).is_online()
+                    || (planted::on(Bug::RootOnOneDevice) && !joins.is_empty())
+                {
                     continue;
                 }
                 let (core, bytes) = (self.core.clone(), bytes.clone());
@@ -520,7 +532,7 @@ impl Home {
                 joins.push(self.core.rt.spawn(async move {
                     let member = core.member(index);
                     if member.write(offset, vec![bytes]).await.is_err()
-                        || member.flush().await.is_err()
+                        || (!planted::on(Bug::RootNotFlushed) && member.flush().await.is_err())
                     {
                         core.report_failed(index);
                     }
@@ -557,7 +569,11 @@ impl Home {
         }
         self.tasks.borrow_mut().stuck = false;
         self.something_to_gain();
-        let stored = self.store_generation().await;
+        let stored = if planted::on(Bug::GenerationNotStored) {
+            counted
+        } else {
+            self.store_generation().await
+        };
         if stored * 2 < counted && !self.forced.replace(false) {
             self.waiting_quorum.set(Some((stored, counted)));
             let text = format!(
@@ -600,7 +616,7 @@ impl Home {
             number,
             first: next,
             end: None,
-            m: self.shape.m.max(1),
+            m: if planted::on(Bug::JournalWithoutParity) { 0 } else { self.shape.m.max(1) },
             excluded,
         };
         root.epochs.push(epoch.clone());

@@ -39,6 +39,7 @@ use crate::liveness;
 use crate::member::Member;
 use crate::messages::{Adopted, ShardMessage, VolumeShape, ask};
 use crate::partition::Partitioning;
+use crate::planted::{self, Bug};
 use crate::read::read_unit;
 use crate::segment::{Column, NO_SLOT, Segment};
 use crate::shard::{Bounds, Shard};
@@ -142,6 +143,15 @@ fn newest_generation(candidates: &[Candidate]) -> Result<Superblock, Error> {
         .iter()
         .map(|c| c.superblock.generation.number)
         .max();
+    let oldest = candidates
+        .iter()
+        .map(|c| c.superblock.generation.number)
+        .min();
+    let number = if planted::on(Bug::GenerationOldestWins) {
+        oldest
+    } else {
+        number
+    };
     let number = number.ok_or(Error::NoArray)?;
     let mut holders: BTreeMap<[u8; 16], Vec<&Superblock>> = BTreeMap::new();
     for superblock in candidates.iter().map(|c| &c.superblock) {
@@ -205,7 +215,7 @@ async fn assemble(
         newest
             .members
             .get(index)
-            .is_some_and(|m| m.state == MemberState::Online)
+            .is_some_and(|m| m.state == MemberState::Online || planted::on(Bug::StaleMemberTrusted))
     };
     candidates.retain(|c| {
         let index = usize::from(c.superblock.index);
@@ -259,6 +269,7 @@ fn make_members(
                 geometry.slots = entry.slots;
                 MemberState::Failed
             }
+            (Some(_), _) if planted::on(Bug::StaleMemberTrusted) => MemberState::Online,
             (_, state) => state,
         };
         let device = candidate.map(|c| c.device);
@@ -294,7 +305,9 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
     let mut newest: Option<Root> = None;
     for join in joins {
         if let Some(root) = join.await
-            && newest.as_ref().is_none_or(|n| root.order() > n.order())
+            && newest
+                .as_ref()
+                .is_none_or(|n| planted::on(Bug::AnyRoot) || root.order() > n.order())
         {
             newest = Some(root);
         }
@@ -375,7 +388,7 @@ async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEn
             else {
                 continue;
             };
-            if found.root > root {
+            if found.root > root && !planted::on(Bug::LaterPagesTrusted) {
                 later.push(page);
             } else if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
                 best = Some((copy, found));
@@ -891,6 +904,9 @@ fn next_segment(core: &Core, root: u64) -> u64 {
         .borrow()
         .last_key_value()
         .map_or(0, |(number, _)| number + 1);
+    if planted::on(Bug::SegmentNumberReused) {
+        return root;
+    }
     root.max(seen) + 4096
 }
 
@@ -942,8 +958,10 @@ impl Home {
         degraded: bool,
     ) -> Result<(), Error> {
         self.give_records();
-        self.rewrite_pages(later).await;
-        if let Some(last) = last {
+        if !planted::on(Bug::LaterPagesKept) {
+            self.rewrite_pages(later).await;
+        }
+        if let Some(last) = last.filter(|_| !planted::on(Bug::TornRecordNotCompleted)) {
             self.journal.complete(last).await;
         }
         let mut root = self.root.borrow().clone();
@@ -969,7 +987,11 @@ impl Home {
             root.clean = false;
             let next = self.journal.next();
             self.close_epoch(&mut root, next);
-            self.publish(root).await;
+            if planted::on(Bug::RecoveryNotCommitted) {
+                *self.root.borrow_mut() = root;
+            } else {
+                self.publish(root).await;
+            }
         }
         self.start(mailbox);
         let oldest = rest
