@@ -134,3 +134,96 @@ fn one(case: &Case, words: &[String]) -> ExitCode {
         }
     }
 }
+
+/// `ashlar-sim planted`: each bug in a process of its own, since some never end.
+#[cfg(feature = "planted")]
+pub fn planted(words: &[String]) -> ExitCode {
+    use ashlar_sim::planted::Bug;
+
+    let (Some(most), Some(seconds), Some(jobs)) = (
+        number(words, "--most", 20_000),
+        number(words, "--seconds", 600),
+        number(words, "--jobs", 1),
+    ) else {
+        return wrong();
+    };
+    let known = |name: &String| Bug::ALL.iter().any(|(bug, _)| format!("{bug:?}") == *name);
+    let named = words.iter().any(known);
+    let (mut all, mut found) = (0, 0);
+    for (bug, what) in Bug::ALL {
+        let name = format!("{bug:?}");
+        if named && !words.contains(&name) {
+            continue;
+        }
+        all += 1;
+        let options = [most, seconds, jobs].map(|n| n.to_string());
+        match hunt_apart(&name, &options, seconds + 20) {
+            Some(line) => {
+                found += u64::from(!line.contains("NOT FOUND"));
+                println!("{name:<26} {line}");
+            }
+            None => {
+                found += 1;
+                println!("{name:<26} found: a seed does not end ({what})");
+            }
+        }
+    }
+    println!("{found} of {all} bugs found");
+    if found == all {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Hunts one bug in a child; its line, or `None` if it had to be ended after `seconds`.
+#[cfg(feature = "planted")]
+fn hunt_apart(name: &str, options: &[String], seconds: u64) -> Option<String> {
+    let program = std::env::current_exe().ok()?;
+    let mut child = std::process::Command::new(program)
+        .arg("planted-one")
+        .arg(name)
+        .args(options)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .ok()?;
+    let begun = Instant::now();
+    while child.try_wait().ok()?.is_none() {
+        if begun.elapsed().as_secs() >= seconds {
+            child.kill().ok()?;
+            child.wait().ok()?;
+            return None;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
+}
+
+/// `ashlar-sim planted-one BUG MOST SECONDS JOBS`: the child of `planted`.
+#[cfg(feature = "planted")]
+pub fn planted_one(words: &[String]) -> ExitCode {
+    use ashlar_sim::planted::{Bug, hunt};
+
+    std::panic::set_hook(Box::new(|_| ()));
+    let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
+    let bug = words
+        .first()
+        .and_then(|name| Bug::ALL.iter().find(|(bug, _)| format!("{bug:?}") == *name));
+    let (Some((bug, what)), Some(most), Some(seconds), Some(jobs)) =
+        (bug, number(1), number(2), number(3))
+    else {
+        return wrong();
+    };
+    let begun = Instant::now();
+    let answer = hunt(*bug, most, seconds, usize::try_from(jobs).unwrap_or(1));
+    let (seeds, seconds) = (answer.seeds, begun.elapsed().as_secs_f64());
+    match answer.found {
+        Some((how, failure)) => {
+            let failure: String = failure.chars().take(90).collect();
+            println!("{seeds:>7} seeds {seconds:>6.1} s  {how}: {failure}");
+        }
+        None => println!("NOT FOUND in {seeds} seeds, {seconds:.1} s: {what}"),
+    }
+    ExitCode::SUCCESS
+}

@@ -45,6 +45,8 @@ pub struct Options {
     pub crash_at: Option<u64>,
     /// Leave out the seeds' full arrays: volumes stay small against their array.
     pub roomy: bool,
+    /// Nothing but full arrays.
+    pub full: bool,
     /// Keep a readable trace.
     pub trace: bool,
 }
@@ -193,6 +195,11 @@ impl Config {
         };
         let full = (k <= 4 && rng.chance(8)).then(|| rng.pick(&[80, 95, 100]));
         let full = full.filter(|_| !options.roomy);
+        let full = if options.full && k <= 4 {
+            full.or(Some(95))
+        } else {
+            full
+        };
         let slots = if full.is_some() {
             rng.pick(&[112, 160])
         } else {

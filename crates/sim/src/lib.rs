@@ -6,6 +6,7 @@
 //! * [`config`], [`client`], [`nemesis`], [`driver`]: one seed's history.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
 //! * [`run`]: many seeds on several threads.
+//! * `planted` (a feature): how soon bugs made on purpose are found.
 //! * [`enumerate`]: every crash of every short workload.
 //!
 //! Invariants: nothing here looks at the clock of the machine to decide anything, or iterates over
@@ -21,6 +22,8 @@ pub mod engine;
 pub mod enumerate;
 pub mod model;
 pub mod nemesis;
+#[cfg(feature = "planted")]
+pub mod planted;
 pub mod rng;
 pub mod run;
 pub mod store;

@@ -22,16 +22,19 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
        ashlar-sim replay SEED [--trace] [--lines N] [OPTIONS]
        ashlar-sim enumerate [--length N] [--one-in N] [--jobs N] [--seconds N] [--quick]
        ashlar-sim enumerate --layout L --workload A,B --at N --image I [--lost MASK] [--again N --again-image I]
+       ashlar-sim planted [--most N] [--seconds N] [--jobs N] [BUG ...]      (built with --features planted)
 
   run     one random history a seed
   sweep   the first session of each seed, crashed after every N polls (default 1)
   replay  one history, with its story
   enumerate  every workload of up to --length letters (default 2; of the longest ones one in
              --one-in), the power cut after every device operation; or one case, with its story
+  planted    in how many seeds each bug that was made on purpose is found
 
   --mode calm|crash|within|beyond   what may go wrong (default: the seed decides)
   --rounds N, --clients N           at most so many
   --roomy                           no full arrays
+  --full                            full arrays only, where K is at most 4
   --crash-at POLLS                  one session, crashed there
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
@@ -87,6 +90,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--rounds" => out.options.rounds = Some(words.next()?.parse().ok()?),
             "--clients" => out.options.clients = Some(words.next()?.parse().ok()?),
             "--roomy" => out.options.roomy = true,
+            "--full" => out.options.full = true,
             "--twice" => out.twice = true,
             "--trace" => out.trace = true,
             "--toy" => out.toy = true,
@@ -102,6 +106,14 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|word| word == "enumerate") {
         return commands::enumerate(&words[1..]);
+    }
+    #[cfg(feature = "planted")]
+    if words.first().is_some_and(|word| word == "planted") {
+        return commands::planted(&words[1..]);
+    }
+    #[cfg(feature = "planted")]
+    if words.first().is_some_and(|word| word == "planted-one") {
+        return commands::planted_one(&words[1..]);
     }
     let Some(arguments) = parse(&words) else {
         eprint!("{USAGE}");
@@ -142,6 +154,9 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.roomy {
         text += " --roomy";
+    }
+    if arguments.options.full {
+        text += " --full";
     }
     if arguments.toy {
         text += " --toy";

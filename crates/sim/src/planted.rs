@@ -29,18 +29,31 @@ const TURN: u64 = 150;
 /// needs them full arrays, whose cleaner has work, or damage beyond M.
 fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
     match bug {
-        Bug::LostReadsAsZeros | Bug::LostNodeIsEmpty => &[("beyond", Mode::Beyond, false)],
+        Bug::LostReadsAsZeros => &[("beyond", Mode::Beyond, false)],
         Bug::SlotsFreedEarly
         | Bug::FreedInUse
         | Bug::UnconditionalMove
         | Bug::MoveOverWrite
         | Bug::MoveReplayedOverWrite
-        | Bug::MovedUnverified
         | Bug::OverwrittenStaysLive => &[
             ("crash, full", Mode::Crash, true),
             ("within, full", Mode::Within, true),
             ("crash", Mode::Crash, false),
         ],
+        Bug::StaleMemberTrusted
+        | Bug::GenerationNotStored
+        | Bug::GenerationOldestWins
+        | Bug::OptimalTooSoon
+        | Bug::WriteErrorIgnored
+        | Bug::FlushRetried
+        | Bug::ReadUnverified
+        | Bug::DecodedUnverified
+        | Bug::ReconstructUnverified
+        | Bug::ReconstructWithoutSummary
+        | Bug::ShortParityForgotten
+        | Bug::PlacedAnewForgotten
+        | Bug::TornRecordNotCompleted
+        | Bug::ParityOfOldData => &[("within", Mode::Within, false)],
         _ => &[
             ("crash", Mode::Crash, false),
             ("within", Mode::Within, false),

@@ -129,7 +129,7 @@ pub fn workloads(plan: &Plan) -> Vec<(usize, Vec<usize>)> {
                 .collect();
             for word in &words {
                 let number = word.iter().fold(7, |n, at| mix(n ^ *at as u64));
-                let chosen = mix(number ^ plan.offset) % plan.one_in.max(1) == 0;
+                let chosen = mix(number ^ plan.offset).is_multiple_of(plan.one_in.max(1));
                 if length < plan.length || length == 1 || chosen {
                     all.push((geometry, word.clone()));
                 }
@@ -179,8 +179,7 @@ pub fn enumerate<S: Subject>(plan: &Plan, make: fn() -> S) -> Summary {
             });
         }
     });
-    let total = lock().clone();
-    total
+    lock().clone()
 }
 
 /// Runs a workload without a crash, recorded.
