@@ -157,6 +157,7 @@ pub struct Nbd {
     rt: Rt,
     server: NbdServer,
     address: std::net::SocketAddr,
+    volume: Rc<MemVolume>,
 }
 
 impl std::fmt::Debug for Nbd {
@@ -170,8 +171,8 @@ impl Nbd {
     pub fn start() -> Nbd {
         let rt = Rt::start().expect("an executor starts");
         let exports = Rc::new(Exports::default());
-        let volume: Rc<dyn Volume> = Rc::new(MemVolume::new(1 << 20));
-        assert!(exports.publish("a", volume));
+        let volume = Rc::new(MemVolume::new(1 << 20));
+        assert!(exports.publish("a", volume.clone() as Rc<dyn Volume>));
         let handle = rt.clone();
         let server = rt.block_on(async move {
             let listener = NbdListener::tcp(&handle, ([127, 0, 0, 1], 0).into());
@@ -183,7 +184,14 @@ impl Nbd {
             rt,
             server,
             address,
+            volume,
         }
+    }
+
+    /// Requests that reached the volume so far.
+    pub fn reached(&self) -> u64 {
+        let counters = self.volume.counters();
+        counters.reads + counters.writes + counters.flushes + counters.trims + counters.zeroes
     }
 
     /// One client's life.

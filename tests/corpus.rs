@@ -276,5 +276,7 @@ fn nbd_clients() {
         ]),
         conversation(&[]),
     ];
+    server.client(&inputs[0]);
+    assert!(server.reached() >= 3, "the handshake was refused");
     run(inputs, "nbd", 120, |bytes| server.client(bytes));
 }
