@@ -13,6 +13,7 @@ use crate::client::Session;
 use crate::config::{Config, Mode, Options};
 use crate::device::SimDevice;
 use crate::disk::{Cut, FaultRates};
+use crate::ledger;
 use crate::nemesis;
 use crate::rng::Rng;
 use crate::store::{Store, StoreError, Subject};
@@ -63,10 +64,16 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
         subject,
         rng: Rng::new(world.config.seed ^ 0xD01),
     };
+    let ledger = ledger::watch(world);
     guarded(world, move || {
         let mut driver = driver;
         driver.history();
     });
+    let (compared, rows) = ledger.counts();
+    world
+        .trace
+        .mark_times("ledger: strip block written again", compared);
+    world.trace.mark_times("ledger: parity computed", rows);
     Outcome {
         seed: world.config.seed,
         failure: world.failure(),

@@ -2,7 +2,7 @@
 //! and faults at any moment, checked against an independent model. One seed, one history.
 //!
 //! * [`disk`] and [`device`]: disks that lose, tear and damage what they were given.
-//! * [`model`] and [`content`]: what every read must show.
+//! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold.
 //! * [`config`], [`client`], [`nemesis`], [`driver`]: one seed's history.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
 //! * [`run`]: many seeds on several threads.
@@ -20,6 +20,7 @@ pub mod disk;
 pub mod driver;
 pub mod engine;
 pub mod enumerate;
+pub mod ledger;
 pub mod model;
 pub mod nemesis;
 #[cfg(feature = "planted")]
