@@ -300,6 +300,9 @@ impl Session {
         self.world
             .with_volume(volume, |e| e.model.end_write(op, result.is_ok(), durable));
         self.leave(volume);
+        if durable && result.is_ok() {
+            self.world.durable(kind);
+        }
         if let Err(error) = &result {
             self.judge(kind, error).await;
         }
@@ -345,6 +348,9 @@ impl Session {
                 .end_write(op.unwrap_or(0), result.is_ok(), durable);
         });
         self.leave(volume);
+        if durable && result.is_ok() {
+            self.world.durable(kind);
+        }
         if let Err(error) = &result {
             self.judge(kind, error).await;
         }
@@ -472,6 +478,9 @@ impl Session {
         self.world
             .with_volume(volume, |e| e.model.end_flush(number, result.is_ok()));
         self.leave(volume);
+        if result.is_ok() {
+            self.world.durable("flush");
+        }
         if let Err(error) = &result {
             self.judge("flush", error).await;
         }

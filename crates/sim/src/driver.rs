@@ -12,11 +12,12 @@ use ashlar_rt::{Rt, SECOND, Stopped};
 use crate::client::Session;
 use crate::config::{Config, Mode, Options};
 use crate::device::SimDevice;
-use crate::disk::{Cut, FaultRates};
+use crate::disk::{Cut, FaultRates, SimDisk};
 use crate::ledger;
 use crate::nemesis;
 use crate::rng::Rng;
-use crate::store::{Store, StoreError, Subject};
+use crate::store::{Store, StoreError, StoreStatus, Subject};
+use crate::trace::Trace;
 use crate::world::{Presence, World};
 
 /// Polls after which a phase counts as a livelock.
@@ -168,18 +169,26 @@ impl Driver<'_> {
         }
     }
 
-    fn attach(&self, rt: &Rt) -> Vec<DeviceRef> {
+    fn attach(&self, rt: &Rt, first: bool) -> Vec<DeviceRef> {
         let absent = self.world.budget.borrow().absent.clone();
         let present = self
             .world
             .disks
             .iter()
             .filter(|disk| !absent.contains(&disk.index()));
-        present.map(|disk| SimDevice::attach(rt, disk)).collect()
+        let mut devices: Vec<DeviceRef> = present.map(|disk| SimDevice::attach(rt, disk)).collect();
+        // Names and order mean nothing: now and then devices have changed places.
+        let rng = &mut *self.world.rng.borrow_mut();
+        if !first && rng.chance(30) {
+            self.world.trace.mark("devices change places");
+            let order = rng.shuffled(devices.len());
+            devices = order.into_iter().map(|at| devices[at].clone()).collect();
+        }
+        devices
     }
 
     pub(crate) fn create(&mut self, rt: &Rt) -> Option<Rc<dyn Store>> {
-        let devices = self.attach(rt);
+        let devices = self.attach(rt, true);
         let future = self.subject.create(rt, devices, &self.world.config);
         let store = match self.finish(rt, "create", future)? {
             Ok(store) => store,
@@ -241,9 +250,11 @@ impl Driver<'_> {
         for disk in &self.world.disks {
             disk.arm(FaultRates::default());
             disk.set_slow(1);
+            disk.forget_failed_reads();
         }
+        self.world.was_slow.set(false);
         for degraded in [false, true] {
-            let devices = self.attach(rt);
+            let devices = self.attach(rt, false);
             self.world.trace.line(|| {
                 let absent = &self.world.budget.borrow().absent;
                 format!("import, degraded {degraded}, without {absent:?}")
@@ -413,6 +424,7 @@ impl Driver<'_> {
         } else if heal {
             self.heal(rt, &store);
         }
+        self.try_probes();
         if world.failed() {
             return false;
         }
@@ -429,6 +441,84 @@ impl Driver<'_> {
             self.outage();
         }
         true
+    }
+
+    /// Redundancy counted at durable acknowledgements: what was durable then, without as many devices
+    /// as may be lost, is opened and read. On disks of its own; this history does not notice.
+    fn try_probes(&mut self) {
+        let probes = std::mem::take(&mut *self.world.probes.borrow_mut());
+        for probe in probes {
+            if self.world.failed() {
+                return;
+            }
+            self.world.trace.mark("redundancy tried");
+            let mut budget = probe.budget;
+            let config = &self.world.config;
+            let counted = config.devices - budget.gone.len();
+            for device in self.rng.shuffled(config.devices) {
+                let known = budget.damaged.contains(&device);
+                let room = budget.damaged.len() < config.m
+                    && counted.saturating_sub(budget.damaged.len() + 1) * 2 > counted;
+                if !budget.gone.contains(&device) && (known || room) {
+                    budget.damaged.insert(device);
+                    budget.absent.insert(device);
+                    self.world.trace.mark("redundancy tried without a device");
+                }
+            }
+            let trace = Rc::new(Trace::new(self.world.trace.is_on()));
+            let disks = probe.disks.into_iter().enumerate();
+            let disks = disks
+                .map(|(index, pages)| SimDisk::with_pages(index, pages, 0x920BE, trace.clone()))
+                .collect();
+            let world = World::on(config.clone(), disks, trace.clone());
+            *world.volumes.borrow_mut() = probe.volumes;
+            let absent = budget.absent.clone();
+            *world.budget.borrow_mut() = budget;
+            world.reduced.set(true);
+            world.crash_models();
+            inspect(self.subject, &world);
+            if let Some(failure) = world.failure() {
+                for line in trace.tail(200) {
+                    self.world.trace.line(|| line);
+                }
+                self.world.fail(|| {
+                    format!(
+                        "after a durable {} a power cut without {absent:?} loses it: {failure}",
+                        probe.what
+                    )
+                });
+            }
+        }
+    }
+
+    /// Detection accounting (P6): nobody is blamed for nothing, and no failed read goes uncounted. The
+    /// superblocks and the reads of an import that is refused are looked at before a device counts.
+    fn account(&self, status: &StoreStatus) {
+        const BEFORE_IT_COUNTS: u64 = 4;
+        let touched = self.world.touched.borrow();
+        for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
+            let disk = &self.world.disks[device];
+            let text = || format!("{reads} reads, {writes} writes, {digests} digests");
+            if !touched.contains(&device) && reads + writes + digests > 0 {
+                self.world.fail(|| {
+                    format!(
+                        "device {device} did nothing, yet it is blamed (P6): {}",
+                        text()
+                    )
+                });
+            }
+            let failed = disk.failed_reads();
+            let slow = self.world.was_slow.get();
+            if failed > reads + BEFORE_IT_COUNTS && !slow {
+                self.world.fail(|| {
+                    format!(
+                        "device {device} failed {failed} reads, told are (P6): {}",
+                        text()
+                    )
+                });
+            }
+        }
+        self.world.trace.mark("errors accounted for");
     }
 
     /// Waits for full redundancy and, if it is back, gives the budget back.
@@ -466,6 +556,7 @@ impl Driver<'_> {
             return;
         };
         self.world.trace.line(|| format!("healed: {status:?}"));
+        self.account(&status);
         let config = &self.world.config;
         let mut budget = self.world.budget.borrow_mut();
         let offline = |d: &usize| self.world.disks[*d].is_offline();
@@ -668,4 +759,28 @@ pub(crate) async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
             at += length;
         }
     }
+}
+
+/// Opens what a power cut left in `world`, reads all of it and checks it.
+pub(crate) fn inspect(subject: &dyn Subject, world: &Rc<World>) {
+    guarded(world, || {
+        let mut driver = Driver {
+            world: world.clone(),
+            subject,
+            rng: Rng::new(0x1A5),
+        };
+        let machine = driver.machine();
+        let Opened::Store(store) = driver.open(&machine.0, false) else {
+            return;
+        };
+        driver.check_volumes(&store);
+        let session = Session {
+            world: world.clone(),
+            rt: machine.0.clone(),
+            store,
+        };
+        let mut rng = Rng::new(0);
+        let read = async move { verify(&session, &mut rng, 100).await };
+        driver.finish(&machine.0, "reading", read);
+    });
 }

@@ -12,9 +12,8 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::client::Session;
 use crate::disk::{Pages, SimDisk};
-use crate::driver::{Driver, Opened, guarded, verify};
+use crate::driver::{Driver, guarded, inspect};
 use crate::rng::{Rng, mix};
 use crate::store::Subject;
 use crate::trace::Trace;
@@ -297,30 +296,6 @@ fn after(geometry: usize, disks: Vec<Pages>, known: &Known, lost: u64, trace: bo
     *world.budget.borrow_mut() = budget;
     world.crash_models();
     world
-}
-
-/// Opens what a power cut left, reads all of it and checks it.
-fn inspect(subject: &dyn Subject, world: &Rc<World>) {
-    guarded(world, || {
-        let mut driver = Driver {
-            world: world.clone(),
-            subject,
-            rng: Rng::new(0x1A5),
-        };
-        let machine = driver.machine();
-        let Opened::Store(store) = driver.open(&machine.0, false) else {
-            return;
-        };
-        driver.check_volumes(&store);
-        let session = Session {
-            world: world.clone(),
-            rt: machine.0.clone(),
-            store,
-        };
-        let mut rng = Rng::new(0);
-        let read = async move { verify(&session, &mut rng, 100).await };
-        driver.finish(&machine.0, "reading", read);
-    });
 }
 
 /// Checks one case, and with `again` every crash in its recovery.
