@@ -115,11 +115,7 @@ impl Home {
             .copied()
             .filter(|d| self.core.member(*d).is_online())
             .collect();
-        let eligible: Vec<u16> = online
-            .iter()
-            .copied()
-            .filter(|d| has_slot(*d))
-            .collect();
+        let eligible: Vec<u16> = online.iter().copied().filter(|d| has_slot(*d)).collect();
         let full = k + m;
         if eligible.len() >= full {
             let devices = self
@@ -178,13 +174,25 @@ impl Home {
         member.is_online() && member.free_slots() > reserve(purpose, slots, blocks, growth)
     }
 
-    /// Live nodes, and metadata segments.
+    /// Nodes that are live or will be once every segment's record has been written, and metadata
+    /// segments.
     fn metadata(&self) -> (usize, usize) {
         let segments = self.core.segments.borrow();
         let meta = segments.values().filter(|s| s.kind == SegmentKind::Meta);
-        meta.fold((0, 0), |(live, count), s| {
+        let (live, count) = meta.fold((0, 0), |(live, count), s| {
             (live + s.live.borrow().count() as usize, count + 1)
-        })
+        });
+        let unwritten = self
+            .record_nodes_total()
+            .saturating_sub(self.liveness.borrow().nodes());
+        (live + unwritten, count)
+    }
+
+    /// Nodes of the liveness tree with all records that exist.
+    fn record_nodes_total(&self) -> usize {
+        let nodes = usize::try_from(self.record_nodes()).unwrap_or(1);
+        let records = self.records.borrow().len() * nodes;
+        records + records / 32 + 4
     }
 
     /// Nodes that a metadata segment of `k` holds.
@@ -257,13 +265,11 @@ impl Home {
 
     /// What one commit may fold: what it writes must fit what is free.
     pub(crate) fn fold_limit(&self) -> FoldLimit {
-        let nodes = usize::try_from(self.record_nodes()).unwrap_or(1);
-        let records = self.records.borrow().len() * nodes;
         let catalog = self.catalog_bytes.borrow().len().div_ceil(BLOCK) * 2 + 2;
         // Half: the next commit must fit before cleaning has gained what this one leaves dead.
         FoldLimit {
             nodes: (self.meta_room() / 2).saturating_sub(catalog),
-            records: records + records / 32 + 4,
+            records: self.record_nodes_total(),
         }
     }
 

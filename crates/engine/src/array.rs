@@ -490,8 +490,17 @@ impl Array {
     /// Folds everything, says in the root that it is clean, and stops. Every later call is refused.
     pub async fn export(&self) -> Result<(), Error> {
         self.finish().await?;
-        self.0.home.halt("exported");
+        self.let_go("exported").await;
         Ok(())
+    }
+
+    /// Stops, and waits for what is still under way on the devices: whoever opens them next must not be
+    /// written over.
+    async fn let_go(&self, why: &str) {
+        self.0.home.halt(why);
+        for member in &self.0.home.core.members {
+            member.quiet().await;
+        }
     }
 
     /// Makes the last root, which says that the array is clean.
@@ -523,7 +532,7 @@ impl Array {
                 member.flush().await.map_err(failed)?;
             }
         }
-        self.0.home.halt("destroyed");
+        self.let_go("destroyed").await;
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::node::Place;
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, RingPosition, Root};
-use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, TablePage};
 use ashlar_format::summary::Owner;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::Buf;
@@ -50,6 +50,7 @@ impl Home {
     /// exported. Whether more is left to fold, and can be.
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let applied = self.applied();
+        let recorded = self.recorded_at.get();
         self.seal_pinned().await;
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
@@ -67,7 +68,7 @@ impl Home {
             );
             return false;
         };
-        let opened = std::mem::take(&mut *self.opened.borrow_mut());
+        let opened = self.take_opened(SegmentKind::Meta);
         let mut online = self.core.online();
         online.retain(|_| !planted::on(Bug::RootBeforeNodes));
         self.flush(online).await;
@@ -103,22 +104,69 @@ impl Home {
             let (xs, xu) = self.journal.usage(Ring::Data);
             let kinds: (usize, usize) = {
                 let s = self.core.segments.borrow();
-                (s.values().filter(|s| s.kind == ashlar_format::slot::SegmentKind::Meta).count(), s.len())
+                (
+                    s.values().filter(|s| s.kind == SegmentKind::Meta).count(),
+                    s.len(),
+                )
             };
             for s in self.core.segments.borrow().values() {
-                if s.rows_since.get().or(s.image_behind.get()) == self.oldest_rows() && self.oldest_rows().is_some() {
-                    eprintln!("  pin: segment {} {:?} recorded {} next {} of {} retired {} sealed {} rows {:?} image {:?} strong {} missing {}", s.number, s.kind, s.recorded.get(), s.next_stripe.get(), s.geometry.stripes(), s.retired.get(), s.sealed.get(), s.rows_since.get(), s.image_behind.get(), Rc::strong_count(s), self.core.missing_columns(s));
+                if s.rows_since.get().or(s.image_behind.get()) == self.oldest_rows()
+                    && self.oldest_rows().is_some()
+                {
+                    eprintln!(
+                        "  pin: segment {} {:?} recorded {} next {} of {} retired {} sealed {} rows {:?} image {:?} strong {} missing {}",
+                        s.number,
+                        s.kind,
+                        s.recorded.get(),
+                        s.next_stripe.get(),
+                        s.geometry.stripes(),
+                        s.retired.get(),
+                        s.sealed.get(),
+                        s.rows_since.get(),
+                        s.image_behind.get(),
+                        Rc::strong_count(s),
+                        self.core.missing_columns(s)
+                    );
                 }
             }
-            eprintln!("   room {} limit {:?} growth {} more {more} clean_below/low {}", self.meta_room(), self.fold_limit(), self.metadata_growth(), self.core.members.iter().filter(|m| m.is_online()).map(|m| m.free_slots()).min().unwrap_or(0));
-            eprintln!("{} commit target {target} next {} cut {cut} applied {applied} oldest {oldest:?} data {:?} rows {:?} recov {:?} delta {du}/{ds} data {xu}/{xs} free {} meta/all {kinds:?} freed {} stripes {} entries {} bytes {}",
-                self.core.rt.now() / 1000, self.journal.next(), self.oldest_data(), self.oldest_rows(), self.recovering.get(), self.free_slots(), freed.len(), stripes.len(), entries.len(), entries.iter().map(ashlar_format::journal::entry_bytes).sum::<usize>());
+            eprintln!(
+                "   room {} limit {:?} growth {} more {more} clean_below/low {}",
+                self.meta_room(),
+                self.fold_limit(),
+                self.metadata_growth(),
+                self.core
+                    .members
+                    .iter()
+                    .filter(|m| m.is_online())
+                    .map(|m| m.free_slots())
+                    .min()
+                    .unwrap_or(0)
+            );
+            eprintln!(
+                "{} commit target {target} next {} cut {cut} applied {applied} oldest {oldest:?} data {:?} rows {:?} recov {:?} delta {du}/{ds} data {xu}/{xs} free {} meta/all {kinds:?} freed {} stripes {} entries {} bytes {}",
+                self.core.rt.now() / 1000,
+                self.journal.next(),
+                self.oldest_data(),
+                self.oldest_rows(),
+                self.recovering.get(),
+                self.free_slots(),
+                freed.len(),
+                stripes.len(),
+                entries.len(),
+                entries
+                    .iter()
+                    .map(ashlar_format::journal::entry_bytes)
+                    .sum::<usize>()
+            );
         }
         if planted::on(Bug::SlotsFreedEarly) {
             self.release(freed.clone()).await;
         }
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
+        if !more {
+            self.folded_at.set(recorded);
+        }
         self.commits.set(self.commits.get() + 1);
         self.committed.open();
         self.core.progress.open();
@@ -418,8 +466,10 @@ impl Home {
         root.catalog = self.catalog_tree.borrow().root();
         root.liveness = self.liveness.borrow().root();
         let open = root.epochs.last().map_or(0, |e| e.number);
-        root.epochs
-            .retain(|e| e.number == open || (!planted::on(Bug::EpochDroppedEarly) && e.end.is_none_or(|end| end > cut)));
+        root.epochs.retain(|e| {
+            e.number == open
+                || (!planted::on(Bug::EpochDroppedEarly) && e.end.is_none_or(|end| end > cut))
+        });
         let pages = self.write_pages(root.number).await;
         self.publish(root).await;
         for (member, page) in pages {
@@ -567,8 +617,6 @@ impl Home {
                 self.core.event("device-failed", Some(index), text);
             }
         }
-        self.tasks.borrow_mut().stuck = false;
-        self.something_to_gain();
         let stored = if planted::on(Bug::GenerationNotStored) {
             counted
         } else {
@@ -616,7 +664,11 @@ impl Home {
             number,
             first: next,
             end: None,
-            m: if planted::on(Bug::JournalWithoutParity) { 0 } else { self.shape.m.max(1) },
+            m: if planted::on(Bug::JournalWithoutParity) {
+                0
+            } else {
+                self.shape.m.max(1)
+            },
             excluded,
         };
         root.epochs.push(epoch.clone());

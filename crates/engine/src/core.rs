@@ -12,7 +12,8 @@ use ashlar_digest::Kind;
 use ashlar_format::{DigestContext, SegmentNumber};
 use ashlar_rt::{Gate, Rt};
 
-use crate::member::Member;
+use crate::member::{Member, add};
+use crate::mover::{BadBlock, Heals};
 use crate::segment::Segment;
 use crate::status::Event;
 
@@ -51,8 +52,8 @@ pub struct Core {
     pub progress: Gate,
     /// Volume blocks found unreadable: (volume, address).
     pub lost: RefCell<BTreeMap<(u32, u64), ()>>,
-    /// Bad blocks waiting to be healed: segment, column, stripe, block of the strip.
-    pub heals: RefCell<VecDeque<(SegmentNumber, u16, u32, u32)>>,
+    /// Bad blocks: those to be healed, and those that could not be.
+    pub heals: RefCell<Heals>,
     /// Opens when a heal is due.
     pub heal_gate: Gate,
     /// Host blocks written, and all data blocks written, since import.
@@ -261,22 +262,20 @@ impl Core {
         self.event_count.get()
     }
 
-    /// Notes a bad block of a column that is otherwise in use: counted, and healed in the background.
-    pub fn report_bad(&self, segment: &Segment, column: u16, stripe: u32, block: u32) {
-        let place = segment.columns.borrow()[usize::from(column)];
-        let entry = (segment.number, column, stripe, block);
-        let mut heals = self.heals.borrow_mut();
-        if heals.contains(&entry) {
+    /// Notes a bad block of a column that is otherwise in use: counted against the device the first time,
+    /// and healed in the background.
+    pub fn report_bad(&self, device: u16, block: BadBlock) {
+        if self.heals.borrow().knows(&block) {
             return;
         }
-        heals.push_back(entry);
-        drop(heals);
+        add(&self.member(device).counters.digest_errors, 1);
+        self.heals.borrow_mut().add(block);
         self.event(
             "bad-block",
-            Some(place.device),
+            Some(device),
             format!(
-                "device {}: segment {} column {column} stripe {stripe} block {block} is bad; it is read from the others and will be healed",
-                place.device, segment.number
+                "device {device}: segment {} column {} stripe {} block {} is bad; it is read from the others and will be healed",
+                block.segment, block.column, block.stripe, block.within
             ),
         );
         self.heal_gate.open();

@@ -15,6 +15,7 @@ use ashlar_format::journal::{
     DataEntry, Entry, Ring, StripeDelta, StripeEntry, encode_entries, entry_bytes,
 };
 use ashlar_format::root::{RingPosition, Root};
+use ashlar_format::slot::SegmentKind;
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
 use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
@@ -96,6 +97,8 @@ pub struct Home {
     demand: Gate,
     record: Cell<bool>,
     pressure: Cell<bool>,
+    /// The next sequence when the last commit under pressure had ended.
+    pressed_at: Cell<u64>,
     pub(crate) commit_wanted: Gate,
     data_records: RefCell<VecDeque<DataRecord>>,
     data_by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
@@ -113,12 +116,10 @@ pub struct Home {
     pub(crate) recovering: Cell<Option<u64>>,
     pub(crate) tasks: RefCell<crate::mover::Tasks>,
     pub(crate) cleaner_gate: Gate,
-    /// Rounds of cleaning, one after another, that gained nothing.
-    pub(crate) fruitless: Cell<u32>,
-    /// Host blocks written when that was last counted from the start.
-    pub(crate) fruitless_at: Cell<u64>,
-    /// Fewest segments there were after a round of cleaning since then.
-    pub(crate) fewest: Cell<usize>,
+    /// Host blocks written before the last batch, and how many of them were folded by a commit: what was
+    /// written since may have replaced what the map still names.
+    pub(crate) recorded_at: Cell<u64>,
+    pub(crate) folded_at: Cell<u64>,
     /// Which stripes of the course looked at last were written.
     pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
 }
@@ -208,6 +209,7 @@ impl Home {
             demand: Gate::default(),
             record: Cell::new(false),
             pressure: Cell::new(false),
+            pressed_at: Cell::new(0),
             commit_wanted: Gate::default(),
             data_records: RefCell::default(),
             data_by_stripe: RefCell::default(),
@@ -221,9 +223,8 @@ impl Home {
             recovering: Cell::new(None),
             tasks: RefCell::default(),
             cleaner_gate: Gate::default(),
-            fruitless: Cell::new(0),
-            fruitless_at: Cell::new(0),
-            fewest: Cell::new(usize::MAX),
+            recorded_at: Cell::new(0),
+            folded_at: Cell::new(0),
             written_strips: RefCell::default(),
         })
     }
@@ -293,7 +294,8 @@ impl Home {
             for waiter in self.answering.take() {
                 waiter.send(Ok(()));
             }
-            if self.wants_commit() {
+            // What the last commit could not cut, the next one cannot either, unless something was recorded.
+            if self.wants_commit() && self.journal.next() != self.pressed_at.get() {
                 self.pressure.set(true);
                 self.commit_wanted.open();
             }
@@ -308,6 +310,7 @@ impl Home {
                 .await;
             self.pressure.set(false);
             self.commit_some().await;
+            self.pressed_at.set(self.journal.next());
         }
     }
 
@@ -336,6 +339,7 @@ impl Home {
     /// rather than journalled as data.
     pub async fn batch(self: &Rc<Self>, close: bool) {
         let _one = self.batch_lock.lock().await;
+        let written = self.core.amplification.0.get();
         let (size, used) = self.journal.usage(Ring::Data);
         let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
         // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
@@ -354,13 +358,14 @@ impl Home {
             c.stripes.is_empty() && holes && c.data.is_empty()
         });
         if empty && self.extra.borrow().is_empty() {
+            self.recorded_at.set(written);
             return;
         }
         if collected.iter().any(|c| !c.holes.is_empty()) {
-            self.something_to_gain(); // what was unmapped can be cleaned
+            self.tasks.borrow_mut().unmapped += 1;
         }
         self.members_settled().await;
-        let opened = std::mem::take(&mut *self.opened.borrow_mut());
+        let opened = self.take_opened(SegmentKind::Data);
         self.flush_for(&collected, &opened).await;
         let extra = std::mem::take(&mut *self.extra.borrow_mut());
         let mut deltas: Vec<Entry> = open_entries(&opened);
@@ -405,6 +410,7 @@ impl Home {
             join.await;
         }
         self.untold.set(None);
+        self.recorded_at.set(written);
         self.core.progress.open();
     }
 
@@ -424,6 +430,20 @@ impl Home {
             collected.push(join.await.unwrap_or_default());
         }
         collected
+    }
+
+    /// Segments opened since the last call, of one kind: batches journal those that hold data, commits
+    /// those that hold nodes.
+    ///
+    /// Crash argument: whoever journals a stripe has journalled its segment before, or does in the same
+    /// entries. If either took the other's segments, a batch could make a stripe durable, and be
+    /// acknowledged, while the segment waits in a commit that power then ends: the stripe would be
+    /// known, but not where it lies.
+    pub(crate) fn take_opened(&self, kind: SegmentKind) -> Vec<Rc<Segment>> {
+        let mut opened = self.opened.borrow_mut();
+        let (taken, left) = opened.drain(..).partition(|s| s.kind == kind);
+        *opened = left;
+        taken
     }
 
     /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
@@ -528,6 +548,7 @@ impl Home {
 
     /// Appends one record, through as many epochs and commits as it takes.
     async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8], in_commit: bool) -> Option<u64> {
+        let mut pause = SECOND;
         loop {
             let result = {
                 let _log = self.log_lock.lock().await;
@@ -553,7 +574,8 @@ impl Home {
                             "the journal is full of what cannot be folded yet; writes wait"
                                 .to_string(),
                         );
-                        self.core.rt.sleep(SECOND).await;
+                        let _ = self.core.rt.timeout(pause, self.committed.wait()).await;
+                        pause = (2 * pause).min(60 * SECOND);
                     }
                 }
             }

@@ -824,6 +824,7 @@ pub async fn import(
         [root.delta_tail, root.data_tail],
     )
     .await;
+    let recovered = crate::chain::end_at_break(recovered, &root);
     let format = |source| Error::Format { device: 0, source };
     take_rows(&core, &recovered).map_err(format)?;
     let survives = (usize::from(shape.m) + 1).max(2);
@@ -957,7 +958,7 @@ impl Home {
         last: Option<&journal::Record>,
         degraded: bool,
     ) -> Result<(), Error> {
-        self.give_records();
+        self.give_records(&rest);
         if !planted::on(Bug::LaterPagesKept) {
             self.rewrite_pages(later).await;
         }
@@ -1021,15 +1022,25 @@ impl Home {
         Ok(())
     }
 
-    /// Segments that only the journal names get liveness records.
-    fn give_records(&self) {
+    /// Segments that only the journal names get liveness records; those of which the journal says more
+    /// than their record are to be written anew.
+    fn give_records(&self, rest: &[(u64, Entry)]) {
+        let mut changed: BTreeSet<u64> = BTreeSet::new();
+        for (_, entry) in rest {
+            if let Entry::Stripe(stripe) = entry {
+                changed.insert(stripe.segment);
+            }
+        }
         for segment in self.core.segments.borrow().values() {
-            if segment.record.get() == u32::MAX {
+            let unknown = segment.record.get() == u32::MAX;
+            if unknown {
                 segment.record.set(self.take_record(segment.number));
             }
-            self.liveness
-                .borrow_mut()
-                .mark(self.record_leaf(segment, 0));
+            if unknown || changed.contains(&segment.number) {
+                self.liveness
+                    .borrow_mut()
+                    .mark(self.record_leaf(segment, 0));
+            }
         }
     }
 

@@ -12,6 +12,7 @@
 
 mod alloc;
 mod array;
+mod chain;
 mod commit;
 mod core;
 mod delta;

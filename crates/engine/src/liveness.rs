@@ -1,8 +1,11 @@
 //! Liveness on disk: one record a segment, of one or more nodes: a header of 64 bytes, then the bitmap
 //! of live blocks. A root's records are the exact image of that root's trees.
 //!
-//! Invariant: a record's number is the segment's while the segment exists; its nodes are a fixed count
-//! for the whole array, so that a record is found by arithmetic.
+//! Invariants:
+//! - A record's number is the segment's while the segment exists; its nodes are a fixed count for the whole
+//!   array, so that a record is found by arithmetic.
+//! - A block comes to life once and dies once, whatever happens within the redundancy; the simulator fails
+//!   at the event `inconsistent`.
 
 use ashlar_format::wire::{Reader, Writer};
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
@@ -93,16 +96,25 @@ impl Home {
             } else {
                 segment.live.borrow_mut().clear(block)
             };
-            assert!(
-                changed,
-                "block {block} of segment {} was {} already",
-                segment.number,
-                if live { "live" } else { "dead" }
-            );
+            if !changed {
+                self.note_inconsistent(place, live);
+            }
             if !planted::on(Bug::LivenessNotImaged) {
                 liveness.mark(self.record_leaf(&segment, block));
             }
         }
+    }
+
+    /// Two addresses name one block, or one that nothing names was given up: never within the redundancy.
+    /// Beyond it the records of two histories may have met; reads are judged by digests all the same.
+    fn note_inconsistent(&self, place: ashlar_format::node::Place, live: bool) {
+        let text = format!(
+            "block {} of segment {} was {} already: more was lost than the redundancy covers; copy what can be read, then destroy the array",
+            place.block,
+            place.segment,
+            if live { "live" } else { "dead" }
+        );
+        self.core.event("inconsistent", None, text);
     }
 
     /// The bytes of one leaf of the liveness tree; `None` if its segment is gone.

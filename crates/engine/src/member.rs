@@ -67,7 +67,23 @@ pub struct Member {
     flush_lock: Lock<()>,
     /// Opens when the state changes.
     pub changed: Gate,
+    /// Writes, flushes and discards under way.
+    changing: Cell<usize>,
+    /// Opens when there is none.
+    quiet: Gate,
     rt: Rt,
+}
+
+/// A write, flush or discard under way.
+struct Change<'a>(&'a Member);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.changing.set(self.0.changing.get() - 1);
+        if self.0.changing.get() == 0 {
+            self.0.quiet.open();
+        }
+    }
 }
 
 impl std::fmt::Debug for Member {
@@ -104,6 +120,8 @@ impl Member {
             flushed: Cell::new(0),
             flush_lock: Lock::new(()),
             changed: Gate::default(),
+            changing: Cell::new(0),
+            quiet: Gate::default(),
             rt: rt.clone(),
         }
     }
@@ -137,6 +155,17 @@ impl Member {
             .map_or_else(String::new, |d| d.info().name.clone())
     }
 
+    /// Waits until no write, flush or discard is under way.
+    pub async fn quiet(&self) {
+        self.quiet.until(|| self.changing.get() == 0).await;
+    }
+
+    /// Counts something that changes the device, until it is dropped.
+    fn change(&self) -> Change<'_> {
+        self.changing.set(self.changing.get() + 1);
+        Change(self)
+    }
+
     fn device(&self) -> Result<DeviceRef, Fault> {
         if !self.is_online() {
             return Err(Fault::Offline);
@@ -165,6 +194,7 @@ impl Member {
     /// Writes slices one after another.
     pub async fn write(&self, offset: u64, data: Vec<Slice>) -> Result<(), Fault> {
         let device = self.device()?;
+        let _under_way = self.change();
         add(
             &self.counters.written_bytes,
             data.iter().map(|s| s.len() as u64).sum(),
@@ -194,6 +224,7 @@ impl Member {
                 return Ok(());
             }
             let covers = self.writes_done.get();
+            let _under_way = self.change();
             match self
                 .rt
                 .timeout(DEADLINE, device.flush())
@@ -219,6 +250,7 @@ impl Member {
                 .slot_bytes
                 .is_multiple_of(device.info().discard_bytes)
         {
+            let _under_way = self.change();
             let discard = device.discard(self.geometry.slot_offset(slot), self.geometry.slot_bytes);
             let _ = self.rt.timeout(DEADLINE, discard).await;
         }

@@ -15,6 +15,7 @@ use ashlar_rt::Buf;
 
 use crate::core::Core;
 use crate::member::add;
+use crate::mover::BadBlock;
 use crate::planted::{self, Bug};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, row_matches};
@@ -128,12 +129,13 @@ fn note_bad_block(
     let Some(place) = before.filter(|b| usable_place(core, segment, column) == Some(*b)) else {
         return;
     };
-    let column = u16::try_from(column).expect("at most 256 columns");
-    let entry = (segment.number, column, stripe, within);
-    if !core.heals.borrow().contains(&entry) {
-        add(&core.member(place.device).counters.digest_errors, 1);
-    }
-    core.report_bad(segment, column, stripe, within);
+    let block = BadBlock {
+        segment: segment.number,
+        column: u16::try_from(column).expect("at most 256 columns"),
+        stripe,
+        within,
+    };
+    core.report_bad(place.device, block);
 }
 
 /// Reads data blocks straight from their columns, strip by strip; gives the blocks that did not come.

@@ -304,15 +304,16 @@ impl Home {
             eta_seconds: (p.state == "running" && rate(p, now) > 0)
                 .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
             reason: p.reason.to_string(),
-            found: tasks.heal.found,
-            healed: tasks.heal.healed,
+            found: p.found,
+            healed: p.healed,
         };
         [
             (1, "reconstruct", &tasks.reconstruct),
             (2, "clean", &tasks.clean),
+            (3, "heal", &tasks.heal),
         ]
         .into_iter()
-        .filter(|(_, _, p)| !p.state.is_empty() && (p.done > 0 || p.state != "done"))
+        .filter(|(_, _, p)| !p.state.is_empty() && (p.done > 0 || p.found > 0 || p.state != "done"))
         .map(|(id, kind, p)| status(id, kind, p))
         .collect()
     }

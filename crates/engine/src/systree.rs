@@ -85,6 +85,11 @@ impl SysTree {
         }
     }
 
+    /// Nodes that have a place.
+    pub fn nodes(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Notes that a leaf's payload changed.
     pub fn mark(&mut self, leaf: u64) {
         self.dirty.insert(leaf);

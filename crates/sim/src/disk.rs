@@ -757,6 +757,13 @@ impl SimDisk {
         self.state.borrow().current[page].clone()
     }
 
+    /// How many writes have been submitted and not answered.
+    pub fn in_flight(&self) -> usize {
+        let state = self.state.borrow();
+        let open = |w: &&Pending| w.completed.is_none() && !w.unanswered;
+        state.pending.iter().filter(open).count()
+    }
+
     /// How many writes a power cut could still undo.
     pub fn unflushed(&self) -> usize {
         self.state.borrow().pending.len()

@@ -370,6 +370,17 @@ impl Driver<'_> {
         }
     }
 
+    /// Within the redundancy nothing that the array keeps may contradict itself.
+    fn check_consistent(&self, store: &Rc<dyn Store>) {
+        if store.inconsistent() {
+            self.world.trace.mark("inconsistent beyond M");
+            if self.world.promised() && !self.world.loose.get() {
+                self.world
+                    .fail(|| "liveness is not the image of the trees".to_string());
+            }
+        }
+    }
+
     /// Clients and nemesis until they end or the crash; then the outage. False ends the seed.
     fn session(&mut self, machine: &Machine, store: Rc<dyn Store>, first: bool) -> bool {
         let rt = &machine.0;
@@ -424,6 +435,7 @@ impl Driver<'_> {
         } else if heal {
             self.heal(rt, &store);
         }
+        self.check_consistent(&store);
         self.try_probes();
         if world.failed() {
             return false;
@@ -563,6 +575,9 @@ impl Driver<'_> {
         let config = &self.world.config;
         let mut budget = self.world.budget.borrow_mut();
         let offline = |d: &usize| self.world.disks[*d].is_offline();
+        if status.online.iter().any(|d| offline(d)) {
+            return; // nothing has been asked of it since: the array does not know, and has not healed
+        }
         if status.optimal {
             let members = |d: &usize| status.online.contains(d) && !offline(d);
             budget.gone = (0..config.devices).filter(|d| !members(d)).collect();
@@ -732,6 +747,7 @@ impl Driver<'_> {
             return false;
         }
         self.heal(rt, &store);
+        self.check_consistent(&store);
         if self.world.failed() {
             return false;
         }

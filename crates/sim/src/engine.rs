@@ -229,6 +229,10 @@ impl Store for EngineStore {
         })
     }
 
+    fn inconsistent(&self) -> bool {
+        self.0.events(0).iter().any(|e| e.kind == "inconsistent")
+    }
+
     fn describe(&self) -> StoreFuture<Vec<String>> {
         let array = self.0.clone();
         Box::pin(async move {

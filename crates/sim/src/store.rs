@@ -115,6 +115,10 @@ pub trait Store {
     fn fail(&self, device: u16) -> StoreFuture<Result<(), StoreError>>;
     /// How it is.
     fn status(&self) -> StoreFuture<StoreStatus>;
+    /// Whether it has noticed that what it keeps contradicts itself.
+    fn inconsistent(&self) -> bool {
+        false
+    }
     /// What it says of itself, for the story of a failure.
     fn describe(&self) -> StoreFuture<Vec<String>>;
     /// Waits until no background work runs or is due.

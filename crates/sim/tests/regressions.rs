@@ -291,3 +291,46 @@ fn repeated_crashes_before_a_commit_keep_every_column() {
         assert_eq!(rig.first_bytes(25), Ok([vec![6; 10], vec![8; 15]].concat()));
     }
 }
+
+/// An array that lost every device waits for the operator; so did everyone who waited for its cleaner.
+#[test]
+fn nobody_waits_for_work_that_waits_for_the_operator() {
+    let rig = Rig::new("raid1", 1, 1, 2);
+    rig.write(0..8, 1);
+    for disk in &rig.disks {
+        disk.set_offline();
+    }
+    let rt = rig.rt.clone();
+    let ended = rig.with(|store| async move {
+        let writing = store.clone();
+        rt.spawn(async move {
+            let _ = writing.write(VOLUME, 0, block(2), true).await;
+        });
+        rt.sleep(5_000_000_000).await;
+        assert!(!store.status().await.optimal);
+        rt.timeout(3_600_000_000_000, store.wait_idle()).await
+    });
+    assert!(ended.is_some(), "waiting for background work ends");
+}
+
+/// Stripes that nobody waited for were still being written when an export had returned.
+#[test]
+fn an_export_leaves_no_write_in_flight() {
+    for polls in 0..40 {
+        let rig = Rig::new("ec2+1", 2, 1, 4);
+        rig.write(0..8, 1);
+        let rt = rig.rt.clone();
+        rig.with(|store| async move {
+            for number in 0..40 {
+                let store = store.clone();
+                rt.spawn(async move {
+                    let _ = store.write(VOLUME, number * 4096, block(2), false).await;
+                });
+            }
+            rt.sleep(polls * 5_000).await;
+            store.export().await.unwrap();
+        });
+        let in_flight: usize = rig.disks.iter().map(|d| d.in_flight()).sum();
+        assert_eq!(in_flight, 0, "export after {polls}");
+    }
+}

@@ -19,6 +19,7 @@ use ashlar_rt::{Buf, MILLISECOND, SECOND};
 use crate::alloc::{commit_slots, reserve};
 use crate::home::Home;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
+use crate::mover::Garbage;
 use crate::partition::Partitioning;
 use crate::read::{decode_column, read_column, read_course_rows, read_verified};
 use crate::segment::Segment;
@@ -74,7 +75,7 @@ impl Home {
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
     pub(crate) fn cleaner_can_gain(&self) -> bool {
-        if self.fruitless.get() > FRUITLESS_MOST {
+        if self.cleaner_rests() {
             return false;
         }
         self.pick_victims(usize::MAX)
@@ -83,6 +84,13 @@ impl Home {
             .sum::<u64>()
             > 0
             || self.pending_frees()
+            || self.core.amplification.0.get() != self.folded_at.get()
+    }
+
+    /// Whether cleaning has gained nothing for so long that it ended, and nothing was overwritten since.
+    fn cleaner_rests(&self) -> bool {
+        let now = self.garbage();
+        self.tasks.borrow().clean_rest.rests(FRUITLESS_MOST, &now)
     }
 
     /// Segments that are dead already and only wait for a commit, or blocks that deltas have replaced.
@@ -120,12 +128,6 @@ impl Home {
         victims
     }
 
-    /// Something died, or the devices changed: cleaning may gain again.
-    pub(crate) fn something_to_gain(&self) {
-        self.fruitless.set(0);
-        self.fewest.set(usize::MAX);
-    }
-
     pub(super) async fn clean_forever(self: Rc<Self>) {
         let mut pause = MILLISECOND;
         while !self.core.closed.get() {
@@ -141,17 +143,13 @@ impl Home {
                     continue;
                 }
             }
-            let written = self.core.amplification.0.get();
-            if self.fruitless.get() > FRUITLESS_MOST && written == self.fruitless_at.get() {
-                // Nothing was overwritten since cleaning last gained nothing: it would gain nothing.
+            let seen = self.garbage();
+            if self.cleaner_rests() {
                 self.tasks.borrow_mut().clean.state = "waiting";
                 self.tasks.borrow_mut().clean.reason = "nothing is left to gain";
                 self.core.progress.open();
                 self.core.rt.sleep(SECOND).await;
                 continue;
-            }
-            if written != self.fruitless_at.replace(written) {
-                self.something_to_gain();
             }
             self.tasks.borrow_mut().clean.reason = "";
             self.tasks.borrow_mut().clean.state = "running";
@@ -169,20 +167,28 @@ impl Home {
             }
             self.clean_once().await;
             self.core.progress.open();
-            // Against the best so far: moving the same few nodes back and forth gains a segment every
-            // other time, and nothing in the end.
-            let segments = self.core.segments.borrow().len();
-            if segments < self.fewest.get() {
-                self.fewest.set(segments);
+            let gained = self.fewer_segments(&seen);
+            self.tasks.borrow_mut().clean_rest.round(gained, seen);
+            if gained {
                 pause = MILLISECOND;
-                self.fruitless.set(0);
+                self.tasks.borrow_mut().gains += 1;
             } else {
-                self.fruitless.set(self.fruitless.get() + 1);
                 // Nothing to gain now: look again less and less often, until something is overwritten.
                 self.core.rt.sleep(pause).await;
                 pause = (pause * 2).min(500 * MILLISECOND);
             }
         }
+    }
+
+    /// Whether there are fewer segments than after any round since `seen` changed: moving the same few
+    /// nodes back and forth gains a segment every other time, and nothing in the end.
+    fn fewer_segments(&self, seen: &Garbage) -> bool {
+        let segments = self.core.segments.borrow().len();
+        let fewest = &mut self.tasks.borrow_mut().fewest;
+        let best = fewest.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
+        let gained = best.is_none_or(|best| segments < best);
+        *fewest = Some((seen.clone(), best.unwrap_or(segments).min(segments)));
+        gained
     }
 
     /// Moves the live blocks of the best victims away and commits.

@@ -5,12 +5,16 @@
 //!
 //! Invariants:
 //! - None of them changes a map; what they write becomes part of the array by a journal record only.
-//! - Whether redundancy is whole (`is_degraded`) and whether waiting makes sense (`is_idle`) is derived
-//!   from the segments, the journal and the members, never stored.
+//! - Work that gained nothing ends: it [`Rest`]s until something has changed that could let it gain.
+//!   What is lost beyond redundancy keeps nothing busy, and nobody waiting.
+//! - Whether redundancy is whole (`is_degraded`) is derived from the segments, the journal and the
+//!   members, never stored.
 
 mod clean;
 mod heal;
 mod reconstruct;
+
+pub use heal::{BadBlock, Heals};
 
 use std::rc::Rc;
 
@@ -34,10 +38,72 @@ pub struct Progress {
     pub since: Nanos,
     /// Why it waits.
     pub reason: &'static str,
-    /// Bad blocks found and healed.
+    /// Bad blocks found.
     pub found: u64,
+    /// Of those, tried to heal.
+    pub tried: u64,
     /// Healed.
     pub healed: u64,
+}
+
+/// Whether work that gained nothing may end: the one notion of it, for every kind of work.
+///
+/// `seen` is what the work depends on, as it was when a round last gained nothing. As long as it is the
+/// same, another round would gain nothing either.
+#[derive(Debug)]
+pub struct Rest<T> {
+    seen: Option<T>,
+    /// Rounds one after another that gained nothing.
+    rounds: u32,
+}
+
+impl<T> Default for Rest<T> {
+    fn default() -> Rest<T> {
+        Rest {
+            seen: None,
+            rounds: 0,
+        }
+    }
+}
+
+impl<T: PartialEq> Rest<T> {
+    /// A round has ended that began at `seen`.
+    pub fn round(&mut self, gained: bool, seen: T) {
+        if gained {
+            *self = Rest::default();
+            return;
+        }
+        if self.seen.as_ref() != Some(&seen) {
+            self.rounds = 0;
+        }
+        self.seen = Some(seen);
+        self.rounds += 1;
+    }
+
+    /// Whether `most` rounds have gained nothing, and nothing has changed since.
+    pub fn rests(&self, most: u32, now: &T) -> bool {
+        self.rounds >= most && self.seen.as_ref() == Some(now)
+    }
+}
+
+/// What reconstruct depends on.
+#[derive(Debug, PartialEq, Eq, Clone)]
+pub struct Redundancy {
+    generation: u64,
+    /// Columns reconstructed, blocks healed, slots gained by the cleaner.
+    gains: u64,
+    /// Segments with missing columns, and the youngest of them.
+    short: (usize, u64),
+}
+
+/// What the cleaner depends on.
+#[derive(Debug, PartialEq, Eq, Clone)]
+pub struct Garbage {
+    generation: u64,
+    /// Blocks written by clients: each may have left a dead one.
+    written: u64,
+    /// Batches that unmapped something.
+    unmapped: u64,
 }
 
 /// The background work of an array.
@@ -49,8 +115,16 @@ pub struct Tasks {
     pub clean: Progress,
     /// Healing of single blocks.
     pub heal: Progress,
-    /// The last pass of reconstruct moved nothing though something is missing.
-    pub stuck: bool,
+    /// Whether reconstruct could gain anything.
+    pub reconstruct_rest: Rest<Redundancy>,
+    /// Whether the cleaner could gain anything.
+    pub clean_rest: Rest<Garbage>,
+    /// Fewest segments there were after a round of cleaning since this changed.
+    pub fewest: Option<(Garbage, usize)>,
+    /// Columns reconstructed, blocks healed, rounds in which the cleaner gained slots.
+    pub gains: u64,
+    /// Batches that unmapped something: what they unmapped can be cleaned.
+    pub unmapped: u64,
     /// Whether a volume is being released.
     pub releasing: usize,
 }
@@ -134,10 +208,10 @@ impl Home {
 
     /// Whether nothing of these kinds runs or could make progress.
     pub(crate) fn is_idle(&self, kinds: &[&str]) -> bool {
-        if self.waiting_quorum.get().is_some() {
-            return true; // nothing goes on before the operator has spoken
-        }
         let wants = |kind: &str| kinds.is_empty() || kinds.contains(&kind);
+        if self.waiting_quorum.get().is_some() {
+            return true; // everything waits for the operator
+        }
         if wants("heal") && !self.core.heals.borrow().is_empty() {
             return false;
         }
@@ -148,33 +222,42 @@ impl Home {
         {
             return false;
         }
-        if wants("reconstruct") && self.tasks.borrow().reconstruct.state == "running" {
-            return false;
-        }
-        if wants("reconstruct") && self.is_degraded() {
-            if self.journal_is_short() || self.has_empty_short() {
-                return false; // a commit is due that makes up for it
-            }
-            let tasks = self.tasks.borrow();
-            let waits =
-                tasks.reconstruct.state == "waiting" && self.core.failing.borrow().is_empty();
-            return waits && (tasks.stuck || !self.reconstruct_could());
+        if wants("reconstruct") {
+            let running = self.tasks.borrow().reconstruct.state == "running";
+            let due = self.is_degraded() && !self.reconstruct_rests();
+            return !running && !due && self.core.failing.borrow().is_empty();
         }
         true
     }
 
-    /// Whether some missing column has a device it could go to.
-    fn reconstruct_could(&self) -> bool {
-        let open = self
-            .core
-            .segments
-            .borrow()
+    /// What reconstruct depends on, now.
+    fn redundancy(&self) -> Redundancy {
+        let segments = self.core.segments.borrow();
+        let missing = |s: &&Rc<Segment>| self.core.missing_columns(s) > 0;
+        let short: Vec<u64> = segments
             .values()
-            .any(|s| !s.sealed.get() && self.core.missing_columns(s) > 0);
-        let free = self.to_reconstruct().iter().any(|(_, s)| {
-            (0..s.geometry.width())
-                .any(|c| !self.core.column_usable(s, c) && self.device_for(s, c).is_some())
-        });
-        open || free
+            .filter(missing)
+            .map(|s| s.number)
+            .collect();
+        Redundancy {
+            generation: self.superblock.borrow().generation.number,
+            gains: self.tasks.borrow().gains,
+            short: (short.len(), short.last().copied().unwrap_or(0)),
+        }
+    }
+
+    /// What the cleaner depends on, now.
+    fn garbage(&self) -> Garbage {
+        Garbage {
+            generation: self.superblock.borrow().generation.number,
+            written: self.core.amplification.0.get(),
+            unmapped: self.tasks.borrow().unmapped,
+        }
+    }
+
+    /// Whether reconstruct has done what it can.
+    fn reconstruct_rests(&self) -> bool {
+        let now = self.redundancy();
+        self.tasks.borrow().reconstruct_rest.rests(1, &now)
     }
 }

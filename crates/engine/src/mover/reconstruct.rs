@@ -13,7 +13,7 @@ use ashlar_format::BLOCK;
 use ashlar_format::journal::Entry;
 use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::{Owner, Row};
-use ashlar_rt::{Buf, MILLISECOND, SECOND, Slice};
+use ashlar_rt::{Buf, Nanos, SECOND, Slice};
 
 use crate::alloc::{commit_slots, header_bytes};
 use crate::home::Home;
@@ -21,6 +21,9 @@ use crate::planted::{self, Bug};
 use crate::read::{decode_column, read_course, read_course_rows};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, strip_digest, summary_bytes};
+
+/// Between rounds that gain nothing while nothing changes.
+const LONGEST_PAUSE: Nanos = 3600 * SECOND;
 
 impl Home {
     /// Columns that are missing though a device is free for them, least redundancy first.
@@ -48,61 +51,76 @@ impl Home {
     }
 
     pub(super) async fn reconstruct_forever(self: Rc<Self>) {
+        let mut pause = SECOND;
         while !self.core.closed.get() {
-            if self.is_degraded() {
-                self.seal_broken().await;
-                if self.journal_is_short() || self.has_empty_short() {
-                    // Folding what hangs on them makes up for that; no column needs computing.
-                    self.batch(true).await;
-                    self.commit(self.journal.next()).await;
-                }
-            }
-            let due = self.to_reconstruct();
-            if due.is_empty() {
-                let waits = self.is_degraded();
-                self.reconstruct_rests(waits);
-                if waits {
-                    let wait = self.core.failing_gate.wait();
-                    let _ = self.core.rt.timeout(SECOND, wait).await;
-                } else {
-                    let _ = self
-                        .core
-                        .rt
-                        .timeout(1000 * MILLISECOND, self.core.failing_gate.wait())
-                        .await;
-                }
+            let seen = self.redundancy();
+            let degraded = self.is_degraded();
+            let gained = degraded && self.reconstruct_once().await;
+            self.tasks
+                .borrow_mut()
+                .reconstruct_rest
+                .round(gained || !degraded, seen);
+            self.core.progress.open();
+            if gained {
                 continue;
             }
-            self.start_progress(&due);
-            let mut moved = 0;
-            for (_, segment) in due {
-                if self.reconstruct_segment(&segment).await {
-                    moved += 1;
-                }
-            }
-            let renewed = self.renew_metadata().await;
-            if moved > 0 {
-                self.batch(false).await;
-                self.commit(self.journal.next()).await;
-                let text = format!("{moved} segments have their columns again");
-                self.core.event("reconstructed", None, text);
-            }
-            if moved > 0 || renewed {
-                self.tasks.borrow_mut().stuck = false;
-                continue;
-            }
-            self.reconstruct_rests(true);
-            if !self.narrow_critical().await {
-                self.tasks.borrow_mut().stuck = true;
-                // Until a device or space comes: each pass reads what it cannot rebuild again.
+            self.show_rest(self.is_degraded());
+            // Looked at again when a member goes or something changes, and now and then in any case: a
+            // device may have read what it could not.
+            let tried = degraded && self.reconstruct_rests();
+            pause = if tried {
+                (2 * pause).min(LONGEST_PAUSE)
+            } else {
+                SECOND
+            };
+            let mut slept = 0;
+            while slept < pause && (slept == 0 || self.reconstruct_rests()) {
                 let wait = self.core.failing_gate.wait();
-                let _ = self.core.rt.timeout(2 * SECOND, wait).await;
+                let timed_out = self.core.rt.timeout(SECOND, wait).await.is_none();
+                slept = if timed_out { slept + SECOND } else { pause };
             }
         }
     }
 
-    /// Nothing can be reconstructed now: because nothing is missing, or because there is nowhere to go.
-    fn reconstruct_rests(&self, waits: bool) {
+    /// One round over everything that misses columns; whether anything was gained.
+    async fn reconstruct_once(self: &Rc<Self>) -> bool {
+        let mut gained = self.seal_broken().await;
+        let empty = self.empty_short();
+        if self.journal_is_short() || empty > 0 {
+            // Folding what hangs on them makes up for that; no column needs computing.
+            let (short, cut) = (self.journal_is_short(), self.root.borrow().cut);
+            self.batch(true).await;
+            if short {
+                self.seal_old_rows().await;
+            }
+            self.commit(self.journal.next()).await;
+            let folded = self.root.borrow().cut > cut;
+            gained |= self.empty_short() < empty || short && (folded || !self.journal_is_short());
+        }
+        let due = self.to_reconstruct();
+        if due.is_empty() {
+            return gained;
+        }
+        self.start_progress(&due);
+        let mut moved = 0;
+        for (_, segment) in due {
+            if self.reconstruct_segment(&segment).await {
+                moved += 1;
+            }
+        }
+        gained |= self.renew_metadata().await;
+        if moved > 0 {
+            self.batch(false).await;
+            self.commit(self.journal.next()).await;
+            let text = format!("{moved} segments have their columns again");
+            self.core.event("reconstructed", None, text);
+            gained = true;
+        }
+        gained || self.narrow_critical().await
+    }
+
+    /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
+    fn show_rest(&self, waits: bool) {
         let task = &mut self.tasks.borrow_mut().reconstruct;
         if waits {
             task.state = "waiting";
@@ -113,14 +131,15 @@ impl Home {
         }
     }
 
-    /// Whether a sealed segment without live blocks misses columns: a commit folds what deltas hold in
-    /// it, or frees it.
-    pub(super) fn has_empty_short(&self) -> bool {
+    /// How many sealed segments without live blocks miss columns: a commit folds what deltas hold in
+    /// them, or frees them.
+    fn empty_short(&self) -> usize {
         let segments = self.core.segments.borrow();
-        segments.values().any(|s| {
+        let short = |s: &&Rc<Segment>| {
             let free = s.live.borrow().is_empty() && Rc::strong_count(s) == 1;
             s.sealed.get() && free && self.core.missing_columns(s) > 0
-        })
+        };
+        segments.values().filter(short).count()
     }
 
     /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
@@ -168,7 +187,8 @@ impl Home {
     }
 
     /// Open segments with a missing column take no more stripes, so that they can be reconstructed.
-    async fn seal_broken(self: &Rc<Self>) {
+    /// Whether any was sealed.
+    async fn seal_broken(self: &Rc<Self>) -> bool {
         let broken: Vec<Rc<Segment>> = self
             .core
             .segments
@@ -178,12 +198,34 @@ impl Home {
             .cloned()
             .collect();
         if broken.is_empty() {
-            return;
+            return false;
         }
         self.batch(true).await;
-        for segment in broken {
+        for segment in &broken {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
+                self.seal(segment).await;
+            }
+        }
+        broken.iter().any(|s| s.sealed.get())
+    }
+
+    /// Open segments whose rows lie in records of a closed epoch take no more stripes: what their summaries
+    /// say no longer keeps these records.
+    async fn seal_old_rows(self: &Rc<Self>) {
+        let end = self.root.borrow().epochs.iter().filter_map(|e| e.end).max();
+        let old = |s: &&Rc<Segment>| s.rows_since.get().is_some_and(|since| Some(since) < end);
+        let old: Vec<Rc<Segment>> = {
+            let segments = self.core.segments.borrow();
+            segments.values().filter(old).cloned().collect()
+        };
+        for segment in old {
+            if segment.sealed.get() {
+                continue;
+            }
+            if segment.recorded.get() == segment.next_stripe.get() {
                 self.seal(&segment).await;
+            } else {
+                segment.retired.set(true); // sealed once its last stripe is recorded
             }
         }
     }
@@ -314,6 +356,8 @@ impl Home {
             return false;
         }
         segment.columns.borrow_mut()[index] = new;
+        self.core.heals.borrow_mut().forget(segment.number);
+        self.tasks.borrow_mut().gains += 1;
         self.extra.borrow_mut().push(Entry::Column {
             segment: segment.number,
             column,

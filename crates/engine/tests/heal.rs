@@ -1,0 +1,181 @@
+//! Bad blocks: healed once and for good; beyond the redundancy, given up.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::rc::Rc;
+
+use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_engine::status::ArrayStatus;
+use ashlar_engine::{Array, Create, Import, Settings, VolumeError, VolumeOptions};
+use ashlar_rt::{Buf, Rt, Slice};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+/// Polls after which something that should end counts as endless.
+const ENDLESS: u64 = 2_000_000;
+
+fn refs(devices: &[Rc<MemDevice>]) -> Vec<DeviceRef> {
+    devices.iter().map(|d| d.clone() as DeviceRef).collect()
+}
+
+/// Bytes that occur nowhere else.
+fn pattern(block: u64) -> Slice {
+    let mut buf = Buf::zeroed(BLOCK);
+    for (chunk, at) in buf.chunks_mut(16).zip(0u64..) {
+        chunk[..8].copy_from_slice(&(block + 1).to_le_bytes());
+        chunk[8..].copy_from_slice(&(at ^ 0x5EED).to_le_bytes());
+    }
+    buf.freeze()
+}
+
+/// Overwrites every copy of a block that the device has with noise; how many there were.
+fn corrupt(device: &MemDevice, bytes: u64, block: u64) -> usize {
+    let (wanted, mut found) = (pattern(block), 0);
+    let mut held = vec![0; BLOCK];
+    for at in (0..bytes).step_by(BLOCK) {
+        device.peek(at, &mut held);
+        if held == wanted[..] {
+            held.fill(0xA5);
+            device.poke(at, &held);
+            found += 1;
+        }
+    }
+    found
+}
+
+async fn create(rt: &Rt, devices: &[Rc<MemDevice>], layout: &str, blocks: u64) -> Array {
+    let options = Create {
+        name: "tank".into(),
+        layout: layout.parse().unwrap(),
+        strip_bytes: Some(4096),
+        slot_bytes: Some(64 << 10),
+        spare: 0,
+        domains: Vec::new(),
+        settings: Settings::default(),
+    };
+    let array = Array::create(rt, refs(devices), options).await.unwrap();
+    let volume = VolumeOptions {
+        size_bytes: 4 * MIB,
+        ..VolumeOptions::default()
+    };
+    array.volume_create("v", volume).await.unwrap();
+    let v = array.volume("v").unwrap();
+    for block in 0..blocks {
+        let offset = block * BLOCK as u64;
+        v.write(offset, pattern(block), false).await.unwrap();
+    }
+    v.flush().await.unwrap();
+    array
+}
+
+/// Reads every block; those that are lost.
+async fn read_all(array: &Array, blocks: u64) -> Vec<u64> {
+    let v = array.volume("v").unwrap();
+    let mut lost = Vec::new();
+    for block in 0..blocks {
+        match v.read(block * BLOCK as u64, BLOCK).await {
+            Ok(bytes) => assert_eq!(&*bytes, &*pattern(block), "block {block}"),
+            Err(VolumeError::Lost) => lost.push(block),
+            Err(error) => panic!("block {block}: {error}"),
+        }
+    }
+    lost
+}
+
+fn errors(status: &ArrayStatus) -> Vec<u64> {
+    status.devices.iter().map(|d| d.errors.digest).collect()
+}
+
+#[test]
+fn what_is_lost_keeps_nothing_busy_and_is_counted_once() {
+    let bytes = 16 * MIB;
+    let disks: Vec<_> = (0..2)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
+        .collect();
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    let story = rt.run_for(ENDLESS, async move {
+        let array = create(&handle, &disks, "raid1", 200).await;
+        for (device, blocks) in [(0, 40..60), (1, 50..70)] {
+            for block in blocks {
+                assert_eq!(corrupt(&disks[device], bytes, block), 1, "{block}");
+            }
+        }
+        let lost: Vec<u64> = (50..60).collect();
+        for _ in 0..3 {
+            assert_eq!(read_all(&array, 200).await, lost);
+            array.wait_idle(&[]).await;
+        }
+        let status = array.status().await;
+        let ranges: Vec<_> = status
+            .lost
+            .iter()
+            .map(|r| (r.volume.as_str(), r.offset_bytes, r.length_bytes))
+            .collect();
+        assert_eq!(ranges, [("v", 50 * 4096, 10 * 4096)]);
+        // Whatever is read how often: a bad block is one error. The second copy is looked at only where
+        // the first is bad.
+        assert!(
+            errors(&status).iter().all(|n| (10..=20).contains(n)),
+            "{:?}",
+            errors(&status)
+        );
+        // What is overwritten is whole again.
+        let v = array.volume("v").unwrap();
+        for block in lost {
+            v.write(block * 4096, pattern(block), false).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        assert!(read_all(&array, 200).await.is_empty());
+        assert!(array.status().await.lost.is_empty());
+    });
+    assert!(story.is_ok(), "background work does not end: {story:?}");
+    rt.shutdown();
+}
+
+#[test]
+fn heals_last_over_a_crash() {
+    let (bytes, blocks) = (16 * MIB, 1000);
+    let disks: Vec<_> = (0..6)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
+        .collect();
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), disks.clone());
+    let story = rt.run_for(ENDLESS, async move {
+        let array = create(&handle, &kept, "ec4+2", blocks).await;
+        let liar = (0..kept.len()).max_by_key(|d| {
+            let mut held = vec![0; BLOCK];
+            (0..bytes)
+                .step_by(BLOCK)
+                .filter(|at| {
+                    kept[*d].peek(*at, &mut held);
+                    held[8..16] == 0x5EEDu64.to_le_bytes()
+                })
+                .count()
+        });
+        let liar = liar.unwrap();
+        let hit: usize = (0..blocks).map(|b| corrupt(&kept[liar], bytes, b)).sum();
+        assert!(hit > 100, "{hit}");
+        assert!(read_all(&array, blocks).await.is_empty());
+        array.wait_idle(&["heal"]).await;
+        let status = array.status().await;
+        assert_eq!(errors(&status)[liar], hit as u64);
+        let heal = status.tasks.iter().find(|t| t.kind == "heal").unwrap();
+        assert_eq!((heal.found, heal.healed), (hit as u64, hit as u64));
+    });
+    assert!(story.is_ok(), "{story:?}");
+    rt.shutdown();
+    let rt = Rt::simulated(2);
+    let handle = rt.clone();
+    let story = rt.run_for(ENDLESS, async move {
+        let array = Array::import(&handle, refs(&disks), Import::default())
+            .await
+            .unwrap();
+        for _ in 0..2 {
+            assert!(read_all(&array, blocks).await.is_empty());
+            assert_eq!(errors(&array.status().await), [0; 6], "found again");
+            array.wait_idle(&[]).await;
+        }
+    });
+    assert!(story.is_ok(), "{story:?}");
+    rt.shutdown();
+}

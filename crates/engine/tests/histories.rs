@@ -1,0 +1,96 @@
+//! An array that lost its newest root goes on from an older one. What the lost history left in the rings
+//! must not be taken for a part of the new one.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::rc::Rc;
+
+use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
+use ashlar_rt::{Buf, Rt, Slice};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+/// Where a device of this size keeps its roots.
+const ROOTS: std::ops::Range<u64> = 64 << 10..128 << 10;
+
+fn block(byte: u8) -> Slice {
+    Buf::copy_of(&[byte; BLOCK]).freeze()
+}
+
+fn options(degraded: bool) -> Import {
+    Import {
+        degraded,
+        ..Import::default()
+    }
+}
+
+/// Opens the array, writes blocks durably one by one, and dies. The first byte of the first 16 blocks as
+/// it was found.
+fn session(disk: &Rc<MemDevice>, degraded: bool, writes: &[(u64, u8)]) -> Result<Vec<u8>, Error> {
+    let rt = Rt::simulated(7);
+    let (handle, device, writes) = (rt.clone(), disk.clone() as DeviceRef, writes.to_vec());
+    let found = rt.block_on(async move {
+        let array = Array::import(&handle, vec![device], options(degraded)).await?;
+        let v = array.volume("v").unwrap();
+        let found = v.read(0, 16 * BLOCK).await.unwrap();
+        for (number, byte) in writes {
+            let offset = number * BLOCK as u64;
+            v.write(offset, block(byte), true).await.unwrap();
+        }
+        Ok(found.chunks(BLOCK).map(|b| b[0]).collect())
+    });
+    rt.shutdown();
+    found
+}
+
+#[test]
+fn records_of_a_lost_history_are_not_replayed_into_another() {
+    let disk = Rc::new(MemDevice::new("mem0", 16 * MIB));
+    let rt = Rt::simulated(1);
+    let (handle, device) = (rt.clone(), disk.clone() as DeviceRef);
+    rt.block_on(async move {
+        let create = Create {
+            name: "tank".into(),
+            layout: "raid0".parse().unwrap(),
+            strip_bytes: Some(4096),
+            slot_bytes: Some(64 << 10),
+            spare: 0,
+            domains: Vec::new(),
+            settings: Settings::default(),
+        };
+        let array = Array::create(&handle, vec![device], create).await.unwrap();
+        let volume = VolumeOptions {
+            size_bytes: MIB,
+            ..VolumeOptions::default()
+        };
+        array.volume_create("v", volume).await.unwrap();
+        let v = array.volume("v").unwrap();
+        v.write(0, block(1), true).await.unwrap();
+    });
+    rt.shutdown();
+    let mut roots = vec![0; usize::try_from(ROOTS.end - ROOTS.start).unwrap()];
+    disk.peek(ROOTS.start, &mut roots);
+
+    // A session whose root is lost with all it says, though its records stand in the journal.
+    session(&disk, false, &[(1, 2), (2, 2), (3, 2)]).unwrap();
+    disk.poke(ROOTS.start, &roots);
+    // Another, which begins where the lost one began.
+    let found = session(&disk, false, &[(4, 3)]).unwrap();
+    assert_eq!(found[..5], [1, 0, 0, 0, 0], "the lost session is gone");
+
+    let refused = session(&disk, false, &[]);
+    assert!(matches!(refused, Err(Error::JournalLoss(_))), "{refused:?}");
+    let found = session(&disk, true, &[(5, 4)]).unwrap();
+    assert_eq!(
+        found[..6],
+        [1, 0, 0, 0, 3, 0],
+        "nothing of the lost session"
+    );
+    // From here on it is one history again.
+    for round in 6..12 {
+        let found = session(&disk, false, &[(u64::from(round), round)]).unwrap();
+        let mut expected = vec![1, 0, 0, 0, 3, 4];
+        expected.extend(6..round);
+        assert_eq!(found[..expected.len()], expected[..]);
+    }
+}
