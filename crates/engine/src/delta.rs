@@ -10,7 +10,6 @@ use std::rc::Rc;
 
 use ashlar_format::node::Place;
 
-use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::stream::OpenStripe;
 
@@ -294,7 +293,7 @@ impl Deltas {
                 }
                 // While an older run of holes still covers the block, its version must stay to be seen;
                 // folding it again changes nothing.
-                if hole == 0 || versions[0].stamp < hole || planted::on(Bug::HoleUncovered) {
+                if hole == 0 || versions[0].stamp < hole {
                     versions.remove(0);
                     self.count -= 1;
                 }

@@ -962,7 +962,7 @@ impl Home {
         if !planted::on(Bug::LaterPagesKept) {
             self.rewrite_pages(later).await;
         }
-        if let Some(last) = last.filter(|_| !planted::on(Bug::TornRecordNotCompleted)) {
+        if let Some(last) = last {
             self.journal.complete(last).await;
         }
         let mut root = self.root.borrow().clone();

@@ -17,12 +17,8 @@ pub enum Bug {
     CutTooLate,
     /// Data records are freed though their stripes have not been recorded.
     DataFreedEarly,
-    /// A commit cuts data records off whose stripes have not been recorded.
-    DataNotPinned,
     /// A commit cuts the rows off that no summary holds yet.
     RowsNotPinned,
-    /// Recovery takes a torn last record over without writing its other columns.
-    TornRecordNotCompleted,
     /// Recovery answers before a root has closed the old epoch.
     RecoveryNotCommitted,
     /// Recovery forgets the data records.
@@ -67,8 +63,6 @@ pub enum Bug {
     GenerationOldestWins,
     /// Full redundancy is reported while journal records lie on lost devices.
     OptimalTooSoon,
-    /// A stripe column that could not be written counts as written.
-    WriteErrorIgnored,
     /// A failed flush is tried again, and its success believed.
     FlushRetried,
     /// What a device returns is not compared with the digest.
@@ -87,14 +81,8 @@ pub enum Bug {
     UnconditionalMove,
     /// The cleaner moves a block that a client has just overwritten.
     MoveOverWrite,
-    /// Replay applies a move over a newer write.
-    MoveReplayedOverWrite,
     /// A small write is merged into a block that changed meanwhile.
     MergeUnchecked,
-    /// A small write is merged into content that was replaced and folded meanwhile.
-    MergeMissesFold,
-    /// Folding a write uncovers an older trim of the same block.
-    HoleUncovered,
     /// A write that a trim of the same batch covers is journalled as live.
     TrimResurrects,
     /// A batch of trims alone is acknowledged without a record.
@@ -109,8 +97,6 @@ pub enum Bug {
     FlushOfOneShard,
     /// A flush that came after the batch was collected is answered with it.
     LateWaiterAnswered,
-    /// A flush does not wait for blocks whose stripe failed and that were placed anew.
-    PlacedAnewForgotten,
     /// A flush does not wait for stripes that are being written.
     WritingNotWaitedFor,
     /// Writers that wait for room are not woken.
@@ -153,16 +139,8 @@ mod switch {
                 "Data records are freed though their stripes have not been recorded.",
             ),
             (
-                Bug::DataNotPinned,
-                "A commit cuts data records off whose stripes have not been recorded.",
-            ),
-            (
                 Bug::RowsNotPinned,
                 "A commit cuts the rows off that no summary holds yet.",
-            ),
-            (
-                Bug::TornRecordNotCompleted,
-                "Recovery takes a torn last record over without writing its other columns.",
             ),
             (
                 Bug::RecoveryNotCommitted,
@@ -247,10 +225,6 @@ mod switch {
                 "Full redundancy is reported while journal records lie on lost devices.",
             ),
             (
-                Bug::WriteErrorIgnored,
-                "A stripe column that could not be written counts as written.",
-            ),
-            (
                 Bug::FlushRetried,
                 "A failed flush is tried again, and its success believed.",
             ),
@@ -287,20 +261,8 @@ mod switch {
                 "The cleaner moves a block that a client has just overwritten.",
             ),
             (
-                Bug::MoveReplayedOverWrite,
-                "Replay applies a move over a newer write.",
-            ),
-            (
                 Bug::MergeUnchecked,
                 "A small write is merged into a block that changed meanwhile.",
-            ),
-            (
-                Bug::MergeMissesFold,
-                "A small write is merged into content that was replaced and folded meanwhile.",
-            ),
-            (
-                Bug::HoleUncovered,
-                "Folding a write uncovers an older trim of the same block.",
             ),
             (
                 Bug::TrimResurrects,
@@ -329,10 +291,6 @@ mod switch {
             (
                 Bug::LateWaiterAnswered,
                 "A flush that came after the batch was collected is answered with it.",
-            ),
-            (
-                Bug::PlacedAnewForgotten,
-                "A flush does not wait for blocks whose stripe failed and that were placed anew.",
             ),
             (
                 Bug::WritingNotWaitedFor,

@@ -642,9 +642,7 @@ impl Shard {
                 !planted::on(Bug::MergeUnchecked)
                     && expected.is_some_and(|seen| {
                         // Without a delta the block came from the map, which a fold may have changed since.
-                        let folded = seen.stamp == 0
-                            && self.folds.get() != seen.folds
-                            && !planted::on(Bug::MergeMissesFold);
+                        let folded = seen.stamp == 0 && self.folds.get() != seen.folds;
                         lookup.stamp() != seen.stamp || folded
                     })
             }
@@ -946,12 +944,7 @@ impl Shard {
                 let mut deltas = self.deltas.borrow_mut();
                 let what = match deltas.moved_onto(tree, address, &what) {
                     Some(onto) => onto,
-                    None if from.is_some()
-                        && deltas.lookup(tree, address).stamp() != 0
-                        && !planted::on(Bug::MoveReplayedOverWrite) =>
-                    {
-                        return;
-                    }
+                    None if from.is_some() && deltas.lookup(tree, address).stamp() != 0 => return,
                     None => what,
                 };
                 deltas.push(
@@ -1052,7 +1045,7 @@ impl Shard {
                 void |= stripe.phase.get() == Phase::Void && !stripe.items.borrow().is_empty();
             }
             // What a void stripe held has been placed anew, in a stripe that is looked at only now.
-            if !void || planted::on(Bug::PlacedAnewForgotten) {
+            if !void {
                 return self.build(&required);
             }
         }

@@ -264,7 +264,6 @@ pub async fn write(core: &Rc<Core>, stripe: &Stripe) -> Result<(), TooFewColumns
                 .write(offset, slices)
                 .await
                 .is_err()
-                && !planted::on(Bug::WriteErrorIgnored)
             {
                 missing.set(missing.get() + 1);
                 core2.report_failed(column.device);

@@ -10,7 +10,7 @@ use ashlar_device::DeviceRef;
 use ashlar_rt::{Rt, SECOND, Stopped};
 
 use crate::client::Session;
-use crate::config::{Config, Mode, Options};
+use crate::config::{Config, Mode, Options, Part};
 use crate::device::SimDevice;
 use crate::disk::{Cut, FaultRates, SimDisk};
 use crate::ledger;
@@ -402,6 +402,7 @@ impl Driver<'_> {
         let mut rng = self.rng.fork(3);
         let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
         let nemesis = (faulty && rng.chance(60)).then(|| rng.fork(4));
+        let nemesis = nemesis.filter(|_| world.config.may(Part::Nemesis));
         let heal = faulty && self.rng.chance(40);
         let work = {
             let (world, rt) = (world.clone(), rt.clone());
@@ -511,9 +512,10 @@ impl Driver<'_> {
         for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
             let disk = &self.world.disks[device];
             let text = || format!("{reads} reads, {writes} writes, {digests} digests");
-            // What cannot be reconstructed is read again and again, and summaries that a lost device
-            // would have had are looked for elsewhere: digests count where nothing is missing.
-            let blamed = reads + writes + if status.optimal { digests } else { 0 };
+            // After faults elsewhere, summaries that were never written are looked for on good devices:
+            // digests count where there are no faults at all.
+            let faulty = matches!(self.world.config.mode, Mode::Within | Mode::Beyond);
+            let blamed = reads + writes + if faulty { 0 } else { digests };
             if !touched.contains(&device) && blamed > 0 {
                 self.world.fail(|| {
                     format!(
@@ -575,7 +577,7 @@ impl Driver<'_> {
         let config = &self.world.config;
         let mut budget = self.world.budget.borrow_mut();
         let offline = |d: &usize| self.world.disks[*d].is_offline();
-        if status.online.iter().any(|d| offline(d)) {
+        if status.online.iter().any(&offline) {
             return; // nothing has been asked of it since: the array does not know, and has not healed
         }
         if status.optimal {
@@ -711,7 +713,7 @@ impl Driver<'_> {
             }
         }
         for _ in 0..=world.config.m {
-            if !self.rng.chance(35) {
+            if !self.rng.chance(35) || !world.config.may(Part::Outage) {
                 continue;
             }
             let Some(device) = world.victim() else { break };

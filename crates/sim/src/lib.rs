@@ -5,7 +5,7 @@
 //! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold.
 //! * [`config`], [`client`], [`nemesis`], [`driver`]: one seed's history.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
-//! * [`run`]: many seeds on several threads.
+//! * [`run`]: many seeds on several threads. [`shrink`]: the smallest history that fails.
 //! * `planted` (a feature): how soon bugs made on purpose are found.
 //! * [`enumerate`]: every crash of every short workload.
 //!
@@ -27,6 +27,7 @@ pub mod nemesis;
 pub mod planted;
 pub mod rng;
 pub mod run;
+pub mod shrink;
 pub mod store;
 pub mod toy;
 pub mod trace;

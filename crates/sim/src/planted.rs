@@ -34,7 +34,6 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::FreedInUse
         | Bug::UnconditionalMove
         | Bug::MoveOverWrite
-        | Bug::MoveReplayedOverWrite
         | Bug::OverwrittenStaysLive => &[
             ("crash, full", Mode::Crash, true),
             ("within, full", Mode::Within, true),
@@ -44,15 +43,12 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::GenerationNotStored
         | Bug::GenerationOldestWins
         | Bug::OptimalTooSoon
-        | Bug::WriteErrorIgnored
         | Bug::FlushRetried
         | Bug::ReadUnverified
         | Bug::DecodedUnverified
         | Bug::ReconstructUnverified
         | Bug::ReconstructWithoutSummary
         | Bug::ShortParityForgotten
-        | Bug::PlacedAnewForgotten
-        | Bug::TornRecordNotCompleted
         | Bug::ParityOfOldData => &[("within", Mode::Within, false)],
         _ => &[
             ("crash", Mode::Crash, false),
