@@ -383,7 +383,7 @@ impl Home {
         } else {
             code
         };
-        let code_kind = CodeKind::from_tag(code).unwrap_or(CodeKind::IsalCauchy);
+        let code_kind = CodeKind::from_tag(code).expect("an import refuses an unknown code");
         let code = match Code::new(code_kind, usize::from(wanted.k), usize::from(wanted.m)) {
             Ok(_) => code,
             Err(_) => CodeKind::IsalCauchy.tag(), // narrowed to a size for which the code is not MDS
@@ -470,6 +470,23 @@ impl Home {
         });
         records.insert(record, number);
         record
+    }
+
+    /// What is promised to no volume and taken by no thin one, in bytes, as of the last fold.
+    pub(crate) fn unpromised_bytes(&self) -> u64 {
+        let catalog = self.catalog.borrow();
+        let promised = catalog
+            .volumes
+            .iter()
+            .map(|v| if v.thin { v.mapped_bytes } else { v.size_bytes });
+        self.usable_bytes().saturating_sub(promised.sum())
+    }
+
+    /// Counts anew what thin volumes may still take: `pending` bytes of theirs are not folded, and since
+    /// that was counted so many more were `charged`.
+    pub(crate) fn count_thin(&self, pending: u64, charged: u64) {
+        let left = self.unpromised_bytes().saturating_sub(pending);
+        self.core.thin_left.set(left.saturating_sub(charged));
     }
 
     /// Where usable space ends: what volumes together may promise, in bytes.

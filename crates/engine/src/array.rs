@@ -540,15 +540,7 @@ impl Array {
 
     /// What thick volumes may still promise, in bytes.
     pub fn unpromised_bytes(&self) -> u64 {
-        let home = &self.0.home;
-        let promised: u64 = home
-            .catalog
-            .borrow()
-            .volumes
-            .iter()
-            .map(|v| if v.thin { v.mapped_bytes } else { v.size_bytes })
-            .sum();
-        home.usable_bytes().saturating_sub(promised)
+        self.0.home.unpromised_bytes()
     }
 
     /// Creates a volume; it is durable when this returns.
@@ -587,9 +579,14 @@ impl Array {
                 must: "at most a stripe (K x strip)",
             });
         }
-        let free = self.unpromised_bytes();
-        if !options.thin && size > free {
-            return Err(Error::NoSpace { asked: size, free });
+        if !options.thin {
+            // Thin volumes may have taken more than the map says by now.
+            home.fold().await;
+            let free = home.core.thin_left.get();
+            if size > free {
+                return Err(Error::NoSpace { asked: size, free });
+            }
+            home.core.thin_left.set(free - size);
         }
         let number = home.next_tree.get();
         home.next_tree.set(number + 1);

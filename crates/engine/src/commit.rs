@@ -51,10 +51,12 @@ impl Home {
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let applied = self.applied();
         let recorded = self.recorded_at.get();
+        let charged = self.core.thin_charged.get();
         self.seal_pinned().await;
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
         let more = prepared.iter().any(|p| p.more);
+        let pending = prepared.iter().map(|p| p.thin_pending).sum();
         let mut nodes = BTreeMap::new();
         for part in prepared {
             self.take_part(part, &mut nodes);
@@ -164,6 +166,7 @@ impl Home {
         }
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
+        self.count_thin(pending, self.core.thin_charged.get() - charged);
         if !more {
             self.folded_at.set(recorded);
         }

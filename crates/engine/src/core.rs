@@ -58,6 +58,10 @@ pub struct Core {
     pub heal_gate: Gate,
     /// Host blocks written, and all data blocks written, since import.
     pub amplification: (Cell<u64>, Cell<u64>),
+    /// Bytes that blocks of thin volumes may still take, and bytes ever counted against that.
+    pub thin_left: Cell<u64>,
+    /// See `thin_left`.
+    pub thin_charged: Cell<u64>,
 }
 
 impl std::fmt::Debug for Core {
@@ -98,6 +102,8 @@ impl Core {
             heals: RefCell::default(),
             heal_gate: Gate::default(),
             amplification: Default::default(),
+            thin_left: Cell::new(0), // counted by the first commit that is asked for it
+            thin_charged: Cell::new(0),
         })
     }
 
@@ -127,9 +133,9 @@ impl Core {
             .borrow_mut()
             .entry(id)
             .or_insert_with(|| {
-                let kind = CodeKind::from_tag(id.0).unwrap_or(CodeKind::IsalCauchy);
-                Code::new(kind, usize::from(id.1), usize::from(id.2))
-                    .expect("the allocator makes only segments whose code exists")
+                CodeKind::from_tag(id.0)
+                    .and_then(|kind| Code::new(kind, usize::from(id.1), usize::from(id.2)).ok())
+                    .expect("an import refuses, and the allocator never makes, a segment without a code")
             })
             .clone()
     }

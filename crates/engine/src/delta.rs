@@ -141,6 +141,11 @@ impl Deltas {
         self.count + self.holes.len()
     }
 
+    /// Blocks of a volume that something is held of.
+    pub fn blocks_of(&self, tree: u32) -> usize {
+        self.versions.range((tree, 0)..=(tree, u64::MAX)).count()
+    }
+
     /// The newest of what is known of a block.
     pub fn lookup(&self, tree: u32, address: u64) -> Lookup {
         let version = self.versions.get(&(tree, address)).and_then(|v| v.last());

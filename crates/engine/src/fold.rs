@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ashlar_format::BLOCK;
 use ashlar_format::node::{LEAF_ENTRIES, LEAF_ENTRY, LeafEntry};
+use ashlar_format::{BLOCK, BLOCK_U64};
 
 use crate::delta::{Deltas, HoleRange, What};
 use crate::messages::{FoldLimit, HomeMessage, Prepared, VolumeShape, ask};
@@ -100,12 +100,14 @@ impl Shard {
                 return Prepared {
                     roots,
                     oldest: before,
+                    thin_pending: self.thin_pending(),
                     ..Prepared::default()
                 };
             }
         }
         prepared.roots = self.store.roots();
         prepared.oldest = self.deltas.borrow().oldest();
+        prepared.thin_pending = self.thin_pending();
         self.pressed.set(false);
         self.room.open();
         prepared
@@ -211,6 +213,15 @@ impl Shard {
             }
         }
         false
+    }
+
+    /// Bytes of thin volumes' blocks in the deltas.
+    fn thin_pending(&self) -> u64 {
+        let volumes = self.volumes.borrow();
+        let deltas = self.deltas.borrow();
+        let thin = volumes.values().filter(|v| v.thin);
+        thin.map(|v| deltas.blocks_of(v.tree) as u64 * u64::from(v.pieces) * BLOCK_U64)
+            .sum()
     }
 
     fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {

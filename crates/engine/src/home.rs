@@ -267,6 +267,12 @@ impl Home {
                         .rt
                         .spawn(async move { reply.send(home.allocate_data(purpose).await) });
                 }
+                HomeMessage::Fold(reply) => {
+                    let home = self.clone();
+                    self.core
+                        .rt
+                        .spawn(async move { reply.send(home.fold().await) });
+                }
                 HomeMessage::Places(count, reply) => {
                     let home = self.clone();
                     self.core
@@ -335,6 +341,12 @@ impl Home {
         self.commit(self.journal.next()).await;
     }
 
+    /// Makes everything durable that shards have acknowledged, and folds it.
+    pub(crate) async fn fold(self: &Rc<Self>) {
+        self.batch(true).await;
+        self.commit(self.journal.next()).await;
+    }
+
     /// Makes everything durable that shards have acknowledged. With `close`, open stripes are closed
     /// rather than journalled as data.
     pub async fn batch(self: &Rc<Self>, close: bool) {
@@ -390,6 +402,7 @@ impl Home {
         let bytes: usize = deltas.iter().map(entry_bytes).sum();
         if bytes > 0 && !self.journal.has_room(Ring::Delta, bytes, KEPT_FOR_COMMITS) {
             // A commit journals the rows of its own nodes: it must find room whenever it runs.
+            self.release_rows(&collected).await;
             self.commit(self.journal.next()).await;
         }
         self.untold.set(Some(self.journal.next()));
@@ -412,6 +425,41 @@ impl Home {
         self.untold.set(None);
         self.recorded_at.set(written);
         self.core.progress.open();
+    }
+
+    /// Segments with stripes in this batch that keep the journal from being cut let go of it: the rows
+    /// of their course, also of the stripes not yet recorded, stand in its summary from here on. Else a
+    /// batch could wait for room that only its own record would make.
+    ///
+    /// Crash argument: every stripe of the batch was written and flushed, so its rows are true whether or
+    /// not it is ever recorded; the rows that the journal is cut of are in a flushed summary.
+    async fn release_rows(&self, collected: &[Collected]) {
+        let mut ends: BTreeMap<u64, (Rc<Segment>, u32, bool)> = BTreeMap::new();
+        for stripe in collected.iter().flat_map(|c| &c.stripes) {
+            let geometry = stripe.segment.geometry;
+            let course = geometry.course_of(stripe.segment.recorded.get());
+            let end = course * geometry.course_strips() + geometry.strips_in(course);
+            let written = stripe.phase.get() == Phase::Written;
+            let found = ends.entry(stripe.segment.number);
+            let found = found.or_insert_with(|| (stripe.segment.clone(), 0, false));
+            found.1 = found.1.max(stripe.number + 1);
+            found.2 |= written && stripe.number + 1 == end;
+        }
+        for (segment, upto, course_ended) in ends.into_values() {
+            if segment.rows_since.get().is_none() {
+                continue;
+            }
+            // The last stripe of a course was written with its summary.
+            if course_ended {
+                segment.rows_since.set(None);
+            } else if segment.next_stripe.get() == upto {
+                segment.retired.set(true);
+                if stripe::write_summary(&self.core, &segment, upto).await {
+                    segment.rows_since.set(None);
+                }
+            }
+        }
+        self.members_settled().await;
     }
 
     async fn collect(&self, close: bool) -> Vec<Collected> {

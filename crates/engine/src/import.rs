@@ -20,6 +20,7 @@ use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
 use ashlar_device::DeviceRef;
+use ashlar_digest::Kind;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT, super_bytes};
 use ashlar_format::journal::{Entry, Ring, decode_entries};
@@ -388,7 +389,7 @@ async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEn
             else {
                 continue;
             };
-            if found.root > root && !planted::on(Bug::LaterPagesTrusted) {
+            if found.root > root {
                 later.push(page);
             } else if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
                 best = Some((copy, found));
@@ -692,6 +693,15 @@ fn check_codes(core: &Core) -> Result<(), FormatError> {
     Ok(())
 }
 
+/// Whether this program has the array's code and the digests of its volumes.
+fn check_tags(superblock: &Superblock, catalog: &Catalog) -> Result<(), FormatError> {
+    let known = CodeKind::from_tag(superblock.code).is_some();
+    let code = (!known).then_some(superblock.code);
+    let digests = catalog.volumes.iter().map(|v| v.digest);
+    let unknown = code.or_else(|| digests.into_iter().find(|d| Kind::from_tag(*d).is_none()));
+    unknown.map_or(Ok(()), |tag| Err(FormatError::Unsupported(u32::from(tag))))
+}
+
 /// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
 fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) -> Bounds {
     let meta = SegmentGeometry {
@@ -789,6 +799,7 @@ pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry) -> VolumeShape
         blocks: volume.size_bytes.div_ceil(unit),
         pieces: u32::from(volume.block_blocks),
         algorithm: volume.digest,
+        thin: volume.thin,
     }
 }
 
@@ -827,6 +838,7 @@ pub async fn import(
     let recovered = crate::chain::end_at_break(recovered, &root);
     let format = |source| Error::Format { device: 0, source };
     take_rows(&core, &recovered).map_err(format)?;
+    check_codes(&core).map_err(format)?; // before anything is decoded
     let survives = (usize::from(shape.m) + 1).max(2);
     let beyond = |()| Error::Beyond {
         lost: missing.len(),
@@ -843,6 +855,7 @@ pub async fn import(
     let mut bytes: Vec<u8> = parts.into_values().flatten().collect();
     bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
     let catalog = Catalog::decode(&bytes).map_err(format)?;
+    check_tags(&newest, &catalog).map_err(format)?;
     check_journal(&core, &shape, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
@@ -959,9 +972,7 @@ impl Home {
         degraded: bool,
     ) -> Result<(), Error> {
         self.give_records(&rest);
-        if !planted::on(Bug::LaterPagesKept) {
-            self.rewrite_pages(later).await;
-        }
+        self.rewrite_pages(later).await;
         if let Some(last) = last {
             self.journal.complete(last).await;
         }

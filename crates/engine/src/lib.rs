@@ -22,6 +22,7 @@ mod home;
 mod import;
 mod journal;
 mod liveness;
+mod lost;
 mod member;
 mod messages;
 mod metawriter;

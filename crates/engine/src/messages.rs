@@ -39,6 +39,8 @@ pub enum HomeMessage {
     Durable(OneshotSender<Result<(), VolumeError>>),
     /// A data segment is needed; `None` if there is no space for this purpose.
     Allocate(Purpose, OneshotSender<Option<Allocated>>),
+    /// Fold everything written so far.
+    Fold(OneshotSender<()>),
     /// Places for so many nodes, during a commit.
     Places(usize, OneshotSender<Vec<Place>>),
     /// Deltas near their bound: a commit would help.
@@ -96,6 +98,8 @@ pub struct Prepared {
     pub oldest: Option<u64>,
     /// Some leaves were folded, and more are due.
     pub more: bool,
+    /// Bytes of blocks of thin volumes that have been written and are not folded yet.
+    pub thin_pending: u64,
     /// By volume: blocks mapped more (or fewer) than before.
     pub mapped: BTreeMap<u32, i64>,
 }
@@ -128,6 +132,8 @@ pub struct VolumeShape {
     pub pieces: u32,
     /// Digest algorithm of new blocks.
     pub algorithm: u8,
+    /// Whether it was promised no space.
+    pub thin: bool,
 }
 
 /// What a shard tells about itself.

@@ -37,10 +37,6 @@ pub enum Bug {
     PagesNotFlushed,
     /// A slot table page is written over the copy that the last root uses.
     PagesInPlace,
-    /// Recovery leaves the table pages of a commit that never ended.
-    LaterPagesKept,
-    /// An import believes slot table pages that are newer than the root.
-    LaterPagesTrusted,
     /// An import takes the root it sees last, not the newest.
     AnyRoot,
     /// Slots are free for reuse before the root that freed them is durable.
@@ -171,14 +167,6 @@ mod switch {
             (
                 Bug::PagesInPlace,
                 "A slot table page is written over the copy that the last root uses.",
-            ),
-            (
-                Bug::LaterPagesKept,
-                "Recovery leaves the table pages of a commit that never ended.",
-            ),
-            (
-                Bug::LaterPagesTrusted,
-                "An import believes slot table pages that are newer than the root.",
             ),
             (
                 Bug::AnyRoot,

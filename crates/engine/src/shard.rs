@@ -317,7 +317,8 @@ impl Shard {
                             .await
                     }
                 };
-            let Some(entry) = entry.map_err(|_| VolumeError::Lost)? else {
+            let lost = |_| self.lost_leaf(shape, at.partition, at.leaf);
+            let Some(entry) = entry.map_err(lost)? else {
                 return Ok((Found::Zero, stamp));
             };
             let algorithm = algorithm_of(&entry);
@@ -547,6 +548,9 @@ impl Shard {
             );
             let take = (unit - within).min(data.len() - at);
             self.admit().await?;
+            if shape.thin {
+                self.admit_thin(shape, address).await?;
+            }
             if take == unit {
                 self.place_block(shape, address, &data[at..at + take], None, None)
                     .await?;
@@ -604,6 +608,28 @@ impl Shard {
             }
             self.room.wait().await;
         }
+    }
+
+    /// Refuses a block that a thin volume does not have yet where only promised space is left: volumes
+    /// that are not thin never run out.
+    async fn admit_thin(&self, shape: VolumeShape, address: u64) -> Result<(), VolumeError> {
+        let bytes = u64::from(shape.pieces) * BLOCK as u64;
+        for again in [true, false] {
+            let left = self.core.thin_left.get();
+            if left >= bytes {
+                self.core.thin_left.set(left - bytes);
+                crate::member::add(&self.core.thin_charged, bytes);
+                return Ok(());
+            }
+            if !matches!(self.find(shape, address).await?.0, Found::Zero) {
+                return Ok(()); // overwritten, it takes no more than it has
+            }
+            if again {
+                // Overwritten blocks were counted twice: see what is left in truth.
+                ask(&self.home, HomeMessage::Fold).await;
+            }
+        }
+        Err(VolumeError::NoSpace)
     }
 
     /// Gives a volume block a place in the open stripe. False if `expected` is given and the block has
@@ -708,7 +734,7 @@ impl Shard {
         if shape.pieces == 1 {
             return vec![(owner, digest)];
         }
-        let kind = Kind::from_tag(algorithm).unwrap_or(Kind::Blake3);
+        let kind = Kind::from_tag(algorithm).expect("an import refuses an unknown digest");
         let last = u8::try_from(shape.pieces - 1).expect("at most 32 pieces");
         (0u8..)
             .zip(bytes.chunks(BLOCK))

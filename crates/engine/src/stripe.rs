@@ -308,16 +308,26 @@ pub async fn seal(core: &Rc<Core>, segment: &Rc<Segment>) {
         finish_course(segment, u32::MAX);
         return;
     }
-    let course = geometry.course_of(recorded - 1);
+    // If the rows are not known they were in a summary when the journal was cut: it stays as it is.
+    write_summary(core, segment, recorded).await;
+    finish_course(segment, u32::MAX);
+}
+
+/// Writes and flushes the summary of the course that stripe `upto - 1` is of, with the rows of the
+/// stripes below `upto`. False, and nothing is written, if not all of them are known.
+///
+/// Crash argument: where a summary is overwritten, it is by the same rows and perhaps more, so that a
+/// torn write leaves every row that was there.
+pub async fn write_summary(core: &Rc<Core>, segment: &Rc<Segment>, upto: u32) -> bool {
+    let geometry = segment.geometry;
+    let course = geometry.course_of(upto - 1);
     let first = course * geometry.course_strips();
-    let known = (first..recorded).all(|stripe| {
+    let known = (first..upto).all(|stripe| {
         let void = segment.short.borrow().get(&stripe) == Some(&0);
         void || segment.rows.borrow().contains_key(&stripe)
     });
     if !known {
-        // The rows were already in a summary when the journal was cut: it stays as it is.
-        finish_course(segment, u32::MAX);
-        return;
+        return false;
     }
     let mut joins = Vec::new();
     for index in 0..geometry.width() {
@@ -339,7 +349,7 @@ pub async fn seal(core: &Rc<Core>, segment: &Rc<Segment>) {
     for join in joins {
         join.await;
     }
-    finish_course(segment, u32::MAX);
+    true
 }
 
 /// Forgets the rows of stripes below `end`: the summary of their course is durable.

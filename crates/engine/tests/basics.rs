@@ -5,7 +5,10 @@ use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Create, Import, Settings, VolumeOptions};
+use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
+use ashlar_format::FormatError;
+use ashlar_format::geometry::super_bytes;
+use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
 
 const MIB: u64 = 1 << 20;
@@ -178,6 +181,42 @@ fn overwriting_a_full_volume_many_times_never_runs_out_of_space() {
         }
         let amplification = array.status().await.clean.write_amplification.unwrap();
         assert!(amplification < 8.0, "{amplification}");
+    });
+    rt.shutdown();
+}
+
+/// A code that the program does not know is refused at import, not taken for another.
+#[test]
+fn an_unknown_code_is_refused() {
+    let bytes = 16 * MIB;
+    let disks = devices(3, bytes);
+    let rt = Rt::simulated(1);
+    let (handle, refs1) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs1, create("ec2+1", 1)).await;
+        array.unwrap().export().await.unwrap();
+    });
+    rt.shutdown();
+    for disk in &disks {
+        for offset in [0, bytes - super_bytes(bytes)] {
+            let mut held = vec![0; usize::try_from(super_bytes(bytes)).unwrap()];
+            disk.peek(offset, &mut held);
+            let size = Superblock::encoded_bytes(&held[..4096]).unwrap();
+            let mut superblock = Superblock::decode(&held[..size]).unwrap();
+            superblock.code = 200;
+            disk.poke(offset, &superblock.encode());
+        }
+    }
+    let rt = Rt::simulated(2);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let imported = Array::import(&handle, refs(&disks), Import::default()).await;
+        let source = FormatError::Unsupported(200);
+        assert!(
+            matches!(&imported, Err(Error::Format { source: s, .. }) if *s == source),
+            "{:?}",
+            imported.err()
+        );
     });
     rt.shutdown();
 }

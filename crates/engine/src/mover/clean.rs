@@ -52,14 +52,13 @@ impl Home {
         kept + (slots as usize / 50).max(4)
     }
 
-    /// How many segments' worth of live blocks one round of cleaning may move.
+    /// How many segments' worth of live blocks one round of cleaning may move: what the slots hold that
+    /// are free above the commits' reserve, less one for an open segment.
     fn clean_budget(&self) -> u64 {
+        let kept = commit_slots(self.core.slot_blocks) + 1;
         let online = self.core.members.iter().filter(|m| m.is_online());
-        let lowest = online
-            .map(crate::member::Member::free_slots)
-            .min()
-            .unwrap_or(0);
-        (lowest.saturating_sub(commit_slots(self.core.slot_blocks) + 3) as u64).clamp(1, 64)
+        let spare: usize = online.map(|m| m.free_slots().saturating_sub(kept)).sum();
+        (spare as u64 / u64::from(self.shape.width())).clamp(1, 64)
     }
 
     pub(super) fn low_on_slots(&self) -> bool {
