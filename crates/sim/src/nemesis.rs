@@ -44,9 +44,14 @@ pub fn rot(world: &World, disk: &SimDisk, rng: &mut Rng) {
 /// Random rates of the faults that come with operations.
 fn rates(rng: &mut Rng) -> FaultRates {
     let mut on = |percent: u64| {
-        let high = if rng.chance(30) { 20_000 } else { 1_500 };
+        let high = if rng.chance(50) { 30_000 } else { 4_000 };
         if rng.chance(percent) {
-            u32::try_from(rng.magnitude(high)).unwrap_or(1)
+            let rate = if rng.chance(50) {
+                rng.magnitude(high)
+            } else {
+                rng.range(high / 8, high)
+            };
+            u32::try_from(rate).unwrap_or(1)
         } else {
             0
         }

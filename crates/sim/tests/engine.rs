@@ -60,9 +60,37 @@ fn faults_within_the_redundancy_are_survived() {
         "outage: device lost",
         "outage: an old device returns",
         "full redundancy back",
+        "fault: flapping",
+        "fault: read-only",
+        "fault: duplicated write",
+        "fault: a page of another disk",
+        "devices change places",
+        "redundancy tried without a device",
+        "errors accounted for",
+        "ledger: strip block written again",
+        "ledger: parity computed",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
+            "{mark}: {:?}",
+            summary.marks
+        );
+    }
+    for mark in [
+        "fault: misdirected write",
+        "fault: misdirected read",
+        "fault: stale read",
+        "fault: latent error",
+        "fault: read corruption",
+        "fault: write error",
+        "fault: write fails and lands late",
+        "fault: a late write lands",
+        "fault: flush error",
+        "fault: flush that lies",
+        "fault: slow",
+    ] {
+        assert!(
+            summary.marks.contains_key(mark),
             "{mark}: {:?}",
             summary.marks
         );
