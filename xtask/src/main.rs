@@ -5,6 +5,7 @@
 //! loudly, and is a failure where `CI=true`; no step hides another's result.
 
 mod arrows;
+mod campaign;
 mod packages;
 mod steps;
 mod tidy;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask test [STEP...]
+       cargo xtask campaign [--hours N] [--from SEED]
 
 steps: packages tidy arrows format clippy doc unit sim end-to-end demo   (default: all, in this order)
 ";
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
             Some(tally) => tally.finish(),
             None => usage(),
         },
+        Some((verb, words)) if verb == "campaign" => campaign::run(words).unwrap_or_else(usage),
         _ => usage(),
     }
 }

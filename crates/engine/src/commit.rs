@@ -29,6 +29,7 @@ use ashlar_rt::Buf;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE, open_entries};
 use crate::messages::{Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
+use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::stripe::{self, node_owner_address};
 use crate::tree::NodeWrite;
@@ -70,7 +71,8 @@ impl Home {
             return false;
         };
         let opened = self.take_opened(SegmentKind::Meta);
-        let online = self.core.online();
+        let mut online = self.core.online();
+        online.retain(|_| !planted::on(Bug::RootBeforeNodes));
         self.flush(online).await;
         let mut entries: Vec<Entry> = open_entries(&opened);
         entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
@@ -97,7 +99,11 @@ impl Home {
         .into_iter()
         .flatten()
         .min()
+        .filter(|_| !planted::on(Bug::CutTooLate))
         .unwrap_or(applied);
+        if planted::on(Bug::SlotsFreedEarly) {
+            self.release(freed.clone()).await;
+        }
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
         self.count_thin(pending, self.core.thin_charged.get() - charged);
@@ -181,7 +187,7 @@ impl Home {
             .filter(|s| {
                 s.sealed.get()
                     && s.live.borrow().is_empty()
-                    && Rc::strong_count(s) == 1
+                    && (Rc::strong_count(s) == 1 || planted::on(Bug::FreedInUse))
                     && Some(s.number) != current
             })
             .map(|s| s.number)
@@ -332,6 +338,7 @@ impl Home {
     fn oldest_rows(&self) -> Option<u64> {
         let segments = self.core.segments.borrow();
         let rows = segments.values().filter_map(|s| s.rows_since.get());
+        let rows = rows.filter(|_| !planted::on(Bug::RowsNotPinned));
         rows.chain(segments.values().filter_map(|s| s.image_behind.get()))
             .min()
     }
@@ -404,8 +411,10 @@ impl Home {
         root.catalog = self.catalog_tree.borrow().root();
         root.liveness = self.liveness.borrow().root();
         let open = root.epochs.last().map_or(0, |e| e.number);
-        root.epochs
-            .retain(|e| e.number == open || e.end.is_none_or(|end| end > cut));
+        root.epochs.retain(|e| {
+            e.number == open
+                || (!planted::on(Bug::EpochDroppedEarly) && e.end.is_none_or(|end| end > cut))
+        });
         let pages = self.write_pages(root.number).await;
         self.publish(root).await;
         for (member, page) in pages {
@@ -453,7 +462,8 @@ impl Home {
                     entries,
                 };
                 let bytes = Buf::copy_of(&page.encode(&self.core.array, member.index)).freeze();
-                let copy = 1 - member.page_copy.borrow()[number as usize];
+                let mut copy = 1 - member.page_copy.borrow()[number as usize];
+                copy ^= u8::from(planted::on(Bug::PagesInPlace));
                 let offset = member.geometry.page_offset(number, u32::from(copy));
                 let (core, index) = (self.core.clone(), member.index);
                 written.push((index, number));
@@ -468,7 +478,9 @@ impl Home {
             join.await;
         }
         let touched: BTreeSet<u16> = written.iter().map(|(member, _)| *member).collect();
-        self.flush_members(touched.into_iter().collect()).await;
+        if !planted::on(Bug::PagesNotFlushed) && !planted::on(Bug::RootBeforeNodes) {
+            self.flush_members(touched.into_iter().collect()).await;
+        }
         written
     }
 
@@ -505,7 +517,9 @@ impl Home {
             let bytes = Buf::copy_of(&root.encode(&self.core.array)).freeze();
             let mut joins = Vec::new();
             for index in set {
-                if !self.core.member(index).is_online() {
+                if !self.core.member(index).is_online()
+                    || (planted::on(Bug::RootOnOneDevice) && !joins.is_empty())
+                {
                     continue;
                 }
                 let (core, bytes) = (self.core.clone(), bytes.clone());
@@ -513,7 +527,7 @@ impl Home {
                 joins.push(self.core.rt.spawn(async move {
                     let member = core.member(index);
                     if member.write(offset, vec![bytes]).await.is_err()
-                        || member.flush().await.is_err()
+                        || (!planted::on(Bug::RootNotFlushed) && member.flush().await.is_err())
                     {
                         core.report_failed(index);
                     }
@@ -548,7 +562,11 @@ impl Home {
                 self.core.event("device-failed", Some(index), text);
             }
         }
-        let stored = self.store_generation().await;
+        let stored = if planted::on(Bug::GenerationNotStored) {
+            counted
+        } else {
+            self.store_generation().await
+        };
         if stored * 2 < counted && !self.forced.replace(false) {
             self.waiting_quorum.set(Some((stored, counted)));
             let text = format!(
@@ -591,7 +609,11 @@ impl Home {
             number,
             first: next,
             end: None,
-            m: self.shape.m.max(1),
+            m: if planted::on(Bug::JournalWithoutParity) {
+                0
+            } else {
+                self.shape.m.max(1)
+            },
             excluded,
         };
         root.epochs.push(epoch.clone());

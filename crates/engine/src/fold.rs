@@ -13,6 +13,7 @@ use ashlar_format::{BLOCK, BLOCK_U64};
 
 use crate::delta::{Deltas, HoleRange, What};
 use crate::messages::{FoldLimit, HomeMessage, Prepared, VolumeShape, ask};
+use crate::planted::{self, Bug};
 use crate::read::Lost;
 use crate::shard::{Shard, flags_of};
 
@@ -292,7 +293,8 @@ fn apply(shape: VolumeShape, what: &What, entry: &mut [u8], prepared: &mut Prepa
             from: Some(from),
             ..
         } => {
-            let Some(old) = old.filter(|old| old.place == *from) else {
+            let any = planted::on(Bug::UnconditionalMove);
+            let Some(old) = old.filter(|old| any || old.place == *from) else {
                 return;
             };
             let new = LeafEntry {
@@ -321,7 +323,9 @@ fn apply(shape: VolumeShape, what: &What, entry: &mut [u8], prepared: &mut Prepa
             match old {
                 Some(old) if old.place == new.place => {}
                 Some(old) => {
-                    prepared.dead.push((old.place, shape.pieces));
+                    if !planted::on(Bug::OverwrittenStaysLive) {
+                        prepared.dead.push((old.place, shape.pieces));
+                    }
                     prepared.born.push((new.place, shape.pieces));
                 }
                 None => {

@@ -24,6 +24,7 @@ use crate::core::Core;
 use crate::error::VolumeError;
 use crate::journal::{AppendError, Journal};
 use crate::messages::{Collected, HomeMessage, ShardMessage, ask};
+use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::stream::Phase;
 use crate::stripe;
@@ -268,9 +269,10 @@ impl Home {
                 }
                 HomeMessage::Fold(reply) => {
                     let home = self.clone();
-                    self.core
-                        .rt
-                        .spawn(async move { reply.send(home.fold().await) });
+                    self.core.rt.spawn(async move {
+                        home.fold().await;
+                        reply.send(());
+                    });
                 }
                 HomeMessage::Places(count, reply) => {
                     let home = self.clone();
@@ -292,6 +294,10 @@ impl Home {
             let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
             *self.answering.borrow_mut() = waiters;
             self.batch(false).await;
+            if planted::on(Bug::LateWaiterAnswered) {
+                let late = std::mem::take(&mut *self.waiters.borrow_mut());
+                self.answering.borrow_mut().extend(late);
+            }
             for waiter in self.answering.take() {
                 waiter.send(Ok(()));
             }
@@ -360,9 +366,10 @@ impl Home {
         if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
             collected = self.collect(true).await;
         }
-        let empty = collected
-            .iter()
-            .all(|c| c.stripes.is_empty() && c.holes.is_empty() && c.data.is_empty());
+        let empty = collected.iter().all(|c| {
+            let holes = c.holes.is_empty() || planted::on(Bug::TrimNotJournalled);
+            c.stripes.is_empty() && holes && c.data.is_empty()
+        });
         if empty && self.extra.borrow().is_empty() {
             self.recorded_at.set(written);
             return;
@@ -459,6 +466,9 @@ impl Home {
     async fn collect(&self, close: bool) -> Vec<Collected> {
         let mut joins = Vec::new();
         for shard in &self.shards {
+            if planted::on(Bug::FlushOfOneShard) && !joins.is_empty() && !close {
+                continue;
+            }
             let shard = shard.clone();
             joins.push(self.core.rt.spawn(async move {
                 ask(&shard, |reply| ShardMessage::Collect(close, reply)).await
@@ -502,6 +512,9 @@ impl Home {
                     .filter(|c| c.is_placed())
                     .map(|c| c.device),
             );
+        }
+        if planted::on(Bug::StripeNotFlushed) {
+            devices.clear();
         }
         self.flush(devices.into_iter().collect()).await;
     }
@@ -658,6 +671,7 @@ impl Home {
         }
         let tail = records
             .front()
+            .filter(|_| !planted::on(Bug::DataFreedEarly))
             .map_or(self.journal.positions()[1], |r| r.position);
         self.journal.settle_data(tail);
     }

@@ -40,6 +40,7 @@ use crate::liveness;
 use crate::member::Member;
 use crate::messages::{Adopted, ShardMessage, VolumeShape, ask};
 use crate::partition::Partitioning;
+use crate::planted::{self, Bug};
 use crate::read::read_unit;
 use crate::segment::{Column, NO_SLOT, Segment};
 use crate::shard::{Bounds, Shard};
@@ -143,6 +144,15 @@ fn newest_generation(candidates: &[Candidate]) -> Result<Superblock, Error> {
         .iter()
         .map(|c| c.superblock.generation.number)
         .max();
+    let oldest = candidates
+        .iter()
+        .map(|c| c.superblock.generation.number)
+        .min();
+    let number = if planted::on(Bug::GenerationOldestWins) {
+        oldest
+    } else {
+        number
+    };
     let number = number.ok_or(Error::NoArray)?;
     let mut holders: BTreeMap<[u8; 16], Vec<&Superblock>> = BTreeMap::new();
     for superblock in candidates.iter().map(|c| &c.superblock) {
@@ -206,7 +216,7 @@ async fn assemble(
         newest
             .members
             .get(index)
-            .is_some_and(|m| m.state == MemberState::Online)
+            .is_some_and(|m| m.state == MemberState::Online || planted::on(Bug::StaleMemberTrusted))
     };
     candidates.retain(|c| {
         let index = usize::from(c.superblock.index);
@@ -260,6 +270,7 @@ fn make_members(
                 geometry.slots = entry.slots;
                 MemberState::Failed
             }
+            (Some(_), _) if planted::on(Bug::StaleMemberTrusted) => MemberState::Online,
             (_, state) => state,
         };
         let device = candidate.map(|c| c.device);
@@ -295,7 +306,9 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
     let mut newest: Option<Root> = None;
     for join in joins {
         if let Some(root) = join.await
-            && newest.as_ref().is_none_or(|n| root.order() > n.order())
+            && newest
+                .as_ref()
+                .is_none_or(|n| planted::on(Bug::AnyRoot) || root.order() > n.order())
         {
             newest = Some(root);
         }
@@ -905,6 +918,9 @@ fn next_segment(core: &Core, root: u64) -> u64 {
         .borrow()
         .last_key_value()
         .map_or(0, |(number, _)| number + 1);
+    if planted::on(Bug::SegmentNumberReused) {
+        return root;
+    }
     root.max(seen) + 4096
 }
 
@@ -983,7 +999,11 @@ impl Home {
             root.clean = false;
             let next = self.journal.next();
             self.close_epoch(&mut root, next);
-            self.publish(root).await;
+            if planted::on(Bug::RecoveryNotCommitted) {
+                *self.root.borrow_mut() = root;
+            } else {
+                self.publish(root).await;
+            }
         }
         self.start(mailbox);
         let oldest = rest

@@ -20,6 +20,7 @@ use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::Buf;
 
 use crate::core::Core;
+use crate::planted::{self, Bug};
 
 /// Most data columns of a record.
 const MAX_W: usize = 8;
@@ -300,6 +301,9 @@ impl Journal {
             header.position[slot(header.ring)].bytes % self.ring_bytes[slot(header.ring)];
         let mut joins = Vec::new();
         for (index, mut column) in columns.into_iter().enumerate() {
+            if planted::on(Bug::JournalColumnLeftOut) && index > 0 && index + 1 == w + m {
+                continue;
+            }
             let mut header = header.clone();
             header.column = u16::try_from(index).expect("at most 256");
             header.share_digest =
@@ -311,7 +315,7 @@ impl Journal {
             joins.push(self.core.rt.spawn(async move {
                 let member = core.member(device);
                 let done = member.write(offset, vec![column.freeze()]).await.is_ok()
-                    && member.flush().await.is_ok();
+                    && (planted::on(Bug::JournalNotFlushed) || member.flush().await.is_ok());
                 if !done {
                     core.report_failed(device);
                 }

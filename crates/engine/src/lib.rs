@@ -28,6 +28,10 @@ mod messages;
 mod metawriter;
 mod mover;
 mod partition;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod read;
 mod report;
 mod segment;

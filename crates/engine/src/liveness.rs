@@ -11,6 +11,7 @@ use ashlar_format::wire::{Reader, Writer};
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
 
 use crate::home::Home;
+use crate::planted::{self, Bug};
 use crate::segment::{Bitmap, Segment};
 
 const HEADER: usize = 64;
@@ -86,7 +87,9 @@ impl Home {
             return;
         }
         let mut liveness = self.liveness.borrow_mut();
-        liveness.mark(self.record_leaf(&segment, 0));
+        if !planted::on(Bug::LivenessNotImaged) {
+            liveness.mark(self.record_leaf(&segment, 0));
+        }
         for block in place.block..place.block + count {
             let changed = if live {
                 segment.live.borrow_mut().set(block)
@@ -96,7 +99,9 @@ impl Home {
             if !changed {
                 self.note_inconsistent(place, live);
             }
-            liveness.mark(self.record_leaf(&segment, block));
+            if !planted::on(Bug::LivenessNotImaged) {
+                liveness.mark(self.record_leaf(&segment, block));
+            }
         }
     }
 

@@ -16,6 +16,8 @@ use ashlar_format::slot::SlotEntry;
 use ashlar_format::superblock::MemberState;
 use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
 
+use crate::planted::{self, Bug};
+
 /// How long an operation may take before the device counts as failed.
 const DEADLINE: Nanos = 30 * SECOND;
 
@@ -230,6 +232,7 @@ impl Member {
                 .unwrap_or(Err(Fault::Timeout))
             {
                 Ok(()) => self.flushed.set(covers),
+                Err(_) if planted::on(Bug::FlushRetried) => {}
                 Err(fault) => {
                     add(&self.counters.write_errors, 1);
                     return Err(fault);
@@ -261,6 +264,9 @@ impl Member {
     /// Takes the lowest free slot for `entry`.
     pub fn take_slot(&self, entry: SlotEntry) -> Option<u32> {
         let slot = self.free.borrow_mut().pop_first()?;
+        if planted::on(Bug::DoubleAllocation) && slot % 8 == 5 {
+            self.free.borrow_mut().insert(slot);
+        }
         self.set_slot(slot, Some(entry));
         Some(slot)
     }

@@ -24,6 +24,7 @@ use crate::messages::{
     Adopted, HomeMessage, Move, Purpose, ShardMessage, ShardStats, VolumeShape, ask,
 };
 use crate::partition::Partitioning;
+use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::stream::{Item, OpenStripe, Phase, Stream};
 use crate::stripe;
@@ -417,6 +418,9 @@ impl Shard {
                             .lost
                             .borrow_mut()
                             .insert((shape.tree, address), ());
+                        if planted::on(Bug::LostReadsAsZeros) {
+                            return Ok((Buf::zeroed(bytes), stamp));
+                        }
                         return Err(VolumeError::Lost);
                     }
                 }
@@ -505,7 +509,9 @@ impl Shard {
         for ((address, check), bytes) in (run.address..).zip(&run.checks).zip(out.chunks_mut(unit))
         {
             let kind = Kind::from_tag(check.1).ok_or(VolumeError::Lost)?;
-            if !came || self.core.block_digest(kind, shape.tree, address, bytes) != check.0 {
+            let unverified = planted::on(Bug::ReadUnverified);
+            let digest = self.core.block_digest(kind, shape.tree, address, bytes);
+            if !came || (digest != check.0 && !unverified) {
                 let (good, _) = self.read_block(shape, address).await?;
                 bytes.copy_from_slice(&good);
             }
@@ -657,12 +663,15 @@ impl Shard {
         // From here to the end nothing waits.
         let lookup = self.deltas.borrow().lookup(shape.tree, address);
         let changed = match from {
-            Some(_) => lookup.stamp() != 0,
-            None => expected.is_some_and(|seen| {
-                // Without a delta the block came from the map, which a fold may have changed since.
-                let folded = seen.stamp == 0 && self.folds.get() != seen.folds;
-                lookup.stamp() != seen.stamp || folded
-            }),
+            Some(_) => lookup.stamp() != 0 && !planted::on(Bug::MoveOverWrite),
+            None => {
+                !planted::on(Bug::MergeUnchecked)
+                    && expected.is_some_and(|seen| {
+                        // Without a delta the block came from the map, which a fold may have changed since.
+                        let folded = seen.stamp == 0 && self.folds.get() != seen.folds;
+                        lookup.stamp() != seen.stamp || folded
+                    })
+            }
         };
         if changed {
             return Ok(false);
@@ -1008,7 +1017,7 @@ impl Shard {
                 let Ok(shape) = self.shape(tree) else { return };
                 let kept = Kind::from_tag(algorithm)
                     .map(|kind| self.core.block_digest(kind, tree, address, &bytes));
-                if kept != Some(digest) {
+                if kept != Some(digest) || planted::on(Bug::DataNotReplayed) {
                     return; // the record's hash covers these bytes, so this cannot be: do not invent data
                 }
                 while let Err(VolumeError::NoSpace) =
@@ -1052,6 +1061,9 @@ impl Shard {
             let required: Vec<(Item, Rc<OpenStripe>)> = open.iter().flat_map(items).collect();
             let mut void = false;
             for stripe in pending {
+                if planted::on(Bug::WritingNotWaitedFor) {
+                    continue;
+                }
                 stripe
                     .gate
                     .until(|| matches!(stripe.phase.get(), Phase::Written | Phase::Void))
@@ -1111,7 +1123,12 @@ impl Shard {
         for item in &items {
             if deltas.get(item.tree, item.address, item.stamp).is_some() {
                 let entry = newest.entry((item.tree, item.address)).or_insert(0);
-                *entry = (*entry).max(item.stamp);
+                let older = planted::on(Bug::OlderVersionRecorded) && *entry > 0;
+                *entry = if older {
+                    (*entry).min(item.stamp)
+                } else {
+                    (*entry).max(item.stamp)
+                };
             }
         }
         let counts = |item: &Item| {
@@ -1122,6 +1139,7 @@ impl Shard {
                 .filter(|h| h.covers(item.tree, item.address))
                 .map(|h| h.stamp)
                 .max()
+                .filter(|_| !planted::on(Bug::TrimResurrects))
                 .unwrap_or(0);
             let durable = deltas.durable_stamp(item.tree, item.address);
             deltas.get(item.tree, item.address, item.stamp).is_some()
@@ -1162,7 +1180,9 @@ impl Shard {
             deltas.hole_recorded(hole.stamp, sequence);
         }
         drop(deltas);
-        self.room.open();
+        if !planted::on(Bug::LostWakeup) {
+            self.room.open();
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use ashlar_rt::{Buf, Slice};
 
 use crate::core::Core;
 use crate::member::add;
+use crate::planted::{self, Bug};
 use crate::segment::{Column, Segment};
 
 /// A stripe ready to be written: its parity computed, its rows known.
@@ -62,7 +63,11 @@ pub fn prepare(
     let used = owners.len().div_ceil(strip_blocks);
     let mut parity: Vec<Buf> = (0..geometry.m).map(|_| Buf::zeroed(strip_bytes)).collect();
     {
-        let strips: Vec<&[u8]> = data.chunks(strip_bytes).collect();
+        let mut strips: Vec<&[u8]> = data.chunks(strip_bytes).collect();
+        let zeros = vec![0; strip_bytes];
+        if planted::on(Bug::ParityOfOldData) && used == k && k > 1 {
+            strips[k - 1] = &zeros;
+        }
         let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut **p).collect();
         core.code(segment).encode(&strips, &mut out);
     }

@@ -12,6 +12,7 @@ use crate::error::VolumeError;
 use crate::member::add;
 use crate::messages::{ShardMessage, ask};
 use crate::partition::Partitioning;
+use crate::planted::{self, Bug};
 
 /// When a write is acknowledged, unless it asks to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,7 +235,7 @@ impl Volume {
         add(&self.counters.writes, 1);
         add(&self.counters.written_bytes, data.len() as u64);
         self.write_pieces(offset, &data).await?;
-        if durable {
+        if durable && !planted::on(Bug::FuaAsCached) {
             self.array.durable().await
         } else {
             Ok(())
@@ -287,7 +288,7 @@ impl Volume {
         let unit = u64::from(self.info.block_bytes);
         let (end, first) = (offset + length, offset.div_ceil(unit));
         // The last block of a volume may be cut off by its end: unmapping it is whole all the same.
-        let last = if end == self.info.size_bytes {
+        let last = if end == self.info.size_bytes || planted::on(Bug::TrimRoundsUp) {
             end.div_ceil(unit)
         } else {
             end / unit

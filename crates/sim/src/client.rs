@@ -235,7 +235,12 @@ impl Session {
             .unwrap_or(false)
     }
 
+    fn answered(&self) {
+        self.world.answers.set(self.world.answers.get() + 1);
+    }
+
     fn leave(&self, volume: &str) {
+        self.answered();
         self.world.with_volume(volume, |entry| entry.busy -= 1);
     }
 
@@ -295,6 +300,9 @@ impl Session {
         self.world
             .with_volume(volume, |e| e.model.end_write(op, result.is_ok(), durable));
         self.leave(volume);
+        if durable && result.is_ok() {
+            self.world.durable(kind);
+        }
         if let Err(error) = &result {
             // A thin volume was promised no space; the others keep theirs.
             let thin = self.world.with_volume(volume, |e| e.config.thin);
@@ -306,7 +314,16 @@ impl Session {
         }
     }
 
-    async fn zero(&self, client: u64, volume: &str, at: u64, len: u64, trim: bool, durable: bool) {
+    /// Trims or zeroes a range.
+    pub async fn zero(
+        &self,
+        client: u64,
+        volume: &str,
+        at: u64,
+        len: u64,
+        trim: bool,
+        durable: bool,
+    ) {
         let size = self
             .world
             .with_volume(volume, |e| e.model.size())
@@ -337,6 +354,9 @@ impl Session {
                 .end_write(op.unwrap_or(0), result.is_ok(), durable);
         });
         self.leave(volume);
+        if durable && result.is_ok() {
+            self.world.durable(kind);
+        }
         if let Err(error) = &result {
             self.judge(kind, error).await;
         }
@@ -464,6 +484,9 @@ impl Session {
         self.world
             .with_volume(volume, |e| e.model.end_flush(number, result.is_ok()));
         self.leave(volume);
+        if result.is_ok() {
+            self.world.durable("flush");
+        }
         if let Err(error) = &result {
             self.judge("flush", error).await;
         }
@@ -499,6 +522,7 @@ impl Session {
             Ok(()) => {
                 self.world
                     .with_volume(name, |entry| entry.presence = Presence::Present);
+                self.answered();
             }
             Err(error) => {
                 self.world.volumes.borrow_mut().remove(name);
@@ -509,7 +533,8 @@ impl Session {
         }
     }
 
-    async fn destroy_volume(&self, client: u64, name: &str) {
+    /// Destroys a volume that nobody uses, unless it is the last.
+    pub async fn destroy_volume(&self, client: u64, name: &str) {
         let last = self.world.volumes.borrow().len() <= 1;
         let free = self
             .world
@@ -533,6 +558,7 @@ impl Session {
         match result {
             Ok(()) => {
                 self.world.volumes.borrow_mut().remove(name);
+                self.answered();
             }
             Err(error) => {
                 self.world
@@ -544,7 +570,8 @@ impl Session {
         }
     }
 
-    async fn status(&self, client: u64) {
+    /// Asks for the status.
+    pub async fn status(&self, client: u64) {
         let Some(status) = self.bounded("status", self.store.status()).await else {
             return;
         };

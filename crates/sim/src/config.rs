@@ -32,6 +32,61 @@ impl Mode {
     }
 }
 
+/// A part of a history that can be left out, to see whether a failure needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Part {
+    Read,
+    Extents,
+    Flush,
+    Trim,
+    Zeroes,
+    Fill,
+    Create,
+    Destroy,
+    Status,
+    Fail,
+    Wait,
+    Pause,
+    Durable,
+    Nemesis,
+    Outage,
+    ImportCrash,
+    OtherVolumes,
+    OtherShards,
+    PartsOfBlocks,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Part; 19] = [
+        Part::Read,
+        Part::Extents,
+        Part::Flush,
+        Part::Trim,
+        Part::Zeroes,
+        Part::Fill,
+        Part::Create,
+        Part::Destroy,
+        Part::Status,
+        Part::Fail,
+        Part::Wait,
+        Part::Pause,
+        Part::Durable,
+        Part::Nemesis,
+        Part::Outage,
+        Part::ImportCrash,
+        Part::OtherVolumes,
+        Part::OtherShards,
+        Part::PartsOfBlocks,
+    ];
+
+    /// Its bit in [`Options::without`].
+    pub fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
 /// What the caller decides instead of the seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -45,6 +100,12 @@ pub struct Options {
     pub crash_at: Option<u64>,
     /// Leave out the seeds' full arrays: volumes stay small against their array.
     pub roomy: bool,
+    /// Nothing but full arrays.
+    pub full: bool,
+    /// At most this many operations a client does in a session.
+    pub operations: Option<u64>,
+    /// Parts left out: bits of [`Part::bit`].
+    pub without: u32,
     /// Keep a readable trace.
     pub trace: bool,
 }
@@ -155,6 +216,8 @@ pub struct Config {
     pub same_cut: bool,
     /// The poll after which the first session crashes, if not a random one.
     pub crash_at: Option<u64>,
+    /// Parts left out: bits of [`Part::bit`].
+    pub without: u32,
 }
 
 /// 4 KiB.
@@ -193,6 +256,11 @@ impl Config {
         };
         let full = (k <= 4 && rng.chance(8)).then(|| rng.pick(&[80, 95, 100]));
         let full = full.filter(|_| !options.roomy);
+        let full = if options.full && k <= 4 {
+            full.or(Some(95))
+        } else {
+            full
+        };
         let slots = if full.is_some() {
             rng.pick(&[112, 160])
         } else {
@@ -239,7 +307,54 @@ impl Config {
             },
             same_cut: rng.chance(30),
             crash_at: options.crash_at,
+            without: options.without,
         }
+        .reduced(options)
+    }
+
+    /// Whether a part has not been left out.
+    pub fn may(&self, part: Part) -> bool {
+        self.without & part.bit() == 0
+    }
+
+    /// Without what `options` leave out.
+    fn reduced(mut self, options: Options) -> Config {
+        self.operations = options
+            .operations
+            .map_or(self.operations, |most| self.operations.min(most));
+        let w = &mut self.weights;
+        for (part, weight) in [
+            (Part::Read, &mut w.read),
+            (Part::Extents, &mut w.extents),
+            (Part::Flush, &mut w.flush),
+            (Part::Trim, &mut w.trim),
+            (Part::Zeroes, &mut w.zeroes),
+            (Part::Fill, &mut w.fill),
+            (Part::Create, &mut w.create),
+            (Part::Destroy, &mut w.destroy),
+            (Part::Status, &mut w.status),
+            (Part::Fail, &mut w.fail),
+            (Part::Wait, &mut w.wait),
+            (Part::Pause, &mut w.pause),
+            (Part::Durable, &mut w.durable),
+        ] {
+            if options.without & part.bit() != 0 {
+                *weight = 0;
+            }
+        }
+        if !self.may(Part::ImportCrash) {
+            self.import_crash_percent = 0;
+        }
+        if !self.may(Part::OtherVolumes) {
+            self.volumes.truncate(1);
+        }
+        if !self.may(Part::OtherShards) {
+            self.shards = 1;
+        }
+        if !self.may(Part::PartsOfBlocks) {
+            self.align = Align::Block;
+        }
+        self
     }
 }
 

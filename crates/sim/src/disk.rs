@@ -39,17 +39,90 @@ pub struct FaultRates {
     pub flush_error: u32,
     /// A read whose bytes were changed on the way.
     pub read_corruption: u32,
+    /// A flush reported done that made nothing durable.
+    pub lying_flush: u32,
+    /// A read that gave a page as it was before its last write.
+    pub stale_read: u32,
+    /// A read that gave another page instead of one of those asked for.
+    pub misdirected_read: u32,
+    /// A write that is done once more, some time later.
+    pub duplicate_write: u32,
+    /// A write that failed, and lands some time later all the same.
+    pub late_write: u32,
 }
 
+/// Something that happened to a disk's content, for whoever records it.
+#[derive(Clone, Debug)]
+pub enum Io {
+    /// A write, or a discard that changes something, was submitted.
+    Submit {
+        /// Its number.
+        id: u64,
+        /// The first page.
+        page: usize,
+        /// What goes there.
+        pages: Vec<Slice>,
+    },
+    /// It is in the cache; where and what may be another than was submitted.
+    Done {
+        /// Its number.
+        id: u64,
+        /// When, in the disk's own counting.
+        at: u64,
+        /// The first page.
+        page: usize,
+        /// What went there.
+        pages: Vec<Slice>,
+    },
+    /// It is forgotten.
+    Gone {
+        /// Its number.
+        id: u64,
+    },
+    /// A flush ended: what was in the cache when it was submitted is durable.
+    Flush {
+        /// When it was submitted, in the disk's own counting.
+        submitted: u64,
+    },
+    /// A page changed at rest.
+    Rot {
+        /// Which.
+        page: usize,
+        /// What it holds now.
+        content: Slice,
+    },
+}
+
+/// Hears of everything that happens to the content of disks: the disk's number, and what; called
+/// before a submission or a flush counts.
+pub type Recorder = Rc<dyn Fn(usize, Io)>;
+
+/// The content of every page written so far.
+pub type Pages = Vec<Option<Slice>>;
+
 /// A write that a power cut may still undo.
-struct Pending {
-    id: u64,
-    page: usize,
-    pages: Vec<Slice>,
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) id: u64,
+    pub(crate) page: usize,
+    pub(crate) pages: Vec<Slice>,
     /// When it completed, in the disk's own counting; `None` while in flight.
-    completed: Option<u64>,
+    pub(crate) completed: Option<u64>,
     /// It ended without an answer: whoever still waits for one hears of a failure.
     unanswered: bool,
+}
+
+impl Pending {
+    /// A write that has just been submitted.
+    pub(crate) fn submitted(id: u64, page: usize, pages: Vec<Slice>) -> Pending {
+        Pending {
+            id,
+            page,
+            pages,
+            completed: None,
+            unanswered: false,
+        }
+    }
 }
 
 struct State {
@@ -70,7 +143,9 @@ pub struct SimDisk {
     state: RefCell<State>,
     offline: Cell<bool>,
     slow: Cell<u64>,
+    failed_reads: Cell<u64>,
     trace: Rc<Trace>,
+    recorder: RefCell<Option<Recorder>>,
 }
 
 impl std::fmt::Debug for SimDisk {
@@ -124,9 +199,15 @@ impl SimDisk {
     /// An empty disk of `size_bytes`, a multiple of 4096.
     pub fn new(index: usize, size_bytes: u64, seed: u64, trace: Rc<Trace>) -> Rc<SimDisk> {
         let pages = usize::try_from(size_bytes).expect("simulated disks are small") / BLOCK;
+        SimDisk::with_pages(index, vec![None; pages], seed, trace)
+    }
+
+    /// A disk that holds `content`, durably.
+    pub fn with_pages(index: usize, content: Pages, seed: u64, trace: Rc<Trace>) -> Rc<SimDisk> {
+        let pages = content.len();
         let state = State {
-            durable: vec![None; pages],
-            current: vec![None; pages],
+            durable: content.clone(),
+            current: content,
             pending: Vec::new(),
             counter: 0,
             bad: BTreeSet::new(),
@@ -140,8 +221,28 @@ impl SimDisk {
             state: RefCell::new(state),
             offline: Cell::new(false),
             slow: Cell::new(1),
+            failed_reads: Cell::new(0),
             trace,
+            recorder: RefCell::default(),
         })
+    }
+
+    /// Tells `recorder` of everything from now on.
+    pub fn record(&self, recorder: Option<Recorder>) {
+        *self.recorder.borrow_mut() = recorder;
+    }
+
+    fn tell(&self, io: impl FnOnce() -> Io) {
+        let recorder = self.recorder.borrow().clone();
+        if let Some(recorder) = recorder {
+            recorder(self.index, io());
+        }
+    }
+
+    /// What is durable, and what a power cut may still undo.
+    pub(crate) fn image(&self) -> (Pages, Vec<Pending>) {
+        let state = self.state.borrow();
+        (state.durable.clone(), state.pending.clone())
     }
 
     /// Its number.
@@ -224,16 +325,33 @@ impl SimDisk {
             assert_eq!(slice.len() % BLOCK, 0, "each slice is whole blocks");
             pages.extend((0..slice.len() / BLOCK).map(|i| slice.cut(i * BLOCK..(i + 1) * BLOCK)));
         }
+        let next = self.state.borrow().counter + 1;
+        self.tell(|| Io::Submit {
+            id: next,
+            page,
+            pages: pages.clone(),
+        });
+        self.land_late();
         let state = &mut *self.state.borrow_mut();
         state.counter += 1;
-        state.pending.push(Pending {
-            id: state.counter,
-            page,
-            pages,
-            completed: None,
-            unanswered: false,
-        });
+        let id = state.counter;
+        state.pending.push(Pending::submitted(id, page, pages));
         state.counter
+    }
+
+    /// A write that was answered long ago, or failed, may land now.
+    fn land_late(&self) {
+        let state = &mut *self.state.borrow_mut();
+        let late = |p: &Pending| p.unanswered && p.completed.is_none();
+        if let Some(at) = state.pending.iter().position(late)
+            && state.rng.below(8) == 0
+        {
+            self.trace.mark("fault: a late write lands");
+            let id = state.pending[at].id;
+            self.trace
+                .line(|| format!("    disk {}: LATE WRITE #{id} lands", self.index));
+            state.complete(at);
+        }
     }
 
     /// Registers a discard: afterwards the range reads as zeros, garbage or what it was.
@@ -253,6 +371,31 @@ impl SimDisk {
 
     /// Ends a write: its result, with whatever fault is due.
     pub(crate) fn complete_write(&self, id: u64) -> Result<(), Fault> {
+        let result = self.end_write(id);
+        self.tell_of(id);
+        result
+    }
+
+    /// Tells of a write that is no longer in flight.
+    fn tell_of(&self, id: u64) {
+        let done = {
+            let state = self.state.borrow();
+            match state.pending.iter().find(|p| p.id == id) {
+                Some(pending) => pending.completed.map(|at| Io::Done {
+                    id,
+                    at,
+                    page: pending.page,
+                    pages: pending.pages.clone(),
+                }),
+                None => Some(Io::Gone { id }),
+            }
+        };
+        if let Some(io) = done {
+            self.tell(|| io);
+        }
+    }
+
+    fn end_write(&self, id: u64) -> Result<(), Fault> {
         let state = &mut *self.state.borrow_mut();
         let Some(at) = state.pending.iter().position(|p| p.id == id) else {
             return Err(Fault::Offline); // the power was cut in between
@@ -281,6 +424,22 @@ impl SimDisk {
             });
             state.pending[at].page = page;
         }
+        if state.rng.rare(rates.late_write) {
+            self.trace.mark("fault: write fails and lands late");
+            self.trace
+                .line(|| format!("    disk {}: WRITE #{id} fails, and lands late", self.index));
+            state.pending[at].unanswered = true;
+            return Err(Fault::Timeout);
+        }
+        if state.rng.rare(rates.duplicate_write) {
+            self.trace.mark("fault: duplicated write");
+            self.trace
+                .line(|| format!("    disk {}: WRITE #{id} will be done twice", self.index));
+            state.counter += 1;
+            let mut again = state.pending[at].clone();
+            (again.id, again.unanswered) = (state.counter, true);
+            state.pending.push(again);
+        }
         if state.rng.rare(rates.write_error) {
             self.trace.mark("fault: write error");
             self.trace
@@ -294,6 +453,24 @@ impl SimDisk {
 
     /// Reads into `out`.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Fault> {
+        let result = self.read_pages(offset, out);
+        if result.is_err() {
+            self.failed_reads.set(self.failed_reads.get() + 1);
+        }
+        result
+    }
+
+    /// Reads that failed since the last call of [`SimDisk::forget_failed_reads`].
+    pub fn failed_reads(&self) -> u64 {
+        self.failed_reads.get()
+    }
+
+    /// Counts failed reads from 0 again.
+    pub fn forget_failed_reads(&self) {
+        self.failed_reads.set(0);
+    }
+
+    fn read_pages(&self, offset: u64, out: &mut [u8]) -> Result<(), Fault> {
         let first = self.page_of(offset, out.len());
         if self.offline.get() {
             return Err(Fault::Offline);
@@ -321,6 +498,26 @@ impl SimDisk {
                 None => bytes.fill(0),
             }
         }
+        let which = first + state.rng.index(out.len() / BLOCK);
+        if state.rng.rare(rates.stale_read)
+            && let Some((_, old)) = state.earlier.values().find(|(page, _)| *page == which)
+        {
+            self.trace.mark("fault: stale read");
+            self.trace
+                .line(|| format!("    disk {}: page {which} read as it was", self.index));
+            out[(which - first) * BLOCK..(which - first + 1) * BLOCK].copy_from_slice(old);
+        }
+        if !out.is_empty() && state.rng.rare(rates.misdirected_read) {
+            let other = state.rng.index(self.pages);
+            self.trace.mark("fault: misdirected read");
+            self.trace
+                .line(|| format!("    disk {}: page {other} read for {which}", self.index));
+            let bytes = &mut out[(which - first) * BLOCK..(which - first + 1) * BLOCK];
+            match &state.current[other] {
+                Some(content) => bytes.copy_from_slice(content),
+                None => bytes.fill(0),
+            }
+        }
         if !out.is_empty() && state.rng.rare(rates.read_corruption) {
             let at = state.rng.index(out.len());
             self.trace.mark("fault: read corruption");
@@ -344,6 +541,12 @@ impl SimDisk {
             return Err(Fault::Offline);
         }
         let rates = self.state.borrow().rates;
+        if self.state.borrow_mut().rng.rare(rates.lying_flush) {
+            self.trace.mark("fault: flush that lies");
+            self.trace
+                .line(|| format!("    disk {}: FLUSH LIES", self.index));
+            return Ok(());
+        }
         if self.state.borrow_mut().rng.rare(rates.flush_error) {
             self.trace.mark("fault: flush error");
             self.trace
@@ -352,6 +555,7 @@ impl SimDisk {
             self.cut(cut, true);
             return Err(Fault::Media);
         }
+        self.tell(|| Io::Flush { submitted });
         let state = &mut *self.state.borrow_mut();
         let mut done: Vec<Pending> = Vec::new();
         let mut rest = Vec::with_capacity(state.pending.len());
@@ -439,6 +643,16 @@ impl SimDisk {
     /// The daemon died but the disk did not: what was in flight has happened, partly or not at
     /// all; the cache lives on.
     pub fn settle_in_flight(&self) {
+        let in_flight: Vec<u64> = {
+            let state = self.state.borrow();
+            let pending = state.pending.iter().filter(|p| p.completed.is_none());
+            pending.map(|p| p.id).collect()
+        };
+        self.settle_all();
+        in_flight.into_iter().for_each(|id| self.tell_of(id));
+    }
+
+    fn settle_all(&self) {
         let state = &mut *self.state.borrow_mut();
         let mut at = 0;
         while at < state.pending.len() {
@@ -498,11 +712,44 @@ impl SimDisk {
             }
         };
         state.durable[page] = Some(new.clone());
-        state.current[page] = Some(new);
+        state.current[page] = Some(new.clone());
+        self.tell(|| Io::Rot {
+            page,
+            content: new.clone(),
+        });
         self.trace.mix(&[self.index as u64, page as u64, 77]);
         self.trace
             .line(|| format!("    disk {}: {kind:?} damage at page {page}", self.index));
         true
+    }
+
+    /// Puts a page of another disk over one of its own, as a write to the wrong disk would.
+    pub fn rot_foreign(&self, content: &Slice) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let pages: Vec<usize> = (0..self.pages)
+            .filter(|page| state.durable[*page].is_some())
+            .collect();
+        if pages.is_empty() {
+            return false;
+        }
+        let page = pages[state.rng.index(pages.len())];
+        state.durable[page] = Some(content.clone());
+        state.current[page] = Some(content.clone());
+        self.tell(|| Io::Rot {
+            page,
+            content: content.clone(),
+        });
+        self.trace.mix(&[self.index as u64, page as u64, 78]);
+        self.trace
+            .line(|| format!("    disk {}: a foreign page at {page}", self.index));
+        true
+    }
+
+    /// A page that was written, at random; `None` if none was.
+    pub fn any_page(&self, rng: &mut Rng) -> Option<Slice> {
+        let state = self.state.borrow();
+        let pages: Vec<&Slice> = state.durable.iter().flatten().collect();
+        (!pages.is_empty()).then(|| pages[rng.index(pages.len())].clone())
     }
 
     /// What a read of page `page` would give now, faults aside.

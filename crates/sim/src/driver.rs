@@ -10,12 +10,14 @@ use ashlar_device::DeviceRef;
 use ashlar_rt::{Rt, SECOND, Stopped};
 
 use crate::client::Session;
-use crate::config::{Config, Mode, Options};
+use crate::config::{Config, Mode, Options, Part};
 use crate::device::SimDevice;
-use crate::disk::{Cut, FaultRates};
+use crate::disk::{Cut, FaultRates, SimDisk};
+use crate::ledger;
 use crate::nemesis;
 use crate::rng::Rng;
-use crate::store::{Store, StoreError, Subject};
+use crate::store::{Store, StoreError, StoreStatus, Subject};
+use crate::trace::Trace;
 use crate::world::{Presence, World};
 
 /// Polls after which a phase counts as a livelock.
@@ -41,7 +43,7 @@ pub struct Outcome {
 }
 
 /// How an attempt to open the array ended.
-enum Opened {
+pub(crate) enum Opened {
     Store(Rc<dyn Store>),
     /// The simulator crashed it.
     Crashed,
@@ -63,18 +65,16 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
         subject,
         rng: Rng::new(world.config.seed ^ 0xD01),
     };
-    let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+    let ledger = ledger::watch(world);
+    guarded(world, move || {
         let mut driver = driver;
         driver.history();
-    }));
-    if let Err(panic) = run {
-        let text = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
-            .unwrap_or_default();
-        world.fail(|| format!("PANIC: {text}"));
-    }
+    });
+    let (compared, rows) = ledger.counts();
+    world
+        .trace
+        .mark_times("ledger: strip block written again", compared);
+    world.trace.mark_times("ledger: parity computed", rows);
     Outcome {
         seed: world.config.seed,
         failure: world.failure(),
@@ -85,9 +85,21 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
     }
 }
 
+/// Runs `act`; a panic in it is a failure of the world.
+pub(crate) fn guarded(world: &World, act: impl FnOnce()) {
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)) {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+            .unwrap_or_default();
+        world.fail(|| format!("PANIC: {text}"));
+    }
+}
+
 /// An executor that is shut down when it goes away, panics included: tasks and executor hold each
 /// other.
-struct Machine(Rt);
+pub(crate) struct Machine(pub(crate) Rt);
 
 impl Drop for Machine {
     fn drop(&mut self) {
@@ -97,14 +109,14 @@ impl Drop for Machine {
     }
 }
 
-struct Driver<'a> {
-    world: Rc<World>,
-    subject: &'a dyn Subject,
-    rng: Rng,
+pub(crate) struct Driver<'a> {
+    pub(crate) world: Rc<World>,
+    pub(crate) subject: &'a dyn Subject,
+    pub(crate) rng: Rng,
 }
 
 impl Driver<'_> {
-    fn machine(&mut self) -> Machine {
+    pub(crate) fn machine(&mut self) -> Machine {
         Machine(Rt::simulated(self.rng.draw()))
     }
 
@@ -134,7 +146,7 @@ impl Driver<'_> {
     }
 
     /// Runs `future` on `rt` to its end; hanging or spinning is a failure.
-    fn finish<T: 'static>(
+    pub(crate) fn finish<T: 'static>(
         &self,
         rt: &Rt,
         what: &str,
@@ -157,18 +169,26 @@ impl Driver<'_> {
         }
     }
 
-    fn attach(&self, rt: &Rt) -> Vec<DeviceRef> {
+    fn attach(&self, rt: &Rt, first: bool) -> Vec<DeviceRef> {
         let absent = self.world.budget.borrow().absent.clone();
         let present = self
             .world
             .disks
             .iter()
             .filter(|disk| !absent.contains(&disk.index()));
-        present.map(|disk| SimDevice::attach(rt, disk)).collect()
+        let mut devices: Vec<DeviceRef> = present.map(|disk| SimDevice::attach(rt, disk)).collect();
+        // Names and order mean nothing: now and then devices have changed places.
+        let rng = &mut *self.world.rng.borrow_mut();
+        if !first && rng.chance(30) {
+            self.world.trace.mark("devices change places");
+            let order = rng.shuffled(devices.len());
+            devices = order.into_iter().map(|at| devices[at].clone()).collect();
+        }
+        devices
     }
 
-    fn create(&mut self, rt: &Rt) -> Option<Rc<dyn Store>> {
-        let devices = self.attach(rt);
+    pub(crate) fn create(&mut self, rt: &Rt) -> Option<Rc<dyn Store>> {
+        let devices = self.attach(rt, true);
         let future = self.subject.create(rt, devices, &self.world.config);
         let store = match self.finish(rt, "create", future)? {
             Ok(store) => store,
@@ -226,13 +246,15 @@ impl Driver<'_> {
     }
 
     /// Imports, with `--degraded` if the start rule asks for it.
-    fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
+    pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
         for disk in &self.world.disks {
             disk.arm(FaultRates::default());
             disk.set_slow(1);
+            disk.forget_failed_reads();
         }
+        self.world.was_slow.set(false);
         for degraded in [false, true] {
-            let devices = self.attach(rt);
+            let devices = self.attach(rt, false);
             self.world.trace.line(|| {
                 let absent = &self.world.budget.borrow().absent;
                 format!("import, degraded {degraded}, without {absent:?}")
@@ -318,7 +340,7 @@ impl Driver<'_> {
     }
 
     /// Compares the volumes that are there with those that must be.
-    fn check_volumes(&self, store: &Rc<dyn Store>) {
+    pub(crate) fn check_volumes(&self, store: &Rc<dyn Store>) {
         let names = store.volume_names();
         let mut volumes = self.world.volumes.borrow_mut();
         let known: Vec<String> = volumes.keys().cloned().collect();
@@ -380,6 +402,7 @@ impl Driver<'_> {
         let mut rng = self.rng.fork(3);
         let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
         let nemesis = (faulty && rng.chance(60)).then(|| rng.fork(4));
+        let nemesis = nemesis.filter(|_| world.config.may(Part::Nemesis));
         let heal = faulty && self.rng.chance(40);
         let work = {
             let (world, rt) = (world.clone(), rt.clone());
@@ -414,6 +437,7 @@ impl Driver<'_> {
             self.heal(rt, &store);
         }
         self.check_consistent(&store);
+        self.try_probes();
         if world.failed() {
             return false;
         }
@@ -432,8 +456,90 @@ impl Driver<'_> {
         true
     }
 
+    /// Redundancy counted at durable acknowledgements: what was durable then, without as many devices
+    /// as may be lost, is opened and read. On disks of its own; this history does not notice.
+    fn try_probes(&mut self) {
+        let probes = std::mem::take(&mut *self.world.probes.borrow_mut());
+        for probe in probes {
+            if self.world.failed() {
+                return;
+            }
+            self.world.trace.mark("redundancy tried");
+            let mut budget = probe.budget;
+            let config = &self.world.config;
+            let counted = config.devices - budget.gone.len();
+            for device in self.rng.shuffled(config.devices) {
+                let known = budget.damaged.contains(&device);
+                let room = budget.damaged.len() < config.m
+                    && counted.saturating_sub(budget.damaged.len() + 1) * 2 > counted;
+                if !budget.gone.contains(&device) && (known || room) {
+                    budget.damaged.insert(device);
+                    budget.absent.insert(device);
+                    self.world.trace.mark("redundancy tried without a device");
+                }
+            }
+            let trace = Rc::new(Trace::new(self.world.trace.is_on()));
+            let disks = probe.disks.into_iter().enumerate();
+            let disks = disks
+                .map(|(index, pages)| SimDisk::with_pages(index, pages, 0x920BE, trace.clone()))
+                .collect();
+            let world = World::on(config.clone(), disks, trace.clone());
+            *world.volumes.borrow_mut() = probe.volumes;
+            let absent = budget.absent.clone();
+            *world.budget.borrow_mut() = budget;
+            world.reduced.set(true);
+            world.crash_models();
+            inspect(self.subject, &world);
+            if let Some(failure) = world.failure() {
+                for line in trace.tail(200) {
+                    self.world.trace.line(|| line);
+                }
+                self.world.fail(|| {
+                    format!(
+                        "after a durable {} a power cut without {absent:?} loses it: {failure}",
+                        probe.what
+                    )
+                });
+            }
+        }
+    }
+
+    /// Detection accounting (P6): nobody is blamed for nothing, and no failed read goes uncounted. The
+    /// superblocks and the reads of an import that is refused are looked at before a device counts.
+    fn account(&self, status: &StoreStatus) {
+        const BEFORE_IT_COUNTS: u64 = 4;
+        let touched = self.world.touched.borrow();
+        for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
+            let disk = &self.world.disks[device];
+            let text = || format!("{reads} reads, {writes} writes, {digests} digests");
+            // After faults elsewhere, summaries that were never written are looked for on good devices:
+            // digests count where there are no faults at all.
+            let faulty = matches!(self.world.config.mode, Mode::Within | Mode::Beyond);
+            let blamed = reads + writes + if faulty { 0 } else { digests };
+            if !touched.contains(&device) && blamed > 0 {
+                self.world.fail(|| {
+                    format!(
+                        "device {device} did nothing, yet it is blamed (P6): {}",
+                        text()
+                    )
+                });
+            }
+            let failed = disk.failed_reads();
+            let slow = self.world.was_slow.get();
+            if failed > reads + BEFORE_IT_COUNTS && !slow {
+                self.world.fail(|| {
+                    format!(
+                        "device {device} failed {failed} reads, told are (P6): {}",
+                        text()
+                    )
+                });
+            }
+        }
+        self.world.trace.mark("errors accounted for");
+    }
+
     /// Waits for full redundancy and, if it is back, gives the budget back.
-    fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
+    pub(crate) fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
         for disk in &self.world.disks {
             disk.arm(FaultRates::default());
             disk.set_slow(1);
@@ -467,10 +573,11 @@ impl Driver<'_> {
             return;
         };
         self.world.trace.line(|| format!("healed: {status:?}"));
+        self.account(&status);
         let config = &self.world.config;
         let mut budget = self.world.budget.borrow_mut();
         let offline = |d: &usize| self.world.disks[*d].is_offline();
-        if status.online.iter().any(offline) {
+        if status.online.iter().any(&offline) {
             return; // nothing has been asked of it since: the array does not know, and has not healed
         }
         if status.optimal {
@@ -529,7 +636,7 @@ impl Driver<'_> {
         !self.export(rt, store)
     }
 
-    fn export(&self, rt: &Rt, store: &Rc<dyn Store>) -> bool {
+    pub(crate) fn export(&self, rt: &Rt, store: &Rc<dyn Store>) -> bool {
         let session = Session {
             world: self.world.clone(),
             rt: rt.clone(),
@@ -588,7 +695,7 @@ impl Driver<'_> {
     }
 
     /// After an export: what is still in flight happens, or not, before anything else can.
-    fn power_off(&self, machine: &Machine) {
+    pub(crate) fn power_off(&self, machine: &Machine) {
         machine.0.shutdown();
         for disk in &self.world.disks {
             disk.settle_in_flight();
@@ -606,7 +713,7 @@ impl Driver<'_> {
             }
         }
         for _ in 0..=world.config.m {
-            if !self.rng.chance(35) {
+            if !self.rng.chance(35) || !world.config.may(Part::Outage) {
                 continue;
             }
             let Some(device) = world.victim() else { break };
@@ -654,7 +761,7 @@ impl Driver<'_> {
 }
 
 /// Reads about `percent` of every volume and checks it.
-async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
+pub(crate) async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
     let names: Vec<(String, u64)> = {
         let volumes = session.world.volumes.borrow();
         volumes
@@ -673,4 +780,28 @@ async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
             at += length;
         }
     }
+}
+
+/// Opens what a power cut left in `world`, reads all of it and checks it.
+pub(crate) fn inspect(subject: &dyn Subject, world: &Rc<World>) {
+    guarded(world, || {
+        let mut driver = Driver {
+            world: world.clone(),
+            subject,
+            rng: Rng::new(0x1A5),
+        };
+        let machine = driver.machine();
+        let Opened::Store(store) = driver.open(&machine.0, false) else {
+            return;
+        };
+        driver.check_volumes(&store);
+        let session = Session {
+            world: world.clone(),
+            rt: machine.0.clone(),
+            store,
+        };
+        let mut rng = Rng::new(0);
+        let read = async move { verify(&session, &mut rng, 100).await };
+        driver.finish(&machine.0, "reading", read);
+    });
 }

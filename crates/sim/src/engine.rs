@@ -220,6 +220,11 @@ impl Store for EngineStore {
                     .filter(|device| in_use.contains(&device.state))
                     .map(|device| usize::from(device.index))
                     .collect(),
+                errors: status
+                    .devices
+                    .iter()
+                    .map(|d| (d.errors.read, d.errors.write, d.errors.digest))
+                    .collect(),
             }
         })
     }

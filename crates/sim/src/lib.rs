@@ -2,10 +2,12 @@
 //! and faults at any moment, checked against an independent model. One seed, one history.
 //!
 //! * [`disk`] and [`device`]: disks that lose, tear and damage what they were given.
-//! * [`model`] and [`content`]: what every read must show.
+//! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold.
 //! * [`config`], [`client`], [`nemesis`], [`driver`]: one seed's history.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
-//! * [`run`]: many seeds on several threads.
+//! * [`run`]: many seeds on several threads. [`shrink`]: the smallest history that fails.
+//! * `planted` (a feature): how soon bugs made on purpose are found.
+//! * [`enumerate`]: every crash of every short workload.
 //!
 //! Invariants: nothing here looks at the clock of the machine to decide anything, or iterates over
 //! anything unordered; a failure names the seed that replays it.
@@ -17,10 +19,15 @@ pub mod device;
 pub mod disk;
 pub mod driver;
 pub mod engine;
+pub mod enumerate;
+pub mod ledger;
 pub mod model;
 pub mod nemesis;
+#[cfg(feature = "planted")]
+pub mod planted;
 pub mod rng;
 pub mod run;
+pub mod shrink;
 pub mod store;
 pub mod toy;
 pub mod trace;

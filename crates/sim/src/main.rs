@@ -3,6 +3,8 @@
 //! Invariants: the exit status is 0 when every seed passed, 1 when one failed, 2 for wrong usage;
 //! what is printed for a failure includes the command that replays it.
 
+mod commands;
+
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,21 +13,32 @@ use ashlar_sim::config::{Mode, Options};
 use ashlar_sim::driver::run_seed;
 use ashlar_sim::engine::Engine;
 use ashlar_sim::run::{Batch, Summary, run_batch, sweep};
+use ashlar_sim::shrink::shrink;
 use ashlar_sim::store::Subject;
 use ashlar_sim::toy::{Plant, Toy};
 
-const USAGE: &str = "\
+pub(crate) const USAGE: &str = "\
 usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--twice] [OPTIONS]
        ashlar-sim sweep --seeds A..B [--step N] [OPTIONS]
        ashlar-sim replay SEED [--trace] [--lines N] [OPTIONS]
+       ashlar-sim shrink SEED [--tries N] [OPTIONS]
+       ashlar-sim enumerate [--length N] [--one-in N] [--jobs N] [--seconds N] [--quick]
+       ashlar-sim enumerate --layout L --workload A,B --at N --image I [--lost MASK] [--again N --again-image I]
+       ashlar-sim planted [--most N] [--seconds N] [--jobs N] [BUG ...]      (built with --features planted)
 
   run     one random history a seed
   sweep   the first session of each seed, crashed after every N polls (default 1)
   replay  one history, with its story
+  shrink  the smallest history that fails as this one does, and a test of it
+  enumerate  every workload of up to --length letters (default 2; of the longest ones one in
+             --one-in), the power cut after every device operation; or one case, with its story
+  planted    in how many seeds each bug that was made on purpose is found
 
   --mode calm|crash|within|beyond   what may go wrong (default: the seed decides)
-  --rounds N, --clients N           at most so many
+  --rounds N, --clients N, --operations N    at most so many
+  --without MASK                    parts of the history left out, as shrink says
   --roomy                           no full arrays
+  --full                            full arrays only, where K is at most 4
   --crash-at POLLS                  one session, crashed there
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
@@ -40,6 +53,8 @@ struct Arguments {
     seconds: Option<u64>,
     step: Option<u64>,
     keep_going: usize,
+    shrink: bool,
+    tries: u64,
     twice: bool,
     trace: bool,
     lines: usize,
@@ -53,12 +68,14 @@ fn parse(words: &[String]) -> Option<Arguments> {
     let mut out = Arguments {
         jobs: 1,
         keep_going: 1,
+        tries: 200,
         lines: 400,
         ..Arguments::default()
     };
     let mut words = words.iter();
     let command = words.next()?;
-    if command == "replay" {
+    if command == "replay" || command == "shrink" {
+        out.shrink = command == "shrink";
         out.seed = Some(words.next()?.parse().ok()?);
     } else if command == "sweep" {
         out.step = Some(1);
@@ -73,6 +90,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             }
             "--jobs" => out.jobs = words.next()?.parse().ok()?,
             "--keep-going" => out.keep_going = words.next()?.parse().ok()?,
+            "--tries" => out.tries = words.next()?.parse().ok()?,
             "--lines" => out.lines = words.next()?.parse().ok()?,
             "--mode" => out.options.mode = Some(Mode::named(words.next()?)?),
             "--seconds" => out.seconds = Some(words.next()?.parse().ok()?),
@@ -81,6 +99,11 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--rounds" => out.options.rounds = Some(words.next()?.parse().ok()?),
             "--clients" => out.options.clients = Some(words.next()?.parse().ok()?),
             "--roomy" => out.options.roomy = true,
+            "--full" => out.options.full = true,
+            "--operations" => out.options.operations = Some(words.next()?.parse().ok()?),
+            "--without" => {
+                out.options.without = u32::from_str_radix(words.next()?, 16).ok()?;
+            }
             "--twice" => out.twice = true,
             "--trace" => out.trace = true,
             "--toy" => out.toy = true,
@@ -94,6 +117,17 @@ fn parse(words: &[String]) -> Option<Arguments> {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "enumerate") {
+        return commands::enumerate(&words[1..]);
+    }
+    #[cfg(feature = "planted")]
+    if words.first().is_some_and(|word| word == "planted") {
+        return commands::planted(&words[1..]);
+    }
+    #[cfg(feature = "planted")]
+    if words.first().is_some_and(|word| word == "planted-one") {
+        return commands::planted_one(&words[1..]);
+    }
     let Some(arguments) = parse(&words) else {
         eprint!("{USAGE}");
         return ExitCode::from(2);
@@ -102,6 +136,7 @@ fn main() -> ExitCode {
         std::panic::set_hook(Box::new(|_| ()));
     }
     let passed = match (arguments.seed, &arguments.seeds) {
+        (Some(seed), _) if arguments.shrink => shrink_seed(seed, &arguments),
         (Some(seed), _) => replay(seed, &arguments),
         (None, Some(seeds)) => match arguments.step {
             Some(step) => sweep_seeds(seeds.clone(), step, &arguments),
@@ -133,6 +168,15 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.roomy {
         text += " --roomy";
+    }
+    if arguments.options.full {
+        text += " --full";
+    }
+    if let Some(operations) = arguments.options.operations {
+        text += &format!(" --operations {operations}");
+    }
+    if arguments.options.without != 0 {
+        text += &format!(" --without {:x}", arguments.options.without);
     }
     if arguments.toy {
         text += " --toy";
@@ -199,6 +243,25 @@ fn sweep_seeds(seeds: Range<u64>, step: u64, arguments: &Arguments) -> bool {
     }
     println!("{total} crash points, {failures} seeds failed");
     failures == 0
+}
+
+fn shrink_seed(seed: u64, arguments: &Arguments) -> bool {
+    let subject = subject(arguments.toy);
+    let Some(small) = shrink(&*subject, seed, arguments.options, arguments.tries) else {
+        println!("seed {seed} passes");
+        return true;
+    };
+    let mut found = arguments.clone();
+    found.options = small.options;
+    println!("{}", small.failure);
+    println!("{} operations", small.operations);
+    println!(
+        "  replay: ashlar-sim replay {} --trace{}",
+        small.seed,
+        flags(&found)
+    );
+    println!("\n{}", small.test());
+    false
 }
 
 fn subject(toy: bool) -> Box<dyn Subject> {

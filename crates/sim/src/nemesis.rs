@@ -24,6 +24,16 @@ const ROTS: [Rot; 6] = [
 pub fn rot(world: &World, disk: &SimDisk, rng: &mut Rng) {
     world.damage(disk.index(), true);
     let kinds: Vec<Rot> = (0..rng.range(1, 3)).map(|_| rng.pick(&ROTS)).collect();
+    let others = world.disks.len();
+    if rng.chance(15) {
+        let from = &world.disks[rng.index(others)];
+        if from.index() != disk.index()
+            && let Some(page) = from.any_page(rng)
+            && disk.rot_foreign(&page)
+        {
+            world.trace.mark("fault: a page of another disk");
+        }
+    }
     for _ in 0..rng.magnitude(24) {
         if disk.rot(rng.pick(&kinds)) {
             world.trace.mark("fault: damage at rest");
@@ -34,9 +44,14 @@ pub fn rot(world: &World, disk: &SimDisk, rng: &mut Rng) {
 /// Random rates of the faults that come with operations.
 fn rates(rng: &mut Rng) -> FaultRates {
     let mut on = |percent: u64| {
-        let high = if rng.chance(30) { 20_000 } else { 1_500 };
+        let high = if rng.chance(50) { 30_000 } else { 4_000 };
         if rng.chance(percent) {
-            u32::try_from(rng.magnitude(high)).unwrap_or(1)
+            let rate = if rng.chance(50) {
+                rng.magnitude(high)
+            } else {
+                rng.range(high / 8, high)
+            };
+            u32::try_from(rate).unwrap_or(1)
         } else {
             0
         }
@@ -48,6 +63,11 @@ fn rates(rng: &mut Rng) -> FaultRates {
         latent_error: on(35),
         flush_error: on(20),
         read_corruption: on(25),
+        lying_flush: on(15),
+        stale_read: on(20),
+        misdirected_read: on(20),
+        duplicate_write: on(20),
+        late_write: on(15),
     }
 }
 
@@ -55,6 +75,22 @@ fn rates(rng: &mut Rng) -> FaultRates {
 fn moment(rng: &mut Rng) -> u64 {
     let bits = rng.range(14, 27);
     rng.below(1 << bits)
+}
+
+/// Takes a disk away and brings it back, again and again.
+async fn flap(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
+    world.damage(disk.index(), true);
+    world.reduced.set(true);
+    world.trace.mark("fault: flapping");
+    for _ in 0..rng.range(2, 8) {
+        world
+            .trace
+            .line(|| format!("          nemesis: disk {} flaps", disk.index()));
+        disk.set_offline();
+        rt.sleep(moment(rng) / 4).await;
+        disk.set_online(rng.chance(30));
+        rt.sleep(moment(rng) / 4).await;
+    }
 }
 
 /// Does damage at random moments until the session ends.
@@ -66,9 +102,14 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
         let Some(device) = world.victim() else { return };
         let disk = world.disks[device].clone();
         let at = rt.now() / 1_000;
-        match rng.below(10) {
-            0..3 => {
-                let rates = rates(&mut rng);
+        match rng.below(12) {
+            10 => flap(&world, &rt, &disk, &mut rng).await,
+            0..3 | 11 => {
+                let mut rates = rates(&mut rng);
+                if rng.chance(10) {
+                    world.trace.mark("fault: read-only");
+                    rates.write_error = 65_536;
+                }
                 world.damage(device, true);
                 world
                     .trace
@@ -113,6 +154,7 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
                 world
                     .trace
                     .line(|| format!("{at:>9} us nemesis: disk {device} slow x{factor}"));
+                world.was_slow.set(true);
                 disk.set_slow(factor);
                 if rng.chance(70) {
                     rt.sleep(4 * moment(&mut rng)).await;

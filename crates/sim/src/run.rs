@@ -40,8 +40,12 @@ pub struct Batch {
     pub options: Options,
 }
 
-/// Runs `seeds`, each with its own subject from `make` (subjects need not cross threads).
-pub fn run_batch<S: Subject>(seeds: Range<u64>, batch: Batch, make: fn() -> S) -> Summary {
+/// Runs `seeds`, each thread with its own subject from `make` (subjects need not cross threads).
+pub fn run_batch<S: Subject>(
+    seeds: Range<u64>,
+    batch: Batch,
+    make: impl Fn() -> S + Sync,
+) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let begun = std::time::Instant::now();
     let total = Mutex::new(Summary::default());

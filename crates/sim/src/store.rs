@@ -43,6 +43,8 @@ pub struct StoreStatus {
     pub usable_bytes: u64,
     /// Devices that are in use, by number.
     pub online: Vec<usize>,
+    /// What is held against each device, by number: failed reads, failed writes, wrong digests.
+    pub errors: Vec<(u64, u64, u64)>,
 }
 
 /// How to make and find arrays.

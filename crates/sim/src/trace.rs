@@ -62,6 +62,13 @@ impl Trace {
         *self.marks.borrow_mut().entry(name).or_default() += 1;
     }
 
+    /// Counts something that happened so many times.
+    pub fn mark_times(&self, name: &'static str, count: u64) {
+        if count > 0 {
+            *self.marks.borrow_mut().entry(name).or_default() += count;
+        }
+    }
+
     /// What was counted.
     pub fn marks(&self) -> BTreeMap<&'static str, u64> {
         self.marks.borrow().clone()

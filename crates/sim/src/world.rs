@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use crate::config::{Config, Mode, VolumeConfig};
 use crate::content::Version;
-use crate::disk::SimDisk;
+use crate::disk::{Pages, SimDisk};
 use crate::model::VolumeModel;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -27,7 +27,7 @@ pub enum Presence {
 }
 
 /// A volume and what is known of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct VolumeEntry {
     /// What it must read as.
     pub model: VolumeModel,
@@ -44,7 +44,7 @@ pub struct VolumeEntry {
 }
 
 /// Which devices are damaged.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Budget {
     /// Damaged now: whatever the array has on them may be missing or wrong.
     pub damaged: BTreeSet<usize>,
@@ -79,7 +79,32 @@ pub struct World {
     next_version: Cell<Version>,
     /// Operations done.
     pub operations: Cell<u64>,
+    /// Answers that changed what a crash may leave.
+    pub answers: Cell<u64>,
+    /// Devices that anything ever happened to: only these may be blamed.
+    pub touched: RefCell<BTreeSet<usize>>,
+    /// Whether a device was slow since the last import: then reads may be given up that succeed.
+    pub was_slow: Cell<bool>,
+    /// Moments of durable acknowledgements, kept to be tried: what the disks and the model were then.
+    pub probes: RefCell<Vec<Probe>>,
 }
+
+/// The array at a durable acknowledgement, as a power cut that takes everything unflushed would leave
+/// it.
+#[derive(Debug)]
+pub struct Probe {
+    /// What is durable on each disk.
+    pub disks: Vec<Pages>,
+    /// The volumes.
+    pub volumes: BTreeMap<String, VolumeEntry>,
+    /// The damage.
+    pub budget: Budget,
+    /// What was acknowledged.
+    pub what: String,
+}
+
+/// Probes of one session at most.
+const PROBES: usize = 2;
 
 impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -96,6 +121,11 @@ impl World {
         let disks = (0..config.devices)
             .map(|i| SimDisk::new(i, config.device_bytes, config.seed, trace.clone()))
             .collect();
+        World::on(config, disks, trace)
+    }
+
+    /// The world of `config` on `disks` that are there already.
+    pub fn on(config: Config, disks: Vec<Rc<SimDisk>>, trace: Rc<Trace>) -> Rc<World> {
         Rc::new(World {
             rng: RefCell::new(Rng::new(config.seed ^ 0xD41F_0C11)),
             disks,
@@ -108,6 +138,10 @@ impl World {
             next_volume: Cell::new(1),
             next_version: Cell::new(1),
             operations: Cell::new(0),
+            answers: Cell::new(0),
+            touched: RefCell::default(),
+            was_slow: Cell::new(false),
+            probes: RefCell::default(),
             config,
         })
     }
@@ -178,6 +212,24 @@ impl World {
         }
     }
 
+    /// Something was acknowledged as durable: now and then the moment is kept, to be tried later.
+    pub fn durable(&self, what: &str) {
+        if self.config.mode == Mode::Calm || !self.promised() || self.failed() {
+            return;
+        }
+        let chosen = self.rng.borrow_mut().below(24) == 0;
+        if !chosen || self.probes.borrow().len() >= PROBES {
+            return;
+        }
+        let probe = Probe {
+            disks: self.disks.iter().map(|disk| disk.image().0).collect(),
+            volumes: self.volumes.borrow().clone(),
+            budget: self.budget.borrow().clone(),
+            what: what.to_string(),
+        };
+        self.probes.borrow_mut().push(probe);
+    }
+
     /// A device that may be damaged now, within the budget; `None` if there is none.
     pub fn victim(&self) -> Option<usize> {
         let rng = &mut *self.rng.borrow_mut();
@@ -225,6 +277,7 @@ impl World {
 
     /// Notes that `device` is damaged; `silent` if nobody may notice.
     pub fn damage(&self, device: usize, silent: bool) {
+        self.touched.borrow_mut().insert(device);
         let mut budget = self.budget.borrow_mut();
         budget.damaged.insert(device);
         if silent {

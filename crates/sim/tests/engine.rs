@@ -60,6 +60,15 @@ fn faults_within_the_redundancy_are_survived() {
         "outage: device lost",
         "outage: an old device returns",
         "full redundancy back",
+        "fault: flapping",
+        "fault: read-only",
+        "fault: duplicated write",
+        "fault: a page of another disk",
+        "devices change places",
+        "redundancy tried without a device",
+        "errors accounted for",
+        "ledger: strip block written again",
+        "ledger: parity computed",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
@@ -67,6 +76,22 @@ fn faults_within_the_redundancy_are_survived() {
             summary.marks
         );
     }
+    // Rarer ones, each of which a change to the engine may move out of these seeds.
+    let rare = [
+        "fault: misdirected write",
+        "fault: misdirected read",
+        "fault: stale read",
+        "fault: latent error",
+        "fault: read corruption",
+        "fault: write error",
+        "fault: write fails and lands late",
+        "fault: a late write lands",
+        "fault: flush error",
+        "fault: flush that lies",
+        "fault: slow",
+    ];
+    let met = rare.iter().filter(|mark| summary.marks.contains_key(*mark));
+    assert!(met.count() >= 8, "{:?}", summary.marks);
 }
 
 /// Whatever is lost: no wrong byte, and everything ends.

@@ -5,6 +5,7 @@
 use ashlar_sim::config::Options;
 use ashlar_sim::driver::run_seed;
 use ashlar_sim::run::{Batch, run_batch};
+use ashlar_sim::shrink::shrink;
 use ashlar_sim::toy::{Plant, Toy};
 
 fn batch(most_failures: usize, twice: bool) -> Batch {
@@ -85,4 +86,24 @@ fn a_trace_tells_the_story_without_changing_it() {
     );
     assert_eq!((quiet.hash, &quiet.failure), (traced.hash, &traced.failure));
     assert!(quiet.lines.is_empty() && traced.lines.len() > 100);
+}
+
+#[test]
+fn a_failure_is_shrunk_to_a_dozen_operations_and_a_test() {
+    let toy = Toy(Plant::NoFlush);
+    let seed = (0..100)
+        .find(|seed| run_seed(&toy, *seed, Options::default()).failure.is_some())
+        .expect("the planted bug is found");
+    let small = shrink(&toy, seed, Options::default(), 8).unwrap();
+    assert!(small.operations <= 12, "{small:?}");
+    assert!(small.failure.contains("WRONG BYTES"), "{}", small.failure);
+    assert!(!small.story.is_empty());
+    let again = run_seed(&toy, small.seed, small.options);
+    assert!(again.failure.is_some(), "what is given fails");
+    let test = small.test();
+    assert!(
+        test.contains(&format!("fn seed_{}()", small.seed)),
+        "{test}"
+    );
+    assert!(shrink(&Toy(Plant::Nothing), 3, Options::default(), 4).is_none());
 }

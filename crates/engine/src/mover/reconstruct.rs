@@ -17,6 +17,7 @@ use ashlar_rt::{Buf, Nanos, SECOND, Slice};
 
 use crate::alloc::{commit_slots, header_bytes};
 use crate::home::Home;
+use crate::planted::{self, Bug};
 use crate::read::{decode_column, read_course, read_course_rows};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, strip_digest, summary_bytes};
@@ -400,6 +401,10 @@ impl Home {
             let Some((mut strips, rows)) = self.compute_course(segment, index, course).await else {
                 return false;
             };
+            let mut rows = rows;
+            if planted::on(Bug::ReconstructWithoutSummary) {
+                rows.fill(Row::default());
+            }
             strips.push(summary_bytes(&self.core, segment, course, index, &rows));
             let offset = device_offset(
                 &self.core,
@@ -480,7 +485,8 @@ impl Home {
                 continue;
             }
             let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
-            if !whole || doubtful.contains(&at) {
+            let trusted = planted::on(Bug::ReconstructUnverified);
+            if !whole || (doubtful.contains(&at) && !trusted) {
                 bytes.copy_from_slice(
                     &decode_column(&self.core, segment, stripe, index, within, true).await?,
                 );
@@ -510,6 +516,11 @@ impl Home {
             return Some(false);
         }
         if index >= usize::from(segment.geometry.k) || segment.geometry.m == 0 {
+            if planted::on(Bug::ShortParityForgotten)
+                && segment.short.borrow().contains_key(&stripe)
+            {
+                return Some(false);
+            }
             // A void stripe has no rows anywhere.
             return self.stripe_has_rows(segment, stripe).await;
         }

@@ -1,0 +1,317 @@
+//! What every strip block holds, kept by watching the disks: each write into a slot is judged when it
+//! is submitted, before anything can be lost.
+//!
+//! Invariants:
+//! - A block of a column is written once: whatever is written there later, by a heal or a reconstruct
+//!   in whatever slot, must be the same bytes (P4). Only summaries are written again with more rows.
+//! - When all columns of a row of blocks are known, the parity must be that of the data, computed here
+//!   one byte at a time.
+//! - A data block with a client's bytes holds bytes of one place of one volume that were written.
+//!
+//! It knows the engine only through the format of superblocks and slot headers.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::sync::LazyLock;
+
+use ashlar_format::slot::{SegmentKind, SlotEntry, SlotHeader};
+use ashlar_format::superblock::Superblock;
+use ashlar_rt::{BLOCK, Slice};
+
+use crate::config::Align;
+use crate::content::{self, Origin};
+use crate::disk::Io;
+use crate::world::World;
+
+/// Which columns of a row of blocks are known.
+type Columns = BTreeMap<u16, Slice>;
+
+/// A segment as the ledger knows it.
+#[derive(Debug)]
+struct Segment {
+    entry: SlotEntry,
+    /// By block of the slot.
+    rows: BTreeMap<u32, Columns>,
+    /// Slots that hold a column of it.
+    slots: u32,
+}
+
+/// The ledger of one array.
+#[derive(Debug)]
+pub struct Ledger {
+    world: Weak<World>,
+    array: Cell<Option<[u8; 16]>>,
+    /// By disk: where slots begin, and how many pages one has.
+    places: RefCell<BTreeMap<usize, (usize, usize)>>,
+    /// By disk and slot: what was begun there last.
+    owners: RefCell<BTreeMap<(usize, usize), SlotEntry>>,
+    segments: RefCell<BTreeMap<u64, Segment>>,
+    compared: Cell<u64>,
+    rows: Cell<u64>,
+}
+
+/// Watches every disk of `world`.
+pub fn watch(world: &Rc<World>) -> Rc<Ledger> {
+    let ledger = Rc::new(Ledger {
+        world: Rc::downgrade(world),
+        array: Cell::new(None),
+        places: RefCell::default(),
+        owners: RefCell::default(),
+        segments: RefCell::default(),
+        compared: Cell::new(0),
+        rows: Cell::new(0),
+    });
+    let to = ledger.clone();
+    let recorder: crate::disk::Recorder = Rc::new(move |disk, io| {
+        if let Io::Submit { page, pages, .. } = io {
+            to.submitted(disk, page, &pages);
+        }
+    });
+    for disk in &world.disks {
+        disk.record(Some(recorder.clone()));
+    }
+    ledger
+}
+
+impl Ledger {
+    /// Strip blocks that were written again and compared, and rows whose parity was computed.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.compared.get(), self.rows.get())
+    }
+
+    fn fail(&self, text: impl FnOnce() -> String) {
+        if let Some(world) = self.world.upgrade() {
+            world.fail(|| format!("WRONG STRIP: {}", text()));
+        }
+    }
+
+    fn submitted(&self, disk: usize, page: usize, pages: &[Slice]) {
+        let Some(first) = pages.first() else { return };
+        if first.starts_with(b"ASHLAR01") {
+            self.superblock(disk, pages);
+        }
+        let Some((start, length)) = self.places.borrow().get(&disk).copied() else {
+            return;
+        };
+        for (at, content) in (page..).zip(pages) {
+            if at >= start {
+                let (slot, block) = ((at - start) / length, (at - start) % length);
+                self.block(disk, slot, block, content);
+            }
+        }
+    }
+
+    fn superblock(&self, disk: usize, pages: &[Slice]) {
+        let bytes: Vec<u8> = pages.iter().flat_map(|page| page.iter().copied()).collect();
+        let Ok(size) = Superblock::encoded_bytes(&bytes) else {
+            return;
+        };
+        let Some(Ok(found)) = bytes.get(..size).map(Superblock::decode) else {
+            return;
+        };
+        let pages = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK;
+        let place = (
+            pages(found.geometry.slot_offset(0)),
+            pages(found.geometry.slot_bytes).max(1),
+        );
+        self.array.set(Some(found.array));
+        self.places.borrow_mut().insert(disk, place);
+    }
+
+    fn block(&self, disk: usize, slot: usize, block: usize, content: &Slice) {
+        if block == 0 {
+            return self.begin(disk, slot, content);
+        }
+        let Some(entry) = self.owners.borrow().get(&(disk, slot)).copied() else {
+            return;
+        };
+        let block = u32::try_from(block).expect("slots are small");
+        if content.starts_with(b"ASHSUMRY") {
+            return;
+        }
+        if entry.kind == SegmentKind::Data && entry.column < entry.k {
+            self.client_bytes(&entry, block, content);
+        }
+        let mut segments = self.segments.borrow_mut();
+        let Some(segment) = segments.get_mut(&entry.segment) else {
+            return;
+        };
+        let row = segment.rows.entry(block).or_default();
+        match row.get(&entry.column) {
+            // A stripe that no record names may be made up as never written.
+            Some(_) if zeros(content) => {}
+            Some(known) => {
+                self.compared.set(self.compared.get() + 1);
+                if known[..] != content[..] {
+                    self.fail(|| {
+                        format!(
+                            "disk {disk}: segment {} column {} block {block} is written again with other bytes",
+                            entry.segment, entry.column
+                        )
+                    });
+                }
+            }
+            None => {
+                row.insert(entry.column, content.clone());
+                let full = row.len() == usize::from(entry.k) + usize::from(entry.m);
+                if full && !zeros(content) {
+                    self.rows.set(self.rows.get() + 1);
+                    if let Some(bad) = wrong_parity(&entry, row, block) {
+                        self.fail(|| {
+                            format!(
+                                "segment {} block {block}: parity column {bad} is not that of the data",
+                                entry.segment
+                            )
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// A slot begins anew: with a header, or with what a discard leaves.
+    fn begin(&self, disk: usize, slot: usize, content: &Slice) {
+        let array = self.array.get().unwrap_or_default();
+        let pages = self.places.borrow().get(&disk).map_or(1, |place| place.1);
+        let slot_blocks = u32::try_from(pages).expect("slots are small");
+        let header = SlotHeader::decode(&array, slot_blocks, content).ok();
+        let old = match &header {
+            Some(header) => self.owners.borrow_mut().insert((disk, slot), header.entry),
+            None => self.owners.borrow_mut().remove(&(disk, slot)),
+        };
+        let mut segments = self.segments.borrow_mut();
+        if let Some(old) = old
+            && let Some(segment) = segments.get_mut(&old.segment)
+        {
+            segment.slots -= 1;
+            if segment.slots == 0 {
+                segments.remove(&old.segment);
+            }
+        }
+        if let Some(header) = header {
+            let entry = header.entry;
+            let segment = segments.entry(entry.segment).or_insert_with(|| Segment {
+                entry,
+                rows: BTreeMap::new(),
+                slots: 0,
+            });
+            segment.slots += 1;
+            let shape = |e: &SlotEntry| (e.k, e.m, e.code, e.kind, e.strip_blocks);
+            if shape(&segment.entry) != shape(&entry) {
+                self.fail(|| format!("segment {} has two shapes", entry.segment));
+            }
+        }
+    }
+
+    /// A data block: every whole cell that a client wrote belongs to one place.
+    fn client_bytes(&self, entry: &SlotEntry, block: u32, content: &Slice) {
+        let Some(world) = self.world.upgrade() else {
+            return;
+        };
+        if world.config.align == Align::Byte {
+            return; // cells may be mixed of two writes
+        }
+        let mut place: Option<(u16, u64)> = None;
+        for (at, cell) in content.chunks(16).enumerate() {
+            match content::origin(cell) {
+                Origin::Zeros => {}
+                Origin::Write { volume, offset, .. } => {
+                    let base = offset.wrapping_sub(at as u64 * content::CELL);
+                    if *place.get_or_insert((volume, base)) != (volume, base) {
+                        return self.fail(|| {
+                            let found = content::explain(base, content);
+                            format!(
+                                "segment {} column {} block {block} mixes places: {found}",
+                                entry.segment, entry.column
+                            )
+                        });
+                    }
+                }
+                Origin::Unknown => {
+                    return self.fail(|| {
+                        let found = content::explain(0, content);
+                        format!(
+                            "segment {} column {} block {block} holds what nobody wrote: {found}",
+                            entry.segment, entry.column
+                        )
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The product in GF(2^8) with polynomial 0x11d.
+fn multiply(mut a: u8, mut b: u8) -> u8 {
+    let mut product = 0;
+    while b != 0 {
+        if b & 1 == 1 {
+            product ^= a;
+        }
+        a = a << 1 ^ if a & 0x80 == 0 { 0 } else { 0x1d };
+        b >>= 1;
+    }
+    product
+}
+
+/// All products, by factor.
+static PRODUCTS: LazyLock<Vec<[u8; 256]>> = LazyLock::new(|| {
+    (0..=255u8)
+        .map(|a| std::array::from_fn(|b| multiply(a, u8::try_from(b).expect("a byte"))))
+        .collect()
+});
+
+fn zeros(content: &[u8]) -> bool {
+    content.iter().all(|b| *b == 0)
+}
+
+fn inverse(a: u8) -> u8 {
+    (1..=255)
+        .find(|b| multiply(a, *b) == 1)
+        .expect("a is not zero")
+}
+
+/// The tag of the Cauchy code, the default; and of the one used where K or M is 1, whose first parity
+/// is a copy or the sum.
+const CAUCHY: u8 = 1;
+const SUM: u8 = 3;
+
+/// The first parity column of a full row that is not what the data give, looked at in one eighth of the
+/// block: another one in each block.
+fn wrong_parity(entry: &SlotEntry, row: &Columns, block: u32) -> Option<u16> {
+    let part = (entry.segment as usize + block as usize) % 8 * (BLOCK / 8);
+    let part = part..part + BLOCK / 8;
+    for parity in 0..entry.m {
+        let mut expected = [0; BLOCK / 8];
+        for data in 0..entry.k {
+            let factor = match entry.code {
+                CAUCHY => inverse((entry.k + parity) as u8 ^ data as u8),
+                SUM if entry.k == 1 || entry.m == 1 => 1,
+                _ => return None,
+            };
+            let products = &PRODUCTS[usize::from(factor)];
+            for (sum, byte) in expected.iter_mut().zip(&row[&data][part.clone()]) {
+                *sum ^= products[usize::from(*byte)];
+            }
+        }
+        if row[&(entry.k + parity)][part.clone()] != expected {
+            return Some(entry.k + parity);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_field_is_a_field() {
+        assert_eq!(multiply(0x80, 2), 0x1d);
+        for a in 1..=255 {
+            assert_eq!(multiply(a, inverse(a)), 1);
+            assert_eq!(multiply(a, 7), multiply(7, a));
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Generations and the start rule (S10): who may go on, and who may start by himself.
+//!
+//! One host at a time loses devices, drops them by a new generation, acknowledges writes under it,
+//! loses its power at any moment, and starts again with any devices that happen to be visible.
+//! Violated when an array starts by itself from a history that lacks acknowledged writes.
+
+use crate::explore::{Model, explore};
+
+/// Which rule is modelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Start with more than half of what the newest visible generation counts; a generation takes
+    /// effect as soon as those that are left have stored it.
+    Majority,
+    /// As S10, but a generation with more visible holders wins over a rival of the same number.
+    MostHolders,
+    /// As S10, but what a start goes on from need not have been in effect.
+    AnyNewest,
+    /// S10: a generation takes effect when half of those counted before have stored it; a start
+    /// needs more than half of those that the newest visible one counts, or all; rivals are refused.
+    /// A newest generation that may have been cut off needs the same of the one before it, and is
+    /// stored again, until it is in effect, before anything else.
+    S10,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Generation {
+    number: u8,
+    counted: u8,
+    parent: u8,
+    acknowledged: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Host {
+    Down,
+    Up {
+        now: u8,
+        pending: Option<u8>,
+        reach: u8,
+        /// `now` may never have been in effect: it is stored again first.
+        unsure: bool,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    generations: Vec<Generation>,
+    stored: [u8; 6],
+    host: Host,
+}
+
+struct Membership {
+    devices: u8,
+    generations: usize,
+    rule: Rule,
+    /// States that differ only in the numbers of the devices count as one.
+    symmetric: bool,
+}
+
+/// What decides how a device differs from another: what it stores, whether it is reached, and which
+/// generations count it.
+type Signature = (u8, u8, Vec<u8>);
+
+fn ones(mask: u8) -> u32 {
+    mask.count_ones()
+}
+
+/// More than half of `counted`, or all.
+fn enough(visible: u8, counted: u8) -> bool {
+    let there = visible & counted;
+    ones(there) * 2 > ones(counted) || there == counted
+}
+
+impl State {
+    fn holders(&self, generation: u8, among: u8) -> u8 {
+        (0..6u8)
+            .filter(|d| among & (1 << d) != 0 && self.stored[usize::from(*d)] == generation)
+            .fold(0, |mask, d| mask | 1 << d)
+    }
+
+    /// The same state with its devices in a fixed order.
+    fn canonical(&self, devices: u8) -> State {
+        let reach = match self.host {
+            Host::Up { reach, .. } => reach,
+            Host::Down => 0,
+        };
+        let bit = |mask: u8, device: u8| mask >> device & 1;
+        let mut all: Vec<Signature> = (0..devices)
+            .map(|d| {
+                let counted = self.generations.iter().map(|g| bit(g.counted, d));
+                (
+                    self.stored[usize::from(d)],
+                    bit(reach, d),
+                    counted.collect(),
+                )
+            })
+            .collect();
+        all.sort_unstable();
+        let mut next = self.clone();
+        let mask = |of: &dyn Fn(&Signature) -> u8| {
+            (0u8..)
+                .zip(&all)
+                .fold(0, |mask, (d, all)| mask | of(all) << d)
+        };
+        for (number, generation) in next.generations.iter_mut().enumerate() {
+            generation.counted = mask(&|all| all.2[number]);
+        }
+        if let Host::Up { reach, .. } = &mut next.host {
+            *reach = mask(&|all| all.1);
+        }
+        for (slot, all) in next.stored.iter_mut().zip(&all) {
+            *slot = all.0;
+        }
+        next
+    }
+
+    fn counted(&self, generation: u8) -> u8 {
+        self.generations[usize::from(generation)].counted
+    }
+
+    /// Whether `old` is `generation` or one of those it comes from.
+    fn descends(&self, mut generation: u8, old: u8) -> bool {
+        loop {
+            if generation == old {
+                return true;
+            }
+            if generation == 0 {
+                return false;
+            }
+            generation = self.generations[usize::from(generation)].parent;
+        }
+    }
+}
+
+impl Membership {
+    /// The generation that `visible` devices start from by themselves, and whether it may never have
+    /// been in effect.
+    fn start(&self, state: &State, visible: u8) -> Option<(u8, bool)> {
+        let seen = |g: &u8| state.holders(*g, visible) != 0;
+        let known: Vec<u8> = (0..state.generations.len() as u8).filter(seen).collect();
+        let number = |g: &u8| state.generations[usize::from(*g)].number;
+        let newest = known.iter().map(number).max()?;
+        let rivals: Vec<u8> = known.into_iter().filter(|g| number(g) == newest).collect();
+        let chosen = match self.rule {
+            Rule::MostHolders => self.most_holders(state, visible, &rivals)?,
+            _ if rivals.len() > 1 => return None,
+            _ => rivals[0],
+        };
+        if !enough(visible, state.counted(chosen)) {
+            return None;
+        }
+        if !matches!(self.rule, Rule::S10 | Rule::MostHolders) || chosen == 0 {
+            return Some((chosen, false));
+        }
+        let before = state.counted(state.generations[usize::from(chosen)].parent);
+        let holders = ones(state.holders(chosen, visible & before));
+        let in_effect = holders * 2 >= ones(before);
+        (in_effect || enough(visible, before)).then_some((chosen, !in_effect))
+    }
+
+    /// The rival that most of the visible devices hold, if no other can have been in effect.
+    fn most_holders(&self, state: &State, visible: u8, rivals: &[u8]) -> Option<u8> {
+        let held = |g: &u8| ones(state.holders(*g, visible));
+        let all = rivals.iter().fold(0, |mask, g| mask | state.counted(*g));
+        let winner = *rivals.iter().max_by_key(|g| held(g))?;
+        let beaten = |g: &u8| held(g) < held(&winner) && held(g) * 2 < ones(all);
+        rivals
+            .iter()
+            .all(|g| *g == winner || beaten(g))
+            .then_some(winner)
+    }
+
+    fn starts(&self, state: &State, go: &mut dyn FnMut(String, Result<State, &'static str>)) {
+        for visible in 1..1u8 << self.devices {
+            let Some((chosen, unsure)) = self.start(state, visible) else {
+                continue;
+            };
+            let name = format!(
+                "devices {visible:06b} are visible: starts by itself from generation {chosen}"
+            );
+            let lost = (0..state.generations.len() as u8).any(|g| {
+                state.generations[usize::from(g)].acknowledged && !state.descends(chosen, g)
+            });
+            if lost {
+                go(name, Err("acknowledged writes are silently gone"));
+                continue;
+            }
+            let mut next = state.clone();
+            next.host = Host::Up {
+                now: chosen,
+                pending: None,
+                reach: visible & state.counted(chosen),
+                unsure,
+            };
+            go(name, Ok(next));
+        }
+    }
+
+    /// Whether `pending` is in effect.
+    fn in_effect(&self, state: &State, now: u8, pending: u8, reach: u8) -> bool {
+        let stored = state.holders(pending, 0x3F);
+        let counted = state.counted(now);
+        match self.rule {
+            Rule::Majority => stored & state.counted(pending) == state.counted(pending) & reach,
+            _ => ones(stored & counted) * 2 >= ones(counted),
+        }
+    }
+
+    fn runs(
+        &self,
+        state: &State,
+        (now, pending, reach, unsure): (u8, Option<u8>, u8, bool),
+        go: &mut dyn FnMut(String, Result<State, &'static str>),
+    ) {
+        let with = |host: Host| State {
+            host,
+            ..state.clone()
+        };
+        go("power cut".to_string(), Ok(with(Host::Down)));
+        let up = |now, pending, reach, unsure| Host::Up {
+            now,
+            pending,
+            reach,
+            unsure,
+        };
+        for device in (0..self.devices).filter(|d| reach & (1 << d) != 0 && ones(reach) > 1) {
+            let lost = up(now, pending, reach & !(1 << device), unsure);
+            go(format!("device {device} drops out"), Ok(with(lost)));
+        }
+        let counted = state.counted(now);
+        let mut store = |generation: u8| {
+            let may = reach & state.counted(generation) & !state.holders(generation, 0x3F);
+            for device in (0..self.devices).filter(|d| may & (1 << d) != 0) {
+                let mut next = state.clone();
+                next.stored[usize::from(device)] = generation;
+                go(
+                    format!("device {device} stores generation {generation}"),
+                    Ok(next),
+                );
+            }
+        };
+        if unsure {
+            store(now);
+            let before = state.generations[usize::from(now)].parent;
+            if self.in_effect(state, before, now, reach) {
+                let host = up(now, None, reach, false);
+                go(format!("generation {now} is in effect"), Ok(with(host)));
+            }
+            return;
+        }
+        match pending {
+            None if reach & counted == counted => {
+                let mut next = state.clone();
+                next.generations[usize::from(now)].acknowledged = true;
+                go(format!("generation {now} acknowledges a write"), Ok(next));
+            }
+            None if state.generations.len() < self.generations => {
+                let mut next = state.clone();
+                let made = next.generations.len() as u8;
+                next.generations.push(Generation {
+                    number: state.generations[usize::from(now)].number + 1,
+                    counted: reach & counted,
+                    parent: now,
+                    acknowledged: false,
+                });
+                next.host = up(now, Some(made), reach, unsure);
+                go(
+                    format!("generation {made} is made, of {:06b}", reach & counted),
+                    Ok(next),
+                );
+            }
+            None => {}
+            Some(made) => {
+                store(made);
+                if self.in_effect(state, now, made, reach) {
+                    let host = up(made, None, reach, false);
+                    go(format!("generation {made} takes effect"), Ok(with(host)));
+                }
+            }
+        }
+    }
+}
+
+impl Model for Membership {
+    type State = State;
+
+    fn first(&self) -> State {
+        State {
+            generations: vec![Generation {
+                number: 1,
+                counted: ((1u16 << self.devices) - 1) as u8,
+                parent: 0,
+                acknowledged: true,
+            }],
+            stored: [0; 6],
+            host: Host::Down,
+        }
+    }
+
+    fn steps(&self, state: &State, go: &mut dyn FnMut(String, Result<State, &'static str>)) {
+        let go: &mut dyn FnMut(String, Result<State, &'static str>) = &mut |name, next| {
+            let next = next.map(|next| match self.symmetric {
+                true => next.canonical(self.devices),
+                false => next,
+            });
+            go(name, next);
+        };
+        match state.host {
+            Host::Down => self.starts(state, go),
+            Host::Up {
+                now,
+                pending,
+                reach,
+                unsure,
+            } => self.runs(state, (now, pending, reach, unsure), go),
+        }
+    }
+}
+
+fn search(devices: u8, generations: usize, rule: Rule) -> (usize, Option<Vec<String>>) {
+    let model = Membership {
+        devices,
+        generations,
+        rule,
+        symmetric: rule == Rule::S10,
+    };
+    let found = explore(&model, 3_000_000);
+    (found.states, found.violation)
+}
+
+#[test]
+fn s10_never_starts_from_a_history_that_lacks_acknowledged_writes() {
+    for (devices, generations) in [(1, 4), (2, 5), (3, 5), (4, 4), (5, 4), (6, 3)] {
+        let (states, violation) = search(devices, generations, Rule::S10);
+        let told = violation.as_ref().map(|story| story.join("\n"));
+        assert_eq!(told, None, "P = {devices}, {states} states");
+        assert!(states > 1, "P = {devices}: {states} states");
+    }
+}
+
+#[test]
+fn weaker_rules_lose_acknowledged_writes() {
+    let cases = [
+        (Rule::Majority, 3..=6),
+        (Rule::MostHolders, 5..=5),
+        (Rule::AnyNewest, 5..=6),
+    ];
+    for (rule, devices) in cases {
+        for devices in devices {
+            let (_, violation) = search(devices, 3, rule);
+            let story = violation.unwrap_or_else(|| panic!("{rule:?}, P = {devices}: none found"));
+            assert!(story.last().unwrap().contains("silently gone"), "{story:?}");
+        }
+    }
+}
