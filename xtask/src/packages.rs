@@ -22,6 +22,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("losetup", "mount"),
     ("fsck.ext4", "e2fsprogs"),
     ("xfs_repair", "xfsprogs"),
+    ("g++", "g++"),
 ];
 
 /// Where programs lie; `sbin` is not always in a user's path.
