@@ -601,7 +601,13 @@ impl Home {
         loop {
             let result = {
                 let _log = self.log_lock.lock().await;
-                self.journal.append(ring, payload).await
+                // After a failure nothing is sent before the epoch has changed: two records of one
+                // sequence, epoch and attempt could not be told apart.
+                if self.core.failing.borrow().is_empty() {
+                    self.journal.append(ring, payload).await
+                } else {
+                    Err(AppendError::Broken)
+                }
             };
             match result {
                 Ok(sequence) => return Some(sequence),

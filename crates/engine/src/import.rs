@@ -187,11 +187,65 @@ fn newest_generation(candidates: &[Candidate]) -> Result<Superblock, Error> {
     Ok((*newest).clone())
 }
 
-/// The members of the newest generation among the devices, and its superblock.
+/// How far the newest generation had come when power went.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    /// Not every member that is here holds it: it is stored again before anything else happens under it.
+    behind: bool,
+    /// Devices that the generation before counted, if that is known and the newest may never have taken
+    /// effect; else 0.
+    before: usize,
+}
+
+fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + '_ {
+    let members = superblock.members.iter().enumerate();
+    members
+        .filter(|(_, m)| m.state == MemberState::Online)
+        .map(|(index, _)| index)
+}
+
+/// A generation that fewer than half of those counted by the one before hold may have been cut off: then
+/// an array must be able to start from the one before as well, or two halves of it could each go on.
+fn check_spread(
+    newest: &Superblock,
+    candidates: &[Candidate],
+    degraded: bool,
+) -> Result<Spread, Error> {
+    let holds = |c: &&Candidate| c.superblock.generation.id == newest.generation.id;
+    let holders = candidates.iter().filter(holds).count();
+    let parent = candidates
+        .iter()
+        .map(|c| &c.superblock)
+        .find(|s| s.generation.id == newest.generation.parent);
+    let mut spread = Spread {
+        behind: false,
+        before: 0,
+    };
+    if let Some(parent) = parent {
+        let counted: BTreeSet<usize> = online_members(parent).collect();
+        if holders * 2 < counted.len() {
+            let seen = candidates
+                .iter()
+                .filter(|c| counted.contains(&usize::from(c.superblock.index)))
+                .count();
+            if seen < counted.len() && seen * 2 <= counted.len() && !degraded {
+                return Err(Error::TooFew {
+                    seen,
+                    counted: counted.len(),
+                    generation: parent.generation.number,
+                });
+            }
+            spread.before = counted.len();
+        }
+    }
+    Ok(spread)
+}
+
+/// The members of the newest generation among the devices, its superblock, and how far it had come.
 async fn assemble(
     devices: Vec<DeviceRef>,
     degraded: bool,
-) -> Result<(Superblock, Vec<Candidate>), Error> {
+) -> Result<(Superblock, Vec<Candidate>, Spread), Error> {
     let mut candidates = Vec::new();
     for (position, device) in devices.into_iter().enumerate() {
         // A device that cannot be read is as good as missing.
@@ -212,6 +266,7 @@ async fn assemble(
         return Err(Error::MixedArrays);
     }
     let newest = newest_generation(&candidates)?;
+    let mut spread = check_spread(&newest, &candidates, degraded)?;
     let online = |index: usize| {
         newest
             .members
@@ -244,7 +299,9 @@ async fn assemble(
     if seen.is_empty() {
         return Err(Error::NoArray);
     }
-    Ok((newest, candidates))
+    let other = |c: &Candidate| c.superblock.generation.id != newest.generation.id;
+    spread.behind = candidates.iter().any(other);
+    Ok((newest, candidates, spread))
 }
 
 /// Members in the order of the table; `missing` are those counted but not here.
@@ -809,7 +866,7 @@ pub async fn import(
     devices: Vec<DeviceRef>,
     options: &Import,
 ) -> Result<(Rc<Home>, Sender<crate::messages::HomeMessage>), Error> {
-    let (newest, candidates) = assemble(devices, options.degraded).await?;
+    let (newest, candidates, spread) = assemble(devices, options.degraded).await?;
     let layout: Layout = newest.layout.parse()?;
     let shape = layout.resolve_with_spare(
         u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
@@ -900,6 +957,7 @@ pub async fn import(
     }
     home.recover(
         &missing,
+        spread,
         &later,
         rest,
         at_home,
@@ -965,6 +1023,7 @@ impl Home {
     async fn recover(
         self: &Rc<Self>,
         missing: &[u16],
+        spread: Spread,
         later: &[(u16, u32)],
         rest: Vec<(u64, Entry)>,
         mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
@@ -986,9 +1045,9 @@ impl Home {
         }
         {
             let _log = self.log_lock.lock().await;
-            if !missing.is_empty() {
+            if !missing.is_empty() || spread.behind {
                 self.forced.set(degraded);
-                let counted = self.core.online().len() + missing.len();
+                let counted = (self.core.online().len() + missing.len()).max(spread.before);
                 let stored = self.store_generation().await;
                 if stored * 2 < counted && !degraded {
                     return Err(Error::NoQuorum { stored, counted });

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
+use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeError, VolumeOptions};
 use ashlar_format::FormatError;
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::Superblock;
@@ -181,6 +181,48 @@ fn overwriting_a_full_volume_many_times_never_runs_out_of_space() {
         }
         let amplification = array.status().await.clean.write_amplification.unwrap();
         assert!(amplification < 8.0, "{amplification}");
+    });
+    rt.shutdown();
+}
+
+#[test]
+fn a_thin_volume_leaves_promised_space_alone() {
+    let disks = devices(6, 16 * MIB);
+    let rt = Rt::simulated(6);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs(&disks), create("ec4+2", 2))
+            .await
+            .unwrap();
+        let thin = VolumeOptions {
+            thin: true,
+            ..volume(64 * MIB)
+        };
+        array.volume_create("thin", thin).await.unwrap();
+        let thin = array.volume("thin").unwrap();
+        let block = |at: u64| thin.write(at * 4096, pattern(at, 4096), false);
+        for at in 0..32 {
+            block(at).await.unwrap();
+        }
+        // What it has written is no longer to be promised; 64 blocks are left besides.
+        let size = (array.unpromised_bytes() - 96 * 4096) / 4096 * 4096;
+        array.volume_create("thick", volume(size)).await.unwrap();
+        let mut at = 32;
+        while block(at).await.is_ok() {
+            at += 1;
+        }
+        assert_eq!(block(at).await, Err(VolumeError::NoSpace));
+        assert!((90..=96).contains(&at), "{at} blocks of 96");
+        block(3).await.unwrap(); // it may always overwrite what it has
+        let thick = array.volume("thick").unwrap();
+        for at in 0..size / 4096 {
+            thick
+                .write(at * 4096, pattern(at, 4096), false)
+                .await
+                .unwrap();
+        }
+        array.volume_destroy("thick").await.unwrap();
+        block(at).await.unwrap();
     });
     rt.shutdown();
 }

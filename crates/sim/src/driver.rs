@@ -505,7 +505,8 @@ impl Driver<'_> {
     }
 
     /// Detection accounting (P6): nobody is blamed for nothing, and no failed read goes uncounted. The
-    /// superblocks and the reads of an import that is refused are looked at before a device counts.
+    /// superblocks and the reads of an import that is refused are looked at before a device counts; beyond
+    /// the redundancy imports are refused so often that these are most.
     fn account(&self, status: &StoreStatus) {
         const BEFORE_IT_COUNTS: u64 = 4;
         let touched = self.world.touched.borrow();
@@ -525,8 +526,8 @@ impl Driver<'_> {
                 });
             }
             let failed = disk.failed_reads();
-            let slow = self.world.was_slow.get();
-            if failed > reads + BEFORE_IT_COUNTS && !slow {
+            let unknown = self.world.was_slow.get() || self.world.config.mode == Mode::Beyond;
+            if failed > reads + BEFORE_IT_COUNTS && !unknown {
                 self.world.fail(|| {
                     format!(
                         "device {device} failed {failed} reads, told are (P6): {}",

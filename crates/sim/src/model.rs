@@ -71,6 +71,9 @@ pub struct VolumeModel {
     newest: Version,
     /// Set when the operator accepted loss: any version ever written may come back.
     pub rolled_back: bool,
+    /// Volumes that had its name before: a device with an old state, which an operator has chosen to go
+    /// on with, may know one of these by it.
+    pub former: Vec<u16>,
 }
 
 /// A wrong answer, explained.
@@ -189,6 +192,7 @@ impl VolumeModel {
             next: 1,
             newest: 0,
             rolled_back: false,
+            former: Vec::new(),
         }
     }
 
@@ -427,7 +431,10 @@ impl VolumeModel {
                     volume,
                     offset,
                     version,
-                } => volume == self.id && offset == at && version <= self.newest,
+                } => {
+                    let known = volume == self.id && version <= self.newest;
+                    offset == at && (known || self.former.contains(&volume))
+                }
                 content::Origin::Unknown => false,
             };
             if !fine {

@@ -76,6 +76,8 @@ pub struct World {
     pub reduced: Cell<bool>,
     failure: RefCell<Option<String>>,
     next_volume: Cell<u16>,
+    /// Every volume that ever had a name.
+    names: RefCell<BTreeMap<String, Vec<u16>>>,
     next_version: Cell<Version>,
     /// Operations done.
     pub operations: Cell<u64>,
@@ -136,6 +138,7 @@ impl World {
             reduced: Cell::new(false),
             failure: RefCell::default(),
             next_volume: Cell::new(1),
+            names: RefCell::default(),
             next_version: Cell::new(1),
             operations: Cell::new(0),
             answers: Cell::new(0),
@@ -181,7 +184,11 @@ impl World {
     pub fn add_volume(&self, name: &str, config: &VolumeConfig, presence: Presence) {
         let id = self.next_volume.get();
         self.next_volume.set(id + 1);
-        let model = VolumeModel::new(id, config.size, config.block_bytes);
+        let mut model = VolumeModel::new(id, config.size, config.block_bytes);
+        let mut names = self.names.borrow_mut();
+        let bearers = names.entry(name.to_string()).or_default();
+        model.former.clone_from(bearers);
+        bearers.push(id);
         let rng = &mut *self.rng.borrow_mut();
         let hot = (0..rng.range(2, 6))
             .map(|_| rng.below(config.size))

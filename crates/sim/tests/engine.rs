@@ -6,9 +6,13 @@ use ashlar_sim::engine::Engine;
 use ashlar_sim::run::{Batch, Summary, run_batch};
 
 fn run(from: u64, count: u64, mode: Option<Mode>, twice: bool) -> Summary {
+    run_with(from, count, mode, true, twice)
+}
+
+fn run_with(from: u64, count: u64, mode: Option<Mode>, roomy: bool, twice: bool) -> Summary {
     let options = Options {
         mode,
-        roomy: true,
+        roomy,
         ..Options::default()
     };
     let jobs = std::thread::available_parallelism()
@@ -23,10 +27,9 @@ fn run(from: u64, count: u64, mode: Option<Mode>, twice: bool) -> Summary {
     };
     let summary = run_batch(from..from + count, batch, || Engine);
     if let Some((seed, failure)) = summary.failures.first() {
-        let mode = mode.map_or(String::new(), |m| {
-            format!(" --roomy --mode {m:?}").to_lowercase()
-        });
-        panic!("{failure}\nreplay: ashlar-sim replay {seed} --trace{mode}");
+        let mode = mode.map_or(String::new(), |m| format!(" --mode {m:?}").to_lowercase());
+        let roomy = if roomy { " --roomy" } else { "" };
+        panic!("{failure}\nreplay: ashlar-sim replay {seed} --trace{roomy}{mode}");
     }
     assert_eq!(summary.seeds, count);
     summary
@@ -109,6 +112,17 @@ fn beyond_the_redundancy_no_wrong_bytes_are_read() {
             summary.marks
         );
     }
+}
+
+/// Arrays filled to the last byte, in every mode: nothing stops, and who was promised space has it.
+#[test]
+fn full_arrays_go_on() {
+    let summary = run_with(0, 1_200, None, false, false);
+    assert!(
+        summary.marks.contains_key("answer: no space"),
+        "{:?}",
+        summary.marks
+    );
 }
 
 #[test]
