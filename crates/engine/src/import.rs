@@ -188,8 +188,10 @@ fn newest_generation(candidates: &[Candidate]) -> Result<Superblock, Error> {
 }
 
 /// How far the newest generation had come when power went.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Spread {
+    /// Members that it counts and that are not here.
+    missing: Vec<u16>,
     /// Not every member that is here holds it: it is stored again before anything else happens under it.
     behind: bool,
     /// Devices that the generation before counted, if that is known and the newest may never have taken
@@ -218,6 +220,7 @@ fn check_spread(
         .map(|c| &c.superblock)
         .find(|s| s.generation.id == newest.generation.parent);
     let mut spread = Spread {
+        missing: Vec::new(),
         behind: false,
         before: 0,
     };
@@ -866,7 +869,7 @@ pub async fn import(
     devices: Vec<DeviceRef>,
     options: &Import,
 ) -> Result<(Rc<Home>, Sender<crate::messages::HomeMessage>), Error> {
-    let (newest, candidates, spread) = assemble(devices, options.degraded).await?;
+    let (newest, candidates, mut spread) = assemble(devices, options.degraded).await?;
     let layout: Layout = newest.layout.parse()?;
     let shape = layout.resolve_with_spare(
         u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
@@ -874,6 +877,7 @@ pub async fn import(
     )?;
     let slot_blocks = crate::commit::slot_blocks(newest.geometry.slot_bytes);
     let (members, missing) = make_members(rt, &newest, candidates);
+    spread.missing = missing;
     let core = Core::new(rt, newest.array, newest.key, slot_blocks, members);
     let online = |index: &u16| {
         let member = core.members.get(usize::from(*index));
@@ -898,7 +902,7 @@ pub async fn import(
     check_codes(&core).map_err(format)?; // before anything is decoded
     let survives = (usize::from(shape.m) + 1).max(2);
     let beyond = |()| Error::Beyond {
-        lost: missing.len(),
+        lost: spread.missing.len(),
         survives,
     };
     let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness)
@@ -956,8 +960,7 @@ pub async fn import(
             .push_back((record.header.sequence, record.header.position[0]));
     }
     home.recover(
-        &missing,
-        spread,
+        &spread,
         &later,
         rest,
         at_home,
@@ -1022,8 +1025,7 @@ impl Home {
     /// Steps 4 and 5 of an import.
     async fn recover(
         self: &Rc<Self>,
-        missing: &[u16],
-        spread: Spread,
+        spread: &Spread,
         later: &[(u16, u32)],
         rest: Vec<(u64, Entry)>,
         mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
@@ -1036,7 +1038,7 @@ impl Home {
             self.journal.complete(last).await;
         }
         let mut root = self.root.borrow().clone();
-        for index in missing {
+        for index in &spread.missing {
             self.core.event(
                 "device-missing",
                 Some(*index),
@@ -1045,9 +1047,10 @@ impl Home {
         }
         {
             let _log = self.log_lock.lock().await;
-            if !missing.is_empty() || spread.behind {
+            if !spread.missing.is_empty() || spread.behind {
                 self.forced.set(degraded);
-                let counted = (self.core.online().len() + missing.len()).max(spread.before);
+                let counted = self.core.online().len() + spread.missing.len();
+                let counted = counted.max(spread.before);
                 let stored = self.store_generation().await;
                 if stored * 2 < counted && !degraded {
                     return Err(Error::NoQuorum { stored, counted });
