@@ -39,6 +39,10 @@ impl Home {
     /// steps, each a root, where free space is too short for one.
     pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
         loop {
+            // Where room is short, what the last commits left half dead must give its other half back.
+            if self.fold_limit().is_short() {
+                self.clean_metadata().await;
+            }
             let _one = self.commit_lock.lock().await;
             if self.core.closed.get() || !self.commit_locked(target, false).await {
                 return;

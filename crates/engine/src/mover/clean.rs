@@ -194,20 +194,13 @@ impl Home {
     async fn clean_once(self: &Rc<Self>) {
         let mut budget = self.clean_budget() * 1000;
         // Nodes first: writing them anew needs only what commits may use, and always gains.
-        let (meta, data): (Vec<_>, Vec<_>) = self
-            .pick_victims(256)
-            .into_iter()
-            .partition(|(s, _)| s.kind == SegmentKind::Meta);
-        let data = if self.clean_budget() > 1 {
-            data
-        } else {
-            Vec::new()
-        };
-        let sparse = |(s, dead): &(Rc<Segment>, u64)| {
-            data.is_empty() || dead * 2 > u64::from(s.geometry.data_blocks())
-        };
-        let meta: Vec<_> = meta.into_iter().filter(sparse).take(8).collect();
-        for (segment, dead) in meta.into_iter().chain(data) {
+        self.clean_metadata().await;
+        let mut data = self.pick_victims(256);
+        data.retain(|(s, _)| s.kind == SegmentKind::Data);
+        if self.clean_budget() <= 1 {
+            data.clear();
+        }
+        for (segment, dead) in data {
             let blocks = u64::from(segment.geometry.data_blocks());
             let live = (blocks - dead) * 1000 / blocks;
             if live > budget {
@@ -218,6 +211,25 @@ impl Home {
         }
         self.batch(true).await;
         self.commit(self.journal.next()).await;
+    }
+
+    /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of
+    /// their blocks are live, so each two give more than they take; as many as an eighth of the free
+    /// slots holds.
+    pub(crate) async fn clean_metadata(self: &Rc<Self>) {
+        let mut room = self.meta_room() / 8;
+        for (segment, dead) in self.pick_victims(usize::MAX) {
+            let blocks = u64::from(segment.geometry.data_blocks());
+            if segment.kind != SegmentKind::Meta || dead * 2 < blocks {
+                continue;
+            }
+            let live = usize::try_from(blocks - dead).unwrap_or(usize::MAX);
+            if live > room {
+                break;
+            }
+            room -= live;
+            self.clean_segment(&segment).await;
+        }
     }
 
     pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) {
