@@ -75,7 +75,7 @@ fn perform(stage: &Rc<Stage>, args: &DemoArgs, show: &mut Show) -> Result<(), Fa
         size(device_bytes)
     ))?;
     stage.start_daemon()?;
-    let socket = create(stage, show, device_bytes)?;
+    let socket = create(stage, show, device_bytes, args.size)?;
     let content = show.timed(
         "read",
         |_| Ok(Content::collect(args.size)),
@@ -161,7 +161,12 @@ fn device(stage: &Stage, index: usize) -> PathBuf {
     stage.path(&format!("device{index}.img"))
 }
 
-fn create(stage: &Stage, show: &mut Show, device_bytes: u64) -> Result<PathBuf, Failure> {
+fn create(
+    stage: &Stage,
+    show: &mut Show,
+    device_bytes: u64,
+    data_bytes: u64,
+) -> Result<PathBuf, Failure> {
     let socket = stage.path("nbd.sock");
     let text = |path: &Path| path.display().to_string();
     let call = Call::Create(Create {
@@ -172,7 +177,11 @@ fn create(stage: &Stage, show: &mut Show, device_bytes: u64) -> Result<PathBuf, 
         slot_bytes: None,
         domains: Vec::new(),
         file_bytes: Some(device_bytes),
-        volume: Some((VOLUME.to_string(), None)),
+        // Room for the data; the rest is left to the volume that the kernel gets.
+        volume: Some((
+            VOLUME.to_string(),
+            Some((data_bytes * 3 / 2).next_multiple_of(1 << 20)),
+        )),
         attach: Some(FrontendSpec::Nbd(format!("unix:{}", text(&socket)))),
         dry_run: false,
         force: false,

@@ -2,7 +2,7 @@
 //! find every one.
 //!
 //! Invariants: without the feature `planted` [`on`] is a constant, and nothing of this is in the program;
-//! with it nothing is planted until [`plant`] is called on the thread that runs the engine.
+//! with it nothing is planted until `plant` is called on the thread that runs the engine.
 
 /// A mistake that can be made on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
