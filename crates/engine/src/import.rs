@@ -194,9 +194,6 @@ struct Spread {
     missing: Vec<u16>,
     /// Not every member that is here holds it: it is stored again before anything else happens under it.
     behind: bool,
-    /// Devices that the generation before counted, if that is known and the newest may never have taken
-    /// effect; else 0.
-    before: usize,
 }
 
 fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + '_ {
@@ -212,18 +209,13 @@ fn check_spread(
     newest: &Superblock,
     candidates: &[Candidate],
     degraded: bool,
-) -> Result<Spread, Error> {
+) -> Result<(), Error> {
     let holds = |c: &&Candidate| c.superblock.generation.id == newest.generation.id;
     let holders = candidates.iter().filter(holds).count();
     let parent = candidates
         .iter()
         .map(|c| &c.superblock)
         .find(|s| s.generation.id == newest.generation.parent);
-    let mut spread = Spread {
-        missing: Vec::new(),
-        behind: false,
-        before: 0,
-    };
     if let Some(parent) = parent {
         let counted: BTreeSet<usize> = online_members(parent).collect();
         if holders * 2 < counted.len() {
@@ -238,10 +230,9 @@ fn check_spread(
                     generation: parent.generation.number,
                 });
             }
-            spread.before = counted.len();
         }
     }
-    Ok(spread)
+    Ok(())
 }
 
 /// The members of the newest generation among the devices, its superblock, and how far it had come.
@@ -269,7 +260,7 @@ async fn assemble(
         return Err(Error::MixedArrays);
     }
     let newest = newest_generation(&candidates)?;
-    let mut spread = check_spread(&newest, &candidates, degraded)?;
+    check_spread(&newest, &candidates, degraded)?;
     let online = |index: usize| {
         newest
             .members
@@ -303,7 +294,10 @@ async fn assemble(
         return Err(Error::NoArray);
     }
     let other = |c: &Candidate| c.superblock.generation.id != newest.generation.id;
-    spread.behind = candidates.iter().any(other);
+    let spread = Spread {
+        missing: Vec::new(),
+        behind: candidates.iter().any(other),
+    };
     Ok((newest, candidates, spread))
 }
 
@@ -1050,7 +1044,6 @@ impl Home {
             if !spread.missing.is_empty() || spread.behind {
                 self.forced.set(degraded);
                 let counted = self.core.online().len() + spread.missing.len();
-                let counted = counted.max(spread.before);
                 let stored = self.store_generation().await;
                 if stored * 2 < counted && !degraded {
                     return Err(Error::NoQuorum { stored, counted });
