@@ -2,45 +2,16 @@
 //! `measure [K+M,...] [STRIP,...] [cold] [aligned] [kernel=NAME] [code=NAME] [batches=N] [threads=N] [small]`.
 //! Time is that of the thread on a processor; strips are in large pages, unless `small`.
 
-use std::time::Duration;
+mod machine;
 
 use ashlar_codec::CodeKind;
 use ashlar_codec::bench::{Options, limits, run};
 
-/// Asks for large pages, as far as whole ones fit: what the processor looks up for each page is then not
-/// what is measured.
-#[allow(unsafe_code, reason = "advice about memory that is ours")]
-fn large_pages(memory: &mut [u8]) {
-    let skip = memory.as_ptr().align_offset(4096).min(memory.len());
-    let whole = &mut memory[skip..];
-    let len = whole.len() / 4096 * 4096;
-    if len == 0 {
-        return;
-    }
-    // SAFETY: the pages are within the slice, and this advice changes no contents.
-    let asked = unsafe {
-        rustix::mm::madvise(
-            whole.as_mut_ptr().cast(),
-            len,
-            rustix::mm::Advice::LinuxHugepage,
-        )
-    };
-    if let Err(error) = asked {
-        eprintln!("no large pages: {error}");
-    }
-}
-
-/// Time that this thread has spent on a processor.
-fn on_processor() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
-}
-
 fn main() {
     let mut options = Options {
         batch_forms: true,
-        clock: on_processor,
-        advise: large_pages,
+        clock: machine::on_processor,
+        advise: machine::large_pages,
         ..Options::default()
     };
     for argument in std::env::args().skip(1) {

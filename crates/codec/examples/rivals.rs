@@ -8,8 +8,9 @@
 #![allow(clippy::unwrap_used, reason = "a development program")]
 #![allow(unsafe_code, reason = "calls ISA-L")]
 
+mod machine;
+
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ashlar_codec::CodeKind;
 use ashlar_codec::bench::{Operation, Options, Rival, measure_rival, run};
@@ -159,35 +160,6 @@ impl Rival for Simd {
     }
 }
 
-/// Asks for large pages, as far as whole ones fit: what the processor looks up for each page is then not
-/// what is measured.
-#[allow(unsafe_code, reason = "advice about memory that is ours")]
-fn large_pages(memory: &mut [u8]) {
-    let skip = memory.as_ptr().align_offset(4096).min(memory.len());
-    let whole = &mut memory[skip..];
-    let len = whole.len() / 4096 * 4096;
-    if len == 0 {
-        return;
-    }
-    // SAFETY: the pages are within the slice, and this advice changes no contents.
-    let asked = unsafe {
-        rustix::mm::madvise(
-            whole.as_mut_ptr().cast(),
-            len,
-            rustix::mm::Advice::LinuxHugepage,
-        )
-    };
-    if let Err(error) = asked {
-        eprintln!("no large pages: {error}");
-    }
-}
-
-/// Time that this thread has spent on a processor.
-fn on_processor() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
-}
-
 /// One line: what it is, our two codes, the two rivals, in bytes per second.
 struct Line {
     name: String,
@@ -244,8 +216,8 @@ fn lines(options: &Options, (k, m): (usize, usize), strip: usize) -> Vec<Line> {
 
 fn main() -> ExitCode {
     let mut options = Options {
-        clock: on_processor,
-        advise: large_pages,
+        clock: machine::on_processor,
+        advise: machine::large_pages,
         shapes: vec![
             (8, 2),
             (8, 3),

@@ -354,8 +354,8 @@ impl Home {
             .map(Some)
             .collect();
         devices.resize(k + m, None);
-        let shift = usize::try_from(self.next_segment.get() % (k + m) as u64).expect("small");
         if placed < k + m {
+            let shift = usize::try_from(self.next_segment.get() % (k + m) as u64).expect("small");
             devices.rotate_right(shift);
         }
         let wanted = Wanted {

@@ -508,8 +508,7 @@ impl Array {
         self.check_open()?;
         self.0.exporting.set(true);
         let home = &self.0.home;
-        home.batch(true).await;
-        home.commit(home.journal.next()).await;
+        home.fold().await;
         home.batch(true).await;
         let _one = home.commit_lock.lock().await;
         home.seal_idle().await;
@@ -667,8 +666,7 @@ impl Array {
             })
             .await;
         }
-        home.batch(true).await;
-        home.commit(home.journal.next()).await;
+        home.fold().await;
         let empty =
             |v: &VolumeEntry| v.number != volume.number || v.maps.iter().all(Option::is_none);
         if home.catalog.borrow().volumes.iter().all(empty) {

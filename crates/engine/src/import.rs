@@ -163,12 +163,7 @@ fn newest_generation(candidates: &[Candidate]) -> Result<Superblock, Error> {
     }
     let mut counted = BTreeSet::new();
     for superblock in holders.values().flatten() {
-        let online = superblock.members.iter().enumerate();
-        counted.extend(
-            online
-                .filter(|(_, m)| m.state == MemberState::Online)
-                .map(|(i, _)| i),
-        );
+        counted.extend(online_members(superblock));
     }
     let most = holders.values().map(Vec::len).max().unwrap_or(0);
     let mut winners = holders.values().filter(|h| h.len() == most);
@@ -196,6 +191,7 @@ struct Spread {
     behind: bool,
 }
 
+/// Indexes of the members that a generation counts.
 fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + '_ {
     let members = superblock.members.iter().enumerate();
     members
@@ -277,11 +273,7 @@ async fn assemble(
             return Err(Error::Duplicate(candidate.superblock.index));
         }
     }
-    let counted = newest
-        .members
-        .iter()
-        .filter(|m| m.state == MemberState::Online)
-        .count();
+    let counted = online_members(&newest).count();
     let enough = seen.len() == counted || seen.len() * 2 > counted;
     if !enough && !degraded {
         return Err(Error::TooFew {

@@ -209,8 +209,7 @@ impl Home {
             budget -= live;
             self.clean_segment(&segment).await;
         }
-        self.batch(true).await;
-        self.commit(self.journal.next()).await;
+        self.fold().await;
     }
 
     /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of

@@ -149,8 +149,7 @@ impl Home {
         while !self.core.closed.get() {
             self.core.rt.sleep(30 * ashlar_rt::SECOND).await;
             if self.journal.next() > last + 4 && !self.core.closed.get() {
-                self.batch(true).await;
-                self.commit(self.journal.next()).await;
+                self.fold().await;
                 last = self.journal.next();
             }
         }

@@ -262,8 +262,7 @@ impl Home {
         for segment in &critical {
             self.clean_segment(segment).await;
         }
-        self.batch(true).await;
-        self.commit(self.journal.next()).await;
+        self.fold().await;
         let after: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
         after < before
     }
