@@ -15,6 +15,7 @@ use std::rc::Rc;
 use ashlar_device::Fault;
 use ashlar_rt::{BLOCK, Buf, Slice};
 
+use crate::pages::Pages;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -61,7 +62,7 @@ pub enum Io {
         /// The first page.
         page: usize,
         /// What goes there.
-        pages: Vec<Slice>,
+        pages: Rc<Vec<Slice>>,
     },
     /// It is in the cache; where and what may be another than was submitted.
     Done {
@@ -72,7 +73,7 @@ pub enum Io {
         /// The first page.
         page: usize,
         /// What went there.
-        pages: Vec<Slice>,
+        pages: Rc<Vec<Slice>>,
     },
     /// It is forgotten.
     Gone {
@@ -97,15 +98,12 @@ pub enum Io {
 /// before a submission or a flush counts.
 pub type Recorder = Rc<dyn Fn(usize, Io)>;
 
-/// The content of every page written so far.
-pub type Pages = Vec<Option<Slice>>;
-
 /// A write that a power cut may still undo.
 #[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub(crate) id: u64,
     pub(crate) page: usize,
-    pub(crate) pages: Vec<Slice>,
+    pub(crate) pages: Rc<Vec<Slice>>,
     /// When it completed, in the disk's own counting; `None` while in flight.
     pub(crate) completed: Option<u64>,
     /// It ended without an answer: whoever still waits for one hears of a failure.
@@ -114,7 +112,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// A write that has just been submitted.
-    pub(crate) fn submitted(id: u64, page: usize, pages: Vec<Slice>) -> Pending {
+    pub(crate) fn submitted(id: u64, page: usize, pages: Rc<Vec<Slice>>) -> Pending {
         Pending {
             id,
             page,
@@ -126,8 +124,8 @@ impl Pending {
 }
 
 struct State {
-    durable: Vec<Option<Slice>>,
-    current: Vec<Option<Slice>>,
+    durable: Pages,
+    current: Pages,
     pending: Vec<Pending>,
     counter: u64,
     bad: BTreeSet<usize>,
@@ -199,7 +197,7 @@ impl SimDisk {
     /// An empty disk of `size_bytes`, a multiple of 4096.
     pub fn new(index: usize, size_bytes: u64, seed: u64, trace: Rc<Trace>) -> Rc<SimDisk> {
         let pages = usize::try_from(size_bytes).expect("simulated disks are small") / BLOCK;
-        SimDisk::with_pages(index, vec![None; pages], seed, trace)
+        SimDisk::with_pages(index, Pages::new(pages), seed, trace)
     }
 
     /// A disk that holds `content`, durably.
@@ -325,6 +323,7 @@ impl SimDisk {
             assert_eq!(slice.len() % BLOCK, 0, "each slice is whole blocks");
             pages.extend((0..slice.len() / BLOCK).map(|i| slice.cut(i * BLOCK..(i + 1) * BLOCK)));
         }
+        let pages = Rc::new(pages);
         let next = self.state.borrow().counter + 1;
         self.tell(|| Io::Submit {
             id: next,
@@ -493,7 +492,7 @@ impl SimDisk {
             return Err(Fault::Media);
         }
         for (page, bytes) in (first..).zip(out.chunks_mut(BLOCK)) {
-            match &state.current[page] {
+            match state.current.get(page) {
                 Some(content) => bytes.copy_from_slice(content),
                 None => bytes.fill(0),
             }
@@ -513,7 +512,7 @@ impl SimDisk {
             self.trace
                 .line(|| format!("    disk {}: page {other} read for {which}", self.index));
             let bytes = &mut out[(which - first) * BLOCK..(which - first + 1) * BLOCK];
-            match &state.current[other] {
+            match state.current.get(other) {
                 Some(content) => bytes.copy_from_slice(content),
                 None => bytes.fill(0),
             }
@@ -568,8 +567,8 @@ impl SimDisk {
         state.pending = rest;
         done.sort_by_key(|pending| pending.completed);
         for pending in done {
-            for (page, content) in (pending.page..).zip(pending.pages) {
-                state.durable[page] = Some(content);
+            for (page, content) in (pending.page..).zip(&*pending.pages) {
+                state.durable.set(page, content.clone());
             }
         }
         Ok(())
@@ -605,7 +604,7 @@ impl SimDisk {
                 Cut::Writes(percent) => state.rng.chance(percent),
                 _ => false,
             };
-            for (page, content) in (pending.page..).zip(pending.pages) {
+            for (page, content) in (pending.page..).zip(&*pending.pages) {
                 let keep: [bool; UNITS] = std::array::from_fn(|_| {
                     let at = number;
                     number += 1;
@@ -621,12 +620,12 @@ impl SimDisk {
                     }
                 });
                 let spoil = cut == Cut::Garbage && state.rng.below(4) == 0;
-                state.apply_units(page, &content, keep, spoil);
+                state.apply_units(page, content, keep, spoil);
                 touched.push(page);
             }
         }
         for page in touched {
-            state.current[page] = state.durable[page].clone();
+            state.current.copy_page(page, &state.durable);
         }
         if !keep_in_flight {
             self.trace
@@ -671,16 +670,9 @@ impl SimDisk {
     /// Damages one page at rest; false if the disk holds nothing.
     pub fn rot(&self, kind: Rot) -> bool {
         let state = &mut *self.state.borrow_mut();
-        let pages: Vec<usize> = (0..self.pages)
-            .filter(|page| state.durable[*page].is_some())
-            .collect();
-        if pages.is_empty() {
+        let Some((page, old)) = state.any_page() else {
             return false;
-        }
-        let page = pages[state.rng.index(pages.len())];
-        let old = state.durable[page]
-            .clone()
-            .expect("chosen among the written");
+        };
         let (page, new) = match kind {
             Rot::Bit => {
                 let mut bytes = Buf::copy_of(&old);
@@ -690,15 +682,7 @@ impl SimDisk {
             }
             Rot::Garbage => (page, garbage(&mut state.rng)),
             Rot::Zeros => (page, Slice::zeroed(BLOCK)),
-            Rot::OtherPage => {
-                let other = pages[state.rng.index(pages.len())];
-                (
-                    page,
-                    state.durable[other]
-                        .clone()
-                        .expect("chosen among the written"),
-                )
-            }
+            Rot::OtherPage => (page, state.any_page().map_or(old, |other| other.1)),
             Rot::Earlier => {
                 let count = state.earlier.len();
                 match state.earlier.values().nth(state.rng.index(count)) {
@@ -711,35 +695,30 @@ impl SimDisk {
                 (page, old)
             }
         };
-        state.durable[page] = Some(new.clone());
-        state.current[page] = Some(new.clone());
-        self.tell(|| Io::Rot {
-            page,
-            content: new.clone(),
-        });
-        self.trace.mix(&[self.index as u64, page as u64, 77]);
+        self.becomes(state, page, &new, 77);
         self.trace
             .line(|| format!("    disk {}: {kind:?} damage at page {page}", self.index));
         true
     }
 
-    /// Puts a page of another disk over one of its own, as a write to the wrong disk would.
-    pub fn rot_foreign(&self, content: &Slice) -> bool {
-        let state = &mut *self.state.borrow_mut();
-        let pages: Vec<usize> = (0..self.pages)
-            .filter(|page| state.durable[*page].is_some())
-            .collect();
-        if pages.is_empty() {
-            return false;
-        }
-        let page = pages[state.rng.index(pages.len())];
-        state.durable[page] = Some(content.clone());
-        state.current[page] = Some(content.clone());
+    /// Page `page` holds `content` from now on, durably, though nobody wrote it.
+    fn becomes(&self, state: &mut State, page: usize, content: &Slice, kind: u64) {
+        state.durable.set(page, content.clone());
+        state.current.set(page, content.clone());
         self.tell(|| Io::Rot {
             page,
             content: content.clone(),
         });
-        self.trace.mix(&[self.index as u64, page as u64, 78]);
+        self.trace.mix(&[self.index as u64, page as u64, kind]);
+    }
+
+    /// Puts a page of another disk over one of its own, as a write to the wrong disk would.
+    pub fn rot_foreign(&self, content: &Slice) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let Some((page, _)) = state.any_page() else {
+            return false;
+        };
+        self.becomes(state, page, content, 78);
         self.trace
             .line(|| format!("    disk {}: a foreign page at {page}", self.index));
         true
@@ -747,14 +726,15 @@ impl SimDisk {
 
     /// A page that was written, at random; `None` if none was.
     pub fn any_page(&self, rng: &mut Rng) -> Option<Slice> {
-        let state = self.state.borrow();
-        let pages: Vec<&Slice> = state.durable.iter().flatten().collect();
-        (!pages.is_empty()).then(|| pages[rng.index(pages.len())].clone())
+        let pages = &self.state.borrow().durable;
+        let written = pages.written();
+        let page = (written > 0).then(|| pages.nth_written(rng.index(written)))?;
+        pages.get(page?).cloned()
     }
 
     /// What a read of page `page` would give now, faults aside.
     pub fn peek(&self, page: usize) -> Option<Slice> {
-        self.state.borrow().current[page].clone()
+        self.state.borrow().current.get(page).cloned()
     }
 
     /// How many writes have been submitted and not answered.
@@ -788,14 +768,24 @@ pub enum Rot {
 }
 
 impl State {
+    /// A page that was written and what it durably holds, at random; `None` if none was.
+    fn any_page(&mut self) -> Option<(usize, Slice)> {
+        let written = self.durable.written();
+        if written == 0 {
+            return None;
+        }
+        let page = self.durable.nth_written(self.rng.index(written))?;
+        Some((page, self.durable.get(page)?.clone()))
+    }
+
     /// A write in flight reaches the cache.
     fn complete(&mut self, at: usize) {
         self.counter += 1;
         let (page, id) = (self.pending[at].page, self.pending[at].id);
         self.pending[at].completed = Some(self.counter);
-        for (number, content) in (page..).zip(&self.pending[at].pages) {
+        for (number, content) in (page..).zip(&*self.pending[at].pages) {
             self.bad.remove(&number);
-            if let Some(old) = self.current[number].replace(content.clone()) {
+            if let Some(old) = self.current.set(number, content.clone()) {
                 self.earlier.insert(id, (number, old));
                 if self.earlier.len() > REMEMBERED {
                     self.earlier.pop_first();
@@ -810,9 +800,9 @@ impl State {
         for i in 0..self.pending[at].pages.len() {
             let number = self.pending[at].page + i;
             let keep: [bool; UNITS] = std::array::from_fn(|_| self.rng.chance(percent));
-            let base = self.current[number].clone();
-            let mixed = mix_units(base.as_ref(), &self.pending[at].pages[i], keep);
-            self.pending[at].pages[i] = mixed;
+            let base = self.current.get(number);
+            let mixed = mix_units(base, &self.pending[at].pages[i], keep);
+            Rc::make_mut(&mut self.pending[at].pages)[i] = mixed;
         }
         self.complete(at);
     }
@@ -821,7 +811,7 @@ impl State {
         if keep == [false; UNITS] {
             return;
         }
-        let mut mixed = mix_units(self.durable[page].as_ref(), content, keep);
+        let mut mixed = mix_units(self.durable.get(page), content, keep);
         if spoil {
             let unit = (0..UNITS).find(|unit| keep[*unit]).unwrap_or(0);
             let mut bytes = Buf::copy_of(&mixed);
@@ -831,7 +821,7 @@ impl State {
             mixed = bytes.freeze();
         }
         self.bad.remove(&page);
-        self.durable[page] = Some(mixed);
+        self.durable.set(page, mixed);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The deterministic simulator (development only): random histories of a whole array, with crashes
 //! and faults at any moment, checked against an independent model. One seed, one history.
 //!
-//! * [`disk`] and [`device`]: disks that lose, tear and damage what they were given.
+//! * [`disk`], [`pages`] and [`device`]: disks that lose, tear and damage what they were given.
 //! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold.
 //! * [`config`], [`client`], [`nemesis`], [`driver`]: one seed's history.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
@@ -23,6 +23,7 @@ pub mod enumerate;
 pub mod ledger;
 pub mod model;
 pub mod nemesis;
+pub mod pages;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod rng;

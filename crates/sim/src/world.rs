@@ -10,8 +10,9 @@ use std::rc::Rc;
 
 use crate::config::{Config, Mode, VolumeConfig};
 use crate::content::Version;
-use crate::disk::{Pages, SimDisk};
+use crate::disk::SimDisk;
 use crate::model::VolumeModel;
+use crate::pages::Pages;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
