@@ -100,7 +100,9 @@ pub fn matches(volume: u16, offset: u64, version: Version, bytes: &[u8]) -> bool
 /// Whether `bytes` are zeros.
 pub fn zeros(bytes: &[u8]) -> bool {
     let (whole, rest) = bytes.as_chunks::<64>();
-    whole.iter().all(|part| part.iter().fold(0, |any, byte| any | byte) == 0)
+    whole
+        .iter()
+        .all(|part| part.iter().fold(0, |any, byte| any | byte) == 0)
         && rest.iter().all(|byte| *byte == 0)
 }
 

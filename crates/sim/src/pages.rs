@@ -119,7 +119,10 @@ mod tests {
         let mut pages = Pages::new(200);
         pages.set(70, Slice::zeroed(1));
         let image = pages.clone();
-        assert_eq!(pages.set(70, Slice::zeroed(2)).map(|old| old.len()), Some(1));
+        assert_eq!(
+            pages.set(70, Slice::zeroed(2)).map(|old| old.len()),
+            Some(1)
+        );
         pages.set(199, Slice::zeroed(3));
         assert_eq!(image.get(70).map(|page| page.len()), Some(1));
         assert!(image.get(199).is_none() && image.get(0).is_none());

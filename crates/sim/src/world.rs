@@ -55,6 +55,10 @@ pub struct Budget {
     pub gone: BTreeSet<usize>,
     /// Not found at the next import.
     pub absent: BTreeSet<usize>,
+    /// Holding a page of another device, which may be its superblock.
+    pub foreign: BTreeSet<usize>,
+    /// Smaller than they were.
+    pub shrunken: BTreeSet<usize>,
 }
 
 /// The state of one seed.
@@ -90,6 +94,10 @@ pub struct World {
     pub was_slow: Cell<bool>,
     /// Moments of durable acknowledgements, kept to be tried: what the disks and the model were then.
     pub probes: RefCell<Vec<Probe>>,
+    /// A device as it was at some outage: somebody copied it.
+    pub copy: RefCell<Option<(usize, Pages)>>,
+    /// The device whose copy turns up at the next import, and whether the copy stays in its place.
+    pub offer: Cell<Option<(usize, bool)>>,
 }
 
 /// The array at a durable acknowledgement, as a power cut that takes everything unflushed would leave
@@ -146,6 +154,8 @@ impl World {
             touched: RefCell::default(),
             was_slow: Cell::new(false),
             probes: RefCell::default(),
+            copy: RefCell::default(),
+            offer: Cell::new(None),
             config,
         })
     }
@@ -230,7 +240,7 @@ impl World {
             return;
         }
         let probe = Probe {
-            disks: self.disks.iter().map(|disk| disk.image().0).collect(),
+            disks: self.disks.iter().map(|disk| disk.durable()).collect(),
             volumes: self.volumes.borrow().clone(),
             budget: self.budget.borrow().clone(),
             what: what.to_string(),
@@ -265,6 +275,21 @@ impl World {
             .filter(|d| !budget.damaged.contains(d) && !budget.gone.contains(d))
             .collect();
         (!fresh.is_empty()).then(|| fresh[rng.index(fresh.len())])
+    }
+
+    /// Whether `device` may be damaged now, within the budget.
+    pub fn may_damage(&self, device: usize) -> bool {
+        let budget = self.budget.borrow();
+        match self.config.mode {
+            Mode::Calm | Mode::Crash => false,
+            Mode::Within if budget.damaged.contains(&device) => !budget.gone.contains(&device),
+            Mode::Within => {
+                !budget.gone.contains(&device)
+                    && budget.damaged.len() < self.config.m
+                    && self.agree_without_one_more(&budget)
+            }
+            Mode::Beyond => true,
+        }
     }
 
     /// Whether, with one more device damaged, half of those that count would still be sound: fewer
