@@ -15,6 +15,7 @@ use crate::driver::{Driver, Machine, Opened};
 use crate::judge::verify;
 use crate::nemesis;
 use crate::store::StoreError;
+use crate::world::Offer;
 
 impl Driver<'_> {
     /// The array stops at once; then the power goes, unless only the process died.
@@ -141,12 +142,18 @@ impl Driver<'_> {
                 if world.budget.borrow().absent.contains(&device) {
                     return;
                 }
+                let sound = !world.budget.borrow().damaged.contains(&device);
                 let stays = self.rng.chance(50) && world.may_damage(device);
                 if stays {
                     world.damage(device, true);
                     world.reduced.set(true);
                 }
-                world.offer.set(Some((device, stays)));
+                let offer = Offer {
+                    device,
+                    stays,
+                    sound,
+                };
+                world.offer.set(Some(offer));
             }
             _ => {}
         }
@@ -156,9 +163,10 @@ impl Driver<'_> {
     /// without a write; then one of the two is taken away. False ends the seed.
     pub(crate) fn two_copies(&mut self) -> bool {
         let world = self.world.clone();
-        let Some((device, stays)) = world.offer.take() else {
+        let Some(offer) = world.offer.take() else {
             return true;
         };
+        let Offer { device, stays, .. } = offer;
         let Some((_, content)) = world.copy.take() else {
             return true;
         };
@@ -194,11 +202,12 @@ impl Driver<'_> {
             Err(_) => world
                 .trace
                 .mark("an import with a device twice is refused otherwise"),
-            // A device that the array does without may be there twice.
+            // One that the array does without may be there twice, and one that says nothing of itself.
             Ok(store) => {
                 world.trace.mark("a device found twice that does not count");
                 let status = self.finish(&machine.0, "status", store.status());
-                if status.is_some_and(|status| status.online.contains(&device)) {
+                let used = |online: &[usize]| offer.sound && online.contains(&device);
+                if status.is_some_and(|status| used(&status.online)) {
                     world.fail(|| format!("opened with two copies of device {device}"));
                 }
             }

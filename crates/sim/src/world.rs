@@ -96,8 +96,19 @@ pub struct World {
     pub probes: RefCell<Vec<Probe>>,
     /// A device as it was at some outage: somebody copied it.
     pub copy: RefCell<Option<(usize, Pages)>>,
-    /// The device whose copy turns up at the next import, and whether the copy stays in its place.
-    pub offer: Cell<Option<(usize, bool)>>,
+    /// The copy that turns up at the next import.
+    pub offer: Cell<Option<Offer>>,
+}
+
+/// A copy of a device that turns up beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// The device.
+    pub device: usize,
+    /// Whether the copy stays in its place.
+    pub stays: bool,
+    /// Nothing is wrong with the device itself: its superblock is found.
+    pub sound: bool,
 }
 
 /// The array at a durable acknowledgement, as a power cut that takes everything unflushed would leave
