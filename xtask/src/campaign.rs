@@ -9,52 +9,85 @@ use std::time::{Duration, Instant};
 
 use crate::steps::root;
 
-/// What a part runs: its name, and its arguments for a first seed or offset, a count, and seconds.
+/// The arguments of the simulator for a first seed and so many seconds.
 type Arguments = fn(first: u64, seconds: u64) -> Vec<String>;
+
+/// A part of each round.
+struct Part {
+    name: &'static str,
+    /// Its share of a round, against those of the others.
+    share: u64,
+    arguments: Arguments,
+}
 
 /// Seeds that a round may take of one mode; what is left is for the next.
 const ROUND: u64 = 1_000_000;
+/// A round is not longer than this, so that an interrupted campaign has run a part of everything.
+const ROUND_SECONDS: u64 = 900;
 
-const PARTS: &[(&str, Arguments)] = &[
-    ("crash", |first, seconds| {
-        seeds(first, seconds, "crash", &["--roomy"])
-    }),
-    ("within", |first, seconds| {
-        seeds(first, seconds, "within", &["--roomy"])
-    }),
-    ("calm", |first, seconds| {
-        seeds(first, seconds / 4, "calm", &["--roomy"])
-    }),
-    ("full, crash", |first, seconds| {
-        seeds(first, seconds / 2, "crash", &["--full"])
-    }),
-    ("full, within", |first, seconds| {
-        seeds(first, seconds / 2, "within", &["--full"])
-    }),
-    ("beyond", |first, seconds| {
-        seeds(first, seconds / 2, "beyond", &["--roomy"])
-    }),
-    ("enumerate 2", |first, seconds| {
-        enumerate(first, seconds, "2", "1")
-    }),
-    ("enumerate 3", |first, seconds| {
-        enumerate(first, seconds, "3", "50")
-    }),
+const PARTS: &[Part] = &[
+    Part {
+        name: "crash",
+        share: 4,
+        arguments: |first, seconds| seeds(first, seconds, "crash", "--roomy"),
+    },
+    Part {
+        name: "within",
+        share: 4,
+        arguments: |first, seconds| seeds(first, seconds, "within", "--roomy"),
+    },
+    Part {
+        name: "beyond",
+        share: 2,
+        arguments: |first, seconds| seeds(first, seconds, "beyond", "--roomy"),
+    },
+    Part {
+        name: "calm",
+        share: 1,
+        arguments: |first, seconds| seeds(first, seconds, "calm", "--roomy"),
+    },
+    Part {
+        name: "full, crash",
+        share: 2,
+        arguments: |first, seconds| seeds(first, seconds, "crash", "--full"),
+    },
+    Part {
+        name: "full, within",
+        share: 2,
+        arguments: |first, seconds| seeds(first, seconds, "within", "--full"),
+    },
+    Part {
+        name: "enumerate 2",
+        share: 3,
+        arguments: |first, seconds| enumerate(first, seconds, "2", "1"),
+    },
+    Part {
+        name: "enumerate 3",
+        share: 3,
+        arguments: |first, seconds| enumerate(first, seconds, "3", "50"),
+    },
 ];
 
-fn seeds(first: u64, seconds: u64, mode: &str, more: &[&str]) -> Vec<String> {
+/// How many seconds `part` has of a round of so many.
+fn seconds(part: &Part, round: u64) -> u64 {
+    let all: u64 = PARTS.iter().map(|part| part.share).sum();
+    (round * part.share / all).max(1)
+}
+
+fn seeds(first: u64, seconds: u64, mode: &str, kind: &str) -> Vec<String> {
     let range = format!("{first}..{}", first + ROUND);
-    let seconds = seconds.max(1).to_string();
-    let fixed = [
+    let seconds = seconds.to_string();
+    let words = [
         "run",
         "--seeds",
         &range,
         "--mode",
         mode,
+        kind,
         "--seconds",
         &seconds,
     ];
-    fixed.iter().chain(more).map(ToString::to_string).collect()
+    words.iter().map(ToString::to_string).collect()
 }
 
 fn enumerate(first: u64, seconds: u64, length: &str, one_in: &str) -> Vec<String> {
@@ -93,7 +126,7 @@ pub(crate) fn run(words: &[String]) -> Option<ExitCode> {
             _ => return None,
         }
     }
-    let until = Instant::now() + Duration::try_from_secs_f64(hours * 3_600.0).ok()?;
+    let budget = Duration::try_from_secs_f64(hours * 3_600.0).ok()?;
     let build = ["build", "--profile", "sim", "-p", "ashlar-sim"];
     if !Command::new("cargo")
         .args(build)
@@ -104,23 +137,32 @@ pub(crate) fn run(words: &[String]) -> Option<ExitCode> {
         println!("the simulator does not build");
         return Some(ExitCode::FAILURE);
     }
+    let until = Instant::now() + budget;
     let mut totals: Vec<Total> = PARTS.iter().map(|_| Total::default()).collect();
     let mut failures = Vec::new();
-    // Rounds of some ten minutes, so that an interrupted campaign has run a part of everything.
-    while Instant::now() < until {
-        for ((name, arguments), total) in PARTS.iter().zip(&mut totals) {
-            let left = until.saturating_duration_since(Instant::now()).as_secs();
-            if left == 0 {
-                break;
-            }
-            part(name, arguments(first, left.min(120)), total, &mut failures);
+    loop {
+        let round = ROUND_SECONDS.min(left(until));
+        for (part, total) in PARTS.iter().zip(&mut totals) {
+            let arguments = (part.arguments)(first, seconds(part, round));
+            run_part(part.name, arguments, total, &mut failures);
         }
         first += ROUND;
+        table(&totals);
+        // A rest too short for every part is left alone.
+        if left(until) < 2 * PARTS.len() as u64 {
+            break;
+        }
     }
-    Some(report(&totals, &failures))
+    println!("\ngo on with: cargo xtask campaign --hours {hours} --from {first}");
+    Some(report(&failures))
 }
 
-fn part(name: &str, arguments: Vec<String>, total: &mut Total, failures: &mut Vec<String>) {
+/// Seconds until then.
+fn left(until: Instant) -> u64 {
+    until.saturating_duration_since(Instant::now()).as_secs()
+}
+
+fn run_part(name: &str, arguments: Vec<String>, total: &mut Total, failures: &mut Vec<String>) {
     let target =
         std::env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), Into::into);
     let jobs = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
@@ -142,10 +184,11 @@ fn part(name: &str, arguments: Vec<String>, total: &mut Total, failures: &mut Ve
         return;
     };
     let text = String::from_utf8_lossy(&output.stdout);
+    println!("{name:<14} {}", text.lines().last().unwrap_or_default());
     for line in text.lines() {
         if line.contains("FAILED") || line.contains("replay: ") {
-            println!("{name}: {line}");
-            failures.push(format!("{name}: {line}"));
+            println!("    {}", line.trim());
+            failures.push(format!("{name}: {}", line.trim()));
             total.failed += u64::from(line.contains("FAILED"));
         }
     }
@@ -159,24 +202,39 @@ fn part(name: &str, arguments: Vec<String>, total: &mut Total, failures: &mut Ve
     }
 }
 
-fn report(totals: &[Total], failures: &[String]) -> ExitCode {
+/// What every part has come to so far, and all of them together.
+fn table(totals: &[Total]) {
     println!(
-        "\n{:<14} {:>10} {:>8} {:>9} {:>8}",
+        "\n{:<14} {:>10} {:>8} {:>9} {:>9}",
         "part", "runs", "failed", "seconds", "a second"
     );
-    for ((name, _), total) in PARTS.iter().zip(totals) {
+    let row = |name: &str, total: &Total| {
         println!(
-            "{name:<14} {:>10} {:>8} {:>9.0} {:>8.1}",
+            "{name:<14} {:>10} {:>8} {:>9.0} {:>9.1}",
             total.runs,
             total.failed,
             total.seconds,
             total.runs as f64 / total.seconds.max(1e-9)
         );
+    };
+    let mut all = Total::default();
+    for (part, total) in PARTS.iter().zip(totals) {
+        row(part.name, total);
+        all.runs += total.runs;
+        all.failed += total.failed;
+        all.seconds += total.seconds;
     }
+    row("all", &all);
+    println!();
+}
+
+/// Every failure once more, at the end.
+fn report(failures: &[String]) -> ExitCode {
     for failure in failures {
         println!("{failure}");
     }
     if failures.is_empty() {
+        println!("nothing failed");
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -189,8 +247,10 @@ mod tests {
 
     #[test]
     fn parts_take_seeds_of_their_own_and_nonsense_is_refused() {
-        let first = seeds(7, 60, "crash", &["--roomy"]);
+        let first = seeds(7, 60, "crash", "--roomy");
         assert_eq!(first[2], "7..1000007");
+        let whole: u64 = PARTS.iter().map(|part| seconds(part, 900)).sum();
+        assert!((800..=900).contains(&whole), "{whole}");
         assert!(run(&["--days".to_string()]).is_none());
         assert!(run(&["--hours".to_string(), "many".to_string()]).is_none());
     }

@@ -10,8 +10,15 @@ use std::time::Instant;
 
 use crate::{arrows, packages, tidy};
 
-/// Seeds of the simulator that every run tries.
-const SEEDS: &str = "600000..603000";
+/// Seeds of the simulator that every run tries, by mode: 20,000, and 200 of each history twice. More are
+/// in the tests of `ashlar-sim` itself, with gates on what they reach.
+const SEEDS: [&[&str]; 5] = [
+    &["--seeds", "600000..607500", "--mode", "crash"],
+    &["--seeds", "610000..618000", "--mode", "within"],
+    &["--seeds", "620000..622500", "--mode", "beyond"],
+    &["--seeds", "630000..632000", "--mode", "calm"],
+    &["--seeds", "640000..640200", "--twice"],
+];
 
 /// What passed, what failed, and where.
 #[derive(Debug, Default)]
@@ -126,23 +133,17 @@ const STEPS: [Step; 10] = [
         );
     }),
     ("sim", |tally| {
-        let line = [
-            "run",
-            "--profile",
-            "sim",
-            "-p",
-            "ashlar-sim",
-            "--",
-            "run",
-            "--seeds",
-            SEEDS,
-            "--jobs",
-            "2",
-            "--roomy",
-            "--mode",
-            "crash",
-        ];
-        command(tally, "sim", &line, &[]);
+        let jobs = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let (jobs, run) = (
+            jobs.to_string(),
+            ["run", "--profile", "sim", "-p", "ashlar-sim"],
+        );
+        for seeds in SEEDS {
+            let more = ["--roomy", "--quiet-panics", "--keep-going", "5"];
+            let mut line = [&run[..], &["--", "run", "--jobs", &jobs], seeds].concat();
+            line.extend(more);
+            command(tally, "sim", &line, &[]);
+        }
     }),
     ("end-to-end", |tally| {
         let line = [

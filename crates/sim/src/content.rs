@@ -13,14 +13,42 @@ pub type Version = u32;
 /// Bytes that identify themselves.
 pub const CELL: u64 = 16;
 
-fn cell(volume: u16, number: u64, version: Version) -> [u8; 16] {
-    let number = u32::try_from(number).expect("simulated volumes are small");
-    let first = u64::from(version) | u64::from(number) << 32;
-    let check = mix(first ^ mix(u64::from(volume) + 1)) >> 16;
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&first.to_le_bytes());
-    bytes[8..].copy_from_slice(&(check | u64::from(volume) << 48).to_le_bytes());
-    bytes
+/// What the cells of a volume's version hold, one after the other.
+#[derive(Clone, Copy)]
+struct Cells {
+    volume: u64,
+    salt: u64,
+    version: u64,
+}
+
+impl Cells {
+    fn new(volume: u16, version: Version) -> Cells {
+        Cells {
+            volume: u64::from(volume) << 48,
+            salt: mix(u64::from(volume) + 1),
+            version: u64::from(version),
+        }
+    }
+
+    /// The bytes of cell `number`, as one number.
+    fn cell(self, number: u64) -> u128 {
+        debug_assert!(number >> 32 == 0, "simulated volumes are small");
+        let first = self.version | number << 32;
+        let second = mix(first ^ self.salt) >> 16 | self.volume;
+        u128::from(first) | u128::from(second) << 64
+    }
+
+    /// `len` bytes of the cell that `at` lies in, from there on.
+    fn part(self, at: u64, len: usize) -> ([u8; 16], std::ops::Range<usize>) {
+        let from = usize::try_from(at % CELL).expect("below 16");
+        (self.cell(at / CELL).to_le_bytes(), from..from + len)
+    }
+}
+
+/// Bytes of a range of `len` at `offset` that come before its first whole cell.
+fn head(offset: u64, len: usize) -> usize {
+    let head = offset.next_multiple_of(CELL) - offset;
+    usize::try_from(head).expect("below 16").min(len)
 }
 
 /// Fills `out` with what version `version` has at `offset` of `volume`.
@@ -29,37 +57,53 @@ pub fn fill(volume: u16, offset: u64, version: Version, out: &mut [u8]) {
         out.fill(0);
         return;
     }
-    let mut at = offset;
-    let mut rest = out;
-    while !rest.is_empty() {
-        let bytes = cell(volume, at / CELL, version);
-        let from = usize::try_from(at % CELL).expect("below 16");
-        let len = rest.len().min(16 - from);
-        let (head, tail) = rest.split_at_mut(len);
-        head.copy_from_slice(&bytes[from..from + len]);
-        rest = tail;
-        at += len as u64;
+    let cells = Cells::new(volume, version);
+    let (head, rest) = out.split_at_mut(head(offset, out.len()));
+    let (whole, tail) = rest.as_chunks_mut::<16>();
+    if !head.is_empty() {
+        let (bytes, range) = cells.part(offset, head.len());
+        head.copy_from_slice(&bytes[range]);
+    }
+    let mut at = offset + head.len() as u64;
+    for cell in whole {
+        *cell = cells.cell(at / CELL).to_le_bytes();
+        at += CELL;
+    }
+    if !tail.is_empty() {
+        let (bytes, range) = cells.part(at, tail.len());
+        tail.copy_from_slice(&bytes[range]);
     }
 }
 
 /// Whether `bytes`, found at `offset` of `volume`, are those of `version`.
 pub fn matches(volume: u16, offset: u64, version: Version, bytes: &[u8]) -> bool {
     if version == 0 {
-        return bytes.iter().all(|b| *b == 0);
+        return zeros(bytes);
     }
-    let mut at = offset;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let expected = cell(volume, at / CELL, version);
-        let from = usize::try_from(at % CELL).expect("below 16");
-        let len = rest.len().min(16 - from);
-        if rest[..len] != expected[from..from + len] {
-            return false;
-        }
-        rest = &rest[len..];
-        at += len as u64;
-    }
-    true
+    let cells = Cells::new(volume, version);
+    let same = |at: u64, found: &[u8]| {
+        let (bytes, range) = cells.part(at, found.len());
+        found.is_empty() || found == &bytes[range]
+    };
+    let (head, rest) = bytes.split_at(head(offset, bytes.len()));
+    let (whole, tail) = rest.as_chunks::<16>();
+    let first = offset + head.len() as u64;
+    let last = first + whole.len() as u64 * CELL;
+    same(offset, head)
+        && same(last, tail)
+        && whole
+            .iter()
+            .zip(first / CELL..)
+            .all(|(cell, number)| u128::from_le_bytes(*cell) == cells.cell(number))
+}
+
+/// Whether `bytes` are zeros.
+pub fn zeros(bytes: &[u8]) -> bool {
+    let (whole, rest) = bytes.as_chunks::<64>();
+    whole
+        .iter()
+        .all(|part| part.iter().fold(0, |any, byte| any | byte) == 0)
+        && rest.iter().all(|byte| *byte == 0)
 }
 
 /// What an aligned cell says of itself.
@@ -80,18 +124,14 @@ pub enum Origin {
     Unknown,
 }
 
-/// Reads an aligned cell of 16 bytes.
-pub fn origin(bytes: &[u8]) -> Origin {
-    let word = |from: usize| {
-        bytes
-            .get(from..from + 8)
-            .and_then(|b| b.try_into().ok())
-            .map_or(0, u64::from_le_bytes)
-    };
-    let (first, second) = (word(0), word(8));
-    if first == 0 && second == 0 {
+/// Reads an aligned cell.
+pub fn origin(bytes: &[u8; 16]) -> Origin {
+    let both = u128::from_le_bytes(*bytes);
+    if both == 0 {
         return Origin::Zeros;
     }
+    let word = |shift: u32| u64::try_from(both >> shift & u128::from(u64::MAX)).unwrap_or(0);
+    let (first, second) = (word(0), word(64));
     let volume = u16::try_from(second >> 48).unwrap_or(0);
     let version = u32::try_from(first & 0xFFFF_FFFF).unwrap_or(0);
     if second & 0xFFFF_FFFF_FFFF != mix(first ^ mix(u64::from(volume) + 1)) >> 16 {
@@ -112,9 +152,11 @@ pub fn explain(offset: u64, bytes: &[u8]) -> String {
     let aligned = bytes
         .get(usize::try_from(skip).unwrap_or(0)..)
         .unwrap_or(&[]);
-    for chunk in aligned.chunks(16) {
-        let what = match origin(chunk) {
-            _ if chunk.len() < 16 => "partial".to_string(),
+    let (cells, tail) = aligned.as_chunks::<16>();
+    let tail = (!tail.is_empty()).then_some(None);
+    for cell in cells.iter().map(Some).chain(tail) {
+        let what = match cell.map_or(Origin::Unknown, origin) {
+            _ if cell.is_none() => "partial".to_string(),
             Origin::Zeros => "zeros".to_string(),
             Origin::Unknown => "foreign or mixed bytes".to_string(),
             Origin::Write {
@@ -177,7 +219,7 @@ mod tests {
         let mut bytes = vec![0; 32];
         fill(9, 4096, 5, &mut bytes);
         assert_eq!(
-            origin(&bytes[16..]),
+            origin(&bytes.as_chunks().0[1]),
             Origin::Write {
                 volume: 9,
                 offset: 4112,
@@ -185,7 +227,7 @@ mod tests {
             }
         );
         bytes[20] ^= 1;
-        assert_eq!(origin(&bytes[16..]), Origin::Unknown);
+        assert_eq!(origin(&bytes.as_chunks().0[1]), Origin::Unknown);
         assert_eq!(origin(&[0; 16]), Origin::Zeros);
         assert!(explain(0, &bytes).contains("MISPLACED by 4096"));
     }

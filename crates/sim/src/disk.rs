@@ -15,6 +15,14 @@ use std::rc::Rc;
 use ashlar_device::Fault;
 use ashlar_rt::{BLOCK, Buf, Slice};
 
+mod damage;
+mod faults;
+
+pub use faults::{Cut, FaultRates, Rot};
+
+use damage::garbage;
+
+use crate::pages::Pages;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -23,33 +31,6 @@ pub const UNIT: usize = 512;
 const UNITS: usize = BLOCK / UNIT;
 /// Earlier contents of pages that are remembered, to be put back as a lost write would.
 const REMEMBERED: usize = 64;
-
-/// How often, in 65,536 operations, a disk misbehaves while its faults are armed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultRates {
-    /// A write reported done that changed nothing.
-    pub lost_write: u32,
-    /// A write that landed elsewhere on the disk.
-    pub misdirected_write: u32,
-    /// A write that failed, its units partly written.
-    pub write_error: u32,
-    /// A read that failed and goes on failing until the page is rewritten.
-    pub latent_error: u32,
-    /// A flush that failed, with some of the cache gone.
-    pub flush_error: u32,
-    /// A read whose bytes were changed on the way.
-    pub read_corruption: u32,
-    /// A flush reported done that made nothing durable.
-    pub lying_flush: u32,
-    /// A read that gave a page as it was before its last write.
-    pub stale_read: u32,
-    /// A read that gave another page instead of one of those asked for.
-    pub misdirected_read: u32,
-    /// A write that is done once more, some time later.
-    pub duplicate_write: u32,
-    /// A write that failed, and lands some time later all the same.
-    pub late_write: u32,
-}
 
 /// Something that happened to a disk's content, for whoever records it.
 #[derive(Clone, Debug)]
@@ -61,7 +42,7 @@ pub enum Io {
         /// The first page.
         page: usize,
         /// What goes there.
-        pages: Vec<Slice>,
+        pages: Rc<Vec<Slice>>,
     },
     /// It is in the cache; where and what may be another than was submitted.
     Done {
@@ -72,7 +53,7 @@ pub enum Io {
         /// The first page.
         page: usize,
         /// What went there.
-        pages: Vec<Slice>,
+        pages: Rc<Vec<Slice>>,
     },
     /// It is forgotten.
     Gone {
@@ -97,15 +78,12 @@ pub enum Io {
 /// before a submission or a flush counts.
 pub type Recorder = Rc<dyn Fn(usize, Io)>;
 
-/// The content of every page written so far.
-pub type Pages = Vec<Option<Slice>>;
-
 /// A write that a power cut may still undo.
 #[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub(crate) id: u64,
     pub(crate) page: usize,
-    pub(crate) pages: Vec<Slice>,
+    pub(crate) pages: Rc<Vec<Slice>>,
     /// When it completed, in the disk's own counting; `None` while in flight.
     pub(crate) completed: Option<u64>,
     /// It ended without an answer: whoever still waits for one hears of a failure.
@@ -114,7 +92,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// A write that has just been submitted.
-    pub(crate) fn submitted(id: u64, page: usize, pages: Vec<Slice>) -> Pending {
+    pub(crate) fn submitted(id: u64, page: usize, pages: Rc<Vec<Slice>>) -> Pending {
         Pending {
             id,
             page,
@@ -126,8 +104,8 @@ impl Pending {
 }
 
 struct State {
-    durable: Vec<Option<Slice>>,
-    current: Vec<Option<Slice>>,
+    durable: Pages,
+    current: Pages,
     pending: Vec<Pending>,
     counter: u64,
     bad: BTreeSet<usize>,
@@ -140,6 +118,10 @@ struct State {
 pub struct SimDisk {
     index: usize,
     pages: usize,
+    /// Fewer than `pages` while it says that it is smaller than it was.
+    visible: Cell<usize>,
+    /// Writes submitted so far.
+    writes: Cell<u64>,
     state: RefCell<State>,
     offline: Cell<bool>,
     slow: Cell<u64>,
@@ -156,50 +138,11 @@ impl std::fmt::Debug for SimDisk {
     }
 }
 
-/// How a power cut treats what was not flushed; see [`SimDisk::power_cut`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// Nothing unflushed remains.
-    None,
-    /// Everything does.
-    All,
-    /// The units up to some point of the order of submission.
-    Prefix,
-    /// Each unit with this chance in 100.
-    Units(u64),
-    /// Each write, whole, with this chance in 100.
-    Writes(u64),
-    /// All units but one.
-    AllButOne,
-    /// One unit.
-    OnlyOne,
-    /// As `Units(50)`, and some of the units are garbage.
-    Garbage,
-}
-
-impl Cut {
-    /// A random way.
-    pub fn random(rng: &mut Rng) -> Cut {
-        match rng.below(12) {
-            0 | 1 => Cut::None,
-            2 | 3 => Cut::All,
-            4 => Cut::Prefix,
-            5 => Cut::Units(10),
-            6 => Cut::Units(50),
-            7 => Cut::Units(90),
-            8 => Cut::Writes(50),
-            9 => Cut::AllButOne,
-            10 => Cut::OnlyOne,
-            _ => Cut::Garbage,
-        }
-    }
-}
-
 impl SimDisk {
     /// An empty disk of `size_bytes`, a multiple of 4096.
     pub fn new(index: usize, size_bytes: u64, seed: u64, trace: Rc<Trace>) -> Rc<SimDisk> {
         let pages = usize::try_from(size_bytes).expect("simulated disks are small") / BLOCK;
-        SimDisk::with_pages(index, vec![None; pages], seed, trace)
+        SimDisk::with_pages(index, Pages::new(pages), seed, trace)
     }
 
     /// A disk that holds `content`, durably.
@@ -218,6 +161,8 @@ impl SimDisk {
         Rc::new(SimDisk {
             index,
             pages,
+            visible: Cell::new(pages),
+            writes: Cell::new(0),
             state: RefCell::new(state),
             offline: Cell::new(false),
             slow: Cell::new(1),
@@ -250,9 +195,24 @@ impl SimDisk {
         self.index
     }
 
-    /// Its capacity in bytes.
+    /// The capacity in bytes that it says it has.
     pub fn size_bytes(&self) -> u64 {
-        (self.pages * BLOCK) as u64
+        (self.visible.get() * BLOCK) as u64
+    }
+
+    /// Its true capacity in pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// How many writes were ever submitted.
+    pub fn writes(&self) -> u64 {
+        self.writes.get()
+    }
+
+    /// What is durable.
+    pub fn durable(&self) -> Pages {
+        self.state.borrow().durable.clone()
     }
 
     /// The history it writes to.
@@ -311,7 +271,7 @@ impl SimDisk {
                 && page + len / BLOCK <= self.pages,
             "the engine touches whole blocks inside disk {}: {offset}+{len} of {}",
             self.index,
-            self.size_bytes()
+            self.pages * BLOCK
         );
         page
     }
@@ -325,6 +285,8 @@ impl SimDisk {
             assert_eq!(slice.len() % BLOCK, 0, "each slice is whole blocks");
             pages.extend((0..slice.len() / BLOCK).map(|i| slice.cut(i * BLOCK..(i + 1) * BLOCK)));
         }
+        self.writes.set(self.writes.get() + 1);
+        let pages = Rc::new(pages);
         let next = self.state.borrow().counter + 1;
         self.tell(|| Io::Submit {
             id: next,
@@ -403,6 +365,10 @@ impl SimDisk {
         if self.offline.get() || state.pending[at].unanswered {
             return Err(Fault::Offline);
         }
+        if state.pending[at].page + state.pending[at].pages.len() > self.visible.get() {
+            state.pending.remove(at);
+            return Err(Fault::Media);
+        }
         let rates = state.rates;
         if state.rng.rare(rates.lost_write) {
             state.pending.remove(at);
@@ -475,6 +441,9 @@ impl SimDisk {
         if self.offline.get() {
             return Err(Fault::Offline);
         }
+        if first + out.len() / BLOCK > self.visible.get() {
+            return Err(Fault::Media);
+        }
         let state = &mut *self.state.borrow_mut();
         let rates = state.rates;
         if state.rng.rare(rates.latent_error) {
@@ -493,7 +462,7 @@ impl SimDisk {
             return Err(Fault::Media);
         }
         for (page, bytes) in (first..).zip(out.chunks_mut(BLOCK)) {
-            match &state.current[page] {
+            match state.current.get(page) {
                 Some(content) => bytes.copy_from_slice(content),
                 None => bytes.fill(0),
             }
@@ -513,7 +482,7 @@ impl SimDisk {
             self.trace
                 .line(|| format!("    disk {}: page {other} read for {which}", self.index));
             let bytes = &mut out[(which - first) * BLOCK..(which - first + 1) * BLOCK];
-            match &state.current[other] {
+            match state.current.get(other) {
                 Some(content) => bytes.copy_from_slice(content),
                 None => bytes.fill(0),
             }
@@ -568,193 +537,16 @@ impl SimDisk {
         state.pending = rest;
         done.sort_by_key(|pending| pending.completed);
         for pending in done {
-            for (page, content) in (pending.page..).zip(pending.pages) {
-                state.durable[page] = Some(content);
+            for (page, content) in (pending.page..).zip(&*pending.pages) {
+                state.durable.set(page, content.clone());
             }
         }
         Ok(())
     }
 
-    /// Cuts the power: of what was not flushed, `cut` decides what remains; everything volatile is
-    /// gone.
-    pub fn power_cut(&self, cut: Cut) {
-        self.cut(cut, false);
-    }
-
-    /// As [`SimDisk::power_cut`]; with `keep_in_flight`, only completed writes are decided.
-    fn cut(&self, cut: Cut, keep_in_flight: bool) {
-        let state = &mut *self.state.borrow_mut();
-        let (kept, mut lost): (Vec<Pending>, Vec<Pending>) = std::mem::take(&mut state.pending)
-            .into_iter()
-            .partition(|p| keep_in_flight && p.completed.is_none());
-        state.pending = kept;
-        // Without a flush between them, writes reach the medium in any order.
-        if state.rng.chance(50) {
-            let order = state.rng.shuffled(lost.len());
-            let mut slots: Vec<Option<Pending>> = lost.into_iter().map(Some).collect();
-            lost = order.into_iter().filter_map(|i| slots[i].take()).collect();
-        } else {
-            lost.sort_by_key(|p| p.completed.unwrap_or(u64::MAX));
-        }
-        let units: usize = lost.iter().map(|p| p.pages.len() * UNITS).sum();
-        let edge = state.rng.index(units.max(1));
-        let mut number = 0;
-        let mut touched = Vec::new();
-        for pending in lost {
-            let whole = match cut {
-                Cut::Writes(percent) => state.rng.chance(percent),
-                _ => false,
-            };
-            for (page, content) in (pending.page..).zip(pending.pages) {
-                let keep: [bool; UNITS] = std::array::from_fn(|_| {
-                    let at = number;
-                    number += 1;
-                    match cut {
-                        Cut::None => false,
-                        Cut::All => true,
-                        Cut::Prefix => at < edge,
-                        Cut::Units(percent) => state.rng.chance(percent),
-                        Cut::Writes(_) => whole,
-                        Cut::AllButOne => at != edge,
-                        Cut::OnlyOne => at == edge,
-                        Cut::Garbage => state.rng.chance(50),
-                    }
-                });
-                let spoil = cut == Cut::Garbage && state.rng.below(4) == 0;
-                state.apply_units(page, &content, keep, spoil);
-                touched.push(page);
-            }
-        }
-        for page in touched {
-            state.current[page] = state.durable[page].clone();
-        }
-        if !keep_in_flight {
-            self.trace
-                .mix(&[self.index as u64, units as u64, edge as u64]);
-            self.trace.line(|| {
-                format!(
-                    "    disk {}: power cut, {cut:?} of {units} unflushed units",
-                    self.index
-                )
-            });
-        }
-    }
-
-    /// The daemon died but the disk did not: what was in flight has happened, partly or not at
-    /// all; the cache lives on.
-    pub fn settle_in_flight(&self) {
-        let in_flight: Vec<u64> = {
-            let state = self.state.borrow();
-            let pending = state.pending.iter().filter(|p| p.completed.is_none());
-            pending.map(|p| p.id).collect()
-        };
-        self.settle_all();
-        in_flight.into_iter().for_each(|id| self.tell_of(id));
-    }
-
-    fn settle_all(&self) {
-        let state = &mut *self.state.borrow_mut();
-        let mut at = 0;
-        while at < state.pending.len() {
-            if state.pending[at].completed.is_none() {
-                if state.rng.chance(20) {
-                    state.pending.remove(at);
-                    continue;
-                }
-                state.settle(at);
-                state.pending[at].unanswered = true;
-            }
-            at += 1;
-        }
-    }
-
-    /// Damages one page at rest; false if the disk holds nothing.
-    pub fn rot(&self, kind: Rot) -> bool {
-        let state = &mut *self.state.borrow_mut();
-        let pages: Vec<usize> = (0..self.pages)
-            .filter(|page| state.durable[*page].is_some())
-            .collect();
-        if pages.is_empty() {
-            return false;
-        }
-        let page = pages[state.rng.index(pages.len())];
-        let old = state.durable[page]
-            .clone()
-            .expect("chosen among the written");
-        let (page, new) = match kind {
-            Rot::Bit => {
-                let mut bytes = Buf::copy_of(&old);
-                let at = state.rng.index(BLOCK);
-                bytes[at] ^= 1 << state.rng.below(8);
-                (page, bytes.freeze())
-            }
-            Rot::Garbage => (page, garbage(&mut state.rng)),
-            Rot::Zeros => (page, Slice::zeroed(BLOCK)),
-            Rot::OtherPage => {
-                let other = pages[state.rng.index(pages.len())];
-                (
-                    page,
-                    state.durable[other]
-                        .clone()
-                        .expect("chosen among the written"),
-                )
-            }
-            Rot::Earlier => {
-                let count = state.earlier.len();
-                match state.earlier.values().nth(state.rng.index(count)) {
-                    Some((page, content)) => (*page, content.clone()),
-                    None => return false,
-                }
-            }
-            Rot::Unreadable => {
-                state.bad.insert(page);
-                (page, old)
-            }
-        };
-        state.durable[page] = Some(new.clone());
-        state.current[page] = Some(new.clone());
-        self.tell(|| Io::Rot {
-            page,
-            content: new.clone(),
-        });
-        self.trace.mix(&[self.index as u64, page as u64, 77]);
-        self.trace
-            .line(|| format!("    disk {}: {kind:?} damage at page {page}", self.index));
-        true
-    }
-
-    /// Puts a page of another disk over one of its own, as a write to the wrong disk would.
-    pub fn rot_foreign(&self, content: &Slice) -> bool {
-        let state = &mut *self.state.borrow_mut();
-        let pages: Vec<usize> = (0..self.pages)
-            .filter(|page| state.durable[*page].is_some())
-            .collect();
-        if pages.is_empty() {
-            return false;
-        }
-        let page = pages[state.rng.index(pages.len())];
-        state.durable[page] = Some(content.clone());
-        state.current[page] = Some(content.clone());
-        self.tell(|| Io::Rot {
-            page,
-            content: content.clone(),
-        });
-        self.trace.mix(&[self.index as u64, page as u64, 78]);
-        self.trace
-            .line(|| format!("    disk {}: a foreign page at {page}", self.index));
-        true
-    }
-
-    /// A page that was written, at random; `None` if none was.
-    pub fn any_page(&self, rng: &mut Rng) -> Option<Slice> {
-        let state = self.state.borrow();
-        let pages: Vec<&Slice> = state.durable.iter().flatten().collect();
-        (!pages.is_empty()).then(|| pages[rng.index(pages.len())].clone())
-    }
-
     /// What a read of page `page` would give now, faults aside.
     pub fn peek(&self, page: usize) -> Option<Slice> {
-        self.state.borrow().current[page].clone()
+        self.state.borrow().current.get(page).cloned()
     }
 
     /// How many writes have been submitted and not answered.
@@ -770,32 +562,15 @@ impl SimDisk {
     }
 }
 
-/// Damage at rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rot {
-    /// One bit.
-    Bit,
-    /// A whole page of noise.
-    Garbage,
-    /// A whole page of zeros.
-    Zeros,
-    /// The content of another page of this disk.
-    OtherPage,
-    /// What the page held before: a lost write, seen later.
-    Earlier,
-    /// It cannot be read until it is rewritten.
-    Unreadable,
-}
-
 impl State {
     /// A write in flight reaches the cache.
     fn complete(&mut self, at: usize) {
         self.counter += 1;
         let (page, id) = (self.pending[at].page, self.pending[at].id);
         self.pending[at].completed = Some(self.counter);
-        for (number, content) in (page..).zip(&self.pending[at].pages) {
+        for (number, content) in (page..).zip(&*self.pending[at].pages) {
             self.bad.remove(&number);
-            if let Some(old) = self.current[number].replace(content.clone()) {
+            if let Some(old) = self.current.set(number, content.clone()) {
                 self.earlier.insert(id, (number, old));
                 if self.earlier.len() > REMEMBERED {
                     self.earlier.pop_first();
@@ -810,28 +585,11 @@ impl State {
         for i in 0..self.pending[at].pages.len() {
             let number = self.pending[at].page + i;
             let keep: [bool; UNITS] = std::array::from_fn(|_| self.rng.chance(percent));
-            let base = self.current[number].clone();
-            let mixed = mix_units(base.as_ref(), &self.pending[at].pages[i], keep);
-            self.pending[at].pages[i] = mixed;
+            let base = self.current.get(number);
+            let mixed = mix_units(base, &self.pending[at].pages[i], keep);
+            Rc::make_mut(&mut self.pending[at].pages)[i] = mixed;
         }
         self.complete(at);
-    }
-
-    fn apply_units(&mut self, page: usize, content: &Slice, keep: [bool; UNITS], spoil: bool) {
-        if keep == [false; UNITS] {
-            return;
-        }
-        let mut mixed = mix_units(self.durable[page].as_ref(), content, keep);
-        if spoil {
-            let unit = (0..UNITS).find(|unit| keep[*unit]).unwrap_or(0);
-            let mut bytes = Buf::copy_of(&mixed);
-            for word in bytes[unit * UNIT..(unit + 1) * UNIT].chunks_mut(8) {
-                word.copy_from_slice(&self.rng.draw().to_le_bytes()[..word.len()]);
-            }
-            mixed = bytes.freeze();
-        }
-        self.bad.remove(&page);
-        self.durable[page] = Some(mixed);
     }
 }
 
@@ -846,14 +604,6 @@ fn mix_units(base: Option<&Slice>, content: &Slice, keep: [bool; UNITS]) -> Slic
     for (unit, _) in keep.iter().enumerate().filter(|(_, keep)| **keep) {
         let range = unit * UNIT..(unit + 1) * UNIT;
         bytes[range.clone()].copy_from_slice(&content[range]);
-    }
-    bytes.freeze()
-}
-
-fn garbage(rng: &mut Rng) -> Slice {
-    let mut bytes = Buf::zeroed(BLOCK);
-    for word in bytes.chunks_mut(8) {
-        word.copy_from_slice(&rng.draw().to_le_bytes()[..word.len()]);
     }
     bytes.freeze()
 }

@@ -7,23 +7,21 @@
 use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
-use ashlar_rt::{Rt, SECOND, Stopped};
+use ashlar_rt::{Rt, Stopped};
 
 use crate::client::Session;
 use crate::config::{Config, Mode, Options, Part};
 use crate::device::SimDevice;
-use crate::disk::{Cut, FaultRates, SimDisk};
+use crate::disk::FaultRates;
+use crate::judge::verify;
 use crate::ledger;
 use crate::nemesis;
 use crate::rng::Rng;
-use crate::store::{Store, StoreError, StoreStatus, Subject};
-use crate::trace::Trace;
-use crate::world::{Presence, World};
+use crate::store::{Store, StoreError, Subject};
+use crate::world::World;
 
 /// Polls after which a phase counts as a livelock.
 const LIVELOCK: u64 = 1_500_000;
-/// Full redundancy must be back within this, in virtual time, once faults have stopped.
-const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
 
 /// How a seed ended.
 #[derive(Clone, Debug)]
@@ -169,7 +167,7 @@ impl Driver<'_> {
         }
     }
 
-    fn attach(&self, rt: &Rt, first: bool) -> Vec<DeviceRef> {
+    pub(crate) fn attach(&self, rt: &Rt, first: bool) -> Vec<DeviceRef> {
         let absent = self.world.budget.borrow().absent.clone();
         let present = self
             .world
@@ -223,6 +221,9 @@ impl Driver<'_> {
 
     /// The array is down: opens it again and runs a session. False ends the seed.
     fn reopen(&mut self, last: bool) -> bool {
+        if !self.two_copies() {
+            return false;
+        }
         for attempt in 0.. {
             let machine = self.machine();
             let percent = self.world.config.import_crash_percent;
@@ -245,14 +246,32 @@ impl Driver<'_> {
         false
     }
 
-    /// Imports, with `--degraded` if the start rule asks for it.
-    pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
+    /// From now on the disks behave.
+    pub(crate) fn faults_stop(&self) {
         for disk in &self.world.disks {
             disk.arm(FaultRates::default());
             disk.set_slow(1);
             disk.forget_failed_reads();
         }
         self.world.was_slow.set(false);
+    }
+
+    /// Another device's superblock was written to one: it says that it is that device, and the import asks
+    /// for one of the two to be taken away. The operator knows which; false if there is none.
+    fn impostor_goes(&self) -> bool {
+        let budget = &mut *self.world.budget.borrow_mut();
+        let foreign = budget.foreign.difference(&budget.absent).copied().next();
+        foreign.is_some_and(|device| {
+            self.world
+                .trace
+                .mark("a device with another's superblock is taken away");
+            budget.absent.insert(device)
+        })
+    }
+
+    /// Imports, with `--degraded` if the start rule asks for it.
+    pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
+        self.faults_stop();
         for degraded in [false, true] {
             let devices = self.attach(rt, false);
             self.world.trace.line(|| {
@@ -271,6 +290,14 @@ impl Driver<'_> {
                         return Opened::Ended;
                     }
                 }
+            } else if self.world.waits_for_operator() {
+                match rt.run_for(LIVELOCK, future) {
+                    Ok(result) => result,
+                    Err(_) => {
+                        self.world.trace.mark("an import waits for the operator");
+                        return Opened::Ended;
+                    }
+                }
             } else {
                 match self.finish(rt, "import", future) {
                     Some(result) => result,
@@ -284,6 +311,9 @@ impl Driver<'_> {
                 }
                 Err(error) => {
                     self.world.trace.line(|| format!("import: {error:?}"));
+                    if matches!(error, StoreError::Twice(_)) && self.impostor_goes() {
+                        return self.open(rt, crash);
+                    }
                     if !self.may_refuse(degraded, &error) {
                         return Opened::Ended;
                     }
@@ -339,48 +369,6 @@ impl Driver<'_> {
         }
     }
 
-    /// Compares the volumes that are there with those that must be.
-    pub(crate) fn check_volumes(&self, store: &Rc<dyn Store>) {
-        let names = store.volume_names();
-        let mut volumes = self.world.volumes.borrow_mut();
-        let known: Vec<String> = volumes.keys().cloned().collect();
-        for name in known {
-            let there = names.contains(&name);
-            let presence = volumes[&name].presence;
-            match (presence, there) {
-                (Presence::Present, false) if !self.world.loose.get() => {
-                    self.world
-                        .fail(|| format!("volume {name} is gone after import"));
-                }
-                (_, false) => {
-                    volumes.remove(&name);
-                }
-                (_, true) => {
-                    if let Some(entry) = volumes.get_mut(&name) {
-                        entry.presence = Presence::Present;
-                    }
-                }
-            }
-        }
-        for name in names {
-            if !volumes.contains_key(&name) && !self.world.loose.get() {
-                self.world
-                    .fail(|| format!("volume {name} is back after it was destroyed"));
-            }
-        }
-    }
-
-    /// Within the redundancy nothing that the array keeps may contradict itself.
-    fn check_consistent(&self, store: &Rc<dyn Store>) {
-        if store.inconsistent() {
-            self.world.trace.mark("inconsistent beyond M");
-            if self.world.promised() && !self.world.loose.get() {
-                self.world
-                    .fail(|| "liveness is not the image of the trees".to_string());
-            }
-        }
-    }
-
     /// Clients and nemesis until they end or the crash; then the outage. False ends the seed.
     fn session(&mut self, machine: &Machine, store: Rc<dyn Store>, first: bool) -> bool {
         let rt = &machine.0;
@@ -428,7 +416,12 @@ impl Driver<'_> {
         if at_work || world.config.crash_at.is_some() {
             match rt.run_for(polls, work) {
                 Ok(()) => world.trace.mark("crash at rest"),
-                Err(Stopped::Polls) => world.trace.mark("crash at work"),
+                Err(Stopped::Polls) => {
+                    world.trace.mark("crash at work");
+                    if world.config.mode == Mode::Beyond && self.rng.chance(6) {
+                        self.second_host(machine);
+                    }
+                }
                 Err(Stopped::Deadlock) => world.fail(|| "session: deadlock".to_string()),
             }
         } else if self.finish(rt, "session", work).is_none() {
@@ -454,166 +447,6 @@ impl Driver<'_> {
             self.outage();
         }
         true
-    }
-
-    /// Redundancy counted at durable acknowledgements: what was durable then, without as many devices
-    /// as may be lost, is opened and read. On disks of its own; this history does not notice.
-    fn try_probes(&mut self) {
-        let probes = std::mem::take(&mut *self.world.probes.borrow_mut());
-        for probe in probes {
-            if self.world.failed() {
-                return;
-            }
-            self.world.trace.mark("redundancy tried");
-            let mut budget = probe.budget;
-            let config = &self.world.config;
-            let counted = config.devices - budget.gone.len();
-            for device in self.rng.shuffled(config.devices) {
-                let known = budget.damaged.contains(&device);
-                let room = budget.damaged.len() < config.m
-                    && counted.saturating_sub(budget.damaged.len() + 1) * 2 > counted;
-                if !budget.gone.contains(&device) && (known || room) {
-                    budget.damaged.insert(device);
-                    budget.absent.insert(device);
-                    self.world.trace.mark("redundancy tried without a device");
-                }
-            }
-            let trace = Rc::new(Trace::new(self.world.trace.is_on()));
-            let disks = probe.disks.into_iter().enumerate();
-            let disks = disks
-                .map(|(index, pages)| SimDisk::with_pages(index, pages, 0x920BE, trace.clone()))
-                .collect();
-            let world = World::on(config.clone(), disks, trace.clone());
-            *world.volumes.borrow_mut() = probe.volumes;
-            let absent = budget.absent.clone();
-            *world.budget.borrow_mut() = budget;
-            world.reduced.set(true);
-            world.crash_models();
-            inspect(self.subject, &world);
-            if let Some(failure) = world.failure() {
-                for line in trace.tail(200) {
-                    self.world.trace.line(|| line);
-                }
-                self.world.fail(|| {
-                    format!(
-                        "after a durable {} a power cut without {absent:?} loses it: {failure}",
-                        probe.what
-                    )
-                });
-            }
-        }
-    }
-
-    /// Detection accounting (P6): nobody is blamed for nothing, and no failed read goes uncounted. The
-    /// superblocks and the reads of an import that is refused are looked at before a device counts; beyond
-    /// the redundancy imports are refused so often that these are most.
-    fn account(&self, status: &StoreStatus) {
-        const BEFORE_IT_COUNTS: u64 = 4;
-        let touched = self.world.touched.borrow();
-        for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
-            let disk = &self.world.disks[device];
-            let text = || format!("{reads} reads, {writes} writes, {digests} digests");
-            // After faults elsewhere, summaries that were never written are looked for on good devices:
-            // digests count where there are no faults at all.
-            let faulty = matches!(self.world.config.mode, Mode::Within | Mode::Beyond);
-            let blamed = reads + writes + if faulty { 0 } else { digests };
-            if !touched.contains(&device) && blamed > 0 {
-                self.world.fail(|| {
-                    format!(
-                        "device {device} did nothing, yet it is blamed (P6): {}",
-                        text()
-                    )
-                });
-            }
-            let failed = disk.failed_reads();
-            let unknown = self.world.was_slow.get() || self.world.config.mode == Mode::Beyond;
-            if failed > reads + BEFORE_IT_COUNTS && !unknown {
-                self.world.fail(|| {
-                    format!(
-                        "device {device} failed {failed} reads, told are (P6): {}",
-                        text()
-                    )
-                });
-            }
-        }
-        self.world.trace.mark("errors accounted for");
-    }
-
-    /// Waits for full redundancy and, if it is back, gives the budget back.
-    pub(crate) fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
-        for disk in &self.world.disks {
-            disk.arm(FaultRates::default());
-            disk.set_slow(1);
-        }
-        let session = Session {
-            world: self.world.clone(),
-            rt: rt.clone(),
-            store: store.clone(),
-        };
-        let waiting = session.clone();
-        let handle = rt.clone();
-        let status = self.finish(rt, "healing", async move {
-            let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
-            let mut status = waiting.store.status().await;
-            for _ in 0..30 {
-                if status.optimal {
-                    break;
-                }
-                handle.sleep(10 * SECOND).await;
-                status = waiting.store.status().await;
-            }
-            if idle.is_none() || !status.optimal {
-                waiting.describe().await;
-            }
-            idle.map(|()| status)
-        });
-        let Some(status) = status else { return };
-        let Some(status) = status else {
-            self.world
-                .fail(|| "wait_idle: background work does not end (P5)".to_string());
-            return;
-        };
-        self.world.trace.line(|| format!("healed: {status:?}"));
-        self.account(&status);
-        let config = &self.world.config;
-        let mut budget = self.world.budget.borrow_mut();
-        let offline = |d: &usize| self.world.disks[*d].is_offline();
-        if status.online.iter().any(&offline) {
-            return; // nothing has been asked of it since: the array does not know, and has not healed
-        }
-        if status.optimal {
-            let members = |d: &usize| status.online.contains(d) && !offline(d);
-            budget.gone = (0..config.devices).filter(|d| !members(d)).collect();
-            let tainted = budget.tainted.clone();
-            let gone = budget.gone.clone();
-            budget
-                .damaged
-                .retain(|d| tainted.contains(d) && !gone.contains(d));
-            self.world.trace.mark("full redundancy back");
-            return;
-        }
-        let healthy = config.devices - budget.damaged.union(&budget.gone).count();
-        let room = self.roomy(healthy);
-        let silent = !budget.tainted.is_empty();
-        drop(budget);
-        if self.world.promised() && healthy >= config.k + config.m && room && !silent {
-            self.world
-                .fail(|| format!("no full redundancy though it is possible (P5): {status:?}"));
-        }
-    }
-
-    /// Whether `healthy` devices certainly have the room for everything at full width.
-    fn roomy(&self, healthy: usize) -> bool {
-        let config = &self.world.config;
-        let volumes: u64 = self
-            .world
-            .volumes
-            .borrow()
-            .values()
-            .map(|v| v.model.size())
-            .sum();
-        let width = (config.k + config.m) as u64;
-        volumes * width / config.k as u64 * 4 < config.device_bytes * healthy as u64
     }
 
     /// Exports, or crashes before, or, sometimes, during it. Whether there was a crash.
@@ -670,71 +503,6 @@ impl Driver<'_> {
         }
     }
 
-    /// The array stops at once; then the power goes, unless only the process died.
-    fn crash(&mut self, machine: &Machine, process_only: bool) {
-        machine.0.shutdown();
-        self.world.crash_models();
-        self.world
-            .trace
-            .line(|| format!("CRASH, process only {process_only}"));
-        if process_only {
-            self.world.trace.mark("daemon death");
-            for disk in &self.world.disks {
-                disk.settle_in_flight();
-            }
-        } else {
-            let same = self.world.config.same_cut;
-            let mut cut = Cut::random(&mut self.rng);
-            for disk in &self.world.disks {
-                if !same {
-                    cut = Cut::random(&mut self.rng);
-                }
-                disk.power_cut(cut);
-            }
-        }
-        self.outage();
-    }
-
-    /// After an export: what is still in flight happens, or not, before anything else can.
-    pub(crate) fn power_off(&self, machine: &Machine) {
-        machine.0.shutdown();
-        for disk in &self.world.disks {
-            disk.settle_in_flight();
-        }
-    }
-
-    /// What happens to the disks while the array is down.
-    fn outage(&mut self) {
-        let world = self.world.clone();
-        let before = world.budget.borrow().absent.clone();
-        for device in before {
-            if self.rng.chance(40) {
-                world.trace.mark("outage: an old device returns");
-                world.budget.borrow_mut().absent.remove(&device);
-            }
-        }
-        for _ in 0..=world.config.m {
-            if !self.rng.chance(35) || !world.config.may(Part::Outage) {
-                continue;
-            }
-            let Some(device) = world.victim() else { break };
-            if self.rng.chance(70) {
-                world.trace.mark("outage: device lost");
-                world.damage(device, false);
-                world.reduced.set(true);
-                world.budget.borrow_mut().absent.insert(device);
-            } else {
-                world.trace.mark("outage: damage at rest");
-                nemesis::rot(&world, &world.disks[device], &mut self.rng);
-            }
-        }
-        for disk in &world.disks {
-            if disk.is_offline() {
-                disk.set_online(true);
-            }
-        }
-    }
-
     /// Faults have stopped: everything heals, everything is read, everything is closed.
     fn last_session(&mut self, machine: &Machine, store: Rc<dyn Store>) -> bool {
         self.check_volumes(&store);
@@ -759,50 +527,4 @@ impl Driver<'_> {
         self.power_off(machine);
         closed
     }
-}
-
-/// Reads about `percent` of every volume and checks it.
-pub(crate) async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
-    let names: Vec<(String, u64)> = {
-        let volumes = session.world.volumes.borrow();
-        volumes
-            .iter()
-            .map(|(name, entry)| (name.clone(), entry.model.size()))
-            .collect()
-    };
-    for (name, size) in names {
-        let step = 4096 << rng.below(7);
-        let mut at = 0;
-        while at < size && !session.world.failed() {
-            let length = step.min(size - at);
-            if rng.chance(percent) {
-                session.read(0, &name, at, length).await;
-            }
-            at += length;
-        }
-    }
-}
-
-/// Opens what a power cut left in `world`, reads all of it and checks it.
-pub(crate) fn inspect(subject: &dyn Subject, world: &Rc<World>) {
-    guarded(world, || {
-        let mut driver = Driver {
-            world: world.clone(),
-            subject,
-            rng: Rng::new(0x1A5),
-        };
-        let machine = driver.machine();
-        let Opened::Store(store) = driver.open(&machine.0, false) else {
-            return;
-        };
-        driver.check_volumes(&store);
-        let session = Session {
-            world: world.clone(),
-            rt: machine.0.clone(),
-            store,
-        };
-        let mut rng = Rng::new(0);
-        let read = async move { verify(&session, &mut rng, 100).await };
-        driver.finish(&machine.0, "reading", read);
-    });
 }

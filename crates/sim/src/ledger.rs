@@ -20,7 +20,7 @@ use ashlar_format::superblock::Superblock;
 use ashlar_rt::{BLOCK, Slice};
 
 use crate::config::Align;
-use crate::content::{self, Origin};
+use crate::content::{self, Origin, zeros};
 use crate::disk::Io;
 use crate::world::World;
 
@@ -104,7 +104,8 @@ impl Ledger {
     }
 
     fn superblock(&self, disk: usize, pages: &[Slice]) {
-        let bytes: Vec<u8> = pages.iter().flat_map(|page| page.iter().copied()).collect();
+        let mut bytes = Vec::with_capacity(pages.len() * BLOCK);
+        pages.iter().for_each(|page| bytes.extend_from_slice(page));
         let Ok(size) = Superblock::encoded_bytes(&bytes) else {
             return;
         };
@@ -214,7 +215,7 @@ impl Ledger {
             return; // cells may be mixed of two writes
         }
         let mut place: Option<(u16, u64)> = None;
-        for (at, cell) in content.chunks(16).enumerate() {
+        for (at, cell) in content.as_chunks().0.iter().enumerate() {
             match content::origin(cell) {
                 Origin::Zeros => {}
                 Origin::Write { volume, offset, .. } => {
@@ -263,14 +264,16 @@ static PRODUCTS: LazyLock<Vec<[u8; 256]>> = LazyLock::new(|| {
         .collect()
 });
 
-fn zeros(content: &[u8]) -> bool {
-    content.iter().all(|b| *b == 0)
-}
+/// By element, the one whose product with it is 1; that of 0 is never asked for.
+static INVERSES: LazyLock<[u8; 256]> = LazyLock::new(|| {
+    std::array::from_fn(|a| {
+        let product = |b: &u8| PRODUCTS[a][usize::from(*b)];
+        (0..=255).find(|b| product(b) == 1).unwrap_or(0)
+    })
+});
 
 fn inverse(a: u8) -> u8 {
-    (1..=255)
-        .find(|b| multiply(a, *b) == 1)
-        .expect("a is not zero")
+    INVERSES[usize::from(a)]
 }
 
 /// The tag of the Cauchy code, the default; and of the one used where K or M is 1, whose first parity

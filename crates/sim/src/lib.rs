@@ -1,9 +1,9 @@
 //! The deterministic simulator (development only): random histories of a whole array, with crashes
 //! and faults at any moment, checked against an independent model. One seed, one history.
 //!
-//! * [`disk`] and [`device`]: disks that lose, tear and damage what they were given.
+//! * [`disk`], [`pages`] and [`device`]: disks that lose, tear and damage what they were given.
 //! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold.
-//! * [`config`], [`client`], [`nemesis`], [`driver`]: one seed's history.
+//! * [`config`], [`client`], [`nemesis`], [`driver`] (with `outage` and `judge`): one seed's history.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
 //! * [`run`]: many seeds on several threads. [`shrink`]: the smallest history that fails.
 //! * `planted` (a feature): how soon bugs made on purpose are found.
@@ -20,9 +20,12 @@ pub mod disk;
 pub mod driver;
 pub mod engine;
 pub mod enumerate;
+mod judge;
 pub mod ledger;
 pub mod model;
 pub mod nemesis;
+mod outage;
+pub mod pages;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod rng;

@@ -17,6 +17,9 @@ use ashlar_sim::shrink::shrink;
 use ashlar_sim::store::Subject;
 use ashlar_sim::toy::{Plant, Toy};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 pub(crate) const USAGE: &str = "\
 usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--twice] [OPTIONS]
        ashlar-sim sweep --seeds A..B [--step N] [OPTIONS]
@@ -208,9 +211,10 @@ fn run(seeds: Range<u64>, arguments: &Arguments) -> bool {
         );
     }
     println!(
-        "{} seeds, {} operations, {} failed, {seconds:.1} s, {:.0} seeds/s",
+        "{} seeds, {} operations, histories {:016x}, {} failed, {seconds:.1} s, {:.0} seeds/s",
         summary.seeds,
         summary.operations,
+        summary.hash,
         summary.failures.len(),
         summary.seeds as f64 / seconds.max(1e-9)
     );

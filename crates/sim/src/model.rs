@@ -378,7 +378,7 @@ impl VolumeModel {
     ) -> Result<(), Violation> {
         let (id, start) = (self.id, number * self.block_bytes);
         let Some(block) = self.blocks.get_mut(&number) else {
-            if bytes.iter().all(|b| *b == 0) {
+            if content::zeros(bytes) {
                 return Ok(());
             }
             let found = content::explain(start + u64::from(from), bytes);
@@ -390,10 +390,14 @@ impl VolumeModel {
         let before = block.changed < begun;
         if before && block.in_flight.is_empty() {
             // Nothing moved while the read was under way: what it contradicts was never so.
-            if block.now.iter().any(|possible| fits(&possible.state)) {
-                block.now.retain(|possible| fits(&possible.state));
+            let (now, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut block.now)
+                .into_iter()
+                .partition(|possible| fits(&possible.state));
+            block.now = now;
+            if !block.now.is_empty() {
                 return Ok(());
             }
+            block.now = gone;
             return Err(violation(id, start, from, bytes, block, begun));
         }
         let closure = block.closure();
@@ -424,7 +428,7 @@ impl VolumeModel {
         let skip = usize::try_from((content::CELL - offset % content::CELL) % content::CELL)
             .expect("below 16");
         let mut at = offset + skip as u64;
-        for cell in bytes.get(skip..).unwrap_or(&[]).chunks_exact(16) {
+        for cell in bytes.get(skip..).unwrap_or(&[]).as_chunks().0 {
             let fine = match content::origin(cell) {
                 content::Origin::Zeros => true,
                 content::Origin::Write {

@@ -31,6 +31,7 @@ pub fn rot(world: &World, disk: &SimDisk, rng: &mut Rng) {
             && let Some(page) = from.any_page(rng)
             && disk.rot_foreign(&page)
         {
+            world.budget.borrow_mut().foreign.insert(disk.index());
             world.trace.mark("fault: a page of another disk");
         }
     }

@@ -19,6 +19,8 @@ pub struct Summary {
     pub seeds: u64,
     /// Operations done.
     pub operations: u64,
+    /// The hashes of all histories, added: the same for the same seeds, in whatever order they ran.
+    pub hash: u64,
     /// What was reached, and how often.
     pub marks: BTreeMap<&'static str, u64>,
     /// Failures, lowest seed first: seed and text.
@@ -127,6 +129,7 @@ impl Summary {
     fn add(&mut self, outcome: Outcome) {
         self.seeds += 1;
         self.operations += outcome.operations;
+        self.hash = self.hash.wrapping_add(outcome.hash);
         for (mark, count) in outcome.marks {
             *self.marks.entry(mark).or_default() += count;
         }

@@ -10,8 +10,9 @@ use std::rc::Rc;
 
 use crate::config::{Config, Mode, VolumeConfig};
 use crate::content::Version;
-use crate::disk::{Pages, SimDisk};
+use crate::disk::SimDisk;
 use crate::model::VolumeModel;
+use crate::pages::Pages;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -54,6 +55,10 @@ pub struct Budget {
     pub gone: BTreeSet<usize>,
     /// Not found at the next import.
     pub absent: BTreeSet<usize>,
+    /// Holding a page of another device, which may be its superblock.
+    pub foreign: BTreeSet<usize>,
+    /// Smaller than they were.
+    pub shrunken: BTreeSet<usize>,
 }
 
 /// The state of one seed.
@@ -89,6 +94,21 @@ pub struct World {
     pub was_slow: Cell<bool>,
     /// Moments of durable acknowledgements, kept to be tried: what the disks and the model were then.
     pub probes: RefCell<Vec<Probe>>,
+    /// A device as it was at some outage: somebody copied it.
+    pub copy: RefCell<Option<(usize, Pages)>>,
+    /// The copy that turns up at the next import.
+    pub offer: Cell<Option<Offer>>,
+}
+
+/// A copy of a device that turns up beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// The device.
+    pub device: usize,
+    /// Whether the copy stays in its place.
+    pub stays: bool,
+    /// Nothing is wrong with the device itself: its superblock is found.
+    pub sound: bool,
 }
 
 /// The array at a durable acknowledgement, as a power cut that takes everything unflushed would leave
@@ -145,6 +165,8 @@ impl World {
             touched: RefCell::default(),
             was_slow: Cell::new(false),
             probes: RefCell::default(),
+            copy: RefCell::default(),
+            offer: Cell::new(None),
             config,
         })
     }
@@ -229,7 +251,7 @@ impl World {
             return;
         }
         let probe = Probe {
-            disks: self.disks.iter().map(|disk| disk.image().0).collect(),
+            disks: self.disks.iter().map(|disk| disk.durable()).collect(),
             volumes: self.volumes.borrow().clone(),
             budget: self.budget.borrow().clone(),
             what: what.to_string(),
@@ -264,6 +286,21 @@ impl World {
             .filter(|d| !budget.damaged.contains(d) && !budget.gone.contains(d))
             .collect();
         (!fresh.is_empty()).then(|| fresh[rng.index(fresh.len())])
+    }
+
+    /// Whether `device` may be damaged now, within the budget.
+    pub fn may_damage(&self, device: usize) -> bool {
+        let budget = self.budget.borrow();
+        match self.config.mode {
+            Mode::Calm | Mode::Crash => false,
+            Mode::Within if budget.damaged.contains(&device) => !budget.gone.contains(&device),
+            Mode::Within => {
+                !budget.gone.contains(&device)
+                    && budget.damaged.len() < self.config.m
+                    && self.agree_without_one_more(&budget)
+            }
+            Mode::Beyond => true,
+        }
     }
 
     /// Whether, with one more device damaged, half of those that count would still be sound: fewer

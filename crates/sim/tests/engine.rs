@@ -68,6 +68,9 @@ fn faults_within_the_redundancy_are_survived() {
         "fault: duplicated write",
         "fault: a page of another disk",
         "devices change places",
+        "outage: a device shrinks",
+        "outage: a shrunken device is whole again",
+        "a device found twice is refused",
         "redundancy tried without a device",
         "errors accounted for",
         "ledger: strip block written again",
@@ -105,6 +108,8 @@ fn beyond_the_redundancy_no_wrong_bytes_are_read() {
         "import beyond M",
         "import refused beyond M",
         "fault: damage at rest",
+        "an old copy takes a device's place",
+        "two hosts: the second has the array",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),

@@ -10,7 +10,8 @@ use std::rc::Rc;
 
 use ashlar_rt::{Buf, Slice};
 
-use crate::disk::{Io, Pages, Pending, UNIT};
+use crate::disk::{Io, Pending, UNIT};
+use crate::pages::Pages;
 use crate::rng::{Rng, mix};
 use crate::world::{Budget, VolumeEntry, World};
 
@@ -176,12 +177,12 @@ impl Replay {
                 *pending = rest;
                 done.sort_by_key(|p| p.completed);
                 for write in done {
-                    for (page, content) in (write.page..).zip(write.pages) {
-                        durable[page] = Some(content);
+                    for (page, content) in (write.page..).zip(&*write.pages) {
+                        durable.set(page, content.clone());
                     }
                 }
             }
-            Io::Rot { page, content } => durable[*page] = Some(content.clone()),
+            Io::Rot { page, content } => drop(durable.set(*page, content.clone())),
         }
     }
 
@@ -251,16 +252,17 @@ impl Replay {
             at += pending.len();
             kept.sort_by_key(|(_, p)| p.completed.unwrap_or(u64::MAX));
             for (number, write) in kept {
-                for (page, content) in (write.page..).zip(&write.pages) {
+                for (page, content) in (write.page..).zip(&*write.pages) {
                     match image {
                         Image::Whole(mask) => {
                             if mask >> number.min(63) & 1 == 1 {
-                                pages[page] = Some(content.clone());
+                                pages.set(page, content.clone());
                             }
                         }
                         Image::Torn(_) => {
-                            let old = pages[page].take();
-                            pages[page] = torn(old, content, percent, &mut rng);
+                            if let Some(new) = torn(pages.get(page), content, percent, &mut rng) {
+                                pages.set(page, new);
+                            }
                         }
                     }
                 }
@@ -271,9 +273,9 @@ impl Replay {
     }
 }
 
-/// A page of which each unit was written with this chance in 100.
-fn torn(old: Option<Slice>, new: &Slice, percent: u64, rng: &mut Rng) -> Option<Slice> {
-    let mut bytes = match &old {
+/// A page of which each unit was written with this chance in 100; `None` if none was.
+fn torn(old: Option<&Slice>, new: &Slice, percent: u64, rng: &mut Rng) -> Option<Slice> {
+    let mut bytes = match old {
         Some(old) => Buf::copy_of(old),
         None => Buf::zeroed(new.len()),
     };
@@ -284,7 +286,7 @@ fn torn(old: Option<Slice>, new: &Slice, percent: u64, rng: &mut Rng) -> Option<
             any = true;
         }
     }
-    if any { Some(bytes.freeze()) } else { old }
+    any.then(|| bytes.freeze())
 }
 
 /// How much is tried at each point.

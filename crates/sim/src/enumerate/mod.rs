@@ -12,8 +12,10 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::disk::{Pages, SimDisk};
-use crate::driver::{Driver, guarded, inspect};
+use crate::disk::SimDisk;
+use crate::driver::{Driver, guarded};
+use crate::judge::inspect;
+use crate::pages::Pages;
 use crate::rng::{Rng, mix};
 use crate::store::Subject;
 use crate::trace::Trace;

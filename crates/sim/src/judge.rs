@@ -1,0 +1,282 @@
+//! What the driver judges beside the answers that clients get: which volumes are there, redundancy at
+//! durable acknowledgements, healing, and who is blamed for what.
+//!
+//! Invariants: nothing here damages anything; a budget is given back only when the array says, and may
+//! know, that it has its full redundancy.
+
+use std::rc::Rc;
+
+use ashlar_rt::{Rt, SECOND};
+
+use crate::client::Session;
+use crate::config::Mode;
+use crate::disk::{FaultRates, SimDisk};
+use crate::driver::{Driver, Opened, guarded};
+use crate::rng::Rng;
+use crate::store::{Store, StoreStatus, Subject};
+use crate::trace::Trace;
+use crate::world::{Presence, World};
+
+/// Full redundancy must be back within this, in virtual time, once faults have stopped.
+const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
+
+impl Driver<'_> {
+    /// Compares the volumes that are there with those that must be.
+    pub(crate) fn check_volumes(&self, store: &Rc<dyn Store>) {
+        let names = store.volume_names();
+        let mut volumes = self.world.volumes.borrow_mut();
+        let known: Vec<String> = volumes.keys().cloned().collect();
+        for name in known {
+            let there = names.contains(&name);
+            let presence = volumes[&name].presence;
+            match (presence, there) {
+                (Presence::Present, false) if !self.world.loose.get() => {
+                    self.world
+                        .fail(|| format!("volume {name} is gone after import"));
+                }
+                (_, false) => {
+                    volumes.remove(&name);
+                }
+                (_, true) => {
+                    if let Some(entry) = volumes.get_mut(&name) {
+                        entry.presence = Presence::Present;
+                    }
+                }
+            }
+        }
+        for name in names {
+            if !volumes.contains_key(&name) && !self.world.loose.get() {
+                self.world
+                    .fail(|| format!("volume {name} is back after it was destroyed"));
+            }
+        }
+    }
+
+    /// Within the redundancy nothing that the array keeps may contradict itself.
+    pub(crate) fn check_consistent(&self, store: &Rc<dyn Store>) {
+        if store.inconsistent() {
+            self.world.trace.mark("inconsistent beyond M");
+            if self.world.promised() && !self.world.loose.get() {
+                self.world
+                    .fail(|| "liveness is not the image of the trees".to_string());
+            }
+        }
+    }
+
+    /// Redundancy counted at durable acknowledgements: what was durable then, without as many devices
+    /// as may be lost, is opened and read. On disks of its own; this history does not notice.
+    pub(crate) fn try_probes(&mut self) {
+        let probes = std::mem::take(&mut *self.world.probes.borrow_mut());
+        for probe in probes {
+            if self.world.failed() {
+                return;
+            }
+            self.world.trace.mark("redundancy tried");
+            let mut budget = probe.budget;
+            let config = &self.world.config;
+            let counted = config.devices - budget.gone.len();
+            for device in self.rng.shuffled(config.devices) {
+                let known = budget.damaged.contains(&device);
+                let room = budget.damaged.len() < config.m
+                    && counted.saturating_sub(budget.damaged.len() + 1) * 2 > counted;
+                if !budget.gone.contains(&device) && (known || room) {
+                    budget.damaged.insert(device);
+                    budget.absent.insert(device);
+                    self.world.trace.mark("redundancy tried without a device");
+                }
+            }
+            let trace = Rc::new(Trace::new(self.world.trace.is_on()));
+            let disks = probe.disks.into_iter().enumerate();
+            let disks = disks
+                .map(|(index, pages)| SimDisk::with_pages(index, pages, 0x920BE, trace.clone()))
+                .collect();
+            let world = World::on(config.clone(), disks, trace.clone());
+            *world.volumes.borrow_mut() = probe.volumes;
+            let absent = budget.absent.clone();
+            *world.budget.borrow_mut() = budget;
+            world.reduced.set(true);
+            world.crash_models();
+            inspect(self.subject, &world);
+            if let Some(failure) = world.failure() {
+                for line in trace.tail(200) {
+                    self.world.trace.line(|| line);
+                }
+                self.world.fail(|| {
+                    format!(
+                        "after a durable {} a power cut without {absent:?} loses it: {failure}",
+                        probe.what
+                    )
+                });
+            }
+        }
+    }
+
+    /// Detection accounting (P6): nobody is blamed for nothing, and no failed read goes uncounted. The
+    /// superblocks and the reads of an import that is refused are looked at before a device counts; beyond
+    /// the redundancy imports are refused so often that these are most.
+    fn account(&self, status: &StoreStatus) {
+        const BEFORE_IT_COUNTS: u64 = 4;
+        let touched = self.world.touched.borrow();
+        for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
+            let disk = &self.world.disks[device];
+            let text = || format!("{reads} reads, {writes} writes, {digests} digests");
+            // After faults elsewhere, summaries that were never written are looked for on good devices:
+            // digests count where there are no faults at all.
+            let faulty = matches!(self.world.config.mode, Mode::Within | Mode::Beyond);
+            let blamed = reads + writes + if faulty { 0 } else { digests };
+            if !touched.contains(&device) && blamed > 0 {
+                self.world.fail(|| {
+                    format!(
+                        "device {device} did nothing, yet it is blamed (P6): {}",
+                        text()
+                    )
+                });
+            }
+            let failed = disk.failed_reads();
+            let unknown = self.world.was_slow.get() || self.world.config.mode == Mode::Beyond;
+            if failed > reads + BEFORE_IT_COUNTS && !unknown {
+                self.world.fail(|| {
+                    format!(
+                        "device {device} failed {failed} reads, told are (P6): {}",
+                        text()
+                    )
+                });
+            }
+        }
+        self.world.trace.mark("errors accounted for");
+    }
+
+    /// Waits for full redundancy and, if it is back, gives the budget back.
+    pub(crate) fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
+        for disk in &self.world.disks {
+            disk.arm(FaultRates::default());
+            disk.set_slow(1);
+        }
+        let session = Session {
+            world: self.world.clone(),
+            rt: rt.clone(),
+            store: store.clone(),
+        };
+        let waiting = session.clone();
+        let handle = rt.clone();
+        // A commit that ends healing may still be due; nothing else can bring redundancy back.
+        let looks = if self.may_heal() { 30 } else { 2 };
+        let status = self.finish(rt, "healing", async move {
+            let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
+            let mut status = waiting.store.status().await;
+            for _ in 0..looks {
+                if status.optimal {
+                    break;
+                }
+                handle.sleep(10 * SECOND).await;
+                status = waiting.store.status().await;
+            }
+            if idle.is_none() || !status.optimal {
+                waiting.describe().await;
+            }
+            idle.map(|()| status)
+        });
+        let Some(status) = status else { return };
+        let Some(status) = status else {
+            self.world
+                .fail(|| "wait_idle: background work does not end (P5)".to_string());
+            return;
+        };
+        self.world.trace.line(|| format!("healed: {status:?}"));
+        self.account(&status);
+        let config = &self.world.config;
+        let mut budget = self.world.budget.borrow_mut();
+        let offline = |d: &usize| self.world.disks[*d].is_offline();
+        if status.online.iter().any(&offline) {
+            return; // nothing has been asked of it since: the array does not know, and has not healed
+        }
+        if status.optimal {
+            let members = |d: &usize| status.online.contains(d) && !offline(d);
+            budget.gone = (0..config.devices).filter(|d| !members(d)).collect();
+            let tainted = budget.tainted.clone();
+            let gone = budget.gone.clone();
+            budget
+                .damaged
+                .retain(|d| tainted.contains(d) && !gone.contains(d));
+            self.world.trace.mark("full redundancy back");
+            return;
+        }
+        drop(budget);
+        if self.may_heal() {
+            self.world
+                .fail(|| format!("no full redundancy though it is possible (P5): {status:?}"));
+        }
+    }
+
+    /// Whether full redundancy must come back: there are devices, there is room, and nothing is wrong that
+    /// the array cannot know of.
+    fn may_heal(&self) -> bool {
+        let (healthy, silent) = {
+            let budget = self.world.budget.borrow();
+            let ill = budget.damaged.union(&budget.gone).count();
+            (self.world.config.devices - ill, !budget.tainted.is_empty())
+        };
+        let width = self.world.config.k + self.world.config.m;
+        self.world.promised() && healthy >= width && self.roomy(healthy) && !silent
+    }
+
+    /// Whether `healthy` devices certainly have the room for everything at full width.
+    fn roomy(&self, healthy: usize) -> bool {
+        let config = &self.world.config;
+        let volumes: u64 = self
+            .world
+            .volumes
+            .borrow()
+            .values()
+            .map(|v| v.model.size())
+            .sum();
+        let width = (config.k + config.m) as u64;
+        volumes * width / config.k as u64 * 4 < config.device_bytes * healthy as u64
+    }
+}
+
+/// Reads about `percent` of every volume and checks it.
+pub(crate) async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
+    let names: Vec<(String, u64)> = {
+        let volumes = session.world.volumes.borrow();
+        volumes
+            .iter()
+            .map(|(name, entry)| (name.clone(), entry.model.size()))
+            .collect()
+    };
+    for (name, size) in names {
+        let step = 4096 << rng.below(7);
+        let mut at = 0;
+        while at < size && !session.world.failed() {
+            let length = step.min(size - at);
+            if rng.chance(percent) {
+                session.read(0, &name, at, length).await;
+            }
+            at += length;
+        }
+    }
+}
+
+/// Opens what a power cut left in `world`, reads all of it and checks it.
+pub(crate) fn inspect(subject: &dyn Subject, world: &Rc<World>) {
+    guarded(world, || {
+        let mut driver = Driver {
+            world: world.clone(),
+            subject,
+            rng: Rng::new(0x1A5),
+        };
+        let machine = driver.machine();
+        let Opened::Store(store) = driver.open(&machine.0, false) else {
+            return;
+        };
+        driver.check_volumes(&store);
+        let session = Session {
+            world: world.clone(),
+            rt: machine.0.clone(),
+            store,
+        };
+        let mut rng = Rng::new(0);
+        let read = async move { verify(&session, &mut rng, 100).await };
+        driver.finish(&machine.0, "reading", read);
+    });
+}
