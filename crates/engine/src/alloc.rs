@@ -144,13 +144,10 @@ impl Home {
         if eligible.is_empty() {
             return None;
         }
-        let scarce = eligible.iter().any(|d| {
-            self.core.member(*d).free_slots() * 8 < self.core.member(*d).geometry.slots as usize
-        });
         // Only columns of devices that are not there may be missing: a device that is full must not cost
         // redundancy.
         let gone = full.saturating_sub(online.len());
-        if scarce && eligible.len() >= k && eligible.len() + gone >= full {
+        if self.is_scarce(&eligible) && eligible.len() >= k && eligible.len() + gone >= full {
             // Narrow stripes would take more room than there is: full width, some columns missing.
             let mut devices: Vec<Option<u16>> = self
                 .pick(1, &eligible, eligible.len(), m)
@@ -175,6 +172,15 @@ impl Home {
             k: u16::try_from(narrow).expect("at most 256"),
             m: u16::try_from(parity).expect("at most 255"),
             devices,
+        })
+    }
+
+    /// Whether there is too little room on these devices for narrow stripes: new data then keep their
+    /// width, with the columns of devices that are gone missing.
+    pub(crate) fn is_scarce(&self, devices: &[u16]) -> bool {
+        devices.iter().any(|d| {
+            let member = self.core.member(*d);
+            member.free_slots() * 8 < member.geometry.slots as usize
         })
     }
 

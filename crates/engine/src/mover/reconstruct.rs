@@ -262,8 +262,8 @@ impl Home {
             .map(|(_, s)| s)
             .take(4)
             .collect();
-        // Narrow segments must themselves be better than what they replace.
-        if critical.is_empty() || self.low_on_slots() {
+        // What replaces them must be better than they are.
+        if critical.is_empty() || self.low_on_slots() || self.is_scarce(&self.core.online()) {
             return false;
         }
         let before: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
