@@ -297,6 +297,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
             number: 1,
             id: random_bytes(rt),
             parent: [0; 16],
+            before: 0,
         },
         geometry: plan.devices[0],
         name: options.name.clone(),

@@ -51,6 +51,8 @@ pub struct Candidate {
     device: DeviceRef,
     position: usize,
     superblock: Superblock,
+    /// Which copy that is.
+    copy: u32,
 }
 
 impl std::fmt::Debug for Candidate {
@@ -78,25 +80,26 @@ async fn read_copy(
     Some(Superblock::decode(&read_at(device, offset, size).await?))
 }
 
-/// Reads a device's superblock: the newer of two valid copies. `Ok(None)`: there is none.
-pub async fn read_superblock(
+/// Reads a device's superblock: the newer of two valid copies, and which that is. `Ok(None)`: there is
+/// none.
+async fn read_superblock(
     device: &DeviceRef,
     position: usize,
-) -> Result<Option<Superblock>, Error> {
+) -> Result<Option<(Superblock, u32)>, Error> {
     let size = device.info().size_bytes;
     let area = super_bytes(size);
     if size < 2 * area {
         return Ok(None);
     }
-    let mut best: Option<Superblock> = None;
+    let mut best: Option<(Superblock, u32)> = None;
     let mut refused = None;
     let mut read = false;
-    for offset in [0, size - area] {
+    for (offset, copy) in [(0, 0), (size - area, 1)] {
         match read_copy(device, offset, area).await {
             Some(Ok(found)) => {
                 read = true;
-                if best.as_ref().is_none_or(|b| found.writes > b.writes) {
-                    best = Some(found);
+                if best.as_ref().is_none_or(|(b, _)| found.writes > b.writes) {
+                    best = Some((found, copy));
                 }
             }
             Some(Err(error)) => {
@@ -125,7 +128,7 @@ pub async fn read_superblock(
 /// What a device says of itself.
 pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
     let found = read_superblock(device, 0).await?;
-    Ok(found.map(|s| Label {
+    Ok(found.map(|(s, _)| Label {
         array_uuid: s.array,
         array_name: s.name,
         device_uuid: s.device,
@@ -137,96 +140,150 @@ pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
     }))
 }
 
-/// The newest generation that took effect. One that fewer than half of the counted devices hold never
-/// did: a crash cut it off, and a later import may have made another with the same number.
-fn newest_generation(candidates: &[Candidate]) -> Result<Superblock, Error> {
-    let number = candidates
-        .iter()
-        .map(|c| c.superblock.generation.number)
-        .max();
-    let oldest = candidates
-        .iter()
-        .map(|c| c.superblock.generation.number)
-        .min();
-    let number = if planted::on(Bug::GenerationOldestWins) {
-        oldest
-    } else {
-        number
-    };
-    let number = number.ok_or(Error::NoArray)?;
-    let mut holders: BTreeMap<[u8; 16], Vec<&Superblock>> = BTreeMap::new();
-    for superblock in candidates.iter().map(|c| &c.superblock) {
-        if superblock.generation.number == number {
-            let same = holders.entry(superblock.generation.id).or_default();
-            same.push(superblock);
-        }
-    }
-    let mut counted = BTreeSet::new();
-    for superblock in holders.values().flatten() {
-        counted.extend(online_members(superblock));
-    }
-    let most = holders.values().map(Vec::len).max().unwrap_or(0);
-    let mut winners = holders.values().filter(|h| h.len() == most);
-    let winner = winners.next().ok_or(Error::NoArray)?;
-    let rivals = holders.values().filter(|h| !std::ptr::eq(*h, winner));
-    let effective = rivals
-        .map(Vec::len)
-        .any(|held| held == most || held * 2 >= counted.len());
-    if effective {
-        return Err(Error::Diverged(number));
-    }
-    let newest = winner
-        .iter()
-        .max_by_key(|s| s.writes)
-        .ok_or(Error::NoArray)?;
-    Ok((*newest).clone())
+/// One of the generations with the greatest number, as far as the devices here know it.
+struct Known {
+    /// As its last holder has it.
+    superblock: Superblock,
+    /// Devices here that hold it.
+    holders: BTreeSet<[u8; 16]>,
+    /// One of them has a root of it: roots are written once it is in effect.
+    rooted: bool,
 }
 
-/// How far the newest generation had come when power went.
+impl Known {
+    /// Whether it was in effect for certain.
+    fn in_effect(&self) -> bool {
+        self.rooted || self.holders.len() * 2 >= self.before()
+    }
+
+    fn before(&self) -> usize {
+        usize::from(self.superblock.generation.before)
+    }
+
+    /// Whether it never took effect for certain: even if every device that it counts and that is not here
+    /// held it, they would be too few.
+    fn never(&self, candidates: &[Candidate]) -> bool {
+        let counted = online_members(&self.superblock);
+        let here = |uuid: &[u8; 16]| candidates.iter().any(|c| c.superblock.device == *uuid);
+        let unseen = counted
+            .filter(|i| !here(&self.superblock.members[*i].uuid))
+            .count();
+        !self.in_effect() && (self.holders.len() + unseen) * 2 < self.before()
+    }
+}
+
+/// Whether a device has a root of the generation it holds.
+async fn has_root(candidate: &Candidate) -> bool {
+    let superblock = &candidate.superblock;
+    for entry in 0..ROOT_COUNT {
+        let offset = superblock.geometry.root_offset(entry);
+        let bytes = read_at(&candidate.device, offset, ROOT_BYTES as usize).await;
+        let root = bytes.and_then(|b| Root::decode(&superblock.array, &b).ok());
+        if root.is_some_and(|r| r.generation >= superblock.generation.number) {
+            return true;
+        }
+    }
+    false
+}
+
+/// The generations with the greatest number, by identity.
+async fn newest_known(candidates: &[Candidate]) -> Result<Vec<Known>, Error> {
+    let numbers = candidates.iter().map(|c| c.superblock.generation.number);
+    let number = if planted::on(Bug::GenerationOldestWins) {
+        numbers.min()
+    } else {
+        numbers.max()
+    };
+    let number = number.ok_or(Error::NoArray)?;
+    let holds = |c: &&Candidate| c.superblock.generation.number == number;
+    let mut known: BTreeMap<[u8; 16], Known> = BTreeMap::new();
+    for superblock in candidates.iter().filter(holds).map(|c| &c.superblock) {
+        let one = known.entry(superblock.generation.id).or_insert(Known {
+            superblock: superblock.clone(),
+            holders: BTreeSet::new(),
+            rooted: false,
+        });
+        one.holders.insert(superblock.device);
+        if superblock.writes > one.superblock.writes {
+            one.superblock = superblock.clone();
+        }
+    }
+    for one in known.values_mut() {
+        for candidate in candidates.iter().filter(holds) {
+            let holder = candidate.superblock.generation.id == one.superblock.generation.id;
+            if holder && !one.in_effect() {
+                one.rooted = has_root(candidate).await;
+            }
+        }
+    }
+    Ok(known.into_values().collect())
+}
+
+/// The generation that decides, and whether it may have been cut off before it took effect. One that
+/// never took effect is set aside; where that leaves two, histories went apart.
+async fn newest_generation(candidates: &[Candidate]) -> Result<(Superblock, bool), Error> {
+    let known = newest_known(candidates).await?;
+    let number = known.first().map_or(0, |k| k.superblock.generation.number);
+    let (never, may): (Vec<&Known>, Vec<&Known>) = known.iter().partition(|k| k.never(candidates));
+    let parents: BTreeSet<[u8; 16]> = never
+        .iter()
+        .map(|k| k.superblock.generation.parent)
+        .collect();
+    // Generations are made only by one that is in effect.
+    let before = candidates
+        .iter()
+        .map(|c| &c.superblock)
+        .filter(|s| parents.len() == 1 && parents.contains(&s.generation.id))
+        .max_by_key(|s| s.writes);
+    match (&may[..], before, &never[..]) {
+        ([one], _, _) => Ok((one.superblock.clone(), !one.in_effect())),
+        ([], Some(before), _) => Ok((before.clone(), false)),
+        ([], None, [one]) => Ok((one.superblock.clone(), true)),
+        _ => Err(Error::Diverged(number)),
+    }
+}
+
+/// How far the generation that decides had come when power went.
 #[derive(Debug)]
 struct Spread {
     /// Members that it counts and that are not here.
     missing: Vec<u16>,
-    /// Not every member that is here holds it: it is stored again before anything else happens under it.
+    /// It may have been cut off before it took effect.
+    unsure: bool,
+    /// Not every member that is here holds it.
     behind: bool,
 }
 
 /// Indexes of the members that a generation counts.
-fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + '_ {
+pub(crate) fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + '_ {
     let members = superblock.members.iter().enumerate();
     members
         .filter(|(_, m)| m.state == MemberState::Online)
         .map(|(index, _)| index)
 }
 
-/// A generation that fewer than half of those counted by the one before hold may have been cut off: then
-/// an array must be able to start from the one before as well, or two halves of it could each go on.
-fn check_spread(
-    newest: &Superblock,
-    candidates: &[Candidate],
-    degraded: bool,
-) -> Result<(), Error> {
-    let holds = |c: &&Candidate| c.superblock.generation.id == newest.generation.id;
-    let holders = candidates.iter().filter(holds).count();
-    let parent = candidates
-        .iter()
-        .map(|c| &c.superblock)
-        .find(|s| s.generation.id == newest.generation.parent);
-    if let Some(parent) = parent {
-        let counted: BTreeSet<usize> = online_members(parent).collect();
-        if holders * 2 < counted.len() {
-            let seen = candidates
-                .iter()
-                .filter(|c| counted.contains(&usize::from(c.superblock.index)))
-                .count();
-            if seen < counted.len() && seen * 2 <= counted.len() && !degraded {
-                return Err(Error::TooFew {
-                    seen,
-                    counted: counted.len(),
-                    generation: parent.generation.number,
-                });
-            }
-        }
+/// A generation that may have been cut off: the array must be able to start from the one before as well,
+/// or two halves of it could each go on.
+fn check_before(newest: &Superblock, candidates: &[Candidate]) -> Result<(), Error> {
+    let counted = usize::from(newest.generation.before);
+    let holds_before = |c: &&Candidate| c.superblock.generation.id == newest.generation.parent;
+    let parent = candidates.iter().find(holds_before);
+    // Whom the newest counts, the one before counted too.
+    let mut before: BTreeSet<usize> = online_members(newest).collect();
+    before.extend(parent.iter().flat_map(|c| online_members(&c.superblock)));
+    let here = candidates.iter().filter(|c| {
+        let index = usize::from(c.superblock.index);
+        let uuid = newest.members.get(index).map(|m| m.uuid);
+        before.contains(&index) && uuid == Some(c.superblock.device)
+    });
+    let seen: BTreeSet<[u8; 16]> = here.map(|c| c.superblock.device).collect();
+    let seen = seen.len();
+    if seen < counted && seen * 2 <= counted {
+        return Err(Error::TooFew {
+            seen,
+            counted,
+            generation: newest.generation.number - 1,
+        });
     }
     Ok(())
 }
@@ -243,11 +300,12 @@ async fn assemble(
             Err(Error::Device { .. }) => None,
             other => other?,
         };
-        if let Some(superblock) = found {
+        if let Some((superblock, copy)) = found {
             candidates.push(Candidate {
                 device,
                 position,
                 superblock,
+                copy,
             });
         }
     }
@@ -255,8 +313,13 @@ async fn assemble(
     if candidates.iter().any(|c| c.superblock.array != any) {
         return Err(Error::MixedArrays);
     }
-    let newest = newest_generation(&candidates)?;
-    check_spread(&newest, &candidates, degraded)?;
+    let (mut newest, unsure) = newest_generation(&candidates).await?;
+    if unsure && !degraded {
+        check_before(&newest, &candidates)?;
+    }
+    // What is written from now on is newer than all that was ever seen.
+    let writes = candidates.iter().map(|c| c.superblock.writes).max();
+    newest.writes = writes.unwrap_or(newest.writes);
     let online = |index: usize| {
         newest
             .members
@@ -288,6 +351,7 @@ async fn assemble(
     let other = |c: &Candidate| c.superblock.generation.id != newest.generation.id;
     let spread = Spread {
         missing: Vec::new(),
+        unsure,
         behind: candidates.iter().any(other),
     };
     Ok((newest, candidates, spread))
@@ -319,16 +383,12 @@ fn make_members(
             (Some(_), _) if planted::on(Bug::StaleMemberTrusted) => MemberState::Online,
             (_, state) => state,
         };
+        let copy = candidate.as_ref().map_or(0, |c| c.copy);
         let device = candidate.map(|c| c.device);
-        members.push(Member::new(
-            rt,
-            index,
-            entry.uuid,
-            entry.domain.clone(),
-            geometry,
-            device,
-            state,
-        ));
+        let domain = entry.domain.clone();
+        let member = Member::new(rt, index, entry.uuid, domain, geometry, device, state);
+        member.super_copy.set(copy);
+        members.push(member);
     }
     (members, missing)
 }
@@ -1033,15 +1093,8 @@ impl Home {
         }
         {
             let _log = self.log_lock.lock().await;
-            if !spread.missing.is_empty() || spread.behind {
-                self.forced.set(degraded);
-                let counted = self.core.online().len() + spread.missing.len();
-                let stored = self.store_generation().await;
-                if stored * 2 < counted && !degraded {
-                    return Err(Error::NoQuorum { stored, counted });
-                }
-                root.generation = self.superblock.borrow().generation.number;
-            }
+            self.settle_generation(spread, degraded).await?;
+            root.generation = self.superblock.borrow().generation.number;
             root.number += 1;
             root.clean = false;
             let next = self.journal.next();
@@ -1077,6 +1130,34 @@ impl Home {
         }
         self.batch(true).await;
         self.recovering.set(None);
+        Ok(())
+    }
+
+    /// Has the generation that decides in effect, and then one without the members that are missing.
+    async fn settle_generation(
+        self: &Rc<Self>,
+        spread: &Spread,
+        degraded: bool,
+    ) -> Result<(), Error> {
+        let enough = |stored: usize, counted: usize| {
+            if stored * 2 < counted && !degraded {
+                return Err(Error::NoQuorum { stored, counted });
+            }
+            Ok(())
+        };
+        if spread.unsure || spread.behind {
+            let before = usize::from(self.superblock.borrow().generation.before);
+            let stored = self.store_superblocks().await;
+            if spread.unsure {
+                enough(stored, before)?;
+            }
+        }
+        if !spread.missing.is_empty() {
+            self.forced.set(degraded);
+            let counted = self.core.online().len() + spread.missing.len();
+            let stored = self.store_generation().await;
+            enough(stored, counted)?;
+        }
         Ok(())
     }
 

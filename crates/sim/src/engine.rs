@@ -33,7 +33,7 @@ impl From<Error> for StoreError {
     fn from(error: Error) -> StoreError {
         match error {
             Error::NoSpace { .. } => StoreError::NoSpace,
-            Error::TooFew { .. } => StoreError::Degraded(error.to_string()),
+            Error::TooFew { .. } | Error::NoQuorum { .. } => StoreError::Degraded(error.to_string()),
             other => StoreError::Other(other.to_string()),
         }
     }
