@@ -13,6 +13,8 @@
 //!    batch makes it durable under the new epoch.
 //!
 //! A crash in 4 or 5 leaves the old epoch's records in place, so the next import finds the same.
+//!
+//! A read-only import does the same, and its members keep in memory what 4 and 5 write: no device changes.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -925,6 +927,10 @@ pub async fn import(
     let (members, missing) = make_members(rt, &newest, candidates);
     spread.missing = missing;
     let core = Core::new(rt, newest.array, newest.key, slot_blocks, members);
+    if options.read_only {
+        // What is recovered is made durable in memory.
+        core.members.iter().for_each(Member::keep_writes);
+    }
     let online = |index: &u16| {
         let member = core.members.get(usize::from(*index));
         member.is_some_and(Member::is_online)
