@@ -136,6 +136,8 @@ impl Home {
         let mut joins = Vec::new();
         let mut limit = self.fold_limit();
         limit.nodes /= self.shards.len();
+        let (size, used) = self.journal.usage(Ring::Delta);
+        self.core.give_up_lost.set(used * 2 > size);
         for shard in &self.shards {
             let shard = shard.clone();
             joins.push(self.core.rt.spawn(async move {

@@ -317,9 +317,19 @@ impl Shard {
                             .await
                     }
                 };
-            let lost = |_| self.lost_leaf(shape, at.partition, at.leaf);
-            let Some(entry) = entry.map_err(lost)? else {
-                return Ok((Found::Zero, stamp));
+            let entry = match entry {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return Ok((Found::Zero, stamp)),
+                Err(_) => {
+                    let leaf = self.store.load((shape.tree, at.partition, 0, at.leaf));
+                    if leaf.await.is_ok() {
+                        // The leaf was lost once, and written anew: of this entry nothing is known.
+                        let mut listed = self.core.lost.borrow_mut();
+                        listed.insert((shape.tree, address), ());
+                        return Err(VolumeError::Lost);
+                    }
+                    return Err(self.lost_leaf(shape, at.partition, at.leaf));
+                }
             };
             let algorithm = algorithm_of(&entry);
             if let Some((from, segment, block)) = moved
