@@ -839,8 +839,10 @@ impl Shard {
         let data = stripe.freeze();
         let owners = stripe.owners.borrow().clone();
         if owners.is_empty() {
-            stripe.segment.short.borrow_mut().insert(stripe.number, 0);
-            self.stripe_done(stripe, Phase::Void);
+            let (shard, stripe) = (self.clone(), stripe.clone());
+            self.core
+                .rt
+                .spawn(async move { shard.end_void(&stripe).await });
             return;
         }
         let written = Rc::new(stripe::prepare(
@@ -896,8 +898,20 @@ impl Shard {
                 self.core.progress.wait().await;
             }
         }
-        stripe.segment.rows.borrow_mut().remove(&stripe.number);
-        stripe.segment.short.borrow_mut().insert(stripe.number, 0);
+        self.end_void(stripe).await;
+    }
+
+    /// Ends a stripe that holds nothing. The last one of a course is written with the course's summary:
+    /// where it is not written, the summary is, before the rows can be forgotten.
+    async fn end_void(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
+        let (segment, number) = (&stripe.segment, stripe.number);
+        segment.rows.borrow_mut().remove(&number);
+        segment.short.borrow_mut().insert(number, 0);
+        let geometry = segment.geometry;
+        let course = geometry.course_of(number);
+        if number + 1 == course * geometry.course_strips() + geometry.strips_in(course) {
+            stripe::write_summary(&self.core, segment, number + 1).await;
+        }
         self.stripe_done(stripe, Phase::Void);
     }
 
