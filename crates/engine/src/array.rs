@@ -73,7 +73,8 @@ pub struct Create {
 pub struct Import {
     /// Start with fewer devices, or less of the journal, than the rules ask for.
     pub degraded: bool,
-    /// Refuse writes.
+    /// Refuse writes, and write nothing to any device: recovery's own writes stay in memory, and nothing is
+    /// reconstructed, healed or cleaned.
     pub read_only: bool,
     /// How it runs.
     pub settings: Settings,
@@ -297,6 +298,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
             number: 1,
             id: random_bytes(rt),
             parent: [0; 16],
+            before: 0,
         },
         geometry: plan.devices[0],
         name: options.name.clone(),
@@ -441,7 +443,9 @@ impl Array {
         read_only: bool,
         settings: Settings,
     ) -> Array {
-        home.start_background();
+        if !read_only {
+            home.start_background();
+        }
         let array = Array(Rc::new(Inner {
             home,
             to_home,
@@ -457,7 +461,7 @@ impl Array {
             .borrow()
             .volumes
             .iter()
-            .filter(|v| v.destroying)
+            .filter(|v| v.destroying && !read_only)
             .map(|v| v.name.clone())
             .collect();
         for name in unfinished {
@@ -487,9 +491,23 @@ impl Array {
         }
     }
 
+    fn check_writable(&self) -> Result<(), Error> {
+        self.check_open()?;
+        if self.0.read_only {
+            Err(Error::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Folds everything, says in the root that it is clean, and stops. Every later call is refused.
     pub async fn export(&self) -> Result<(), Error> {
-        self.finish().await?;
+        if self.0.read_only {
+            self.check_open()?;
+            self.0.exporting.set(true);
+        } else {
+            self.finish().await?;
+        }
         self.let_go("exported").await;
         Ok(())
     }
@@ -518,6 +536,7 @@ impl Array {
 
     /// Exports the array and wipes the superblocks of its devices: it is gone.
     pub async fn destroy(&self) -> Result<(), Error> {
+        self.check_writable()?;
         self.finish().await?;
         for member in self.0.home.core.members.iter().filter(|m| m.is_online()) {
             for copy in 0..2 {
@@ -544,10 +563,7 @@ impl Array {
 
     /// Creates a volume; it is durable when this returns.
     pub async fn volume_create(&self, name: &str, options: VolumeOptions) -> Result<(), Error> {
-        self.check_open()?;
-        if self.0.read_only {
-            return Err(Error::ReadOnly);
-        }
+        self.check_writable()?;
         check_name(name)?;
         let home = &self.0.home;
         if home.catalog.borrow().volumes.iter().any(|v| v.name == name) {
@@ -618,10 +634,7 @@ impl Array {
     /// Destroys a volume: it is gone when this returns; its space comes back in the background, also
     /// over a restart.
     pub async fn volume_destroy(&self, name: &str) -> Result<(), Error> {
-        self.check_open()?;
-        if self.0.read_only {
-            return Err(Error::ReadOnly);
-        }
+        self.check_writable()?;
         let home = &self.0.home;
         let hidden = {
             let mut catalog = home.catalog.borrow_mut();
@@ -719,7 +732,7 @@ impl Array {
 
     /// Changes a property of a volume: `write-cache` is `on`, `off` or `auto`.
     pub async fn volume_set(&self, name: &str, key: &str, value: &str) -> Result<(), Error> {
-        self.check_open()?;
+        self.check_writable()?;
         let home = &self.0.home;
         let wrong = || Error::Setting {
             key: key.to_string(),
@@ -745,7 +758,7 @@ impl Array {
 
     /// Keeps in the array how a volume is served.
     pub async fn set_frontends(&self, name: &str, frontends: Vec<Frontend>) -> Result<(), Error> {
-        self.check_open()?;
+        self.check_writable()?;
         let home = &self.0.home;
         {
             let mut catalog = home.catalog.borrow_mut();
@@ -765,7 +778,7 @@ impl Array {
     /// Takes a device out of use. Refused without `force` if data would be left without a copy. With
     /// `force` it also lets an array go on that waits for enough devices to agree.
     pub async fn fail(&self, index: u16, force: bool) -> Result<(), Error> {
-        self.check_open()?;
+        self.check_writable()?;
         let home = &self.0.home;
         if usize::from(index) >= home.core.members.len() {
             return Err(Error::NoDevice(index));
@@ -828,7 +841,7 @@ impl Array {
 
     /// Changes a setting.
     pub async fn set(&self, key: &str, value: &str) -> Result<(), Error> {
-        self.check_open()?;
+        self.check_writable()?;
         let wrong = || Error::Setting {
             key: key.to_string(),
             value: value.to_string(),
@@ -871,7 +884,8 @@ impl Array {
     /// Waits until no background work of these kinds (none: of any kind) runs that can make progress.
     pub async fn wait_idle(&self, kinds: &[&str]) {
         let home = &self.0.home;
-        while !home.core.closed.get() && !home.is_idle(kinds) {
+        // Nothing runs in the background of a read-only array.
+        while !self.0.read_only && !home.core.closed.get() && !home.is_idle(kinds) {
             let _ = home
                 .core
                 .rt

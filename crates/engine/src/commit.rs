@@ -136,6 +136,8 @@ impl Home {
         let mut joins = Vec::new();
         let mut limit = self.fold_limit();
         limit.nodes /= self.shards.len();
+        let (size, used) = self.journal.usage(Ring::Delta);
+        self.core.give_up_lost.set(used * 2 > size);
         for shard in &self.shards {
             let shard = shard.clone();
             joins.push(self.core.rt.spawn(async move {
@@ -652,6 +654,8 @@ impl Home {
             let mut id = [0; 16];
             id[..8].copy_from_slice(&self.core.rt.random().to_le_bytes());
             id[8..].copy_from_slice(&self.core.rt.random().to_le_bytes());
+            let counted = crate::assemble::online_members(&superblock).count();
+            superblock.generation.before = u16::try_from(counted).expect("at most 65,535 members");
             superblock.generation.parent = superblock.generation.id;
             superblock.generation.id = id;
             superblock.generation.number += 1;
@@ -663,13 +667,13 @@ impl Home {
         self.store_superblocks().await
     }
 
-    /// Writes the superblock to every member in use (the copy not written last); how many stored it.
+    /// Writes the superblock to every member in use (never over its newer copy); how many stored it.
     pub(crate) async fn store_superblocks(self: &Rc<Self>) -> usize {
         self.superblock.borrow_mut().writes += 1;
         let mut joins = Vec::new();
         for member in self.core.members.iter().filter(|m| m.is_online()) {
             let bytes = self.superblock_for(member.index);
-            let copy = u32::from(self.superblock.borrow().writes % 2 == 1);
+            let copy = 1 - member.super_copy.get();
             let (core, index, offset) = (
                 self.core.clone(),
                 member.index,
@@ -679,7 +683,9 @@ impl Home {
                 let member = core.member(index);
                 let done =
                     member.write(offset, vec![bytes]).await.is_ok() && member.flush().await.is_ok();
-                if !done {
+                if done {
+                    member.super_copy.set(copy);
+                } else {
                     core.report_failed(index);
                 }
                 done

@@ -58,6 +58,8 @@ pub struct Core {
     pub heal_gate: Gate,
     /// Host blocks written, and all data blocks written, since import.
     pub amplification: (Cell<u64>, Cell<u64>),
+    /// The journal is short: leaves that cannot be read must let go of it.
+    pub give_up_lost: Cell<bool>,
     /// Bytes that blocks of thin volumes may still take, and bytes ever counted against that.
     pub thin_left: Cell<u64>,
     /// See `thin_left`.
@@ -102,6 +104,7 @@ impl Core {
             heals: RefCell::default(),
             heal_gate: Gate::default(),
             amplification: Default::default(),
+            give_up_lost: Cell::new(false),
             thin_left: Cell::new(0), // counted by the first commit that is asked for it
             thin_charged: Cell::new(0),
         })
@@ -274,16 +277,16 @@ impl Core {
         if self.heals.borrow().knows(&block) {
             return;
         }
-        add(&self.member(device).counters.digest_errors, 1);
-        self.heals.borrow_mut().add(block);
-        self.event(
-            "bad-block",
-            Some(device),
-            format!(
-                "device {device}: segment {} column {} stripe {} block {} is bad; it is read from the others and will be healed",
-                block.segment, block.column, block.stripe, block.within
-            ),
-        );
+        if self.heals.borrow_mut().add(block) {
+            add(&self.member(device).counters.digest_errors, 1);
+            self.event(
+                "bad-block",
+                Some(device),
+                format!(
+                    "device {device}: {block} is bad; it is read from the others and will be healed"
+                ),
+            );
+        }
         self.heal_gate.open();
     }
 }

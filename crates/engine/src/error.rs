@@ -70,7 +70,7 @@ pub enum Error {
     Duplicate(u16),
     /// Histories that went apart.
     #[error(
-        "these devices have different histories of generation {0}: both were written apart. Import one side by naming only its devices, with --degraded"
+        "these devices have different histories of generation {0}, and each may hold writes that the other lacks. Bring the missing devices: all of them may show that one side never went on. Or choose a side: import with --degraded, naming only its devices; what only the other side wrote is then lost"
     )]
     Diverged(u64),
     /// Too few devices to start by itself.
@@ -129,7 +129,7 @@ pub enum Error {
     WouldLose(u16),
     /// Too few devices agree on a generation.
     #[error(
-        "only {stored} of {counted} devices could store the new generation: writes wait; bring devices back, or use `fail -f` to go on without them"
+        "only {stored} of {counted} devices could store the new generation: bring devices back, or go on without them: --degraded at an import, `fail -f` when writes wait"
     )]
     NoQuorum {
         /// Devices that stored it.

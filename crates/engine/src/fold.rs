@@ -51,6 +51,7 @@ impl Shard {
     pub(crate) async fn prepare(self: &Rc<Self>, target: u64, limit: FoldLimit) -> Prepared {
         let _one = self.tree_lock.lock().await;
         let (mut prepared, carried) = self.carry.take();
+        let give_up = self.core.give_up_lost.get() || self.pressed.get();
         let folded = self.deltas.borrow().newest_recorded();
         let before = [carried, self.deltas.borrow().oldest()]
             .into_iter()
@@ -61,10 +62,17 @@ impl Shard {
         let mut done = due.done;
         self.load_leaves(&leaves).await;
         for (tree, partition, leaf) in leaves {
-            // A leaf that is lost keeps its deltas, and they their part of the journal.
+            // A leaf that is lost keeps its deltas, and they their part of the journal, until that is
+            // needed: then it is made anew, and what it said of other blocks is lost for good.
             let key = (tree, partition, leaf);
             let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
-            if folding.await.is_ok() {
+            let mut done_with = folding.await;
+            if done_with.is_err() && give_up && self.lost_leaves.borrow().contains(&key) {
+                self.store.give_up(tree, partition, leaf).await;
+                let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
+                done_with = folding.await;
+            }
+            if done_with.is_ok() {
                 prepared.more = due.cut_short;
                 self.lost_leaves.borrow_mut().remove(&key);
             } else {
@@ -78,7 +86,12 @@ impl Shard {
             .borrow_mut()
             .holes
             .retain(|h| !finished(h.stamp));
-        match self.store.close_dirty().await {
+        let mut closed = self.store.close_dirty().await;
+        if closed.is_err() && give_up && carried.is_some() {
+            self.store.give_up_above().await;
+            closed = self.store.close_dirty().await;
+        }
+        match closed {
             Ok(count) if count > 0 => {
                 if let Some(places) =
                     ask(&self.home, |reply| HomeMessage::Places(count, reply)).await
@@ -284,8 +297,8 @@ fn apply(shape: VolumeShape, what: &What, entry: &mut [u8], prepared: &mut Prepa
             if let Some(old) = old {
                 prepared.dead.push((old.place, shape.pieces));
                 *mapped -= i64::from(shape.pieces) * BLOCK as i64;
-                LeafEntry::write(None, entry);
             }
+            LeafEntry::write(None, entry); // also one that is lost
         }
         What::Block {
             segment,

@@ -1,4 +1,4 @@
-//! Creating and importing: from devices to a running array.
+//! Importing: from the members that `assemble` found to a running array, by replay and recovery.
 //!
 //! Order of an import, and why (S3, S4, S7, S10):
 //! 1. The newest generation any device knows decides who is a member; too few of them is refused.
@@ -13,6 +13,8 @@
 //!    batch makes it durable under the new epoch.
 //!
 //! A crash in 4 or 5 leaves the old epoch's records in place, so the next import finds the same.
+//!
+//! A read-only import does the same, and its members keep in memory what 4 and 5 write: no device changes.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,16 +24,17 @@ use ashlar_codec::{Code, CodeKind};
 use ashlar_device::DeviceRef;
 use ashlar_digest::Kind;
 use ashlar_format::catalog::Catalog;
-use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT, super_bytes};
+use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT};
 use ashlar_format::journal::{Entry, Ring, decode_entries};
 use ashlar_format::root::Root;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
-use ashlar_format::superblock::{MemberState, Superblock};
+use ashlar_format::superblock::Superblock;
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
 use ashlar_layout::{Layout, Shape};
 use ashlar_rt::{Buf, Rt, Sender, mailbox};
 
-use crate::array::{Import, Label, Settings};
+use crate::array::{Import, Settings};
+use crate::assemble::{Spread, assemble, make_members};
 use crate::core::Core;
 use crate::error::Error;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
@@ -45,293 +48,6 @@ use crate::read::read_unit;
 use crate::segment::{Column, NO_SLOT, Segment};
 use crate::shard::{Bounds, Shard};
 use crate::systree::SysTree;
-
-/// A device with the superblock found on it.
-pub struct Candidate {
-    device: DeviceRef,
-    position: usize,
-    superblock: Superblock,
-}
-
-impl std::fmt::Debug for Candidate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Candidate({})", self.position)
-    }
-}
-
-async fn read_at(device: &DeviceRef, offset: u64, length: usize) -> Option<Buf> {
-    let (buf, result) = device.read(offset, Buf::zeroed(length)).await;
-    result.ok().map(|()| buf)
-}
-
-async fn read_copy(
-    device: &DeviceRef,
-    offset: u64,
-    limit: u64,
-) -> Option<Result<Superblock, FormatError>> {
-    let first = read_at(device, offset, BLOCK).await?;
-    let size = match Superblock::encoded_bytes(&first) {
-        Ok(size) if size as u64 <= limit => size,
-        Ok(_) => return Some(Err(FormatError::Value)),
-        Err(error) => return Some(Err(error)),
-    };
-    Some(Superblock::decode(&read_at(device, offset, size).await?))
-}
-
-/// Reads a device's superblock: the newer of two valid copies. `Ok(None)`: there is none.
-pub async fn read_superblock(
-    device: &DeviceRef,
-    position: usize,
-) -> Result<Option<Superblock>, Error> {
-    let size = device.info().size_bytes;
-    let area = super_bytes(size);
-    if size < 2 * area {
-        return Ok(None);
-    }
-    let mut best: Option<Superblock> = None;
-    let mut refused = None;
-    let mut read = false;
-    for offset in [0, size - area] {
-        match read_copy(device, offset, area).await {
-            Some(Ok(found)) => {
-                read = true;
-                if best.as_ref().is_none_or(|b| found.writes > b.writes) {
-                    best = Some(found);
-                }
-            }
-            Some(Err(error)) => {
-                read = true;
-                if error != FormatError::Magic {
-                    refused = Some(error);
-                }
-            }
-            None => {}
-        }
-    }
-    match (best, refused) {
-        (Some(found), _) => Ok(Some(found)),
-        (None, Some(source @ FormatError::Unsupported(_))) => Err(Error::Format {
-            device: position,
-            source,
-        }),
-        (None, _) if !read => Err(Error::Device {
-            device: position,
-            fault: ashlar_device::Fault::Media,
-        }),
-        (None, _) => Ok(None),
-    }
-}
-
-/// What a device says of itself.
-pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
-    let found = read_superblock(device, 0).await?;
-    Ok(found.map(|s| Label {
-        array_uuid: s.array,
-        array_name: s.name,
-        device_uuid: s.device,
-        index: s.index,
-        devices_total: u16::try_from(s.members.len()).expect("parsed from 16 bits"),
-        generation: s.generation.number,
-        layout: s.layout,
-        size_bytes: device.info().size_bytes,
-    }))
-}
-
-/// The newest generation that took effect. One that fewer than half of the counted devices hold never
-/// did: a crash cut it off, and a later import may have made another with the same number.
-fn newest_generation(candidates: &[Candidate]) -> Result<Superblock, Error> {
-    let number = candidates
-        .iter()
-        .map(|c| c.superblock.generation.number)
-        .max();
-    let oldest = candidates
-        .iter()
-        .map(|c| c.superblock.generation.number)
-        .min();
-    let number = if planted::on(Bug::GenerationOldestWins) {
-        oldest
-    } else {
-        number
-    };
-    let number = number.ok_or(Error::NoArray)?;
-    let mut holders: BTreeMap<[u8; 16], Vec<&Superblock>> = BTreeMap::new();
-    for superblock in candidates.iter().map(|c| &c.superblock) {
-        if superblock.generation.number == number {
-            let same = holders.entry(superblock.generation.id).or_default();
-            same.push(superblock);
-        }
-    }
-    let mut counted = BTreeSet::new();
-    for superblock in holders.values().flatten() {
-        counted.extend(online_members(superblock));
-    }
-    let most = holders.values().map(Vec::len).max().unwrap_or(0);
-    let mut winners = holders.values().filter(|h| h.len() == most);
-    let winner = winners.next().ok_or(Error::NoArray)?;
-    let rivals = holders.values().filter(|h| !std::ptr::eq(*h, winner));
-    let effective = rivals
-        .map(Vec::len)
-        .any(|held| held == most || held * 2 >= counted.len());
-    if effective {
-        return Err(Error::Diverged(number));
-    }
-    let newest = winner
-        .iter()
-        .max_by_key(|s| s.writes)
-        .ok_or(Error::NoArray)?;
-    Ok((*newest).clone())
-}
-
-/// How far the newest generation had come when power went.
-#[derive(Debug)]
-struct Spread {
-    /// Members that it counts and that are not here.
-    missing: Vec<u16>,
-    /// Not every member that is here holds it: it is stored again before anything else happens under it.
-    behind: bool,
-}
-
-/// Indexes of the members that a generation counts.
-fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + '_ {
-    let members = superblock.members.iter().enumerate();
-    members
-        .filter(|(_, m)| m.state == MemberState::Online)
-        .map(|(index, _)| index)
-}
-
-/// A generation that fewer than half of those counted by the one before hold may have been cut off: then
-/// an array must be able to start from the one before as well, or two halves of it could each go on.
-fn check_spread(
-    newest: &Superblock,
-    candidates: &[Candidate],
-    degraded: bool,
-) -> Result<(), Error> {
-    let holds = |c: &&Candidate| c.superblock.generation.id == newest.generation.id;
-    let holders = candidates.iter().filter(holds).count();
-    let parent = candidates
-        .iter()
-        .map(|c| &c.superblock)
-        .find(|s| s.generation.id == newest.generation.parent);
-    if let Some(parent) = parent {
-        let counted: BTreeSet<usize> = online_members(parent).collect();
-        if holders * 2 < counted.len() {
-            let seen = candidates
-                .iter()
-                .filter(|c| counted.contains(&usize::from(c.superblock.index)))
-                .count();
-            if seen < counted.len() && seen * 2 <= counted.len() && !degraded {
-                return Err(Error::TooFew {
-                    seen,
-                    counted: counted.len(),
-                    generation: parent.generation.number,
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The members of the newest generation among the devices, its superblock, and how far it had come.
-async fn assemble(
-    devices: Vec<DeviceRef>,
-    degraded: bool,
-) -> Result<(Superblock, Vec<Candidate>, Spread), Error> {
-    let mut candidates = Vec::new();
-    for (position, device) in devices.into_iter().enumerate() {
-        // A device that cannot be read is as good as missing.
-        let found = match read_superblock(&device, position).await {
-            Err(Error::Device { .. }) => None,
-            other => other?,
-        };
-        if let Some(superblock) = found {
-            candidates.push(Candidate {
-                device,
-                position,
-                superblock,
-            });
-        }
-    }
-    let any = candidates.first().ok_or(Error::NoArray)?.superblock.array;
-    if candidates.iter().any(|c| c.superblock.array != any) {
-        return Err(Error::MixedArrays);
-    }
-    let newest = newest_generation(&candidates)?;
-    check_spread(&newest, &candidates, degraded)?;
-    let online = |index: usize| {
-        newest
-            .members
-            .get(index)
-            .is_some_and(|m| m.state == MemberState::Online || planted::on(Bug::StaleMemberTrusted))
-    };
-    candidates.retain(|c| {
-        let index = usize::from(c.superblock.index);
-        online(index) && newest.members[index].uuid == c.superblock.device
-    });
-    let mut seen = BTreeSet::new();
-    for candidate in &candidates {
-        if !seen.insert(candidate.superblock.index) {
-            return Err(Error::Duplicate(candidate.superblock.index));
-        }
-    }
-    let counted = online_members(&newest).count();
-    let enough = seen.len() == counted || seen.len() * 2 > counted;
-    if !enough && !degraded {
-        return Err(Error::TooFew {
-            seen: seen.len(),
-            counted,
-            generation: newest.generation.number,
-        });
-    }
-    if seen.is_empty() {
-        return Err(Error::NoArray);
-    }
-    let other = |c: &Candidate| c.superblock.generation.id != newest.generation.id;
-    let spread = Spread {
-        missing: Vec::new(),
-        behind: candidates.iter().any(other),
-    };
-    Ok((newest, candidates, spread))
-}
-
-/// Members in the order of the table; `missing` are those counted but not here.
-fn make_members(
-    rt: &Rt,
-    newest: &Superblock,
-    candidates: Vec<Candidate>,
-) -> (Vec<Member>, Vec<u16>) {
-    let mut found: BTreeMap<u16, Candidate> = candidates
-        .into_iter()
-        .map(|c| (c.superblock.index, c))
-        .collect();
-    let mut members = Vec::new();
-    let mut missing = Vec::new();
-    for (index, entry) in (0u16..).zip(&newest.members) {
-        let candidate = found.remove(&index);
-        let mut geometry = candidate
-            .as_ref()
-            .map_or(newest.geometry, |c| c.superblock.geometry);
-        let state = match (&candidate, entry.state) {
-            (None, MemberState::Online) => {
-                missing.push(index);
-                geometry.slots = entry.slots;
-                MemberState::Failed
-            }
-            (Some(_), _) if planted::on(Bug::StaleMemberTrusted) => MemberState::Online,
-            (_, state) => state,
-        };
-        let device = candidate.map(|c| c.device);
-        members.push(Member::new(
-            rt,
-            index,
-            entry.uuid,
-            entry.domain.clone(),
-            geometry,
-            device,
-            state,
-        ));
-    }
-    (members, missing)
-}
 
 /// The newest valid root on any member.
 async fn newest_root(core: &Rc<Core>) -> Option<Root> {
@@ -855,6 +571,10 @@ pub async fn import(
     let (members, missing) = make_members(rt, &newest, candidates);
     spread.missing = missing;
     let core = Core::new(rt, newest.array, newest.key, slot_blocks, members);
+    if options.read_only {
+        // What is recovered is made durable in memory.
+        core.members.iter().for_each(Member::keep_writes);
+    }
     let online = |index: &u16| {
         let member = core.members.get(usize::from(*index));
         member.is_some_and(Member::is_online)
@@ -1023,15 +743,8 @@ impl Home {
         }
         {
             let _log = self.log_lock.lock().await;
-            if !spread.missing.is_empty() || spread.behind {
-                self.forced.set(degraded);
-                let counted = self.core.online().len() + spread.missing.len();
-                let stored = self.store_generation().await;
-                if stored * 2 < counted && !degraded {
-                    return Err(Error::NoQuorum { stored, counted });
-                }
-                root.generation = self.superblock.borrow().generation.number;
-            }
+            self.settle_generation(spread, degraded).await?;
+            root.generation = self.superblock.borrow().generation.number;
             root.number += 1;
             root.clean = false;
             let next = self.journal.next();
@@ -1067,6 +780,34 @@ impl Home {
         }
         self.batch(true).await;
         self.recovering.set(None);
+        Ok(())
+    }
+
+    /// Has the generation that decides in effect, and then one without the members that are missing.
+    async fn settle_generation(
+        self: &Rc<Self>,
+        spread: &Spread,
+        degraded: bool,
+    ) -> Result<(), Error> {
+        let enough = |stored: usize, counted: usize| {
+            if stored * 2 < counted && !degraded {
+                return Err(Error::NoQuorum { stored, counted });
+            }
+            Ok(())
+        };
+        if spread.unsure || spread.behind {
+            let before = usize::from(self.superblock.borrow().generation.before);
+            let stored = self.store_superblocks().await;
+            if spread.unsure {
+                enough(stored, before)?;
+            }
+        }
+        if !spread.missing.is_empty() {
+            self.forced.set(degraded);
+            let counted = self.core.online().len() + spread.missing.len();
+            let stored = self.store_generation().await;
+            enough(stored, counted)?;
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 
 mod alloc;
 mod array;
+mod assemble;
 mod chain;
 mod commit;
 mod core;
@@ -47,7 +48,7 @@ pub use array::{
     Array, Create, Import, Label, Plan, Settings, VolumeOptions, default_strip_bytes, plan,
 };
 pub use ashlar_digest::Kind as DigestKind;
+pub use assemble::probe;
 pub use error::{Error, VolumeError};
-pub use import::probe;
 pub use report::uuid_text;
 pub use volume::{Extent, Volume, VolumeInfo, WriteCache};

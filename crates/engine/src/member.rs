@@ -6,11 +6,14 @@
 //! - [`Member::flush`] returns Ok only after a device flush that began after every write that had
 //!   completed when it was called. A failed flush is never retried and trusted (rule S11): the caller
 //!   must fail the member.
+//! - After [`Member::keep_writes`] the device is only read: what is written stays in memory, and is what
+//!   reads give.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ashlar_device::{DeviceRef, Fault};
+use ashlar_format::BLOCK;
 use ashlar_format::geometry::DeviceGeometry;
 use ashlar_format::slot::SlotEntry;
 use ashlar_format::superblock::MemberState;
@@ -53,6 +56,8 @@ pub struct Member {
     pub geometry: DeviceGeometry,
     device: RefCell<Option<DeviceRef>>,
     state: Cell<MemberState>,
+    /// By byte offset, the blocks written to a device that is only read.
+    kept: RefCell<Option<BTreeMap<u64, Slice>>>,
     /// Faults and traffic.
     pub counters: Counters,
     /// What each slot holds.
@@ -60,6 +65,8 @@ pub struct Member {
     free: RefCell<BTreeSet<u32>>,
     /// Table pages changed since the last root.
     pub dirty_pages: RefCell<BTreeSet<u32>>,
+    /// Which copy of its superblock is the newer one: the next write goes to the other.
+    pub super_copy: Cell<u32>,
     /// Which copy of each table page is the present one.
     pub page_copy: RefCell<Vec<u8>>,
     writes_done: Cell<u64>,
@@ -111,10 +118,12 @@ impl Member {
             geometry,
             device: RefCell::new(device),
             state: Cell::new(state),
+            kept: RefCell::default(),
             counters: Counters::default(),
             slots: RefCell::new(vec![None; slots]),
             free: RefCell::new((0..geometry.slots).collect()),
             dirty_pages: RefCell::default(),
+            super_copy: Cell::new(0),
             page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),
             writes_done: Cell::new(0),
             flushed: Cell::new(0),
@@ -173,13 +182,62 @@ impl Member {
         self.device.borrow().clone().ok_or(Fault::Offline)
     }
 
+    /// From now on nothing changes the device: writes stay in memory, which bounds them. For the recovery of
+    /// an array that is imported read-only.
+    pub fn keep_writes(&self) {
+        self.kept.borrow_mut().get_or_insert_default();
+    }
+
+    fn keeps_writes(&self) -> bool {
+        self.kept.borrow().is_some()
+    }
+
+    /// Takes a write into memory.
+    fn keep(&self, offset: u64, data: &[Slice]) {
+        let bytes: Vec<u8> = data.iter().flat_map(|s| s.iter().copied()).collect();
+        assert!(
+            offset.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK),
+            "whole blocks are written"
+        );
+        if let Some(kept) = &mut *self.kept.borrow_mut() {
+            for (block, at) in bytes.chunks(BLOCK).zip((offset..).step_by(BLOCK)) {
+                kept.insert(at, Buf::copy_of(block).freeze());
+            }
+        }
+    }
+
+    /// Puts what was written to memory over what the device gave for these bytes; whether that was all.
+    fn overlay(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let kept = self.kept.borrow();
+        let Some(kept) = &*kept else { return false };
+        let end = offset + bytes.len() as u64;
+        let mut covered = 0;
+        for (at, block) in kept.range(offset.saturating_sub(BLOCK as u64 - 1)..end) {
+            let (from, to) = ((*at).max(offset), (at + BLOCK as u64).min(end));
+            let part = |base: u64| {
+                let place = |byte: u64| usize::try_from(byte - base).expect("in memory");
+                place(from)..place(to)
+            };
+            bytes[part(offset)].copy_from_slice(&block[part(*at)]);
+            covered += to - from;
+        }
+        covered == bytes.len() as u64
+    }
+
     /// Reads `length` bytes.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Buf, Fault> {
         let device = self.device()?;
         add(&self.counters.read_bytes, length as u64);
+        let mut written = Buf::zeroed(if self.keeps_writes() { length } else { 0 });
+        if !written.is_empty() && self.overlay(offset, &mut written) {
+            return Ok(written);
+        }
         let read = device.read(offset, Buf::zeroed(length));
         match self.rt.timeout(DEADLINE, read).await {
-            Some((buf, Ok(()))) => Ok(buf),
+            Some((mut buf, Ok(()))) => {
+                self.overlay(offset, &mut buf);
+                Ok(buf)
+            }
             Some((_, Err(fault))) => {
                 add(&self.counters.read_errors, 1);
                 Err(fault)
@@ -194,6 +252,10 @@ impl Member {
     /// Writes slices one after another.
     pub async fn write(&self, offset: u64, data: Vec<Slice>) -> Result<(), Fault> {
         let device = self.device()?;
+        if self.keeps_writes() {
+            self.keep(offset, &data);
+            return Ok(());
+        }
         let _under_way = self.change();
         add(
             &self.counters.written_bytes,
@@ -213,6 +275,9 @@ impl Member {
 
     /// Makes durable every write completed so far.
     pub async fn flush(&self) -> Result<(), Fault> {
+        if self.keeps_writes() {
+            return self.device().map(drop);
+        }
         let target = self.writes_done.get();
         loop {
             if self.flushed.get() >= target && self.is_online() {
@@ -244,6 +309,7 @@ impl Member {
     /// Tells the device that a slot's content is no longer needed. Failing to is no fault.
     pub async fn discard_slot(&self, slot: u32) {
         if let Ok(device) = self.device()
+            && !self.keeps_writes()
             && device.info().discard_bytes > 0
             && self
                 .geometry
@@ -269,6 +335,12 @@ impl Member {
         }
         self.set_slot(slot, Some(entry));
         Some(slot)
+    }
+
+    /// Takes the lowest free slot without a word in the table: until [`Member::set_slot`] says what it
+    /// holds it is as free as before to whoever imports the array.
+    pub fn reserve_slot(&self) -> Option<u32> {
+        self.free.borrow_mut().pop_first()
     }
 
     /// Notes what a slot holds, without touching the free list.

@@ -14,8 +14,7 @@ use ashlar_format::{BLOCK, geometry::ROWS_PER_SUMMARY};
 use ashlar_rt::Buf;
 
 use crate::core::Core;
-use crate::member::add;
-use crate::mover::BadBlock;
+use crate::mover::{BadBlock, SUMMARY};
 use crate::planted::{self, Bug};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, row_matches};
@@ -330,7 +329,8 @@ async fn read_summary_part(
     };
     let rows = summary::decode(&core.array, id, &bytes).ok();
     if rows.is_none() {
-        add(&core.member(place.device).counters.digest_errors, 1);
+        let stripe = course * segment.geometry.course_strips();
+        note_bad_block(core, segment, stripe, column, SUMMARY, Some(place));
     }
     rows
 }

@@ -317,9 +317,19 @@ impl Shard {
                             .await
                     }
                 };
-            let lost = |_| self.lost_leaf(shape, at.partition, at.leaf);
-            let Some(entry) = entry.map_err(lost)? else {
-                return Ok((Found::Zero, stamp));
+            let entry = match entry {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return Ok((Found::Zero, stamp)),
+                Err(_) => {
+                    let leaf = self.store.load((shape.tree, at.partition, 0, at.leaf));
+                    if leaf.await.is_ok() {
+                        // The leaf was lost once, and written anew: of this entry nothing is known.
+                        let mut listed = self.core.lost.borrow_mut();
+                        listed.insert((shape.tree, address), ());
+                        return Err(VolumeError::Lost);
+                    }
+                    return Err(self.lost_leaf(shape, at.partition, at.leaf));
+                }
             };
             let algorithm = algorithm_of(&entry);
             if let Some((from, segment, block)) = moved
@@ -836,8 +846,10 @@ impl Shard {
         let data = stripe.freeze();
         let owners = stripe.owners.borrow().clone();
         if owners.is_empty() {
-            stripe.segment.short.borrow_mut().insert(stripe.number, 0);
-            self.stripe_done(stripe, Phase::Void);
+            let (shard, stripe) = (self.clone(), stripe.clone());
+            self.core
+                .rt
+                .spawn(async move { shard.end_void(&stripe).await });
             return;
         }
         let written = Rc::new(stripe::prepare(
@@ -893,8 +905,20 @@ impl Shard {
                 self.core.progress.wait().await;
             }
         }
-        stripe.segment.rows.borrow_mut().remove(&stripe.number);
-        stripe.segment.short.borrow_mut().insert(stripe.number, 0);
+        self.end_void(stripe).await;
+    }
+
+    /// Ends a stripe that holds nothing. The last one of a course is written with the course's summary:
+    /// where it is not written, the summary is, before the rows can be forgotten.
+    async fn end_void(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
+        let (segment, number) = (&stripe.segment, stripe.number);
+        segment.rows.borrow_mut().remove(&number);
+        segment.short.borrow_mut().insert(number, 0);
+        let geometry = segment.geometry;
+        let course = geometry.course_of(number);
+        if number + 1 == course * geometry.course_strips() + geometry.strips_in(course) {
+            stripe::write_summary(&self.core, segment, number + 1).await;
+        }
         self.stripe_done(stripe, Phase::Void);
     }
 

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_format::node::{
-    FANOUT, INNER_ENTRY, LEAF_ENTRIES, LEAF_ENTRY, LeafEntry, NodeEntry, Place,
+    FANOUT, INNER_ENTRY, LEAF_ENTRIES, LEAF_ENTRY, LOST_INNER_ENTRY, LOST_LEAF_ENTRY, LeafEntry,
+    NodeEntry, Place,
 };
 use ashlar_format::{BLOCK, DigestContext};
 use ashlar_rt::{Buf, Slice};
@@ -303,6 +304,45 @@ impl NodeStore {
         }
     }
 
+    /// Makes what cannot be read of a leaf and its path anew, in memory, with every entry marked lost.
+    pub async fn give_up(&self, tree: u32, partition: u16, leaf: u64) {
+        let height = self
+            .trees
+            .borrow()
+            .get(&(tree, partition))
+            .map(|t| t.height);
+        for level in (0..=height.unwrap_or(0)).rev() {
+            let key = (tree, partition, level, leaf >> (6 * level));
+            if self.load(key).await.is_ok() {
+                continue;
+            }
+            let lost: &[u8] = match level {
+                0 => &LOST_LEAF_ENTRY,
+                _ => &LOST_INNER_ENTRY,
+            };
+            let mut node = Buf::zeroed(BLOCK);
+            for entry in node.chunks_mut(lost.len()) {
+                entry.copy_from_slice(lost);
+            }
+            self.dirty.borrow_mut().insert(key, node);
+            self.core.event(
+                "node-lost",
+                None,
+                format!("node {index} of level {level} of volume {tree}, partition {partition}, is lost and is written anew, so that writes go on: blocks under it that are not written again cannot be read", index = key.3),
+            );
+        }
+    }
+
+    /// Gives up what cannot be read above dirty leaves.
+    pub async fn give_up_above(&self) {
+        let dirty: Vec<Key> = self.dirty.borrow().keys().copied().collect();
+        for (tree, partition, level, index) in dirty {
+            if level == 0 {
+                self.give_up(tree, partition, index).await;
+            }
+        }
+    }
+
     /// Brings every ancestor of every dirty node into memory and makes it dirty too. Returns how many
     /// nodes are then dirty: at most so many places are needed.
     pub async fn close_dirty(&self) -> Result<usize, Lost> {
@@ -479,12 +519,9 @@ impl NodeStore {
                 for slot in 0..FANOUT as u64 {
                     let child = index * FANOUT as u64 + slot;
                     let inside = child * span < end && (child + 1) * span > first;
-                    let there = loaded
-                        && self
-                            .with_cached(key, |b| inner_entry(b, slot as usize))
-                            .transpose()?
-                            .flatten()
-                            .is_some();
+                    // One that is lost is there: whoever wants it finds out.
+                    let entry = self.with_cached(key, |b| inner_entry(b, slot as usize));
+                    let there = loaded && !matches!(entry, None | Some(Ok(None)));
                     let dirty = || self.has_dirty_below(tree, partition, level, child);
                     if inside && (there || dirty()) {
                         below.push(child);

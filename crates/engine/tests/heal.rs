@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_device::{DeviceRef, Effect, FaultFilter, MemDevice, OpKind, Rule};
 use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Create, Import, Settings, VolumeError, VolumeOptions};
 use ashlar_rt::{Buf, Rt, Slice};
@@ -42,7 +42,7 @@ fn corrupt(device: &MemDevice, bytes: u64, block: u64) -> usize {
     found
 }
 
-async fn create(rt: &Rt, devices: &[Rc<MemDevice>], layout: &str, blocks: u64) -> Array {
+async fn create(rt: &Rt, devices: Vec<DeviceRef>, layout: &str, blocks: u64) -> Array {
     let options = Create {
         name: "tank".into(),
         layout: layout.parse().unwrap(),
@@ -52,7 +52,7 @@ async fn create(rt: &Rt, devices: &[Rc<MemDevice>], layout: &str, blocks: u64) -
         domains: Vec::new(),
         settings: Settings::default(),
     };
-    let array = Array::create(rt, refs(devices), options).await.unwrap();
+    let array = Array::create(rt, devices, options).await.unwrap();
     let volume = VolumeOptions {
         size_bytes: 4 * MIB,
         ..VolumeOptions::default()
@@ -94,7 +94,7 @@ fn what_is_lost_keeps_nothing_busy_and_is_counted_once() {
     let rt = Rt::simulated(1);
     let handle = rt.clone();
     let story = rt.run_for(ENDLESS, async move {
-        let array = create(&handle, &disks, "raid1", 200).await;
+        let array = create(&handle, refs(&disks), "raid1", 200).await;
         for (device, blocks) in [(0, 40..60), (1, 50..70)] {
             for block in blocks {
                 assert_eq!(corrupt(&disks[device], bytes, block), 1, "{block}");
@@ -141,7 +141,7 @@ fn heals_last_over_a_crash() {
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), disks.clone());
     let story = rt.run_for(ENDLESS, async move {
-        let array = create(&handle, &kept, "ec4+2", blocks).await;
+        let array = create(&handle, refs(&kept), "ec4+2", blocks).await;
         let liar = (0..kept.len()).max_by_key(|d| {
             let mut held = vec![0; BLOCK];
             (0..bytes)
@@ -202,7 +202,7 @@ fn blocks_under_a_lost_node_are_listed() {
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), disks.clone());
     rt.block_on(async move {
-        let array = create(&handle, &kept, "raid1", blocks).await;
+        let array = create(&handle, refs(&kept), "raid1", blocks).await;
         array.export().await.unwrap();
     });
     rt.shutdown();
@@ -253,4 +253,215 @@ fn blocks_under_a_lost_node_are_listed() {
         listed >= blocks as usize,
         "each leaf was lost once: {listed}"
     );
+}
+
+/// Where the device has a block.
+fn find(device: &MemDevice, bytes: u64, block: u64) -> u64 {
+    let (wanted, mut held) = (pattern(block), vec![0; BLOCK]);
+    let found = (0..bytes).step_by(BLOCK).find(|at| {
+        device.peek(*at, &mut held);
+        held == wanted[..]
+    });
+    found.unwrap()
+}
+
+/// A place that takes writes and keeps none: the column moves to another slot, of another device if
+/// there is one, and the device is blamed once for what it did not write.
+#[test]
+fn a_column_leaves_a_place_that_keeps_no_heal() {
+    for count in [2, 3] {
+        let bytes = 16 * MIB;
+        let disks: Vec<_> = (0..count)
+            .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
+            .collect();
+        let filters: Vec<_> = disks
+            .iter()
+            .map(|d| FaultFilter::new(d.clone() as DeviceRef))
+            .collect();
+        let devices = filters.iter().map(|f| f.clone() as DeviceRef).collect();
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        let story = rt.run_for(ENDLESS, async move {
+            let array = create(&handle, devices, "ec1+1", 200).await;
+            let holders: Vec<usize> = (0..count)
+                .filter(|d| {
+                    let mut held = vec![0; BLOCK];
+                    (0..bytes).step_by(BLOCK).any(|at| {
+                        disks[*d].peek(at, &mut held);
+                        held == pattern(7)[..]
+                    })
+                })
+                .collect();
+            let [bad, good] = holders[..] else {
+                panic!("{holders:?}");
+            };
+            let at = find(&disks[bad], bytes, 7);
+            let lose = Rule::within(OpKind::Write, at..at + BLOCK as u64, Effect::Lose);
+            filters[bad].add(lose);
+            assert_eq!(corrupt(&disks[bad], bytes, 7), 1);
+            // Whichever copy a read prefers.
+            for _ in 0..4 {
+                assert!(read_all(&array, 200).await.is_empty());
+                array.wait_idle(&[]).await;
+            }
+            if errors(&array.status().await).iter().sum::<u64>() == 0 {
+                return; // the other copy is the one that is read
+            }
+            let status = array.status().await;
+            let blamed: Vec<_> = status.devices.iter().map(|d| d.errors.write).collect();
+            let mut expected = vec![0; count];
+            expected[bad] = 1;
+            assert_eq!(blamed, expected, "{count} devices");
+            let unkept = array.events(0);
+            assert_eq!(unkept.iter().filter(|e| e.kind == "not-kept").count(), 1);
+            // The copy that moved is as good as the other.
+            assert_eq!(corrupt(&disks[good], bytes, 7), 1);
+            assert!(read_all(&array, 200).await.is_empty());
+        });
+        assert!(story.is_ok(), "{count} devices: {story:?}");
+        rt.shutdown();
+    }
+}
+
+/// A summary that cannot be read is one error, however often it is looked at, and is healed.
+#[test]
+fn a_bad_summary_counts_once_and_is_healed() {
+    let bytes = 16 * MIB;
+    let disks: Vec<_> = (0..2)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
+        .collect();
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    let story = rt.run_for(ENDLESS, async move {
+        let array = create(&handle, refs(&disks), "raid1", 200).await;
+        array.export().await.unwrap();
+        // Every summary of the first device, and one block that it has, are noise.
+        let mut summaries = 0;
+        let mut held = vec![0; BLOCK];
+        for at in (0..bytes).step_by(BLOCK) {
+            disks[0].peek(at, &mut held);
+            if held.starts_with(b"ASHSUMRY") {
+                disks[0].poke(at, &[0xA5; BLOCK]);
+                summaries += 1;
+            }
+        }
+        assert!(summaries > 2, "{summaries}");
+        assert_eq!(corrupt(&disks[0], bytes, 7), 1);
+        let array = Array::import(&handle, refs(&disks), Import::default())
+            .await
+            .unwrap();
+        for _ in 0..3 {
+            assert!(read_all(&array, 200).await.is_empty());
+            array.wait_idle(&[]).await;
+        }
+        let found = errors(&array.status().await);
+        assert_eq!(found[1], 0);
+        assert!(
+            (1..=summaries + 1).contains(&found[0]),
+            "{found:?} of {summaries}"
+        );
+        let healed = array.events(0);
+        let healed = healed.iter().filter(|e| e.kind == "healed").count() as u64;
+        assert_eq!(healed, found[0], "what was found was healed");
+        for _ in 0..3 {
+            assert!(read_all(&array, 200).await.is_empty());
+        }
+        assert_eq!(errors(&array.status().await), found);
+    });
+    assert!(story.is_ok(), "{story:?}");
+    rt.shutdown();
+}
+
+/// A leaf of the map that both devices lost kept the deltas of its blocks in the journal, which filled up:
+/// no write ended any more.
+#[test]
+fn a_lost_leaf_does_not_keep_writes_waiting() {
+    let (bytes, blocks) = (16 * MIB, 200);
+    let disks: Vec<_> = (0..2)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
+        .collect();
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), disks.clone());
+    rt.block_on(async move {
+        let array = create(&handle, refs(&kept), "raid1", blocks).await;
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let mut first = vec![0; usize::try_from(bytes).unwrap()];
+    disks[0].peek(0, &mut first);
+    let mut second = first.clone();
+    disks[1].peek(0, &mut second);
+    let twins: std::collections::BTreeMap<&[u8], usize> = second.chunks(BLOCK).zip(0..).collect();
+    let mut tried = 0;
+    for (at, block) in first.chunks(BLOCK).enumerate() {
+        let client = block[8..16] == 0x5EEDu64.to_le_bytes();
+        let Some(twin) = twins.get(block).filter(|_| !client && block != [0; BLOCK]) else {
+            continue;
+        };
+        let disks = copies(&disks, bytes);
+        disks[0].poke((at * BLOCK) as u64, &[0xA5; BLOCK]);
+        disks[1].poke((twin * BLOCK) as u64, &[0xA5; BLOCK]);
+        tried += usize::from(write_under_a_lost_leaf(&disks, blocks));
+    }
+    assert!(tried > 2, "{tried} leaves were lost");
+}
+
+/// Whether something is lost; if so writes go on, and of what is lost only that is found which was
+/// written or unmapped again, also by the next imports.
+fn write_under_a_lost_leaf(disks: &[Rc<MemDevice>], blocks: u64) -> bool {
+    let rt = Rt::simulated(2);
+    let (handle, devices) = (rt.clone(), refs(disks));
+    let story = rt.run_for(ENDLESS, async move {
+        let imported = Array::import(&handle, devices, Import::default()).await;
+        let array = imported.ok().filter(|a| a.volume("v").is_some())?;
+        let lost = read_all(&array, blocks).await;
+        if lost.len() < 4 {
+            return None;
+        }
+        let v = array.volume("v").unwrap();
+        for block in [lost[0], lost[3]] {
+            let offset = block * BLOCK as u64;
+            v.write(offset, pattern(block), true).await.unwrap();
+        }
+        let offset = lost[1] * BLOCK as u64;
+        v.trim(offset, BLOCK as u64, true).await.unwrap();
+        // Many times what the journal holds.
+        for round in 0..600 {
+            let block = 300 + round % 40;
+            let offset = block * BLOCK as u64;
+            v.write(offset, pattern(block), true).await.unwrap();
+        }
+        Some(lost)
+    });
+    rt.shutdown();
+    let Some(lost) = story.expect("writes go on") else {
+        return false;
+    };
+    for round in 0..3 {
+        let rt = Rt::simulated(3 + round);
+        let (handle, devices, lost) = (rt.clone(), refs(disks), lost.clone());
+        rt.block_on(async move {
+            let imported = Array::import(&handle, devices, Import::default()).await;
+            let array = imported.unwrap();
+            let v = array.volume("v").unwrap();
+            for block in 0..blocks {
+                let read = v.read(block * BLOCK as u64, BLOCK).await;
+                let again = block == lost[0] || block == lost[3];
+                match read {
+                    Err(VolumeError::Lost) => assert!(!again && lost.contains(&block), "{block}"),
+                    Ok(found) if block == lost[1] => assert!(found.iter().all(|b| *b == 0)),
+                    Ok(found) => {
+                        assert!(again || !lost.contains(&block), "{block} is back");
+                        assert_eq!(&*found, &*pattern(block), "block {block}");
+                    }
+                    Err(error) => panic!("block {block}: {error}"),
+                }
+            }
+            if round == 1 {
+                array.export().await.unwrap();
+            }
+        });
+        rt.shutdown();
+    }
+    true
 }

@@ -12,6 +12,23 @@ pub const LEAF_ENTRY: usize = 32;
 /// Entries of a leaf with 16-byte digests.
 pub const LEAF_ENTRIES: usize = BLOCK / LEAF_ENTRY;
 
+/// A leaf entry of which nothing is known: its leaf could not be read, and was written anew. Neither a block
+/// nor unmapped: reading it is an error.
+pub const LOST_LEAF_ENTRY: [u8; LEAF_ENTRY] = lost_entry(16);
+/// An inner entry of which nothing is known: whatever it covers is lost.
+pub const LOST_INNER_ENTRY: [u8; INNER_ENTRY] = lost_entry(32);
+
+/// No segment, and what enters the content root (from `content` on) is that of no block.
+const fn lost_entry<const N: usize>(content: usize) -> [u8; N] {
+    let mut entry = [0; N];
+    let mut at = content;
+    while at < N {
+        entry[at] = 0xFF;
+        at += 1;
+    }
+    entry
+}
+
 /// Where a block or node lies: segment number and offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
@@ -146,6 +163,14 @@ fn le(bytes: &[u8]) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    #[test]
+    fn a_lost_entry_is_neither_a_block_nor_unmapped() {
+        assert!(LeafEntry::read(&LOST_LEAF_ENTRY).is_err());
+        assert!(NodeEntry::read(&LOST_INNER_ENTRY).is_err());
+        assert_eq!(LOST_LEAF_ENTRY[..16], [0; 16]);
+        assert_eq!(LOST_INNER_ENTRY[..32], [0; 32]);
+    }
 
     #[test]
     fn entries_survive_their_bytes() {

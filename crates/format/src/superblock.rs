@@ -17,6 +17,8 @@ pub const KNOWN_READ_ONLY: u32 = 0;
 const MEMBER_BYTES: usize = 64;
 /// Bytes before the member table.
 const HEAD_BYTES: usize = 1024;
+/// Where it says how many devices the generation before counted.
+const BEFORE_AT: usize = HEAD_BYTES - 2;
 
 /// A member's part in the array, as of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,9 @@ pub struct Generation {
     pub id: [u8; 16],
     /// The identity of the generation before.
     pub parent: [u8; 16],
+    /// How many devices that one counted: at least half as many must hold this one for it to take
+    /// effect. 0 in the first.
+    pub before: u16,
 }
 
 /// Everything a superblock says.
@@ -142,7 +147,8 @@ impl Superblock {
             w.u16(*index);
         }
         w.u16(u16::try_from(self.members.len()).expect("at most 65,535 members"));
-        let mut w = Writer(w.padded(HEAD_BYTES));
+        let mut w = Writer(w.padded(BEFORE_AT));
+        w.u16(self.generation.before);
         for member in &self.members {
             let mut row = Writer::new();
             row.bytes(&member.uuid)
@@ -181,7 +187,8 @@ impl Superblock {
         }
         let mut r = Reader::new(unseal(CONTEXT, bytes)?);
         let mut table = r.clone();
-        table.bytes(HEAD_BYTES)?;
+        table.bytes(BEFORE_AT)?;
+        let before = table.u16()?;
         r.bytes(12)?;
         let features = [r.u32()?, r.u32()?, r.u32()?];
         // A newer writer's read-only compatible features would allow reading; importing writes.
@@ -197,6 +204,7 @@ impl Superblock {
             number: r.u64()?,
             id: r.array()?,
             parent: r.array()?,
+            before,
         };
         let geometry = DeviceGeometry::read(&mut r)?;
         let (name, layout) = (r.string(MAX_NAME)?, r.string(MAX_NAME)?);
@@ -266,6 +274,7 @@ mod tests {
                 number: 4,
                 id: [5; 16],
                 parent: [6; 16],
+                before: 0x0203,
             },
             geometry: DeviceGeometry::lay_out(64 << 20, 64 << 10, (1 << 20, 1 << 20), 8).unwrap(),
             name: "tank".into(),
@@ -293,7 +302,8 @@ mod tests {
             let bytes = block.encode();
             assert_eq!(Superblock::encoded_bytes(&bytes).unwrap(), bytes.len());
             assert_eq!(Superblock::decode(&bytes).unwrap(), block);
-            for at in [0, 8, 40, 700, 1100, bytes.len() - 1] {
+            assert_eq!(bytes[1022..1024], [3, 2], "as docs/format.md says");
+            for at in [0, 8, 40, 700, 1022, 1100, bytes.len() - 1] {
                 let mut torn = bytes.clone();
                 torn[at] ^= 0x40;
                 assert!(Superblock::decode(&torn).is_err(), "byte {at}");

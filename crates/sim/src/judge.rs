@@ -120,10 +120,7 @@ impl Driver<'_> {
         for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
             let disk = &self.world.disks[device];
             let text = || format!("{reads} reads, {writes} writes, {digests} digests");
-            // After faults elsewhere, summaries that were never written are looked for on good devices:
-            // digests count where there are no faults at all.
-            let faulty = matches!(self.world.config.mode, Mode::Within | Mode::Beyond);
-            let blamed = reads + writes + if faulty { 0 } else { digests };
+            let blamed = reads + writes + digests;
             if !touched.contains(&device) && blamed > 0 {
                 self.world.fail(|| {
                     format!(

@@ -3,16 +3,19 @@
 //! Invariants:
 //! - Only a block known bad is rewritten, in its place, while the segment is held (S12), with bytes
 //!   computed from others that match their rows (P4); flushed and read back.
+//! - A device that twice does not keep what it said was written and flushed has not written it: that counts
+//!   as a failed write, and the whole column is reconstructed into another slot.
 //! - What cannot be healed is remembered and not tried again before something of its segment has changed
 //!   for the better: healing ends, whatever is lost.
 //! - A bad block counts against its device once, however often it is read before it is right again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ashlar_format::{BLOCK, SegmentNumber};
 
 use crate::home::Home;
+use crate::member::add;
 use crate::read::{decode_column, read_course_rows, read_verified};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, summary_bytes};
@@ -22,8 +25,12 @@ use crate::stripe::{device_offset, summary_bytes};
 const MOST_KNOWN: usize = 1 << 17;
 /// Blocks healed at once: they share a flush.
 const AT_ONCE: usize = 64;
+/// How often a block is written before its device counts as not keeping it.
+const ATTEMPTS: usize = 2;
+/// As [`BadBlock::within`]: the summary of the stripe's course.
+pub const SUMMARY: u32 = u32::MAX;
 
-/// A block of a strip that does not match its row or the map.
+/// A block of a strip that does not match its row or the map, or a summary that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BadBlock {
     /// Its segment.
@@ -32,8 +39,18 @@ pub struct BadBlock {
     pub column: u16,
     /// The stripe.
     pub stripe: u32,
-    /// The block of the strip.
+    /// The block of the strip, or [`SUMMARY`] with the first stripe of the course.
     pub within: u32,
+}
+
+impl std::fmt::Display for BadBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "segment {} column {} ", self.segment, self.column)?;
+        match self.within {
+            SUMMARY => write!(f, "summary from stripe {} on", self.stripe),
+            within => write!(f, "stripe {} block {within}", self.stripe),
+        }
+    }
 }
 
 /// The bad blocks that are known.
@@ -43,6 +60,8 @@ pub struct Heals {
     due: BTreeSet<BadBlock>,
     /// Could not be healed: too little of their stripe can be verified, or the device keeps nothing.
     hopeless: BTreeSet<BadBlock>,
+    /// Could not be healed, and may be now: tried again when they are found again, but counted already.
+    counted: BTreeSet<BadBlock>,
 }
 
 impl Heals {
@@ -56,11 +75,13 @@ impl Heals {
         self.due.is_empty()
     }
 
-    /// Has a block healed.
-    pub fn add(&mut self, block: BadBlock) {
-        if self.due.len() + self.hopeless.len() < MOST_KNOWN {
+    /// Has a block healed. Whether it is to be counted: not if it was before.
+    pub fn add(&mut self, block: BadBlock) -> bool {
+        let new = !self.counted.remove(&block);
+        if self.due.len() + self.hopeless.len() + self.counted.len() < MOST_KNOWN {
             self.due.insert(block);
         }
+        new
     }
 
     /// The next blocks to heal.
@@ -78,13 +99,37 @@ impl Heals {
 
     /// A segment has changed for the better: what could not be healed may be now, when it is found again.
     pub fn forget(&mut self, segment: SegmentNumber) {
-        self.hopeless.retain(|b| b.segment != segment);
+        let mine = |b: &BadBlock| b.segment == segment;
+        self.counted
+            .extend(self.hopeless.iter().filter(|b| mine(b)).copied());
+        self.hopeless.retain(|b| !mine(b));
+    }
+
+    /// A column lies elsewhere now: nothing is known of it.
+    pub fn moved(&mut self, segment: SegmentNumber, column: u16) {
+        self.forget(segment);
+        self.counted
+            .retain(|b| (b.segment, b.column) != (segment, column));
     }
 
     /// Keeps only blocks of segments that still exist.
     fn retain(&mut self, exists: impl Fn(SegmentNumber) -> bool) {
         self.hopeless.retain(|b| exists(b.segment));
+        self.counted.retain(|b| exists(b.segment));
     }
+}
+
+/// What came of a column's summary of a course.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Summary {
+    /// It can be read.
+    Fine,
+    /// It was written and read back.
+    Healed,
+    /// It was written, and is not there.
+    NotKept,
+    /// It cannot be computed or written.
+    Failed,
 }
 
 /// How an attempt at one block went before the flush.
@@ -134,29 +179,73 @@ impl Home {
 
     /// Heals these blocks, all at once.
     async fn heal_some(self: &Rc<Self>, due: Vec<BadBlock>) {
-        let mut summaries = BTreeSet::new();
-        for block in &due {
-            if let Some((segment, _)) = self.healable(block) {
-                let course = segment.geometry.course_of(block.stripe);
-                if summaries.insert((block.segment, block.column, course)) {
-                    self.heal_summary(&segment, usize::from(block.column), block.stripe)
-                        .await;
+        let mut summaries = BTreeMap::new();
+        let (mut left, mut unkept) = (Vec::new(), Vec::new());
+        for block in due {
+            let Some((segment, _)) = self.healable(&block) else {
+                self.tried(block, None, false);
+                continue;
+            };
+            let course = segment.geometry.course_of(block.stripe);
+            let key = (block.segment, block.column, course);
+            let found = match summaries.get(&key) {
+                Some(found) => *found,
+                None => {
+                    let index = usize::from(block.column);
+                    let found = self.heal_summary(&segment, index, course).await;
+                    summaries.insert(key, found);
+                    if found == Summary::Healed {
+                        let place = segment.columns.borrow()[index];
+                        let whole = BadBlock {
+                            stripe: course * segment.geometry.course_strips(),
+                            within: SUMMARY,
+                            ..block
+                        };
+                        self.tried(whole, Some(place.device), true);
+                    }
+                    found
                 }
+            };
+            match found {
+                Summary::NotKept => unkept.push(block),
+                _ if block.within != SUMMARY => left.push((block, found)),
+                Summary::Healed => {} // told above
+                found => self.tried(block, None, found == Summary::Fine),
             }
         }
+        for _ in 0..ATTEMPTS {
+            left = self.rewrite(left).await;
+        }
+        for (block, summary) in left {
+            match summary {
+                // Without its row nothing says that it is there.
+                Summary::Failed => self.tried(block, None, false),
+                _ => unkept.push(block),
+            }
+        }
+        if !unkept.is_empty() {
+            self.relocate(unkept).await;
+        }
+    }
+
+    /// Writes these blocks, flushes them and reads them back; those that are not there.
+    async fn rewrite(
+        self: &Rc<Self>,
+        blocks: Vec<(BadBlock, Summary)>,
+    ) -> Vec<(BadBlock, Summary)> {
         let rt = &self.core.rt;
         let mut attempts = Vec::new();
-        for block in due {
+        for (block, summary) in blocks {
             let home = self.clone();
             let write = rt.spawn(async move { home.write_healed(&block).await });
-            attempts.push((block, write));
+            attempts.push((block, summary, write));
         }
         let (mut written, mut devices) = (Vec::new(), BTreeSet::new());
-        for (block, write) in attempts {
+        for (block, summary, write) in attempts {
             match write.await {
                 Attempt::Written(device) => {
                     devices.insert(device);
-                    written.push(block);
+                    written.push((block, summary));
                 }
                 Attempt::Fine => self.tried(block, None, true),
                 Attempt::Failed => self.tried(block, None, false),
@@ -164,18 +253,72 @@ impl Home {
         }
         self.flush(devices.into_iter().collect()).await;
         let mut reads = Vec::new();
-        for block in written {
+        for (block, summary) in written {
             let home = self.clone();
             let kept = rt.spawn(async move {
                 let (segment, place) = home.healable(&block)?;
                 let read = home.read_healed(&segment, &block).await;
-                read.then_some(place.device)
+                Some((place.device, read))
             });
-            reads.push((block, kept));
+            reads.push((block, summary, kept));
         }
-        for (block, kept) in reads {
-            let kept = kept.await;
-            self.tried(block, kept, kept.is_some());
+        let mut unkept = Vec::new();
+        for (block, summary, kept) in reads {
+            match kept.await {
+                Some((device, true)) => self.tried(block, Some(device), true),
+                Some((_, false)) => unkept.push((block, summary)),
+                None => self.tried(block, None, false), // gone meanwhile
+            }
+        }
+        unkept
+    }
+
+    /// Reconstructs the columns of blocks that their device does not keep into other slots.
+    async fn relocate(self: &Rc<Self>, blocks: Vec<BadBlock>) {
+        let mut columns: BTreeMap<(SegmentNumber, u16), Vec<BadBlock>> = BTreeMap::new();
+        for block in blocks {
+            let column = columns.entry((block.segment, block.column)).or_default();
+            column.push(block);
+        }
+        for ((number, column), blocks) in columns {
+            let found = blocks.first().and_then(|block| self.healable(block));
+            let Some((segment, place)) = found else {
+                for block in blocks {
+                    self.tried(block, None, false);
+                }
+                continue;
+            };
+            add(&self.core.member(place.device).counters.write_errors, 1);
+            let moved = self.relocate_column(&segment, usize::from(column)).await;
+            let what = if moved {
+                "it lies in another slot now"
+            } else {
+                "there is no other slot for it: replace the device"
+            };
+            let text = format!(
+                "device {}: segment {number} column {column} was healed twice and is still bad; {what}",
+                place.device
+            );
+            self.core.event("not-kept", Some(place.device), text);
+            for block in blocks {
+                self.tried(block, None, moved);
+            }
+        }
+        self.batch(true).await; // the new places are durable
+    }
+
+    /// Whether a column now lies in another slot, verified.
+    async fn relocate_column(self: &Rc<Self>, segment: &Rc<Segment>, index: usize) -> bool {
+        if !segment.sealed.get() {
+            self.batch(true).await;
+            if segment.sealed.get() || segment.recorded.get() != segment.next_stripe.get() {
+                return false;
+            }
+            self.seal(segment).await;
+        }
+        match self.device_for(segment, index) {
+            Some(target) => self.reconstruct_column(segment, index, target).await,
+            None => false,
         }
     }
 
@@ -236,39 +379,49 @@ impl Home {
         let Some(device) = device else { return };
         self.core.heals.borrow_mut().forget(block.segment);
         self.tasks.borrow_mut().gains += 1;
-        let text = format!(
-            "device {device}: segment {} column {} stripe {} block {} was healed and read back",
-            block.segment, block.column, block.stripe, block.within
-        );
+        let text = format!("device {device}: {block} was healed and read back");
         self.core.event("healed", Some(device), text);
     }
 
-    /// Rewrites a column's summary if it cannot be read, computed as reconstruct would compute it.
-    async fn heal_summary(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, stripe: u32) {
+    /// Rewrites a column's summary of a course if it cannot be read, computed as reconstruct would compute it.
+    async fn heal_summary(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        course: u32,
+    ) -> Summary {
         let geometry = segment.geometry;
-        let course = geometry.course_of(stripe);
-        if !segment.sealed.get()
-            || read_course_rows(&self.core, segment, course, index)
-                .await
-                .is_some()
+        let core = &self.core;
+        if read_course_rows(core, segment, course, index)
+            .await
+            .is_some()
         {
-            return;
+            return Summary::Fine;
+        }
+        let end = course * geometry.course_strips() + geometry.strips_in(course);
+        if !segment.sealed.get() && segment.recorded.get() < end {
+            return Summary::Failed;
         }
         let place = segment.columns.borrow()[index];
         let Some((_, rows)) = self.compute_course(segment, index, course).await else {
-            return;
+            return Summary::Failed;
         };
-        let summary = summary_bytes(&self.core, segment, course, index, &rows);
-        let member = self.core.member(place.device);
-        let offset = device_offset(&self.core, place, geometry.summary_block(course));
-        if member.write(offset, vec![summary]).await.is_err() || member.flush().await.is_err() {
-            self.core.report_failed(place.device);
-            return;
+        let summary = summary_bytes(core, segment, course, index, &rows);
+        let offset = device_offset(core, place, geometry.summary_block(course));
+        let member = core.member(place.device);
+        for _ in 0..ATTEMPTS {
+            let written = member.write(offset, vec![summary.clone()]).await;
+            if written.is_err() || member.flush().await.is_err() {
+                core.report_failed(place.device);
+                return Summary::Failed;
+            }
+            if read_course_rows(core, segment, course, index)
+                .await
+                .is_some()
+            {
+                return Summary::Healed;
+            }
         }
-        let text = format!(
-            "device {}: the summary of segment {} column {index} course {course} was healed",
-            place.device, segment.number
-        );
-        self.core.event("healed", Some(place.device), text);
+        Summary::NotKept
     }
 }

@@ -14,7 +14,7 @@ mod clean;
 mod heal;
 mod reconstruct;
 
-pub use heal::{BadBlock, Heals};
+pub use heal::{BadBlock, Heals, SUMMARY};
 
 use std::rc::Rc;
 

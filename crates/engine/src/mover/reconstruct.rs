@@ -4,6 +4,8 @@
 //! - It writes only what was computed from inputs that match their rows (P4), flushes it and reads it
 //!   back, and only then, by a journal record, says where the column is.
 //! - The old column and the new one are told apart by their version.
+//! - No table names the new slot before that: a claim to a column of a higher version, of which nothing was
+//!   written, would hide that the column is missing.
 //! - Least redundancy first; a segment that lost more than its M columns is left alone.
 
 use std::collections::BTreeSet;
@@ -293,11 +295,12 @@ impl Home {
         moved
     }
 
-    /// A device in the segment's group that holds none of its columns, with the most free slots.
+    /// A device in the segment's group that holds none of its other columns, with the most free slots; that
+    /// of the column itself only if there is no other.
     pub(super) fn device_for(&self, segment: &Segment, column: usize) -> Option<u16> {
         let columns = segment.columns.borrow();
         let used: BTreeSet<u16> = (0..columns.len())
-            .filter(|c| self.core.column_usable(segment, *c))
+            .filter(|c| *c != column && self.core.column_usable(segment, *c))
             .map(|c| columns[c].device)
             .collect();
         let lost = columns[column];
@@ -319,7 +322,7 @@ impl Home {
             .into_iter()
             .filter(|d| self.core.member(*d).is_online() && !used.contains(d))
             .filter(|d| self.core.member(*d).free_slots() > commit_slots(self.core.slot_blocks))
-            .max_by_key(|d| self.core.member(*d).free_slots())
+            .max_by_key(|d| (*d != lost.device, self.core.member(*d).free_slots()))
     }
 
     /// Computes a column from verified inputs, writes it to a new slot, reads it back, and journals its
@@ -328,7 +331,7 @@ impl Home {
     /// Crash argument: the new slot belongs to nobody until the `Column` entry is durable, which is
     /// after everything in it was flushed and read back; its version is higher than the lost column's,
     /// so that the two can never be confused. A crash before leaves the slot free.
-    async fn reconstruct_column(
+    pub(super) async fn reconstruct_column(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
         index: usize,
@@ -346,7 +349,7 @@ impl Home {
             kind: segment.kind,
             strip_blocks: segment.geometry.strip_blocks,
         };
-        let Some(slot) = self.core.member(target).take_slot(entry) else {
+        let Some(slot) = self.core.member(target).reserve_slot() else {
             return false;
         };
         let new = Column {
@@ -358,12 +361,12 @@ impl Home {
         let unchanged = segment.columns.borrow()[index] == old && !self.core.closed.get();
         if !done || !unchanged {
             // Nothing names the slot: it is as free as it was.
-            self.core.member(target).set_slot(slot, None);
             self.core.member(target).release_slot(slot);
             return false;
         }
+        self.core.member(target).set_slot(slot, Some(entry));
         segment.columns.borrow_mut()[index] = new;
-        self.core.heals.borrow_mut().forget(segment.number);
+        self.core.heals.borrow_mut().moved(segment.number, column);
         self.tasks.borrow_mut().gains += 1;
         self.extra.borrow_mut().push(Entry::Column {
             segment: segment.number,
@@ -373,7 +376,8 @@ impl Home {
             slot,
         });
         if old.is_placed() {
-            // The old slot's device is not in use; should it ever be again, its table is not believed.
+            // Its device is not in use, and should it ever be again its table is not believed; or the slot
+            // did not keep what was written, and is left alone until the next import.
             self.core.member(old.device).set_slot(old.slot, None);
         }
         self.tasks.borrow_mut().reconstruct.done +=

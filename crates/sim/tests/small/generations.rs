@@ -16,10 +16,16 @@ enum Rule {
     MostHolders,
     /// As S10, but what a start goes on from need not have been in effect.
     AnyNewest,
-    /// S10: a generation takes effect when half of those counted before have stored it; a start
-    /// needs more than half of those that the newest visible one counts, or all; rivals are refused.
-    /// A newest generation that may have been cut off needs the same of the one before it, and is
-    /// stored again, until it is in effect, before anything else.
+    /// As S10, but only what the visible devices hold of a generation is looked at: what the others
+    /// may hold is forgotten when a rival is set aside.
+    VisibleHolders,
+    /// S10: a generation takes effect when half of those counted before have stored it, and then its
+    /// root goes to every device; a start needs more than half of those that the newest visible one
+    /// counts, or all. A generation of which no root is seen and that too few devices would hold even
+    /// if all that are not visible did never took effect: it is set aside, for a rival or for the one
+    /// before it; other rivals are refused. A newest generation that may have been cut off (no root
+    /// seen, too few holders visible) needs more than half of those counted before as well, or all,
+    /// and is stored again, until it is in effect, before anything else.
     S10,
 }
 
@@ -47,6 +53,8 @@ enum Host {
 struct State {
     generations: Vec<Generation>,
     stored: [u8; 6],
+    /// Devices with a root of the generation they store.
+    rooted: u8,
     host: Host,
 }
 
@@ -58,9 +66,9 @@ struct Membership {
     symmetric: bool,
 }
 
-/// What decides how a device differs from another: what it stores, whether it is reached, and which
-/// generations count it.
-type Signature = (u8, u8, Vec<u8>);
+/// What decides how a device differs from another: what it stores, whether it has a root of that and is
+/// reached, and which generations count it.
+type Signature = (u8, [u8; 2], Vec<u8>);
 
 fn ones(mask: u8) -> u32 {
     mask.count_ones()
@@ -91,7 +99,7 @@ impl State {
                 let counted = self.generations.iter().map(|g| bit(g.counted, d));
                 (
                     self.stored[usize::from(d)],
-                    bit(reach, d),
+                    [bit(reach, d), bit(self.rooted, d)],
                     counted.collect(),
                 )
             })
@@ -107,8 +115,9 @@ impl State {
             generation.counted = mask(&|all| all.2[number]);
         }
         if let Host::Up { reach, .. } = &mut next.host {
-            *reach = mask(&|all| all.1);
+            *reach = mask(&|all| all.1[0]);
         }
+        next.rooted = mask(&|all| all.1[1]);
         for (slot, all) in next.stored.iter_mut().zip(&all) {
             *slot = all.0;
         }
@@ -142,21 +151,54 @@ impl Membership {
         let number = |g: &u8| state.generations[usize::from(*g)].number;
         let newest = known.iter().map(number).max()?;
         let rivals: Vec<u8> = known.into_iter().filter(|g| number(g) == newest).collect();
-        let chosen = match self.rule {
-            Rule::MostHolders => self.most_holders(state, visible, &rivals)?,
+        let parent = |g: u8| state.generations[usize::from(g)].parent;
+        let sure = |g: u8| self.surely_in_effect(state, visible, g);
+        let (chosen, in_effect) = match self.rule {
+            Rule::MostHolders => {
+                let chosen = self.most_holders(state, visible, &rivals)?;
+                (chosen, sure(chosen))
+            }
+            Rule::S10 | Rule::VisibleHolders => {
+                let (never, may): (Vec<u8>, Vec<u8>) =
+                    rivals.iter().partition(|g| self.never(state, visible, **g));
+                let before = never.first().map(|g| parent(*g));
+                let before = before.filter(|p| never.iter().all(|g| parent(*g) == *p));
+                let before = before.filter(|p| state.holders(*p, visible) != 0);
+                match (may[..].as_ref(), before, &never[..]) {
+                    ([one], _, _) => (*one, sure(*one)),
+                    ([], Some(before), _) => (before, true),
+                    ([], None, [one]) => (*one, false),
+                    _ => return None,
+                }
+            }
             _ if rivals.len() > 1 => return None,
-            _ => rivals[0],
+            _ => (rivals[0], true),
         };
         if !enough(visible, state.counted(chosen)) {
             return None;
         }
-        if !matches!(self.rule, Rule::S10 | Rule::MostHolders) || chosen == 0 {
-            return Some((chosen, false));
-        }
-        let before = state.counted(state.generations[usize::from(chosen)].parent);
-        let holders = ones(state.holders(chosen, visible & before));
-        let in_effect = holders * 2 >= ones(before);
+        let before = state.counted(parent(chosen));
         (in_effect || enough(visible, before)).then_some((chosen, !in_effect))
+    }
+
+    /// Whether what is visible proves that a generation was in effect.
+    fn surely_in_effect(&self, state: &State, visible: u8, generation: u8) -> bool {
+        let holders = state.holders(generation, visible);
+        let before = state.counted(state.generations[usize::from(generation)].parent);
+        generation == 0
+            || self.rule == Rule::S10 && holders & state.rooted != 0
+            || ones(holders) * 2 >= ones(before)
+    }
+
+    /// Whether what is visible proves that a generation never took effect.
+    fn never(&self, state: &State, visible: u8, generation: u8) -> bool {
+        let holders = state.holders(generation, visible);
+        let mut may = holders | state.counted(generation) & !visible;
+        if self.rule == Rule::VisibleHolders {
+            may = holders;
+        }
+        let before = state.counted(state.generations[usize::from(generation)].parent);
+        generation != 0 && holders & state.rooted == 0 && ones(may) * 2 < ones(before)
     }
 
     /// The rival that most of the visible devices hold, if no other can have been in effect.
@@ -207,6 +249,26 @@ impl Membership {
         }
     }
 
+    /// Each device that is reached and counted may store a generation.
+    fn stores(
+        &self,
+        state: &State,
+        generation: u8,
+        reach: u8,
+        go: &mut dyn FnMut(String, Result<State, &'static str>),
+    ) {
+        let may = reach & state.counted(generation) & !state.holders(generation, 0x3F);
+        for device in (0..self.devices).filter(|d| may & (1 << d) != 0) {
+            let mut next = state.clone();
+            next.stored[usize::from(device)] = generation;
+            next.rooted &= !(1 << device);
+            go(
+                format!("device {device} stores generation {generation}"),
+                Ok(next),
+            );
+        }
+    }
+
     fn runs(
         &self,
         state: &State,
@@ -229,19 +291,8 @@ impl Membership {
             go(format!("device {device} drops out"), Ok(with(lost)));
         }
         let counted = state.counted(now);
-        let mut store = |generation: u8| {
-            let may = reach & state.counted(generation) & !state.holders(generation, 0x3F);
-            for device in (0..self.devices).filter(|d| may & (1 << d) != 0) {
-                let mut next = state.clone();
-                next.stored[usize::from(device)] = generation;
-                go(
-                    format!("device {device} stores generation {generation}"),
-                    Ok(next),
-                );
-            }
-        };
         if unsure {
-            store(now);
+            self.stores(state, now, reach, go);
             let before = state.generations[usize::from(now)].parent;
             if self.in_effect(state, before, now, reach) {
                 let host = up(now, None, reach, false);
@@ -249,11 +300,31 @@ impl Membership {
             }
             return;
         }
+        if pending.is_none() && self.rule == Rule::S10 {
+            self.stores(state, now, reach, go);
+            let stored = state.holders(now, reach & counted);
+            let may = if stored == reach & counted {
+                stored & !state.rooted
+            } else {
+                0
+            };
+            for device in (0..self.devices).filter(|d| may & (1 << d) != 0) {
+                let mut next = state.clone();
+                next.rooted |= 1 << device;
+                go(
+                    format!("device {device} has a root of generation {now}"),
+                    Ok(next),
+                );
+            }
+        }
+        let everywhere = state.holders(now, counted) & state.rooted == counted;
         match pending {
             None if reach & counted == counted => {
-                let mut next = state.clone();
-                next.generations[usize::from(now)].acknowledged = true;
-                go(format!("generation {now} acknowledges a write"), Ok(next));
+                if self.rule != Rule::S10 || everywhere {
+                    let mut next = state.clone();
+                    next.generations[usize::from(now)].acknowledged = true;
+                    go(format!("generation {now} acknowledges a write"), Ok(next));
+                }
             }
             None if state.generations.len() < self.generations => {
                 let mut next = state.clone();
@@ -272,7 +343,7 @@ impl Membership {
             }
             None => {}
             Some(made) => {
-                store(made);
+                self.stores(state, made, reach, go);
                 if self.in_effect(state, now, made, reach) {
                     let host = up(made, None, reach, false);
                     go(format!("generation {made} takes effect"), Ok(with(host)));
@@ -294,6 +365,7 @@ impl Model for Membership {
                 acknowledged: true,
             }],
             stored: [0; 6],
+            rooted: ((1u16 << self.devices) - 1) as u8,
             host: Host::Down,
         }
     }
@@ -325,13 +397,13 @@ fn search(devices: u8, generations: usize, rule: Rule) -> (usize, Option<Vec<Str
         rule,
         symmetric: rule == Rule::S10,
     };
-    let found = explore(&model, 3_000_000);
+    let found = explore(&model, 4_000_000);
     (found.states, found.violation)
 }
 
 #[test]
 fn s10_never_starts_from_a_history_that_lacks_acknowledged_writes() {
-    for (devices, generations) in [(1, 4), (2, 5), (3, 5), (4, 4), (5, 4), (6, 3)] {
+    for (devices, generations) in [(1, 4), (2, 5), (3, 5), (4, 4), (5, 3), (6, 3)] {
         let (states, violation) = search(devices, generations, Rule::S10);
         let told = violation.as_ref().map(|story| story.join("\n"));
         assert_eq!(told, None, "P = {devices}, {states} states");
@@ -345,6 +417,7 @@ fn weaker_rules_lose_acknowledged_writes() {
         (Rule::Majority, 3..=6),
         (Rule::MostHolders, 5..=5),
         (Rule::AnyNewest, 5..=6),
+        (Rule::VisibleHolders, 5..=6),
     ];
     for (rule, devices) in cases {
         for devices in devices {
@@ -353,4 +426,34 @@ fn weaker_rules_lose_acknowledged_writes() {
             assert!(story.last().unwrap().contains("silently gone"), "{story:?}");
         }
     }
+}
+
+/// What is visible decides: 9 devices lost 4 at once; of the 5 that go on, 3 are found again.
+#[test]
+fn a_root_of_the_newest_generation_is_enough_where_too_few_holders_are_left() {
+    let model = Membership {
+        devices: 6,
+        generations: 2,
+        rule: Rule::S10,
+        symmetric: false,
+    };
+    let mut state = model.first();
+    state.generations.push(Generation {
+        number: 2,
+        counted: 0b000_111,
+        parent: 0,
+        acknowledged: true,
+    });
+    state.stored = [1, 1, 1, 0, 0, 0];
+    state.rooted = 0b111_111;
+    assert_eq!(model.start(&state, 0b000_011), Some((1, false)));
+    assert_eq!(model.start(&state, 0b000_001), None);
+    // Without a root it may have been cut off.
+    state.rooted = 0b111_000;
+    assert_eq!(model.start(&state, 0b000_011), None);
+    assert_eq!(model.start(&state, 0b011_011), Some((1, true)));
+    // Known to be on too few: the one before holds.
+    state.stored = [1, 1, 0, 0, 0, 0];
+    assert_eq!(model.start(&state, 0b011_111), Some((0, false)));
+    assert_eq!(model.start(&state, 0b011_011), Some((1, true)));
 }

@@ -1,0 +1,200 @@
+//! Which generation an import goes on from: rivals, generations cut off by a crash, and what their devices
+//! hold afterwards (rule S10).
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::rc::Rc;
+
+use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
+use ashlar_format::geometry::super_bytes;
+use ashlar_format::superblock::{Generation, MemberState, Superblock};
+use ashlar_rt::{Buf, Rt};
+
+const MIB: u64 = 1 << 20;
+const BYTES: u64 = 16 * MIB;
+const BLOCK: usize = 4096;
+
+type Disks = Vec<Rc<MemDevice>>;
+
+/// Five devices of an array that survives the loss of three, with one block of ones.
+fn five() -> Disks {
+    let disks: Disks = (0..5)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), BYTES)))
+        .collect();
+    let rt = Rt::simulated(1);
+    let (handle, devices) = (rt.clone(), of(&disks, &[0, 1, 2, 3, 4]));
+    rt.block_on(async move {
+        let create = Create {
+            name: "tank".into(),
+            layout: "ec2+3".parse().unwrap(),
+            strip_bytes: Some(4096),
+            slot_bytes: Some(64 << 10),
+            spare: 0,
+            domains: Vec::new(),
+            settings: Settings::default(),
+        };
+        let array = Array::create(&handle, devices, create).await.unwrap();
+        let volume = VolumeOptions {
+            size_bytes: MIB,
+            ..VolumeOptions::default()
+        };
+        array.volume_create("v", volume).await.unwrap();
+        write(&array, 1).await;
+    });
+    rt.shutdown();
+    disks
+}
+
+fn of(disks: &[Rc<MemDevice>], which: &[usize]) -> Vec<DeviceRef> {
+    which
+        .iter()
+        .map(|i| disks[*i].clone() as DeviceRef)
+        .collect()
+}
+
+async fn write(array: &Array, byte: u8) {
+    let v = array.volume("v").unwrap();
+    let bytes = Buf::copy_of(&[byte; BLOCK]).freeze();
+    v.write(0, bytes, true).await.unwrap();
+}
+
+/// Imports some of the devices, writes a block of `byte` durably, and dies: what stood there before.
+fn session(disks: &Disks, which: &[usize], byte: u8) -> Result<u8, Error> {
+    let rt = Rt::simulated(u64::from(byte));
+    let (handle, devices) = (rt.clone(), of(disks, which));
+    let found = rt.block_on(async move {
+        let array = Array::import(&handle, devices, Import::default()).await?;
+        let found = array.volume("v").unwrap().read(0, BLOCK).await.unwrap()[0];
+        write(&array, byte).await;
+        Ok(found)
+    });
+    rt.shutdown();
+    found
+}
+
+/// Where the newer copy of a device's superblock lies, and what it says.
+fn superblock(disk: &MemDevice) -> (u64, Superblock) {
+    let area = super_bytes(BYTES);
+    let copies = [0, BYTES - area].map(|at| {
+        let mut bytes = vec![0; BLOCK];
+        disk.peek(at, &mut bytes);
+        (at, Superblock::decode(&bytes).ok())
+    });
+    let newer = copies.into_iter().filter_map(|(at, s)| Some((at, s?)));
+    newer.max_by_key(|(_, s)| s.writes).unwrap()
+}
+
+fn generation(disk: &MemDevice) -> Generation {
+    superblock(disk).1.generation
+}
+
+/// Stores, as a crash leaves it, a generation after the one that `holders` hold.
+fn cut_off(disks: &Disks, id: u8, counted: &[usize], holders: &[usize]) {
+    for holder in holders {
+        let (at, mut superblock) = superblock(&disks[*holder]);
+        let before = superblock.members.iter();
+        let before = before.filter(|m| m.state == MemberState::Online).count();
+        superblock.generation = Generation {
+            number: superblock.generation.number + 1,
+            id: [id; 16],
+            parent: superblock.generation.id,
+            before: before.try_into().unwrap(),
+        };
+        for (index, member) in superblock.members.iter_mut().enumerate() {
+            if !counted.contains(&index) {
+                member.state = MemberState::Failed;
+            }
+        }
+        superblock.root_set = counted.iter().map(|i| u16::try_from(*i).unwrap()).collect();
+        superblock.writes += 1;
+        let other = BYTES - super_bytes(BYTES) - at;
+        disks[*holder].poke(other, &superblock.encode());
+    }
+}
+
+fn seen_and_counted(result: Result<u8, Error>) -> (usize, usize) {
+    match result {
+        Err(Error::TooFew { seen, counted, .. }) => (seen, counted),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_rival_that_acknowledged_wins_over_one_with_more_visible_holders() {
+    let disks = five();
+    cut_off(&disks, 9, &[0, 1, 2], &[0, 1]);
+    assert_eq!(session(&disks, &[2, 3, 4], 2).unwrap(), 1);
+    // Two hold the one, which three would have had to; one holds the other.
+    assert_eq!(
+        seen_and_counted(session(&disks, &[0, 1, 2], 3)),
+        (1, 3),
+        "of those that went on, one is here"
+    );
+    assert_eq!(session(&disks, &[0, 2, 3], 3).unwrap(), 2);
+    assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 4).unwrap(), 3);
+}
+
+#[test]
+fn rivals_are_refused_while_a_missing_device_may_decide() {
+    let disks = five();
+    cut_off(&disks, 8, &[0, 1, 2, 4], &[0]);
+    cut_off(&disks, 9, &[1, 2, 3, 4], &[3]);
+    // With 1 and 2, or with 2 and 4, each may have been in effect.
+    let diverged = session(&disks, &[0, 3, 4], 2);
+    assert!(matches!(diverged, Err(Error::Diverged(2))), "{diverged:?}");
+    // All are here: neither was, and the one before goes on, on every device.
+    assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 2).unwrap(), 1);
+    let first = generation(&disks[1]);
+    assert_eq!(first.number, 1);
+    assert!(disks.iter().all(|d| generation(d) == first));
+}
+
+#[test]
+fn a_generation_that_was_cut_off_is_stored_again_unchanged() {
+    let disks = five();
+    // With the missing 3 it may have been in effect.
+    cut_off(&disks, 9, &[0, 1, 2, 3], &[0, 1]);
+    assert_eq!(session(&disks, &[0, 1, 2], 2).unwrap(), 1);
+    for disk in &disks[..3] {
+        let next = generation(disk);
+        assert_eq!((next.number, next.parent[0], next.before), (3, 9, 4));
+    }
+    assert_eq!(
+        seen_and_counted(session(&disks, &[2, 3, 4], 3)),
+        (1, 3),
+        "the others start by themselves no more"
+    );
+}
+
+#[test]
+fn a_cut_off_generation_starts_only_where_the_one_before_would() {
+    let disks = five();
+    cut_off(&disks, 9, &[0, 1, 2], &[0, 1]);
+    // Nobody here holds the one before; it counted five.
+    assert_eq!(seen_and_counted(session(&disks, &[0, 1], 2)), (2, 5));
+    assert_eq!(session(&disks, &[0, 1, 2], 2).unwrap(), 1);
+    // Now it has a root, and two of its three are enough.
+    assert_eq!(session(&disks, &[0, 1], 3).unwrap(), 2);
+}
+
+#[test]
+fn a_generation_of_too_few_is_given_up_when_all_are_back() {
+    let disks = five();
+    // Three failed at once; the last two waited for the operator when power went.
+    cut_off(&disks, 9, &[0, 1], &[0, 1]);
+    assert_eq!(seen_and_counted(session(&disks, &[0, 1], 2)), (2, 5));
+    assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 2).unwrap(), 1);
+    assert_eq!(session(&disks, &[2, 3, 4], 3).unwrap(), 2);
+}
+
+/// A superblock is never written over a device's newer copy, wherever that lies.
+#[test]
+fn a_device_that_is_behind_keeps_its_word_until_the_next_is_written() {
+    let disks = five();
+    let (behind, _) = superblock(&disks[1]);
+    cut_off(&disks, 9, &[0, 1, 2, 3], &[0, 2, 3]);
+    assert_eq!(session(&disks, &[0, 1, 2, 3], 2).unwrap(), 1);
+    let (at, now) = superblock(&disks[1]);
+    assert_eq!(now.generation.id[0], 9);
+    assert_ne!(at, behind);
+}
