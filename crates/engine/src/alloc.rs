@@ -139,11 +139,11 @@ impl Home {
         if purpose == Purpose::Client && eligible.len() < online.len().min(full) {
             return None; // healthy devices are full: clean, rather than lay narrow stripes
         }
+        if eligible.len() < online.len().min(m + 1) || eligible.is_empty() {
+            return None; // too few for full redundancy, and not because devices are gone
+        }
         let narrow = eligible.len().saturating_sub(m).clamp(1, k);
         let parity = m.min(eligible.len().saturating_sub(narrow));
-        if eligible.is_empty() {
-            return None;
-        }
         // Only columns of devices that are not there may be missing: a device that is full must not cost
         // redundancy.
         let gone = full.saturating_sub(online.len());
@@ -178,9 +178,10 @@ impl Home {
     /// Whether there is too little room on these devices for narrow stripes: new data then keep their
     /// width, with the columns of devices that are gone missing.
     pub(crate) fn is_scarce(&self, devices: &[u16]) -> bool {
+        let low = self.clean_below();
         devices.iter().any(|d| {
             let member = self.core.member(*d);
-            member.free_slots() * 8 < member.geometry.slots as usize
+            member.free_slots() < low.max(member.geometry.slots as usize / 8)
         })
     }
 
@@ -352,7 +353,8 @@ impl Home {
             .into_iter()
             .filter(|d| self.has_slot(*d, Purpose::Commit, 0))
             .collect();
-        if eligible.is_empty() {
+        let redundant = usize::from(self.shape.m) + 1;
+        if eligible.len() < self.core.online().len().min(redundant) || eligible.is_empty() {
             return None;
         }
         let (k, m) = self.meta_wanted(eligible.len());

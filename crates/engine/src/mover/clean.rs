@@ -35,7 +35,7 @@ impl Home {
     }
 
     /// Slots per device below which the cleaner works.
-    fn clean_below(&self) -> usize {
+    pub(crate) fn clean_below(&self) -> usize {
         let slots = self
             .core
             .members
@@ -77,11 +77,7 @@ impl Home {
         if self.cleaner_rests() {
             return false;
         }
-        self.pick_victims(usize::MAX)
-            .iter()
-            .map(|(_, dead)| *dead)
-            .sum::<u64>()
-            > 0
+        !self.pick_victims(1).is_empty()
             || self.pending_frees()
             || self.core.amplification.0.get() != self.folded_at.get()
     }
@@ -100,31 +96,44 @@ impl Home {
             .any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && Rc::strong_count(s) == 1)
     }
 
-    /// The sealed segments with the most dead blocks, and how many; at most `count`. A segment is worth
+    /// The sealed segments with the most to gain, and how many blocks; at most `count`. A segment is worth
     /// it if cleaning gains at least a twentieth of it.
     fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
-        let mut victims: Vec<(Rc<Segment>, u64)> = self
+        let online = self.core.online();
+        let scarce = online.len() < self.core.members.len() && self.is_scarce(&online);
+        let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
             .core
             .segments
             .borrow()
             .values()
             .filter(|s| s.sealed.get() && Some(s.number) != current)
             .map(|s| {
-                (
-                    s.clone(),
-                    u64::from(s.geometry.data_blocks() - s.live.borrow().count()),
-                )
+                let worth = self.worth(s, scarce.then_some(online.len()));
+                let gain = worth.saturating_sub(u64::from(s.live.borrow().count()));
+                (s.clone(), gain, gain * 1000 / worth)
             })
-            .filter(|(s, dead)| {
-                *dead * 20 >= u64::from(s.geometry.data_blocks()) && !s.live.borrow().is_empty()
-            })
+            .filter(|(s, _, share)| *share >= 50 && !s.live.borrow().is_empty())
             .collect();
-        victims.sort_by_key(|(s, dead)| {
-            std::cmp::Reverse(dead * 1000 / u64::from(s.geometry.data_blocks()))
-        });
+        victims.sort_by_key(|(_, _, share)| std::cmp::Reverse(*share));
         victims.truncate(count);
-        victims
+        let gain = |(segment, gain, _)| (segment, gain);
+        victims.into_iter().map(gain).collect()
+    }
+
+    /// How many blocks the slots of a segment are worth: what it holds, or what wide stripes with the
+    /// columns of lost devices missing hold on so many devices, where only these are laid (`is_scarce`).
+    /// So stripes that were laid narrow while there was room give it back.
+    fn worth(&self, segment: &Segment, wide_on: Option<usize>) -> u64 {
+        let holds = u64::from(segment.geometry.data_blocks());
+        let Some(devices) = wide_on.filter(|_| segment.kind == SegmentKind::Data) else {
+            return holds;
+        };
+        let usable = |column: &usize| self.core.column_usable(segment, *column);
+        let placed = (0..segment.geometry.width()).filter(usable).count();
+        let wide = devices.min(usize::from(self.shape.width()));
+        let (k, own) = (u64::from(self.shape.k), u64::from(segment.geometry.k));
+        (holds / own * placed as u64 * k / wide.max(1) as u64).max(holds)
     }
 
     pub(super) async fn clean_forever(self: Rc<Self>) {
@@ -200,9 +209,9 @@ impl Home {
         if self.clean_budget() <= 1 {
             data.clear();
         }
-        for (segment, dead) in data {
+        for (segment, _) in data {
             let blocks = u64::from(segment.geometry.data_blocks());
-            let live = (blocks - dead) * 1000 / blocks;
+            let live = u64::from(segment.live.borrow().count()) * 1000 / blocks;
             if live > budget {
                 break;
             }

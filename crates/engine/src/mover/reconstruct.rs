@@ -265,7 +265,7 @@ impl Home {
             .take(4)
             .collect();
         // What replaces them must be better than they are.
-        if critical.is_empty() || self.low_on_slots() || self.is_scarce(&self.core.online()) {
+        if critical.is_empty() || self.is_scarce(&self.core.online()) {
             return false;
         }
         let before: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
