@@ -38,8 +38,10 @@ const AHEAD_ROWS: usize = 7;
 const NEXT_TOTAL: usize = 384 << 10;
 /// Strips from memory are taken in groups if there are at least so many of them ...
 const GROUPS_FROM: usize = 14;
-/// ... and at most so many rows.
+/// ... and at most so many rows,
 const GROUPS_ROWS: usize = 4;
+/// or so many, if there are no more strips than that.
+const GROUPS_MORE: (usize, usize) = (8, 64);
 /// From so many bytes on, the tile of one such row is long.
 const LONG: usize = 48 << 10;
 /// How far ahead of its reads a group of theirs fetches, in bytes of each source: one row of a long tile,
@@ -147,12 +149,12 @@ impl Prepared {
     }
 
     /// How far ahead of its reads a group fetches, in bytes of each source of a tile of `tile` bytes.
-    fn ahead(&self, tile: usize) -> usize {
+    fn ahead(&self, cold: bool, tile: usize) -> usize {
         let bytes = match self.rows {
+            _ if !self.few(cold) => tile,
             1 if tile >= LONG => LONG_AHEAD,
             1 => SHORT_AHEAD,
-            2..=GROUPS_ROWS => ROWS_AHEAD,
-            _ => tile,
+            _ => ROWS_AHEAD,
         };
         bytes.min(tile)
     }
@@ -160,8 +162,13 @@ impl Prepared {
     /// Whether sources are taken in groups rather than rows in blocks.
     fn in_groups(&self, cold: bool) -> bool {
         let many = self.rows > self.kernel.max_rows;
-        let wide = cold && self.cols >= GROUPS_FROM && self.rows <= GROUPS_ROWS;
-        self.kernel.group > 0 && (many || wide)
+        self.kernel.group > 0 && (many || self.few(cold))
+    }
+
+    /// Whether these are few rows of many strips from memory.
+    fn few(&self, cold: bool) -> bool {
+        let more = self.rows <= GROUPS_MORE.0 && self.cols <= GROUPS_MORE.1;
+        cold && self.cols >= GROUPS_FROM && (self.rows <= GROUPS_ROWS || more)
     }
 
     /// Bytes of memory held, or that will be once both tables were needed.
@@ -273,7 +280,7 @@ impl Prepared {
             return;
         }
         let whole = range.start + range.len() / GROUP_ALIGN * GROUP_ALIGN;
-        let total = if self.rows <= GROUPS_ROWS {
+        let total = if self.few(job.mode.cold) {
             FEW_SUMS_TOTAL
         } else {
             SUMS_TOTAL
@@ -394,7 +401,7 @@ impl Prepared {
                 stream: stream && last,
                 next,
                 next_at,
-                ahead: self.ahead(tile.len()),
+                ahead: self.ahead(mode.cold, tile.len()),
             });
         }
     }

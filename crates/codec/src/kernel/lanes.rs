@@ -545,19 +545,17 @@ unsafe fn group_columns<V: Lane, const S: usize, const N: usize>(
                 }
             }
             table = table.add(S * V::ENTRY);
-            if pass.end == End::Later {
-                store(acc, sum, false);
-                continue;
-            }
             let result = pass.dst.get_unchecked_mut(r).as_mut_ptr();
             let to = result.add(pass.dst_at + col);
-            if pass.end == End::Now {
-                store(acc, to, pass.stream);
-                continue;
-            }
-            store(acc, sum, false);
-            for line in 0..lines {
-                V::prefetch(to.add(line * 64));
+            match pass.end {
+                End::Later => store(acc, sum, false),
+                End::Soon => {
+                    store(acc, sum, false);
+                    for line in 0..lines {
+                        V::prefetch(to.add(line * 64));
+                    }
+                }
+                End::Now => store(acc, to, pass.stream),
             }
         }
     }
