@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use std::thread::LocalKey;
 
 use crate::code::Stripe;
-use crate::kernel::{Form, GROUP_ALIGN, Group, Kernel, Pass, portable};
+use crate::kernel::{End, Form, GROUP_ALIGN, Group, Kernel, Pass, portable};
 use crate::packets;
 
 /// The most strips any code has.
@@ -25,6 +25,8 @@ pub(crate) const STRIPS_MAX: usize = 256;
 const TILE_TOTAL: usize = 256 << 10;
 /// Bytes of all sums together that one tile may have: they stay in level 1.
 const SUMS_TOTAL: usize = 20 << 10;
+/// The same for few rows of strips from memory, which are read in long pieces: they stay in level 2.
+const FEW_SUMS_TOTAL: usize = 256 << 10;
 /// Bytes of all strips together that are turned from packets into bytes at a time: about level 1.
 const PACKETS_TOTAL: usize = 32 << 10;
 /// How far ahead of its reads a block asks for its sources, in bytes of each.
@@ -36,8 +38,18 @@ const AHEAD_ROWS: usize = 7;
 const NEXT_TOTAL: usize = 384 << 10;
 /// Strips from memory are taken in groups if there are at least so many of them ...
 const GROUPS_FROM: usize = 14;
-/// ... and at most so many rows.
+/// ... and at most so many rows,
 const GROUPS_ROWS: usize = 4;
+/// or so many, if there are no more strips than that.
+const GROUPS_MORE: (usize, usize) = (8, 64);
+/// From so many bytes on, the tile of one such row is long.
+const LONG: usize = 48 << 10;
+/// How far ahead of its reads a group of theirs fetches, in bytes of each source: one row of a long tile,
+const LONG_AHEAD: usize = 384;
+/// one row of a shorter one,
+const SHORT_AHEAD: usize = 2048;
+/// and more rows.
+const ROWS_AHEAD: usize = 3072;
 
 thread_local! {
     static SUMS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -70,6 +82,8 @@ pub(crate) struct Prepared {
     matrix: Vec<u8>,
     /// Every coefficient is 1.
     ones: bool,
+    /// Sources in a group: in the last one nearly as many as in the others.
+    group: usize,
     /// The table for rows in blocks, once it was needed.
     blocks: OnceLock<Vec<u64>>,
     /// The table for sources in groups, once it was needed.
@@ -86,6 +100,8 @@ impl Prepared {
     ) -> Prepared {
         assert_eq!(matrix.len(), rows * cols);
         let ones = matrix.iter().all(|&coef| coef == 1);
+        let count = cols.div_ceil(kernel.group.max(1)).max(1);
+        let group = cols.div_ceil(count).max(1);
         let (blocks, groups) = (OnceLock::new(), OnceLock::new());
         let prepared = Prepared {
             kernel,
@@ -93,6 +109,7 @@ impl Prepared {
             cols,
             matrix,
             ones,
+            group,
             blocks,
             groups,
         };
@@ -121,8 +138,8 @@ impl Prepared {
     fn groups(&self) -> &[u64] {
         self.groups.get_or_init(|| {
             let mut order = Vec::with_capacity(self.matrix.len());
-            for first in (0..self.cols).step_by(self.kernel.group) {
-                let last = self.cols.min(first + self.kernel.group);
+            for first in (0..self.cols).step_by(self.group) {
+                let last = self.cols.min(first + self.group);
                 for row in self.matrix.chunks_exact(self.cols) {
                     order.extend_from_slice(&row[first..last]);
                 }
@@ -131,11 +148,27 @@ impl Prepared {
         })
     }
 
+    /// How far ahead of its reads a group fetches, in bytes of each source of a tile of `tile` bytes.
+    fn ahead(&self, cold: bool, tile: usize) -> usize {
+        let bytes = match self.rows {
+            _ if !self.few(cold) => tile,
+            1 if tile >= LONG => LONG_AHEAD,
+            1 => SHORT_AHEAD,
+            _ => ROWS_AHEAD,
+        };
+        bytes.min(tile)
+    }
+
     /// Whether sources are taken in groups rather than rows in blocks.
     fn in_groups(&self, cold: bool) -> bool {
         let many = self.rows > self.kernel.max_rows;
-        let wide = cold && self.cols >= GROUPS_FROM && self.rows <= GROUPS_ROWS;
-        self.kernel.group > 0 && (many || wide)
+        self.kernel.group > 0 && (many || self.few(cold))
+    }
+
+    /// Whether these are few rows of many strips from memory.
+    fn few(&self, cold: bool) -> bool {
+        let more = self.rows <= GROUPS_MORE.0 && self.cols <= GROUPS_MORE.1;
+        cold && self.cols >= GROUPS_FROM && (self.rows <= GROUPS_ROWS || more)
     }
 
     /// Bytes of memory held, or that will be once both tables were needed.
@@ -247,7 +280,12 @@ impl Prepared {
             return;
         }
         let whole = range.start + range.len() / GROUP_ALIGN * GROUP_ALIGN;
-        let longest = (SUMS_TOTAL / self.rows / GROUP_ALIGN * GROUP_ALIGN).clamp(256, 16384);
+        let total = if self.few(job.mode.cold) {
+            FEW_SUMS_TOTAL
+        } else {
+            SUMS_TOTAL
+        };
+        let longest = (total / self.rows / GROUP_ALIGN * GROUP_ALIGN).max(256);
         with_scratch(&SUMS, self.rows * (longest + GROUP_ALIGN), |sums| {
             for start in (range.start..whole).step_by(longest) {
                 self.by_groups(job, dst, start..whole.min(start + longest), sums);
@@ -321,7 +359,7 @@ impl Prepared {
     /// `GROUP_ALIGN` bytes for each result.
     fn by_groups(&self, job: &Job<'_>, dst: &mut [&mut [u8]], tile: Range<usize>, sums: &mut [u8]) {
         let Job { src, mode, .. } = *job;
-        let (group, stride) = (self.kernel.group, tile.len() + GROUP_ALIGN);
+        let (group, stride) = (self.group, tile.len() + GROUP_ALIGN);
         if mode.add {
             for (sum, result) in sums.chunks_exact_mut(stride).zip(dst.iter()) {
                 sum[..tile.len()].copy_from_slice(&result[tile.clone()]);
@@ -329,7 +367,7 @@ impl Prepared {
         }
         let stream = mode.cold && !mode.kept && can_stream(dst, tile.start);
         // After the last group comes the next tile, after the last tile the next call.
-        let later = if src[0].len() - tile.end >= tile.len() {
+        let later = if tile.end < src[0].len() {
             (&src[..group.min(src.len())], tile.end)
         } else {
             (&job.next[..group.min(job.next.len())], 0)
@@ -343,6 +381,11 @@ impl Prepared {
                 true => later,
                 false => (&src[end..src.len().min(end + group)], tile.start),
             };
+            let results = match src.len() - end {
+                0 => End::Now,
+                left if left <= group && !stream => End::Soon,
+                _ => End::Later,
+            };
             self.kernel.run_group(&mut Group {
                 table: &self.groups()[table],
                 rows: self.rows,
@@ -351,12 +394,14 @@ impl Prepared {
                 sums,
                 stride,
                 first: start == 0 && !mode.add,
-                dst: if last { Some(&mut *dst) } else { None },
+                dst: &mut *dst,
                 dst_at: tile.start,
+                end: results,
                 len: tile.len(),
                 stream: stream && last,
                 next,
                 next_at,
+                ahead: self.ahead(mode.cold, tile.len()),
             });
         }
     }

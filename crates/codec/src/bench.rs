@@ -201,8 +201,7 @@ struct Meter<'a> {
 impl<'a> Meter<'a> {
     fn new(options: &'a Options, kernel: &'static Kernel, start: &'a Barrier) -> Meter<'a> {
         let bytes = if options.cold { COLD_BYTES } else { 0 };
-        let mut memory = vec![0u8; bytes];
-        (options.advise)(&mut memory);
+        let mut memory = paged(options, bytes);
         memory.fill(1);
         Meter {
             options,
@@ -381,6 +380,16 @@ fn run_one(options: &Options, start: &Barrier) -> Result<Vec<Row>, CodeError> {
 /// Stripes begin at a multiple of this.
 const LARGE_PAGE: usize = 2 << 20;
 
+/// Memory with `bytes` from its first whole [`LARGE_PAGE`] on, all in whole ones, advised as `options` say.
+fn paged(options: &Options, bytes: usize) -> Vec<u8> {
+    if bytes == 0 {
+        return Vec::new();
+    }
+    let mut memory = vec![0u8; bytes.next_multiple_of(LARGE_PAGE) + LARGE_PAGE];
+    (options.advise)(&mut memory);
+    memory
+}
+
 /// Stripes of one shape laid out in one piece of memory.
 struct Stripes {
     memory: Vec<u8>,
@@ -404,8 +413,7 @@ impl Stripes {
         } else {
             1
         };
-        let mut memory = vec![0u8; count * stripe + 4096 + LARGE_PAGE];
-        (options.advise)(&mut memory);
+        let mut memory = paged(options, count * stripe);
         let mut state = 1u64;
         for eight in memory.as_chunks_mut::<8>().0 {
             state = state

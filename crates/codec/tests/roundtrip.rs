@@ -232,6 +232,34 @@ fn long_strips_cross_tiles() {
 }
 
 #[test]
+fn few_rows_of_many_long_strips_from_memory() {
+    let mut numbers = Numbers(8);
+    for kernel in kernels().filter(|kernel| kernel.name != "portable") {
+        // Longer than the longest tile of so many rows, and what is left shorter than is fetched ahead.
+        for (m, len) in [(1, 263_000), (2, 133_000), (3, 90_000), (8, 34_000)] {
+            let code = Code::with_kernel(CodeKind::IsalCauchy, 17, m, kernel.name).unwrap();
+            let data = numbers.strips(17, len);
+            let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+            let mut parity = vec![vec![1; len]; m];
+            let mut write: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+            code.encode(&data, &mut write);
+            // Written around the caches where every result is aligned to 64, through them else.
+            for skip in [0, 1] {
+                let mut memory = vec![2; m * (len + 128) + 64];
+                let first = memory.as_ptr().align_offset(64) + skip;
+                let mut write: Vec<&mut [u8]> = memory[first..]
+                    .chunks_exact_mut((len + 64).next_multiple_of(64))
+                    .map(|strip| &mut strip[..len])
+                    .take(m)
+                    .collect();
+                code.streamed().encode(&data, &mut write);
+                assert!(write == parity, "17+{m} of {len} on {}", kernel.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn batches_are_the_same_as_single_stripes() {
     let mut numbers = Numbers(7);
     for (k, m) in [(8, 2), (17, 3), (20, 12)] {

@@ -1,15 +1,20 @@
 //! Aligned memory for I/O: [`Buf`] while it is being filled, [`Slice`] once it is frozen and shared.
 //!
 //! Invariants: the memory of a `Buf` begins at a multiple of [`BLOCK`] and is always initialised; a
-//! `Slice` never changes, so that digest, parity and device see the same bytes (rule S16).
+//! `Slice` never changes, so that digest, parity and device see the same bytes (rule S16). A `Buf` of a
+//! large page (2 MiB) or more begins at one and asks for them, as far as whole ones fit in it: fewer pages
+//! are quicker to get and to read, and it takes no more memory. Shorter ones would take more.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// 4 KiB: the unit of device space, and the alignment of every buffer.
 pub const BLOCK: usize = 4096;
+
+/// What the processor can map as one page.
+const LARGE_PAGE: usize = 2 << 20;
 
 /// Owned, zero-initialised, [`BLOCK`]-aligned bytes.
 pub struct Buf {
@@ -27,17 +32,27 @@ mod raw {
     unsafe impl Sync for Buf {}
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(1), BLOCK).expect("a buffer is smaller than isize::MAX")
+        let align = if len < LARGE_PAGE { BLOCK } else { LARGE_PAGE };
+        Layout::from_size_align(len.max(1), align).expect("a buffer is smaller than isize::MAX")
     }
 
     impl Buf {
         /// `len` zero bytes. Lengths need not be multiples of [`BLOCK`]; the start always is.
         pub fn zeroed(len: usize) -> Buf {
             // SAFETY: the layout's size is at least 1.
-            let memory = unsafe { alloc_zeroed(layout(len)) };
+            let memory = unsafe { alloc(layout(len)) };
             let Some(memory) = NonNull::new(memory) else {
                 handle_alloc_error(layout(len))
             };
+            let whole = len / LARGE_PAGE * LARGE_PAGE;
+            // SAFETY: both stay within what was allocated, and the advice changes no contents. A kernel
+            // without large pages refuses it, which costs nothing.
+            unsafe {
+                if whole > 0 {
+                    libc::madvise(memory.as_ptr().cast(), whole, libc::MADV_HUGEPAGE);
+                }
+                memory.as_ptr().write_bytes(0, len);
+            }
             Buf { memory, len }
         }
 
@@ -152,10 +167,14 @@ mod tests {
 
     #[test]
     fn buffers_are_aligned_and_zero() {
-        for len in [0, 1, 4095, 4096, 70_000] {
-            let buf = Buf::zeroed(len);
+        for len in [0, 1, 4095, 4096, 70_000, LARGE_PAGE, 5_000_000] {
+            let mut buf = Buf::zeroed(len);
             assert_eq!(buf.as_ptr() as usize % BLOCK, 0);
             assert!(buf.iter().all(|b| *b == 0));
+            // Memory that is used again is zero again.
+            buf.fill(1);
+            drop(buf);
+            assert!(Buf::zeroed(len).iter().all(|b| *b == 0));
         }
     }
 

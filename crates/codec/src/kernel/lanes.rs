@@ -18,7 +18,7 @@
     reason = "the indices are register numbers, known when compiled"
 )]
 
-use super::{Form, Group, Pass, portable};
+use super::{End, Form, Group, Pass, portable};
 
 /// The entries of a kernel into the code below for one lane: `rows`, `group` and `spin`, with the
 /// instruction set, the numbers of rows and of sources that it has registers for, and for rows of few
@@ -510,15 +510,21 @@ unsafe fn group_columns<V: Lane, const S: usize, const N: usize>(
         }
         // A few lines with each row: all at once they would hold up the loads.
         let lines = (N * V::WIDTH).div_ceil(64);
-        let mut ahead = 0..pass.next.len() * lines;
+        let at = col + pass.ahead;
+        let (later, later_at) = if at < pass.len {
+            (pass.src, pass.src_at + at)
+        } else {
+            (pass.next, pass.next_at + at - pass.len)
+        };
+        let mut ahead = 0..later.len() * lines;
         let step = ahead.len().div_ceil(pass.rows);
         let mut table = pass.table.as_ptr();
         let sums = pass.sums.as_mut_ptr().add(col);
         for r in 0..pass.rows {
             let sum = sums.add(r * pass.stride);
             for line in ahead.by_ref().take(step) {
-                let next = pass.next.get_unchecked(line / lines).as_ptr();
-                V::prefetch(next.wrapping_add(pass.next_at + col + line % lines * 64));
+                let next = later.get_unchecked(line / lines).as_ptr();
+                V::prefetch(next.wrapping_add(later_at + line % lines * 64));
             }
             let mut acc = if pass.first {
                 [V::zero(); N]
@@ -539,12 +545,17 @@ unsafe fn group_columns<V: Lane, const S: usize, const N: usize>(
                 }
             }
             table = table.add(S * V::ENTRY);
-            match pass.dst {
-                Some(ref mut dst) => {
-                    let to = dst.get_unchecked_mut(r).as_mut_ptr().add(pass.dst_at + col);
-                    store(acc, to, pass.stream);
+            let result = pass.dst.get_unchecked_mut(r).as_mut_ptr();
+            let to = result.add(pass.dst_at + col);
+            match pass.end {
+                End::Later => store(acc, sum, false),
+                End::Soon => {
+                    store(acc, sum, false);
+                    for line in 0..lines {
+                        V::prefetch(to.add(line * 64));
+                    }
                 }
-                None => store(acc, sum, false),
+                End::Now => store(acc, to, pass.stream),
             }
         }
     }

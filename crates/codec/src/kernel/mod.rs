@@ -6,8 +6,8 @@
 //!
 //! **Invariants.**
 //! - Every kernel gives the same bytes for the same pass; the portable one is the definition.
-//! - A kernel's functions are reached only through the methods of [`Kernel`], which check every
-//!   range, and only for kernels that [`Kernel::available`] says this processor has.
+//! - A kernel's functions are reached only through the methods of [`Kernel`], which check every range.
+//! - A [`Kernel`] leaves this module only if the processor can run it: [`kernels`] asks.
 
 #![expect(
     unsafe_code,
@@ -301,6 +301,17 @@ impl Pass<'_, '_> {
     }
 }
 
+/// What a [`Group`] does with its results' places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// Nothing: more groups follow.
+    Later,
+    /// Asks for them to be brought near, since the next group writes them.
+    Soon,
+    /// Writes them.
+    Now,
+}
+
 /// A few sources added into many rows: `sums[r] (+)= sum over s of coefs[r * sources + s] * src[s]`,
 /// rows of `stride` bytes; the last such call of a series writes `dst[r]` instead.
 pub(crate) struct Group<'a, 'b> {
@@ -314,9 +325,10 @@ pub(crate) struct Group<'a, 'b> {
     pub(crate) stride: usize,
     /// The sums hold nothing yet.
     pub(crate) first: bool,
-    /// Where the results go, if this is the last call of a series.
-    pub(crate) dst: Option<&'a mut [&'b mut [u8]]>,
+    /// Where the results go.
+    pub(crate) dst: &'a mut [&'b mut [u8]],
     pub(crate) dst_at: usize,
+    pub(crate) end: End,
     /// Bytes of each source: a multiple of [`GROUP_ALIGN`].
     pub(crate) len: usize,
     /// Write results around the caches; only if every result's first byte is aligned to 64.
@@ -324,6 +336,8 @@ pub(crate) struct Group<'a, 'b> {
     /// What will be read after this, and where in it; to be fetched ahead of time.
     pub(crate) next: &'a [&'a [u8]],
     pub(crate) next_at: usize,
+    /// How far ahead of its reads it fetches, in bytes of each source: at most `len`.
+    pub(crate) ahead: usize,
 }
 
 /// The length of a [`Group`] is a multiple of this, the widest vector.
@@ -342,13 +356,11 @@ impl Group<'_, '_> {
                 .iter()
                 .all(|source| holds(source.len(), self.src_at))
         );
-        if let Some(dst) = &self.dst {
-            let aligned =
-                |result: &&mut [u8]| (result.as_ptr() as usize + self.dst_at).is_multiple_of(64);
-            assert!(dst.len() == self.rows);
-            assert!(dst.iter().all(|result| holds(result.len(), self.dst_at)));
-            assert!(!self.stream || dst.iter().all(aligned));
-        }
+        let fits = |result: &&mut [u8]| holds(result.len(), self.dst_at);
+        let aligned =
+            |result: &&mut [u8]| (result.as_ptr() as usize + self.dst_at).is_multiple_of(64);
+        assert!(self.dst.len() == self.rows && self.dst.iter().all(fits));
+        assert!(!self.stream || self.dst.iter().all(aligned));
     }
 }
 
@@ -400,15 +412,13 @@ impl Kernel {
     /// Does one pass.
     ///
     /// # Panics
-    /// If a range of the pass lies outside its slice, or the processor lacks the instructions:
-    /// both are mistakes of this crate.
+    /// If a range of the pass lies outside its slice: a mistake of this crate.
     pub(crate) fn run(&self, pass: &mut Pass<'_, '_>) {
         pass.check(self);
         match self.entry {
             Entry::Portable => portable::rows(pass),
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Entry::Vector { rows, .. } => {
-                assert!(self.available());
                 // SAFETY: the instructions are there, and `check` has compared every range.
                 unsafe { rows(pass) }
             }
@@ -425,7 +435,6 @@ impl Kernel {
             Entry::Portable => unreachable!("the portable kernel takes no groups"),
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Entry::Vector { group, .. } => {
-                assert!(self.available());
                 // SAFETY: the instructions are there, and `check` has compared every range.
                 unsafe { group(pass) }
             }
@@ -442,7 +451,6 @@ impl Kernel {
                 turn: Some(turn), ..
             } => {
                 assert!(from.len() == to.len() && from.len().is_multiple_of(packets::GROUP));
-                assert!(self.available());
                 // SAFETY: the instructions are there, and the lengths are right.
                 unsafe { turn(from, to) }
             }
@@ -471,7 +479,6 @@ impl Kernel {
                 transforms: Some(Transforms { encode, .. }),
                 ..
             } => {
-                assert!(self.available());
                 // SAFETY: the instructions are there, and `check` has compared every range.
                 unsafe { encode(pass) }
             }
@@ -491,7 +498,6 @@ impl Kernel {
                 transforms: Some(Transforms { decode, .. }),
                 ..
             } => {
-                assert!(self.available());
                 // SAFETY: the instructions are there, and `check` has compared every range.
                 unsafe { decode(pass) }
             }
@@ -506,7 +512,6 @@ impl Kernel {
             Entry::Portable => portable::spin(rounds),
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Entry::Vector { spin, .. } => {
-                assert!(self.available());
                 // SAFETY: the instructions are there.
                 unsafe { spin(rounds) }
             }
