@@ -243,7 +243,11 @@ impl World {
 
     /// Something was acknowledged as durable: now and then the moment is kept, to be tried later.
     pub fn durable(&self, what: &str) {
-        if self.config.mode == Mode::Calm || !self.promised() || self.failed() {
+        if self.config.mode == Mode::Calm
+            || !self.promised()
+            || self.failed()
+            || self.config.unchecked
+        {
             return;
         }
         let chosen = self.rng.borrow_mut().below(24) == 0;
