@@ -3,8 +3,9 @@
 //! Invariants:
 //! - A slot is handed out only from the free list, and comes back to it only after the root that freed
 //!   it is durable (S3).
-//! - Free space has ordered reserves (S15): clients stop first, then the cleaner; commits and recovery
-//!   may take the last slot. Clients leave metadata room to grow to twice what of it is live, so that
+//! - Free space has ordered reserves (S15): clients stop first, then the cleaner, which may use half of
+//!   what is kept for commits, since recovery can have used the rest; commits and recovery may take the
+//!   last slot. Clients leave metadata room to grow to twice what of it is live, so that
 //!   cleaning metadata always gains; a commit folds no more than what fits (`fold_limit`).
 
 use std::rc::Rc;
@@ -31,11 +32,14 @@ pub fn clean_slots(slots: u32) -> usize {
     (slots as usize / 64).max(6)
 }
 
+/// Slots of a device in segments that are being filled: two streams of a few shards, and nodes.
+const OPEN_SLOTS: usize = 8;
+
 /// Slots of a device that `purpose` must leave free; `growth` is what metadata may still grow by.
 pub fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32, growth: usize) -> usize {
     match purpose {
         Purpose::Commit => 0,
-        Purpose::Clean => commit_slots(slot_blocks),
+        Purpose::Clean => commit_slots(slot_blocks) / 2,
         Purpose::Client => commit_slots(slot_blocks) + clean_slots(slots) + growth,
     }
 }
@@ -62,6 +66,9 @@ impl Home {
 
     /// A data segment to write into.
     pub(crate) async fn allocate_data(self: &Rc<Self>, purpose: Purpose) -> Option<Allocated> {
+        // No client writes yet, no cleaner would make room, and what was acknowledged must get a place.
+        let recovering = self.recovering.get().is_some();
+        let purpose = if recovering { Purpose::Commit } else { purpose };
         loop {
             if self.core.closed.get() {
                 return None;
@@ -140,7 +147,10 @@ impl Home {
         let scarce = eligible.iter().any(|d| {
             self.core.member(*d).free_slots() * 8 < self.core.member(*d).geometry.slots as usize
         });
-        if scarce && eligible.len() >= k && narrow < k {
+        // Only columns of devices that are not there may be missing: a device that is full must not cost
+        // redundancy.
+        let gone = full.saturating_sub(online.len());
+        if scarce && eligible.len() >= k && eligible.len() + gone >= full {
             // Narrow stripes would take more room than there is: full width, some columns missing.
             let mut devices: Vec<Option<u16>> = self
                 .pick(1, &eligible, eligible.len(), m)
@@ -186,13 +196,6 @@ impl Home {
             .record_nodes_total()
             .saturating_sub(self.liveness.borrow().nodes());
         (live + unwritten, count)
-    }
-
-    /// Nodes of the liveness tree with all records that exist.
-    fn record_nodes_total(&self) -> usize {
-        let nodes = usize::try_from(self.record_nodes()).unwrap_or(1);
-        let records = self.records.borrow().len() * nodes;
-        records + records / 32 + 4
     }
 
     /// Nodes that a metadata segment of `k` holds.
@@ -275,12 +278,12 @@ impl Home {
 
     /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.
     /// Without all devices: narrower, at full redundancy, if all metadata has room so; else as wide as
-    /// ever, with columns missing.
+    /// ever, with the columns of the devices that are gone missing (of none that is only full).
     fn meta_wanted(&self, eligible: usize) -> (usize, usize) {
         let (k, m) = self.meta_shape(self.core.members.len());
-        let narrow = self.meta_shape(eligible);
-        if eligible >= k + m || eligible <= k || self.narrow_metadata_fits(eligible) {
-            narrow
+        let some_full = eligible < self.core.online().len();
+        if some_full || eligible >= k + m || eligible <= k || self.narrow_metadata_fits(eligible) {
+            self.meta_shape(eligible)
         } else {
             (k, m)
         }
@@ -374,6 +377,15 @@ impl Home {
         wanted: &Wanted,
         strip_blocks: u32,
     ) -> Rc<Segment> {
+        let without = wanted.devices.iter().filter(|d| d.is_none()).count();
+        let too_few = wanted
+            .devices
+            .len()
+            .saturating_sub(self.core.online().len());
+        assert!(
+            without <= too_few,
+            "a device that is full costs no redundancy"
+        );
         let number = self.next_segment.get();
         self.next_segment.set(number + 1);
         let code = self.superblock.borrow().code;
@@ -431,9 +443,7 @@ impl Home {
             .segments
             .borrow_mut()
             .insert(number, segment.clone());
-        self.liveness
-            .borrow_mut()
-            .mark(self.record_leaf(&segment, 0));
+        self.mark_header(&segment);
         self.write_headers(&segment).await;
         self.opened.borrow_mut().push(segment.clone());
         segment
@@ -505,6 +515,7 @@ impl Home {
             .filter(|m| counted(m.state()))
             .map(|m| {
                 let kept = commit_slots(self.core.slot_blocks) + clean_slots(m.geometry.slots);
+                let kept = kept + OPEN_SLOTS;
                 u64::from(m.geometry.slots).saturating_sub(kept as u64)
             })
             .sum();
@@ -524,7 +535,7 @@ impl Home {
         let m = usize::from(self.meta_m).min(devices - 1);
         let k = (devices - m).clamp(1, 8);
         let map = 32.0 / 4096.0 * (1.0 + 1.0 / 63.0);
-        let record = self.record_nodes() as f64 / f64::from(geometry.data_blocks());
+        let record = self.record_shape.leaves_per_record() / f64::from(geometry.data_blocks());
         let overhead =
             (k + m) as f64 / k as f64 * f64::from(self.shape.k) / f64::from(self.shape.width());
         ((map + record) * overhead * 2.0 * 100_000.0) as u64

@@ -197,11 +197,8 @@ impl Home {
             .map(|s| s.number)
             .collect();
         let freed: Vec<Rc<Segment>> = free.iter().filter_map(|n| segments.remove(n)).collect();
-        let mut liveness = self.liveness.borrow_mut();
         for segment in &freed {
-            for node in 0..self.record_nodes() {
-                liveness.mark(u64::from(segment.record.get()) * self.record_nodes() + node);
-            }
+            self.mark_record(segment);
             self.records.borrow_mut().remove(&segment.record.get());
             for column in segment.columns.borrow().iter().filter(|c| c.is_placed()) {
                 self.core.member(column.device).set_slot(column.slot, None);
@@ -392,9 +389,7 @@ impl Home {
             self.meta.borrow_mut().current = None;
         }
         stripe::seal(&self.core, segment).await;
-        self.liveness
-            .borrow_mut()
-            .mark(self.record_leaf(segment, 0));
+        self.mark_header(segment);
         self.members_settled().await;
     }
 

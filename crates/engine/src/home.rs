@@ -23,6 +23,7 @@ use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
 use crate::core::Core;
 use crate::error::VolumeError;
 use crate::journal::{AppendError, Journal};
+use crate::liveness::RecordShape;
 use crate::messages::{Collected, HomeMessage, ShardMessage, ask};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
@@ -72,6 +73,7 @@ pub struct Home {
     pub(crate) next_segment: Cell<u64>,
     pub(crate) next_tree: Cell<u32>,
     pub(crate) liveness: RefCell<SysTree>,
+    pub(crate) record_shape: RecordShape,
     pub(crate) catalog_tree: RefCell<SysTree>,
     pub(crate) catalog_bytes: RefCell<Vec<u8>>,
     /// Segments by liveness record.
@@ -178,12 +180,14 @@ impl Home {
             .filter(|r| !records.contains_key(r))
             .collect();
         let catalog_bytes = parts.catalog.encode();
+        let slot_blocks = parts.core.slot_blocks;
         Rc::new(Home {
             next_segment: Cell::new(parts.root.next_segment),
             next_tree: Cell::new(parts.root.next_tree),
             core: parts.core,
             journal: parts.journal,
             shards: parts.shards,
+            record_shape: RecordShape::new(slot_blocks, parts.shape.k),
             shape: parts.shape,
             meta_m: u16::try_from(meta_m).expect("at most 255"),
             superblock: RefCell::new(parts.superblock),
@@ -659,9 +663,7 @@ impl Home {
         } else if segment.rows_since.get().is_none() {
             segment.rows_since.set(Some(sequence));
         }
-        self.liveness
-            .borrow_mut()
-            .mark(self.record_leaf(segment, 0));
+        self.mark_header(segment);
         let settled = self
             .data_by_stripe
             .borrow_mut()

@@ -36,7 +36,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
 use crate::journal::{self, Journal, Recovered};
-use crate::liveness;
+use crate::liveness::{self, RecordShape};
 use crate::member::Member;
 use crate::messages::{Adopted, ShardMessage, VolumeShape, ask};
 use crate::partition::Partitioning;
@@ -492,25 +492,15 @@ async fn load_tree(
 fn take_liveness(
     core: &Core,
     payloads: &BTreeMap<u64, Vec<u8>>,
-    nodes: u64,
+    shape: RecordShape,
 ) -> Result<BTreeSet<u64>, FormatError> {
     let mut named = BTreeSet::new();
-    let records: BTreeSet<u64> = payloads.keys().map(|leaf| leaf / nodes).collect();
-    for record in records {
-        let mut bytes = Vec::new();
-        for node in 0..nodes {
-            match payloads.get(&(record * nodes + node)) {
-                Some(payload) => bytes.extend_from_slice(payload),
-                None => bytes.resize(bytes.len() + BLOCK, 0),
-            }
-        }
+    for (record, bytes) in shape.split(payloads) {
         let header = liveness::decode_header(&bytes)?;
         let Some(segment) = core.segment(header.segment) else {
             continue;
         };
-        segment
-            .record
-            .set(u32::try_from(record).map_err(|_| FormatError::Value)?);
+        segment.record.set(record);
         segment.recorded.set(
             header
                 .recorded
@@ -894,8 +884,8 @@ pub async fn import(
     let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness)
         .await
         .map_err(beyond)?;
-    let nodes = liveness::nodes_per_record(slot_blocks, shape.k);
-    let named = take_liveness(&core, &payloads, nodes).map_err(format)?;
+    let records = RecordShape::new(slot_blocks, shape.k);
+    let named = take_liveness(&core, &payloads, records).map_err(format)?;
     let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog)
         .await
         .map_err(beyond)?;
@@ -1095,9 +1085,7 @@ impl Home {
                 segment.record.set(self.take_record(segment.number));
             }
             if unknown || changed.contains(&segment.number) {
-                self.liveness
-                    .borrow_mut()
-                    .mark(self.record_leaf(segment, 0));
+                self.mark_header(segment);
             }
         }
     }

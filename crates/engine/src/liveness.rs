@@ -1,14 +1,17 @@
-//! Liveness on disk: one record a segment, of one or more nodes: a header of 64 bytes, then the bitmap
-//! of live blocks. A root's records are the exact image of that root's trees.
+//! Liveness on disk: one record a segment: a header of 64 bytes, then the bitmap of live blocks. A root's
+//! records are the exact image of that root's trees.
 //!
 //! Invariants:
-//! - A record's number is the segment's while the segment exists; its nodes are a fixed count for the whole
-//!   array, so that a record is found by arithmetic.
+//! - A record's number is the segment's while the segment exists; all records of an array have one size, in
+//!   whole nodes or an even part of one, so that a record is found by arithmetic.
+//! - A node holds the image of all its records, whichever of them made it be written.
 //! - A block comes to life once and dies once, whatever happens within the redundancy; the simulator fails
 //!   at the event `inconsistent`.
 
+use std::collections::BTreeMap;
+
 use ashlar_format::wire::{Reader, Writer};
-use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
+use ashlar_format::{BLOCK, BLOCK_U64, FormatError, SegmentGeometry};
 
 use crate::home::Home;
 use crate::planted::{self, Bug};
@@ -16,10 +19,83 @@ use crate::segment::{Bitmap, Segment};
 
 const HEADER: usize = 64;
 
-/// Nodes of a record in an array with slots of `slot_blocks` and data segments of `k`.
-pub fn nodes_per_record(slot_blocks: u32, k: u16) -> u64 {
-    let data_blocks = usize::from(k.max(8)) * slot_blocks as usize;
-    (HEADER + data_blocks.div_ceil(8)).div_ceil(BLOCK) as u64
+/// How the records of an array lie in the leaves of the liveness tree: each in a few leaves of its own, or,
+/// where segments are small, some in each leaf. Else a commit of an array with small slots would write a
+/// node for every segment it touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordShape {
+    /// Leaves of a record; 1 if records share leaves.
+    leaves: u64,
+    /// Records in a leaf; 1 if a record has leaves of its own.
+    per_leaf: u64,
+}
+
+impl RecordShape {
+    /// The shape in an array with slots of `slot_blocks` and data segments of `k`.
+    pub fn new(slot_blocks: u32, k: u16) -> RecordShape {
+        let data_blocks = usize::from(k.max(8)) * slot_blocks as usize;
+        let bytes = HEADER + data_blocks.div_ceil(8);
+        RecordShape {
+            leaves: bytes.div_ceil(BLOCK) as u64,
+            per_leaf: (BLOCK / bytes.next_power_of_two()).max(1) as u64,
+        }
+    }
+
+    /// Bytes of a record.
+    fn bytes(self) -> usize {
+        (self.leaves * BLOCK_U64 / self.per_leaf) as usize
+    }
+
+    /// The leaf and the byte in it at which `byte` of a record lies.
+    fn locate(self, record: u32, byte: usize) -> (u64, usize) {
+        let first = u64::from(record) * self.leaves / self.per_leaf;
+        let start = (u64::from(record) % self.per_leaf) as usize * (BLOCK / self.per_leaf as usize);
+        (
+            first + ((start + byte) / BLOCK) as u64,
+            (start + byte) % BLOCK,
+        )
+    }
+
+    /// The leaves of a record.
+    fn leaves_of(self, record: u32) -> std::ops::Range<u64> {
+        let first = self.locate(record, 0).0;
+        first..first + self.leaves
+    }
+
+    /// The records of a leaf.
+    fn records_of(self, leaf: u64) -> std::ops::Range<u32> {
+        let first = leaf * self.per_leaf / self.leaves;
+        let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        number(first)..number(first + self.per_leaf)
+    }
+
+    /// The most leaves that `count` records numbered below `end` take.
+    pub fn most_leaves(self, count: usize, end: u32) -> usize {
+        let all = u64::from(end) * self.leaves;
+        (count * self.leaves as usize).min(all.div_ceil(self.per_leaf) as usize)
+    }
+
+    /// Leaves for each segment, on average.
+    pub fn leaves_per_record(self) -> f64 {
+        self.leaves as f64 / self.per_leaf as f64
+    }
+
+    /// All records in the leaves of a liveness tree, by number.
+    pub fn split(self, leaves: &BTreeMap<u64, Vec<u8>>) -> BTreeMap<u32, Vec<u8>> {
+        let mut records: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        for (leaf, payload) in leaves {
+            for record in self.records_of(*leaf) {
+                let bytes = records
+                    .entry(record)
+                    .or_insert_with(|| vec![0; self.bytes()]);
+                let (first, start) = self.locate(record, 0);
+                let at = (leaf - first) as usize * BLOCK;
+                let part = (bytes.len() - at).min(BLOCK);
+                bytes[at..at + part].copy_from_slice(&payload[start..start + part]);
+            }
+        }
+        records
+    }
 }
 
 /// What a record says besides the bitmap.
@@ -35,17 +111,21 @@ pub struct RecordHeader {
     pub live: u32,
 }
 
-/// All bytes of a segment's record.
-pub fn encode(segment: &Segment, nodes: u64) -> Vec<u8> {
+/// A segment's record, in `size` bytes.
+///
+/// Crash argument: `sealed` tells recovery that every row stands in a summary, and to ignore the rows that
+/// the journal still has. So it is said only once the last summary has been flushed: rows hang on nothing.
+fn encode(segment: &Segment, size: usize) -> Vec<u8> {
     let mut w = Writer::new();
     let live = segment.live.borrow();
+    let sealed = segment.sealed.get() && segment.rows_since.get().is_none();
     w.u64(segment.number)
         .u32(segment.recorded.get())
-        .u8(u8::from(segment.sealed.get()))
+        .u8(u8::from(sealed))
         .u32(live.count());
     let mut w = Writer(w.padded(HEADER));
     w.bytes(&live.to_bytes());
-    w.padded(usize::try_from(nodes).expect("few nodes") * BLOCK)
+    w.padded(size)
 }
 
 /// Reads a record's header.
@@ -66,14 +146,28 @@ pub fn decode_bitmap(geometry: SegmentGeometry, bytes: &[u8]) -> Bitmap {
 }
 
 impl Home {
-    pub(crate) fn record_nodes(&self) -> u64 {
-        nodes_per_record(self.core.slot_blocks, self.shape.k)
+    /// Nodes of the liveness tree with all records that exist.
+    pub(crate) fn record_nodes_total(&self) -> usize {
+        let (count, end) = (self.records.borrow().len(), self.next_record.get());
+        let leaves = self.record_shape.most_leaves(count, end);
+        leaves + leaves / 32 + 4
     }
 
-    /// The leaf of the liveness tree that holds `block` of a segment's bitmap (block 0: the header too).
-    pub(crate) fn record_leaf(&self, segment: &Segment, block: u32) -> u64 {
-        let byte = HEADER + block as usize / 8;
-        u64::from(segment.record.get()) * self.record_nodes() + (byte / BLOCK) as u64
+    /// Notes that a segment's record, whole, is to be written.
+    pub(crate) fn mark_record(&self, segment: &Segment) {
+        for leaf in self.record_shape.leaves_of(segment.record.get()) {
+            self.liveness.borrow_mut().mark(leaf);
+        }
+    }
+
+    /// Notes that the header of a segment's record is to be written.
+    pub(crate) fn mark_header(&self, segment: &Segment) {
+        self.mark_byte(segment, 0);
+    }
+
+    fn mark_byte(&self, segment: &Segment, byte: usize) {
+        let (leaf, _) = self.record_shape.locate(segment.record.get(), byte);
+        self.liveness.borrow_mut().mark(leaf);
     }
 
     /// Marks blocks live or dead in memory, and their records to be written.
@@ -86,9 +180,9 @@ impl Home {
         if place.block + count > segment.geometry.data_blocks() {
             return;
         }
-        let mut liveness = self.liveness.borrow_mut();
-        if !planted::on(Bug::LivenessNotImaged) {
-            liveness.mark(self.record_leaf(&segment, 0));
+        let imaged = !planted::on(Bug::LivenessNotImaged);
+        if imaged {
+            self.mark_header(&segment);
         }
         for block in place.block..place.block + count {
             let changed = if live {
@@ -99,8 +193,8 @@ impl Home {
             if !changed {
                 self.note_inconsistent(place, live);
             }
-            if !planted::on(Bug::LivenessNotImaged) {
-                liveness.mark(self.record_leaf(&segment, block));
+            if imaged {
+                self.mark_byte(&segment, HEADER + block as usize / 8);
             }
         }
     }
@@ -117,20 +211,70 @@ impl Home {
         self.core.event("inconsistent", None, text);
     }
 
-    /// The bytes of one leaf of the liveness tree; `None` if its segment is gone.
+    /// The bytes of one leaf of the liveness tree; `None` if none of its segments is left.
     pub(crate) fn record_leaf_bytes(&self, leaf: u64) -> Option<Vec<u8>> {
-        let nodes = self.record_nodes();
-        let record = u32::try_from(leaf / nodes).ok()?;
-        let number = *self.records.borrow().get(&record)?;
-        let segment = self.core.segment(number)?;
-        let bytes = encode(&segment, nodes);
-        let start = usize::try_from(leaf % nodes).ok()? * BLOCK;
-        Some(bytes[start..start + BLOCK].to_vec())
+        let shape = self.record_shape;
+        let records = self.records.borrow();
+        let mut node = None;
+        for (record, number) in records.range(shape.records_of(leaf)) {
+            let Some(segment) = self.core.segment(*number) else {
+                continue;
+            };
+            let bytes = encode(&segment, shape.bytes());
+            let (first, start) = shape.locate(*record, 0);
+            let at = (leaf - first) as usize * BLOCK;
+            let part = (bytes.len() - at).min(BLOCK);
+            node.get_or_insert_with(|| vec![0; BLOCK])[start..start + part]
+                .copy_from_slice(&bytes[at..at + part]);
+        }
+        node
     }
 
     /// Whether a leaf of the liveness tree has a segment.
     pub(crate) fn record_exists(&self, leaf: u64) -> bool {
-        let record = u32::try_from(leaf / self.record_nodes()).unwrap_or(u32::MAX);
-        self.records.borrow().contains_key(&record)
+        let records = self.records.borrow();
+        let mut of_leaf = records.range(self.record_shape.records_of(leaf));
+        of_leaf.next().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records of every size find their bytes again, and only their own.
+    #[test]
+    fn records_are_found_by_arithmetic() {
+        let shapes = [
+            (16, 8),
+            (16, 80),
+            (256, 8),
+            (4096, 8),
+            (65_536, 8),
+            (16_384, 200),
+        ];
+        for (slot_blocks, k) in shapes {
+            let shape = RecordShape::new(slot_blocks, k);
+            assert!(shape.bytes() >= HEADER + usize::from(k) * slot_blocks as usize / 8);
+            assert!(shape.leaves == 1 || shape.per_leaf == 1);
+            let mut leaves: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+            for record in 0..70 {
+                for leaf in shape.leaves_of(record) {
+                    assert!(shape.records_of(leaf).contains(&record));
+                }
+                for byte in 0..shape.bytes() {
+                    let (leaf, at) = shape.locate(record, byte);
+                    assert!(shape.leaves_of(record).contains(&leaf));
+                    let node = leaves.entry(leaf).or_insert_with(|| vec![0; BLOCK]);
+                    assert_eq!(node[at], 0, "two bytes at one place");
+                    node[at] = record as u8 + 1;
+                }
+            }
+            assert!(leaves.len() <= shape.most_leaves(70, 70));
+            let split = shape.split(&leaves);
+            for (record, bytes) in split.range(..70) {
+                assert!(bytes.iter().all(|b| *b == *record as u8 + 1));
+            }
+        }
     }
 }

@@ -67,13 +67,8 @@ impl Home {
     /// One place.
     pub(crate) async fn meta_place(self: &Rc<Self>) -> Place {
         loop {
-            let broken = self
-                .meta
-                .borrow()
-                .current
-                .as_ref()
-                .is_some_and(|s| self.core.has_lost_column(s));
-            if broken {
+            let current = self.meta.borrow().current.clone();
+            if current.is_some_and(|s| self.falls_short(&s)) {
                 self.meta.borrow_mut().current = None;
             }
             let taken = self.meta.borrow_mut().take();
@@ -85,6 +80,14 @@ impl Home {
                 None => self.core.progress.wait().await,
             }
         }
+    }
+
+    /// Whether nodes are better written into a new segment: this one lost a column, or lacks one though a
+    /// narrower one would lack none.
+    fn falls_short(&self, segment: &Segment) -> bool {
+        self.core.has_lost_column(segment)
+            || self.core.missing_columns(segment) > 0
+                && self.narrow_metadata_fits(self.core.online().len())
     }
 
     /// Writes every stripe that has places, with the nodes at them; blocks without a node are padding.

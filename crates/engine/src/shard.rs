@@ -548,10 +548,8 @@ impl Shard {
             );
             let take = (unit - within).min(data.len() - at);
             self.admit().await?;
-            if shape.thin {
-                self.admit_thin(shape, address).await?;
-            }
             if take == unit {
+                self.admit_thin(shape, address).await?;
                 self.place_block(shape, address, &data[at..at + take], None, None)
                     .await?;
             } else {
@@ -564,7 +562,8 @@ impl Shard {
     }
 
     /// A write smaller than a volume block: verified read, merge, write; again if the block changed
-    /// meanwhile. Onto a lost block it fails (S16).
+    /// meanwhile. Onto a lost block it fails (S16). What changes nothing takes no space: above all zeros
+    /// where nothing is mapped.
     async fn merge(
         self: &Rc<Self>,
         shape: VolumeShape,
@@ -575,7 +574,12 @@ impl Shard {
         loop {
             let folds = self.folds.get();
             let (mut block, stamp) = self.read_block(shape, address).await?;
-            block[within..within + data.len()].copy_from_slice(data);
+            let part = &mut block[within..within + data.len()];
+            if *part == *data {
+                return Ok(());
+            }
+            part.copy_from_slice(data);
+            self.admit_thin(shape, address).await?;
             let seen = Seen { stamp, folds };
             if self
                 .place_block(shape, address, &block, Some(seen), None)
@@ -613,6 +617,9 @@ impl Shard {
     /// Refuses a block that a thin volume does not have yet where only promised space is left: volumes
     /// that are not thin never run out.
     async fn admit_thin(&self, shape: VolumeShape, address: u64) -> Result<(), VolumeError> {
+        if !shape.thin {
+            return Ok(());
+        }
         let bytes = u64::from(shape.pieces) * BLOCK as u64;
         for again in [true, false] {
             let left = self.core.thin_left.get();

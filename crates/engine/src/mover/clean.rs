@@ -16,7 +16,7 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, MILLISECOND, SECOND};
 
-use crate::alloc::{commit_slots, reserve};
+use crate::alloc::reserve;
 use crate::home::Home;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
 use crate::mover::Garbage;
@@ -55,7 +55,7 @@ impl Home {
     /// How many segments' worth of live blocks one round of cleaning may move: what the slots hold that
     /// are free above the commits' reserve, less one for an open segment.
     fn clean_budget(&self) -> u64 {
-        let kept = commit_slots(self.core.slot_blocks) + 1;
+        let kept = reserve(Purpose::Clean, 0, self.core.slot_blocks, 0) + 1;
         let online = self.core.members.iter().filter(|m| m.is_online());
         let spare: usize = online.map(|m| m.free_slots().saturating_sub(kept)).sum();
         (spare as u64 / u64::from(self.shape.width())).clamp(1, 64)

@@ -186,7 +186,8 @@ impl Home {
         task.total = task.done + total;
     }
 
-    /// Open segments with a missing column take no more stripes, so that they can be reconstructed.
+    /// Open segments that lost a column, or could have one that they never had, take no more stripes, so
+    /// that they can be reconstructed. (Others go on: what would replace them would lack the same columns.)
     /// Whether any was sealed.
     async fn seal_broken(self: &Rc<Self>) -> bool {
         let broken: Vec<Rc<Segment>> = self
@@ -194,7 +195,7 @@ impl Home {
             .segments
             .borrow()
             .values()
-            .filter(|s| !s.sealed.get() && self.core.missing_columns(s) > 0)
+            .filter(|s| !s.sealed.get() && (self.core.has_lost_column(s) || self.can_gain(s)))
             .cloned()
             .collect();
         if broken.is_empty() {
@@ -207,6 +208,13 @@ impl Home {
             }
         }
         broken.iter().any(|s| s.sealed.get())
+    }
+
+    /// Whether a missing column of a segment has a device to go to.
+    fn can_gain(&self, segment: &Segment) -> bool {
+        let missing = |c: &usize| !self.core.column_usable(segment, *c);
+        let mut missing = (0..segment.geometry.width()).filter(missing);
+        missing.any(|c| self.device_for(segment, c).is_some())
     }
 
     /// Open segments whose rows lie in records of a closed epoch take no more stripes: what their summaries
