@@ -247,6 +247,9 @@ impl Session {
     /// Judges an error: within the promises, an operation does not fail.
     async fn judge(&self, what: &str, error: &StoreError) {
         let world = &self.world;
+        if *error == StoreError::NoSpace && !world.promised_space(&self.store.status().await) {
+            world.reduced.set(true);
+        }
         let excused = match error {
             StoreError::Lost => !world.promised(),
             // With devices gone there may truly be no space; else space was promised (thick).

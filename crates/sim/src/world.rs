@@ -14,6 +14,7 @@ use crate::disk::SimDisk;
 use crate::model::VolumeModel;
 use crate::pages::Pages;
 use crate::rng::Rng;
+use crate::store::StoreStatus;
 use crate::trace::Trace;
 
 /// Whether a volume is there.
@@ -193,6 +194,12 @@ impl World {
     /// Whether the faults so far are ones the array has promised to survive.
     pub fn promised(&self) -> bool {
         !self.loose.get() && self.budget.borrow().damaged.len() <= self.config.m
+    }
+
+    /// Whether the array has all its devices, and so the space it promised: it may have given one up itself
+    /// after errors.
+    pub fn promised_space(&self, status: &StoreStatus) -> bool {
+        status.online.len() >= self.config.devices
     }
 
     /// A new identity for a write.
