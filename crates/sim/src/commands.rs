@@ -42,8 +42,9 @@ pub fn enumerate(words: &[String]) -> ExitCode {
         println!("FAILED: {failure}\n  replay: {command}");
     }
     println!(
-        "{} workloads, {} crash points, {} recoveries ({} with devices lost, {} crashed again), {} failed, {:.1} s",
+        "{} workloads ({} unfinished), {} crash points, {} recoveries ({} with devices lost, {} crashed again), {} failed, {:.1} s",
         summary.workloads,
+        summary.unfinished,
         summary.points,
         summary.recoveries,
         summary.lost,

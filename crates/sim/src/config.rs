@@ -108,6 +108,8 @@ pub struct Options {
     pub without: u32,
     /// Keep a readable trace.
     pub trace: bool,
+    /// Without ledger, probes and comparison of what is read: what is left is what a history costs.
+    pub unchecked: bool,
 }
 
 /// How writes are aligned.
@@ -218,6 +220,8 @@ pub struct Config {
     pub crash_at: Option<u64>,
     /// Parts left out: bits of [`Part::bit`].
     pub without: u32,
+    /// Whether nothing is checked, to measure what checking costs.
+    pub unchecked: bool,
 }
 
 /// 4 KiB.
@@ -308,6 +312,7 @@ impl Config {
             same_cut: rng.chance(30),
             crash_at: options.crash_at,
             without: options.without,
+            unchecked: options.unchecked,
         }
         .reduced(options)
     }

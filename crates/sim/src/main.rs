@@ -45,6 +45,7 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --crash-at POLLS                  one session, crashed there
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
+  --unchecked                       without the checkers, to measure what they cost
   --quiet-panics                    no message at each panic inside a seed
 ";
 
@@ -112,6 +113,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--toy" => out.toy = true,
             "--marks" => out.marks = true,
             "--quiet-panics" => out.quiet = true,
+            "--unchecked" => out.options.unchecked = true,
             _ => return None,
         }
     }
@@ -180,6 +182,9 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.without != 0 {
         text += &format!(" --without {:x}", arguments.options.without);
+    }
+    if arguments.options.unchecked {
+        text += " --unchecked";
     }
     if arguments.toy {
         text += " --toy";

@@ -67,7 +67,7 @@ impl Driver<'_> {
                     world.reduced.set(true);
                     world.budget.borrow_mut().absent.insert(device);
                 }
-                62..72 => self.shrink(device),
+                62..72 if self.subject.knows_devices() => self.shrink(device),
                 _ => {
                     world.trace.mark("outage: damage at rest");
                     nemesis::rot(&world, &world.disks[device], &mut self.rng);
@@ -129,7 +129,7 @@ impl Driver<'_> {
     /// Somebody copies a device, or a copy made earlier turns up beside its original.
     fn copies(&mut self) {
         let world = self.world.clone();
-        if !world.config.may(Part::Outage) {
+        if !world.config.may(Part::Outage) || !self.subject.knows_devices() {
             return;
         }
         let known = world.copy.borrow().as_ref().map(|(device, _)| *device);

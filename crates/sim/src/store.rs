@@ -51,6 +51,10 @@ pub struct StoreStatus {
 
 /// How to make and find arrays.
 pub trait Subject {
+    /// Whether devices say who they are and how large they were: else none shrinks or is there twice.
+    fn knows_devices(&self) -> bool {
+        true
+    }
     /// Creates an array on empty devices.
     fn create(
         &self,

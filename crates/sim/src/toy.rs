@@ -395,6 +395,10 @@ fn open(rt: &Rt, devices: Vec<DeviceRef>, m: usize, plant: Plant) -> ToyStore {
 }
 
 impl Subject for Toy {
+    fn knows_devices(&self) -> bool {
+        false
+    }
+
     fn create(
         &self,
         rt: &Rt,

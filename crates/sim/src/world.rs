@@ -14,6 +14,7 @@ use crate::disk::SimDisk;
 use crate::model::VolumeModel;
 use crate::pages::Pages;
 use crate::rng::Rng;
+use crate::store::StoreStatus;
 use crate::trace::Trace;
 
 /// Whether a volume is there.
@@ -195,6 +196,12 @@ impl World {
         !self.loose.get() && self.budget.borrow().damaged.len() <= self.config.m
     }
 
+    /// Whether the array has all its devices, and so the space it promised: it may have given one up itself
+    /// after errors.
+    pub fn promised_space(&self, status: &StoreStatus) -> bool {
+        status.online.len() >= self.config.devices
+    }
+
     /// A new identity for a write.
     pub fn version(&self) -> Version {
         let version = self.next_version.get();
@@ -243,7 +250,11 @@ impl World {
 
     /// Something was acknowledged as durable: now and then the moment is kept, to be tried later.
     pub fn durable(&self, what: &str) {
-        if self.config.mode == Mode::Calm || !self.promised() || self.failed() {
+        if self.config.mode == Mode::Calm
+            || !self.promised()
+            || self.failed()
+            || self.config.unchecked
+        {
             return;
         }
         let chosen = self.rng.borrow_mut().below(24) == 0;

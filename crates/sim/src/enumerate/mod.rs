@@ -84,7 +84,7 @@ pub struct Plan {
     pub geometries: u64,
     /// Threads.
     pub jobs: usize,
-    /// Begin no further workload after so many seconds.
+    /// Begin no further workload, and go no further in one, after so many seconds.
     pub seconds: Option<u64>,
     /// Failures after which it ends.
     pub most_failures: usize,
@@ -95,6 +95,8 @@ pub struct Plan {
 pub struct Summary {
     /// Workloads run.
     pub workloads: u64,
+    /// Of those, ones that time was up for before their last point.
+    pub unfinished: u64,
     /// Points crashed at.
     pub points: u64,
     /// Images recovered and checked.
@@ -110,6 +112,7 @@ pub struct Summary {
 impl Summary {
     fn add(&mut self, other: Summary) {
         self.workloads += other.workloads;
+        self.unfinished += other.unfinished;
         self.points += other.points;
         self.recoveries += other.recoveries;
         self.lost += other.lost;
@@ -164,13 +167,14 @@ pub fn enumerate<S: Subject>(plan: &Plan, make: fn() -> S) -> Summary {
                 let subject = make();
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let late = plan
-                        .seconds
-                        .is_some_and(|most| begun.elapsed().as_secs() >= most);
-                    let Some((geometry, letters)) = all.get(at).filter(|_| !late) else {
+                    let late = || {
+                        let most = plan.seconds;
+                        most.is_some_and(|most| begun.elapsed().as_secs() >= most)
+                    };
+                    let Some((geometry, letters)) = all.get(at).filter(|_| !late()) else {
                         return;
                     };
-                    let summary = workload(&subject, *geometry, letters, plan);
+                    let summary = workload(&subject, *geometry, letters, plan, &late);
                     let mut total = lock();
                     total.add(summary);
                     if total.failures.len() >= plan.most_failures {
@@ -207,8 +211,14 @@ fn run(subject: &dyn Subject, geometry: usize, letters: &[usize]) -> Result<Log,
     Ok(log)
 }
 
-/// All cases of one workload.
-fn workload(subject: &dyn Subject, geometry: usize, letters: &[usize], plan: &Plan) -> Summary {
+/// All cases of one workload, or as many as there is time for.
+fn workload(
+    subject: &dyn Subject,
+    geometry: usize,
+    letters: &[usize],
+    plan: &Plan,
+    late: &dyn Fn() -> bool,
+) -> Summary {
     let mut summary = Summary {
         workloads: 1,
         ..Summary::default()
@@ -237,6 +247,10 @@ fn workload(subject: &dyn Subject, geometry: usize, letters: &[usize], plan: &Pl
         let images = replay.images(answered(before, point), plan.effort, point.at);
         summary.points += u64::from(!images.is_empty());
         for (order, image) in images.into_iter().enumerate() {
+            if late() {
+                summary.unfinished = 1;
+                return summary;
+            }
             case.cut = Cut {
                 at: point.at,
                 image,
