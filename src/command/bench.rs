@@ -341,6 +341,7 @@ fn options(args: &CodecArgs) -> Options {
         lost: or(args.lost.clone(), defaults.lost),
         cold: args.cold,
         threads: usize::from(args.threads),
+        advise: ashlar_rt::ask_large_pages,
         clock: if args.cpu_time {
             on_processor
         } else {

@@ -36,6 +36,23 @@ mod raw {
         Layout::from_size_align(len.max(1), align).expect("a buffer is smaller than isize::MAX")
     }
 
+    /// Asks for large pages where whole ones of `memory` can be: fewer pages are quicker to read. A kernel
+    /// without them refuses, which costs nothing.
+    pub fn ask_large_pages(memory: &mut [u8]) {
+        let skip = memory.as_ptr().align_offset(LARGE_PAGE).min(memory.len());
+        let whole = (memory.len() - skip) / LARGE_PAGE * LARGE_PAGE;
+        if whole > 0 {
+            // SAFETY: the pages are within the slice, and the advice changes no contents.
+            unsafe {
+                libc::madvise(
+                    memory.as_mut_ptr().add(skip).cast(),
+                    whole,
+                    libc::MADV_HUGEPAGE,
+                );
+            }
+        }
+    }
+
     impl Buf {
         /// `len` zero bytes. Lengths need not be multiples of [`BLOCK`]; the start always is.
         pub fn zeroed(len: usize) -> Buf {
@@ -44,10 +61,9 @@ mod raw {
             let Some(memory) = NonNull::new(memory) else {
                 handle_alloc_error(layout(len))
             };
-            let whole = len / LARGE_PAGE * LARGE_PAGE;
-            // SAFETY: both stay within what was allocated, and the advice changes no contents. A kernel
-            // without large pages refuses it, which costs nothing.
+            // SAFETY: within what was allocated; the advice before it changes no contents.
             unsafe {
+                let whole = len / LARGE_PAGE * LARGE_PAGE;
                 if whole > 0 {
                     libc::madvise(memory.as_ptr().cast(), whole, libc::MADV_HUGEPAGE);
                 }
@@ -74,6 +90,8 @@ mod raw {
         }
     }
 }
+
+pub use raw::ask_large_pages;
 
 impl Buf {
     /// A copy of `bytes`.

@@ -4,10 +4,11 @@
 //! Invariants: each session has its own executor, ended by [`Rt::shutdown`] whatever happens; what
 //! a session may do follows from the seed; a seed that runs twice gives the same history.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
-use ashlar_rt::{Rt, Stopped};
+use ashlar_rt::{Gate, Rt, Stopped};
 
 use crate::client::Session;
 use crate::config::{Config, Mode, Options, Part};
@@ -20,7 +21,7 @@ use crate::rng::Rng;
 use crate::store::{Store, StoreError, Subject};
 use crate::world::World;
 
-/// Polls after which a phase counts as a livelock.
+/// Polls without an answer to any client after which a phase counts as a livelock.
 const LIVELOCK: u64 = 1_500_000;
 
 /// How a seed ended.
@@ -150,8 +151,24 @@ impl Driver<'_> {
         what: &str,
         future: impl std::future::Future<Output = T> + 'static,
     ) -> Option<T> {
-        match rt.run_for(LIVELOCK, future) {
-            Ok(value) => Some(value),
+        let (ended, value) = (Rc::new(Gate::default()), Rc::new(RefCell::new(None)));
+        let (end, result) = (ended.clone(), value.clone());
+        rt.spawn(async move {
+            *result.borrow_mut() = Some(future.await);
+            end.open();
+        });
+        let mut stopped;
+        loop {
+            let answers = self.world.answers.get();
+            let (ended, value) = (ended.clone(), value.clone());
+            let waiting = async move { ended.until(|| value.borrow().is_some()).await };
+            stopped = rt.run_for(LIVELOCK, waiting);
+            if stopped != Err(Stopped::Polls) || self.world.answers.get() == answers {
+                break;
+            }
+        }
+        match stopped {
+            Ok(()) => value.take(),
             Err(Stopped::Deadlock) => {
                 self.world
                     .fail(|| format!("{what}: deadlock, no task can run and no timer is set"));

@@ -34,7 +34,9 @@ impl From<Error> for StoreError {
         match error {
             Error::NoSpace { .. } => StoreError::NoSpace,
             Error::Duplicate(_) => StoreError::Twice(error.to_string()),
-            Error::TooFew { .. } | Error::NoQuorum { .. } => StoreError::Degraded(error.to_string()),
+            Error::TooFew { .. } | Error::NoQuorum { .. } => {
+                StoreError::Degraded(error.to_string())
+            }
             other => StoreError::Other(other.to_string()),
         }
     }
