@@ -319,12 +319,11 @@ impl Membership {
         }
         let everywhere = state.holders(now, counted) & state.rooted == counted;
         match pending {
+            None if reach & counted == counted && self.rule == Rule::S10 && !everywhere => {}
             None if reach & counted == counted => {
-                if self.rule != Rule::S10 || everywhere {
-                    let mut next = state.clone();
-                    next.generations[usize::from(now)].acknowledged = true;
-                    go(format!("generation {now} acknowledges a write"), Ok(next));
-                }
+                let mut next = state.clone();
+                next.generations[usize::from(now)].acknowledged = true;
+                go(format!("generation {now} acknowledges a write"), Ok(next));
             }
             None if state.generations.len() < self.generations => {
                 let mut next = state.clone();
