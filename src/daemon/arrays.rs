@@ -217,13 +217,19 @@ impl Host {
 
     async fn signature_of(&self, candidate: &Candidate) -> Result<Option<String>, Failure> {
         let device = self.opener.open(&candidate.path, Access::Exclusive)?;
-        if let Ok(Some(label)) = probe(&device).await {
-            return Ok(Some(format!(
-                "device {} of array {} ({})",
-                label.index,
-                label.array_name,
-                uuid_text(&label.array_uuid)
-            )));
+        match probe(&device).await {
+            Ok(Some(label)) => {
+                return Ok(Some(format!(
+                    "device {} of array {} ({})",
+                    label.index,
+                    label.array_name,
+                    uuid_text(&label.array_uuid)
+                )));
+            }
+            Err(ashlar_engine::Error::TwoDevices(_)) => {
+                return Ok(Some("superblocks of two devices of an array".to_string()));
+            }
+            _ => {}
         }
         let found = ashlar_device::signature(&device).await;
         Ok(found.map(str::to_string))

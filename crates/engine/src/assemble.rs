@@ -56,7 +56,8 @@ async fn read_copy(
 }
 
 /// Reads a device's superblock: the newer of two valid copies, and which that is. `Ok(None)`: there is
-/// none.
+/// none. Copies that name different devices are refused: a write for one device has landed on the other, and
+/// which of the two this is cannot be told from it.
 async fn read_superblock(
     device: &DeviceRef,
     position: usize,
@@ -73,6 +74,9 @@ async fn read_superblock(
         match read_copy(device, offset, area).await {
             Some(Ok(found)) => {
                 read = true;
+                if best.as_ref().is_some_and(|(b, _)| b.device != found.device) {
+                    return Err(Error::TwoDevices(position));
+                }
                 if best.as_ref().is_none_or(|(b, _)| found.writes > b.writes) {
                     best = Some((found, copy));
                 }
@@ -270,9 +274,9 @@ pub async fn assemble(
 ) -> Result<(Superblock, Vec<Candidate>, Spread), Error> {
     let mut candidates = Vec::new();
     for (position, device) in devices.into_iter().enumerate() {
-        // A device that cannot be read is as good as missing.
+        // A device that cannot be read, or told from another, is as good as missing.
         let found = match read_superblock(&device, position).await {
-            Err(Error::Device { .. }) => None,
+            Err(Error::Device { .. } | Error::TwoDevices(_)) => None,
             other => other?,
         };
         if let Some((superblock, copy)) = found {

@@ -124,6 +124,11 @@ pub enum Error {
     /// A device index beyond the array.
     #[error("the array has no device {0}")]
     NoDevice(u16),
+    /// The two superblocks of a device (by position) name different devices.
+    #[error(
+        "device {0} has superblocks of two devices: a write for one has landed on it; leave it out, and give the array another in its place"
+    )]
+    TwoDevices(usize),
     /// The operator's word is needed.
     #[error("failing device {0} would leave data without a copy; use -f if that is meant")]
     WouldLose(u16),

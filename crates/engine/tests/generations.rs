@@ -5,6 +5,7 @@
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_engine::status::DeviceState;
 use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::{Generation, MemberState, Superblock};
@@ -197,4 +198,35 @@ fn a_device_that_is_behind_keeps_its_word_until_the_next_is_written() {
     let (at, now) = superblock(&disks[1]);
     assert_eq!(now.generation.id[0], 9);
     assert_ne!(at, behind);
+}
+
+/// A superblock that was written to another device costs that device, not the array.
+#[test]
+fn a_device_with_anothers_superblock_is_left_out() {
+    let disks = five();
+    let (at, of_three) = superblock(&disks[3]);
+    let (newer, _) = superblock(&disks[2]);
+    // Whichever copy it lands on, and however new it is.
+    for at in [at, newer, BYTES - super_bytes(BYTES) - newer] {
+        let area = usize::try_from(super_bytes(BYTES)).unwrap();
+        let mut own = vec![0; area];
+        disks[2].peek(at, &mut own);
+        disks[2].poke(at, &of_three.encode());
+        let rt = Rt::simulated(7);
+        let (handle, devices) = (rt.clone(), of(&disks, &[0, 1, 2, 3, 4]));
+        rt.block_on(async move {
+            let import = Import {
+                read_only: true,
+                ..Import::default()
+            };
+            let array = Array::import(&handle, devices, import).await.unwrap();
+            let states = array.status().await.devices;
+            let missing = |d: &usize| states[*d].state != DeviceState::Online;
+            assert_eq!((0..5).filter(missing).collect::<Vec<_>>(), [2]);
+            let read = array.volume("v").unwrap().read(0, BLOCK).await.unwrap();
+            assert_eq!(read[0], 1);
+        });
+        rt.shutdown();
+        disks[2].poke(at, &own);
+    }
 }
