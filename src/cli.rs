@@ -120,6 +120,7 @@ const INSPECT_EXAMPLES: &str = "Examples:
   ashlar inspect /dev/sdf
   ashlar inspect disk3.img --slots
   ashlar inspect disk3.img --segment 17 -j
+  ashlar inspect disk3.img --journal
 ";
 const VOLUME_CREATE_EXAMPLES: &str = "Examples:
   ashlar volume create tank/home --size 500G
@@ -336,6 +337,9 @@ pub(crate) struct InspectArgs {
     /// Every slot that is in use
     #[arg(long, conflicts_with = "segment")]
     pub(crate) slots: bool,
+    /// Every journal record that has a column here, whether it is whole, and whether recovery needs it
+    #[arg(long, conflicts_with_all = ["segment", "slots"])]
+    pub(crate) journal: bool,
 }
 
 /// `demo`.

@@ -37,6 +37,14 @@ fn what_was_exported_is_found_and_imported_elsewhere() {
         (&"t".into(), &3.into(), &true.into())
     );
 
+    let journal = one.json(&["inspect", "-j", "t-3.img", "--journal"]);
+    let records = journal["journal"].as_array().unwrap();
+    assert!(!records.is_empty() && records.iter().all(|r| r["whole"] == true));
+    assert!(
+        records.iter().all(|r| r["needed"] == false),
+        "nothing hangs on the journal of an exported array: {journal}"
+    );
+
     let other = Daemon::start("elsewhere");
     let found = other.json(&["import", "--scan", dir, "-j"]);
     assert_eq!(found["importable"][0]["name"], "t", "{found}");

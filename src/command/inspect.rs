@@ -4,6 +4,8 @@
 //! damaged bytes are an answer, not a panic; of two copies each is judged by itself, and the newer
 //! good one is shown.
 
+mod journal;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -43,6 +45,13 @@ pub(crate) fn inspect(args: &InspectArgs, json: bool) -> Result<(), Failure> {
     let found = read(&args.device)?;
     if let Some(number) = args.segment {
         return segment(&found, number, json);
+    }
+    if args.journal {
+        return if json {
+            out(&document("inspect", &journal::value(&found))?)
+        } else {
+            out(&journal::text(&found))
+        };
     }
     if json {
         out(&document("inspect", &value(&found, args.slots))?)
