@@ -50,7 +50,7 @@ fn acknowledging_before_flushing_is_found() {
 
 #[test]
 fn unverified_reads_are_found() {
-    found(|| Toy(Plant::NoVerify), 400, "WRONG BYTES");
+    found(|| Toy(Plant::NoVerify), 1_200, "WRONG BYTES");
 }
 
 #[test]
