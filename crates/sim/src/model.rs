@@ -345,18 +345,23 @@ impl VolumeModel {
 
     /// Whether a range may have been zeros at some time since read `number` began.
     pub fn may_be_zero(&self, number: u64, offset: u64, length: u64) -> bool {
-        let zero = |state: &State, from: u32, to: u32| {
+        // A few bytes of what a client writes can be zeros too, and need no room then.
+        let zero = |block: u64, state: &State, from: u32, to: u32| {
             let mut begin = 0;
             state.iter().all(|(end, version)| {
-                let overlaps = begin < to && *end > from;
+                let (first, last) = (begin.max(from), (*end).min(to));
                 begin = *end;
-                !overlaps || *version == 0
+                let length = last.saturating_sub(first) as usize;
+                let at = block * self.block_bytes + u64::from(first);
+                length == 0
+                    || *version == 0
+                    || length < 16 && content::matches(self.id, at, *version, &[0; 16][..length])
             })
         };
         let begun = self.reads.get(&number).copied().unwrap_or(0);
         self.rolled_back
-            || self.parts(offset, length).all(|(block, from, to)| {
-                let Some(block) = self.blocks.get(&block) else {
+            || self.parts(offset, length).all(|(number, from, to)| {
+                let Some(block) = self.blocks.get(&number) else {
                     return true;
                 };
                 let past = block.past.iter().filter(|past| past.until >= begun);
@@ -364,7 +369,7 @@ impl VolumeModel {
                     .closure()
                     .iter()
                     .chain(past.map(|p| &p.possible))
-                    .any(|p| zero(&p.state, from, to))
+                    .any(|p| zero(number, &p.state, from, to))
             })
     }
 

@@ -206,7 +206,9 @@ impl Driver<'_> {
             Ok(store) => {
                 world.trace.mark("a device found twice that does not count");
                 let status = self.finish(&machine.0, "status", store.status());
-                let used = |online: &[usize]| offer.sound && online.contains(&device);
+                // Its superblocks may have been damaged since the offer.
+                let sound = offer.sound && !world.budget.borrow().damaged.contains(&device);
+                let used = |online: &[usize]| sound && online.contains(&device);
                 if status.is_some_and(|status| used(&status.online)) {
                     world.fail(|| format!("opened with two copies of device {device}"));
                 }
