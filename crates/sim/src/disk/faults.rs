@@ -31,7 +31,7 @@ pub struct FaultRates {
     pub late_write: u32,
 }
 
-/// How a power cut treats what was not flushed; see [`SimDisk::power_cut`].
+/// How a power cut treats what was not flushed; see [`power_cut`](super::SimDisk::power_cut).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Nothing unflushed remains.
