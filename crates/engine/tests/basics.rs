@@ -1,9 +1,8 @@
 //! An array on memory devices: what is written is read, through export, crash and the loss of M devices.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::rc::Rc;
+mod common;
 
-use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeError, VolumeOptions};
 use ashlar_format::FormatError;
@@ -11,31 +10,14 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
 
+use common::{devices, refs, small, volume};
+
 const MIB: u64 = 1 << 20;
 
-fn devices(count: usize, bytes: u64) -> Vec<Rc<MemDevice>> {
-    (0..count)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
-        .collect()
-}
-
-fn refs(devices: &[Rc<MemDevice>]) -> Vec<DeviceRef> {
-    devices.iter().map(|d| d.clone() as DeviceRef).collect()
-}
-
 fn create(layout: &str, shards: usize) -> Create {
-    Create {
-        name: "tank".into(),
-        layout: layout.parse().unwrap(),
-        strip_bytes: Some(4096),
-        slot_bytes: Some(64 << 10),
-        spare: 0,
-        domains: Vec::new(),
-        settings: Settings {
-            shards,
-            ..Settings::default()
-        },
-    }
+    let mut create = small(layout);
+    create.settings.shards = shards;
+    create
 }
 
 fn pattern(seed: u64, bytes: usize) -> Slice {
@@ -48,13 +30,6 @@ fn pattern(seed: u64, bytes: usize) -> Slice {
         chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
     }
     buf.freeze()
-}
-
-fn volume(size_bytes: u64) -> VolumeOptions {
-    VolumeOptions {
-        size_bytes,
-        ..VolumeOptions::default()
-    }
 }
 
 #[test]

@@ -2,14 +2,18 @@
 //! hold afterwards (rule S10).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::status::DeviceState;
-use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
+use ashlar_engine::{Array, Error, Import};
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::{Generation, MemberState, Superblock};
 use ashlar_rt::{Buf, Rt};
+
+use common::{devices, small, volume};
 
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 16 * MIB;
@@ -19,27 +23,14 @@ type Disks = Vec<Rc<MemDevice>>;
 
 /// Five devices of an array that survives the loss of three, with one block of ones.
 fn five() -> Disks {
-    let disks: Disks = (0..5)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), BYTES)))
-        .collect();
+    let disks: Disks = devices(5, BYTES);
     let rt = Rt::simulated(1);
     let (handle, devices) = (rt.clone(), of(&disks, &[0, 1, 2, 3, 4]));
     rt.block_on(async move {
-        let create = Create {
-            name: "tank".into(),
-            layout: "ec2+3".parse().unwrap(),
-            strip_bytes: Some(4096),
-            slot_bytes: Some(64 << 10),
-            spare: 0,
-            domains: Vec::new(),
-            settings: Settings::default(),
-        };
-        let array = Array::create(&handle, devices, create).await.unwrap();
-        let volume = VolumeOptions {
-            size_bytes: MIB,
-            ..VolumeOptions::default()
-        };
-        array.volume_create("v", volume).await.unwrap();
+        let array = Array::create(&handle, devices, small("ec2+3"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
         write(&array, 1).await;
     });
     rt.shutdown();

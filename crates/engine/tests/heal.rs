@@ -1,21 +1,21 @@
 //! Bad blocks: healed once and for good; beyond the redundancy, given up.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, FaultFilter, MemDevice, OpKind, Rule};
 use ashlar_engine::status::ArrayStatus;
-use ashlar_engine::{Array, Create, Import, Settings, VolumeError, VolumeOptions};
+use ashlar_engine::{Array, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
+
+use common::{devices, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 /// Polls after which something that should end counts as endless.
 const ENDLESS: u64 = 2_000_000;
-
-fn refs(devices: &[Rc<MemDevice>]) -> Vec<DeviceRef> {
-    devices.iter().map(|d| d.clone() as DeviceRef).collect()
-}
 
 /// Bytes that occur nowhere else.
 fn pattern(block: u64) -> Slice {
@@ -43,21 +43,8 @@ fn corrupt(device: &MemDevice, bytes: u64, block: u64) -> usize {
 }
 
 async fn create(rt: &Rt, devices: Vec<DeviceRef>, layout: &str, blocks: u64) -> Array {
-    let options = Create {
-        name: "tank".into(),
-        layout: layout.parse().unwrap(),
-        strip_bytes: Some(4096),
-        slot_bytes: Some(64 << 10),
-        spare: 0,
-        domains: Vec::new(),
-        settings: Settings::default(),
-    };
-    let array = Array::create(rt, devices, options).await.unwrap();
-    let volume = VolumeOptions {
-        size_bytes: 4 * MIB,
-        ..VolumeOptions::default()
-    };
-    array.volume_create("v", volume).await.unwrap();
+    let array = Array::create(rt, devices, small(layout)).await.unwrap();
+    array.volume_create("v", volume(4 * MIB)).await.unwrap();
     let v = array.volume("v").unwrap();
     for block in 0..blocks {
         let offset = block * BLOCK as u64;
@@ -88,9 +75,7 @@ fn errors(status: &ArrayStatus) -> Vec<u64> {
 #[test]
 fn what_is_lost_keeps_nothing_busy_and_is_counted_once() {
     let bytes = 16 * MIB;
-    let disks: Vec<_> = (0..2)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
-        .collect();
+    let disks: Vec<_> = devices(2, bytes);
     let rt = Rt::simulated(1);
     let handle = rt.clone();
     let story = rt.run_for(ENDLESS, async move {
@@ -135,9 +120,7 @@ fn what_is_lost_keeps_nothing_busy_and_is_counted_once() {
 #[test]
 fn heals_last_over_a_crash() {
     let (bytes, blocks) = (16 * MIB, 1000);
-    let disks: Vec<_> = (0..6)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
-        .collect();
+    let disks: Vec<_> = devices(6, bytes);
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), disks.clone());
     let story = rt.run_for(ENDLESS, async move {
@@ -196,9 +179,7 @@ fn copies(disks: &[Rc<MemDevice>], bytes: u64) -> Vec<Rc<MemDevice>> {
 #[test]
 fn blocks_under_a_lost_node_are_listed() {
     let (bytes, blocks) = (16 * MIB, 200);
-    let disks: Vec<_> = (0..2)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
-        .collect();
+    let disks: Vec<_> = devices(2, bytes);
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), disks.clone());
     rt.block_on(async move {
@@ -327,9 +308,7 @@ fn a_column_leaves_a_place_that_keeps_no_heal() {
 #[test]
 fn a_bad_summary_counts_once_and_is_healed() {
     let bytes = 16 * MIB;
-    let disks: Vec<_> = (0..2)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
-        .collect();
+    let disks: Vec<_> = devices(2, bytes);
     let rt = Rt::simulated(1);
     let handle = rt.clone();
     let story = rt.run_for(ENDLESS, async move {
@@ -377,9 +356,7 @@ fn a_bad_summary_counts_once_and_is_healed() {
 #[test]
 fn a_lost_leaf_does_not_keep_writes_waiting() {
     let (bytes, blocks) = (16 * MIB, 200);
-    let disks: Vec<_> = (0..2)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
-        .collect();
+    let disks: Vec<_> = devices(2, bytes);
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), disks.clone());
     rt.block_on(async move {

@@ -2,11 +2,15 @@
 //! must not be taken for a part of the new one.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
+use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{Buf, Rt, Slice};
+
+use common::{small, volume};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -49,21 +53,10 @@ fn records_of_a_lost_history_are_not_replayed_into_another() {
     let rt = Rt::simulated(1);
     let (handle, device) = (rt.clone(), disk.clone() as DeviceRef);
     rt.block_on(async move {
-        let create = Create {
-            name: "tank".into(),
-            layout: "raid0".parse().unwrap(),
-            strip_bytes: Some(4096),
-            slot_bytes: Some(64 << 10),
-            spare: 0,
-            domains: Vec::new(),
-            settings: Settings::default(),
-        };
-        let array = Array::create(&handle, vec![device], create).await.unwrap();
-        let volume = VolumeOptions {
-            size_bytes: MIB,
-            ..VolumeOptions::default()
-        };
-        array.volume_create("v", volume).await.unwrap();
+        let array = Array::create(&handle, vec![device], small("raid0"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
         let v = array.volume("v").unwrap();
         v.write(0, block(1), true).await.unwrap();
     });

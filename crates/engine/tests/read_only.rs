@@ -1,11 +1,15 @@
 //! A read-only import writes nothing: not after a crash, not with devices missing, not in the background.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
-use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeError, VolumeOptions};
+use ashlar_engine::{Array, Error, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
+
+use common::{devices, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 16 * MIB;
@@ -23,27 +27,14 @@ fn pattern(block: u64, round: u64) -> Slice {
 
 /// An array that crashed with blocks in stripes, in the journal and in the map.
 fn crashed() -> Vec<Rc<MemDevice>> {
-    let disks: Vec<_> = (0..4)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), BYTES)))
-        .collect();
+    let disks: Vec<_> = devices(4, BYTES);
     let rt = Rt::simulated(1);
     let (handle, devices) = (rt.clone(), refs(&disks));
     rt.block_on(async move {
-        let create = Create {
-            name: "tank".into(),
-            layout: "ec2+1".parse().unwrap(),
-            strip_bytes: Some(4096),
-            slot_bytes: Some(64 << 10),
-            spare: 0,
-            domains: Vec::new(),
-            settings: Settings::default(),
-        };
-        let array = Array::create(&handle, devices, create).await.unwrap();
-        let volume = VolumeOptions {
-            size_bytes: MIB,
-            ..VolumeOptions::default()
-        };
-        array.volume_create("v", volume).await.unwrap();
+        let array = Array::create(&handle, devices, small("ec2+1"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
         let v = array.volume("v").unwrap();
         for (round, step) in [(1, 1), (2, 7)] {
             for block in (0..BLOCKS).step_by(step) {
@@ -58,10 +49,6 @@ fn crashed() -> Vec<Rc<MemDevice>> {
     });
     rt.shutdown();
     disks
-}
-
-fn refs(disks: &[Rc<MemDevice>]) -> Vec<DeviceRef> {
-    disks.iter().map(|d| d.clone() as DeviceRef).collect()
 }
 
 fn content(disks: &[Rc<MemDevice>]) -> Vec<Vec<u8>> {

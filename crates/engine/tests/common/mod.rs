@@ -1,0 +1,40 @@
+//! What the engine's tests share: devices in memory, and small arrays on them.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::rc::Rc;
+
+use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_engine::{Create, Settings, VolumeOptions};
+
+/// `count` devices of `bytes` each.
+pub fn devices(count: usize, bytes: u64) -> Vec<Rc<MemDevice>> {
+    (0..count)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
+        .collect()
+}
+
+/// The same devices, as an array takes them.
+pub fn refs(devices: &[Rc<MemDevice>]) -> Vec<DeviceRef> {
+    devices.iter().map(|d| d.clone() as DeviceRef).collect()
+}
+
+/// An array with strips and slots so small that much happens on little space.
+pub fn small(layout: &str) -> Create {
+    Create {
+        name: "tank".into(),
+        layout: layout.parse().unwrap(),
+        strip_bytes: Some(4096),
+        slot_bytes: Some(64 << 10),
+        spare: 0,
+        domains: Vec::new(),
+        settings: Settings::default(),
+    }
+}
+
+/// A volume of a size, all else by default.
+pub fn volume(size_bytes: u64) -> VolumeOptions {
+    VolumeOptions {
+        size_bytes,
+        ..VolumeOptions::default()
+    }
+}
