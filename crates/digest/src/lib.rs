@@ -1,9 +1,10 @@
 //! Checksums and digests of blocks, nodes and superblocks.
 //!
-//! **What is hashed.** Every keyed digest covers, in this order, the length of the context (8 bytes,
-//! little-endian), the context, and the parts one after the other. The context says what the bytes
+//! **What is hashed.** Every keyed digest covers, in this order, the parts one after the other, the
+//! context, and the length of the context (8 bytes, little-endian). The context says what the bytes
 //! are and where they belong (a volume and an address, a node and its place), so that a block read
-//! from the wrong place does not verify.
+//! from the wrong place does not verify. It stands last so that whole chunks of a block begin where
+//! the lanes of a vector want them: BLAKE3 of 4 KiB takes less than half the time that way.
 //!
 //! - [`Kind::Blake3`]: keyed BLAKE3 with the 32-byte key; cryptographic.
 //! - [`Kind::Xxh3`]: XXH3 with 128 bits. Its seed is XXH3-64 (seed 0) of the key; the result is the
@@ -79,7 +80,6 @@ pub fn keyed(kind: Kind, key: &[u8; 32], context: &[u8], parts: &[&[u8]]) -> [u8
     match kind {
         Kind::Blake3 => {
             let mut state = blake3::Hasher::new_keyed(key);
-            // The context last: whole chunks of a block then begin where the lanes want them.
             for part in parts {
                 state.update(part);
             }
@@ -91,7 +91,6 @@ pub fn keyed(kind: Kind, key: &[u8; 32], context: &[u8], parts: &[&[u8]]) -> [u8
             let mut state = xxh3::Xxh3Builder::new()
                 .with_seed(xxh3::xxh3_64(key))
                 .build();
-            // The context last: whole chunks of a block then begin where the lanes want them.
             for part in parts {
                 state.update(part);
             }

@@ -105,17 +105,17 @@ impl Writer {
     }
 }
 
-/// Seals `bytes`: writes into its last 32 bytes the digest of `context` and all before them.
+/// Seals `bytes`: writes into its last 32 bytes the digest of all before them and then `context`.
 pub fn seal(context: &[u8], bytes: &mut [u8]) {
     let body = bytes.len() - 32;
-    let digest = ashlar_digest::plain(&[context, &bytes[..body]]);
+    let digest = ashlar_digest::plain(&[&bytes[..body], context]);
     bytes[body..].copy_from_slice(&digest);
 }
 
 /// Checks a seal and gives the bytes before it.
 pub fn unseal<'a>(context: &[u8], bytes: &'a [u8]) -> Result<&'a [u8], FormatError> {
     let body = bytes.len().checked_sub(32).ok_or(FormatError::Value)?;
-    let digest = ashlar_digest::plain(&[context, &bytes[..body]]);
+    let digest = ashlar_digest::plain(&[&bytes[..body], context]);
     if bytes[body..] == digest {
         Ok(&bytes[..body])
     } else {
