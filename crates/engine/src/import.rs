@@ -49,7 +49,8 @@ use crate::segment::{Column, NO_SLOT, Segment};
 use crate::shard::{Bounds, Shard};
 use crate::systree::SysTree;
 
-/// The newest valid root on any member.
+/// The newest valid root on any member. Members hold the same roots, so bytes seen before are not
+/// decoded again.
 async fn newest_root(core: &Rc<Core>) -> Option<Root> {
     let mut joins = Vec::new();
     for index in core.online() {
@@ -57,20 +58,25 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
             let core2 = core.clone();
             joins.push(core.rt.spawn(async move {
                 let member = core2.member(index);
-                let bytes = member
-                    .read(member.geometry.root_offset(entry), ROOT_BYTES as usize)
-                    .await
-                    .ok()?;
-                Root::decode(&core2.array, &bytes).ok()
+                let at = member.geometry.root_offset(entry);
+                member.read(at, ROOT_BYTES as usize).await.ok()
             }));
         }
     }
+    let mut seen: Vec<Buf> = Vec::new();
     let mut newest: Option<Root> = None;
     for join in joins {
-        if let Some(root) = join.await
-            && newest
-                .as_ref()
-                .is_none_or(|n| planted::on(Bug::AnyRoot) || root.order() > n.order())
+        let Some(bytes) = join.await else { continue };
+        if seen.iter().any(|other| other[..] == bytes[..]) {
+            continue;
+        }
+        let Ok(root) = Root::decode(&core.array, &bytes) else {
+            continue;
+        };
+        seen.push(bytes);
+        if newest
+            .as_ref()
+            .is_none_or(|n| planted::on(Bug::AnyRoot) || root.order() > n.order())
         {
             newest = Some(root);
         }
