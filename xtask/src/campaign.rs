@@ -127,7 +127,7 @@ pub(crate) fn run(words: &[String]) -> Option<ExitCode> {
         }
     }
     let budget = Duration::try_from_secs_f64(hours * 3_600.0).ok()?;
-    let build = ["build", "--profile", "sim", "-p", "ashlar-sim"];
+    let build = ["build", "--profile", "campaign", "-p", "ashlar-sim"];
     if !Command::new("cargo")
         .args(build)
         .current_dir(root())
@@ -167,7 +167,7 @@ fn run_part(name: &str, arguments: Vec<String>, total: &mut Total, failures: &mu
         std::env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), Into::into);
     let jobs = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let begun = Instant::now();
-    let output = Command::new(target.join("sim/ashlar-sim"))
+    let output = Command::new(target.join("campaign/ashlar-sim"))
         .args(arguments)
         .args([
             "--jobs",
