@@ -4,9 +4,11 @@
 //! - A slot is handed out only from the free list, and comes back to it only after the root that freed
 //!   it is durable (S3).
 //! - Free space has ordered reserves (S15): clients stop first, then the cleaner, which may use half of
-//!   what is kept for commits, since recovery can have used the rest; commits and recovery may take the
-//!   last slot. Clients leave metadata room to grow to twice what of it is live, so that
-//!   cleaning metadata always gains; a commit folds no more than what fits (`fold_limit`).
+//!   what is kept for commits, since recovery can have used the rest, and leaves room for all nodes once
+//!   as far as that leaves it half of its own; commits and recovery may take the last slot. Clients leave
+//!   metadata room to grow to twice what of it is live, so that cleaning metadata always gains; a commit
+//!   folds no more than what fits (`fold_limit`), and while it places nodes nobody else takes more than a
+//!   quarter of what was free when it began (`hold_room`).
 
 use std::rc::Rc;
 
@@ -35,12 +37,22 @@ pub fn clean_slots(slots: u32) -> usize {
 /// Slots of a device in segments that are being filled: two streams of a few shards, and nodes.
 const OPEN_SLOTS: usize = 8;
 
-/// Slots of a device that `purpose` must leave free; `growth` is what metadata may still grow by.
-pub fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32, growth: usize) -> usize {
+/// Slots of a device that metadata needs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MetadataNeed {
+    /// All live nodes, written once.
+    pub once: usize,
+    /// What it may still grow by before half of it is dead for certain.
+    pub growth: usize,
+}
+
+/// Slots of a device that `purpose` must leave free.
+pub fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32, metadata: MetadataNeed) -> usize {
+    let (commit, clean) = (commit_slots(slot_blocks), clean_slots(slots));
     match purpose {
         Purpose::Commit => 0,
-        Purpose::Clean => commit_slots(slot_blocks) / 2,
-        Purpose::Client => commit_slots(slot_blocks) + clean_slots(slots) + growth,
+        Purpose::Clean => commit / 2 + metadata.once.min(clean / 2),
+        Purpose::Client => commit + clean + metadata.growth,
     }
 }
 
@@ -102,8 +114,8 @@ impl Home {
     }
 
     fn want_data(&self, purpose: Purpose) -> Option<Wanted> {
-        let growth = self.metadata_growth();
-        let has_slot = |device: u16| self.has_slot(device, purpose, growth);
+        let need = self.metadata_need();
+        let has_slot = |device: u16| self.has_slot(device, purpose, need);
         let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
         let mut best: Option<(usize, usize)> = None;
         for (index, group) in self.shape.groups.iter().enumerate() {
@@ -185,10 +197,28 @@ impl Home {
         })
     }
 
-    fn has_slot(&self, device: u16, purpose: Purpose, growth: usize) -> bool {
+    fn has_slot(&self, device: u16, purpose: Purpose, need: MetadataNeed) -> bool {
         let member = self.core.member(device);
         let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
-        member.is_online() && member.free_slots() > reserve(purpose, slots, blocks, growth)
+        let mut kept = reserve(purpose, slots, blocks, need);
+        if purpose != Purpose::Commit {
+            let held = self.held_room.borrow();
+            kept = kept.max(held.get(usize::from(device)).copied().unwrap_or(0));
+        }
+        member.is_online() && member.free_slots() > kept
+    }
+
+    /// A commit is about to place nodes: until [`Home::let_go_of_room`], three quarters of the slots that
+    /// are free now are its own. What it may write was reckoned from them, and a commit that has begun
+    /// cannot wait for room, since only its end frees any.
+    pub(crate) fn hold_room(&self) {
+        let free = self.core.members.iter().map(|m| m.free_slots());
+        *self.held_room.borrow_mut() = free.map(|free| free - free / 4).collect();
+    }
+
+    /// All nodes of the commit have their places.
+    pub(crate) fn let_go_of_room(&self) {
+        self.held_room.borrow_mut().clear();
     }
 
     /// Nodes that are live or will be once every segment's record has been written, and metadata
@@ -222,13 +252,17 @@ impl Home {
         ((devices - m).clamp(1, 8).min(256 - m), m)
     }
 
-    /// Slots a device that metadata may still take before half of it is dead for certain.
-    pub(crate) fn metadata_growth(&self) -> usize {
+    /// What metadata needs of each device.
+    pub(crate) fn metadata_need(&self) -> MetadataNeed {
         let (live, count) = self.metadata();
         let devices = self.core.online().len().max(1);
         let (k, m) = self.meta_shape(self.core.members.len());
-        let twice = (2 * live).div_ceil(self.meta_nodes(k));
-        (twice.saturating_sub(count) * (k + m).min(devices)).div_ceil(devices)
+        let nodes = self.meta_nodes(k);
+        let slots = |segments: usize| (segments * (k + m).min(devices)).div_ceil(devices);
+        MetadataNeed {
+            once: slots(live.div_ceil(nodes)),
+            growth: slots((2 * live).div_ceil(nodes).saturating_sub(count)),
+        }
     }
 
     /// Whether all metadata would fit twice if it were written for `devices` devices, fewer than there
@@ -241,7 +275,8 @@ impl Home {
         let online = self.core.members.iter().filter(|m| m.is_online());
         let fits = |member: &crate::member::Member| {
             let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
-            member.free_slots() >= slots + reserve(Purpose::Client, all, blocks, 0)
+            let kept = reserve(Purpose::Client, all, blocks, MetadataNeed::default());
+            member.free_slots() >= slots + kept
         };
         online.clone().count() > 0 && online.into_iter().all(fits)
     }
@@ -273,14 +308,29 @@ impl Home {
         least * self.meta_nodes(k)
     }
 
+    /// Whether the free slots would not take all nodes twice: then a commit may go in steps, and the
+    /// segments of nodes that are half dead are emptied before each of them.
+    pub(crate) fn room_is_tight(&self) -> bool {
+        self.meta_room() < 2 * self.metadata().0
+    }
+
     /// What one commit may fold: what it writes must fit what is free.
     pub(crate) fn fold_limit(&self) -> FoldLimit {
         let catalog = self.catalog_bytes.borrow().len().div_ceil(BLOCK) * 2 + 2;
-        // Half: the next commit must fit before cleaning has gained what this one leaves dead.
+        // Half: the next commit must fit before cleaning has gained what this one leaves dead. Where room
+        // is tight, a quarter: the rest is for that cleaning.
+        let share = if self.room_is_tight() { 4 } else { 2 };
         FoldLimit {
-            nodes: (self.meta_room() / 2).saturating_sub(catalog),
+            nodes: (self.meta_room() / share).saturating_sub(catalog),
             records: self.record_nodes_total(),
         }
+    }
+
+    /// How many nodes the cleaning before a step of a commit may write anew, beside what the step folds.
+    pub(crate) fn clean_limit(&self) -> usize {
+        let step = self.fold_limit();
+        let most = self.meta_room().saturating_sub(step.nodes + step.records);
+        most.min(self.meta_room() * 3 / 4)
     }
 
     /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.
@@ -351,7 +401,7 @@ impl Home {
             .core
             .online()
             .into_iter()
-            .filter(|d| self.has_slot(*d, Purpose::Commit, 0))
+            .filter(|d| self.has_slot(*d, Purpose::Commit, MetadataNeed::default()))
             .collect();
         let redundant = usize::from(self.shape.m) + 1;
         if eligible.len() < self.core.online().len().min(redundant) || eligible.is_empty() {

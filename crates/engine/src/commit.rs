@@ -39,9 +39,11 @@ impl Home {
     /// steps, each a root, where free space is too short for one.
     pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
         loop {
-            // Where room is short, what the last commits left half dead must give its other half back.
-            if self.fold_limit().is_short() {
-                self.clean_metadata().await;
+            // A step frees no slot by itself: the nodes it replaces lie among live ones. Where room is
+            // tight, segments half dead are emptied before each step, by more nodes than it folds, so that
+            // no number of steps uses up the room.
+            if self.room_is_tight() {
+                self.clean_metadata(self.clean_limit()).await;
             }
             let _one = self.commit_lock.lock().await;
             if self.core.closed.get() || !self.commit_locked(target, false).await {
@@ -57,6 +59,7 @@ impl Home {
         let recorded = self.recorded_at.get();
         let charged = self.core.thin_charged.get();
         self.seal_pinned().await;
+        self.hold_room();
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
         let more = prepared.iter().any(|p| p.more);
@@ -68,6 +71,7 @@ impl Home {
         let imaged = self.journal.next();
         let freed = self.free_segments();
         self.place_system_nodes(&mut nodes).await;
+        self.let_go_of_room();
         let Ok(stripes) = self.meta_write(&nodes).await else {
             self.halt(
                 "a commit could not be written: more devices failed at once than metadata survives",

@@ -92,6 +92,8 @@ pub struct Home {
     pub(crate) extra: RefCell<Vec<Entry>>,
     batch_lock: Lock<()>,
     pub(crate) commit_lock: Lock<()>,
+    /// By device: free slots that are left to the commit that is placing nodes.
+    pub(crate) held_room: RefCell<Vec<usize>>,
     pub(crate) log_lock: Lock<()>,
     waiters: RefCell<Vec<Waiter>>,
     /// Those that the batch under way answers.
@@ -207,6 +209,7 @@ impl Home {
             extra: RefCell::default(),
             batch_lock: Lock::new(()),
             commit_lock: Lock::new(()),
+            held_room: RefCell::default(),
             log_lock: Lock::new(()),
             waiters: RefCell::default(),
             answering: RefCell::default(),

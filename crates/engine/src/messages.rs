@@ -75,11 +75,6 @@ impl FoldLimit {
     /// Nodes that a leaf takes: itself and its path.
     const LEAF: usize = 3;
 
-    /// Whether not every liveness record could be written.
-    pub fn is_short(&self) -> bool {
-        self.nodes < 2 * self.records
-    }
-
     /// Whether so many leaves, with so many blocks changed in them, are as much as may be folded. One
     /// leaf always may.
     pub fn reached(&self, leaves: usize, blocks: usize) -> bool {

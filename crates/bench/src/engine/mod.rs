@@ -258,6 +258,9 @@ pub enum BenchError {
     /// Nothing can ever run again.
     #[error("the engine hangs: no task can run and no timer is set")]
     Deadlock,
+    /// Operations wait for something that never comes.
+    #[error("the engine hangs: a load was not done after {0} seconds of virtual time")]
+    Stuck(u64),
     /// It does not come to an end.
     #[error("the engine made no end of it in {0} polls")]
     Endless(u64),

@@ -23,6 +23,9 @@ const SETTLE: Nanos = 65 * SECOND;
 /// Memory while a volume is filled.
 const FILL_MEMORY: u64 = 256 << 20;
 
+/// No load takes nearly so long.
+const MAX_SECONDS: u64 = 3600;
+
 /// The sizes of an array.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -211,7 +214,11 @@ impl Rig {
         let (target, rt) = (Target::Volume(self.volume()?), self.rt.clone());
         let (meters, notes) = (self.meters.clone(), marks.clone());
         let mark = move || notes.borrow_mut().push(snapshot(&meters));
-        let measured = finish(&self.rt, async move { run(&rt, &target, load, mark).await })??;
+        let measured = finish(&self.rt, async move {
+            let done = run(&rt, &target, load, mark);
+            rt.timeout(MAX_SECONDS * SECOND, done).await
+        })?;
+        let measured = measured.ok_or(BenchError::Stuck(MAX_SECONDS))??;
         let marks = marks.borrow();
         let (first, last) = (
             marks.first().copied().unwrap_or_default(),

@@ -18,6 +18,7 @@ use ashlar_rt::{Buf, MILLISECOND, SECOND};
 
 use crate::alloc::reserve;
 use crate::home::Home;
+use crate::member::Member;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
 use crate::mover::Garbage;
 use crate::partition::Partitioning;
@@ -43,21 +44,18 @@ impl Home {
             .map(|m| m.geometry.slots)
             .min()
             .unwrap_or(0);
-        let kept = reserve(
-            Purpose::Client,
-            slots,
-            self.core.slot_blocks,
-            self.metadata_growth(),
-        );
+        let blocks = self.core.slot_blocks;
+        let kept = reserve(Purpose::Client, slots, blocks, self.metadata_need());
         kept + (slots as usize / 50).max(4)
     }
 
     /// How many segments' worth of live blocks one round of cleaning may move: what the slots hold that
-    /// are free above the commits' reserve, less one for an open segment.
+    /// are free above what cleaning must leave, less one for an open segment.
     fn clean_budget(&self) -> u64 {
-        let kept = reserve(Purpose::Clean, 0, self.core.slot_blocks, 0) + 1;
+        let (blocks, need) = (self.core.slot_blocks, self.metadata_need());
+        let kept = |m: &Member| reserve(Purpose::Clean, m.geometry.slots, blocks, need) + 1;
         let online = self.core.members.iter().filter(|m| m.is_online());
-        let spare: usize = online.map(|m| m.free_slots().saturating_sub(kept)).sum();
+        let spare: usize = online.map(|m| m.free_slots().saturating_sub(kept(m))).sum();
         (spare as u64 / u64::from(self.shape.width())).clamp(1, 64)
     }
 
@@ -203,7 +201,7 @@ impl Home {
     async fn clean_once(self: &Rc<Self>) {
         let mut budget = self.clean_budget() * 1000;
         // Nodes first: writing them anew needs only what commits may use, and always gains.
-        self.clean_metadata().await;
+        self.clean_metadata(self.meta_room() / 8).await;
         let mut data = self.pick_victims(256);
         data.retain(|(s, _)| s.kind == SegmentKind::Data);
         if self.clean_budget() <= 1 {
@@ -222,10 +220,8 @@ impl Home {
     }
 
     /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of
-    /// their blocks are live, so each two give more than they take; as many as an eighth of the free
-    /// slots holds.
-    pub(crate) async fn clean_metadata(self: &Rc<Self>) {
-        let mut room = self.meta_room() / 8;
+    /// their blocks are live, so each two give more than they take; at most `room` nodes.
+    pub(crate) async fn clean_metadata(self: &Rc<Self>, mut room: usize) {
         for (segment, dead) in self.pick_victims(usize::MAX) {
             let blocks = u64::from(segment.geometry.data_blocks());
             if segment.kind != SegmentKind::Meta || dead * 2 < blocks {
