@@ -22,7 +22,7 @@ use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
 
 use crate::core::Core;
 use crate::error::VolumeError;
-use crate::journal::{AppendError, Journal};
+use crate::journal::{AppendError, Appended, Journal};
 use crate::liveness::RecordShape;
 use crate::messages::{Collected, HomeMessage, ShardMessage, ask};
 use crate::planted::{self, Bug};
@@ -552,16 +552,17 @@ impl Home {
         entries: &[Entry],
         in_commit: bool,
     ) -> Option<u64> {
-        let first = self.journal.next();
+        let mut first = None;
         for group in split(entries, self.journal.max_payload(Ring::Delta)) {
             let payload = encode_entries(group);
-            let position = self.journal.positions()[0];
-            let sequence = self.append(Ring::Delta, &payload, in_commit).await?;
+            let Appended { sequence, position } =
+                self.append(Ring::Delta, &payload, in_commit).await?;
             self.delta_positions
                 .borrow_mut()
                 .push_back((sequence, position));
+            first.get_or_insert(sequence);
         }
-        Some(first)
+        Some(first.unwrap_or_else(|| self.journal.next()))
     }
 
     async fn journal_data(self: &Rc<Self>, collected: &[Collected]) {
@@ -581,8 +582,7 @@ impl Home {
         let mut stripes = stripes.into_iter();
         for group in split(&entries, self.journal.max_payload(Ring::Data)) {
             let payload = encode_entries(group);
-            let position = self.journal.positions()[1];
-            let sequence = self
+            let Appended { sequence, position } = self
                 .append(Ring::Data, &payload, false)
                 .await
                 .expect("only a commit gives up");
@@ -603,7 +603,15 @@ impl Home {
     }
 
     /// Appends one record, through as many epochs and commits as it takes.
-    async fn append(self: &Rc<Self>, ring: Ring, payload: &[u8], in_commit: bool) -> Option<u64> {
+    ///
+    /// Only this says where the record went: the position before is another's, if others waited for the
+    /// log first.
+    async fn append(
+        self: &Rc<Self>,
+        ring: Ring,
+        payload: &[u8],
+        in_commit: bool,
+    ) -> Option<Appended> {
         let mut pause = SECOND;
         loop {
             let result = {
@@ -617,7 +625,7 @@ impl Home {
                 }
             };
             match result {
-                Ok(sequence) => return Some(sequence),
+                Ok(appended) => return Some(appended),
                 Err(AppendError::Broken) if self.core.closed.get() => {
                     return std::future::pending().await;
                 }

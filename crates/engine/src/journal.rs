@@ -196,7 +196,7 @@ impl Journal {
     /// takes it if w of its columns are whole, else it is the end. On an error nothing is
     /// acknowledged; the same sequence is sent again, as another attempt, under a new epoch whose root
     /// closes the old one before this sequence, so columns of the first attempt can never count.
-    pub async fn append(&self, ring: Ring, payload: &[u8]) -> Result<u64, AppendError> {
+    pub async fn append(&self, ring: Ring, payload: &[u8]) -> Result<Appended, AppendError> {
         let at = slot(ring);
         let sequence = self.next.get();
         let group = {
@@ -256,7 +256,10 @@ impl Journal {
         self.previous.set(header.hash);
         self.next.set(sequence + 1);
         self.attempt.set(0);
-        Ok(sequence)
+        Ok(Appended {
+            sequence,
+            position: header.position[at],
+        })
     }
 
     /// Writes all columns of the last record again, where it lies: power may have gone after only some
@@ -336,6 +339,15 @@ fn ring_start(core: &Core, device: u16, ring: Ring) -> u64 {
         Ring::Delta => geometry.delta_ring_offset(),
         Ring::Data => geometry.data_ring_offset(),
     }
+}
+
+/// Where a record went.
+#[derive(Debug, Clone, Copy)]
+pub struct Appended {
+    /// Its sequence.
+    pub sequence: u64,
+    /// Where it begins in its ring.
+    pub position: RingPosition,
 }
 
 /// A record as recovery found it.

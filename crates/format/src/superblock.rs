@@ -168,11 +168,7 @@ impl Superblock {
         if r.array::<8>()? != *MAGIC {
             return Err(FormatError::Magic);
         }
-        let version = r.u32()?;
-        if version != VERSION {
-            return Err(FormatError::Unsupported(version));
-        }
-        let _features = [r.u32()?, r.u32()?, r.u32()?];
+        let _version_and_features = [r.u32()?, r.u32()?, r.u32()?, r.u32()?];
         let size = r.u32()? as usize;
         if !size.is_multiple_of(BLOCK) || !(BLOCK..=16 << 20).contains(&size) {
             return Err(FormatError::Value);
@@ -189,7 +185,12 @@ impl Superblock {
         let mut table = r.clone();
         table.bytes(BEFORE_AT)?;
         let before = table.u16()?;
-        r.bytes(12)?;
+        r.bytes(8)?;
+        // Behind the seal: a version nobody knows is a newer program's, not a flipped bit.
+        let version = r.u32()?;
+        if version != VERSION {
+            return Err(FormatError::Unsupported(version));
+        }
         let features = [r.u32()?, r.u32()?, r.u32()?];
         // A newer writer's read-only compatible features would allow reading; importing writes.
         for (set, known) in [(2, KNOWN_INCOMPATIBLE), (1, KNOWN_READ_ONLY)] {
@@ -311,6 +312,12 @@ mod tests {
         }
         let mut newer = sample(2).encode();
         newer[8] = 2;
+        assert_eq!(
+            Superblock::decode(&newer),
+            Err(FormatError::Digest),
+            "a flipped bit"
+        );
+        seal(CONTEXT, &mut newer);
         assert_eq!(Superblock::decode(&newer), Err(FormatError::Unsupported(2)));
     }
 }

@@ -156,7 +156,7 @@ impl Ledger {
             }
             None => {
                 row.insert(entry.column, content.clone());
-                let full = row.len() == usize::from(entry.k) + usize::from(entry.m);
+                let full = (0..entry.k + entry.m).all(|column| row.contains_key(&column));
                 if full && !zeros(content) {
                     self.rows.set(self.rows.get() + 1);
                     if let Some(bad) = wrong_parity(&entry, row, block) {

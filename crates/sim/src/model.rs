@@ -412,6 +412,10 @@ impl VolumeModel {
                     .into_iter()
                     .partition(|possible| fits(&possible.state));
                 block.now = now;
+                if !gone.is_empty() {
+                    // A read that began before this one ended may have seen what came before.
+                    block.changed = moment;
+                }
                 for possible in gone {
                     block.remember(possible, moment);
                 }
