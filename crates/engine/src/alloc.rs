@@ -63,6 +63,8 @@ struct Wanted {
     m: u16,
     /// Devices, column by column; `None`: the column is missing from the start.
     devices: Vec<Option<u16>>,
+    /// How many devices that it may lie on are in use.
+    online: usize,
 }
 
 impl Home {
@@ -113,32 +115,36 @@ impl Home {
         }
     }
 
+    /// The next data segment: in the group that gives it the most redundancy, and of these in the one
+    /// with the most room, so that what is written while one group lacks a device is redundant as long as
+    /// another has room.
     fn want_data(&self, purpose: Purpose) -> Option<Wanted> {
         let need = self.metadata_need();
-        let has_slot = |device: u16| self.has_slot(device, purpose, need);
-        let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
-        let mut best: Option<(usize, usize)> = None;
-        for (index, group) in self.shape.groups.iter().enumerate() {
-            let free = group
-                .iter()
-                .filter(|d| has_slot(**d))
-                .map(|d| self.core.member(*d).free_slots())
-                .sum();
-            if best.is_none_or(|(most, _)| free > most) {
-                best = Some((free, index));
-            }
+        let m = usize::from(self.shape.m);
+        let mut groups: Vec<(usize, usize, Vec<u16>, Vec<u16>)> = Vec::new();
+        for group in &self.shape.groups {
+            let online = group.iter().filter(|d| self.core.member(**d).is_online());
+            let online: Vec<u16> = online.copied().collect();
+            let has_slot = |d: &u16| self.has_slot(*d, purpose, need);
+            let eligible: Vec<u16> = online.iter().copied().filter(has_slot).collect();
+            let free = eligible.iter().map(|d| self.core.member(*d).free_slots());
+            let redundancy = m.min(eligible.len().saturating_sub(1));
+            groups.push((redundancy, free.sum(), online, eligible));
         }
-        let group = &self.shape.groups[best?.1];
-        let online: Vec<u16> = group
+        groups.sort_by_key(|(redundancy, free, _, _)| std::cmp::Reverse((*redundancy, *free)));
+        let mut wanted = groups
             .iter()
-            .copied()
-            .filter(|d| self.core.member(*d).is_online())
-            .collect();
-        let eligible: Vec<u16> = online.iter().copied().filter(|d| has_slot(*d)).collect();
+            .filter_map(|(_, _, online, eligible)| self.want_in(purpose, online, eligible));
+        wanted.next()
+    }
+
+    /// The next data segment in a group of which these devices are in use, and these have a slot.
+    fn want_in(&self, purpose: Purpose, online: &[u16], eligible: &[u16]) -> Option<Wanted> {
+        let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
         let full = k + m;
         if eligible.len() >= full {
             let devices = self
-                .pick(1, &eligible, full, m)
+                .pick(1, eligible, full, m)
                 .into_iter()
                 .map(Some)
                 .collect();
@@ -146,6 +152,7 @@ impl Home {
                 k: self.shape.k,
                 m: self.shape.m,
                 devices,
+                online: online.len(),
             });
         }
         if purpose == Purpose::Client && eligible.len() < online.len().min(full) {
@@ -159,10 +166,10 @@ impl Home {
         // Only columns of devices that are not there may be missing: a device that is full must not cost
         // redundancy.
         let gone = full.saturating_sub(online.len());
-        if self.is_scarce(&eligible) && eligible.len() >= k && eligible.len() + gone >= full {
+        if self.is_scarce(eligible) && eligible.len() >= k && eligible.len() + gone >= full {
             // Narrow stripes would take more room than there is: full width, some columns missing.
             let mut devices: Vec<Option<u16>> = self
-                .pick(1, &eligible, eligible.len(), m)
+                .pick(1, eligible, eligible.len(), m)
                 .into_iter()
                 .map(Some)
                 .collect();
@@ -173,10 +180,11 @@ impl Home {
                 k: self.shape.k,
                 m: self.shape.m,
                 devices,
+                online: online.len(),
             });
         }
         let devices = self
-            .pick(1, &eligible, narrow + parity, parity)
+            .pick(1, eligible, narrow + parity, parity)
             .into_iter()
             .map(Some)
             .collect();
@@ -184,6 +192,7 @@ impl Home {
             k: u16::try_from(narrow).expect("at most 256"),
             m: u16::try_from(parity).expect("at most 255"),
             devices,
+            online: online.len(),
         })
     }
 
@@ -423,6 +432,7 @@ impl Home {
             k: u16::try_from(k).expect("at most 8"),
             m: u16::try_from(m).expect("at most 255"),
             devices,
+            online: self.core.online().len(),
         };
         Some(self.make_segment(SegmentKind::Meta, &wanted, 1).await)
     }
@@ -436,10 +446,7 @@ impl Home {
         strip_blocks: u32,
     ) -> Rc<Segment> {
         let without = wanted.devices.iter().filter(|d| d.is_none()).count();
-        let too_few = wanted
-            .devices
-            .len()
-            .saturating_sub(self.core.online().len());
+        let too_few = wanted.devices.len().saturating_sub(wanted.online);
         assert!(
             without <= too_few,
             "a device that is full costs no redundancy"

@@ -422,6 +422,7 @@ impl Array {
             home.store_superblocks().await;
         }
         home.start(at_home);
+        home.start_batches();
         home.commit(0).await;
         Ok(Array::open(home, to_home, false, options.settings))
     }

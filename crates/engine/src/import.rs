@@ -10,7 +10,8 @@
 //!    as acknowledged and must have its full redundancy. Then a root
 //!    that closes the old epoch is made durable. From now on what was recovered is final.
 //! 5. Only now anything is allocated: data records are placed anew, open segments are sealed, and a
-//!    batch makes it durable under the new epoch.
+//!    batch makes it durable under the new epoch. No batch and no commit runs before the shards have
+//!    all that the journal had.
 //!
 //! A crash in 4 or 5 leaves the old epoch's records in place, so the next import finds the same.
 //!
@@ -769,6 +770,7 @@ impl Home {
             .min();
         self.recovering.set(oldest);
         self.adopt_all(rest).await;
+        self.start_batches();
         let open: Vec<Rc<Segment>> = self
             .core
             .segments

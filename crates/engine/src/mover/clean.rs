@@ -107,7 +107,7 @@ impl Home {
             .values()
             .filter(|s| s.sealed.get() && Some(s.number) != current)
             .map(|s| {
-                let worth = self.worth(s, scarce.then_some(online.len()));
+                let worth = self.worth(s, scarce);
                 let gain = worth.saturating_sub(u64::from(s.live.borrow().count()));
                 (s.clone(), gain, gain * 1000 / worth)
             })
@@ -120,13 +120,18 @@ impl Home {
     }
 
     /// How many blocks the slots of a segment are worth: what it holds, or what wide stripes with the
-    /// columns of lost devices missing hold on so many devices, where only these are laid (`is_scarce`).
+    /// columns of lost devices missing hold in its group, where only these are laid (`is_scarce`).
     /// So stripes that were laid narrow while there was room give it back.
-    fn worth(&self, segment: &Segment, wide_on: Option<usize>) -> u64 {
+    fn worth(&self, segment: &Segment, scarce: bool) -> u64 {
         let holds = u64::from(segment.geometry.data_blocks());
-        let Some(devices) = wide_on.filter(|_| segment.kind == SegmentKind::Data) else {
+        if !scarce || segment.kind != SegmentKind::Data {
             return holds;
-        };
+        }
+        let columns = segment.columns.borrow();
+        let on = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
+        let group = self.shape.groups.iter().find(|g| g.iter().any(on));
+        let in_use = |d: &&u16| self.core.member(**d).is_online();
+        let devices = group.map_or(0, |g| g.iter().filter(in_use).count());
         let usable = |column: &usize| self.core.column_usable(segment, *column);
         let placed = (0..segment.geometry.width()).filter(usable).count();
         let wide = devices.min(usize::from(self.shape.width()));
