@@ -566,9 +566,14 @@ impl Home {
             let payload = encode_entries(group);
             let Appended { sequence, position } =
                 self.append(Ring::Delta, &payload, in_commit).await?;
-            self.delta_positions
-                .borrow_mut()
-                .push_back((sequence, position));
+            let mut positions = self.delta_positions.borrow_mut();
+            assert!(
+                positions
+                    .back()
+                    .is_none_or(|(s, p)| *s < sequence && p.count < position.count),
+                "records stand in the order of the log"
+            );
+            positions.push_back((sequence, position));
             first.get_or_insert(sequence);
         }
         Some(first.unwrap_or_else(|| self.journal.next()))
@@ -600,7 +605,15 @@ impl Home {
                 position,
                 outstanding: group.len(),
             };
-            self.data_records.borrow_mut().push_back(record);
+            let mut records = self.data_records.borrow_mut();
+            assert!(
+                records
+                    .back()
+                    .is_none_or(|r| r.sequence < sequence && r.position.count < position.count),
+                "records stand in the order of the log"
+            );
+            records.push_back(record);
+            drop(records);
             for stripe in stripes.by_ref().take(group.len()) {
                 self.data_by_stripe
                     .borrow_mut()
