@@ -501,7 +501,7 @@ impl Home {
             columns,
             self.take_record(number),
         );
-        if self.redundancy_lost(&segment) > 0 {
+        if self.columns_lacking(&segment) > 0 {
             self.core.maybe_degraded.set(true);
         }
         self.core
@@ -572,21 +572,25 @@ impl Home {
             strip_blocks: self.superblock.borrow().strip_blocks,
             slot_blocks: self.core.slot_blocks,
         };
-        let counted = |s: MemberState| s != MemberState::Spare;
-        let slots: u64 = self
-            .core
-            .members
+        let slots = |index: &u16| {
+            let member = self.core.member(*index);
+            let kept = commit_slots(self.core.slot_blocks) + clean_slots(member.geometry.slots);
+            let counted = member.state() != MemberState::Spare;
+            let slots = u64::from(member.geometry.slots).saturating_sub((kept + OPEN_SLOTS) as u64);
+            if counted { slots } else { 0 }
+        };
+        let spare = usize::from(self.shape.spare) / self.shape.groups.len().max(1);
+        let segments: u64 = self
+            .shape
+            .groups
             .iter()
-            .filter(|m| counted(m.state()))
-            .map(|m| {
-                let kept = commit_slots(self.core.slot_blocks) + clean_slots(m.geometry.slots);
-                let kept = kept + OPEN_SLOTS;
-                u64::from(m.geometry.slots).saturating_sub(kept as u64)
+            .map(|group| {
+                let mut slots: Vec<u64> = group.iter().map(slots).collect();
+                slots.sort_unstable();
+                slots.truncate(group.len().saturating_sub(spare)); // without the largest
+                segments_that_fit(&slots, u64::from(self.shape.width()))
             })
             .sum();
-        let devices = self.core.members.len() as u64;
-        let slots = slots * devices.saturating_sub(u64::from(self.shape.spare)) / devices.max(1);
-        let segments = slots / u64::from(self.shape.width());
         let data = segments * u64::from(geometry.data_blocks()) * BLOCK_U64;
         let reserve = data / 100 * self.clean_reserve_percent();
         let metadata = data / 100_000 * self.metadata_share(&geometry);
@@ -617,6 +621,21 @@ impl Home {
             .and_then(|v| v.trim_end_matches('%').parse().ok())
             .unwrap_or(10)
     }
+}
+
+/// How many segments of `width` columns, each on a device of its own, fit devices with so many slots.
+fn segments_that_fit(slots: &[u64], width: u64) -> u64 {
+    let fits = |n: u64| slots.iter().map(|s| (*s).min(n)).sum::<u64>() >= n * width;
+    let (mut least, mut most) = (0, slots.iter().sum::<u64>() / width.max(1));
+    while least < most {
+        let middle = (least + most).div_ceil(2);
+        if fits(middle) {
+            least = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    least
 }
 
 /// The header block of a column's slot.

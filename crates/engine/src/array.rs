@@ -602,6 +602,9 @@ impl Array {
             if size > free {
                 return Err(Error::NoSpace { asked: size, free });
             }
+            if home.catalog.borrow().volumes.iter().any(|v| v.name == name) {
+                return Err(Error::VolumeExists(name.to_string())); // made meanwhile
+            }
             home.core.thin_left.set(free - size);
         }
         let number = home.next_tree.get();
@@ -624,8 +627,9 @@ impl Array {
             frontends: Vec::new(),
             maps: vec![None; usize::from(home.superblock.borrow().partitions)],
         };
+        // In the catalog before anything waits: another with its name, or for its space, must see it.
+        home.catalog.borrow_mut().volumes.push(entry.clone());
         add_volume(&home.shards, &entry).await;
-        home.catalog.borrow_mut().volumes.push(entry);
         home.commit(0).await;
         home.core
             .event("volume-created", None, format!("volume {name} was created"));
@@ -675,6 +679,7 @@ impl Array {
         home.tasks.borrow_mut().releasing += 1;
         let shape = crate::import::volume_shape(&volume);
         for shard in &home.shards {
+            ask(shard, |reply| ShardMessage::Leave(shape.tree, reply)).await;
             ask(shard, |reply| {
                 ShardMessage::Trim(shape.tree, 0, shape.blocks, reply)
             })
@@ -791,13 +796,14 @@ impl Array {
         if !home.core.member(index).is_online() {
             return Ok(());
         }
+        // What is written and not folded yet is nobody's live block, but somebody holds its segment.
         let would_lose = home.core.segments.borrow().values().any(|s| {
-            !s.live.borrow().is_empty()
+            (!s.live.borrow().is_empty() || Rc::strong_count(s) > 1)
                 && !s.columns_on(index).is_empty()
                 && home.core.missing_columns(s) + s.columns_on(index).len()
                     > usize::from(s.geometry.m)
         });
-        if would_lose && !force {
+        if (would_lose || home.journal_needs(index)) && !force {
             return Err(Error::WouldLose(index));
         }
         home.core.report_failed(index);

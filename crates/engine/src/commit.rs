@@ -220,8 +220,17 @@ impl Home {
             let columns = segment.columns.take();
             for column in columns.iter().filter(|c| c.is_placed()) {
                 let member = self.core.member(column.device);
-                member.discard_slot(column.slot).await;
-                member.release_slot(column.slot);
+                match member.discard_slot(column.slot).await {
+                    Ok(()) => member.release_slot(column.slot),
+                    Err(late) => {
+                        let (core, column) = (self.core.clone(), *column);
+                        self.core.rt.spawn(async move {
+                            let _ = late.await; // discarding is advice
+                            core.member(column.device).release_slot(column.slot);
+                            core.progress.open();
+                        });
+                    }
+                }
             }
         }
     }

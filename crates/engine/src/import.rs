@@ -27,7 +27,7 @@ use ashlar_digest::Kind;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT};
 use ashlar_format::journal::{Entry, Ring, decode_entries};
-use ashlar_format::root::Root;
+use ashlar_format::root::{MAX_EPOCH_BYTES, Root};
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
 use ashlar_format::superblock::Superblock;
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
@@ -559,6 +559,7 @@ pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry) -> VolumeShape
         pieces: u32::from(volume.block_blocks),
         algorithm: volume.digest,
         thin: volume.thin,
+        leaving: volume.destroying,
     }
 }
 
@@ -788,6 +789,11 @@ impl Home {
         }
         self.batch(true).await;
         self.recovering.set(None);
+        // Each import adds an epoch, and only commits drop them: an array that crashes again and again before
+        // its first one would have more than a root can name.
+        if self.root.borrow().epoch_bytes() * 2 > MAX_EPOCH_BYTES {
+            self.commit(self.journal.next()).await;
+        }
         Ok(())
     }
 

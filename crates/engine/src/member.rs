@@ -12,7 +12,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use ashlar_device::{DeviceRef, Fault};
+use ashlar_device::{DeviceRef, Fault, IoFuture};
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::DeviceGeometry;
 use ashlar_format::slot::SlotEntry;
@@ -43,6 +43,9 @@ pub struct Counters {
 pub fn add(counter: &Cell<u64>, amount: u64) {
     counter.set(counter.get() + amount);
 }
+
+/// A discard that is still under way.
+pub type LateDiscard = IoFuture<Result<(), Fault>>;
 
 /// One device of an array.
 pub struct Member {
@@ -306,8 +309,9 @@ impl Member {
         }
     }
 
-    /// Tells the device that a slot's content is no longer needed. Failing to is no fault.
-    pub async fn discard_slot(&self, slot: u32) {
+    /// Tells the device that a slot's content is no longer needed. Failing to is no fault. `Err`: it is still
+    /// at it, and until it has ended the slot must not be written again.
+    pub async fn discard_slot(&self, slot: u32) -> Result<(), LateDiscard> {
         if let Ok(device) = self.device()
             && !self.keeps_writes()
             && device.info().discard_bytes > 0
@@ -317,9 +321,13 @@ impl Member {
                 .is_multiple_of(device.info().discard_bytes)
         {
             let _under_way = self.change();
-            let discard = device.discard(self.geometry.slot_offset(slot), self.geometry.slot_bytes);
-            let _ = self.rt.timeout(DEADLINE, discard).await;
+            let offset = self.geometry.slot_offset(slot);
+            let mut discard = device.discard(offset, self.geometry.slot_bytes);
+            if self.rt.timeout(DEADLINE, &mut discard).await.is_none() {
+                return Err(discard);
+            }
         }
+        Ok(())
     }
 
     /// Slots free.

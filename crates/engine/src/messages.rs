@@ -134,6 +134,8 @@ pub struct VolumeShape {
     pub algorithm: u8,
     /// Whether it was promised no space.
     pub thin: bool,
+    /// Being destroyed: it takes no more writes.
+    pub leaving: bool,
 }
 
 /// What a shard tells about itself.
@@ -168,6 +170,8 @@ pub enum ShardMessage {
     Touch(Vec<Key>, OneshotSender<()>),
     /// A volume exists, with its map roots.
     AddVolume(VolumeShape, Vec<Option<NodeEntry>>, OneshotSender<()>),
+    /// A volume is being destroyed: it takes no more writes.
+    Leave(u32, OneshotSender<()>),
     /// A volume is gone.
     RemoveVolume(u32, OneshotSender<()>),
     /// Figures for status.

@@ -186,6 +186,12 @@ impl Shard {
                 self.add_volume(shape, &roots);
                 reply.send(());
             }
+            ShardMessage::Leave(tree, reply) => {
+                if let Some(shape) = self.volumes.borrow_mut().get_mut(&tree) {
+                    shape.leaving = true;
+                }
+                reply.send(());
+            }
             ShardMessage::RemoveVolume(tree, reply) => {
                 let _one = self.tree_lock.lock().await;
                 self.volumes.borrow_mut().remove(&tree);
@@ -677,7 +683,11 @@ impl Shard {
         };
         let mut stream = lock.lock().await;
         self.make_room(&mut stream, shape.pieces, purpose).await?;
-        // From here to the end nothing waits.
+        // From here to the end nothing waits. The volume may be gone by now: nothing would ever fold what is
+        // said of it, and the journal would keep it for ever.
+        if self.shape(shape.tree)?.leaving {
+            return Err(VolumeError::Closed);
+        }
         let lookup = self.deltas.borrow().lookup(shape.tree, address);
         let changed = match from {
             Some(_) => lookup.stamp() != 0 && !planted::on(Bug::MoveOverWrite),

@@ -5,8 +5,11 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::{Delay, DelayFilter, DeviceRef, MemDevice};
-use ashlar_engine::{Array, Import, Volume, VolumeError};
+use ashlar_device::{
+    Delay, DelayFilter, Device, DeviceInfo, DeviceRef, Fault, IoFuture, MemDevice,
+};
+use ashlar_engine::status::ArrayState;
+use ashlar_engine::{Array, Error, Import, Volume, VolumeError};
 use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
 
 use common::{devices, refs, small, volume};
@@ -140,7 +143,7 @@ fn nothing_is_folded_before_the_journal_is_adopted() {
         for block in (0..4096 * 32).filter(|b| b / 256 % 32 == 31) {
             put(&v, block, 1).await.unwrap();
             written.push(block);
-            if written.len() % 64 == 0 {
+            if written.len().is_multiple_of(64) {
                 v.flush().await.unwrap();
                 let journal = array.status().await.journal;
                 if journal.used_bytes / journal.devices > (256 + 192) << 10 {
@@ -162,6 +165,269 @@ fn nothing_is_folded_before_the_journal_is_adopted() {
             let read = v.read(block * BLOCK, BLOCK as usize).await;
             assert_eq!(read.as_deref(), Ok(&*pattern(block, 1)), "block {block}");
         }
+    });
+    rt.shutdown();
+}
+
+/// A write that waits for room while its volume is destroyed must not keep the journal for ever.
+#[test]
+fn a_destroyed_volume_lets_go_of_the_journal() {
+    let disks = devices(6, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), slow(&rt, &disks, MILLISECOND));
+    let story = rt.run_for(4_000_000, async move {
+        let array = Array::create(&handle, kept, small("ec4+2")).await.unwrap();
+        for name in ["gone", "kept"] {
+            array.volume_create(name, volume(16 * MIB)).await.unwrap();
+        }
+        // Clients that go on writing to a volume that is being destroyed.
+        let mut joins = Vec::new();
+        for client in 0..8 {
+            let (v, rt) = (array.volume("gone").unwrap(), handle.clone());
+            joins.push(handle.spawn(async move {
+                for round in 0..2000 {
+                    let block = client * 512 + round % 512;
+                    if put(&v, block, round).await.is_err() {
+                        return true;
+                    }
+                    if round % 16 == 0 {
+                        rt.sleep(MILLISECOND).await;
+                    }
+                }
+                false
+            }));
+        }
+        handle.sleep(100 * MILLISECOND).await;
+        let before = array.unpromised_bytes();
+        array.volume_destroy("gone").await.unwrap();
+        for join in joins {
+            assert!(join.await, "a write to a volume that is gone fails");
+        }
+        handle.sleep(10 * SECOND).await;
+        assert!(
+            array.unpromised_bytes() >= before + 16 * MIB,
+            "its space is back"
+        );
+        let v = array.volume("kept").unwrap();
+        for round in 0..30 {
+            for block in 0..4096 {
+                put(&v, block, round).await.unwrap();
+            }
+            v.flush().await.unwrap();
+        }
+        let full = array
+            .events(0)
+            .iter()
+            .filter(|e| e.kind == "journal-full")
+            .count();
+        assert_eq!(full, 0);
+    });
+    assert!(story.is_ok(), "{story:?}");
+    rt.shutdown();
+}
+
+/// Full redundancy comes back to what was written as wide as ever, without the columns of a device that is
+/// gone, while room was short.
+#[test]
+fn redundancy_returns_when_there_is_room_again() {
+    let disks = devices(5, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    let story = rt.run_for(8_000_000, async move {
+        let array = Array::create(&handle, refs(&disks), small("ec4+1"))
+            .await
+            .unwrap();
+        let size = array.unpromised_bytes();
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        let blocks = size / BLOCK;
+        for block in 0..blocks / 4 {
+            put(&v, block, 1).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        array.fail(0, false).await.unwrap();
+        array.wait_idle(&[]).await;
+        handle.sleep(100 * SECOND).await;
+        let state = array.status().await.state;
+        assert_eq!(state, ArrayState::Optimal);
+        for block in 0..blocks {
+            put(&v, block, 2).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        handle.sleep(100 * SECOND).await;
+        let state = array.status().await.state;
+        assert_eq!(
+            state,
+            ArrayState::Critical,
+            "room is short: as wide as ever"
+        );
+        v.trim(blocks / 4 * BLOCK, size - blocks / 4 * BLOCK, true)
+            .await
+            .unwrap();
+        for version in 3..20 {
+            v.write(0, pattern(0, version), true).await.unwrap(); // enough to be folded
+        }
+        handle.sleep(100 * SECOND).await;
+        array.wait_idle(&[]).await;
+        assert_eq!(array.status().await.state, ArrayState::Optimal);
+    });
+    assert!(story.is_ok(), "{story:?}");
+    rt.shutdown();
+}
+
+/// Devices of different sizes: what is promised can be written.
+#[test]
+fn promised_space_fits_devices_of_different_sizes() {
+    let mut disks = devices(5, 16 * MIB);
+    disks.push(Rc::new(MemDevice::new("large", 160 * MIB)));
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    let story = rt.run_for(30_000_000, async move {
+        let array = Array::create(&handle, refs(&disks), small("ec4+2"))
+            .await
+            .unwrap();
+        let size = array.unpromised_bytes();
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..size / BLOCK {
+            let done = put(&v, block, 1).await;
+            assert!(done.is_ok(), "block {block} of {}: {done:?}", size / BLOCK);
+        }
+    });
+    assert!(story.is_ok(), "{story:?}");
+    rt.shutdown();
+}
+
+/// A device that takes a minute to discard, and then does.
+struct SlowDiscard(Rt, Rc<MemDevice>);
+
+impl Device for SlowDiscard {
+    fn info(&self) -> &DeviceInfo {
+        self.1.info()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> IoFuture<(Buf, Result<(), Fault>)> {
+        self.1.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<Result<(), Fault>> {
+        self.1.write(offset, data)
+    }
+    fn flush(&self) -> IoFuture<Result<(), Fault>> {
+        self.1.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {
+        let (rt, inner) = (self.0.clone(), self.1.clone());
+        let work = async move {
+            rt.sleep(60 * SECOND).await;
+            inner.discard(offset, length).await
+        };
+        Box::pin(self.0.spawn(work)) // it goes on whether or not anybody waits
+    }
+}
+
+/// A discard that comes late must not hit what has been written since.
+#[test]
+fn a_slot_is_not_used_while_it_is_discarded() {
+    let disks = devices(3, 8 * MIB);
+    let rt = Rt::simulated(1);
+    let wrapped = disks
+        .iter()
+        .map(|d| Rc::new(SlowDiscard(rt.clone(), d.clone())) as DeviceRef);
+    let (handle, wrapped) = (rt.clone(), wrapped.collect());
+    rt.block_on(async move {
+        let array = Array::create(&handle, wrapped, small("ec2+1"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(4 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for version in 0..40 {
+            for block in 0..1024 {
+                put(&v, block, version).await.unwrap();
+            }
+            v.flush().await.unwrap();
+            handle.sleep(SECOND).await;
+        }
+        handle.sleep(200 * SECOND).await;
+        for block in 0..1024 {
+            let read = v.read(block * BLOCK, BLOCK as usize).await;
+            assert_eq!(read.as_deref(), Ok(&*pattern(block, 39)), "block {block}");
+        }
+        assert_eq!(
+            array
+                .status()
+                .await
+                .devices
+                .iter()
+                .map(|d| d.errors.digest)
+                .sum::<u64>(),
+            0
+        );
+    });
+    rt.shutdown();
+}
+
+/// An array that crashes after every import, before its first commit.
+#[test]
+fn an_array_may_crash_after_every_import() {
+    let disks = devices(2, 1024 * MIB); // so large a journal that nothing presses for a commit
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let mut options = small("raid1");
+        options.slot_bytes = Some(MIB);
+        let array = Array::create(&handle, kept, options).await.unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
+    });
+    rt.shutdown();
+    for round in 0..560 {
+        let rt = Rt::simulated(2 + round);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let array = Array::import(&handle, kept, Import::default())
+                .await
+                .unwrap();
+            let v = array.volume("v").unwrap();
+            v.write(0, pattern(0, round), true).await.unwrap();
+        });
+        rt.shutdown();
+    }
+}
+
+/// Two ask for one name at once.
+#[test]
+fn a_name_is_given_once() {
+    let disks = devices(2, 8 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), slow(&rt, &disks, MILLISECOND));
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("raid1")).await.unwrap();
+        let ask = || {
+            let array = array.clone();
+            handle.spawn(async move { array.volume_create("v", volume(MIB)).await.is_ok() })
+        };
+        let (first, second) = (ask(), ask());
+        assert_eq!(u32::from(first.await) + u32::from(second.await), 1);
+        assert_eq!(array.volume_names(), ["v"]);
+    });
+    rt.shutdown();
+}
+
+/// What has not been folded yet counts as well where a device is to be given up.
+#[test]
+fn a_device_that_unfolded_data_hang_on_is_not_given_up() {
+    let disks = devices(5, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("ec4+1")).await.unwrap();
+        array.volume_create("v", volume(4 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..256 {
+            put(&v, block, 1).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        array.fail(0, false).await.unwrap();
+        let second = array.fail(1, false).await;
+        assert!(matches!(second, Err(Error::WouldLose(1))), "{second:?}");
     });
     rt.shutdown();
 }

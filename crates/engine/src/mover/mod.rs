@@ -157,18 +157,20 @@ impl Home {
 
     /// Whether some segment has less redundancy than its layout wants.
     pub(crate) fn is_degraded(&self) -> bool {
-        let short = || {
-            self.core
-                .segments
-                .borrow()
-                .values()
-                .any(|s| self.redundancy_lost(s) > 0)
+        let any = |short: &dyn Fn(&Segment) -> bool| {
+            let segments = self.core.segments.borrow();
+            segments.values().any(|s| short(s))
         };
         let journal = self.journal_is_short() && !planted::on(Bug::OptimalTooSoon);
-        let degraded = self.core.maybe_degraded.get() && (journal || short());
-        // Segments change only for the worse by a failure or by being made narrow: both set the mark.
+        let degraded =
+            self.core.maybe_degraded.get() && (journal || any(&|s| self.redundancy_lost(s) > 0));
+        // Segments change only for the worse by a failure or by being made short: both set the mark. One that
+        // was made short counts only once it holds something, and keeps the mark until then.
         let failing = !self.core.failing.borrow().is_empty();
-        self.core.maybe_degraded.set(degraded || failing);
+        let marked = degraded
+            || failing
+            || self.core.maybe_degraded.get() && any(&|s| self.columns_lacking(s) > 0);
+        self.core.maybe_degraded.set(marked);
         degraded
     }
 
@@ -190,12 +192,33 @@ impl Home {
             .any(|e| out.iter().any(|i| !e.excluded.contains(i)))
     }
 
+    /// Whether the journal could not be read without this member: too many of an epoch that is still needed are
+    /// gone already.
+    pub(crate) fn journal_needs(&self, index: u16) -> bool {
+        let gone = |i: &u16| *i == index || !self.core.member(*i).is_online();
+        let root = self.root.borrow();
+        let mut pairs = root
+            .epochs
+            .iter()
+            .flat_map(|e| self.shape.groups.iter().map(move |g| (e, g)));
+        pairs.any(|(epoch, group)| {
+            let mut set = group.iter().filter(|i| !epoch.excluded.contains(i));
+            let missing = set.clone().filter(|i| gone(i)).count();
+            self.shape.m > 0 && set.any(|i| *i == index) && missing > usize::from(epoch.m).max(1)
+        })
+    }
+
     /// By how much a segment's redundancy is below what its kind should have.
     pub(crate) fn redundancy_lost(&self, segment: &Segment) -> usize {
         let (recorded, stripes) = (segment.recorded.get(), segment.geometry.stripes());
         if segment.live.borrow().is_empty() && (recorded == 0 || recorded == stripes) {
             return 0;
         }
+        self.columns_lacking(segment)
+    }
+
+    /// By how much fewer parity columns a segment has than its kind should, whatever it holds.
+    pub(crate) fn columns_lacking(&self, segment: &Segment) -> usize {
         let wanted = match segment.kind {
             SegmentKind::Data => usize::from(self.shape.m),
             SegmentKind::Meta => usize::from(self.meta_m).min(usize::from(self.shape.m)),
