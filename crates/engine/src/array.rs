@@ -527,12 +527,24 @@ impl Array {
         self.check_open()?;
         self.0.exporting.set(true);
         let home = &self.0.home;
-        home.fold().await;
-        home.batch(true).await;
-        let _one = home.commit_lock.lock().await;
-        home.seal_idle().await;
-        home.commit_locked(home.journal.next(), true).await;
-        Ok(())
+        let work = async {
+            home.fold().await;
+            home.batch(true).await;
+            let _one = home.commit_lock.lock().await;
+            home.seal_idle().await;
+            home.commit_locked(home.journal.next(), true).await;
+        };
+        self.keep(work).await
+    }
+
+    /// Does `work`; an error if the array stopped before it was done.
+    async fn keep(&self, work: impl Future<Output = ()>) -> Result<(), Error> {
+        self.0.home.unless_closed(work).await;
+        if self.0.home.core.closed.get() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     /// Exports the array and wipes the superblocks of its devices: it is gone.
@@ -597,7 +609,7 @@ impl Array {
         }
         if !options.thin {
             // Thin volumes may have taken more than the map says by now.
-            home.fold().await;
+            self.keep(home.fold()).await?;
             let free = home.core.thin_left.get();
             if size > free {
                 return Err(Error::NoSpace { asked: size, free });
@@ -630,7 +642,7 @@ impl Array {
         // In the catalog before anything waits: another with its name, or for its space, must see it.
         home.catalog.borrow_mut().volumes.push(entry.clone());
         add_volume(&home.shards, &entry).await;
-        home.commit(0).await;
+        self.keep(home.commit(0)).await?;
         home.core
             .event("volume-created", None, format!("volume {name} was created"));
         Ok(())
@@ -653,7 +665,7 @@ impl Array {
             volume.name = format!("{name}#{}", volume.number); // the name is free at once
             volume.name.clone()
         };
-        home.commit(0).await;
+        self.keep(home.commit(0)).await?;
         home.core.event(
             "volume-destroyed",
             None,
@@ -699,7 +711,7 @@ impl Array {
                 .borrow_mut()
                 .volumes
                 .retain(|v| v.number != volume.number);
-            home.commit(0).await;
+            self.keep(home.commit(0)).await?;
         }
         home.tasks.borrow_mut().releasing -= 1;
         home.core.progress.open();
@@ -758,7 +770,7 @@ impl Array {
                 _ => return Err(wrong()),
             }
         }
-        home.commit(0).await;
+        self.keep(home.commit(0)).await?;
         Ok(())
     }
 
@@ -775,7 +787,7 @@ impl Array {
             let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
             volume.frontends = frontends.into_iter().map(|f| (f.kind, f.address)).collect();
         }
-        home.commit(0).await;
+        self.keep(home.commit(0)).await?;
         Ok(())
     }
 
@@ -870,7 +882,7 @@ impl Array {
             catalog.settings.retain(|(k, _)| k != key);
             catalog.settings.push((key.to_string(), value.to_string()));
         }
-        home.commit(0).await;
+        self.keep(home.commit(0)).await?;
         Ok(())
     }
 

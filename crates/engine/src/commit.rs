@@ -581,6 +581,11 @@ impl Home {
         } else {
             self.store_generation().await
         };
+        let failed = |d: &u16| self.core.failing.borrow().contains(d);
+        if self.core.online().iter().all(failed) {
+            self.halt("no device is left"); // to agree, or to go on with whatever the operator says
+            return;
+        }
         if stored * 2 < counted && !self.forced.replace(false) {
             self.waiting_quorum.set(Some((stored, counted)));
             let text = format!(

@@ -8,7 +8,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use ashlar_format::catalog::Catalog;
 use ashlar_format::journal::{
@@ -286,7 +289,7 @@ impl Home {
                 HomeMessage::Fold(reply) => {
                     let home = self.clone();
                     self.core.rt.spawn(async move {
-                        home.fold().await;
+                        home.unless_closed(home.fold()).await;
                         reply.send(());
                     });
                 }
@@ -356,6 +359,20 @@ impl Home {
         // that is filling from being cut.
         self.batch(self.wants_commit()).await;
         self.commit(self.journal.next()).await;
+    }
+
+    /// Does `work` to its end, or until the array stops: what waits for room or for devices then would wait
+    /// for ever.
+    pub(crate) async fn unless_closed(&self, work: impl Future<Output = ()>) {
+        let mut work = pin!(work);
+        let mut closed = pin!(self.core.settled.until(|| self.core.closed.get()));
+        poll_fn(|cx| {
+            if work.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            closed.as_mut().poll(cx)
+        })
+        .await;
     }
 
     /// Makes everything durable that shards have acknowledged, and folds it.

@@ -6,7 +6,7 @@ mod common;
 use std::rc::Rc;
 
 use ashlar_device::{
-    Delay, DelayFilter, Device, DeviceInfo, DeviceRef, Fault, IoFuture, MemDevice,
+    Delay, DelayFilter, Device, DeviceInfo, DeviceRef, Fault, FaultFilter, IoFuture, MemDevice,
 };
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Error, Import, Volume, VolumeError};
@@ -430,4 +430,45 @@ fn a_device_that_unfolded_data_hang_on_is_not_given_up() {
         assert!(matches!(second, Err(Error::WouldLose(1))), "{second:?}");
     });
     rt.shutdown();
+}
+
+/// No device is left: whoever waits is told.
+#[test]
+fn nobody_waits_for_an_array_that_has_stopped() {
+    for what in 0..3 {
+        let disks = devices(3, 8 * MIB);
+        let filters: Vec<_> = disks
+            .iter()
+            .map(|d| FaultFilter::new(d.clone() as DeviceRef))
+            .collect();
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (
+            rt.clone(),
+            filters.iter().map(|f| f.clone() as DeviceRef).collect(),
+        );
+        rt.block_on(async move {
+            let array = Array::create(&handle, kept, small("ec2+1")).await.unwrap();
+            array.volume_create("v", volume(MIB)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            for block in 0..100 {
+                put(&v, block, 1).await.unwrap();
+            }
+            for filter in &filters {
+                filter.set_offline(true);
+            }
+            let work = async {
+                match what {
+                    0 => array.volume_create("w", volume(MIB)).await,
+                    1 => array.set("clean.reserve", "12%").await,
+                    _ => array.export().await,
+                }
+            };
+            let ended = handle.timeout(1000 * SECOND, work).await;
+            assert!(
+                matches!(ended, Some(Err(Error::Closed))),
+                "{what}: {ended:?}"
+            );
+        });
+        rt.shutdown();
+    }
 }
