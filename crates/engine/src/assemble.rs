@@ -273,10 +273,16 @@ pub async fn assemble(
     degraded: bool,
 ) -> Result<(Superblock, Vec<Candidate>, Spread), Error> {
     let mut candidates = Vec::new();
+    let mut unknown = None;
     for (position, device) in devices.into_iter().enumerate() {
-        // A device that cannot be read, or told from another, is as good as missing.
+        // A device that cannot be read, or told from another, is as good as missing. So is one of another
+        // format version: it may be newer, or only damaged. If the others are too few, it is named.
         let found = match read_superblock(&device, position).await {
             Err(Error::Device { .. } | Error::TwoDevices(_)) => None,
+            Err(error @ Error::Format { .. }) => {
+                unknown.get_or_insert(error);
+                None
+            }
             other => other?,
         };
         if let Some((superblock, copy)) = found {
@@ -288,7 +294,9 @@ pub async fn assemble(
             });
         }
     }
-    let any = candidates.first().ok_or(Error::NoArray)?.superblock.array;
+    let Some(any) = candidates.first().map(|c| c.superblock.array) else {
+        return Err(unknown.unwrap_or(Error::NoArray));
+    };
     if candidates.iter().any(|c| c.superblock.array != any) {
         return Err(Error::MixedArrays);
     }
@@ -318,11 +326,12 @@ pub async fn assemble(
     let counted = online_members(&newest).count();
     let enough = seen.len() == counted || seen.len() * 2 > counted;
     if !enough && !degraded {
-        return Err(Error::TooFew {
+        let too_few = Error::TooFew {
             seen: seen.len(),
             counted,
             generation: newest.generation.number,
-        });
+        };
+        return Err(unknown.unwrap_or(too_few));
     }
     if seen.is_empty() {
         return Err(Error::NoArray);
