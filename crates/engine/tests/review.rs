@@ -472,3 +472,32 @@ fn nobody_waits_for_an_array_that_has_stopped() {
         rt.shutdown();
     }
 }
+
+/// A flipped bit of the format version, in both superblocks of one device: one damaged device, not a newer
+/// program's array.
+#[test]
+fn a_damaged_version_costs_its_device_only() {
+    let bytes = 16 * MIB;
+    let disks = devices(3, bytes);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("ec2+1")).await.unwrap();
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let area = ashlar_format::geometry::super_bytes(bytes);
+    for offset in [0, bytes - area] {
+        let mut held = vec![0; BLOCK as usize];
+        disks[0].peek(offset, &mut held);
+        held[9] ^= 1;
+        disks[0].poke(offset, &held);
+    }
+    let rt = Rt::simulated(2);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::import(&handle, kept, Import::default()).await;
+        array.unwrap().export().await.unwrap();
+    });
+    rt.shutdown();
+}
