@@ -139,8 +139,8 @@ impl Driver<'_> {
         self.world
             .trace
             .line(|| "======== last session: faults stop".to_string());
-        if self.reopen(true) {
-            self.reopen(true);
+        if self.reopen(true) && self.reopen(true) {
+            self.verify_exported();
         }
     }
 
