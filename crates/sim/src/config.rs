@@ -112,6 +112,8 @@ pub struct Options {
     pub unchecked: bool,
     /// The independent verifier looks at one seed in so many; `None`: as many as cost little.
     pub verify: Option<u64>,
+    /// It also looks at what is there before each import.
+    pub verify_crashed: bool,
 }
 
 /// How writes are aligned.
@@ -226,6 +228,8 @@ pub struct Config {
     pub unchecked: bool,
     /// One seed in so many is verified offline.
     pub verify: Option<u64>,
+    /// And what is there before each import.
+    pub verify_crashed: bool,
 }
 
 /// 4 KiB.
@@ -318,6 +322,7 @@ impl Config {
             without: options.without,
             unchecked: options.unchecked,
             verify: options.verify,
+            verify_crashed: options.verify_crashed,
         }
         .reduced(options)
     }

@@ -17,8 +17,10 @@ use ashlar_rt::{BLOCK, Buf, Slice};
 
 mod damage;
 mod faults;
+mod image;
 
 pub use faults::{Cut, FaultRates, Rot};
+pub use image::Image;
 
 use damage::garbage;
 
@@ -72,38 +74,6 @@ pub enum Io {
         /// What it holds now.
         content: Slice,
     },
-}
-
-/// A disk's content at one moment, with the pages that cannot be read.
-#[derive(Clone, Debug)]
-pub struct Image {
-    pages: Pages,
-    bad: BTreeSet<usize>,
-    visible: usize,
-}
-
-impl Image {
-    /// The capacity that the disk says it has.
-    pub fn size_bytes(&self) -> u64 {
-        (self.visible * BLOCK) as u64
-    }
-
-    /// Fills `out` from `offset` on, in whole pages; `None` if one of them cannot be read.
-    pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> Option<()> {
-        let first = usize::try_from(offset).ok()? / BLOCK;
-        let whole = offset.is_multiple_of(BLOCK as u64) && out.len().is_multiple_of(BLOCK);
-        let end = first.checked_add(out.len() / BLOCK)?;
-        if !whole || end > self.visible || self.bad.range(first..end).next().is_some() {
-            return None;
-        }
-        for (page, out) in (first..end).zip(out.chunks_mut(BLOCK)) {
-            match self.pages.get(page) {
-                Some(content) => out.copy_from_slice(content),
-                None => out.fill(0),
-            }
-        }
-        Some(())
-    }
 }
 
 /// Hears of everything that happens to the content of disks: the disk's number, and what; called
@@ -245,16 +215,6 @@ impl SimDisk {
     /// What is durable.
     pub fn durable(&self) -> Pages {
         self.state.borrow().durable.clone()
-    }
-
-    /// What is on it, for whoever reads it while no array does.
-    pub fn at_rest(&self) -> Image {
-        let state = self.state.borrow();
-        Image {
-            pages: state.durable.clone(),
-            bad: state.bad.clone(),
-            visible: self.visible.get(),
-        }
     }
 
     /// The history it writes to.

@@ -46,7 +46,8 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
   --unchecked                       without the checkers, to measure what they cost
-  --verify-one-in N                 the independent verifier looks at one seed in N (default: all)
+  --verify-one-in N                 the independent verifier looks at one seed in N (default: all; 0: none)
+  --verify-crashed                  it also looks at what is there before each import
   --quiet-panics                    no message at each panic inside a seed
 ";
 
@@ -115,6 +116,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--marks" => out.marks = true,
             "--quiet-panics" => out.quiet = true,
             "--verify-one-in" => out.options.verify = Some(words.next()?.parse().ok()?),
+            "--verify-crashed" => out.options.verify_crashed = true,
             "--unchecked" => out.options.unchecked = true,
             _ => return None,
         }
@@ -187,6 +189,9 @@ fn flags(arguments: &Arguments) -> String {
     }
     if let Some(one_in) = arguments.options.verify {
         text += &format!(" --verify-one-in {one_in}");
+    }
+    if arguments.options.verify_crashed {
+        text += " --verify-crashed";
     }
     if arguments.options.unchecked {
         text += " --unchecked";

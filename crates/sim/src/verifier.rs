@@ -6,7 +6,6 @@
 
 use ashlar_verify::{Kind, Report, Severity, Source, Unreadable, verify};
 
-use crate::config::Mode;
 use crate::disk::Image;
 use crate::driver::Driver;
 
@@ -39,47 +38,61 @@ fn counts_with_damage(kind: Kind) -> bool {
 }
 
 impl Driver<'_> {
-    /// Verifies an array that was exported last.
+    /// Verifies an array that was exported last: what is durable of it.
     pub(crate) fn verify_exported(&self) {
+        let one_in = self.world.config.verify.unwrap_or(ONE_IN);
+        if one_in > 0 && self.world.config.seed.is_multiple_of(one_in) {
+            self.verify(true);
+        }
+    }
+
+    /// Verifies what a crash left, if that is asked for: all that the newest root says must be there
+    /// without the journal.
+    pub(crate) fn verify_crashed(&self) {
+        if self.world.config.verify_crashed {
+            self.verify(false);
+        }
+    }
+
+    fn verify(&self, exported: bool) {
         let world = &self.world;
-        let config = &world.config;
-        let chosen = config
-            .seed
-            .is_multiple_of(config.verify.unwrap_or(ONE_IN).max(1));
-        if !chosen || config.unchecked || !self.subject.knows_devices() || !world.promised() {
+        if world.config.unchecked || !self.subject.knows_devices() || !world.promised() {
             return;
         }
         let absent = world.budget.borrow().absent.clone();
-        let images: Vec<Image> = world
-            .disks
-            .iter()
-            .filter(|disk| !absent.contains(&disk.index()))
-            .map(|disk| disk.at_rest())
-            .collect();
+        let present = world.disks.iter().filter(|d| !absent.contains(&d.index()));
+        let images: Vec<Image> = present.map(|disk| disk.at_rest(exported)).collect();
         let sources: Vec<&dyn Source> = images.iter().map(|image| image as &dyn Source).collect();
         let report = verify(&sources);
-        world.trace.mark("verified offline");
+        world.trace.mark(match (exported, report.clean) {
+            (true, _) => "verified offline",
+            (false, true) => "verified offline before an import",
+            (false, false) => "verified offline after a crash",
+        });
         let sound = world.touched.borrow().is_empty();
         if report.count(Severity::Damage) > 0 && !sound {
             world.trace.mark("verified offline, with damage");
         }
-        if let Some(text) = verdict(&report, sound, config.mode) {
+        if let Some(text) = verdict(&report, sound, exported) {
             world.trace.line(|| report.to_string());
             world.fail(|| format!("the independent verifier: {text}"));
         }
     }
 }
 
-/// What is wrong with an exported array, if anything. On disks that never misbehaved nothing may be.
-fn verdict(report: &Report, sound: bool, mode: Mode) -> Option<String> {
-    if !report.clean {
+/// What is wrong with an array, if anything. On disks that never misbehaved nothing may be damaged either;
+/// only the newest root may be on some devices yet when power goes.
+fn verdict(report: &Report, sound: bool, exported: bool) -> Option<String> {
+    if exported && !report.clean {
         return Some("the newest root is not that of an export".to_string());
     }
     let counts = |kind: Kind| {
-        if sound {
+        if kind == Kind::RootCopy && !exported {
+            false
+        } else if sound {
             kind.severity() >= Severity::Damage
         } else {
-            mode != Mode::Beyond && counts_with_damage(kind)
+            counts_with_damage(kind)
         }
     };
     let finding = report.findings.iter().find(|f| counts(f.kind))?;
@@ -89,5 +102,5 @@ fn verdict(report: &Report, sound: bool, mode: Mode) -> Option<String> {
         .filter(|(kind, _)| counts(**kind))
         .map(|(kind, times)| format!("{times} x {}", kind.name()))
         .collect();
-    Some(format!("{} ({})", finding, kinds.join(", ")))
+    Some(format!("{finding} ({})", kinds.join(", ")))
 }

@@ -399,12 +399,18 @@ impl<'a> Array<'a> {
     /// exist are gone afterwards.
     fn check_segments(&mut self, report: &mut Report) {
         let gone = |s: &&Segment| s.record.is_none() && !s.opened;
+        // Between a claim and the Open entry power may go; what was exported has no such segments.
+        let kind = if self.root.clean {
+            Kind::SlotOfNobody
+        } else {
+            Kind::SlotLeft
+        };
         for segment in self.segments.values().filter(gone) {
             for column in segment.columns.iter().flatten() {
                 let device = self.members.here.get(&column.device);
                 let position = device.map_or(0, |device| device.position);
                 report
-                    .find(Kind::SlotOfNobody)
+                    .find(kind)
                     .device(position)
                     .segment(segment.number)
                     .at(At::Slot(column.slot));
@@ -458,6 +464,9 @@ impl<'a> Array<'a> {
                 column: index,
                 shape: segment.shape,
             };
+            if segment.written() == 0 && !self.root.clean {
+                continue; // just begun: power went before its headers were durable
+            }
             let bytes = self.read(Some(*column), 0, 1);
             match bytes.and_then(|bytes| header(&self.id, self.slot_blocks, &bytes)) {
                 None => find(Kind::Header),

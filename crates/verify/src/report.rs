@@ -174,6 +174,8 @@ kinds! {
     PageLater Note "page-later" "a page of the slot table is of a commit that never ended";
     /// A claim of a column that lies elsewhere by now.
     StaleClaim Note "stale-claim" "claims a column that has moved since";
+    /// A slot of a segment that had not begun when power went.
+    SlotLeft Note "slot-left" "a slot is taken by a segment that never began; the next import frees it";
     /// A record without some of its columns.
     JournalColumn Note "journal-column" "a journal record is whole without some of its columns";
 }
