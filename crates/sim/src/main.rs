@@ -47,7 +47,7 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --marks                           print what was reached, and how often
   --unchecked                       without the checkers, to measure what they cost
   --verify-one-in N                 the independent verifier looks at one seed in N (default: all; 0: none)
-  --verify-crashed                  it also looks at what is there before each import
+  --verify-crashed                  it also looks at what is there before each import (else in one of 16)
   --quiet-panics                    no message at each panic inside a seed
 ";
 

@@ -11,6 +11,8 @@ use crate::driver::Driver;
 
 /// One seed in so many is verified, unless the options say otherwise.
 const ONE_IN: u64 = 1;
+/// One of so many of these also before each import.
+const CRASHED_ONE_IN: u64 = 16;
 
 impl Source for Image {
     fn size(&self) -> u64 {
@@ -40,18 +42,28 @@ fn counts_with_damage(kind: Kind) -> bool {
 impl Driver<'_> {
     /// Verifies an array that was exported last: what is durable of it.
     pub(crate) fn verify_exported(&self) {
-        let one_in = self.world.config.verify.unwrap_or(ONE_IN);
-        if one_in > 0 && self.world.config.seed.is_multiple_of(one_in) {
+        if self.chosen(1) {
             self.verify(true);
         }
     }
 
-    /// Verifies what a crash left, if that is asked for: all that the newest root says must be there
-    /// without the journal.
+    /// Verifies what a crash or an outage left, in some seeds or if that is asked for: all that the newest
+    /// root says must be there without the journal.
     pub(crate) fn verify_crashed(&self) {
-        if self.world.config.verify_crashed {
+        if self.world.config.verify_crashed || self.chosen(CRASHED_ONE_IN) {
             self.verify(false);
         }
+    }
+
+    /// Whether this seed is one in so many of those that are verified.
+    fn chosen(&self, of: u64) -> bool {
+        let one_in = self
+            .world
+            .config
+            .verify
+            .unwrap_or(ONE_IN)
+            .saturating_mul(of);
+        one_in > 0 && self.world.config.seed.is_multiple_of(one_in)
     }
 
     fn verify(&self, exported: bool) {

@@ -15,7 +15,7 @@ use crate::wire::BLOCK;
 /// Courses whose rows are kept.
 const KEPT: usize = 64;
 /// Sets of columns that are left out in turn when no row helps.
-const TRIES: usize = 4096;
+const TRIES: usize = 1024;
 
 /// The rows of a course, by column; `None` where a summary block is not good.
 pub(crate) type CourseRows = Vec<Vec<Option<Row>>>;
@@ -234,13 +234,19 @@ impl Array<'_> {
                 .entry(*within)
                 .or_insert_with(|| self.contents(rows, segment, *stripe, *within));
         }
-        // First all that may be right is taken; then sets of columns are left out, those of the unit first,
-        // since even a row may have been lost together with its block.
+        // First all that may be right is taken; then columns are left out: sets of those whose blocks are
+        // wanted (even a row may have been lost together with its block) or have no row, or one other.
         let own: Vec<u16> = places.iter().map(|(_, column, _)| *column).collect();
+        let unproven = |column: u16| {
+            let all = contents.values();
+            let mut of_column = all.filter_map(|contents| contents.get(usize::from(column)));
+            of_column.any(|content| matches!(content, Content::Unproven(_)))
+        };
         let width = u16::try_from(shape.width()).unwrap_or(0);
-        let mut order: Vec<u16> = (0..width).collect();
-        order.sort_by_key(|column| (!own.contains(column), *column));
+        let (order, others): (Vec<u16>, Vec<u16>) =
+            (0..width).partition(|column| own.contains(column) || unproven(*column));
         let (mut sets, mut next) = (vec![Vec::new()], 0);
+        sets.extend(others.iter().map(|column| vec![*column]));
         while next < sets.len() {
             let without: Vec<u16> = sets[next].clone();
             next += 1;

@@ -324,6 +324,28 @@ fn damaged_summaries_and_headers_are_damage() {
 }
 
 #[test]
+fn without_rows_a_block_is_decoded_by_its_digest_alone() {
+    let mut images = small();
+    let places = look(&images, |array, nodes| {
+        let place = mapped(nodes, 17);
+        let segment = &array.segments[&place.segment];
+        let (stripe, column, within) = segment.shape.locate(place.block);
+        let summary = segment.shape.summary(segment.shape.course_of(stripe)).0;
+        [
+            strip_offset(array, segment, (stripe, column, within)),
+            slot_offset(array, segment, column, summary),
+            slot_offset(array, segment, 4, summary),
+        ]
+    });
+    for place in places {
+        flip(&mut images, place);
+    }
+    let report = images.expect(&[Kind::Summary]);
+    let found = (report.counts.healed, report.count_of(Kind::Summary));
+    assert!(found.0 >= 1 && found.1 == 2, "{report}");
+}
+
+#[test]
 fn a_stale_table_page_is_found() {
     let images = small();
     // Wherever a device has an older copy of a page, that copy is put in the place of the newer.

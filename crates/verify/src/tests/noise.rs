@@ -62,7 +62,7 @@ fn no_bytes_make_it_panic() {
     for end in [End::Exported, End::Crashed] {
         let whole = array("ec4+2", 6, end);
         let structures = sealed(&whole);
-        for round in 0..150 {
+        for round in 0..80 {
             let mut images = whole.clone();
             for _ in 0..=random.below(12) {
                 // A structure that is sealed again, or any block.
