@@ -77,6 +77,9 @@ pub(crate) enum Verb {
     /// Print what a device's own structures say (no daemon needed)
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
+    /// Check all of an array that is not in use: tables, trees, digests, parity (no daemon needed)
+    #[command(after_help = VERIFY_EXAMPLES)]
+    Verify(VerifyArgs),
     /// See it all work in a temporary folder: losses, corruption, a crash, all data verified
     #[command(after_help = "Example:\n  ashlar demo\n")]
     Demo(DemoArgs),
@@ -121,6 +124,14 @@ const INSPECT_EXAMPLES: &str = "Examples:
   ashlar inspect disk3.img --slots
   ashlar inspect disk3.img --segment 17 -j
   ashlar inspect disk3.img --journal
+";
+const VERIFY_EXAMPLES: &str = "Examples:
+  ashlar verify /dev/sd[b-m]
+  ashlar verify disk*.img -j
+
+Give all devices of one array, which must not be in use. Nothing is written. The exit code is 0 only if
+all is well: nothing damaged, missing or contradictory, and the array was exported. Of an array that was
+not, its journal is not replayed, so what was written last is not checked.
 ";
 const VOLUME_CREATE_EXAMPLES: &str = "Examples:
   ashlar volume create tank/home --size 500G
@@ -340,6 +351,14 @@ pub(crate) struct InspectArgs {
     /// Every journal record that has a column here, whether it is whole, and whether recovery needs it
     #[arg(long, conflicts_with_all = ["segment", "slots"])]
     pub(crate) journal: bool,
+}
+
+/// `verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// All devices of the array
+    #[arg(value_name = "DEV", required = true)]
+    pub(crate) devices: Vec<PathBuf>,
 }
 
 /// `demo`.

@@ -12,6 +12,7 @@ pub(crate) mod inspect;
 pub(crate) mod plan;
 pub(crate) mod resilience;
 pub(crate) mod status;
+pub(crate) mod verify;
 pub(crate) mod volume;
 pub(crate) mod wait;
 
@@ -134,6 +135,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Volume(verb) => volume::run(&context, verb)?,
         Verb::Wait(args) => wait::wait(&context, &args.array, &args.kinds)?,
         Verb::Inspect(args) => inspect::inspect(&args, json)?,
+        Verb::Verify(args) => return verify::verify(&args, json),
         Verb::Demo(args) => crate::demo::run(&args)?,
         Verb::Resilience(args) => report(resilience::run(&args, json))?,
         Verb::Plan(args) => report(plan::run(&args, json))?,

@@ -33,7 +33,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "ashlar-sim",
-        &["rt", "device", "engine", "format", "layout", "digest"],
+        &[
+            "rt", "device", "engine", "format", "layout", "digest", "verify",
+        ],
     ),
     ("ashlar-verify", &[]),
     (
@@ -51,7 +53,10 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("ashlar-accel", &["rt"]),
     ("ashlar-engine", &["sim"]),
     ("ashlar-serve", &["device"]),
-    ("ashlar-verify", &["engine", "device", "rt", "layout"]),
+    (
+        "ashlar-verify",
+        &["engine", "device", "rt", "layout", "codec"],
+    ),
 ];
 
 /// One dependency of a crate of ours on another.

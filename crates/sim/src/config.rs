@@ -110,6 +110,10 @@ pub struct Options {
     pub trace: bool,
     /// Without ledger, probes and comparison of what is read: what is left is what a history costs.
     pub unchecked: bool,
+    /// The independent verifier looks at one seed in so many; `None`: as many as cost little.
+    pub verify: Option<u64>,
+    /// It also looks at what is there before each import.
+    pub verify_crashed: bool,
 }
 
 /// How writes are aligned.
@@ -222,6 +226,10 @@ pub struct Config {
     pub without: u32,
     /// Whether nothing is checked, to measure what checking costs.
     pub unchecked: bool,
+    /// One seed in so many is verified offline.
+    pub verify: Option<u64>,
+    /// And what is there before each import.
+    pub verify_crashed: bool,
 }
 
 /// 4 KiB.
@@ -313,6 +321,8 @@ impl Config {
             crash_at: options.crash_at,
             without: options.without,
             unchecked: options.unchecked,
+            verify: options.verify,
+            verify_crashed: options.verify_crashed,
         }
         .reduced(options)
     }

@@ -17,8 +17,10 @@ use ashlar_rt::{BLOCK, Buf, Slice};
 
 mod damage;
 mod faults;
+mod image;
 
 pub use faults::{Cut, FaultRates, Rot};
+pub use image::Image;
 
 use damage::garbage;
 

@@ -139,8 +139,8 @@ impl Driver<'_> {
         self.world
             .trace
             .line(|| "======== last session: faults stop".to_string());
-        if self.reopen(true) {
-            self.reopen(true);
+        if self.reopen(true) && self.reopen(true) {
+            self.verify_exported();
         }
     }
 
@@ -238,7 +238,8 @@ impl Driver<'_> {
 
     /// The array is down: opens it again and runs a session. False ends the seed.
     fn reopen(&mut self, last: bool) -> bool {
-        if !self.two_copies() {
+        self.verify_crashed();
+        if self.world.failed() || !self.two_copies() {
             return false;
         }
         for attempt in 0.. {

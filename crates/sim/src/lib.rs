@@ -4,6 +4,7 @@
 //! * [`disk`], [`pages`] and [`device`]: disks that lose, tear and damage what they were given.
 //! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold.
 //! * [`config`], [`client`], [`nemesis`], [`driver`] (with `outage` and `judge`): one seed's history.
+//! * `verifier`: the independent verifier over what a seed left.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
 //! * [`run`]: many seeds on several threads. [`shrink`]: the smallest history that fails.
 //! * `planted` (a feature): how soon bugs made on purpose are found.
@@ -34,4 +35,5 @@ pub mod shrink;
 pub mod store;
 pub mod toy;
 pub mod trace;
+mod verifier;
 pub mod world;

@@ -46,6 +46,8 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
   --unchecked                       without the checkers, to measure what they cost
+  --verify-one-in N                 the independent verifier looks at one seed in N (default: all; 0: none)
+  --verify-crashed                  it also looks at what is there before each import (else in one of 16)
   --quiet-panics                    no message at each panic inside a seed
 ";
 
@@ -113,6 +115,8 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--toy" => out.toy = true,
             "--marks" => out.marks = true,
             "--quiet-panics" => out.quiet = true,
+            "--verify-one-in" => out.options.verify = Some(words.next()?.parse().ok()?),
+            "--verify-crashed" => out.options.verify_crashed = true,
             "--unchecked" => out.options.unchecked = true,
             _ => return None,
         }
@@ -182,6 +186,12 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.without != 0 {
         text += &format!(" --without {:x}", arguments.options.without);
+    }
+    if let Some(one_in) = arguments.options.verify {
+        text += &format!(" --verify-one-in {one_in}");
+    }
+    if arguments.options.verify_crashed {
+        text += " --verify-crashed";
     }
     if arguments.options.unchecked {
         text += " --unchecked";

@@ -44,6 +44,8 @@ fn crashes_lose_nothing_acknowledged_as_durable() {
         "crash during import",
         "daemon death",
         "export",
+        "verified offline",
+        "verified offline after a crash",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
@@ -75,6 +77,7 @@ fn faults_within_the_redundancy_are_survived() {
         "errors accounted for",
         "ledger: strip block written again",
         "ledger: parity computed",
+        "verified offline, with damage",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),

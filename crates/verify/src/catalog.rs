@@ -1,0 +1,81 @@
+//! The catalog: which volumes there are.
+//!
+//! **Invariants**: bytes that are no catalog give nothing; a volume has one map root for each partition.
+
+use crate::node::{Inner, Slot};
+use crate::tree::Volume;
+use crate::wire::Fields;
+
+/// A volume with what the catalog says of its map.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) volume: Volume,
+    pub(crate) block_bytes: u64,
+    pub(crate) mapped_bytes: u64,
+    pub(crate) maps: Vec<Slot<Inner>>,
+}
+
+/// The volumes of a catalog; `None` if the bytes are none.
+pub(crate) fn parse(bytes: &[u8], partitions: u16) -> Option<Vec<Listed>> {
+    let mut f = Fields(bytes);
+    if f.u32()? != 1 {
+        return None;
+    }
+    let count = f.u32()?;
+    let mut volumes: Vec<Listed> = Vec::new();
+    for _ in 0..count {
+        let found = volume(&mut f, partitions)?;
+        if volumes
+            .iter()
+            .any(|v| v.volume.number == found.volume.number)
+        {
+            return None;
+        }
+        volumes.push(found);
+    }
+    for _ in 0..f.u16()? {
+        f.string(255)?;
+        f.string(4096)?;
+    }
+    for _ in 0..f.u16()? {
+        f.string(255)?;
+        let length = f.u32()? as usize;
+        f.take(length)?;
+    }
+    f.0.is_empty().then_some(volumes)
+}
+
+fn volume(f: &mut Fields<'_>, partitions: u16) -> Option<Listed> {
+    let (number, _name, size, blocks) = (f.u32()?, f.string(255)?, f.u64()?, f.u16()?);
+    let (_tag, digest_bytes, compression) = (f.u8()?, f.u8()?, f.u8()?);
+    f.string(255)?;
+    f.take(2)?; // write cache, flags
+    let mapped_bytes = f.u64()?;
+    f.take(16)?; // snapshots and clones
+    for _ in 0..f.u16()? {
+        f.string(255)?;
+        f.string(4096)?;
+    }
+    let count = f.u16()?;
+    let maps: Vec<Slot<Inner>> = (0..count)
+        .map(|_| Some(Inner::parse(f.take(64)?)))
+        .collect::<Option<_>>()?;
+    let sound = number >= 16
+        && (1..=32).contains(&blocks)
+        && blocks.is_power_of_two()
+        && digest_bytes == 16
+        && compression == 0
+        && count == partitions;
+    let block_bytes = u64::from(blocks) * 4096;
+    sound.then(|| Listed {
+        volume: Volume {
+            number,
+            blocks: size.div_ceil(block_bytes),
+            pieces: u32::from(blocks),
+            partitions: u64::from(partitions),
+        },
+        block_bytes,
+        mapped_bytes,
+        maps,
+    })
+}

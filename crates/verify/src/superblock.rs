@@ -1,0 +1,233 @@
+//! Superblocks: what a device says that it is, and where things lie on it.
+//!
+//! **Invariants**: a geometry that was accepted has all its regions inside the device and apart from each
+//! other, so that offsets made from it never overflow; the member table has the device's own row.
+
+use crate::digest::unseal;
+use crate::source::Source;
+use crate::wire::{BLOCK, BLOCK_BYTES, Fields};
+
+const MAGIC: &[u8; 8] = b"ASHLAR01";
+const CONTEXT: &[u8] = b"ashlar superblock";
+/// The only version of the format.
+const VERSION: u32 = 1;
+/// Entries of a slot table page.
+pub(crate) const PAGE_ENTRIES: u32 = 124;
+/// Bytes of a root entry.
+pub(crate) const ROOT_BYTES: u64 = 16_384;
+/// Root entries of a device.
+pub(crate) const ROOTS: u64 = 4;
+
+/// Why a superblock does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It cannot be read.
+    Unreadable,
+    /// There is none.
+    Nothing,
+    /// Another format version, or a feature that is not known.
+    Foreign,
+    /// Its seal is wrong.
+    Seal,
+    /// A value is out of bounds.
+    Value,
+}
+
+/// Where the regions of a device lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) area: u64,
+    /// Bytes of the delta ring and of the data ring.
+    pub(crate) rings: [u64; 2],
+    pub(crate) slot_bytes: u64,
+    pub(crate) slots: u32,
+    pub(crate) size: u64,
+}
+
+impl Geometry {
+    pub(crate) fn root(&self, entry: u64) -> u64 {
+        self.area + ROOT_BYTES * (entry % ROOTS)
+    }
+
+    pub(crate) fn pages(&self) -> u32 {
+        self.slots.div_ceil(PAGE_ENTRIES)
+    }
+
+    pub(crate) fn page(&self, page: u32, copy: u32) -> u64 {
+        self.area + ROOTS * ROOT_BYTES + BLOCK_BYTES * (2 * u64::from(page) + u64::from(copy))
+    }
+
+    /// Where ring 0 (delta) or 1 (data) begins.
+    pub(crate) fn ring(&self, ring: usize) -> u64 {
+        let first = self.page(self.pages(), 0);
+        if ring == 0 {
+            first
+        } else {
+            first + self.rings[0]
+        }
+    }
+
+    pub(crate) fn slot(&self, slot: u32) -> u64 {
+        let align = self.slot_bytes.min(1 << 20);
+        let first = (self.ring(1) + self.rings[1]).next_multiple_of(align);
+        first + u64::from(slot) * self.slot_bytes
+    }
+
+    pub(crate) fn slot_blocks(&self) -> u32 {
+        u32::try_from(self.slot_bytes / BLOCK_BYTES).unwrap_or(0)
+    }
+
+    fn is_sound(&self) -> bool {
+        let whole = [self.area, self.rings[0], self.rings[1], self.size];
+        self.slot_bytes.is_power_of_two()
+            && (32 << 10..=1 << 30).contains(&self.slot_bytes)
+            && (1..=1 << 24).contains(&self.slots)
+            && whole
+                .iter()
+                .all(|n| *n > 0 && n.is_multiple_of(BLOCK_BYTES))
+            && self.area <= 16 << 20
+            && self.rings.iter().all(|ring| *ring <= 1 << 40)
+            && self.size <= 1 << 60
+            && self.slot(self.slots) + self.area <= self.size
+    }
+}
+
+/// Bytes of a superblock area of a device of `size` bytes.
+pub(crate) fn area_of(size: u64) -> u64 {
+    match size {
+        0..0x4000_0000 => 64 << 10,
+        0x4000_0000..0x4_0000_0000 => 1 << 20,
+        _ => 8 << 20,
+    }
+}
+
+/// A row of the member table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) slots: u32,
+    pub(crate) online: bool,
+}
+
+/// What a superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) array: [u8; 16],
+    pub(crate) key: [u8; 32],
+    pub(crate) device: [u8; 16],
+    pub(crate) index: u16,
+    pub(crate) writes: u64,
+    pub(crate) generation: u64,
+    pub(crate) identity: [u8; 16],
+    pub(crate) parent: [u8; 16],
+    /// Devices that the generation before counted.
+    pub(crate) before: u16,
+    pub(crate) geometry: Geometry,
+    pub(crate) name: String,
+    pub(crate) layout: String,
+    pub(crate) partitions: u16,
+    pub(crate) spare: u16,
+    pub(crate) root_set: Vec<u16>,
+    pub(crate) members: Vec<Member>,
+}
+
+impl Superblock {
+    /// The copy at `offset`, which has `area` bytes of room.
+    pub(crate) fn read(source: &dyn Source, offset: u64, area: u64) -> Result<Superblock, Refused> {
+        let mut bytes = vec![0; BLOCK];
+        source
+            .read(offset, &mut bytes)
+            .map_err(|_| Refused::Unreadable)?;
+        let mut head = Fields(&bytes);
+        if head.take(8) != Some(MAGIC) {
+            return Err(Refused::Nothing);
+        }
+        if head.u32() != Some(VERSION) {
+            return Err(Refused::Foreign);
+        }
+        head.take(12);
+        let length = head.u32().unwrap_or(0) as usize;
+        if length == 0 || !length.is_multiple_of(BLOCK) || length as u64 > area.min(16 << 20) {
+            return Err(Refused::Value);
+        }
+        bytes.resize(length, 0);
+        source
+            .read(offset, &mut bytes)
+            .map_err(|_| Refused::Unreadable)?;
+        let body = unseal(CONTEXT, &bytes).ok_or(Refused::Seal)?;
+        let superblock = Superblock::parse(body).ok_or(Refused::Value)?;
+        let features = Fields(body.get(16..24).unwrap_or(&[])).u64();
+        if features != Some(0) {
+            return Err(Refused::Foreign);
+        }
+        Ok(superblock)
+    }
+
+    fn parse(body: &[u8]) -> Option<Superblock> {
+        let mut f = Fields(body);
+        f.take(28)?;
+        let (array, key, device) = (f.array()?, f.array()?, f.array()?);
+        let (index, writes) = (f.u16()?, f.u64()?);
+        let (generation, identity, parent) = (f.u64()?, f.array()?, f.array()?);
+        let geometry = Geometry {
+            area: f.u64()?,
+            rings: [f.u64()?, f.u64()?],
+            slot_bytes: f.u64()?,
+            slots: f.u32()?,
+            size: f.u64()?,
+        };
+        let (name, layout) = (f.string(64)?, f.string(64)?);
+        let (_code, strip, partitions, spare) = (f.u8()?, f.u32()?, f.u16()?, f.u16()?);
+        let count = f.u16()?;
+        let root_set: Vec<u16> = (0..count).map(|_| f.u16()).collect::<Option<_>>()?;
+        let count = f.u16()?;
+        let mut table = Fields(body.get(1022..)?);
+        let before = table.u16()?;
+        let members: Vec<Member> = (0..count)
+            .map(|_| member(table.take(64)?))
+            .collect::<Option<_>>()?;
+        let own = members.get(usize::from(index))?;
+        let sound = geometry.is_sound()
+            && (1..=256).contains(&strip)
+            && partitions > 0
+            && (1..=256).contains(&root_set.len())
+            && root_set.iter().all(|i| *i < count)
+            && own.uuid == device;
+        sound.then_some(Superblock {
+            array,
+            key,
+            device,
+            index,
+            writes,
+            generation,
+            identity,
+            parent,
+            before,
+            geometry,
+            name,
+            layout,
+            partitions,
+            spare,
+            root_set,
+            members,
+        })
+    }
+
+    /// Indexes of the members that this generation counts.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = u16> + '_ {
+        let rows = (0u16..).zip(&self.members);
+        rows.filter(|(_, member)| member.online)
+            .map(|(index, _)| index)
+    }
+}
+
+fn member(row: &[u8]) -> Option<Member> {
+    let mut f = Fields(row);
+    let (uuid, slots, state) = (f.array()?, f.u32()?, f.u8()?);
+    f.string(32)?;
+    (1..=4).contains(&state).then_some(Member {
+        uuid,
+        slots,
+        online: state == 1,
+    })
+}

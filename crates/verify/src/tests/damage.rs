@@ -1,0 +1,420 @@
+//! One thing wrong at a time: it is found, named, and nothing else is.
+
+use super::forge::{Node, change_node, data_offset, look, seal, slot_offset, strip_offset};
+use super::{End, Images, array};
+use crate::array::{Array, Segment};
+use crate::digest::StripBlock;
+use crate::node::{Leaf, Slot};
+use crate::slots::{METADATA, Row};
+use crate::wire::BLOCK;
+use crate::{Kind, Severity};
+
+fn small() -> Images {
+    array("ec4+2", 6, End::Exported)
+}
+
+/// A place that the map names, with the volume it is of.
+fn mapped(nodes: &[Node], tree: u32) -> crate::node::Place {
+    let leaf = nodes.iter().find(|n| n.at.tree == tree && n.at.level == 0);
+    let entries = leaf.unwrap().bytes.chunks(32).map(Leaf::parse);
+    let mut places = entries.filter_map(|slot| match slot {
+        Slot::Entry(entry) => Some(entry.place),
+        _ => None,
+    });
+    places.next().unwrap()
+}
+
+fn flip(images: &mut Images, (device, offset): (usize, usize)) {
+    images.0[device][offset + 1000] ^= 0x40;
+}
+
+#[test]
+fn a_flipped_bit_is_decoded_and_reported() {
+    for tree in [16, 17] {
+        let mut images = small();
+        let place = look(&images, |array, nodes| {
+            data_offset(array, mapped(nodes, tree))
+        });
+        flip(&mut images, place);
+        let report = images.expect(&[Kind::Strip]);
+        assert_eq!(
+            (report.counts.healed, report.count_of(Kind::Strip)),
+            (1, 1),
+            "{report}"
+        );
+        let finding = report
+            .findings
+            .iter()
+            .find(|f| f.kind == Kind::Strip)
+            .unwrap();
+        assert_eq!(finding.device, Some(place.0));
+        assert!(!report.is_well());
+        assert!(report.to_string().contains("nothing is lost"));
+    }
+}
+
+#[test]
+fn beyond_the_redundancy_exactly_what_is_lost_is_named() {
+    let mut images = small();
+    let places = look(&images, |array, nodes| {
+        let place = mapped(nodes, 16);
+        let segment = &array.segments[&place.segment];
+        let (stripe, column, within) = segment.shape.locate(place.block);
+        // The block itself, and two parities.
+        [column, 4, 5].map(|c| strip_offset(array, segment, (stripe, c, within)))
+    });
+    for place in places {
+        flip(&mut images, place);
+    }
+    let report = images.expect(&[Kind::Strip, Kind::BlockLost]);
+    assert_eq!(
+        (
+            report.count_of(Kind::BlockLost),
+            report.count_of(Kind::Strip)
+        ),
+        (1, 3)
+    );
+    assert_eq!(report.count(Severity::Lost), 1);
+}
+
+#[test]
+fn without_m_devices_everything_is_decoded_and_without_more_it_is_lost() {
+    let mut images = small();
+    images.0.truncate(4);
+    let report = images.expect(&[Kind::MemberMissing, Kind::ColumnMissing]);
+    assert_eq!(
+        (report.counts.members_missing, report.count(Severity::Lost)),
+        (2, 0)
+    );
+    assert!(report.counts.healed > 10, "{report}");
+    images.0.truncate(3);
+    let report = images.verify();
+    assert!(report.count(Severity::Lost) > 0, "{report}");
+}
+
+#[test]
+fn a_leak_is_found() {
+    let mut images = small();
+    let (segment, block) = look(&images, |array, nodes| {
+        let place = mapped(nodes, 16);
+        let live = &array.segments[&place.segment].record.as_ref().unwrap().live;
+        let dead = (0..200).find(|b| !live.get(*b)).unwrap();
+        (place.segment, dead)
+    });
+    change_record(&mut images, segment, |record| {
+        record[64 + block as usize / 8] |= 1 << (block % 8);
+        record[13] += 1;
+    });
+    let report = images.expect(&[Kind::Leak, Kind::Strip, Kind::OwnersDiffer]);
+    assert_eq!(report.count_of(Kind::Leak), 1);
+    let finding = report
+        .findings
+        .iter()
+        .find(|f| f.kind == Kind::Leak)
+        .unwrap();
+    assert_eq!(finding.segment, Some(segment));
+}
+
+/// Changes a segment's record in liveness.
+fn change_record(images: &mut Images, segment: u64, change: impl FnOnce(&mut [u8])) {
+    let begins = segment.to_le_bytes();
+    let of = |bytes: &[u8]| bytes.chunks(128).position(|r| r.starts_with(&begins));
+    change_node(
+        images,
+        |n| n.at.tree == 1 && n.at.level == 0 && of(&n.bytes).is_some(),
+        |bytes| {
+            let at = of(bytes).unwrap() * 128;
+            change(&mut bytes[at..at + 128]);
+        },
+    );
+}
+
+#[test]
+fn a_block_that_is_not_live_is_found() {
+    let mut images = small();
+    let place = look(&images, |_, nodes| mapped(nodes, 16));
+    change_record(&mut images, place.segment, |record| {
+        record[64 + place.block as usize / 8] &= !(1 << (place.block % 8));
+    });
+    let report = images.expect(&[
+        Kind::NotLive,
+        Kind::RecordCount,
+        Kind::Strip,
+        Kind::OwnersDiffer,
+    ]);
+    assert_eq!(report.count_of(Kind::NotLive), 1);
+}
+
+#[test]
+fn a_segment_of_nobody_and_one_that_is_nowhere_are_found() {
+    let mut images = small();
+    let segment = look(&images, |_, nodes| mapped(nodes, 16).segment);
+    change_record(&mut images, segment, |record| {
+        record[..8].copy_from_slice(&999_999u64.to_le_bytes());
+    });
+    let report = images.verify();
+    assert_eq!(report.count_of(Kind::SegmentNowhere), 1, "{report}");
+    assert_eq!(report.count_of(Kind::SlotOfNobody), 6, "{report}");
+    assert!(report.count_of(Kind::OutOfRange) > 0, "{report}");
+}
+
+#[test]
+fn two_owners_of_one_block_are_found() {
+    let mut images = small();
+    change_node(
+        &mut images,
+        |n| n.at.tree == 16 && n.at.level == 0 && entries(&n.bytes).len() > 2,
+        |bytes| {
+            let at = entries(bytes);
+            let place: Vec<u8> = bytes[at[0] * 32..at[0] * 32 + 11].to_vec();
+            bytes[at[1] * 32..at[1] * 32 + 11].copy_from_slice(&place);
+        },
+    );
+    let report = images.expect(&[
+        Kind::DoubleUse,
+        Kind::Leak,
+        Kind::BlockLost,
+        Kind::OwnersDiffer,
+        Kind::Strip,
+    ]);
+    assert_eq!(report.count_of(Kind::DoubleUse), 1);
+    assert_eq!(report.count_of(Kind::Leak), 1);
+}
+
+/// Which entries of a leaf map something.
+fn entries(bytes: &[u8]) -> Vec<usize> {
+    let slots = bytes.chunks(32).map(Leaf::parse).enumerate();
+    slots
+        .filter(|(_, slot)| matches!(slot, Slot::Entry(_)))
+        .map(|(at, _)| at)
+        .collect()
+}
+
+#[test]
+fn entries_that_cannot_be_are_found() {
+    for (kind, at, value) in [
+        (Kind::OutOfRange, 2, 0x10),  // a segment that is not there
+        (Kind::Malformed, 5, 0x01),   // a place that is no block
+        (Kind::EntryWrong, 15, 0x80), // born later than the root
+    ] {
+        let mut images = small();
+        change_node(
+            &mut images,
+            |n| n.at.tree == 16 && n.at.level == 0 && !entries(&n.bytes).is_empty(),
+            |bytes| {
+                let first = entries(bytes)[0];
+                bytes[first * 32 + at] ^= value;
+            },
+        );
+        let report = images.verify();
+        assert_eq!(report.count_of(kind), 1, "{report}");
+    }
+}
+
+#[test]
+fn a_wrong_content_root_is_found() {
+    let mut images = small();
+    let content = look(&images, |array, nodes| {
+        let leaf = nodes.iter().find(|n| n.at.tree == 16).unwrap();
+        let step = if leaf.at.level == 0 { 32 } else { 64 };
+        let parts = leaf.bytes.chunks(step).map(|e| &e[step / 2..]);
+        array.key.content(leaf.at, parts).unwrap()
+    });
+    let find = |bytes: &[u8]| bytes.windows(32).position(|w| w == content);
+    change_node(
+        &mut images,
+        |n| n.at.tree == 2 && find(&n.bytes).is_some(),
+        |bytes| {
+            let at = find(bytes).unwrap();
+            bytes[at] ^= 1;
+        },
+    );
+    let report = images.expect(&[Kind::ContentRoot, Kind::Strip, Kind::OwnersDiffer]);
+    assert_eq!(report.count_of(Kind::ContentRoot), 1);
+}
+
+/// A data segment with a summary, and a written stripe of it.
+fn sealed<'s>(array: &'s Array<'_>) -> (&'s Segment, u32) {
+    let mut segments = array.segments.values().filter(|s| s.shape.kind != METADATA);
+    let segment = segments.find(|s| s.written() > 1).unwrap();
+    (segment, 0)
+}
+
+/// Changes a row of a column's summary.
+fn change_row(
+    images: &mut Images,
+    column: u16,
+    change: impl Fn(&Array<'_>, &Segment, u32, &mut Row),
+) {
+    let (device, offset, bytes) = look(images, |array, _| {
+        let (segment, stripe) = sealed(array);
+        let course = segment.shape.course_of(stripe);
+        let place = segment.shape.summary(course).0;
+        let bytes = array
+            .read(segment.columns[usize::from(column)], place, 1)
+            .unwrap();
+        let mut bytes = bytes;
+        let mut row = Row {
+            digest: bytes[32..48].try_into().unwrap(),
+            owner: bytes[48..64].try_into().unwrap(),
+        };
+        change(array, segment, stripe, &mut row);
+        bytes[32..48].copy_from_slice(&row.digest);
+        bytes[48..64].copy_from_slice(&row.owner);
+        seal(&array.id, &mut bytes);
+        let (device, offset) = slot_offset(array, segment, column, place);
+        (device, offset, bytes)
+    });
+    images.0[device][offset..offset + BLOCK].copy_from_slice(&bytes);
+}
+
+#[test]
+fn wrong_parity_under_a_right_digest_is_found() {
+    let mut images = small();
+    let (device, offset, at) = look(&images, |array, _| {
+        let (segment, stripe) = sealed(array);
+        let (device, offset) = strip_offset(array, segment, (stripe, 5, 0));
+        (device, offset, segment.number)
+    });
+    flip(&mut images, (device, offset));
+    let bytes = images.0[device][offset..offset + BLOCK].to_vec();
+    change_row(&mut images, 5, |array, segment, stripe, row| {
+        let at = StripBlock {
+            segment: segment.number,
+            stripe,
+            column: 5,
+            block: 0,
+        };
+        row.digest = array.key.parity(at, &bytes).unwrap();
+    });
+    let report = images.expect(&[Kind::ParityWrong]);
+    assert_eq!(report.count_of(Kind::ParityWrong), 1);
+    assert_eq!(
+        report
+            .findings
+            .iter()
+            .find(|f| f.kind == Kind::ParityWrong)
+            .unwrap()
+            .segment,
+        Some(at)
+    );
+}
+
+#[test]
+fn wrong_owners_are_found() {
+    let mut images = small();
+    change_row(&mut images, 4, |_, _, _, row| row.owner[3] ^= 1);
+    let report = images.expect(&[Kind::OwnerParity]);
+    assert!(report.count_of(Kind::OwnerParity) > 0);
+}
+
+#[test]
+fn damaged_summaries_and_headers_are_damage() {
+    for (block_of, kind) in [(0, Kind::Header), (1, Kind::Summary)] {
+        let mut images = small();
+        let place = look(&images, |array, _| {
+            let (segment, stripe) = sealed(array);
+            let summary = segment.shape.summary(segment.shape.course_of(stripe)).0;
+            slot_offset(array, segment, 2, summary * block_of)
+        });
+        flip(&mut images, place);
+        let report = images.expect(&[kind]);
+        assert_eq!(report.count_of(kind), 1, "{report}");
+    }
+}
+
+#[test]
+fn without_rows_a_block_is_decoded_by_its_digest_alone() {
+    let mut images = small();
+    let places = look(&images, |array, nodes| {
+        let place = mapped(nodes, 17);
+        let segment = &array.segments[&place.segment];
+        let (stripe, column, within) = segment.shape.locate(place.block);
+        let summary = segment.shape.summary(segment.shape.course_of(stripe)).0;
+        [
+            strip_offset(array, segment, (stripe, column, within)),
+            slot_offset(array, segment, column, summary),
+            slot_offset(array, segment, 4, summary),
+        ]
+    });
+    for place in places {
+        flip(&mut images, place);
+    }
+    let report = images.expect(&[Kind::Summary]);
+    let found = (report.counts.healed, report.count_of(Kind::Summary));
+    assert!(found.0 >= 1 && found.1 == 2, "{report}");
+}
+
+#[test]
+fn a_stale_table_page_is_found() {
+    let images = small();
+    // Wherever a device has an older copy of a page, that copy is put in the place of the newer.
+    let mut found = 0;
+    for device in 0..images.0.len() {
+        let mut images = images.clone();
+        let table = look(&images, |array, _| {
+            let here = array.members.here.values();
+            let geometry = here
+                .clone()
+                .find(|d| d.position == device)
+                .unwrap()
+                .geometry;
+            geometry.page(0, 0) as usize
+        });
+        let root = |images: &Images, copy: usize| {
+            let at = table + copy * BLOCK + 8;
+            u64::from_le_bytes(images.0[device][at..at + 8].try_into().unwrap())
+        };
+        let (old, new) = if root(&images, 0) < root(&images, 1) {
+            (0, 1)
+        } else {
+            (1, 0)
+        };
+        if root(&images, old) == 0 {
+            continue;
+        }
+        let bytes = images.0[device][table + old * BLOCK..][..BLOCK].to_vec();
+        images.0[device][table + new * BLOCK..][..BLOCK].copy_from_slice(&bytes);
+        let report = images.verify();
+        assert_eq!(report.count(Severity::Lost), 0, "{report}");
+        let differs = [Kind::SlotOfNobody, Kind::ColumnMissing, Kind::HeaderDiffers];
+        found += differs
+            .iter()
+            .map(|kind| report.count_of(*kind))
+            .sum::<u64>();
+    }
+    assert!(found > 5, "{found}");
+}
+
+#[test]
+fn what_is_no_array_is_said_to_be_none() {
+    let zeros = Images(vec![vec![0; 1 << 20]; 2]);
+    zeros.expect(&[Kind::NoArray]);
+    Images(vec![Vec::new(), vec![1; 100]]).expect(&[Kind::NoArray]);
+    let mut one = small();
+    let mut other = one.0[0].clone();
+    for at in [0, other.len() - (64 << 10)] {
+        other[at + 28] ^= 1;
+        seal(b"ashlar superblock", &mut other[at..at + 4096]);
+    }
+    one.0.push(other);
+    one.expect(&[Kind::OtherArray]);
+    let mut twice = small();
+    let copy = twice.0[0].clone();
+    twice.0.push(copy);
+    twice.expect(&[Kind::IndexTwice]);
+}
+
+#[test]
+fn an_older_root_is_not_taken_for_the_newest() {
+    let mut images = small();
+    let offset = look(&images, |array, _| {
+        let geometry = array.members.superblock.geometry;
+        geometry.root(array.root.number) as usize
+    });
+    // On one device: a copy is missing. On all: the one before was not clean.
+    flip(&mut images, (0, offset));
+    images.expect(&[Kind::RootCopy]);
+    (1..6).for_each(|device| flip(&mut images, (device, offset)));
+    assert!(!images.verify().clean);
+}

@@ -1,0 +1,177 @@
+//! Arrays that the engine made, damaged by hand: what the verifier must find, and what it must survive.
+//!
+//! **Invariants**: an array is made once for each layout and copied for each test; a forged structure has
+//! right seals and digests, so that only what it says is wrong.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod codes;
+mod damage;
+mod forge;
+mod noise;
+
+use std::rc::Rc;
+
+use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_engine::{Array, Create, DigestKind, Import, Settings, VolumeOptions};
+use ashlar_rt::{Buf, Rt, Slice};
+
+use crate::{Kind, Report, Severity, Source, verify};
+
+/// Bytes of each device.
+const DEVICE: u64 = 6 << 20;
+
+/// What is on the devices of an array.
+#[derive(Clone)]
+pub(crate) struct Images(pub(crate) Vec<Vec<u8>>);
+
+impl Images {
+    pub(crate) fn verify(&self) -> Report {
+        let sources: Vec<&dyn Source> = self.0.iter().map(|d| d as &dyn Source).collect();
+        verify(&sources)
+    }
+
+    /// As [`Images::verify`]; and only findings of these kinds and notes may be there.
+    pub(crate) fn expect(&self, kinds: &[Kind]) -> Report {
+        let report = self.verify();
+        for kind in kinds {
+            assert!(report.count_of(*kind) > 0, "no {kind:?} in\n{report}");
+        }
+        let other = report.totals.keys();
+        let other: Vec<&Kind> = other
+            .filter(|k| k.severity() > Severity::Note && !kinds.contains(k))
+            .collect();
+        assert!(other.is_empty(), "also {other:?} in\n{report}");
+        report
+    }
+}
+
+fn pattern(seed: u64, bytes: usize) -> Slice {
+    let mut buf = Buf::zeroed(bytes);
+    let mut state = seed;
+    for chunk in buf.chunks_mut(8) {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
+    }
+    buf.freeze()
+}
+
+/// How an array ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Exported,
+    Crashed,
+}
+
+/// An array of a layout with two volumes, written to in several sessions.
+pub(crate) fn array(layout: &str, count: usize, end: End) -> Images {
+    let disks: Vec<Rc<MemDevice>> = (0..count)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), DEVICE)))
+        .collect();
+    let refs = || -> Vec<DeviceRef> { disks.iter().map(|d| d.clone() as DeviceRef).collect() };
+    let create = Create {
+        name: "tank".into(),
+        layout: layout.parse().unwrap(),
+        strip_bytes: Some(8192),
+        slot_bytes: Some(64 << 10),
+        spare: 0,
+        domains: Vec::new(),
+        settings: Settings::default(),
+    };
+    for session in 0..3u64 {
+        let rt = Rt::simulated(session + 1);
+        let (handle, refs, create) = (rt.clone(), refs(), create.clone());
+        rt.block_on(async move {
+            let array = if session == 0 {
+                let array = Array::create(&handle, refs, create).await.unwrap();
+                let plain = VolumeOptions {
+                    size_bytes: 1 << 20,
+                    ..VolumeOptions::default()
+                };
+                array.volume_create("plain", plain.clone()).await.unwrap();
+                let pieces = VolumeOptions {
+                    block_bytes: 8192,
+                    digest: DigestKind::Xxh3,
+                    ..plain
+                };
+                array.volume_create("pieces", pieces).await.unwrap();
+                array
+            } else {
+                Array::import(&handle, refs, Import::default())
+                    .await
+                    .unwrap()
+            };
+            for (name, at) in [("plain", 12_345), ("pieces", 65_536)] {
+                let volume = array.volume(name).unwrap();
+                let data = pattern(session + at, 200_000);
+                volume
+                    .write(at + session * 70_000, data, false)
+                    .await
+                    .unwrap();
+                volume.flush().await.unwrap();
+                volume
+                    .write(800_000, pattern(session, 4096), true)
+                    .await
+                    .unwrap();
+                volume.trim(100_000, 30_000, true).await.unwrap();
+            }
+            if session < 2 || end == End::Exported {
+                array.export().await.unwrap();
+            }
+        });
+        rt.shutdown();
+    }
+    let image = |disk: &Rc<MemDevice>| {
+        let mut bytes = vec![0; usize::try_from(DEVICE).unwrap()];
+        disk.peek(0, &mut bytes);
+        bytes
+    };
+    Images(disks.iter().map(image).collect())
+}
+
+#[test]
+fn arrays_of_every_layout_are_well() {
+    for (layout, count) in [
+        ("ec4+2", 6),
+        ("ec4+2", 8),
+        ("ec8+3", 11),
+        ("raid0", 3),
+        ("raid1", 2),
+        ("raid1:3", 5),
+        ("ec1+3", 4),
+        ("raid10", 4),
+        ("raid5", 4),
+        ("raid50:2", 6),
+        ("jbod", 3),
+        ("draid2:3d:8c:1s", 8),
+        ("grid:7(3+2+1)", 7),
+    ] {
+        let report = array(layout, count, End::Exported).verify();
+        assert!(report.is_well(), "{layout}\n{report}");
+        let c = report.counts;
+        assert!(
+            c.volumes == 2 && c.volume_blocks > 50 && c.nodes > 4,
+            "{report}"
+        );
+        assert!(
+            c.live_blocks > c.volume_blocks && c.stripes > 10,
+            "{report}"
+        );
+        // Nodes have parity whatever the layout.
+        assert!(c.parity_blocks > 0, "{layout}\n{report}");
+        assert_eq!((c.healed, c.members_missing), (0, 0));
+    }
+}
+
+#[test]
+fn of_a_crashed_array_the_root_is_checked_and_the_journal_is_not_replayed() {
+    let report = array("ec4+2", 6, End::Crashed).verify();
+    assert!(!report.clean && !report.is_well());
+    assert!(
+        report.totals.keys().all(|k| k.severity() == Severity::Note),
+        "{report}"
+    );
+    assert!(report.counts.journal_records > 0, "{report}");
+    assert!(report.to_string().contains("NOT replayed"));
+}
