@@ -10,6 +10,7 @@
 //!   folds no more than what fits (`fold_limit`), and while it places nodes nobody else takes more than a
 //!   quarter of what was free when it began (`hold_room`).
 
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
@@ -20,6 +21,7 @@ use ashlar_layout::Placement;
 use ashlar_rt::{Buf, Slice};
 
 use crate::home::Home;
+use crate::member::Member;
 use crate::messages::{Allocated, FoldLimit, Purpose};
 use crate::segment::{Column, Segment};
 
@@ -56,6 +58,9 @@ pub fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32, metadata: Metadat
     }
 }
 
+/// Device sets picked for the segments to come, by kind and width.
+pub(crate) type Picks = BTreeMap<(u8, usize), VecDeque<Vec<u16>>>;
+
 /// The shape of a segment to be made.
 #[derive(Debug, Clone)]
 struct Wanted {
@@ -63,8 +68,8 @@ struct Wanted {
     m: u16,
     /// Devices, column by column; `None`: the column is missing from the start.
     devices: Vec<Option<u16>>,
-    /// How many devices that it may lie on are in use.
-    online: usize,
+    /// How many columns devices that are gone may cost it.
+    spared: usize,
 }
 
 impl Home {
@@ -74,7 +79,7 @@ impl Home {
             .members
             .iter()
             .filter(|m| m.is_online())
-            .map(crate::member::Member::free_slots)
+            .map(Member::free_slots)
             .sum()
     }
 
@@ -121,89 +126,102 @@ impl Home {
     fn want_data(&self, purpose: Purpose) -> Option<Wanted> {
         let need = self.metadata_need();
         let m = usize::from(self.shape.m);
-        let mut groups: Vec<(usize, usize, Vec<u16>, Vec<u16>)> = Vec::new();
+        let mut groups: Vec<(usize, usize, &[u16], Vec<u16>)> = Vec::new();
         for group in &self.shape.groups {
-            let online = group.iter().filter(|d| self.core.member(**d).is_online());
-            let online: Vec<u16> = online.copied().collect();
             let has_slot = |d: &u16| self.has_slot(*d, purpose, need);
-            let eligible: Vec<u16> = online.iter().copied().filter(has_slot).collect();
+            let eligible: Vec<u16> = group.iter().copied().filter(has_slot).collect();
             let free = eligible.iter().map(|d| self.core.member(*d).free_slots());
             let redundancy = m.min(eligible.len().saturating_sub(1));
-            groups.push((redundancy, free.sum(), online, eligible));
+            groups.push((redundancy, free.sum(), group, eligible));
         }
         groups.sort_by_key(|(redundancy, free, _, _)| std::cmp::Reverse((*redundancy, *free)));
         let mut wanted = groups
             .iter()
-            .filter_map(|(_, _, online, eligible)| self.want_in(purpose, online, eligible));
+            .filter_map(|(_, _, group, eligible)| self.want_in(purpose, group, eligible));
         wanted.next()
     }
 
-    /// The next data segment in a group of which these devices are in use, and these have a slot.
-    fn want_in(&self, purpose: Purpose, online: &[u16], eligible: &[u16]) -> Option<Wanted> {
+    /// The next data segment in a group of whose devices these have a slot.
+    fn want_in(&self, purpose: Purpose, group: &[u16], eligible: &[u16]) -> Option<Wanted> {
         let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
         let full = k + m;
-        if eligible.len() >= full {
-            let devices = self
-                .pick(1, eligible, full, m)
-                .into_iter()
-                .map(Some)
-                .collect();
-            return Some(Wanted {
-                k: self.shape.k,
-                m: self.shape.m,
-                devices,
-                online: online.len(),
-            });
-        }
-        if purpose == Purpose::Client && eligible.len() < online.len().min(full) {
-            return None; // healthy devices are full: clean, rather than lay narrow stripes
-        }
-        if eligible.len() < online.len().min(m + 1) || eligible.is_empty() {
-            return None; // too few for full redundancy, and not because devices are gone
-        }
-        let narrow = eligible.len().saturating_sub(m).clamp(1, k);
-        let parity = m.min(eligible.len().saturating_sub(narrow));
-        // Only columns of devices that are not there may be missing: a device that is full must not cost
-        // redundancy.
-        let gone = full.saturating_sub(online.len());
-        if self.is_scarce(eligible) && eligible.len() >= k && eligible.len() + gone >= full {
-            // Narrow stripes would take more room than there is: full width, some columns missing.
+        let online = self.online_of(group).count();
+        // The columns that a segment has if it takes of each device what it would with all of them there:
+        // now more, now fewer, so that it comes out even. Losses of at most M leave it K columns.
+        let number = usize::try_from(self.next_segment.get() % (1 << 20)).expect("small");
+        let share = |n: usize| n * full * online / group.len();
+        let kept = (share(number + 1) - share(number)).clamp(k.min(full), full);
+        if kept < full && eligible.len() >= kept && self.keeps_shares(group) {
             let mut devices: Vec<Option<u16>> = self
-                .pick(1, eligible, eligible.len(), m)
+                .pick(1, eligible, kept, m)
                 .into_iter()
                 .map(Some)
                 .collect();
             devices.resize(full, None);
-            let shift = usize::try_from(self.next_segment.get() % full as u64).expect("small");
-            devices.rotate_right(shift);
+            devices.rotate_right(number % full);
             return Some(Wanted {
                 k: self.shape.k,
                 m: self.shape.m,
                 devices,
-                online: online.len(),
+                spared: full - kept,
             });
         }
-        let devices = self
-            .pick(1, eligible, narrow + parity, parity)
-            .into_iter()
-            .map(Some)
-            .collect();
+        if eligible.len() >= full {
+            let devices = self.pick(1, eligible, full, m);
+            return Some(Wanted {
+                k: self.shape.k,
+                m: self.shape.m,
+                devices: devices.into_iter().map(Some).collect(),
+                spared: 0,
+            });
+        }
+        if purpose == Purpose::Client && eligible.len() < online.min(full) {
+            return None; // healthy devices are full: clean, rather than lay narrow stripes
+        }
+        if eligible.len() < online.min(m + 1) || eligible.is_empty() {
+            return None; // too few for full redundancy, and not because devices are gone
+        }
+        let narrow = eligible.len().saturating_sub(m).clamp(1, k);
+        let parity = m.min(eligible.len().saturating_sub(narrow));
+        let devices = self.pick(1, eligible, narrow + parity, parity);
         Some(Wanted {
             k: u16::try_from(narrow).expect("at most 256"),
             m: u16::try_from(parity).expect("at most 255"),
-            devices,
-            online: online.len(),
+            devices: devices.into_iter().map(Some).collect(),
+            spared: 0,
         })
     }
 
-    /// Whether there is too little room on these devices for narrow stripes: new data then keep their
-    /// width, with the columns of devices that are gone missing.
-    pub(crate) fn is_scarce(&self, devices: &[u16]) -> bool {
+    /// The devices of a group that are in use.
+    pub(crate) fn online_of<'a>(&'a self, group: &'a [u16]) -> impl Iterator<Item = u16> + 'a {
+        let online = |d: &u16| self.core.member(*d).is_online();
+        group.iter().copied().filter(online)
+    }
+
+    /// Whether devices of this group are gone and what is left has too little room for full redundancy:
+    /// then new data take no more of each device than they would with all of them there, and lack the
+    /// columns of those that are gone, so that what was promised to volumes still has room. Only columns
+    /// of devices that are gone may be missing: a device that is merely full must not cost redundancy.
+    pub(crate) fn keeps_shares(&self, group: &[u16]) -> bool {
+        let online: Vec<u16> = self.online_of(group).collect();
+        if online.len() == group.len() {
+            return false;
+        }
         let low = self.clean_below();
-        devices.iter().any(|d| {
+        // Where stripes must be narrow they take more room at once, so that there they end earlier.
+        let narrow = online.len() < usize::from(self.shape.width());
+        let scarce = |d: &u16| {
             let member = self.core.member(*d);
-            member.free_slots() < low.max(member.geometry.slots as usize / 8)
-        })
+            let early = member.geometry.slots as usize / 8;
+            member.free_slots() < if narrow { low.max(early) } else { low }
+        };
+        online.iter().any(scarce) && self.is_overpromised()
+    }
+
+    /// Whether the devices in use would not hold at full redundancy what volumes were promised.
+    pub(crate) fn is_overpromised(&self) -> bool {
+        let spare = 0; // it stands for devices that are gone
+        self.promised_bytes() > self.usable_on(spare, |member| member.is_online())
     }
 
     fn has_slot(&self, device: u16, purpose: Purpose, need: MetadataNeed) -> bool {
@@ -282,7 +300,7 @@ impl Home {
         let segments = (2 * live).div_ceil(self.meta_nodes(k));
         let slots = (segments * (k + m)).div_ceil(devices.max(1));
         let online = self.core.members.iter().filter(|m| m.is_online());
-        let fits = |member: &crate::member::Member| {
+        let fits = |member: &Member| {
             let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
             let kept = reserve(Purpose::Client, all, blocks, MetadataNeed::default());
             member.free_slots() >= slots + kept
@@ -294,7 +312,7 @@ impl Home {
     pub(crate) fn meta_room(&self) -> usize {
         let online = self.core.members.iter().filter(|m| m.is_online());
         let free: Vec<usize> = online
-            .map(crate::member::Member::free_slots)
+            .map(Member::free_slots)
             .filter(|free| *free > 0)
             .collect();
         if free.is_empty() {
@@ -358,7 +376,7 @@ impl Home {
     /// The next device set of a row that covers `eligible` evenly.
     fn pick(&self, kind: u8, eligible: &[u16], width: usize, m: usize) -> Vec<u16> {
         let mut picks = self.picks.borrow_mut();
-        let queue = picks.entry(kind).or_default();
+        let queue = picks.entry((kind, width)).or_default();
         while let Some(devices) = queue.pop_front() {
             if devices.len() == width && devices.iter().all(|d| eligible.contains(d)) {
                 return devices;
@@ -432,7 +450,7 @@ impl Home {
             k: u16::try_from(k).expect("at most 8"),
             m: u16::try_from(m).expect("at most 255"),
             devices,
-            online: self.core.online().len(),
+            spared: k + m - placed,
         };
         Some(self.make_segment(SegmentKind::Meta, &wanted, 1).await)
     }
@@ -446,9 +464,9 @@ impl Home {
         strip_blocks: u32,
     ) -> Rc<Segment> {
         let without = wanted.devices.iter().filter(|d| d.is_none()).count();
-        let too_few = wanted.devices.len().saturating_sub(wanted.online);
+        let gone = self.core.members.iter().filter(|m| !m.is_online()).count();
         assert!(
-            without <= too_few,
+            without <= wanted.spared.min(gone),
             "a device that is full costs no redundancy"
         );
         let number = self.next_segment.get();
@@ -549,12 +567,17 @@ impl Home {
 
     /// What is promised to no volume and taken by no thin one, in bytes, as of the last fold.
     pub(crate) fn unpromised_bytes(&self) -> u64 {
+        self.usable_bytes().saturating_sub(self.promised_bytes())
+    }
+
+    /// What volumes were promised, and what thin ones have taken, in bytes, as of the last fold.
+    fn promised_bytes(&self) -> u64 {
         let catalog = self.catalog.borrow();
         let promised = catalog
             .volumes
             .iter()
             .map(|v| if v.thin { v.mapped_bytes } else { v.size_bytes });
-        self.usable_bytes().saturating_sub(promised.sum())
+        promised.sum()
     }
 
     /// Counts anew what thin volumes may still take: `pending` bytes of theirs are not folded, and since
@@ -566,7 +589,15 @@ impl Home {
 
     /// Where usable space ends: what volumes together may promise, in bytes.
     pub(crate) fn usable_bytes(&self) -> u64 {
-        let geometry = SegmentGeometry {
+        let counted = |member: &Member| member.state() != MemberState::Spare;
+        self.usable_on(usize::from(self.shape.spare), counted)
+    }
+
+    /// The same for the devices that are `counted`, less `spare` of them; in narrow stripes where they
+    /// are too few.
+    fn usable_on(&self, spare: usize, counted: impl Fn(&Member) -> bool) -> u64 {
+        let m = usize::from(self.shape.m);
+        let full = SegmentGeometry {
             k: self.shape.k,
             m: self.shape.m,
             strip_blocks: self.superblock.borrow().strip_blocks,
@@ -575,25 +606,29 @@ impl Home {
         let slots = |index: &u16| {
             let member = self.core.member(*index);
             let kept = commit_slots(self.core.slot_blocks) + clean_slots(member.geometry.slots);
-            let counted = member.state() != MemberState::Spare;
             let slots = u64::from(member.geometry.slots).saturating_sub((kept + OPEN_SLOTS) as u64);
-            if counted { slots } else { 0 }
+            if counted(member) { slots } else { 0 }
         };
-        let spare = usize::from(self.shape.spare) / self.shape.groups.len().max(1);
-        let segments: u64 = self
-            .shape
-            .groups
-            .iter()
-            .map(|group| {
-                let mut slots: Vec<u64> = group.iter().map(slots).collect();
-                slots.sort_unstable();
-                slots.truncate(group.len().saturating_sub(spare)); // without the largest
-                segments_that_fit(&slots, u64::from(self.shape.width()))
-            })
-            .sum();
-        let data = segments * u64::from(geometry.data_blocks()) * BLOCK_U64;
+        let spare = spare / self.shape.groups.len().max(1);
+        let blocks = |group: &Vec<u16>| {
+            let mut slots: Vec<u64> = group.iter().map(slots).collect();
+            slots.sort_unstable();
+            slots.truncate(group.len().saturating_sub(spare)); // without the largest
+            let devices = group
+                .iter()
+                .filter(|d| counted(self.core.member(**d)))
+                .count();
+            let k = devices.saturating_sub(m).clamp(1, usize::from(full.k));
+            let width = k + m.min(devices.saturating_sub(k));
+            let geometry = SegmentGeometry {
+                k: u16::try_from(k).expect("not above K"),
+                ..full
+            };
+            segments_that_fit(&slots, width as u64) * u64::from(geometry.data_blocks())
+        };
+        let data = self.shape.groups.iter().map(blocks).sum::<u64>() * BLOCK_U64;
         let reserve = data / 100 * self.clean_reserve_percent();
-        let metadata = data / 100_000 * self.metadata_share(&geometry);
+        let metadata = data / 100_000 * self.metadata_share(&full);
         data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
     }
 

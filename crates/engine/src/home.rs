@@ -86,8 +86,7 @@ pub struct Home {
     /// One past the highest record ever in use.
     pub(crate) next_record: Cell<u32>,
     pub(crate) meta: RefCell<crate::metawriter::MetaWriter>,
-    /// Device sets picked for the segments to come, by kind.
-    pub(crate) picks: RefCell<BTreeMap<u8, VecDeque<Vec<u16>>>>,
+    pub(crate) picks: RefCell<crate::alloc::Picks>,
     pub(crate) tile: Cell<u64>,
     /// Segments opened and not yet journalled.
     pub(crate) opened: RefCell<Vec<Rc<Segment>>>,

@@ -78,6 +78,64 @@ fn groups_go_on_without_a_device_where_room_is_short() {
     }
 }
 
+/// More devices than K+M, one is gone, and a thick volume was promised all the room there was: it keeps it,
+/// and what room is left above that goes into redundancy.
+#[test]
+fn promised_space_outlives_a_device() {
+    for (layout, count, lost) in [
+        ("ec4+2", 7, 1),
+        ("ec4+2", 8, 1),
+        ("ec4+2", 8, 2),
+        ("ec2+1", 5, 1),
+        ("ec2+2", 8, 2),
+    ] {
+        for written in [30, 100] {
+            let disks = devices(count, 16 * MIB);
+            let rt = Rt::simulated(1);
+            let handle = rt.clone();
+            rt.block_on(async move {
+                let array = Array::create(&handle, refs(&disks), small(layout))
+                    .await
+                    .unwrap();
+                let size = array.unpromised_bytes();
+                array.volume_create("v", volume(size)).await.unwrap();
+                let v = array.volume("v").unwrap();
+                let blocks = size / BLOCK;
+                for block in 0..blocks * written / 100 {
+                    put(&v, block, 1).await.unwrap();
+                }
+                v.flush().await.unwrap();
+                for device in 0..lost {
+                    array.fail(device, false).await.unwrap();
+                    array.wait_idle(&["reconstruct"]).await;
+                }
+                if written < 50 {
+                    let status = array.status().await;
+                    let full = status.exposure.iter().all(|e| e.redundancy >= 1);
+                    assert!(full, "{layout} {count}: {:?}", status.exposure);
+                }
+                for version in 2..4 {
+                    for at in 0..blocks {
+                        let block = at * 7919 % blocks;
+                        let done = put(&v, block, version).await;
+                        assert!(
+                            done.is_ok(),
+                            "{layout} on {count} without {lost}, {written} % written: block {at} \
+                             version {version}: {done:?}"
+                        );
+                    }
+                    v.flush().await.unwrap();
+                }
+                for block in 0..blocks {
+                    let read = v.read(block * BLOCK, BLOCK as usize).await.unwrap();
+                    assert!(*read == *pattern(block, 3), "block {block}");
+                }
+            });
+            rt.shutdown();
+        }
+    }
+}
+
 /// A pair that lost a device has the most room left: new data go to pairs that keep two copies.
 #[test]
 fn new_data_go_where_they_are_redundant() {

@@ -247,13 +247,12 @@ impl Session {
     /// Judges an error: within the promises, an operation does not fail.
     async fn judge(&self, what: &str, error: &StoreError) {
         let world = &self.world;
-        if *error == StoreError::NoSpace && !world.promised_space(&self.store.status().await) {
-            world.reduced.set(true);
-        }
         let excused = match error {
             StoreError::Lost => !world.promised(),
-            // With devices gone there may truly be no space; else space was promised (thick).
-            StoreError::NoSpace => world.reduced.get() || world.config.mode == Mode::Beyond,
+            // Space that was promised (thick) stays, whatever devices go within the redundancy.
+            StoreError::NoSpace => {
+                !world.promised() || !world.promised_space(&self.store.status().await)
+            }
             _ => world.config.mode == Mode::Beyond,
         };
         world.trace.mark(match error {
@@ -594,7 +593,6 @@ impl Session {
         };
         let number = u16::try_from(device).expect("few devices");
         self.world.damage(device, false);
-        self.world.reduced.set(true);
         self.log(client, || format!("fail device {device} ..."));
         let future = self.store.fail(number);
         let Some(result) = self.bounded("fail device", future).await else {

@@ -94,7 +94,6 @@ impl Driver<'_> {
             *world.volumes.borrow_mut() = probe.volumes;
             let absent = budget.absent.clone();
             *world.budget.borrow_mut() = budget;
-            world.reduced.set(true);
             world.crash_models();
             inspect(self.subject, &world);
             if let Some(failure) = world.failure() {

@@ -81,7 +81,6 @@ fn moment(rng: &mut Rng) -> u64 {
 /// Takes a disk away and brings it back, again and again.
 async fn flap(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
     world.damage(disk.index(), true);
-    world.reduced.set(true);
     world.trace.mark("fault: flapping");
     for _ in 0..rng.range(2, 8) {
         world
@@ -125,7 +124,6 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
             }
             5..8 => {
                 world.damage(device, false);
-                world.reduced.set(true);
                 world.trace.mark("fault: offline");
                 world
                     .trace
@@ -149,7 +147,6 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
                 let factor = rng.pick(&[5, 50, 500]);
                 if factor > 5 {
                     world.damage(device, false);
-                    world.reduced.set(true);
                 }
                 world.trace.mark("fault: slow");
                 world

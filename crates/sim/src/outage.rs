@@ -64,7 +64,6 @@ impl Driver<'_> {
                 0..62 => {
                     world.trace.mark("outage: device lost");
                     world.damage(device, false);
-                    world.reduced.set(true);
                     world.budget.borrow_mut().absent.insert(device);
                 }
                 62..72 if self.subject.knows_devices() => self.shrink(device),
@@ -111,7 +110,6 @@ impl Driver<'_> {
         let world = &self.world;
         world.trace.mark("outage: a device shrinks");
         world.damage(device, true);
-        world.reduced.set(true);
         world.budget.borrow_mut().shrunken.insert(device);
         let disk = &world.disks[device];
         let most = disk.pages() as u64;
@@ -146,7 +144,6 @@ impl Driver<'_> {
                 let stays = self.rng.chance(50) && world.may_damage(device);
                 if stays {
                     world.damage(device, true);
-                    world.reduced.set(true);
                 }
                 let offer = Offer {
                     device,

@@ -78,8 +78,6 @@ pub struct World {
     pub trace: Rc<Trace>,
     /// Set when the operator accepted that data is lost.
     pub loose: Cell<bool>,
-    /// Set once a device was ever taken from the array.
-    pub reduced: Cell<bool>,
     failure: RefCell<Option<String>>,
     next_volume: Cell<u16>,
     /// Every volume that ever had a name.
@@ -156,7 +154,6 @@ impl World {
             budget: RefCell::default(),
             trace,
             loose: Cell::new(false),
-            reduced: Cell::new(false),
             failure: RefCell::default(),
             next_volume: Cell::new(1),
             names: RefCell::default(),
@@ -196,10 +193,10 @@ impl World {
         !self.loose.get() && self.budget.borrow().damaged.len() <= self.config.m
     }
 
-    /// Whether the array has all its devices, and so the space it promised: it may have given one up itself
-    /// after errors.
+    /// Whether the array has so many of its devices that it owes the space it promised: it may have given
+    /// some up itself after errors.
     pub fn promised_space(&self, status: &StoreStatus) -> bool {
-        status.online.len() >= self.config.devices
+        status.online.len() + self.config.m >= self.config.devices
     }
 
     /// A new identity for a write.

@@ -98,8 +98,10 @@ impl Home {
     /// it if cleaning gains at least a twentieth of it.
     fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
-        let online = self.core.online();
-        let scarce = online.len() < self.core.members.len() && self.is_scarce(&online);
+        let short: Vec<&Vec<u16>> = {
+            let groups = self.shape.groups.iter();
+            groups.filter(|g| self.keeps_shares(g)).collect()
+        };
         let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
             .core
             .segments
@@ -107,7 +109,7 @@ impl Home {
             .values()
             .filter(|s| s.sealed.get() && Some(s.number) != current)
             .map(|s| {
-                let worth = self.worth(s, scarce);
+                let worth = self.worth(s, &short);
                 let gain = worth.saturating_sub(u64::from(s.live.borrow().count()));
                 (s.clone(), gain, gain * 1000 / worth)
             })
@@ -119,24 +121,24 @@ impl Home {
         victims.into_iter().map(gain).collect()
     }
 
-    /// How many blocks the slots of a segment are worth: what it holds, or what wide stripes with the
-    /// columns of lost devices missing hold in its group, where only these are laid (`is_scarce`).
-    /// So stripes that were laid narrow while there was room give it back.
-    fn worth(&self, segment: &Segment, scarce: bool) -> u64 {
+    /// How many blocks the slots of a segment are worth: what it holds, or, in a `short` group, in which
+    /// new data take no more of each device than with all of them there (`keeps_shares`), what those would
+    /// hold. So columns that were laid while there was room give it back.
+    fn worth(&self, segment: &Segment, short: &[&Vec<u16>]) -> u64 {
         let holds = u64::from(segment.geometry.data_blocks());
-        if !scarce || segment.kind != SegmentKind::Data {
+        if short.is_empty() || segment.kind != SegmentKind::Data {
             return holds;
         }
         let columns = segment.columns.borrow();
         let on = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
-        let group = self.shape.groups.iter().find(|g| g.iter().any(on));
-        let in_use = |d: &&u16| self.core.member(**d).is_online();
-        let devices = group.map_or(0, |g| g.iter().filter(in_use).count());
+        let Some(group) = short.iter().find(|g| g.iter().any(on)) else {
+            return holds;
+        };
         let usable = |column: &usize| self.core.column_usable(segment, *column);
-        let placed = (0..segment.geometry.width()).filter(usable).count();
-        let wide = devices.min(usize::from(self.shape.width()));
+        let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
+        let share = self.online_of(group).count() as u64 * u64::from(self.shape.width());
         let (k, own) = (u64::from(self.shape.k), u64::from(segment.geometry.k));
-        (holds / own * placed as u64 * k / wide.max(1) as u64).max(holds)
+        (holds / own * placed * k * group.len() as u64 / share.max(1)).max(holds)
     }
 
     pub(super) async fn clean_forever(self: Rc<Self>) {

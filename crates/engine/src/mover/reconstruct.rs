@@ -123,10 +123,15 @@ impl Home {
 
     /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
     fn show_rest(&self, waits: bool) {
+        let short = waits && self.is_overpromised();
         let task = &mut self.tasks.borrow_mut().reconstruct;
         if waits {
             task.state = "waiting";
-            task.reason = "no device is free for the missing columns: replace or add a device";
+            task.reason = if short {
+                "the devices left do not hold all volumes at full redundancy: replace or add a device"
+            } else {
+                "no device is free for the missing columns: replace or add a device"
+            };
         } else if !task.state.is_empty() {
             task.state = "done";
             task.reason = "";
@@ -265,7 +270,7 @@ impl Home {
             .take(4)
             .collect();
         // What replaces them must be better than they are.
-        if critical.is_empty() || self.is_scarce(&self.core.online()) {
+        if critical.is_empty() || self.shape.groups.iter().any(|g| self.keeps_shares(g)) {
             return false;
         }
         let before: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
@@ -318,10 +323,16 @@ impl Home {
             (SegmentKind::Data, Some(group)) => group.clone(),
             _ => self.core.online(),
         };
+        // What volumes were promised comes first, and the cleaner would only take the slot back.
+        let kept = if segment.kind == SegmentKind::Data && self.is_overpromised() {
+            self.clean_below() + self.clean_below() / 4
+        } else {
+            commit_slots(self.core.slot_blocks)
+        };
         candidates
             .into_iter()
             .filter(|d| self.core.member(*d).is_online() && !used.contains(d))
-            .filter(|d| self.core.member(*d).free_slots() > commit_slots(self.core.slot_blocks))
+            .filter(|d| self.core.member(*d).free_slots() > kept)
             .max_by_key(|d| (*d != lost.device, self.core.member(*d).free_slots()))
     }
 

@@ -23,7 +23,6 @@ pub const EVERY: usize = 10;
 pub struct Known {
     pub(crate) volumes: BTreeMap<String, VolumeEntry>,
     pub(crate) budget: Budget,
-    pub(crate) reduced: bool,
     answers: u64,
 }
 
@@ -109,7 +108,6 @@ impl Log {
         let known = Rc::new(Known {
             volumes: world.volumes.borrow().clone(),
             budget: world.budget.borrow().clone(),
-            reduced: world.reduced.get(),
             answers: world.answers.get(),
         });
         self.points.push(Point {

@@ -308,7 +308,6 @@ fn after(geometry: usize, disks: Vec<Pages>, known: &Known, lost: u64, trace: bo
         budget.absent.insert(device);
         budget.damaged.insert(device);
     }
-    world.reduced.set(known.reduced || lost != 0);
     *world.budget.borrow_mut() = budget;
     world.crash_models();
     world

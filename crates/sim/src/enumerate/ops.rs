@@ -228,7 +228,6 @@ async fn perform(session: Session, op: Op) {
         Op::Fail(device) => {
             if fits(world, usize::from(device)) {
                 world.damage(usize::from(device), false);
-                world.reduced.set(true);
                 let future = session.store.fail(device);
                 session.bounded("fail device", future).await;
             }
@@ -236,7 +235,6 @@ async fn perform(session: Session, op: Op) {
         Op::Blink(device) => {
             if fits(world, device) {
                 world.damage(device, false);
-                world.reduced.set(true);
                 world.disks[device].set_offline();
                 session.write(1, MAIN, 0, 48 * KIB, false).await;
                 world.disks[device].set_online(false);
