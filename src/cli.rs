@@ -342,6 +342,9 @@ pub(crate) struct InspectArgs {
     /// The device or file
     #[arg(value_name = "DEV")]
     pub(crate) device: PathBuf,
+    /// The other devices of its array, for --map
+    #[arg(value_name = "OTHER", requires = "map")]
+    pub(crate) others: Vec<PathBuf>,
     /// Only the column of this segment: table entry and header
     #[arg(long, value_name = "N")]
     pub(crate) segment: Option<u64>,
@@ -351,6 +354,12 @@ pub(crate) struct InspectArgs {
     /// Every journal record that has a column here, whether it is whole, and whether recovery needs it
     #[arg(long, conflicts_with_all = ["segment", "slots"])]
     pub(crate) journal: bool,
+    /// Where each block of a volume lies; needs as many devices as the array starts with
+    #[arg(long, value_name = "VOL", conflicts_with_all = ["segment", "slots", "journal"])]
+    pub(crate) map: Option<String>,
+    /// How evenly segments are spread: with how many of them each other device shares the columns here
+    #[arg(long, conflicts_with_all = ["segment", "slots", "journal", "map"])]
+    pub(crate) balance: bool,
 }
 
 /// `verify`.

@@ -44,6 +44,28 @@ fn what_was_exported_is_found_and_imported_elsewhere() {
         records.iter().all(|r| r["needed"] == false),
         "nothing hangs on the journal of an exported array: {journal}"
     );
+    let balance = one.json(&["inspect", "-j", "t-3.img", "--balance"]);
+    let shared = balance["shared"].as_array().unwrap();
+    assert!(
+        shared.len() == 6 && shared.iter().all(|s| *s == balance["segments"]),
+        "six columns on six devices: {balance}"
+    );
+    let images: Vec<String> = (0..6).map(|i| format!("t-{i}.img")).collect();
+    let mut inspect: Vec<&str> = images[..4].iter().map(String::as_str).collect();
+    inspect.insert(0, "inspect");
+    inspect.extend(["--map", "v", "-j"]);
+    let map = one.json(&inspect);
+    let extents = map["extents"].as_array().unwrap();
+    let mapped: u64 = extents
+        .iter()
+        .map(|e| e["length_bytes"].as_u64().unwrap())
+        .sum();
+    assert!(
+        map["whole"] == true && mapped == end,
+        "four of ec4+2 are enough: {map}"
+    );
+    let (error, _) = one.fails(&["inspect", "t-0.img", "--map", "v"]);
+    assert!(error.contains("other devices"), "{error}");
 
     let other = Daemon::start("elsewhere");
     let found = other.json(&["import", "--scan", dir, "-j"]);

@@ -4,7 +4,9 @@
 //! damaged bytes are an answer, not a panic; of two copies each is judged by itself, and the newer
 //! good one is shown.
 
+mod balance;
 mod journal;
+mod map;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -42,6 +44,9 @@ struct Found {
 /// # Errors
 /// If the device cannot be read, or holds no array's device.
 pub(crate) fn inspect(args: &InspectArgs, json: bool) -> Result<(), Failure> {
+    if let Some(volume) = &args.map {
+        return map::map(args, volume, json);
+    }
     let found = read(&args.device)?;
     if let Some(number) = args.segment {
         return segment(&found, number, json);
@@ -51,6 +56,13 @@ pub(crate) fn inspect(args: &InspectArgs, json: bool) -> Result<(), Failure> {
             out(&document("inspect", &journal::value(&found))?)
         } else {
             out(&journal::text(&found))
+        };
+    }
+    if args.balance {
+        return if json {
+            out(&document("inspect", &balance::value(&found))?)
+        } else {
+            out(&balance::text(&found))
         };
     }
     if json {
@@ -360,6 +372,19 @@ fn text(found: &Found, slots: bool) -> String {
     out
 }
 
+/// The header in a slot, and where it stands, in bytes.
+fn header(found: &Found, slot: usize) -> (u64, Result<SlotHeader, String>) {
+    let s = &found.superblock;
+    let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+    let offset = s.geometry.slot_offset(slot);
+    let mut bytes = vec![0; BLOCK];
+    let read = found.file.read_exact_at(&mut bytes, offset);
+    let header = read.map_err(|e| e.to_string()).and_then(|()| {
+        SlotHeader::decode(&s.array, slot_blocks(s), &bytes).map_err(|e| e.to_string())
+    });
+    (offset, header)
+}
+
 /// One segment's column on this device: table entry and header.
 fn segment(found: &Found, number: u64, json: bool) -> Result<(), Failure> {
     let at = found
@@ -371,18 +396,7 @@ fn segment(found: &Found, number: u64, json: bool) -> Result<(), Failure> {
             "segment {number} has no column in this device's slot table; --slots lists those that have"
         )));
     };
-    let s = &found.superblock;
-    let offset = s
-        .geometry
-        .slot_offset(u32::try_from(slot).unwrap_or(u32::MAX));
-    let mut bytes = vec![0; BLOCK];
-    let header = found
-        .file
-        .read_exact_at(&mut bytes, offset)
-        .map_err(|e| e.to_string())
-        .and_then(|()| {
-            SlotHeader::decode(&s.array, slot_blocks(s), &bytes).map_err(|e| e.to_string())
-        });
+    let (offset, header) = header(found, slot);
     let agrees = header
         .as_ref()
         .is_ok_and(|header| header.entry.segment == number);

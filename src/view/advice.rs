@@ -93,10 +93,18 @@ fn redundancy(array: &ArrayStatus, lines: &mut Vec<String>) {
         .sum();
     if below == 0 {
         if array.state == ArrayState::Degraded || array.state == ArrayState::Critical {
-            lines.push(format!(
-                "redundancy is below {}; see the devices above",
-                array.m
-            ));
+            let waiting = array
+                .tasks
+                .iter()
+                .find(|t| t.kind == "reconstruct" && t.state == "waiting");
+            lines.push(match waiting {
+                Some(task) => format!(
+                    "what is written from now on may have less than {} redundancies: {}",
+                    array.m,
+                    safe(&task.reason)
+                ),
+                None => format!("redundancy is below {}; see the devices above", array.m),
+            });
         }
         return;
     }

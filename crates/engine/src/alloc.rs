@@ -218,6 +218,13 @@ impl Home {
         online.iter().any(scarce) && self.is_overpromised()
     }
 
+    /// Whether devices are gone without which not all of what volumes were promised can be redundant.
+    pub(crate) fn lacks_room(&self) -> bool {
+        let mut members = self.core.members.iter();
+        let gone = |m: &Member| !m.is_online() && m.state() != MemberState::Spare;
+        members.any(gone) && self.is_overpromised()
+    }
+
     /// Whether the devices in use would not hold at full redundancy what volumes were promised.
     pub(crate) fn is_overpromised(&self) -> bool {
         let spare = 0; // it stands for devices that are gone
@@ -619,12 +626,12 @@ impl Home {
                 .filter(|d| counted(self.core.member(**d)))
                 .count();
             let k = devices.saturating_sub(m).clamp(1, usize::from(full.k));
-            let width = k + m.min(devices.saturating_sub(k));
             let geometry = SegmentGeometry {
                 k: u16::try_from(k).expect("not above K"),
                 ..full
             };
-            segments_that_fit(&slots, width as u64) * u64::from(geometry.data_blocks())
+            // With M devices or fewer there is no full redundancy.
+            segments_that_fit(&slots, (k + m) as u64) * u64::from(geometry.data_blocks())
         };
         let data = self.shape.groups.iter().map(blocks).sum::<u64>() * BLOCK_U64;
         let reserve = data / 100 * self.clean_reserve_percent();

@@ -115,6 +115,7 @@ impl Home {
         self.write_root(cut, imaged, clean).await;
         self.release(freed).await;
         self.count_thin(pending, self.core.thin_charged.get() - charged);
+        self.warn_of_space();
         if !more {
             self.folded_at.set(recorded);
         }
@@ -410,7 +411,8 @@ impl Home {
 
     // ---- roots and membership ---------------------------------------------------------------------
 
-    /// Writes slot table pages and a new root.
+    /// Writes slot table pages and a new root. After a clean one nothing is journalled: what runs in the
+    /// background until the array stops must not make that root untrue.
     async fn write_root(self: &Rc<Self>, cut: u64, imaged: u64, clean: bool) {
         let _log = self.log_lock.lock().await;
         let mut root = self.root.borrow().clone();
@@ -431,6 +433,7 @@ impl Home {
         });
         let pages = self.write_pages(root.number).await;
         self.publish(root).await;
+        self.log_ended.set(clean);
         for (member, page) in pages {
             let mut copies = self.core.member(member).page_copy.borrow_mut();
             copies[page as usize] = 1 - copies[page as usize];

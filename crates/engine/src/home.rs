@@ -87,6 +87,8 @@ pub struct Home {
     pub(crate) next_record: Cell<u32>,
     pub(crate) meta: RefCell<crate::metawriter::MetaWriter>,
     pub(crate) picks: RefCell<crate::alloc::Picks>,
+    /// The share of usable space, in percent, that was last warned of; 0: none.
+    pub(crate) warned: Cell<u64>,
     pub(crate) tile: Cell<u64>,
     /// Segments opened and not yet journalled.
     pub(crate) opened: RefCell<Vec<Rc<Segment>>>,
@@ -97,6 +99,8 @@ pub struct Home {
     /// By device: free slots that are left to the commit that is placing nodes.
     pub(crate) held_room: RefCell<Vec<usize>>,
     pub(crate) log_lock: Lock<()>,
+    /// The last root has been written: nothing is journalled after it.
+    pub(crate) log_ended: Cell<bool>,
     waiters: RefCell<Vec<Waiter>>,
     /// Those that the batch under way answers.
     answering: RefCell<Vec<Waiter>>,
@@ -206,6 +210,7 @@ impl Home {
             next_record: Cell::new(next_record),
             meta: RefCell::default(),
             picks: RefCell::default(),
+            warned: Cell::new(0),
             tile: Cell::new(0),
             opened: RefCell::default(),
             extra: RefCell::default(),
@@ -213,6 +218,7 @@ impl Home {
             commit_lock: Lock::new(()),
             held_room: RefCell::default(),
             log_lock: Lock::new(()),
+            log_ended: Cell::new(false),
             waiters: RefCell::default(),
             answering: RefCell::default(),
             demand: Gate::default(),
@@ -653,7 +659,11 @@ impl Home {
         let mut pause = SECOND;
         loop {
             let result = {
-                let _log = self.log_lock.lock().await;
+                let log = self.log_lock.lock().await;
+                if self.log_ended.get() {
+                    drop(log);
+                    return std::future::pending().await; // the array is about to stop
+                }
                 // After a failure nothing is sent before the epoch has changed: two records of one
                 // sequence, epoch and attempt could not be told apart.
                 if self.core.failing.borrow().is_empty() {

@@ -165,9 +165,10 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
 }
 
 impl Home {
-    /// How the array is: the worst of its live segments.
+    /// How the array is: the worst of its live segments. What is written from now on counts too: where the
+    /// devices left cannot hold it at full redundancy, the array is not optimal.
     pub(crate) fn state(&self) -> ArrayState {
-        let mut state = if self.journal_is_short() {
+        let mut state = if self.journal_is_short() || self.lacks_room() {
             ArrayState::Degraded
         } else {
             ArrayState::Optimal
@@ -227,6 +228,31 @@ impl Home {
             spare_bytes: slots * slot * u64::from(self.shape.spare) / devices.max(1),
             reserved_bytes: self.reserve_slots() * slot,
         }
+    }
+
+    /// An event when 80, 90 or 95 % of usable space are reached; again only after it was 3 % below.
+    pub(crate) fn warn_of_space(&self) {
+        let Capacity {
+            used_bytes,
+            usable_bytes,
+            ..
+        } = self.capacity();
+        let percent = used_bytes.saturating_mul(100) / usable_bytes.max(1);
+        let reached = |percent: u64| {
+            [95, 90, 80]
+                .into_iter()
+                .find(|p| percent >= *p)
+                .unwrap_or(0)
+        };
+        let warned = self.warned.get();
+        if reached(percent) > warned {
+            let text = format!(
+                "{percent} % of usable space is in use: trim, destroy a volume, or use a larger array"
+            );
+            self.core.event("space-low", None, text);
+        }
+        self.warned
+            .set(reached(percent).max(warned.min(reached(percent + 3))));
     }
 
     fn reserve_slots(&self) -> u64 {

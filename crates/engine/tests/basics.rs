@@ -8,7 +8,7 @@ use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeError, VolumeO
 use ashlar_format::FormatError;
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::Superblock;
-use ashlar_rt::{Buf, Rt, Slice};
+use ashlar_rt::{Buf, Rt, SECOND, Slice};
 
 use common::{devices, refs, small, volume};
 
@@ -156,6 +156,52 @@ fn overwriting_a_full_volume_many_times_never_runs_out_of_space() {
         }
         let amplification = array.status().await.clean.write_amplification.unwrap();
         assert!(amplification < 8.0, "{amplification}");
+    });
+    rt.shutdown();
+}
+
+#[test]
+fn space_is_warned_of_before_it_ends() {
+    let disks = devices(6, 16 * MIB);
+    let rt = Rt::simulated(8);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs(&disks), create("ec4+2", 1))
+            .await
+            .unwrap();
+        let usable = array.status().await.capacity.usable_bytes;
+        array.volume_create("v", volume(usable)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        let warned = || {
+            let events = array.events(0).into_iter();
+            events.filter(|e| e.kind == "space-low").count()
+        };
+        let folded = |bytes: u64| {
+            let (array, handle) = (array.clone(), handle.clone());
+            async move {
+                while array.status().await.capacity.used_bytes != bytes {
+                    handle.sleep(SECOND).await;
+                }
+            }
+        };
+        let share = |percent: u64| usable / 100 * percent / 4096 * 4096;
+        for (percent, warnings) in [(79, 0), (83, 1), (93, 2), (97, 3), (98, 3)] {
+            let used = array.status().await.capacity.used_bytes;
+            for at in (used..share(percent)).step_by(4096) {
+                v.write(at, pattern(at, 4096), false).await.unwrap();
+            }
+            v.flush().await.unwrap();
+            folded(share(percent)).await;
+            assert_eq!(warned(), warnings, "at {percent} %");
+        }
+        // Below and back again: once more.
+        v.trim(share(50), usable - share(50), true).await.unwrap();
+        folded(share(50)).await;
+        for at in (share(50)..share(83)).step_by(4096) {
+            v.write(at, pattern(at, 4096), false).await.unwrap();
+        }
+        folded(share(83)).await;
+        assert_eq!(warned(), 4);
     });
     rt.shutdown();
 }

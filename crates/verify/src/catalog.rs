@@ -10,6 +10,7 @@ use crate::wire::Fields;
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) volume: Volume,
+    pub(crate) name: String,
     pub(crate) block_bytes: u64,
     pub(crate) mapped_bytes: u64,
     pub(crate) maps: Vec<Slot<Inner>>,
@@ -46,7 +47,7 @@ pub(crate) fn parse(bytes: &[u8], partitions: u16) -> Option<Vec<Listed>> {
 }
 
 fn volume(f: &mut Fields<'_>, partitions: u16) -> Option<Listed> {
-    let (number, _name, size, blocks) = (f.u32()?, f.string(255)?, f.u64()?, f.u16()?);
+    let (number, name, size, blocks) = (f.u32()?, f.string(255)?, f.u64()?, f.u16()?);
     let (_tag, digest_bytes, compression) = (f.u8()?, f.u8()?, f.u8()?);
     f.string(255)?;
     f.take(2)?; // write cache, flags
@@ -74,6 +75,7 @@ fn volume(f: &mut Fields<'_>, partitions: u16) -> Option<Listed> {
             pieces: u32::from(blocks),
             partitions: u64::from(partitions),
         },
+        name,
         block_bytes,
         mapped_bytes,
         maps,

@@ -2,7 +2,7 @@
 //! engine's crates. What it and the engine agree on has been written twice.
 //!
 //! [`verify`] takes the devices of one array that is not in use, reads whatever there is to read, and says
-//! what is lost, contradictory or damaged.
+//! what is lost, contradictory or damaged. [`map`] says where a volume's blocks lie.
 //!
 //! **Invariants**
 //! - Nothing is written.
@@ -18,6 +18,7 @@ mod gf;
 mod journal;
 mod layout;
 mod liveness;
+mod map;
 mod members;
 mod node;
 mod report;
@@ -33,10 +34,12 @@ mod tree;
 mod wire;
 
 pub use digest::{NodeAt, StripBlock};
+pub use map::{Extent, VolumeMap, map};
 pub use report::{At, Counts, Finding, Kind, Report, SHOWN, Severity};
 pub use source::{FileSource, Source, Unreadable};
 
 use array::Array;
+use catalog::Listed;
 use strips::RowCache;
 use tree::Walk;
 
@@ -56,23 +59,8 @@ fn check(devices: &[&dyn Source], report: &mut Report) -> Option<()> {
     let members = members::assemble(devices, report)?;
     let mut array = Array::open(members, report)?;
     let rows = RowCache::default();
-    let (liveness, catalog) = (array.root.liveness, array.root.catalog);
-    let mut walk = Walk {
-        array: &mut array,
-        rows: &rows,
-        report,
-        lost_entries: false,
-    };
-    let records = walk.system(LIVENESS, liveness, Kind::LivenessLost)?;
-    walk.array.take_liveness(&records, walk.report)?;
-    walk.array.take_segments(walk.report);
-    let leaves = walk.system(CATALOG, catalog, Kind::CatalogLost)?;
-    let partitions = walk.array.members.superblock.partitions;
-    let bytes = tree::string(&leaves, catalog.bytes);
-    let Some(volumes) = catalog::parse(&bytes, partitions) else {
-        walk.report.find(Kind::CatalogLost);
-        return None;
-    };
+    let mut walk = Walk::new(&mut array, &rows, report);
+    let volumes = volumes(&mut walk)?;
     walk.report.counts.volumes = volumes.len() as u64;
     for listed in &volumes {
         let mut mapped = 0;
@@ -91,4 +79,19 @@ fn check(devices: &[&dyn Source], report: &mut Report) -> Option<()> {
     array.compare_liveness(whole, report);
     array.check_stripes(report);
     Some(())
+}
+
+/// Reads liveness, so that it is known which segments there are, and then the catalog.
+fn volumes(walk: &mut Walk<'_, '_>) -> Option<Vec<Listed>> {
+    let (liveness, catalog) = (walk.array.root.liveness, walk.array.root.catalog);
+    let records = walk.system(LIVENESS, liveness, Kind::LivenessLost)?;
+    walk.array.take_liveness(&records, walk.report)?;
+    walk.array.take_segments(walk.report);
+    let leaves = walk.system(CATALOG, catalog, Kind::CatalogLost)?;
+    let partitions = walk.array.members.superblock.partitions;
+    let volumes = catalog::parse(&tree::string(&leaves, catalog.bytes), partitions);
+    if volumes.is_none() {
+        walk.report.find(Kind::CatalogLost);
+    }
+    volumes
 }

@@ -26,6 +26,15 @@ pub(crate) struct Walk<'w, 'a> {
     pub(crate) report: &'w mut Report,
     /// Entries were marked lost: what only they named may live on.
     pub(crate) lost_entries: bool,
+    /// If set, volume blocks are listed here and not read.
+    pub(crate) placed: Option<&'w mut Vec<Placed>>,
+}
+
+/// Where a volume block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Placed {
+    pub(crate) volume_block: u64,
+    pub(crate) place: Place,
 }
 
 /// A volume as its map needs it.
@@ -78,7 +87,21 @@ pub(crate) fn mark(block: u32, owner: Owner, digest: Option<[u8; 16]>) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&bytes)
 }
 
-impl Walk<'_, '_> {
+impl<'w, 'a> Walk<'w, 'a> {
+    pub(crate) fn new(
+        array: &'w mut Array<'a>,
+        rows: &'w RowCache,
+        report: &'w mut Report,
+    ) -> Walk<'w, 'a> {
+        Walk {
+            array,
+            rows,
+            report,
+            lost_entries: false,
+            placed: None,
+        }
+    }
+
     /// The segment of a place, if there is such a block in it.
     fn segment(&self, place: Place, count: u32) -> Option<&Segment> {
         let segment = self.array.segments.get(&place.segment)?;
@@ -291,11 +314,18 @@ impl Walk<'_, '_> {
             self.report.find(Kind::BlockLost).at(here);
             return;
         };
-        let shape = segment.shape;
+        let (shape, holds_nodes) = (segment.shape, Array::holds_nodes(segment));
+        if let Some(placed) = &mut self.placed {
+            placed.push(Placed {
+                volume_block: block,
+                place,
+            });
+            return;
+        }
         let last = place.block + count.max(1) - 1;
         let wrong = count != volume.pieces
             || entry.birth > self.array.root.number
-            || Array::holds_nodes(segment)
+            || holds_nodes
             || shape.locate(place.block).0 != shape.locate(last).0;
         if wrong {
             let found = self.report.find(Kind::EntryWrong).segment(place.segment);

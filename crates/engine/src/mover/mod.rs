@@ -143,14 +143,19 @@ impl Home {
         rt.spawn(async move { home.commit_now_and_then().await });
     }
 
-    /// Folds what lies in the journal even if nothing presses, so that recovery stays short.
+    /// Folds what lies in the journal even if nothing presses, so that recovery stays short and what was
+    /// trimmed or overwritten is free.
     async fn commit_now_and_then(self: Rc<Self>) {
-        let mut last = 0;
+        let (mut last, mut folded) = (0, (0, 0));
         while !self.core.closed.get() {
             self.core.rt.sleep(30 * ashlar_rt::SECOND).await;
-            if self.journal.next() > last + 4 && !self.core.closed.get() {
+            // Any write or trim since; or records of the movers. A commit's own are no reason for another.
+            let written = self.core.amplification.0.get();
+            let seen = (written, self.tasks.borrow().unmapped);
+            let due = seen != folded || self.journal.next() > last + 4;
+            if due && !self.core.closed.get() {
                 self.fold().await;
-                last = self.journal.next();
+                (last, folded) = (self.journal.next(), seen);
             }
         }
     }

@@ -4,6 +4,7 @@
 //! - It writes only what was computed from inputs that match their rows (P4), flushes it and reads it
 //!   back, and only then, by a journal record, says where the column is.
 //! - The old column and the new one are told apart by their version.
+//! - No two columns of a segment lie on one device, also where two are moved at once.
 //! - No table names the new slot before that: a claim to a column of a higher version, of which nothing was
 //!   written, would hide that the column is missing.
 //! - Least redundancy first; a segment that lost more than its M columns is left alone.
@@ -123,9 +124,9 @@ impl Home {
 
     /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
     fn show_rest(&self, waits: bool) {
-        let short = waits && self.is_overpromised();
+        let short = self.lacks_room();
         let task = &mut self.tasks.borrow_mut().reconstruct;
-        if waits {
+        if waits || short {
             task.state = "waiting";
             task.reason = if short {
                 "the devices left do not hold all volumes at full redundancy: replace or add a device"
@@ -369,7 +370,14 @@ impl Home {
             version: old.version + 1,
         };
         let done = self.fill_column(segment, index, new).await;
-        let unchanged = segment.columns.borrow()[index] == old && !self.core.closed.get();
+        // Reconstruct and heal may have moved it meanwhile, or another column of the segment to that device.
+        let columns = segment.columns.borrow().clone();
+        let there = |c: &usize| columns[*c].is_placed() && columns[*c].device == target;
+        let unchanged = columns[index] == old
+            && !(0..columns.len())
+                .filter(|c| *c != index)
+                .any(|c| there(&c))
+            && !self.core.closed.get();
         if !done || !unchanged {
             // Nothing names the slot: it is as free as it was.
             self.core.member(target).release_slot(slot);

@@ -175,3 +175,50 @@ fn of_a_crashed_array_the_root_is_checked_and_the_journal_is_not_replayed() {
     assert!(report.counts.journal_records > 0, "{report}");
     assert!(report.to_string().contains("NOT replayed"));
 }
+
+#[test]
+fn a_map_says_where_every_block_lies() {
+    for (layout, count) in [("ec4+2", 8), ("raid1", 2), ("raid10", 4)] {
+        let mut images = array(layout, count, End::Exported);
+        let blocks = images.verify().counts.volume_blocks;
+        let map = |images: &Images, name: &str| {
+            let sources: Vec<&dyn Source> = images.0.iter().map(|d| d as &dyn Source).collect();
+            crate::map(&sources, name)
+        };
+        let (plain, pieces) = (
+            map(&images, "plain").unwrap(),
+            map(&images, "pieces").unwrap(),
+        );
+        let mut found = 0;
+        for (map, block) in [(&plain, 4096), (&pieces, 8192)] {
+            assert!(map.whole && map.block_bytes == block && !map.extents.is_empty());
+            let mut end = 0;
+            for extent in &map.extents {
+                assert!(extent.offset_bytes >= end && extent.length_bytes % block == 0);
+                end = extent.offset_bytes + extent.length_bytes;
+                found += extent.length_bytes / block;
+                let there = |d: &Option<u16>| d.is_some_and(|d| usize::from(d) < count);
+                assert!(!extent.devices.is_empty() && extent.devices.iter().all(there));
+            }
+        }
+        assert_eq!(found, blocks, "{layout}");
+        // What an extent names is where the bytes are: without them the volume's blocks are decoded.
+        let holder = usize::from(plain.extents[0].devices[0].unwrap());
+        let before = images.verify().counts.healed;
+        images.0.swap_remove(holder);
+        assert!(images.verify().counts.healed > before, "{layout}");
+        let again = map(&images, "plain").unwrap();
+        let places = |m: &crate::VolumeMap| -> Vec<(u64, u64, u32)> {
+            let of = |e: &crate::Extent| (e.offset_bytes, e.segment, e.block);
+            m.extents.iter().map(of).collect()
+        };
+        assert!(again.whole && places(&again) == places(&plain), "{layout}");
+        let error = map(&images, "nothere").unwrap_err();
+        assert!(error.contains("plain, pieces"), "{error}");
+        images.0.truncate(1);
+        if layout != "raid1" {
+            let error = map(&images, "plain").unwrap_err();
+            assert!(error.contains("other devices"), "{error}");
+        }
+    }
+}
