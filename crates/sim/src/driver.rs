@@ -52,7 +52,14 @@ pub(crate) enum Opened {
 
 /// Runs one seed of `subject`.
 pub fn run_seed(subject: &dyn Subject, seed: u64, options: Options) -> Outcome {
-    let world = World::new(Config::random(seed, options), options.trace);
+    let mut config = Config::random(seed, options);
+    if !subject.knows_devices() {
+        // A toy knows no groups.
+        let layout = config.layout.clone();
+        let (k, m, devices) = (config.k, config.m, config.devices);
+        config = config.reshaped(&layout, k, m, devices);
+    }
+    let world = World::new(config, options.trace);
     run_world(subject, &world)
 }
 
@@ -274,6 +281,34 @@ impl Driver<'_> {
         self.world.was_slow.set(false);
     }
 
+    /// Now and then devices take their time while an import runs: longer than it takes until what runs
+    /// beside it would begin by itself. Not so long that they count as failed.
+    fn slow_import(&self) {
+        let world = &self.world;
+        let rng = &mut *world.slowness.borrow_mut();
+        if !rng.chance(world.config.slow_import_percent) {
+            return;
+        }
+        let factor = rng.pick(&[10, 100, 500]);
+        let percent = rng.pick(&[20, 100]);
+        world.trace.mark("a slow import");
+        world
+            .trace
+            .line(|| format!("a slow import: x{factor}, {percent} % of the devices"));
+        for disk in &world.disks {
+            if rng.chance(percent) {
+                disk.set_slow(factor);
+                world.was_slow.set(true);
+            }
+        }
+    }
+
+    fn as_fast_as_usual(&self) {
+        for disk in &self.world.disks {
+            disk.set_slow(1);
+        }
+    }
+
     /// Another device's superblock was written to one: it says that it is that device, and the import asks
     /// for one of the two to be taken away. The operator knows which; false if there is none.
     fn impostor_goes(&self) -> bool {
@@ -290,6 +325,7 @@ impl Driver<'_> {
     /// Imports, with `--degraded` if the start rule asks for it.
     pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
         self.faults_stop();
+        self.slow_import();
         for degraded in [false, true] {
             let devices = self.attach(rt, false);
             self.world.trace.line(|| {
@@ -325,6 +361,7 @@ impl Driver<'_> {
             match result {
                 Ok(store) => {
                     self.opened(degraded);
+                    self.as_fast_as_usual();
                     return Opened::Store(store);
                 }
                 Err(error) => {

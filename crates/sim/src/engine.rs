@@ -68,7 +68,7 @@ impl Subject for Engine {
                 layout,
                 strip_bytes: config.strip_bytes,
                 slot_bytes: Some(config.slot_bytes),
-                spare: 0,
+                spare: config.spare,
                 domains: Vec::new(),
                 settings: settings(&config),
             };
