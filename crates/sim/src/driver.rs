@@ -282,14 +282,14 @@ impl Driver<'_> {
     }
 
     /// Now and then devices take their time while an import runs: longer than it takes until what runs
-    /// beside it would begin by itself. Not so long that they count as failed.
-    fn slow_import(&self) {
+    /// beside it would begin by itself, but not so long that they count as failed. How many times as long.
+    fn slow_import(&self) -> Option<u64> {
         let world = &self.world;
         let rng = &mut *world.slowness.borrow_mut();
         if !rng.chance(world.config.slow_import_percent) {
-            return;
+            return None;
         }
-        let factor = rng.pick(&[10, 100, 500]);
+        let factor = rng.pick(&[30, 1000, 4000]);
         let percent = rng.pick(&[20, 100]);
         world.trace.mark("a slow import");
         world
@@ -301,6 +301,12 @@ impl Driver<'_> {
                 world.was_slow.set(true);
             }
         }
+        Some(factor)
+    }
+
+    /// When a slow import crashes, in virtual time: at any moment, since few polls take most of it.
+    fn slow_crash(&self, factor: u64) -> u64 {
+        self.world.slowness.borrow_mut().below(factor * 8_000_000)
     }
 
     fn as_fast_as_usual(&self) {
@@ -325,7 +331,7 @@ impl Driver<'_> {
     /// Imports, with `--degraded` if the start rule asks for it.
     pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
         self.faults_stop();
-        self.slow_import();
+        let slow = self.slow_import();
         for degraded in [false, true] {
             let devices = self.attach(rt, false);
             self.world.trace.line(|| {
@@ -336,9 +342,19 @@ impl Driver<'_> {
                 .subject
                 .import(rt, devices, &self.world.config, degraded);
             let result = if crash {
-                match rt.run_for(self.rng.magnitude(6_000), future) {
-                    Ok(result) => result,
-                    Err(Stopped::Polls) => return Opened::Crashed,
+                let polls = self.rng.magnitude(6_000);
+                let crashed = match slow {
+                    Some(factor) => {
+                        let until = self.slow_crash(factor);
+                        let handle = rt.clone();
+                        let import = async move { handle.timeout(until, future).await };
+                        rt.run_for(LIVELOCK, import)
+                    }
+                    None => rt.run_for(polls, async move { Some(future.await) }),
+                };
+                match crashed {
+                    Ok(Some(result)) => result,
+                    Ok(None) | Err(Stopped::Polls) => return Opened::Crashed,
                     Err(Stopped::Deadlock) => {
                         self.world.fail(|| "import: deadlock".to_string());
                         return Opened::Ended;

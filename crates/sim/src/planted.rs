@@ -39,6 +39,11 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
             ("within, full", Mode::Within, true),
             ("crash", Mode::Crash, false),
         ],
+        // A journal that presses, and an import that takes its time.
+        Bug::BatchesBeforeAdoption => &[
+            ("crash, full", Mode::Crash, true),
+            ("crash", Mode::Crash, false),
+        ],
         Bug::StaleMemberTrusted
         | Bug::GenerationNotStored
         | Bug::GenerationOldestWins
