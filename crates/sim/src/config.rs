@@ -104,6 +104,8 @@ pub struct Options {
     pub full: bool,
     /// Nothing but layouts of several groups.
     pub grouped: bool,
+    /// Sessions that crash do so as the journal presses, and every import is slow.
+    pub pressed: bool,
     /// At most this many operations a client does in a session.
     pub operations: Option<u64>,
     /// Parts left out: bits of [`Part::bit`].
@@ -224,6 +226,8 @@ pub struct Config {
     pub crash_percent: u64,
     /// Chance in 100 that an import crashes.
     pub import_crash_percent: u64,
+    /// Chance in 100 that a session that crashes at work does so as the journal presses for a commit.
+    pub press_percent: u64,
     /// Chance in 100 that devices are slow while an import runs.
     pub slow_import_percent: u64,
     /// Whether a power cut treats every disk alike.
@@ -268,7 +272,12 @@ impl Config {
             groups,
             spare,
         } = if wanted { drawn } else { flat };
-        let slow_import_percent = later.pick(&[0, 0, 20, 60]);
+        let slow_import_percent = later.pick(&[0, 0, 30, 70]);
+        let (press_percent, slow_import_percent) = if options.pressed {
+            (100, 100)
+        } else {
+            (12, slow_import_percent)
+        };
         let mode = match rng.below(100) {
             0..8 => Mode::Calm,
             8..40 => Mode::Crash,
@@ -348,6 +357,7 @@ impl Config {
             } else {
                 rng.pick(&[0, 20, 60])
             },
+            press_percent,
             slow_import_percent,
             same_cut: rng.chance(30),
             crash_at: options.crash_at,

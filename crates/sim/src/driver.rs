@@ -5,7 +5,10 @@
 //! a session may do follows from the seed; a seed that runs twice gives the same history.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use ashlar_device::DeviceRef;
 use ashlar_rt::{Gate, Rt, Stopped};
@@ -113,6 +116,27 @@ impl Drop for Machine {
         let shut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rt.shutdown()));
         drop(shut); // a destructor that panics during a panic has nothing to add
     }
+}
+
+/// Does `work` to its end, or until the journal is so full that a commit is due: what a crash then leaves
+/// is the most that an import may have to take over. Whether it was that.
+async fn until_the_journal_presses(
+    rt: Rt,
+    store: Rc<dyn Store>,
+    work: impl Future<Output = ()>,
+) -> bool {
+    const PRESSES: u64 = 28;
+    let watch = async {
+        while store.status().await.journal_percent < PRESSES {
+            rt.sleep(200_000).await;
+        }
+    };
+    let (mut work, mut watch) = (pin!(work), pin!(watch));
+    poll_fn(|cx| match watch.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending => work.as_mut().poll(cx).map(|()| false),
+    })
+    .await
 }
 
 pub(crate) struct Driver<'a> {
@@ -289,7 +313,7 @@ impl Driver<'_> {
         if !rng.chance(world.config.slow_import_percent) {
             return None;
         }
-        let factor = rng.pick(&[30, 1000, 4000]);
+        let factor = rng.pick(&[30, 4000, 20_000]);
         let percent = rng.pick(&[20, 100]);
         world.trace.mark("a slow import");
         world
@@ -484,7 +508,20 @@ impl Driver<'_> {
         let crash = self.rng.chance(world.config.crash_percent) || world.config.crash_at.is_some();
         let at_work = crash && self.rng.chance(75);
         let polls = world.config.crash_at.unwrap_or(self.rng.magnitude(40_000));
-        if at_work || world.config.crash_at.is_some() {
+        let pressed = at_work && world.config.crash_at.is_none();
+        let pressed = pressed
+            && world
+                .slowness
+                .borrow_mut()
+                .chance(world.config.press_percent);
+        if pressed {
+            let crash = until_the_journal_presses(rt.clone(), store.clone(), work);
+            match rt.run_for(LIVELOCK, crash) {
+                Ok(true) => world.trace.mark("crash as the journal presses"),
+                Ok(false) | Err(Stopped::Polls) => world.trace.mark("crash at rest"),
+                Err(Stopped::Deadlock) => world.fail(|| "session: deadlock".to_string()),
+            }
+        } else if at_work || world.config.crash_at.is_some() {
             match rt.run_for(polls, work) {
                 Ok(()) => world.trace.mark("crash at rest"),
                 Err(Stopped::Polls) => {

@@ -43,6 +43,7 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --roomy                           no full arrays
   --full                            full arrays only, where K is at most 4
   --grouped                         layouts of several groups only
+  --pressed                         crashes as the journal presses, and slow imports
   --crash-at POLLS                  one session, crashed there
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
@@ -107,6 +108,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--clients" => out.options.clients = Some(words.next()?.parse().ok()?),
             "--roomy" => out.options.roomy = true,
             "--full" => out.options.full = true,
+            "--pressed" => out.options.pressed = true,
             "--grouped" => out.options.grouped = true,
             "--operations" => out.options.operations = Some(words.next()?.parse().ok()?),
             "--without" => {
@@ -185,6 +187,9 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.grouped {
         text += " --grouped";
+    }
+    if arguments.options.pressed {
+        text += " --pressed";
     }
     if let Some(operations) = arguments.options.operations {
         text += &format!(" --operations {operations}");

@@ -39,7 +39,7 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
             ("within, full", Mode::Within, true),
             ("crash", Mode::Crash, false),
         ],
-        // A journal that presses, and an import that takes its time.
+        // Also with a journal that presses, and an import that takes its time.
         Bug::BatchesBeforeAdoption => &[
             ("crash, full", Mode::Crash, true),
             ("crash", Mode::Crash, false),
@@ -75,6 +75,7 @@ pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
             mode: Some(mode),
             full,
             roomy: !full,
+            pressed: bug == Bug::BatchesBeforeAdoption,
             ..Options::default()
         };
         let batch = Batch {
