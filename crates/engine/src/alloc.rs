@@ -437,7 +437,7 @@ impl Home {
             .into_iter()
             .filter(|d| self.has_slot(*d, Purpose::Commit, MetadataNeed::default()))
             .collect();
-        let redundant = usize::from(self.shape.m) + 1;
+        let redundant = self.shape.most_lost() + 1;
         if eligible.len() < self.core.online().len().min(redundant) || eligible.is_empty() {
             return None;
         }

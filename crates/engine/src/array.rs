@@ -278,10 +278,10 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         })
         .collect();
     let all: Vec<u16> = (0..u16::try_from(members.len()).expect("checked by the layout")).collect();
-    let m = options
+    let most_lost = options
         .layout
         .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare)
-        .map_or(1, |s| s.m);
+        .map_or(1, |s| s.most_lost());
     let capacity: u64 = plan.raw_bytes;
     let partitions = options
         .settings
@@ -307,7 +307,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         strip_blocks: plan.strip_bytes / BLOCK as u32,
         partitions: partitions.max(1),
         spare: options.spare,
-        root_set: choose_root_set(&all, m),
+        root_set: choose_root_set(&all, most_lost),
         members,
     }
 }

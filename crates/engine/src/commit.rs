@@ -30,6 +30,7 @@ use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE, open_entries};
 use crate::messages::{Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
 use crate::planted::{self, Bug};
+use crate::record_sets::record_sets;
 use crate::segment::Segment;
 use crate::stripe::{self, node_owner_address};
 use crate::tree::NodeWrite;
@@ -634,7 +635,7 @@ impl Home {
             m: if planted::on(Bug::JournalWithoutParity) {
                 0
             } else {
-                self.shape.m.max(1)
+                self.journal_sets().1
             },
             excluded,
         };
@@ -646,26 +647,13 @@ impl Home {
         self.journal.begin_epoch(epoch, self.journal_groups());
     }
 
-    /// Groups of members in use, one of which holds each record (S5).
+    /// Sets of members in use, one of which holds each record (S5).
     pub(crate) fn journal_groups(&self) -> Vec<Vec<u16>> {
-        let online = |g: &Vec<u16>| -> Vec<u16> {
-            g.iter()
-                .copied()
-                .filter(|d| self.core.member(*d).is_online())
-                .collect()
-        };
-        let whole = vec![self.core.online()];
-        if self.shape.m == 0 {
-            return whole; // no group survives a loss by itself: records go over all
-        }
-        let groups: Vec<Vec<u16>> = self
-            .shape
-            .groups
-            .iter()
-            .map(online)
-            .filter(|g| !g.is_empty())
-            .collect();
-        if groups.is_empty() { whole } else { groups }
+        self.journal_sets().0
+    }
+
+    fn journal_sets(&self) -> (Vec<Vec<u16>>, u16) {
+        record_sets(&self.shape, |d| self.core.member(d).is_online())
     }
 
     /// Writes a new generation to every member in use; how many stored it.
@@ -683,7 +671,7 @@ impl Home {
             for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
                 entry.state = member.state();
             }
-            superblock.root_set = choose_root_set(&self.core.online(), self.shape.m);
+            superblock.root_set = choose_root_set(&self.core.online(), self.shape.most_lost());
         }
         self.store_superblocks().await
     }
@@ -779,12 +767,13 @@ impl Home {
     }
 }
 
-/// The devices that hold roots: all up to 16, else max(2M + 3, 9), spread.
-pub fn choose_root_set(online: &[u16], m: u16) -> Vec<u16> {
+/// The devices that hold roots: all up to 16, else max(2M + 3, 9), spread, where M is how many devices can be
+/// lost with every segment readable; at most as many as a superblock names.
+pub fn choose_root_set(online: &[u16], most_lost: usize) -> Vec<u16> {
     if online.len() <= 16 {
         return online.to_vec();
     }
-    let count = (2 * usize::from(m) + 3).max(9).min(online.len());
+    let count = (2 * most_lost + 3).clamp(9, 256).min(online.len());
     (0..count)
         .map(|i| online[i * online.len() / count])
         .collect()

@@ -38,7 +38,7 @@ use crate::array::{Import, Settings};
 use crate::assemble::{Spread, assemble, make_members};
 use crate::core::Core;
 use crate::error::Error;
-use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
+use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE, metadata_survives};
 use crate::journal::{self, Journal, Recovered};
 use crate::liveness::{self, RecordShape};
 use crate::member::Member;
@@ -46,6 +46,7 @@ use crate::messages::{Adopted, ShardMessage, VolumeShape, ask};
 use crate::partition::Partitioning;
 use crate::planted::{self, Bug};
 use crate::read::read_unit;
+use crate::record_sets::too_few;
 use crate::segment::{Column, NO_SLOT, Segment};
 use crate::shard::{Bounds, Shard};
 use crate::systree::SysTree;
@@ -109,6 +110,9 @@ async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<(u16, u32)>) {
         let (entries, pages) = join.await;
         later.extend(pages.into_iter().map(|page| (index, page)));
         for (slot, entry) in entries {
+            // The next root's page says what becomes of the claim: it is not to stay if it comes to nothing.
+            let page = slot / ENTRIES_PER_PAGE;
+            core.member(index).dirty_pages.borrow_mut().insert(page);
             let column = Column {
                 device: index,
                 slot,
@@ -604,7 +608,7 @@ pub async fn import(
     let format = |source| Error::Format { device: 0, source };
     take_rows(&core, &recovered).map_err(format)?;
     check_codes(&core).map_err(format)?; // before anything is decoded
-    let survives = (usize::from(shape.m) + 1).max(2);
+    let survives = metadata_survives(&shape);
     let beyond = |()| Error::Beyond {
         lost: spread.missing.len(),
         survives,
@@ -703,23 +707,13 @@ fn check_journal(
         return Err(Error::JournalLoss(recovered.lost));
     }
     for epoch in root.epochs.iter().filter(|_| !root.clean) {
-        for group in &shape.groups {
-            let in_set: Vec<u16> = group
-                .iter()
-                .copied()
-                .filter(|d| !epoch.excluded.contains(d))
-                .collect();
-            let missing = in_set
-                .iter()
-                .filter(|d| !core.member(**d).is_online())
-                .count();
-            if missing > usize::from(epoch.m).max(1) && shape.m > 0 {
-                return Err(Error::TooFew {
-                    seen: in_set.len() - missing,
-                    counted: in_set.len(),
-                    generation: root.generation,
-                });
-            }
+        let gone = |d: u16| !core.member(d).is_online();
+        if let Some((missing, counted)) = too_few(shape, epoch, gone) {
+            return Err(Error::TooFew {
+                seen: counted - missing,
+                counted,
+                generation: root.generation,
+            });
         }
     }
     Ok(())
@@ -770,8 +764,14 @@ impl Home {
             .map(|(s, _)| *s)
             .min();
         self.recovering.set(oldest);
+        let early = planted::on(Bug::BatchesBeforeAdoption);
+        if early {
+            self.start_batches();
+        }
         self.adopt_all(rest).await;
-        self.start_batches();
+        if !early {
+            self.start_batches();
+        }
         let open: Vec<Rc<Segment>> = self
             .core
             .segments

@@ -34,6 +34,7 @@ pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
 mod read;
+mod record_sets;
 mod report;
 mod segment;
 mod shard;

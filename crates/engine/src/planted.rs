@@ -23,6 +23,8 @@ pub enum Bug {
     RecoveryNotCommitted,
     /// Recovery forgets the data records.
     DataNotReplayed,
+    /// Batches and commits begin while recovery still hands out what the journal had.
+    BatchesBeforeAdoption,
     /// A root forgets closed epochs that the journal still needs.
     EpochDroppedEarly,
     /// A record names stripes that have not been flushed.
@@ -143,6 +145,10 @@ mod switch {
                 "Recovery answers before a root has closed the old epoch.",
             ),
             (Bug::DataNotReplayed, "Recovery forgets the data records."),
+            (
+                Bug::BatchesBeforeAdoption,
+                "Batches and commits begin while recovery still hands out what the journal had.",
+            ),
             (
                 Bug::EpochDroppedEarly,
                 "A root forgets closed epochs that the journal still needs.",

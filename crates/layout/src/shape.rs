@@ -33,6 +33,12 @@ impl Shape {
         self.groups.iter().map(Vec::len).sum()
     }
 
+    /// The most devices that can be lost with every segment readable: M of each group.
+    #[must_use]
+    pub fn most_lost(&self) -> usize {
+        usize::from(self.m) * self.groups.len()
+    }
+
     /// The share of raw capacity that holds data, before metadata and cleaning reserve:
     /// K/(K+M) of what is not spare.
     #[must_use]

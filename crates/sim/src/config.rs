@@ -102,6 +102,10 @@ pub struct Options {
     pub roomy: bool,
     /// Nothing but full arrays.
     pub full: bool,
+    /// Nothing but layouts of several groups.
+    pub grouped: bool,
+    /// Sessions that crash do so as the journal presses, and every import is slow.
+    pub pressed: bool,
     /// At most this many operations a client does in a session.
     pub operations: Option<u64>,
     /// Parts left out: bits of [`Part::bit`].
@@ -182,10 +186,14 @@ pub struct Config {
     pub layout: String,
     /// Data strips a stripe.
     pub k: usize,
-    /// Parity strips a stripe: how many devices may be damaged at a time.
+    /// Parity strips a stripe: how many devices of each group may be damaged at a time.
     pub m: usize,
     /// Devices.
     pub devices: usize,
+    /// Groups that no segment of data crosses: so many runs of devices of equal length.
+    pub groups: usize,
+    /// Devices' worth of spare space, over all groups.
+    pub spare: u16,
     /// Bytes a device.
     pub device_bytes: u64,
     /// Bytes a slot.
@@ -218,6 +226,10 @@ pub struct Config {
     pub crash_percent: u64,
     /// Chance in 100 that an import crashes.
     pub import_crash_percent: u64,
+    /// Chance in 100 that a session that crashes at work does so as the journal presses for a commit.
+    pub press_percent: u64,
+    /// Chance in 100 that devices are slow while an import runs.
+    pub slow_import_percent: u64,
     /// Whether a power cut treats every disk alike.
     pub same_cut: bool,
     /// The poll after which the first session crashes, if not a random one.
@@ -240,6 +252,32 @@ impl Config {
     pub fn random(seed: u64, options: Options) -> Config {
         let rng = &mut Rng::new(seed);
         let (layout, k, m, devices) = geometry(rng);
+        // What was drawn later than the rest has a generator of its own, so that no other draw moves.
+        let later = &mut Rng::new(seed ^ 0x6800_07ED);
+        let flat = Grouped {
+            layout,
+            k,
+            m,
+            devices,
+            groups: 1,
+            spare: 0,
+        };
+        let wanted = later.chance(GROUPED_PERCENT) || options.grouped;
+        let drawn = grouped(later);
+        let Grouped {
+            layout,
+            k,
+            m,
+            devices,
+            groups,
+            spare,
+        } = if wanted { drawn } else { flat };
+        let slow_import_percent = later.pick(&[0, 0, 30, 70]);
+        let (press_percent, slow_import_percent) = if options.pressed {
+            (100, 100)
+        } else {
+            (12, slow_import_percent)
+        };
         let mode = match rng.below(100) {
             0..8 => Mode::Calm,
             8..40 => Mode::Crash,
@@ -288,6 +326,8 @@ impl Config {
             k,
             m,
             devices,
+            groups,
+            spare,
             device_bytes: 64 * 1024 * slots,
             slot_bytes: 64 * 1024,
             strip_bytes,
@@ -317,6 +357,8 @@ impl Config {
             } else {
                 rng.pick(&[0, 20, 60])
             },
+            press_percent,
+            slow_import_percent,
             same_cut: rng.chance(30),
             crash_at: options.crash_at,
             without: options.without,
@@ -325,6 +367,25 @@ impl Config {
             verify_crashed: options.verify_crashed,
         }
         .reduced(options)
+    }
+
+    /// The same in another geometry of one group, with imports that nothing slows down.
+    pub fn reshaped(mut self, layout: &str, k: usize, m: usize, devices: usize) -> Config {
+        self.layout = layout.to_string();
+        (self.k, self.m, self.devices) = (k, m, devices);
+        (self.groups, self.spare) = (1, 0);
+        self.slow_import_percent = 0;
+        self
+    }
+
+    /// The group that a device belongs to.
+    pub fn group_of(&self, device: usize) -> usize {
+        device * self.groups / self.devices.max(1)
+    }
+
+    /// The most devices that can be damaged within the promises: M of each group.
+    pub fn most_damaged(&self) -> usize {
+        self.groups * self.m
     }
 
     /// Whether a part has not been left out.
@@ -370,6 +431,61 @@ impl Config {
             self.align = Align::Block;
         }
         self
+    }
+}
+
+/// Layouts of several groups among all, in 100.
+const GROUPED_PERCENT: u64 = 10;
+
+/// A layout and what it comes to.
+#[derive(Debug)]
+struct Grouped {
+    layout: String,
+    k: usize,
+    m: usize,
+    devices: usize,
+    groups: usize,
+    spare: u16,
+}
+
+/// A layout of several groups: small ones, since there are several.
+fn grouped(rng: &mut Rng) -> Grouped {
+    let groups = 2 + rng.index(2);
+    let (name, m, k) = match rng.below(100) {
+        0..30 => {
+            let groups = 2 + rng.index(3);
+            return Grouped {
+                layout: "raid10".to_string(),
+                k: 1,
+                m: 1,
+                devices: 2 * groups,
+                groups,
+                spare: 0,
+            };
+        }
+        30..36 => {
+            return Grouped {
+                layout: "jbod".to_string(),
+                k: 1,
+                m: 0,
+                devices: groups,
+                groups,
+                spare: 0,
+            };
+        }
+        36..66 => ("raid50", 1, 1 + rng.index(3)),
+        66..92 => ("raid60", 2, 1 + rng.index(3)),
+        _ => ("raid70", 3, 1 + rng.index(2)),
+    };
+    // With a device to spare in each group redundancy can return within it.
+    let each = usize::from(rng.chance(40));
+    Grouped {
+        layout: format!("{name}:{groups}"),
+        k,
+        m,
+        devices: groups * (k + m + each),
+        groups,
+        spare: u16::try_from(groups * each).expect("a few"),
     }
 }
 

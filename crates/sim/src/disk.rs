@@ -31,6 +31,8 @@ use crate::trace::Trace;
 /// What a power cut keeps or loses as a whole: 512 bytes.
 pub const UNIT: usize = 512;
 const UNITS: usize = BLOCK / UNIT;
+/// No operation takes longer, in nanoseconds, however slow the disk is: it would count as failed.
+const SLOWEST: u64 = 20_000_000_000;
 /// Earlier contents of pages that are remembered, to be put back as a lost write would.
 const REMEMBERED: usize = 64;
 
@@ -262,7 +264,8 @@ impl SimDisk {
         } else {
             1
         };
-        (rng.range(15_000, 90_000) * tail + bytes as u64 / 2) * self.slow.get()
+        let usual = rng.range(15_000, 90_000) * tail + bytes as u64 / 2;
+        (usual * self.slow.get()).min(SLOWEST)
     }
 
     fn page_of(&self, offset: u64, len: usize) -> usize {

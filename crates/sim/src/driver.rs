@@ -5,7 +5,10 @@
 //! a session may do follows from the seed; a seed that runs twice gives the same history.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use ashlar_device::DeviceRef;
 use ashlar_rt::{Gate, Rt, Stopped};
@@ -52,7 +55,14 @@ pub(crate) enum Opened {
 
 /// Runs one seed of `subject`.
 pub fn run_seed(subject: &dyn Subject, seed: u64, options: Options) -> Outcome {
-    let world = World::new(Config::random(seed, options), options.trace);
+    let mut config = Config::random(seed, options);
+    if !subject.knows_devices() {
+        // A toy knows no groups.
+        let layout = config.layout.clone();
+        let (k, m, devices) = (config.k, config.m, config.devices);
+        config = config.reshaped(&layout, k, m, devices);
+    }
+    let world = World::new(config, options.trace);
     run_world(subject, &world)
 }
 
@@ -106,6 +116,27 @@ impl Drop for Machine {
         let shut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rt.shutdown()));
         drop(shut); // a destructor that panics during a panic has nothing to add
     }
+}
+
+/// Does `work` to its end, or until the journal is so full that a commit is due: what a crash then leaves
+/// is the most that an import may have to take over. Whether it was that.
+async fn until_the_journal_presses(
+    rt: Rt,
+    store: Rc<dyn Store>,
+    work: impl Future<Output = ()>,
+) -> bool {
+    const PRESSES: u64 = 28;
+    let watch = async {
+        while store.status().await.journal_percent < PRESSES {
+            rt.sleep(200_000).await;
+        }
+    };
+    let (mut work, mut watch) = (pin!(work), pin!(watch));
+    poll_fn(|cx| match watch.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending => work.as_mut().poll(cx).map(|()| false),
+    })
+    .await
 }
 
 pub(crate) struct Driver<'a> {
@@ -274,6 +305,40 @@ impl Driver<'_> {
         self.world.was_slow.set(false);
     }
 
+    /// Now and then devices take their time while an import runs: longer than it takes until what runs
+    /// beside it would begin by itself, but not so long that they count as failed. How many times as long.
+    fn slow_import(&self) -> Option<u64> {
+        let world = &self.world;
+        let rng = &mut *world.slowness.borrow_mut();
+        if !rng.chance(world.config.slow_import_percent) {
+            return None;
+        }
+        let factor = rng.pick(&[30, 4000, 20_000]);
+        let percent = rng.pick(&[20, 100]);
+        world.trace.mark("a slow import");
+        world
+            .trace
+            .line(|| format!("a slow import: x{factor}, {percent} % of the devices"));
+        for disk in &world.disks {
+            if rng.chance(percent) {
+                disk.set_slow(factor);
+                world.was_slow.set(true);
+            }
+        }
+        Some(factor)
+    }
+
+    /// When a slow import crashes, in virtual time: at any moment, since few polls take most of it.
+    fn slow_crash(&self, factor: u64) -> u64 {
+        self.world.slowness.borrow_mut().below(factor * 8_000_000)
+    }
+
+    fn as_fast_as_usual(&self) {
+        for disk in &self.world.disks {
+            disk.set_slow(1);
+        }
+    }
+
     /// Another device's superblock was written to one: it says that it is that device, and the import asks
     /// for one of the two to be taken away. The operator knows which; false if there is none.
     fn impostor_goes(&self) -> bool {
@@ -290,6 +355,7 @@ impl Driver<'_> {
     /// Imports, with `--degraded` if the start rule asks for it.
     pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
         self.faults_stop();
+        let slow = self.slow_import();
         for degraded in [false, true] {
             let devices = self.attach(rt, false);
             self.world.trace.line(|| {
@@ -300,9 +366,19 @@ impl Driver<'_> {
                 .subject
                 .import(rt, devices, &self.world.config, degraded);
             let result = if crash {
-                match rt.run_for(self.rng.magnitude(6_000), future) {
-                    Ok(result) => result,
-                    Err(Stopped::Polls) => return Opened::Crashed,
+                let polls = self.rng.magnitude(6_000);
+                let crashed = match slow {
+                    Some(factor) => {
+                        let until = self.slow_crash(factor);
+                        let handle = rt.clone();
+                        let import = async move { handle.timeout(until, future).await };
+                        rt.run_for(LIVELOCK, import)
+                    }
+                    None => rt.run_for(polls, async move { Some(future.await) }),
+                };
+                match crashed {
+                    Ok(Some(result)) => result,
+                    Ok(None) | Err(Stopped::Polls) => return Opened::Crashed,
                     Err(Stopped::Deadlock) => {
                         self.world.fail(|| "import: deadlock".to_string());
                         return Opened::Ended;
@@ -325,6 +401,7 @@ impl Driver<'_> {
             match result {
                 Ok(store) => {
                     self.opened(degraded);
+                    self.as_fast_as_usual();
                     return Opened::Store(store);
                 }
                 Err(error) => {
@@ -431,7 +508,20 @@ impl Driver<'_> {
         let crash = self.rng.chance(world.config.crash_percent) || world.config.crash_at.is_some();
         let at_work = crash && self.rng.chance(75);
         let polls = world.config.crash_at.unwrap_or(self.rng.magnitude(40_000));
-        if at_work || world.config.crash_at.is_some() {
+        let pressed = at_work && world.config.crash_at.is_none();
+        let pressed = pressed
+            && world
+                .slowness
+                .borrow_mut()
+                .chance(world.config.press_percent);
+        if pressed {
+            let crash = until_the_journal_presses(rt.clone(), store.clone(), work);
+            match rt.run_for(LIVELOCK, crash) {
+                Ok(true) => world.trace.mark("crash as the journal presses"),
+                Ok(false) | Err(Stopped::Polls) => world.trace.mark("crash at rest"),
+                Err(Stopped::Deadlock) => world.fail(|| "session: deadlock".to_string()),
+            }
+        } else if at_work || world.config.crash_at.is_some() {
             match rt.run_for(polls, work) {
                 Ok(()) => world.trace.mark("crash at rest"),
                 Err(Stopped::Polls) => {

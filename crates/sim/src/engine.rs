@@ -68,7 +68,7 @@ impl Subject for Engine {
                 layout,
                 strip_bytes: config.strip_bytes,
                 slot_bytes: Some(config.slot_bytes),
-                spare: 0,
+                spare: config.spare,
                 domains: Vec::new(),
                 settings: settings(&config),
             };
@@ -216,6 +216,7 @@ impl Store for EngineStore {
                 optimal: status.state == ArrayState::Optimal,
                 state: format!("{:?}", status.state),
                 lost: status.lost.len(),
+                journal_percent: status.journal.used_bytes * 100 / status.journal.bytes.max(1),
                 usable_bytes: status.capacity.usable_bytes,
                 online: status
                     .devices

@@ -15,7 +15,7 @@ use crate::driver::{Driver, Opened, guarded};
 use crate::rng::Rng;
 use crate::store::{Store, StoreStatus, Subject};
 use crate::trace::Trace;
-use crate::world::{Presence, World};
+use crate::world::{Presence, World, room_for};
 
 /// Full redundancy must be back within this, in virtual time, once faults have stopped.
 const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
@@ -77,7 +77,7 @@ impl Driver<'_> {
             let counted = config.devices - budget.gone.len();
             for device in self.rng.shuffled(config.devices) {
                 let known = budget.damaged.contains(&device);
-                let room = budget.damaged.len() < config.m
+                let room = room_for(config, &budget, device)
                     && counted.saturating_sub(budget.damaged.len() + 1) * 2 > counted;
                 if !budget.gone.contains(&device) && (known || room) {
                     budget.damaged.insert(device);
@@ -210,13 +210,20 @@ impl Driver<'_> {
     /// Whether full redundancy must come back: there are devices, there is room, and nothing is wrong that
     /// the array cannot know of.
     fn may_heal(&self) -> bool {
-        let (healthy, silent) = {
+        let config = &self.world.config;
+        let (healthy, wide, silent) = {
             let budget = self.world.budget.borrow();
-            let ill = budget.damaged.union(&budget.gone).count();
-            (self.world.config.devices - ill, !budget.tainted.is_empty())
+            let sound = |d: &usize| !budget.damaged.contains(d) && !budget.gone.contains(d);
+            let healthy: Vec<usize> = (0..config.devices).filter(sound).collect();
+            let of = |group| {
+                healthy
+                    .iter()
+                    .filter(move |d| config.group_of(**d) == group)
+            };
+            let wide = (0..config.groups).all(|group| of(group).count() >= config.k + config.m);
+            (healthy.len(), wide, !budget.tainted.is_empty())
         };
-        let width = self.world.config.k + self.world.config.m;
-        self.world.promised() && healthy >= width && self.roomy(healthy) && !silent
+        self.world.promised() && wide && self.roomy(healthy) && !silent
     }
 
     /// Whether `healthy` devices certainly have the room for everything at full width.

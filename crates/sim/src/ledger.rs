@@ -6,6 +6,7 @@
 //!   in whatever slot, must be the same bytes (P4). Only summaries are written again with more rows.
 //! - When all columns of a row of blocks are known, the parity must be that of the data, computed here
 //!   one byte at a time.
+//! - No segment of data crosses groups.
 //! - A data block with a client's bytes holds bytes of one place of one volume that were written.
 //!
 //! It knows the engine only through the format of superblocks and slot headers.
@@ -35,6 +36,8 @@ struct Segment {
     rows: BTreeMap<u32, Columns>,
     /// Slots that hold a column of it.
     slots: u32,
+    /// The disk of its first column.
+    disk: usize,
 }
 
 /// The ledger of one array.
@@ -197,11 +200,17 @@ impl Ledger {
                 entry,
                 rows: BTreeMap::new(),
                 slots: 0,
+                disk,
             });
             segment.slots += 1;
             let shape = |e: &SlotEntry| (e.k, e.m, e.code, e.kind, e.strip_blocks);
             if shape(&segment.entry) != shape(&entry) {
                 self.fail(|| format!("segment {} has two shapes", entry.segment));
+            }
+            let world = self.world.upgrade();
+            let group = |disk| world.as_ref().map(|w| w.config.group_of(disk));
+            if entry.kind == SegmentKind::Data && group(disk) != group(segment.disk) {
+                self.fail(|| format!("segment {} crosses groups", entry.segment));
             }
         }
     }

@@ -42,6 +42,8 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --without MASK                    parts of the history left out, as shrink says
   --roomy                           no full arrays
   --full                            full arrays only, where K is at most 4
+  --grouped                         layouts of several groups only
+  --pressed                         crashes as the journal presses, and slow imports
   --crash-at POLLS                  one session, crashed there
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
@@ -106,6 +108,8 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--clients" => out.options.clients = Some(words.next()?.parse().ok()?),
             "--roomy" => out.options.roomy = true,
             "--full" => out.options.full = true,
+            "--pressed" => out.options.pressed = true,
+            "--grouped" => out.options.grouped = true,
             "--operations" => out.options.operations = Some(words.next()?.parse().ok()?),
             "--without" => {
                 out.options.without = u32::from_str_radix(words.next()?, 16).ok()?;
@@ -180,6 +184,12 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.full {
         text += " --full";
+    }
+    if arguments.options.grouped {
+        text += " --grouped";
+    }
+    if arguments.options.pressed {
+        text += " --pressed";
     }
     if let Some(operations) = arguments.options.operations {
         text += &format!(" --operations {operations}");

@@ -55,7 +55,7 @@ impl Driver<'_> {
     pub(crate) fn outage(&mut self) {
         let world = self.world.clone();
         self.returns();
-        for _ in 0..=world.config.m {
+        for _ in 0..=world.config.most_damaged() {
             if !self.rng.chance(35) || !world.config.may(Part::Outage) {
                 continue;
             }

@@ -39,6 +39,11 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
             ("within, full", Mode::Within, true),
             ("crash", Mode::Crash, false),
         ],
+        // Also with a journal that presses, and an import that takes its time.
+        Bug::BatchesBeforeAdoption => &[
+            ("crash, full", Mode::Crash, true),
+            ("crash", Mode::Crash, false),
+        ],
         Bug::StaleMemberTrusted
         | Bug::GenerationNotStored
         | Bug::GenerationOldestWins
@@ -70,6 +75,7 @@ pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
             mode: Some(mode),
             full,
             roomy: !full,
+            pressed: bug == Bug::BatchesBeforeAdoption,
             ..Options::default()
         };
         let batch = Batch {

@@ -43,6 +43,8 @@ pub struct StoreStatus {
     pub lost: usize,
     /// Bytes that volumes can have in all.
     pub usable_bytes: u64,
+    /// How full the journal is, in 100.
+    pub journal_percent: u64,
     /// Devices that are in use, by number.
     pub online: Vec<usize>,
     /// What is held against each device, by number: failed reads, failed writes, wrong digests.

@@ -1,8 +1,8 @@
 //! What outlives a crash: the disks, the model of every volume, the fault budget, the history and
 //! the first failure.
 //!
-//! Invariants: nothing here belongs to an executor; in mode `Within` at most M devices are damaged
-//! at a time, counting what is lost, stale, failed by the operator or silently wrong.
+//! Invariants: nothing here belongs to an executor; in mode `Within` at most M devices of each group
+//! are damaged at a time, counting what is lost, stale, failed by the operator or silently wrong.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +68,8 @@ pub struct World {
     pub config: Config,
     /// The driver's randomness.
     pub rng: RefCell<Rng>,
+    /// The randomness of slow imports.
+    pub slowness: RefCell<Rng>,
     /// The disks.
     pub disks: Vec<Rc<SimDisk>>,
     /// The volumes, by name.
@@ -135,6 +137,26 @@ impl std::fmt::Debug for World {
     }
 }
 
+/// Whether the array promises to go on with this damage: no group has more than M of it. What went before
+/// and was healed since does not count, as long as some group has the devices and the room for what is
+/// written now; else it does, since new data then lie where the devices are missing.
+fn within(config: &Config, budget: &Budget) -> bool {
+    let of = |group: usize| (0..config.devices).filter(move |d| config.group_of(*d) == group);
+    let damaged = |group| of(group).filter(|d| budget.damaged.contains(d)).count();
+    let ill = |d: &usize| budget.damaged.contains(d) || budget.gone.contains(d);
+    let lacking = |group| of(group).filter(ill).count();
+    let whole = |group| of(group).count() - lacking(group) > config.m;
+    let apart = config.groups > 1 && (config.full.is_some() || !(0..config.groups).any(whole));
+    (0..config.groups)
+        .all(|group| damaged(group) <= config.m && (!apart || lacking(group) <= config.m))
+}
+
+/// Whether it promises to go on with this device damaged as well.
+pub fn room_for(config: &Config, budget: &Budget, device: usize) -> bool {
+    let mut budget = budget.clone();
+    budget.damaged.insert(device) && within(config, &budget)
+}
+
 impl World {
     /// The world of `config`, its disks empty.
     pub fn new(config: Config, trace: bool) -> Rc<World> {
@@ -149,6 +171,7 @@ impl World {
     pub fn on(config: Config, disks: Vec<Rc<SimDisk>>, trace: Rc<Trace>) -> Rc<World> {
         Rc::new(World {
             rng: RefCell::new(Rng::new(config.seed ^ 0xD41F_0C11)),
+            slowness: RefCell::new(Rng::new(config.seed ^ 0x510F)),
             disks,
             volumes: RefCell::default(),
             budget: RefCell::default(),
@@ -190,7 +213,7 @@ impl World {
 
     /// Whether the faults so far are ones the array has promised to survive.
     pub fn promised(&self) -> bool {
-        !self.loose.get() && self.budget.borrow().damaged.len() <= self.config.m
+        !self.loose.get() && within(&self.config, &self.budget.borrow())
     }
 
     /// Whether the array has so many of its devices that it owes the space it promised: it may have given
@@ -271,28 +294,22 @@ impl World {
     pub fn victim(&self) -> Option<usize> {
         let rng = &mut *self.rng.borrow_mut();
         let budget = self.budget.borrow();
-        let spread = match self.config.mode {
-            Mode::Calm | Mode::Crash => return None,
-            Mode::Within => {
-                budget.damaged.len() < self.config.m && self.agree_without_one_more(&budget)
-            }
-            Mode::Beyond => true,
-        };
+        if matches!(self.config.mode, Mode::Calm | Mode::Crash) {
+            return None;
+        }
         let known: Vec<usize> = budget
             .damaged
             .iter()
             .copied()
             .filter(|d| !budget.gone.contains(d))
             .collect();
-        if !known.is_empty() && (!spread || rng.chance(60)) {
-            return Some(known[rng.index(known.len())]);
-        }
-        if !spread {
-            return None;
-        }
         let fresh: Vec<usize> = (0..self.config.devices)
             .filter(|d| !budget.damaged.contains(d) && !budget.gone.contains(d))
+            .filter(|d| self.config.mode == Mode::Beyond || self.one_more(&budget, *d))
             .collect();
+        if !known.is_empty() && (fresh.is_empty() || rng.chance(60)) {
+            return Some(known[rng.index(known.len())]);
+        }
         (!fresh.is_empty()).then(|| fresh[rng.index(fresh.len())])
     }
 
@@ -302,13 +319,14 @@ impl World {
         match self.config.mode {
             Mode::Calm | Mode::Crash => false,
             Mode::Within if budget.damaged.contains(&device) => !budget.gone.contains(&device),
-            Mode::Within => {
-                !budget.gone.contains(&device)
-                    && budget.damaged.len() < self.config.m
-                    && self.agree_without_one_more(&budget)
-            }
+            Mode::Within => !budget.gone.contains(&device) && self.one_more(&budget, device),
             Mode::Beyond => true,
         }
+    }
+
+    /// Whether `device`, which is sound, may be damaged besides the others within the promises.
+    fn one_more(&self, budget: &Budget, device: usize) -> bool {
+        room_for(&self.config, budget, device) && self.agree_without_one_more(budget)
     }
 
     /// Whether, with one more device damaged, half of those that count would still be sound: fewer

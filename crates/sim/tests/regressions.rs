@@ -30,9 +30,7 @@ impl Rig {
             mode: Some(Mode::Crash),
             ..Options::default()
         };
-        let mut config = Config::random(1, options);
-        config.layout = layout.to_string();
-        (config.k, config.m, config.devices) = (k, m, devices);
+        let mut config = Config::random(1, options).reshaped(layout, k, m, devices);
         config.device_bytes = 16 << 20;
         (config.strip_bytes, config.shards) = (Some(16_384), 1);
         let trace = Rc::new(Trace::new(false));

@@ -524,5 +524,13 @@ fn newest_root(members: &Members<'_>, report: &mut Report) -> Option<Root> {
             report.find(Kind::RootCopy).device(position);
         }
     }
+    // A device is taken out by a generation first, and none comes back.
+    let absent = newest.epochs.last().map(|epoch| &epoch.absent);
+    for index in members.superblock.counted() {
+        if absent.is_some_and(|absent| absent.contains(&index)) {
+            let position = members.here.get(&index).map_or(0, |device| device.position);
+            report.find(Kind::EpochDiffers).device(position);
+        }
+    }
     Some(newest)
 }

@@ -92,6 +92,8 @@ kinds! {
     JournalLost Lost "journal-lost" "acknowledged journal records cannot be read";
     /// A journal record is no sequence of entries.
     JournalEntry Structure "journal-entry" "a whole journal record is malformed";
+    /// The newest epoch is without a device that counts.
+    EpochDiffers Structure "epoch-differs" "is left out by the journal, though the newest generation counts it";
     /// Two slots claim one column at one version.
     ColumnTwice Structure "column-twice" "claims a column that another slot has at the same version";
     /// Claims of one segment disagree on its shape.

@@ -30,6 +30,8 @@ pub(crate) struct Epoch {
     pub(crate) first: u64,
     /// 0: open.
     pub(crate) end: u64,
+    /// Members that hold none of its records.
+    pub(crate) absent: Vec<u16>,
 }
 
 /// The top of a tree, and the length of what is in it.
@@ -85,8 +87,13 @@ impl Root {
         for _ in 0..count {
             let (number, first, end, _m) = (f.u64()?, f.u64()?, f.u64()?, f.u16()?);
             let absent = f.u16()?;
-            f.take(2 * usize::from(absent))?;
-            epochs.push(Epoch { number, first, end });
+            let absent: Option<Vec<u16>> = (0..absent).map(|_| f.u16()).collect();
+            epochs.push(Epoch {
+                number,
+                first,
+                end,
+                absent: absent?,
+            });
         }
         Some(Root {
             generation,

@@ -23,6 +23,7 @@ use ashlar_rt::Nanos;
 
 use crate::home::Home;
 use crate::planted::{self, Bug};
+use crate::record_sets::too_few;
 use crate::segment::Segment;
 
 /// Progress of one kind of work.
@@ -200,16 +201,11 @@ impl Home {
     /// Whether the journal could not be read without this member: too many of an epoch that is still needed are
     /// gone already.
     pub(crate) fn journal_needs(&self, index: u16) -> bool {
-        let gone = |i: &u16| *i == index || !self.core.member(*i).is_online();
+        let now = |i: u16| !self.core.member(i).is_online();
         let root = self.root.borrow();
-        let mut pairs = root
-            .epochs
-            .iter()
-            .flat_map(|e| self.shape.groups.iter().map(move |g| (e, g)));
-        pairs.any(|(epoch, group)| {
-            let mut set = group.iter().filter(|i| !epoch.excluded.contains(i));
-            let missing = set.clone().filter(|i| gone(i)).count();
-            self.shape.m > 0 && set.any(|i| *i == index) && missing > usize::from(epoch.m).max(1)
+        root.epochs.iter().any(|epoch| {
+            let needs = |gone: &dyn Fn(u16) -> bool| too_few(&self.shape, epoch, gone).is_some();
+            needs(&|i| i == index || now(i)) && !epoch.excluded.contains(&index)
         })
     }
 
@@ -226,7 +222,7 @@ impl Home {
     pub(crate) fn columns_lacking(&self, segment: &Segment) -> usize {
         let wanted = match segment.kind {
             SegmentKind::Data => usize::from(self.shape.m),
-            SegmentKind::Meta => usize::from(self.meta_m).min(usize::from(self.shape.m)),
+            SegmentKind::Meta => usize::from(self.meta_m).min(self.shape.most_lost()),
         };
         let left =
             usize::from(segment.geometry.m).saturating_sub(self.core.missing_columns(segment));

@@ -122,10 +122,8 @@ pub fn config(geometry: usize) -> Config {
         mode: Some(Mode::Within),
         ..Options::default()
     };
-    let mut config = Config::random(1, options);
     let (layout, k, m, devices) = GEOMETRIES[geometry];
-    config.layout = layout.to_string();
-    (config.k, config.m, config.devices) = (k, m, devices);
+    let mut config = Config::random(1, options).reshaped(layout, k, m, devices);
     config.device_bytes = 16 << 20;
     config.memory_bytes = 16 << 20;
     (config.strip_bytes, config.shards, config.full) = (Some(16_384), 1, None);

@@ -418,3 +418,27 @@ fn an_older_root_is_not_taken_for_the_newest() {
     (1..6).for_each(|device| flip(&mut images, (device, offset)));
     assert!(!images.verify().clean);
 }
+
+/// The root of an array that went on without a device, and told nobody.
+#[test]
+fn a_device_that_only_the_journal_does_without_is_found() {
+    let mut images = small();
+    let (offset, id) = look(&images, |array, _| {
+        let geometry = array.members.superblock.geometry;
+        (geometry.root(array.root.number) as usize, array.id)
+    });
+    for device in &mut images.0 {
+        let root = &mut device[offset..offset + 16_384];
+        let count = u16::from_le_bytes([root[373], root[374]]);
+        let mut at = 375;
+        for _ in 1..count {
+            let absent = u16::from_le_bytes([root[at + 26], root[at + 27]]);
+            at += 28 + 2 * usize::from(absent);
+        }
+        assert_eq!(root[at + 26..at + 28], [0, 0]);
+        root[at + 26] = 1;
+        root[at + 28] = 5;
+        seal(&id, root);
+    }
+    images.expect(&[Kind::EpochDiffers]);
+}

@@ -1,0 +1,114 @@
+//! Which devices hold a journal record, and how many of them it can do without (S5).
+//!
+//! Invariants:
+//! - A record lies within one set, and what leaves all data readable leaves the record readable: it has
+//!   parity for M devices of its group, or, where no group has more than M devices left, for M of each.
+//! - Both follow from the layout and from who was in use when the epoch began, so that an import knows
+//!   which devices an epoch cannot do without.
+
+use ashlar_format::root::Epoch;
+use ashlar_layout::Shape;
+
+/// The sets of devices one of which holds each record, and how many parity columns it has there if there are
+/// the devices. A group that has no more devices in use than M holds none while another has: it could not lose
+/// M of them.
+pub fn record_sets(shape: &Shape, in_use: impl Fn(u16) -> bool) -> (Vec<Vec<u16>>, u16) {
+    let here = |group: &Vec<u16>| -> Vec<u16> {
+        let devices = group.iter().copied();
+        devices.filter(|d| in_use(*d)).collect()
+    };
+    let groups: Vec<Vec<u16>> = shape.groups.iter().map(here).collect();
+    let redundant = |group: &&Vec<u16>| group.len() > usize::from(shape.m);
+    let sets: Vec<Vec<u16>> = groups.iter().filter(redundant).cloned().collect();
+    if shape.m == 0 || sets.is_empty() {
+        // No group survives a loss by itself: records go over all.
+        let parities = shape.most_lost().clamp(1, 255);
+        let parities = u16::try_from(parities).expect("at most 255");
+        return (vec![groups.concat()], parities);
+    }
+    (sets, shape.m)
+}
+
+/// Whether records of an epoch may be lost with these devices gone: more of one set than it has parity for.
+/// Without parity in the layout any loss is one of data, and it is those that decide. Gives how many of how
+/// many are gone.
+pub fn too_few(shape: &Shape, epoch: &Epoch, gone: impl Fn(u16) -> bool) -> Option<(usize, usize)> {
+    let (sets, _) = record_sets(shape, |d| !epoch.excluded.contains(&d));
+    let lost = |set: &Vec<u16>| set.iter().filter(|d| gone(**d)).count();
+    let spared = |set: &Vec<u16>| usize::from(epoch.m).max(1).min(set.len().saturating_sub(1));
+    let found = sets.iter().find(|set| lost(set) > spared(set))?;
+    (shape.m > 0).then(|| (lost(found), found.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn shape(layout: &str, devices: u16) -> Shape {
+        let layout: ashlar_layout::Layout = layout.parse().unwrap();
+        layout.resolve(devices).unwrap()
+    }
+
+    fn epoch(shape: &Shape, excluded: &[u16]) -> Epoch {
+        let (_, m) = record_sets(shape, |d| !excluded.contains(&d));
+        Epoch {
+            number: 1,
+            first: 1,
+            end: None,
+            m,
+            excluded: excluded.to_vec(),
+        }
+    }
+
+    /// Whatever is gone beforehand and whatever M of each group are lost then: no record needs them, as long as
+    /// one device is left.
+    #[test]
+    fn m_of_each_group_can_be_lost_at_any_time() {
+        for (layout, devices) in [
+            ("raid10", 6),
+            ("raid50:2", 6),
+            ("raid60:2", 8),
+            ("ec2+2", 5),
+            ("raid1", 2),
+        ] {
+            let shape = shape(layout, devices);
+            for before in 0..1u16 << devices {
+                let out = |d: u16| before >> d & 1 == 1;
+                let excluded: Vec<u16> = (0..devices).filter(|d| out(*d)).collect();
+                let epoch = epoch(&shape, &excluded);
+                for lost in 0..1u16 << devices {
+                    let gone = |d: u16| lost >> d & 1 == 1;
+                    let of = |group: &Vec<u16>| {
+                        let here = group.iter().filter(|d| gone(**d) && !out(**d));
+                        here.count() <= usize::from(shape.m)
+                    };
+                    let left = (0..devices).any(|d| !gone(d) && !out(d));
+                    if left && shape.groups.iter().all(of) {
+                        let found = too_few(&shape, &epoch, gone);
+                        assert_eq!(found, None, "{layout}: {before:b}, then {lost:b}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_that_lost_too_many_is_told() {
+        let pairs = shape("raid10", 4);
+        assert_eq!(record_sets(&pairs, |d| d != 0), (vec![vec![2, 3]], 1));
+        assert_eq!(
+            too_few(&pairs, &epoch(&pairs, &[0]), |d| d >= 2),
+            Some((2, 2))
+        );
+        assert_eq!(
+            record_sets(&pairs, |d| d == 1 || d == 2),
+            (vec![vec![1, 2]], 2)
+        );
+        assert_eq!(
+            too_few(&pairs, &epoch(&pairs, &[]), |d| d == 0 || d == 1),
+            Some((2, 2))
+        );
+    }
+}
