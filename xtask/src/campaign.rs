@@ -57,6 +57,11 @@ const PARTS: &[Part] = &[
         arguments: |first, seconds| seeds(first, seconds, "within", "--full"),
     },
     Part {
+        name: "full, groups",
+        share: 1,
+        arguments: |first, seconds| seeds(first, seconds, "within", "--full --grouped"),
+    },
+    Part {
         name: "enumerate 2",
         share: 3,
         arguments: |first, seconds| enumerate(first, seconds, "2", "1"),
@@ -83,11 +88,11 @@ fn seeds(first: u64, seconds: u64, mode: &str, kind: &str) -> Vec<String> {
         &range,
         "--mode",
         mode,
-        kind,
         "--seconds",
         &seconds,
     ];
-    words.iter().map(ToString::to_string).collect()
+    let words = words.into_iter().chain(kind.split(' '));
+    words.map(ToString::to_string).collect()
 }
 
 fn enumerate(first: u64, seconds: u64, length: &str, one_in: &str) -> Vec<String> {
