@@ -93,18 +93,10 @@ fn redundancy(array: &ArrayStatus, lines: &mut Vec<String>) {
         .sum();
     if below == 0 {
         if array.state == ArrayState::Degraded || array.state == ArrayState::Critical {
-            let waiting = array
-                .tasks
-                .iter()
-                .find(|t| t.kind == "reconstruct" && t.state == "waiting");
-            lines.push(match waiting {
-                Some(task) => format!(
-                    "what is written from now on may have less than {} redundancies: {}",
-                    array.m,
-                    safe(&task.reason)
-                ),
-                None => format!("redundancy is below {}; see the devices above", array.m),
-            });
+            lines.push(format!(
+                "redundancy is below {}; see the devices above",
+                array.m
+            ));
         }
         return;
     }
@@ -142,6 +134,13 @@ fn redundancy(array: &ArrayStatus, lines: &mut Vec<String>) {
 
 fn space(array: &ArrayStatus, lines: &mut Vec<String>) {
     let capacity = &array.capacity;
+    if capacity.overpromised {
+        lines.push(format!(
+            "volumes were promised more than the devices left hold at full redundancy: as they fill, new data \
+             will have less than {} redundancies; add or replace a device",
+            array.m
+        ));
+    }
     let full = percent(capacity.used_bytes, capacity.usable_bytes);
     if full >= 80 {
         lines.push(format!(

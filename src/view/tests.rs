@@ -170,6 +170,9 @@ fn every_state_but_optimal_has_advice() {
     let mut full = sample(&fourteen(&[]));
     full.capacity.used_bytes = full.capacity.usable_bytes / 100 * 96;
     assert!(advice(&full)[0].contains("full"));
+    let mut short = sample(&fourteen(&[(3, DeviceState::Failed)]));
+    short.capacity.overpromised = true;
+    assert!(advice(&short)[1].contains("promised more"));
 }
 
 #[test]

@@ -165,10 +165,9 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
 }
 
 impl Home {
-    /// How the array is: the worst of its live segments. What is written from now on counts too: where the
-    /// devices left cannot hold it at full redundancy, the array is not optimal.
+    /// How the array is: the worst of its live segments.
     pub(crate) fn state(&self) -> ArrayState {
-        let mut state = if self.journal_is_short() || self.lacks_room() {
+        let mut state = if self.journal_is_short() {
             ArrayState::Degraded
         } else {
             ArrayState::Optimal
@@ -227,6 +226,7 @@ impl Home {
             free_bytes: usable.saturating_sub(used),
             spare_bytes: slots * slot * u64::from(self.shape.spare) / devices.max(1),
             reserved_bytes: self.reserve_slots() * slot,
+            overpromised: self.lacks_room(),
         }
     }
 

@@ -98,6 +98,8 @@ pub struct Capacity {
     pub free_bytes: u64,
     pub spare_bytes: u64,
     pub reserved_bytes: u64,
+    /// Devices are gone, and those in use do not hold at full redundancy all that volumes were promised.
+    pub overpromised: bool,
 }
 
 /// The cleaner.

@@ -126,7 +126,7 @@ impl Home {
     fn show_rest(&self, waits: bool) {
         let short = self.lacks_room();
         let task = &mut self.tasks.borrow_mut().reconstruct;
-        if waits || short {
+        if waits {
             task.state = "waiting";
             task.reason = if short {
                 "the devices left do not hold all volumes at full redundancy: replace or add a device"
