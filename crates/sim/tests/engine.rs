@@ -126,11 +126,8 @@ fn beyond_the_redundancy_no_wrong_bytes_are_read() {
 #[test]
 fn full_arrays_go_on() {
     let summary = run_with(0, 1_200, None, false, false);
-    assert!(
-        summary.marks.contains_key("answer: no space"),
-        "{:?}",
-        summary.marks
-    );
+    let filled = summary.marks.get("an array to be filled");
+    assert!(filled.is_some_and(|n| *n > 50), "{:?}", summary.marks);
 }
 
 #[test]

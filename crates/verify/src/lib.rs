@@ -2,7 +2,7 @@
 //! engine's crates. What it and the engine agree on has been written twice.
 //!
 //! [`verify`] takes the devices of one array that is not in use, reads whatever there is to read, and says
-//! what is lost, contradictory or damaged. [`map`] says where a volume's blocks lie.
+//! what is lost, contradictory or damaged. [`map()`] says where a volume's blocks lie.
 //!
 //! **Invariants**
 //! - Nothing is written.
