@@ -646,6 +646,11 @@ pub async fn import(
     );
     let mut root = root;
     root.next_segment = next_segment(&core, root.next_segment);
+    if !root.clean {
+        // If newer roots were lost, the journal may still name volumes made since: another volume of
+        // such a number would be given what was written to them. Skip well past them.
+        root.next_tree = root.next_tree.saturating_add(4096);
+    }
     let home = Home::new(HomeParts {
         core,
         journal,
