@@ -457,7 +457,7 @@ impl Home {
             k: u16::try_from(k).expect("at most 8"),
             m: u16::try_from(m).expect("at most 255"),
             devices,
-            spared: k + m - placed,
+            spared: (k + m).saturating_sub(self.core.online().len()),
         };
         Some(self.make_segment(SegmentKind::Meta, &wanted, 1).await)
     }

@@ -8,27 +8,16 @@ use std::rc::Rc;
 use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Import, Volume};
-use ashlar_rt::{Buf, Rt, Slice};
+use ashlar_rt::Rt;
 
-use common::{devices, refs, small, volume};
+use common::{BLOCK, devices, pattern, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
-const BLOCK: u64 = 4096;
-
-/// Bytes that tell where they were written.
-fn pattern(block: u64) -> Slice {
-    let mut buf = Buf::zeroed(BLOCK as usize);
-    for (chunk, at) in buf.chunks_mut(16).zip(0u64..) {
-        chunk[..8].copy_from_slice(&(block + 1).to_le_bytes());
-        chunk[8..].copy_from_slice(&at.to_le_bytes());
-    }
-    buf.freeze()
-}
 
 async fn check(v: &Volume, blocks: u64) {
     for block in 0..blocks {
         let found = v.read(block * BLOCK, BLOCK as usize).await.unwrap();
-        assert_eq!(found[..], pattern(block)[..], "block {block}");
+        assert_eq!(found[..], pattern(block, 1)[..], "block {block}");
     }
 }
 
@@ -54,7 +43,9 @@ fn every_group_may_lose_m_devices_at_once() {
             array.volume_create("v", volume(4 * MIB)).await.unwrap();
             let v = array.volume("v").unwrap();
             for block in 0..600 {
-                v.write(block * BLOCK, pattern(block), false).await.unwrap();
+                v.write(block * BLOCK, pattern(block, 1), false)
+                    .await
+                    .unwrap();
             }
             v.flush().await.unwrap();
         });
@@ -85,7 +76,9 @@ fn a_pair_with_one_device_left_holds_no_record_alone() {
         assert_eq!(array.status().await.state, ArrayState::Optimal);
         let v = array.volume("v").unwrap();
         for block in 0..20 {
-            v.write(block * BLOCK, pattern(block), true).await.unwrap();
+            v.write(block * BLOCK, pattern(block, 1), true)
+                .await
+                .unwrap();
         }
     });
     rt.shutdown();

@@ -12,24 +12,21 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Error, Import, Volume, VolumeError};
 use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
 
-use common::{devices, refs, small, volume};
+use common::{BLOCK, devices, pattern, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
-const BLOCK: u64 = 4096;
-
-/// Bytes that tell where and when they were written.
-fn pattern(block: u64, version: u64) -> Slice {
-    let mut buf = Buf::zeroed(BLOCK as usize);
-    for (chunk, at) in buf.chunks_mut(32).zip(0u64..) {
-        chunk[..8].copy_from_slice(&(block + 1).to_le_bytes());
-        chunk[8..16].copy_from_slice(&version.to_le_bytes());
-        chunk[16..24].copy_from_slice(&at.to_le_bytes());
-    }
-    buf.freeze()
-}
 
 async fn put(v: &Volume, block: u64, version: u64) -> Result<(), VolumeError> {
     v.write(block * BLOCK, pattern(block, version), false).await
+}
+
+/// A new array, and a thick volume of so many blocks that was promised all the room there is.
+async fn all_promised(rt: &Rt, disks: &[Rc<MemDevice>], layout: &str) -> (Array, Volume, u64) {
+    let array = Array::create(rt, refs(disks), small(layout)).await.unwrap();
+    let size = array.unpromised_bytes();
+    array.volume_create("v", volume(size)).await.unwrap();
+    let v = array.volume("v").unwrap();
+    (array, v, size / BLOCK)
 }
 
 /// The same devices, with writes and flushes that take so long.
@@ -52,19 +49,14 @@ fn groups_go_on_without_a_device_where_room_is_short() {
         let rt = Rt::simulated(1);
         let handle = rt.clone();
         rt.block_on(async move {
-            let array = Array::create(&handle, refs(&disks), small(layout))
-                .await
-                .unwrap();
-            let size = array.unpromised_bytes();
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = array.volume("v").unwrap();
-            for block in 0..size / BLOCK {
+            let (array, v, blocks) = all_promised(&handle, &disks, layout).await;
+            for block in 0..blocks {
                 put(&v, block, 1).await.unwrap();
             }
             v.flush().await.unwrap();
             array.fail(0, false).await.unwrap();
             for version in 2..4 {
-                for block in 0..size / BLOCK {
+                for block in 0..blocks {
                     let done = put(&v, block, version).await;
                     assert!(
                         done.is_ok(),
@@ -94,13 +86,7 @@ fn promised_space_outlives_a_device() {
             let rt = Rt::simulated(1);
             let handle = rt.clone();
             rt.block_on(async move {
-                let array = Array::create(&handle, refs(&disks), small(layout))
-                    .await
-                    .unwrap();
-                let size = array.unpromised_bytes();
-                array.volume_create("v", volume(size)).await.unwrap();
-                let v = array.volume("v").unwrap();
-                let blocks = size / BLOCK;
+                let (array, v, blocks) = all_promised(&handle, &disks, layout).await;
                 for block in 0..blocks * written / 100 {
                     put(&v, block, 1).await.unwrap();
                 }

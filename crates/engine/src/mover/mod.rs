@@ -201,12 +201,10 @@ impl Home {
     /// Whether the journal could not be read without this member: too many of an epoch that is still needed are
     /// gone already.
     pub(crate) fn journal_needs(&self, index: u16) -> bool {
-        let now = |i: u16| !self.core.member(i).is_online();
+        let gone = |i: u16| i == index || !self.core.member(i).is_online();
         let root = self.root.borrow();
-        root.epochs.iter().any(|epoch| {
-            let needs = |gone: &dyn Fn(u16) -> bool| too_few(&self.shape, epoch, gone).is_some();
-            needs(&|i| i == index || now(i)) && !epoch.excluded.contains(&index)
-        })
+        let mut epochs = root.epochs.iter();
+        epochs.any(|e| !e.excluded.contains(&index) && too_few(&self.shape, e, gone).is_some())
     }
 
     /// By how much a segment's redundancy is below what its kind should have.

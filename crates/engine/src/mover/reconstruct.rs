@@ -124,7 +124,7 @@ impl Home {
 
     /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
     fn show_rest(&self, waits: bool) {
-        let short = self.lacks_room();
+        let short = waits && self.lacks_room();
         let task = &mut self.tasks.borrow_mut().reconstruct;
         if waits {
             task.state = "waiting";
@@ -326,7 +326,8 @@ impl Home {
         };
         // What volumes were promised comes first, and the cleaner would only take the slot back.
         let kept = if segment.kind == SegmentKind::Data && self.is_overpromised() {
-            self.clean_below() + self.clean_below() / 4
+            let below = self.clean_below();
+            below + below / 4
         } else {
             commit_slots(self.core.slot_blocks)
         };
@@ -371,13 +372,14 @@ impl Home {
         };
         let done = self.fill_column(segment, index, new).await;
         // Reconstruct and heal may have moved it meanwhile, or another column of the segment to that device.
-        let columns = segment.columns.borrow().clone();
-        let there = |c: &usize| columns[*c].is_placed() && columns[*c].device == target;
-        let unchanged = columns[index] == old
-            && !(0..columns.len())
-                .filter(|c| *c != index)
-                .any(|c| there(&c))
-            && !self.core.closed.get();
+        let unchanged = {
+            let columns = segment.columns.borrow();
+            let there = |(c, column): (usize, &Column)| {
+                c != index && column.is_placed() && column.device == target
+            };
+            columns[index] == old && !columns.iter().enumerate().any(there)
+        };
+        let unchanged = unchanged && !self.core.closed.get();
         if !done || !unchanged {
             // Nothing names the slot: it is as free as it was.
             self.core.member(target).release_slot(slot);

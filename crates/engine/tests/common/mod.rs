@@ -5,6 +5,10 @@ use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::{Create, Settings, VolumeOptions};
+use ashlar_rt::{Buf, Slice};
+
+/// Bytes of a block.
+pub const BLOCK: u64 = 4096;
 
 /// `count` devices of `bytes` each.
 pub fn devices(count: usize, bytes: u64) -> Vec<Rc<MemDevice>> {
@@ -37,4 +41,15 @@ pub fn volume(size_bytes: u64) -> VolumeOptions {
         size_bytes,
         ..VolumeOptions::default()
     }
+}
+
+/// Bytes that tell where and when they were written.
+pub fn pattern(block: u64, version: u64) -> Slice {
+    let mut buf = Buf::zeroed(BLOCK as usize);
+    for (chunk, at) in buf.chunks_mut(32).zip(0u64..) {
+        chunk[..8].copy_from_slice(&(block + 1).to_le_bytes());
+        chunk[8..16].copy_from_slice(&version.to_le_bytes());
+        chunk[16..24].copy_from_slice(&at.to_le_bytes());
+    }
+    buf.freeze()
 }
