@@ -362,6 +362,9 @@ impl Driver<'_> {
                 let absent = &self.world.budget.borrow().absent;
                 format!("import, degraded {degraded}, without {absent:?}")
             });
+            // An import beyond what was promised may go on from an older state, and writes before it returns.
+            let loose = self.world.loose.get();
+            self.world.loose.set(!self.world.promised());
             let future = self
                 .subject
                 .import(rt, devices, &self.world.config, degraded);
@@ -406,6 +409,7 @@ impl Driver<'_> {
                 }
                 Err(error) => {
                     self.world.trace.line(|| format!("import: {error:?}"));
+                    self.world.loose.set(loose); // a refused one has written nothing
                     if matches!(error, StoreError::Twice(_)) && self.impostor_goes() {
                         return self.open(rt, crash);
                     }
@@ -452,7 +456,6 @@ impl Driver<'_> {
         let world = &self.world;
         if !world.promised() {
             // More is damaged than was promised: whether the newest state survived is luck.
-            world.loose.set(true);
             world.trace.mark(if degraded {
                 "degraded import beyond M"
             } else {

@@ -35,6 +35,8 @@ fn counts_with_damage(kind: Kind) -> bool {
         | Kind::ParityWrong
         | Kind::OwnerParity
         | Kind::OwnersDiffer => false,
+        // A superblock of another disk: an import, too, asks for one of the two to be taken away.
+        Kind::IndexTwice => false,
         kind => kind.severity() >= Severity::Structure,
     }
 }
