@@ -426,19 +426,11 @@ fn status_keeps_its_contract() {
     }
     let row = daemon.ok(&["list", "-Hp"]);
     assert_eq!(row.trim_end().split('\t').count(), 8, "{row}");
-    assert!(
-        daemon
-            .ok(&["status", "--mdstat"])
-            .contains("[3/3] [UUU]")
-    );
+    assert!(daemon.ok(&["status", "--mdstat"]).contains("[3/3] [UUU]"));
     assert!(daemon.ok(&["status", "-x"]).contains("nothing is wrong"));
     daemon.ok(&["fail", "t", "2"]);
     test(1);
-    assert!(
-        daemon
-            .ok(&["status", "--mdstat"])
-            .contains("[3/2] [UU_]")
-    );
+    assert!(daemon.ok(&["status", "--mdstat"]).contains("[3/2] [UU_]"));
     assert!(daemon.ok(&["status", "-x"]).contains("device 2"));
     let events = daemon.ok(&["events", "t", "-j"]);
     let events: Vec<serde_json::Value> = events
