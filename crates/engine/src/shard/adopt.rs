@@ -1,0 +1,118 @@
+//! What others hand to a shard: blocks that the mover read, and what recovery found in the journal.
+//!
+//! Invariants: journalled deltas are adopted in the order of the journal; a move applies only to the place
+//! that it came from (S8).
+
+use std::rc::Rc;
+
+use ashlar_digest::Kind;
+
+use super::Shard;
+use crate::delta::{State, Version, What};
+use crate::error::VolumeError;
+use crate::messages::{Adopted, Move};
+use crate::planted::{self, Bug};
+
+impl Shard {
+    pub(super) async fn relocate(self: &Rc<Self>, moves: Vec<Move>) -> Option<usize> {
+        let mut taken = 0;
+        for m in moves {
+            let Ok(shape) = self.shape(m.tree) else {
+                continue;
+            };
+            match self
+                .place_block(shape, m.address, &m.bytes, None, Some(&m))
+                .await
+            {
+                Ok(true) => taken += 1,
+                Ok(false) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(taken)
+    }
+
+    pub(super) async fn adopt(self: &Rc<Self>, delta: Adopted) {
+        match delta {
+            Adopted::Block {
+                tree,
+                address,
+                segment,
+                block,
+                digest,
+                algorithm,
+                birth,
+                from,
+                sequence,
+            } => {
+                let stamp = self.next_stamp();
+                let what = What::Block {
+                    segment,
+                    block,
+                    digest,
+                    algorithm,
+                    birth,
+                    from,
+                };
+                let mut deltas = self.deltas.borrow_mut();
+                let what = match deltas.moved_onto(tree, address, &what) {
+                    Some(onto) => onto,
+                    None if from.is_some() && deltas.lookup(tree, address).stamp() != 0 => return,
+                    None => what,
+                };
+                deltas.push(
+                    tree,
+                    address,
+                    Version {
+                        stamp,
+                        what,
+                        state: State::Recorded(sequence),
+                        journaled: false,
+                    },
+                );
+                deltas.recorded(tree, address, stamp, sequence);
+            }
+            Adopted::Holes {
+                tree,
+                first,
+                count,
+                part,
+                sequence,
+            } => {
+                let Ok(shape) = self.shape(tree) else { return };
+                let stamp = self.next_stamp();
+                let part = self.part(shape, part);
+                let hole = crate::delta::HoleRange {
+                    tree,
+                    first,
+                    count,
+                    part,
+                    stamp,
+                    recorded: None,
+                };
+                let mut deltas = self.deltas.borrow_mut();
+                deltas.holes.push(hole);
+                deltas.hole_recorded(stamp, sequence);
+            }
+            Adopted::Data {
+                tree,
+                address,
+                algorithm,
+                digest,
+                bytes,
+            } => {
+                let Ok(shape) = self.shape(tree) else { return };
+                let kept = Kind::from_tag(algorithm)
+                    .map(|kind| self.core.block_digest(kind, tree, address, &bytes));
+                if kept != Some(digest) || planted::on(Bug::DataNotReplayed) {
+                    return; // the record's hash covers these bytes, so this cannot be: do not invent data
+                }
+                while let Err(VolumeError::NoSpace) =
+                    self.place_block(shape, address, &bytes, None, None).await
+                {
+                    self.core.progress.wait().await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! A shard: the task (a thread, later) that owns some partitions of every volume, with their deltas,
+//! trees and streams.
+//!
+//! Invariants:
+//! - A write is in the deltas from the moment it has a place, with its bytes in the stripe; what reads
+//!   see, digest, parity and device see is that one private copy (S16).
+//! - A version becomes `Recorded` only when the home says that the record naming it is durable.
+//! - Only `prepare` folds and places nodes; one at a time.
+
+mod adopt;
+mod read;
+mod record;
+mod stripes;
+mod write;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ashlar_format::BLOCK;
+use ashlar_format::node::LeafEntry;
+use ashlar_rt::{Gate, Lock, Mailbox, Sender};
+
+use crate::core::Core;
+use crate::delta::Deltas;
+use crate::error::VolumeError;
+use crate::messages::{HomeMessage, ShardMessage, ShardStats, VolumeShape};
+use crate::partition::Partitioning;
+use crate::stream::{OpenStripe, Stream};
+use crate::tree::NodeStore;
+
+/// What a shard may hold before writers wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Stripes being written at once.
+    pub stripes: usize,
+    /// Deltas.
+    pub deltas: usize,
+}
+
+/// A shard.
+pub struct Shard {
+    pub(crate) core: Rc<Core>,
+    pub(crate) home: Sender<HomeMessage>,
+    pub(crate) index: usize,
+    pub(crate) shards: usize,
+    pub(crate) partitions: u16,
+    pub(crate) store: NodeStore,
+    pub(crate) tree_lock: Lock<()>,
+    pub(crate) deltas: RefCell<Deltas>,
+    pub(crate) volumes: RefCell<BTreeMap<u32, VolumeShape>>,
+    hot: Lock<Stream>,
+    cold: Lock<Stream>,
+    /// The stripes the streams are filling: looked at without waiting for the streams.
+    filling: RefCell<Vec<Rc<OpenStripe>>>,
+    /// Stripes being written.
+    writing: RefCell<Vec<Rc<OpenStripe>>>,
+    /// Stripes written but not recorded.
+    pub(crate) written: RefCell<Vec<Rc<OpenStripe>>>,
+    stamp: Cell<u64>,
+    birth: Rc<Cell<u64>>,
+    bounds: Bounds,
+    pub(crate) room: Gate,
+    /// A commit has been asked for because of the deltas, and has not folded yet.
+    pub(crate) pressed: Cell<bool>,
+    /// Leaves folded so far: a block that came from the map may have changed if this has.
+    pub(crate) folds: Cell<u64>,
+    /// Leaves that could not be read when they were to be folded.
+    pub(crate) lost_leaves: RefCell<BTreeSet<crate::fold::Leaf>>,
+    /// What was folded but could not be placed, and the oldest sequence it hangs on.
+    pub(crate) carry: RefCell<(crate::messages::Prepared, Option<u64>)>,
+}
+
+impl std::fmt::Debug for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shard({} of {})", self.index, self.shards)
+    }
+}
+
+impl Shard {
+    /// A shard that answers `mailbox`. `birth` is the number of the last root, kept by the home.
+    #[expect(clippy::too_many_arguments, reason = "made in one place")]
+    pub fn start(
+        core: &Rc<Core>,
+        home: Sender<HomeMessage>,
+        mailbox: Mailbox<ShardMessage>,
+        index: usize,
+        shards: usize,
+        partitions: u16,
+        birth: Rc<Cell<u64>>,
+        cache_bytes: u64,
+        bounds: Bounds,
+    ) {
+        let shard = Rc::new(Shard {
+            core: core.clone(),
+            home,
+            index,
+            shards,
+            partitions,
+            store: NodeStore::new(core, cache_bytes),
+            tree_lock: Lock::new(()),
+            deltas: RefCell::default(),
+            volumes: RefCell::default(),
+            hot: Lock::new(Stream::default()),
+            cold: Lock::new(Stream::default()),
+            filling: RefCell::default(),
+            writing: RefCell::default(),
+            written: RefCell::default(),
+            stamp: Cell::new(0),
+            birth,
+            bounds,
+            room: Gate::default(),
+            lost_leaves: RefCell::default(),
+            carry: RefCell::default(),
+            pressed: Cell::new(false),
+            folds: Cell::new(0),
+        });
+        core.rt.spawn(shard.serve(mailbox));
+    }
+
+    async fn serve(self: Rc<Self>, mut mailbox: Mailbox<ShardMessage>) {
+        while let Some(message) = mailbox.receive().await {
+            if matches!(message, ShardMessage::Close) {
+                self.room.open();
+                return;
+            }
+            let shard = self.clone();
+            self.core
+                .rt
+                .spawn(async move { shard.handle(message).await });
+        }
+    }
+
+    async fn handle(self: Rc<Self>, message: ShardMessage) {
+        match message {
+            ShardMessage::Read(tree, first, count, reply) => {
+                reply.send(self.read(tree, first, count).await)
+            }
+            ShardMessage::Write(tree, offset, data, reply) => {
+                reply.send(self.write(tree, offset, data).await)
+            }
+            ShardMessage::Trim(tree, first, count, reply) => {
+                reply.send(self.trim(tree, first, count).await)
+            }
+            ShardMessage::Mapped(tree, first, count, reply) => {
+                reply.send(self.mapped(tree, first, count).await)
+            }
+            ShardMessage::Collect(close, reply) => reply.send(self.collect(close).await),
+            ShardMessage::Recorded(batch, sequence, reply) => {
+                self.recorded(&batch, sequence);
+                reply.send(());
+            }
+            ShardMessage::Prepare(target, limit, reply) => {
+                reply.send(self.prepare(target, limit).await);
+            }
+            ShardMessage::Relocate(moves, reply) => reply.send(self.relocate(moves).await),
+            ShardMessage::Touch(keys, reply) => {
+                let _one = self.tree_lock.lock().await;
+                for key in keys {
+                    let _ = self.store.touch(key).await; // a lost node is found again by whoever reads it
+                }
+                reply.send(());
+            }
+            ShardMessage::AddVolume(shape, roots, reply) => {
+                self.add_volume(shape, &roots);
+                reply.send(());
+            }
+            ShardMessage::Leave(tree, reply) => {
+                if let Some(shape) = self.volumes.borrow_mut().get_mut(&tree) {
+                    shape.leaving = true;
+                }
+                reply.send(());
+            }
+            ShardMessage::RemoveVolume(tree, reply) => {
+                let _one = self.tree_lock.lock().await;
+                self.volumes.borrow_mut().remove(&tree);
+                self.store.remove_tree(tree);
+                self.deltas.borrow_mut().forget_tree(tree);
+                reply.send(());
+            }
+            ShardMessage::Stats(reply) => reply.send(self.stats()),
+            ShardMessage::Close => {}
+            ShardMessage::Adopt(delta, reply) => {
+                self.adopt(delta).await;
+                reply.send(());
+            }
+        }
+    }
+
+    fn add_volume(&self, shape: VolumeShape, roots: &[Option<ashlar_format::node::NodeEntry>]) {
+        let partitioning = Partitioning::new(self.partitions, shape.pieces);
+        self.volumes.borrow_mut().insert(shape.tree, shape);
+        for (partition, root) in (0u16..).zip(roots) {
+            if usize::from(partition) % self.shards == self.index {
+                self.store.add_tree(
+                    shape.tree,
+                    partition,
+                    partitioning.leaves(shape.blocks),
+                    *root,
+                );
+            }
+        }
+    }
+
+    fn stats(&self) -> ShardStats {
+        let stripes = self.filling.borrow().len() + self.writing.borrow().len();
+        let stripe = self.filling.borrow().first().map_or(0, |s| {
+            u64::from(s.segment.geometry.stripe_blocks()) * BLOCK as u64
+        });
+        let deltas = self.deltas.borrow().len() as u64 * 200;
+        ShardStats {
+            cached_bytes: self.store.cached_bytes(),
+            dirty_bytes: deltas + stripes as u64 * stripe,
+        }
+    }
+
+    pub(crate) fn shape(&self, tree: u32) -> Result<VolumeShape, VolumeError> {
+        self.volumes
+            .borrow()
+            .get(&tree)
+            .copied()
+            .ok_or(VolumeError::Closed)
+    }
+
+    pub(crate) fn partitioning(&self, shape: VolumeShape) -> Partitioning {
+        Partitioning::new(self.partitions, shape.pieces)
+    }
+
+    fn shards_u16(&self) -> u16 {
+        u16::try_from(self.shards).expect("few shards")
+    }
+
+    fn part(&self, shape: VolumeShape, part: (u16, u16)) -> crate::delta::Part {
+        let tile = self.partitioning(shape).tile_blocks();
+        crate::delta::Part {
+            tile,
+            partitions: self.partitions,
+            of: part.0,
+            rest: part.1,
+        }
+    }
+
+    fn next_stamp(&self) -> u64 {
+        self.stamp.set(self.stamp.get() + 1);
+        self.stamp.get()
+    }
+}
+
+/// The digest algorithm a leaf entry names.
+pub fn algorithm_of(entry: &LeafEntry) -> u8 {
+    u8::try_from(entry.flags >> 3 & 0xF).expect("four bits")
+}
+
+/// The flags of a leaf entry.
+pub fn flags_of(algorithm: u8) -> u16 {
+    u16::from(algorithm & 0xF) << 3
+}

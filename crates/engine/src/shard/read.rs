@@ -1,0 +1,355 @@
+//! Reading: where a volume block is, and its verified bytes.
+//!
+//! Invariants:
+//! - Deltas are asked before the map, and what neither knows is zeros.
+//! - No byte is given that does not match its digest; a segment freed meanwhile is looked up again (S12).
+
+use std::rc::Rc;
+
+use ashlar_digest::Kind;
+use ashlar_format::BLOCK;
+use ashlar_rt::{Buf, Slice};
+
+use super::{Shard, algorithm_of};
+use crate::delta::{Lookup, State, Version, What};
+use crate::error::VolumeError;
+use crate::messages::VolumeShape;
+use crate::planted::{self, Bug};
+use crate::segment::Segment;
+
+/// A volume block's bytes, or where they are.
+pub(super) enum Found {
+    Zero,
+    Bytes(Buf),
+    Place {
+        segment: Rc<Segment>,
+        block: u32,
+        digest: [u8; 16],
+        algorithm: u8,
+    },
+}
+
+impl Shard {
+    /// Finds a volume block; the stamp of what was found lets a read-merge-write see a change.
+    pub(super) async fn find(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+    ) -> Result<(Found, u64), VolumeError> {
+        let at = self.partitioning(shape).locate(address);
+        loop {
+            let lookup = self.deltas.borrow().lookup(shape.tree, address);
+            let stamp = lookup.stamp();
+            let moved = match lookup {
+                Lookup::Hole(_) => return Ok((Found::Zero, stamp)),
+                Lookup::Version(Version {
+                    what:
+                        What::Block {
+                            segment,
+                            block,
+                            digest,
+                            algorithm,
+                            from,
+                            ..
+                        },
+                    state,
+                    ..
+                }) => {
+                    if from.is_none() {
+                        if let State::Open(stripe) = &state {
+                            let mut buf = Buf::zeroed(shape.pieces as usize * BLOCK);
+                            let within = block - stripe.block_in_segment(0);
+                            stripe.copy(within, shape.pieces, &mut buf);
+                            return Ok((Found::Bytes(buf), stamp));
+                        }
+                        return Ok((
+                            Found::Place {
+                                segment,
+                                block,
+                                digest,
+                                algorithm,
+                            },
+                            stamp,
+                        ));
+                    }
+                    // A move whose stripe is still open is read from its old place.
+                    matches!(state, State::Recorded(_)).then_some((from, segment, block))
+                }
+                Lookup::Unknown | Lookup::Version(_) => None,
+            };
+            let entry =
+                match self
+                    .store
+                    .cached_leaf_entry(shape.tree, at.partition, at.leaf, at.slot)
+                {
+                    Some(entry) => entry,
+                    None => {
+                        self.store
+                            .leaf_entry(shape.tree, at.partition, at.leaf, at.slot)
+                            .await
+                    }
+                };
+            let entry = match entry {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return Ok((Found::Zero, stamp)),
+                Err(_) => {
+                    let leaf = self.store.load((shape.tree, at.partition, 0, at.leaf));
+                    if leaf.await.is_ok() {
+                        // The leaf was lost once, and written anew: of this entry nothing is known.
+                        let mut listed = self.core.lost.borrow_mut();
+                        listed.insert((shape.tree, address), ());
+                        return Err(VolumeError::Lost);
+                    }
+                    return Err(self.lost_leaf(shape, at.partition, at.leaf));
+                }
+            };
+            let algorithm = algorithm_of(&entry);
+            if let Some((from, segment, block)) = moved
+                && from == Some(entry.place)
+            {
+                return Ok((
+                    Found::Place {
+                        segment,
+                        block,
+                        digest: entry.digest,
+                        algorithm,
+                    },
+                    stamp,
+                ));
+            }
+            match self.core.segment(entry.place.segment) {
+                Some(segment) => {
+                    let block = entry.place.block;
+                    return Ok((
+                        Found::Place {
+                            segment,
+                            block,
+                            digest: entry.digest,
+                            algorithm,
+                        },
+                        stamp,
+                    ));
+                }
+                // The block moved on and its old segment was freed while the leaf was read: look again.
+                None if self.deltas.borrow().lookup(shape.tree, address).stamp() != stamp => {}
+                None => {
+                    let again = self
+                        .store
+                        .leaf_entry(shape.tree, at.partition, at.leaf, at.slot)
+                        .await;
+                    if again == Ok(Some(entry)) {
+                        return Err(VolumeError::Lost);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_of(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+        digest: [u8; 16],
+        algorithm: u8,
+    ) -> impl Fn(&[u8]) -> bool + 'static {
+        let core = self.core.clone();
+        move |bytes: &[u8]| {
+            Kind::from_tag(algorithm)
+                .is_some_and(|kind| core.block_digest(kind, shape.tree, address, bytes) == digest)
+        }
+    }
+
+    /// Reads one volume block.
+    pub(super) async fn read_block(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+    ) -> Result<(Buf, u64), VolumeError> {
+        let bytes = shape.pieces as usize * BLOCK;
+        loop {
+            let (found, stamp) = self.find(shape, address).await?;
+            match found {
+                Found::Zero => return Ok((Buf::zeroed(bytes), stamp)),
+                Found::Bytes(buf) => return Ok((buf, stamp)),
+                Found::Place {
+                    segment,
+                    block,
+                    digest,
+                    algorithm,
+                } => {
+                    let check = self.check_of(shape, address, digest, algorithm);
+                    let read =
+                        crate::read::read_unit(&self.core, &segment, block, shape.pieces, &check)
+                            .await;
+                    if let Ok(buf) = read {
+                        return Ok((buf, stamp));
+                    }
+                    // Judged only after the map has been looked up again (S12).
+                    if let (
+                        Found::Place {
+                            segment: now,
+                            block: at,
+                            ..
+                        },
+                        _,
+                    ) = self.find(shape, address).await?
+                        && now.number == segment.number
+                        && at == block
+                    {
+                        self.core
+                            .lost
+                            .borrow_mut()
+                            .insert((shape.tree, address), ());
+                        if planted::on(Bug::LostReadsAsZeros) {
+                            return Ok((Buf::zeroed(bytes), stamp));
+                        }
+                        return Err(VolumeError::Lost);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) async fn read(
+        self: &Rc<Self>,
+        tree: u32,
+        first: u64,
+        count: u64,
+    ) -> Result<Slice, VolumeError> {
+        let shape = self.shape(tree)?;
+        let unit = shape.pieces as usize * BLOCK;
+        let mut out = Buf::zeroed(usize::try_from(count).expect("a read is bounded") * unit);
+        let mut runs: Vec<Run> = Vec::new();
+        for (address, out) in (first..first + count).zip(out.chunks_mut(unit)) {
+            match self.find(shape, address).await?.0 {
+                Found::Zero => {}
+                Found::Bytes(buf) => out.copy_from_slice(&buf),
+                Found::Place {
+                    segment,
+                    block,
+                    digest,
+                    algorithm,
+                } => {
+                    Run::add(
+                        &mut runs,
+                        shape,
+                        address,
+                        segment,
+                        block,
+                        (digest, algorithm),
+                    );
+                }
+            }
+        }
+        let mut joins = Vec::new();
+        for run in runs {
+            let shard = self.clone();
+            joins.push(
+                self.core
+                    .rt
+                    .spawn(async move { shard.read_run(shape, run).await }),
+            );
+        }
+        let mut result = Ok(());
+        for join in joins {
+            match join.await {
+                Ok((address, bytes)) => {
+                    let start = usize::try_from(address - first).expect("a read is bounded") * unit;
+                    out[start..start + bytes.len()].copy_from_slice(&bytes);
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        result.map(|()| out.freeze())
+    }
+
+    /// Reads volume blocks that follow each other in one strip with one device read.
+    async fn read_run(
+        self: &Rc<Self>,
+        shape: VolumeShape,
+        run: Run,
+    ) -> Result<(u64, Buf), VolumeError> {
+        let unit = shape.pieces as usize * BLOCK;
+        let count = u32::try_from(run.checks.len()).expect("a read is bounded") * shape.pieces;
+        let (stripe, strip, within) = run.segment.geometry.locate(run.block);
+        let fits = within + count <= run.segment.geometry.strip_blocks;
+        let read = if fits {
+            crate::read::read_column(
+                &self.core,
+                &run.segment,
+                stripe,
+                usize::from(strip),
+                within,
+                count,
+            )
+            .await
+        } else {
+            None
+        };
+        let came = read.is_some();
+        let mut out = read.unwrap_or_else(|| Buf::zeroed(count as usize * BLOCK));
+        for ((address, check), bytes) in (run.address..).zip(&run.checks).zip(out.chunks_mut(unit))
+        {
+            let kind = Kind::from_tag(check.1).ok_or(VolumeError::Lost)?;
+            let unverified = planted::on(Bug::ReadUnverified);
+            let digest = self.core.block_digest(kind, shape.tree, address, bytes);
+            if !came || (digest != check.0 && !unverified) {
+                let (good, _) = self.read_block(shape, address).await?;
+                bytes.copy_from_slice(&good);
+            }
+        }
+        Ok((run.address, out))
+    }
+
+    pub(super) async fn mapped(
+        &self,
+        tree: u32,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<bool>, VolumeError> {
+        let shape = self.shape(tree)?;
+        let mut mapped = Vec::new();
+        for address in first..first + count {
+            mapped.push(!matches!(self.find(shape, address).await?.0, Found::Zero));
+        }
+        Ok(mapped)
+    }
+}
+
+/// Volume blocks that follow each other in one strip.
+struct Run {
+    address: u64,
+    segment: Rc<Segment>,
+    block: u32,
+    checks: Vec<([u8; 16], u8)>,
+}
+
+impl Run {
+    fn add(
+        runs: &mut Vec<Run>,
+        shape: VolumeShape,
+        address: u64,
+        segment: Rc<Segment>,
+        block: u32,
+        check: ([u8; 16], u8),
+    ) {
+        if let Some(run) = runs.last_mut() {
+            let blocks = u32::try_from(run.checks.len()).expect("a read is bounded") * shape.pieces;
+            let follows = run.address + run.checks.len() as u64 == address
+                && run.segment.number == segment.number
+                && run.block + blocks == block;
+            let strip = segment.geometry.strip_blocks;
+            let same_strip = run.block / strip == (block + shape.pieces - 1) / strip;
+            if follows && same_strip {
+                run.checks.push(check);
+                return;
+            }
+        }
+        runs.push(Run {
+            address,
+            segment,
+            block,
+            checks: vec![check],
+        });
+    }
+}

@@ -1,0 +1,169 @@
+//! What a shard has for the next record, and what follows once it is durable.
+//!
+//! Invariants: stripes of a segment are recorded in order, without gaps; of a block's versions only the
+//! newest is recorded; a stripe is waited for before it is named.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_format::BLOCK;
+
+use super::Shard;
+use crate::planted::{self, Bug};
+use crate::stream::{Item, OpenStripe, Phase};
+
+impl Shard {
+    /// Everything that is to become durable now: stripes closed up to now are waited for; blocks of
+    /// unfinished stripes are given as data, unless `close` or a quarter of a stripe makes it worth
+    /// closing them.
+    pub(super) async fn collect(self: &Rc<Self>, close: bool) -> crate::messages::Collected {
+        // Streams that nobody writes to let go of segments that take no more.
+        for stream in [&self.hot, &self.cold] {
+            if let Some(mut stream) = stream.try_lock() {
+                stream.prune();
+            }
+        }
+        loop {
+            // Without the streams' locks: a writer that waits for space holds one.
+            let filling: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
+            for stripe in filling {
+                let filled = stripe.filled();
+                let worth = close || filled * 4 >= stripe.segment.geometry.stripe_blocks();
+                // A stripe that took nothing must not keep its segment from being sealed.
+                if filled > 0 && worth || filled == 0 && stripe.segment.retired.get() {
+                    self.close_stripe(&stripe);
+                }
+            }
+            let pending: Vec<Rc<OpenStripe>> = self.writing.borrow().clone();
+            // With every stripe closed there is nothing left to be given as data.
+            let open: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
+            let items = |s: &Rc<OpenStripe>| -> Vec<(Item, Rc<OpenStripe>)> {
+                s.items.borrow().iter().map(|i| (*i, s.clone())).collect()
+            };
+            let required: Vec<(Item, Rc<OpenStripe>)> = open.iter().flat_map(items).collect();
+            let mut void = false;
+            for stripe in pending {
+                if planted::on(Bug::WritingNotWaitedFor) {
+                    continue;
+                }
+                stripe
+                    .gate
+                    .until(|| matches!(stripe.phase.get(), Phase::Written | Phase::Void))
+                    .await;
+                void |= stripe.phase.get() == Phase::Void && !stripe.items.borrow().is_empty();
+            }
+            // What a void stripe held has been placed anew, in a stripe that is looked at only now.
+            if !void {
+                return self.build(&required);
+            }
+        }
+    }
+
+    /// Builds a batch from what is written now and the blocks `required` in addition.
+    fn build(&self, required: &[(Item, Rc<OpenStripe>)]) -> crate::messages::Collected {
+        let mut batch = crate::messages::Collected::default();
+        let mut written = self.written.borrow().clone();
+        written.sort_by_key(|s| (s.segment.number, s.number));
+        let mut expected: BTreeMap<u64, u32> = BTreeMap::new();
+        for stripe in written {
+            let next = expected
+                .entry(stripe.segment.number)
+                .or_insert(stripe.segment.recorded.get());
+            if stripe.number == *next {
+                *next += 1;
+                batch.stripes.push(stripe);
+            }
+        }
+        let deltas = self.deltas.borrow();
+        batch.holes = deltas
+            .holes
+            .iter()
+            .filter(|h| h.recorded.is_none())
+            .copied()
+            .collect();
+        for (item, stripe) in required {
+            let in_batch = batch.stripes.iter().any(|s| Rc::ptr_eq(s, stripe));
+            let known = deltas
+                .get(item.tree, item.address, item.stamp)
+                .is_some_and(|v| !v.journaled);
+            if !in_batch && known && item.from.is_none() {
+                let mut bytes = vec![0; item.pieces as usize * BLOCK];
+                stripe.copy(item.block, item.pieces, &mut bytes);
+                batch.data.push((*item, stripe.clone(), bytes));
+            }
+        }
+        // An item counts if nothing newer of its block is durable or in this batch.
+        let mut newest: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+        let in_stripes = batch
+            .stripes
+            .iter()
+            .filter(|s| s.phase.get() == Phase::Written);
+        let items: Vec<Item> = in_stripes
+            .flat_map(|s| s.items.borrow().clone())
+            .chain(batch.data.iter().map(|d| d.0))
+            .collect();
+        for item in &items {
+            if deltas.get(item.tree, item.address, item.stamp).is_some() {
+                let entry = newest.entry((item.tree, item.address)).or_insert(0);
+                let older = planted::on(Bug::OlderVersionRecorded) && *entry > 0;
+                *entry = if older {
+                    (*entry).min(item.stamp)
+                } else {
+                    (*entry).max(item.stamp)
+                };
+            }
+        }
+        let counts = |item: &Item| {
+            let in_batch = newest.get(&(item.tree, item.address)).copied().unwrap_or(0);
+            let hole = batch
+                .holes
+                .iter()
+                .filter(|h| h.covers(item.tree, item.address))
+                .map(|h| h.stamp)
+                .max()
+                .filter(|_| !planted::on(Bug::TrimResurrects))
+                .unwrap_or(0);
+            let durable = deltas.durable_stamp(item.tree, item.address);
+            deltas.get(item.tree, item.address, item.stamp).is_some()
+                && item.stamp >= in_batch.max(hole).max(durable)
+        };
+        batch.live = batch
+            .stripes
+            .iter()
+            .map(|s| {
+                let written = s.phase.get() == Phase::Written;
+                s.items
+                    .borrow()
+                    .iter()
+                    .filter(|i| written && counts(i))
+                    .copied()
+                    .collect()
+            })
+            .collect();
+        let kept: Vec<bool> = batch.data.iter().map(|d| counts(&d.0)).collect();
+        let mut keep = kept.into_iter();
+        batch.data.retain(|_| keep.next().unwrap_or(false));
+        batch
+    }
+
+    /// The batch is durable.
+    pub(super) fn recorded(&self, batch: &crate::messages::Collected, sequence: u64) {
+        let mut deltas = self.deltas.borrow_mut();
+        for (stripe, live) in batch.stripes.iter().zip(&batch.live) {
+            for item in live {
+                deltas.recorded(item.tree, item.address, item.stamp, sequence);
+            }
+            self.written.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
+        }
+        for (item, _, _) in &batch.data {
+            deltas.journaled(item.tree, item.address, item.stamp);
+        }
+        for hole in &batch.holes {
+            deltas.hole_recorded(hole.stamp, sequence);
+        }
+        drop(deltas);
+        if !planted::on(Bug::LostWakeup) {
+            self.room.open();
+        }
+    }
+}

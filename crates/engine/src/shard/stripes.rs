@@ -1,0 +1,172 @@
+//! Stripes from open to written.
+//!
+//! Invariants:
+//! - Nothing new goes to a segment that lost a column: such a row is left for another at once.
+//! - A stripe ends as `Written` or, empty, as `Void`; what a stripe that could not be written held is
+//!   placed anew first.
+
+use std::rc::Rc;
+
+use ashlar_format::BLOCK;
+use ashlar_rt::Buf;
+
+use super::Shard;
+use super::write::Seen;
+use crate::error::VolumeError;
+use crate::messages::{HomeMessage, Purpose, ask};
+use crate::segment::Segment;
+use crate::stream::{OpenStripe, Phase, Stream};
+use crate::stripe;
+
+impl Shard {
+    /// Sees to it that the stream's stripe takes `pieces` more blocks.
+    pub(super) async fn make_room(
+        self: &Rc<Self>,
+        stream: &mut Stream,
+        pieces: u32,
+        purpose: Purpose,
+    ) -> Result<(), VolumeError> {
+        if stream
+            .current
+            .as_ref()
+            .is_some_and(|s| s.phase.get() == Phase::Filling && s.room() >= pieces)
+        {
+            return Ok(());
+        }
+        self.close(stream);
+        let mut wanted_row = stream.open_segments().max(1);
+        let mut grow = stream.open_segments() == 0;
+        loop {
+            let broken: Vec<Rc<Segment>> = stream
+                .row
+                .iter()
+                .filter(|s| self.core.has_lost_column(s))
+                .cloned()
+                .collect();
+            if !broken.is_empty() {
+                // A device of these failed: new data go where they have full redundancy at once.
+                stream
+                    .row
+                    .retain(|s| !broken.iter().any(|b| b.number == s.number));
+                grow = true;
+            }
+            if grow || stream.open_segments() < wanted_row {
+                match ask(&self.home, |reply| HomeMessage::Allocate(purpose, reply)).await {
+                    Some(Some(allocated)) => {
+                        wanted_row = allocated.row;
+                        stream.row.push_back(allocated.segment);
+                        grow = false;
+                        continue;
+                    }
+                    Some(None) if self.core.closed.get() => return Err(VolumeError::Closed),
+                    Some(None) if stream.open_segments() == 0 => return Err(VolumeError::NoSpace),
+                    Some(None) => wanted_row = 0,
+                    None => return Err(VolumeError::Closed),
+                }
+            }
+            if let Some(segment) = stream.next_segment() {
+                let stripe = OpenStripe::open(&segment);
+                self.filling.borrow_mut().push(stripe.clone());
+                stream.current = Some(stripe);
+                if segment.geometry.stripe_blocks() < pieces {
+                    return Err(VolumeError::NoSpace);
+                }
+                return Ok(());
+            }
+            grow = true;
+        }
+    }
+
+    /// Ends the stream's stripe and writes it.
+    pub(super) fn close(self: &Rc<Self>, stream: &mut Stream) {
+        if let Some(stripe) = stream.current.take() {
+            self.close_stripe(&stripe);
+        }
+    }
+
+    pub(super) fn close_stripe(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
+        if stripe.phase.get() != Phase::Filling {
+            return;
+        }
+        self.filling.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
+        self.writing.borrow_mut().push(stripe.clone());
+        stripe.phase.set(Phase::Writing);
+        let data = stripe.freeze();
+        let owners = stripe.owners.borrow().clone();
+        if owners.is_empty() {
+            let (shard, stripe) = (self.clone(), stripe.clone());
+            self.core
+                .rt
+                .spawn(async move { shard.end_void(&stripe).await });
+            return;
+        }
+        let written = Rc::new(stripe::prepare(
+            &self.core,
+            &stripe.segment,
+            stripe.number,
+            &data,
+            &owners,
+        ));
+        *stripe.written.borrow_mut() = Some(written.clone());
+        let (shard, stripe) = (self.clone(), stripe.clone());
+        self.core.rt.spawn(async move {
+            match stripe::write(&shard.core, &written).await {
+                Ok(()) => shard.stripe_done(&stripe, Phase::Written),
+                Err(stripe::TooFewColumns) => shard.place_anew(&stripe).await,
+            }
+        });
+    }
+
+    fn stripe_done(&self, stripe: &Rc<OpenStripe>, phase: Phase) {
+        stripe.phase.set(phase);
+        self.writing.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
+        self.written.borrow_mut().push(stripe.clone());
+        stripe.gate.open();
+        self.room.open();
+    }
+
+    /// A stripe that could not be written: its live blocks get new places, then it is recorded empty.
+    async fn place_anew(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
+        let items = stripe.items.borrow().clone();
+        for item in items {
+            let newest = self.deltas.borrow().lookup(item.tree, item.address).stamp() == item.stamp;
+            let Ok(shape) = self.shape(item.tree) else {
+                continue;
+            };
+            if item.from.is_some() {
+                self.deltas
+                    .borrow_mut()
+                    .remove(item.tree, item.address, item.stamp);
+                continue;
+            }
+            if !newest {
+                continue;
+            }
+            let mut bytes = Buf::zeroed(item.pieces as usize * BLOCK);
+            stripe.copy(item.block, item.pieces, &mut bytes);
+            let (stamp, folds) = (item.stamp, self.folds.get());
+            let seen = Seen { stamp, folds };
+            while let Err(VolumeError::NoSpace) = self
+                .place_block(shape, item.address, &bytes, Some(seen), None)
+                .await
+            {
+                self.core.progress.wait().await;
+            }
+        }
+        self.end_void(stripe).await;
+    }
+
+    /// Ends a stripe that holds nothing. The last one of a course is written with the course's summary:
+    /// where it is not written, the summary is, before the rows can be forgotten.
+    async fn end_void(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
+        let (segment, number) = (&stripe.segment, stripe.number);
+        segment.rows.borrow_mut().remove(&number);
+        segment.short.borrow_mut().insert(number, 0);
+        let geometry = segment.geometry;
+        let course = geometry.course_of(number);
+        if number + 1 == course * geometry.course_strips() + geometry.strips_in(course) {
+            stripe::write_summary(&self.core, segment, number + 1).await;
+        }
+        self.stripe_done(stripe, Phase::Void);
+    }
+}

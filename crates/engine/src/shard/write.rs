@@ -1,0 +1,306 @@
+//! Writing: admission, merging, and a place for every block.
+//!
+//! Invariants:
+//! - A shard never holds more than its bounds: writers wait (S15).
+//! - A volume block is written as a whole, into one private copy (S16); what is smaller is merged into
+//!   verified bytes, again if they changed meanwhile.
+//! - A move takes effect only if the block still is where it was moved from (S8).
+
+use std::rc::Rc;
+
+use ashlar_digest::Kind;
+use ashlar_format::BLOCK;
+use ashlar_format::summary::Owner;
+use ashlar_rt::Slice;
+
+use super::Shard;
+use super::read::Found;
+use crate::delta::{State, Version, What};
+use crate::error::VolumeError;
+use crate::messages::{HomeMessage, Move, Purpose, VolumeShape, ask};
+use crate::planted::{self, Bug};
+use crate::stream::Item;
+
+/// What a read-merge-write saw of a block: its stamp in the deltas, and how many leaves had been folded
+/// when it began to look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) stamp: u64,
+    pub(super) folds: u64,
+}
+
+impl Shard {
+    pub(super) async fn write(
+        self: &Rc<Self>,
+        tree: u32,
+        offset: u64,
+        data: Slice,
+    ) -> Result<(), VolumeError> {
+        let shape = self.shape(tree)?;
+        let unit = shape.pieces as usize * BLOCK;
+        let unit_u64 = unit as u64;
+        let mut at = 0;
+        while at < data.len() {
+            let position = offset + at as u64;
+            let (address, within) = (
+                position / unit_u64,
+                usize::try_from(position % unit_u64).expect("below a unit"),
+            );
+            let take = (unit - within).min(data.len() - at);
+            self.admit().await?;
+            if take == unit {
+                self.admit_thin(shape, address).await?;
+                self.place_block(shape, address, &data[at..at + take], None, None)
+                    .await?;
+            } else {
+                self.merge(shape, address, within, &data[at..at + take])
+                    .await?;
+            }
+            at += take;
+        }
+        Ok(())
+    }
+
+    /// A write smaller than a volume block: verified read, merge, write; again if the block changed
+    /// meanwhile. Onto a lost block it fails (S16). What changes nothing takes no space: above all zeros
+    /// where nothing is mapped.
+    async fn merge(
+        self: &Rc<Self>,
+        shape: VolumeShape,
+        address: u64,
+        within: usize,
+        data: &[u8],
+    ) -> Result<(), VolumeError> {
+        loop {
+            let folds = self.folds.get();
+            let (mut block, stamp) = self.read_block(shape, address).await?;
+            let part = &mut block[within..within + data.len()];
+            if *part == *data {
+                return Ok(());
+            }
+            part.copy_from_slice(data);
+            self.admit_thin(shape, address).await?;
+            let seen = Seen { stamp, folds };
+            if self
+                .place_block(shape, address, &block, Some(seen), None)
+                .await?
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits while this shard holds as much as it may (S15: dirty state is bounded).
+    async fn admit(&self) -> Result<(), VolumeError> {
+        loop {
+            if self.core.closed.get() {
+                return Err(VolumeError::Closed);
+            }
+            let deltas = self.deltas.borrow().len();
+            let (writing, written) = (self.writing.borrow().len(), self.written.borrow().len());
+            if deltas * 2 >= self.bounds.deltas && !self.pressed.replace(true) {
+                // Early, so that folding and writing overlap.
+                let _ = self.home.send(HomeMessage::Pressure);
+            }
+            if deltas < self.bounds.deltas && writing + written < self.bounds.stripes {
+                return Ok(());
+            }
+            if deltas >= self.bounds.deltas {
+                let _ = self.home.send(HomeMessage::Pressure);
+            } else if writing == 0 || written * 2 >= self.bounds.stripes {
+                let _ = self.home.send(HomeMessage::Record);
+            }
+            self.room.wait().await;
+        }
+    }
+
+    /// Refuses a block that a thin volume does not have yet where only promised space is left: volumes
+    /// that are not thin never run out.
+    async fn admit_thin(&self, shape: VolumeShape, address: u64) -> Result<(), VolumeError> {
+        if !shape.thin {
+            return Ok(());
+        }
+        let bytes = u64::from(shape.pieces) * BLOCK as u64;
+        for again in [true, false] {
+            let left = self.core.thin_left.get();
+            if left >= bytes {
+                self.core.thin_left.set(left - bytes);
+                crate::member::add(&self.core.thin_charged, bytes);
+                return Ok(());
+            }
+            if !matches!(self.find(shape, address).await?.0, Found::Zero) {
+                return Ok(()); // overwritten, it takes no more than it has
+            }
+            if again {
+                // Overwritten blocks were counted twice: see what is left in truth.
+                ask(&self.home, HomeMessage::Fold).await;
+            }
+        }
+        Err(VolumeError::NoSpace)
+    }
+
+    /// Gives a volume block a place in the open stripe. False if `expected` is given and the block has
+    /// changed since. `from` makes it a move.
+    pub(super) async fn place_block(
+        self: &Rc<Self>,
+        shape: VolumeShape,
+        address: u64,
+        bytes: &[u8],
+        expected: Option<Seen>,
+        from: Option<&Move>,
+    ) -> Result<bool, VolumeError> {
+        let (digest, algorithm) = match from {
+            Some(m) => (m.digest, m.algorithm),
+            None => {
+                let kind = Kind::from_tag(shape.algorithm).ok_or(VolumeError::Closed)?;
+                (
+                    self.core.block_digest(kind, shape.tree, address, bytes),
+                    shape.algorithm,
+                )
+            }
+        };
+        let rows = self.owner_rows(shape, address, algorithm, digest, bytes);
+        let (lock, purpose) = if from.is_some() {
+            (&self.cold, Purpose::Clean)
+        } else {
+            (&self.hot, Purpose::Client)
+        };
+        let mut stream = lock.lock().await;
+        self.make_room(&mut stream, shape.pieces, purpose).await?;
+        // From here to the end nothing waits. The volume may be gone by now: nothing would ever fold what is
+        // said of it, and the journal would keep it for ever.
+        if self.shape(shape.tree)?.leaving {
+            return Err(VolumeError::Closed);
+        }
+        let lookup = self.deltas.borrow().lookup(shape.tree, address);
+        let changed = match from {
+            Some(_) => lookup.stamp() != 0 && !planted::on(Bug::MoveOverWrite),
+            None => {
+                !planted::on(Bug::MergeUnchecked)
+                    && expected.is_some_and(|seen| {
+                        // Without a delta the block came from the map, which a fold may have changed since.
+                        let folded = seen.stamp == 0 && self.folds.get() != seen.folds;
+                        lookup.stamp() != seen.stamp || folded
+                    })
+            }
+        };
+        if changed {
+            return Ok(false);
+        }
+        let stripe = stream.current.clone().expect("room was made");
+        let stamp = self.next_stamp();
+        let block = stripe.push(bytes, &rows);
+        let from = from.map(|m| m.from);
+        stripe.items.borrow_mut().push(Item {
+            tree: shape.tree,
+            address,
+            block,
+            pieces: shape.pieces,
+            digest,
+            algorithm,
+            stamp,
+            from,
+        });
+        let what = What::Block {
+            segment: stripe.segment.clone(),
+            block: stripe.block_in_segment(block),
+            digest,
+            algorithm,
+            birth: self.birth.get(),
+            from,
+        };
+        let version = Version {
+            stamp,
+            what,
+            state: State::Open(stripe.clone()),
+            journaled: false,
+        };
+        self.deltas.borrow_mut().push(shape.tree, address, version);
+        if from.is_none() {
+            self.core.lost.borrow_mut().remove(&(shape.tree, address));
+            crate::member::add(&self.core.amplification.0, u64::from(shape.pieces));
+        }
+        if stripe.room() == 0 {
+            self.close(&mut stream);
+        }
+        Ok(true)
+    }
+
+    fn owner_rows(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+        algorithm: u8,
+        digest: [u8; 16],
+        bytes: &[u8],
+    ) -> Vec<(Owner, [u8; 16])> {
+        let owner = Owner {
+            tree: shape.tree,
+            kind: 0,
+            algorithm,
+            piece: 0,
+            pieces_less_one: 0,
+            address,
+        };
+        if shape.pieces == 1 {
+            return vec![(owner, digest)];
+        }
+        let kind = Kind::from_tag(algorithm).expect("an import refuses an unknown digest");
+        let last = u8::try_from(shape.pieces - 1).expect("at most 32 pieces");
+        (0u8..)
+            .zip(bytes.chunks(BLOCK))
+            .map(|(piece, bytes)| {
+                let digest = self
+                    .core
+                    .piece_digest(kind, shape.tree, address, piece, bytes);
+                (
+                    Owner {
+                        piece,
+                        pieces_less_one: last,
+                        ..owner
+                    },
+                    digest,
+                )
+            })
+            .collect()
+    }
+
+    pub(super) async fn trim(
+        self: &Rc<Self>,
+        tree: u32,
+        first: u64,
+        count: u64,
+    ) -> Result<(), VolumeError> {
+        let part = self.part(
+            self.shape(tree)?,
+            (
+                self.shards_u16(),
+                u16::try_from(self.index).expect("few shards"),
+            ),
+        );
+        let stamp = self.next_stamp();
+        let hole = crate::delta::HoleRange {
+            tree,
+            first,
+            count,
+            part,
+            stamp,
+            recorded: None,
+        };
+        self.deltas.borrow_mut().holes.push(hole);
+        self.core
+            .lost
+            .borrow_mut()
+            .retain(|key, ()| !hole.covers(key.0, key.1));
+        self.admit_hole().await;
+        Ok(())
+    }
+
+    /// Runs of holes are looked through one by one: few at a time.
+    async fn admit_hole(&self) {
+        while self.deltas.borrow().holes.len() > 64 && !self.core.closed.get() {
+            let _ = self.home.send(HomeMessage::Pressure);
+            self.room.wait().await;
+        }
+    }
+}
