@@ -16,6 +16,7 @@ mod assemble;
 mod chain;
 mod commit;
 mod core;
+mod create;
 mod delta;
 mod error;
 mod fold;
@@ -45,11 +46,10 @@ mod systree;
 mod tree;
 mod volume;
 
-pub use array::{
-    Array, Create, Import, Label, Plan, Settings, VolumeOptions, default_strip_bytes, plan,
-};
+pub use array::{Array, Import, Label, Settings, VolumeOptions};
 pub use ashlar_digest::Kind as DigestKind;
 pub use assemble::probe;
+pub use create::{Create, Plan, default_strip_bytes, plan};
 pub use error::{Error, VolumeError};
 pub use report::uuid_text;
 pub use volume::{Extent, Volume, VolumeInfo, WriteCache};

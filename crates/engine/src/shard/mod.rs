@@ -10,6 +10,7 @@
 mod adopt;
 mod read;
 mod record;
+pub mod start;
 mod stripes;
 mod write;
 

@@ -1,0 +1,266 @@
+//! Importing: from the members that `assemble` found to a running array, by replay and recovery.
+//!
+//! Order of an import, and why (S3, S4, S7, S10):
+//! 1. The newest generation any device knows decides who is a member; too few of them is refused.
+//! 2. The newest valid root is used, or the import is refused: old roots are never a way back.
+//! 3. Slot tables (each page the newest not later than the root) locate segments; liveness tells which
+//!    exist; the catalog names the volumes; the journal is read to its first gap.
+//! 4. Table pages newer than the root, left by a commit that never ended, are written over; the last
+//!    record, which may have been torn, is written again on all its devices, since from now on it counts
+//!    as acknowledged and must have its full redundancy. Then a root
+//!    that closes the old epoch is made durable. From now on what was recovered is final.
+//! 5. Only now anything is allocated: data records are placed anew, open segments are sealed, and a
+//!    batch makes it durable under the new epoch. No batch and no commit runs before the shards have
+//!    all that the journal had.
+//!
+//! A crash in 4 or 5 leaves the old epoch's records in place, so the next import finds the same.
+//!
+//! A read-only import does the same, and its members keep in memory what 4 and 5 write: no device changes.
+
+mod recover;
+mod segments;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ashlar_codec::{Code, CodeKind};
+use ashlar_device::DeviceRef;
+use ashlar_digest::Kind;
+use ashlar_format::FormatError;
+use ashlar_format::catalog::Catalog;
+use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT};
+use ashlar_format::journal::Ring;
+use ashlar_format::root::Root;
+use ashlar_format::superblock::Superblock;
+use ashlar_layout::{Layout, Shape};
+use ashlar_rt::{Buf, Rt, Sender};
+
+use self::segments::{
+    load_tree, make_segments, read_tables, replay_segments, settle_segments, take_liveness,
+    take_rows,
+};
+use crate::array::Import;
+use crate::assemble::{assemble, make_members};
+use crate::core::Core;
+use crate::error::Error;
+use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE, metadata_survives};
+use crate::journal::{self, Journal, Recovered};
+use crate::liveness::RecordShape;
+use crate::member::Member;
+use crate::planted::{self, Bug};
+use crate::record_sets::too_few;
+use crate::shard::start::{add_volume, start_shards};
+
+/// The newest valid root on any member. Members hold the same roots, so bytes seen before are not
+/// decoded again.
+async fn newest_root(core: &Rc<Core>) -> Option<Root> {
+    let mut joins = Vec::new();
+    for index in core.online() {
+        for entry in 0..ROOT_COUNT {
+            let core2 = core.clone();
+            joins.push(core.rt.spawn(async move {
+                let member = core2.member(index);
+                let at = member.geometry.root_offset(entry);
+                member.read(at, ROOT_BYTES as usize).await.ok()
+            }));
+        }
+    }
+    let mut seen: Vec<Buf> = Vec::new();
+    let mut newest: Option<Root> = None;
+    for join in joins {
+        let Some(bytes) = join.await else { continue };
+        if seen.iter().any(|other| other[..] == bytes[..]) {
+            continue;
+        }
+        let Ok(root) = Root::decode(&core.array, &bytes) else {
+            continue;
+        };
+        seen.push(bytes);
+        if newest
+            .as_ref()
+            .is_none_or(|n| planted::on(Bug::AnyRoot) || root.order() > n.order())
+        {
+            newest = Some(root);
+        }
+    }
+    newest
+}
+
+/// Whether this program has the code of every segment.
+fn check_codes(core: &Core) -> Result<(), FormatError> {
+    for segment in core.segments.borrow().values() {
+        let (k, m) = (
+            usize::from(segment.geometry.k),
+            usize::from(segment.geometry.m),
+        );
+        let known = CodeKind::from_tag(segment.code).and_then(|kind| Code::new(kind, k, m).ok());
+        known.ok_or(FormatError::Unsupported(u32::from(segment.code)))?;
+    }
+    Ok(())
+}
+
+/// Whether this program has the array's code and the digests of its volumes.
+fn check_tags(superblock: &Superblock, catalog: &Catalog) -> Result<(), FormatError> {
+    let known = CodeKind::from_tag(superblock.code).is_some();
+    let code = (!known).then_some(superblock.code);
+    let digests = catalog.volumes.iter().map(|v| v.digest);
+    let unknown = code.or_else(|| digests.into_iter().find(|d| Kind::from_tag(*d).is_none()));
+    unknown.map_or(Ok(()), |tag| Err(FormatError::Unsupported(u32::from(tag))))
+}
+
+/// Imports the array on these devices.
+pub async fn import(
+    rt: &Rt,
+    devices: Vec<DeviceRef>,
+    options: &Import,
+) -> Result<(Rc<Home>, Sender<crate::messages::HomeMessage>), Error> {
+    let (newest, candidates, mut spread) = assemble(devices, options.degraded).await?;
+    let layout: Layout = newest.layout.parse()?;
+    let shape = layout.resolve_with_spare(
+        u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
+        newest.spare,
+    )?;
+    let slot_blocks = crate::commit::slot_blocks(newest.geometry.slot_bytes);
+    let (members, missing) = make_members(rt, &newest, candidates);
+    spread.missing = missing;
+    let core = Core::new(rt, newest.array, newest.key, slot_blocks, members);
+    if options.read_only {
+        // What is recovered is made durable in memory.
+        core.members.iter().for_each(Member::keep_writes);
+    }
+    let online = |index: &u16| {
+        let member = core.members.get(usize::from(*index));
+        member.is_some_and(Member::is_online)
+    };
+    if !newest.root_set.iter().any(online) && !options.degraded {
+        return Err(Error::NoRoot);
+    }
+    let root = newest_root(&core).await.ok_or(Error::NoRoot)?;
+    let (claims, later) = read_tables(&core, root.number).await;
+    make_segments(&core, &claims);
+    let recovered = journal::recover(
+        &core,
+        &root.epochs,
+        root.cut,
+        [root.delta_tail, root.data_tail],
+    )
+    .await;
+    let recovered = crate::chain::end_at_break(recovered, &root);
+    let format = |source| Error::Format { device: 0, source };
+    take_rows(&core, &recovered).map_err(format)?;
+    check_codes(&core).map_err(format)?; // before anything is decoded
+    let survives = metadata_survives(&shape);
+    let beyond = |()| Error::Beyond {
+        lost: spread.missing.len(),
+        survives,
+    };
+    let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness)
+        .await
+        .map_err(beyond)?;
+    let records = RecordShape::new(slot_blocks, shape.k);
+    let named = take_liveness(&core, &payloads, records).map_err(format)?;
+    let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog)
+        .await
+        .map_err(beyond)?;
+    let mut bytes: Vec<u8> = parts.into_values().flatten().collect();
+    bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
+    let catalog = Catalog::decode(&bytes).map_err(format)?;
+    check_tags(&newest, &catalog).map_err(format)?;
+    check_journal(&core, &shape, &root, &recovered, options.degraded)?;
+    let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
+    settle_segments(&core, &named, &opened);
+    check_codes(&core).map_err(format)?;
+    let birth = Rc::new(Cell::new(root.number));
+    let (shards, to_home, at_home) =
+        start_shards(&core, &shape, &newest, &options.settings, &birth);
+    for volume in &catalog.volumes {
+        add_volume(&shards, volume).await;
+    }
+    let open = root.epochs.last().cloned().ok_or(Error::NoRoot)?;
+    let journal = Journal::new(
+        &core,
+        open,
+        recovered.next,
+        recovered.position,
+        recovered.tail,
+        recovered.previous,
+    );
+    let mut root = root;
+    root.next_segment = next_segment(&core, root.next_segment);
+    if !root.clean {
+        // If newer roots were lost, the journal may still name volumes made since: another volume of
+        // such a number would be given what was written to them. Skip well past them.
+        root.next_tree = root.next_tree.saturating_add(4096);
+    }
+    let home = Home::new(HomeParts {
+        core,
+        journal,
+        shards,
+        shape,
+        superblock: newest,
+        catalog,
+        root,
+        birth,
+        liveness,
+        catalog_tree,
+    });
+    for record in recovered
+        .records
+        .iter()
+        .filter(|r| r.header.ring == Ring::Delta)
+    {
+        home.delta_positions
+            .borrow_mut()
+            .push_back((record.header.sequence, record.header.position[0]));
+    }
+    home.recover(
+        &spread,
+        &later,
+        rest,
+        at_home,
+        recovered.records.last(),
+        options.degraded,
+    )
+    .await?;
+    Ok((home, to_home))
+}
+
+/// One past every segment number that was ever handed out, as far as anyone knows. Numbers given to
+/// segments that left no trace may have written headers: skip well past them.
+fn next_segment(core: &Core, root: u64) -> u64 {
+    let seen = core
+        .segments
+        .borrow()
+        .last_key_value()
+        .map_or(0, |(number, _)| number + 1);
+    if planted::on(Bug::SegmentNumberReused) {
+        return root;
+    }
+    root.max(seen) + 4096
+}
+
+fn check_journal(
+    core: &Core,
+    shape: &Shape,
+    root: &Root,
+    recovered: &Recovered,
+    degraded: bool,
+) -> Result<(), Error> {
+    if degraded {
+        return Ok(());
+    }
+    if recovered.lost > 0 {
+        return Err(Error::JournalLoss(recovered.lost));
+    }
+    for epoch in root.epochs.iter().filter(|_| !root.clean) {
+        let gone = |d: u16| !core.member(d).is_online();
+        if let Some((missing, counted)) = too_few(shape, epoch, gone) {
+            return Err(Error::TooFew {
+                seen: counted - missing,
+                counted,
+                generation: root.generation,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! Steps 4 and 5 of an import: what was recovered becomes final, and goes to the shards.
+//!
+//! Invariants: nothing is allocated before the root that closes the old epoch is durable; no batch and no
+//! commit runs before the shards have all that the journal had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ashlar_format::SegmentGeometry;
+use ashlar_format::journal::Entry;
+use ashlar_format::root::MAX_EPOCH_BYTES;
+use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
+use ashlar_rt::Buf;
+
+use crate::assemble::Spread;
+use crate::error::Error;
+use crate::home::Home;
+use crate::journal;
+use crate::messages::{Adopted, ShardMessage, ask};
+use crate::partition::Partitioning;
+use crate::planted::{self, Bug};
+use crate::segment::{Column, Segment};
+
+/// A stand-in, outside the table, for a segment that was freed since the stripe was recorded.
+fn gone_segment(stripe: &ashlar_format::journal::StripeEntry) -> Option<Rc<Segment>> {
+    let geometry = SegmentGeometry {
+        k: 1,
+        m: 0,
+        strip_blocks: 1,
+        slot_blocks: 8,
+    };
+    let kind = ashlar_format::slot::SegmentKind::Data;
+    (!stripe.rows.is_empty()).then(|| {
+        Segment::new(
+            stripe.segment,
+            kind,
+            geometry,
+            0,
+            vec![Column::MISSING],
+            u32::MAX,
+        )
+    })
+}
+
+impl Home {
+    /// Steps 4 and 5 of an import.
+    pub(super) async fn recover(
+        self: &Rc<Self>,
+        spread: &Spread,
+        later: &[(u16, u32)],
+        rest: Vec<(u64, Entry)>,
+        mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
+        last: Option<&journal::Record>,
+        degraded: bool,
+    ) -> Result<(), Error> {
+        self.give_records(&rest);
+        self.rewrite_pages(later).await;
+        if let Some(last) = last {
+            self.journal.complete(last).await;
+        }
+        let mut root = self.root.borrow().clone();
+        for index in &spread.missing {
+            self.core.event(
+                "device-missing",
+                Some(*index),
+                format!("device {index} is missing; the array goes on without it"),
+            );
+        }
+        {
+            let _log = self.log_lock.lock().await;
+            self.settle_generation(spread, degraded).await?;
+            root.generation = self.superblock.borrow().generation.number;
+            root.number += 1;
+            root.clean = false;
+            let next = self.journal.next();
+            self.close_epoch(&mut root, next);
+            if planted::on(Bug::RecoveryNotCommitted) {
+                *self.root.borrow_mut() = root;
+            } else {
+                self.publish(root).await;
+            }
+        }
+        self.start(mailbox);
+        let oldest = rest
+            .iter()
+            .filter(|(_, e)| matches!(e, Entry::Data(_)))
+            .map(|(s, _)| *s)
+            .min();
+        self.recovering.set(oldest);
+        let early = planted::on(Bug::BatchesBeforeAdoption);
+        if early {
+            self.start_batches();
+        }
+        self.adopt_all(rest).await;
+        if !early {
+            self.start_batches();
+        }
+        let open: Vec<Rc<Segment>> = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .filter(|s| !s.sealed.get())
+            .cloned()
+            .collect();
+        for segment in open {
+            if segment.recorded.get() == segment.next_stripe.get()
+                && segment.number < self.root.borrow().next_segment
+            {
+                self.seal(&segment).await;
+            }
+        }
+        self.batch(true).await;
+        self.recovering.set(None);
+        // Each import adds an epoch, and only commits drop them: an array that crashes again and again before
+        // its first one would have more than a root can name.
+        if self.root.borrow().epoch_bytes() * 2 > MAX_EPOCH_BYTES {
+            self.commit(self.journal.next()).await;
+        }
+        Ok(())
+    }
+
+    /// Has the generation that decides in effect, and then one without the members that are missing.
+    async fn settle_generation(
+        self: &Rc<Self>,
+        spread: &Spread,
+        degraded: bool,
+    ) -> Result<(), Error> {
+        let enough = |stored: usize, counted: usize| {
+            if stored * 2 < counted && !degraded {
+                return Err(Error::NoQuorum { stored, counted });
+            }
+            Ok(())
+        };
+        if spread.unsure || spread.behind {
+            let before = usize::from(self.superblock.borrow().generation.before);
+            let stored = self.store_superblocks().await;
+            if spread.unsure {
+                enough(stored, before)?;
+            }
+        }
+        if !spread.missing.is_empty() {
+            self.forced.set(degraded);
+            let counted = self.core.online().len() + spread.missing.len();
+            let stored = self.store_generation().await;
+            enough(stored, counted)?;
+        }
+        Ok(())
+    }
+
+    /// Segments that only the journal names get liveness records; those of which the journal says more
+    /// than their record are to be written anew.
+    fn give_records(&self, rest: &[(u64, Entry)]) {
+        let mut changed: BTreeSet<u64> = BTreeSet::new();
+        for (_, entry) in rest {
+            if let Entry::Stripe(stripe) = entry {
+                changed.insert(stripe.segment);
+            }
+        }
+        for segment in self.core.segments.borrow().values() {
+            let unknown = segment.record.get() == u32::MAX;
+            if unknown {
+                segment.record.set(self.take_record(segment.number));
+            }
+            if unknown || changed.contains(&segment.number) {
+                self.mark_header(segment);
+            }
+        }
+    }
+
+    /// Table pages of a commit that never ended are replaced by what the root says, so that the next
+    /// root does not make them valid.
+    async fn rewrite_pages(&self, later: &[(u16, u32)]) {
+        let number = self.root.borrow().number;
+        for (index, page) in later {
+            let member = self.core.member(*index);
+            let first = (page * ENTRIES_PER_PAGE) as usize;
+            let entries = {
+                let slots = member.slots.borrow();
+                slots[first..slots.len().min(first + ENTRIES_PER_PAGE as usize)].to_vec()
+            };
+            let table = TablePage {
+                page: *page,
+                root: number,
+                entries,
+            };
+            let bytes = Buf::copy_of(&table.encode(&self.core.array, *index)).freeze();
+            let copy = 1 - member.page_copy.borrow()[*page as usize];
+            let written = member
+                .write(
+                    member.geometry.page_offset(*page, u32::from(copy)),
+                    vec![bytes],
+                )
+                .await;
+            if written.is_err() || member.flush().await.is_err() {
+                self.core.report_failed(*index);
+            }
+        }
+    }
+
+    /// Hands the recovered deltas to their shards, in order.
+    async fn adopt_all(self: &Rc<Self>, rest: Vec<(u64, Entry)>) {
+        let pieces: BTreeMap<u32, u32> = self
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .map(|v| (v.number, u32::from(v.block_blocks)))
+            .collect();
+        for (sequence, entry) in rest {
+            match entry {
+                Entry::Stripe(stripe) => {
+                    // A segment freed since: its deltas are replaced by later ones, which may be moves
+                    // that say where from.
+                    let segment = self
+                        .core
+                        .segment(stripe.segment)
+                        .or_else(|| gone_segment(&stripe));
+                    let Some(segment) = segment else { continue };
+                    for delta in &stripe.deltas {
+                        let Some(row) = stripe.rows.get(delta.block as usize) else {
+                            continue;
+                        };
+                        let owner = ashlar_format::summary::Owner::from_bytes(&row.owner);
+                        let Some(pieces) = pieces.get(&owner.tree) else {
+                            continue;
+                        };
+                        let block = stripe.first_block + delta.block;
+                        let adopted = Adopted::Block {
+                            tree: owner.tree,
+                            address: owner.address,
+                            segment: segment.clone(),
+                            block,
+                            digest: delta.digest,
+                            algorithm: owner.algorithm,
+                            birth: stripe.birth,
+                            from: delta.from,
+                            sequence,
+                        };
+                        self.adopt(*pieces, owner.address, adopted).await;
+                    }
+                }
+                Entry::Data(data) => {
+                    let Some(pieces) = pieces.get(&data.tree) else {
+                        continue;
+                    };
+                    let bytes = Buf::copy_of(&data.bytes).freeze();
+                    let adopted = Adopted::Data {
+                        tree: data.tree,
+                        address: data.address,
+                        algorithm: data.algorithm,
+                        digest: data.digest,
+                        bytes,
+                    };
+                    self.adopt(*pieces, data.address, adopted).await;
+                }
+                Entry::Hole {
+                    tree,
+                    first,
+                    count,
+                    part,
+                } => {
+                    for shard in &self.shards {
+                        let hole = Adopted::Holes {
+                            tree,
+                            first,
+                            count,
+                            part,
+                            sequence,
+                        };
+                        ask(shard, |reply| ShardMessage::Adopt(hole, reply)).await;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn adopt(&self, pieces: u32, address: u64, adopted: Adopted) {
+        let partition =
+            Partitioning::new(self.superblock.borrow().partitions, pieces).partition(address);
+        let shard = &self.shards[usize::from(partition) % self.shards.len()];
+        ask(shard, |reply| ShardMessage::Adopt(adopted, reply)).await;
+    }
+}

@@ -1,0 +1,377 @@
+//! Steps 1 to 3 of an import as far as segments go: what slot tables claim, what liveness keeps of it, and
+//! what the journal adds.
+//!
+//! Invariants: a claim counts only if liveness or the journal names its segment (S7); of two claims to a
+//! column the newer version counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ashlar_format::journal::{Entry, Ring, decode_entries};
+use ashlar_format::root::Root;
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
+use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
+
+use crate::core::Core;
+use crate::journal::Recovered;
+use crate::liveness::{self, RecordShape};
+use crate::read::read_unit;
+use crate::segment::{Column, NO_SLOT, Segment};
+use crate::systree::SysTree;
+
+/// A journal entry with its record's sequence.
+type Sequenced = (u64, Entry);
+
+/// Claims of columns, by segment.
+pub(super) type Claims = BTreeMap<u64, BTreeMap<u16, (Column, SlotEntry)>>;
+
+/// Reads all slot tables: of each page the newest not later than `root`. Also the pages whose other
+/// copy is later than the root.
+pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<(u16, u32)>) {
+    let mut claims = Claims::new();
+    let mut later = Vec::new();
+    let mut joins = Vec::new();
+    for index in core.online() {
+        let core2 = core.clone();
+        joins.push((
+            index,
+            core.rt
+                .spawn(async move { read_table(&core2, index, root).await }),
+        ));
+    }
+    for (index, join) in joins {
+        let (entries, pages) = join.await;
+        later.extend(pages.into_iter().map(|page| (index, page)));
+        for (slot, entry) in entries {
+            // The next root's page says what becomes of the claim: it is not to stay if it comes to nothing.
+            let page = slot / ENTRIES_PER_PAGE;
+            core.member(index).dirty_pages.borrow_mut().insert(page);
+            let column = Column {
+                device: index,
+                slot,
+                version: entry.version,
+            };
+            claim(&mut claims, column, entry);
+        }
+    }
+    (claims, later)
+}
+
+fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
+    let columns = claims.entry(entry.segment).or_default();
+    if columns
+        .get(&entry.column)
+        .is_none_or(|(held, _)| held.version < entry.version)
+    {
+        columns.insert(entry.column, (column, entry));
+    }
+}
+
+async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEntry)>, Vec<u32>) {
+    let member = core.member(index);
+    let geometry = member.geometry;
+    let (mut entries, mut later) = (Vec::new(), Vec::new());
+    let length = geometry.table_pages() as usize * 2 * BLOCK;
+    let whole = member.read(geometry.page_offset(0, 0), length).await;
+    for page in 0..geometry.table_pages() {
+        let mut best: Option<(u8, TablePage)> = None;
+        for copy in 0..2u8 {
+            let at = (page as usize * 2 + usize::from(copy)) * BLOCK;
+            let single;
+            let bytes = match &whole {
+                Ok(bytes) => &bytes[at..at + BLOCK],
+                Err(_) => match member
+                    .read(geometry.page_offset(page, u32::from(copy)), BLOCK)
+                    .await
+                {
+                    Ok(bytes) => {
+                        single = bytes;
+                        &single[..]
+                    }
+                    Err(_) => continue,
+                },
+            };
+            let Ok(found) = TablePage::decode(&core.array, index, page, core.slot_blocks, bytes)
+            else {
+                continue;
+            };
+            if found.root > root {
+                later.push(page);
+            } else if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
+                best = Some((copy, found));
+            }
+        }
+        if let Some((copy, found)) = best {
+            member.page_copy.borrow_mut()[page as usize] = copy;
+            let slots = (page * ENTRIES_PER_PAGE..geometry.slots).zip(found.entries);
+            entries.extend(slots.filter_map(|(slot, entry)| Some((slot, entry?))));
+        }
+    }
+    (entries, later)
+}
+
+/// Makes the segments of the table, without their liveness yet.
+pub(super) fn make_segments(core: &Core, claims: &Claims) {
+    for (number, columns) in claims {
+        let Some((_, (_, entry))) = columns.first_key_value() else {
+            continue;
+        };
+        let geometry = entry.geometry(core.slot_blocks);
+        let mut places = vec![Column::MISSING; geometry.width()];
+        for (index, (column, _)) in columns {
+            if let Some(place) = places.get_mut(usize::from(*index)) {
+                *place = *column;
+            }
+        }
+        let segment = Segment::new(*number, entry.kind, geometry, entry.code, places, u32::MAX);
+        core.segments.borrow_mut().insert(*number, segment);
+    }
+}
+
+/// Loads one of the home's trees.
+pub(super) async fn load_tree(
+    core: &Rc<Core>,
+    number: u32,
+    root: &ashlar_format::root::TreeRoot,
+) -> Result<(SysTree, BTreeMap<u64, Vec<u8>>), ()> {
+    SysTree::load(number, root, async |id, entry| {
+        let segment = core.segment(entry.place.segment).ok_or(())?;
+        if entry.place.block >= segment.geometry.data_blocks() {
+            return Err(());
+        }
+        let check = |bytes: &[u8]| core.node_digest(number, 0, id.0, id.1, bytes) == entry.digest;
+        let bytes = read_unit(core, &segment, entry.place.block, 1, &check)
+            .await
+            .map_err(|_| ())?;
+        Ok(bytes.to_vec())
+    })
+    .await
+}
+
+/// Gives every segment that liveness names its record; whether each payload makes sense.
+pub(super) fn take_liveness(
+    core: &Core,
+    payloads: &BTreeMap<u64, Vec<u8>>,
+    shape: RecordShape,
+) -> Result<BTreeSet<u64>, FormatError> {
+    let mut named = BTreeSet::new();
+    for (record, bytes) in shape.split(payloads) {
+        let header = liveness::decode_header(&bytes)?;
+        let Some(segment) = core.segment(header.segment) else {
+            continue;
+        };
+        segment.record.set(record);
+        segment.recorded.set(
+            header
+                .recorded
+                .min(segment.geometry.stripes())
+                .max(segment.recorded.get()),
+        );
+        let live = liveness::decode_bitmap(segment.geometry, &bytes);
+        // What lives was written, whatever the record's count says.
+        let written = live
+            .iter()
+            .last()
+            .map_or(0, |block| segment.geometry.locate(block).0 + 1);
+        segment.recorded.set(segment.recorded.get().max(written));
+        segment.next_stripe.set(segment.recorded.get());
+        segment.sealed.set(header.sealed);
+        if header.sealed {
+            crate::stripe::finish_course(&segment, u32::MAX);
+        }
+        *segment.live.borrow_mut() = live;
+        named.insert(header.segment);
+    }
+    Ok(named)
+}
+
+/// Gives segments of the table the rows of their unfinished courses, so that what the root names can be
+/// verified and decoded before anything else is known.
+pub(super) fn take_rows(core: &Core, recovered: &Recovered) -> Result<(), FormatError> {
+    for record in recovered
+        .records
+        .iter()
+        .filter(|r| r.header.ring == Ring::Delta)
+    {
+        for entry in decode_entries(&record.payload)? {
+            if let Entry::Stripe(stripe) = entry
+                && let Some(segment) = core.segment(stripe.segment)
+            {
+                replay_stripe(&segment, &stripe, record.header.sequence);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Replays what concerns segments; returns what concerns blocks, in order, with sequences, and which
+/// segments the journal opened.
+pub(super) fn replay_segments(
+    core: &Core,
+    recovered: &Recovered,
+    root: &Root,
+    named: &BTreeSet<u64>,
+) -> Result<(Vec<Sequenced>, BTreeSet<u64>), FormatError> {
+    let mut rest = Vec::new();
+    let mut opened = BTreeSet::new();
+    for record in &recovered.records {
+        let sequence = record.header.sequence;
+        if sequence < root.cut && record.header.ring == Ring::Data {
+            continue; // its stripe was recorded, and folded
+        }
+        for entry in decode_entries(&record.payload)? {
+            match &entry {
+                Entry::Open {
+                    segment,
+                    kind,
+                    code,
+                    k,
+                    m,
+                    strip_blocks,
+                    columns,
+                } => {
+                    if sequence < root.imaged && !named.contains(segment) {
+                        continue; // freed since, its slots may hold another
+                    }
+                    opened.insert(*segment);
+                    let places: Vec<Column> = columns
+                        .iter()
+                        .map(|(device, slot)| opened_column(core, *device, *slot))
+                        .collect();
+                    if let Some(found) = core.segment(*segment) {
+                        // The tables may know only some of its columns: pages of different age.
+                        for (held, opened) in found.columns.borrow_mut().iter_mut().zip(places) {
+                            if !held.is_placed() {
+                                *held = opened;
+                            }
+                        }
+                    } else {
+                        let geometry = SegmentGeometry {
+                            k: *k,
+                            m: *m,
+                            strip_blocks: *strip_blocks,
+                            slot_blocks: core.slot_blocks,
+                        };
+                        if !geometry.is_sound() {
+                            return Err(FormatError::Value);
+                        }
+                        let made = Segment::new(*segment, *kind, geometry, *code, places, u32::MAX);
+                        core.segments.borrow_mut().insert(*segment, made);
+                    }
+                }
+                Entry::Stripe(stripe) => {
+                    if let Some(segment) = core.segment(stripe.segment) {
+                        replay_stripe(&segment, stripe, sequence);
+                    }
+                    rest.push((sequence, entry));
+                }
+                Entry::Column {
+                    segment,
+                    column,
+                    version,
+                    device,
+                    slot,
+                } => {
+                    if let Some(found) = core.segment(*segment)
+                        && let Some(place) =
+                            found.columns.borrow_mut().get_mut(usize::from(*column))
+                        && place.version < *version
+                    {
+                        *place = Column {
+                            version: *version,
+                            ..opened_column(core, *device, *slot)
+                        };
+                    }
+                }
+                Entry::Seal { segment } => {
+                    if let Some(found) = core.segment(*segment) {
+                        found.sealed.set(true);
+                    }
+                }
+                Entry::Data(_) | Entry::Hole { .. } => rest.push((sequence, entry)),
+            }
+        }
+    }
+    Ok((rest, opened))
+}
+
+fn opened_column(core: &Core, device: u16, slot: u32) -> Column {
+    let known = core
+        .members
+        .get(usize::from(device))
+        .is_some_and(|m| slot < m.geometry.slots);
+    if known && slot != NO_SLOT {
+        Column {
+            device,
+            slot,
+            version: 1,
+        }
+    } else {
+        Column::MISSING
+    }
+}
+
+fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry, sequence: u64) {
+    let geometry = segment.geometry;
+    if stripe.stripe >= geometry.stripes() || segment.sealed.get() {
+        return;
+    }
+    segment
+        .recorded
+        .set(segment.recorded.get().max(stripe.stripe + 1));
+    segment.next_stripe.set(segment.recorded.get());
+    let (k, used) = (usize::from(geometry.k), usize::from(stripe.used_strips));
+    let strip = geometry.strip_blocks as usize;
+    if used < k {
+        segment
+            .short
+            .borrow_mut()
+            .insert(stripe.stripe, stripe.used_strips);
+    }
+    if used > 0 && stripe.rows.len() == (used + usize::from(geometry.m)) * strip {
+        let mut runs = stripe.rows.chunks(strip).map(<[_]>::to_vec);
+        let mut columns: Vec<Vec<_>> = runs.by_ref().take(used).collect();
+        columns.resize(k, Vec::new());
+        columns.extend(runs);
+        segment.rows.borrow_mut().insert(stripe.stripe, columns);
+    }
+    let course = geometry.course_of(stripe.stripe);
+    let end = course * geometry.course_strips() + geometry.strips_in(course);
+    if stripe.stripe + 1 == end {
+        crate::stripe::finish_course(segment, end);
+    } else if segment.rows_since.get().is_none() {
+        segment.rows_since.set(Some(sequence));
+    }
+}
+
+/// Drops segments that neither the root nor the journal names, and claims the slots of the others.
+pub(super) fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTreeSet<u64>) {
+    core.segments
+        .borrow_mut()
+        .retain(|number, _| named.contains(number) || opened.contains(number));
+    // Two segments can name one slot only if a root newer than this one was lost beyond its
+    // redundancy: the newer segment was given what that root had freed, and has overwritten it.
+    let mut taken = BTreeSet::new();
+    for segment in core.segments.borrow().values().rev() {
+        for (column, index) in segment.columns.borrow_mut().iter_mut().zip(0u16..) {
+            if !column.is_placed() {
+                continue;
+            }
+            if !taken.insert((column.device, column.slot)) {
+                *column = Column::MISSING;
+                continue;
+            }
+            let entry = SlotEntry {
+                segment: segment.number,
+                column: index,
+                version: column.version,
+                k: segment.geometry.k,
+                m: segment.geometry.m,
+                code: segment.code,
+                kind: segment.kind,
+                strip_blocks: segment.geometry.strip_blocks,
+            };
+            core.member(column.device).claim_slot(column.slot, entry);
+        }
+    }
+}

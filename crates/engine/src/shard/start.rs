@@ -1,0 +1,97 @@
+//! Starting the shards of an array, and telling them of volumes.
+//!
+//! Invariants: what a shard may hold fits one commit (S15); every shard knows every volume.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ashlar_format::superblock::Superblock;
+use ashlar_format::{BLOCK, SegmentGeometry};
+use ashlar_layout::Shape;
+use ashlar_rt::{Sender, mailbox};
+
+use super::{Bounds, Shard};
+use crate::array::Settings;
+use crate::core::Core;
+use crate::messages::{ShardMessage, VolumeShape, ask};
+
+/// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
+fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) -> Bounds {
+    let meta = SegmentGeometry {
+        k: 8,
+        m: 1,
+        strip_blocks: 1,
+        slot_blocks: core.slot_blocks,
+    };
+    let fits = meta.data_blocks() as usize * (crate::alloc::commit_slots(core.slot_blocks) - 2) / 2;
+    let stripe_blocks = usize::from(shape.k) * strip_blocks as usize;
+    let memory =
+        usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX) / settings.shards.max(1);
+    let stripes = (memory / 4 / (stripe_blocks * BLOCK)).clamp(2, 32);
+    let deltas = (memory / 4 / 200).max(4 * stripe_blocks).max(256);
+    Bounds {
+        stripes,
+        deltas: deltas.min((fits * 64).max(4 * stripe_blocks)),
+    }
+}
+
+/// Starts the shards of an array.
+pub fn start_shards(
+    core: &Rc<Core>,
+    shape: &Shape,
+    superblock: &Superblock,
+    settings: &Settings,
+    birth: &Rc<Cell<u64>>,
+) -> (
+    Vec<Sender<ShardMessage>>,
+    Sender<crate::messages::HomeMessage>,
+    ashlar_rt::Mailbox<crate::messages::HomeMessage>,
+) {
+    let (to_home, at_home) = mailbox();
+    let shards = settings.shards.clamp(1, usize::from(superblock.partitions));
+    let bounds = bounds(core, shape, superblock.strip_blocks, settings);
+    let cache = settings.memory_bytes / 2 / shards as u64;
+    let mut senders = Vec::new();
+    for index in 0..shards {
+        let (sender, receiver) = mailbox();
+        Shard::start(
+            core,
+            to_home.clone(),
+            receiver,
+            index,
+            shards,
+            superblock.partitions,
+            birth.clone(),
+            cache,
+            bounds,
+        );
+        senders.push(sender);
+    }
+    (senders, to_home, at_home)
+}
+
+/// Tells every shard of a volume.
+pub async fn add_volume(
+    shards: &[Sender<ShardMessage>],
+    volume: &ashlar_format::catalog::VolumeEntry,
+) {
+    for shard in shards {
+        ask(shard, |reply| {
+            ShardMessage::AddVolume(volume_shape(volume), volume.maps.clone(), reply)
+        })
+        .await;
+    }
+}
+
+/// A catalog entry as shards need it.
+pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry) -> VolumeShape {
+    let unit = u64::from(volume.block_blocks) * BLOCK as u64;
+    VolumeShape {
+        tree: volume.number,
+        blocks: volume.size_bytes.div_ceil(unit),
+        pieces: u32::from(volume.block_blocks),
+        algorithm: volume.digest,
+        thin: volume.thin,
+        leaving: volume.destroying,
+    }
+}
