@@ -166,7 +166,7 @@ impl Volume for Member {
         at_once(self.change(at, &zeros, durable))
     }
 
-    fn block_status(&self, _: u64, length: u64) -> Fut<Result<Vec<Extent>, VolumeError>> {
+    fn block_status(&self, _: u64, length: u64, _: usize) -> Fut<Result<Vec<Extent>, VolumeError>> {
         at_once(Ok(vec![Extent {
             length,
             hole: false,

@@ -84,10 +84,16 @@ impl Volume for Served {
         })
     }
 
-    fn block_status(&self, offset: u64, length: u64) -> Fut<Result<Vec<Extent>, VolumeError>> {
+    fn block_status(
+        &self,
+        offset: u64,
+        length: u64,
+        most: usize,
+    ) -> Fut<Result<Vec<Extent>, VolumeError>> {
         let volume = self.volume.clone();
         Box::pin(async move {
-            let extents = volume.block_status(offset, length).await.map_err(outward)?;
+            let extents = volume.block_status(offset, length, most).await;
+            let extents = extents.map_err(outward)?;
             Ok(extents
                 .into_iter()
                 .map(|e| Extent {

@@ -337,8 +337,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Which parts of the range are mapped.
-    pub async fn block_status(&self, offset: u64, length: u64) -> Result<Vec<Extent>, VolumeError> {
+    /// Which parts of the range are mapped: extents from `offset` on. Once there are more than `most`,
+    /// what follows is not looked at.
+    pub async fn block_status(
+        &self,
+        offset: u64,
+        length: u64,
+        most: usize,
+    ) -> Result<Vec<Extent>, VolumeError> {
         self.check(offset, length)?;
         let unit = u64::from(self.info.block_bytes);
         let home = &self.array.0.home;
@@ -363,6 +369,9 @@ impl Volume {
                     Some(last) if last.hole == extent.hole => last.length += extent.length,
                     _ => extents.push(extent),
                 }
+            }
+            if extents.len() > most {
+                break;
             }
         }
         Ok(extents)

@@ -287,3 +287,30 @@ fn an_unknown_code_is_refused() {
     });
     rt.shutdown();
 }
+
+#[test]
+fn a_map_asked_for_few_extents_is_not_looked_through_to_its_end() {
+    let disks = devices(3, 32 * MIB);
+    let rt = Rt::simulated(4);
+    let (handle, refs) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs, create("ec2+1", 2))
+            .await
+            .unwrap();
+        let size = 16 * MIB;
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for place in 0..16 {
+            let offset = place * MIB + 8192;
+            v.write(offset, pattern(place, 4096), false).await.unwrap();
+        }
+        let all = v.block_status(0, size, usize::MAX).await.unwrap();
+        assert_eq!(all.iter().map(|e| e.length).sum::<u64>(), size);
+        assert_eq!(all.len(), 33);
+        for most in [1, 2, 5, 32] {
+            let few = v.block_status(0, size, most).await.unwrap();
+            assert!(few.len() > most && few.len() <= most + 3, "{}", few.len());
+            assert_eq!(few[..most], all[..most]);
+        }
+    });
+}

@@ -52,8 +52,13 @@ pub trait Volume {
         may_trim: bool,
     ) -> Fut<Result<(), VolumeError>>;
     /// What of the range is allocated: extents from `offset` on, in order, that cover `length`
-    /// bytes, or fewer if there are many (but at least one).
-    fn block_status(&self, offset: u64, length: u64) -> Fut<Result<Vec<Extent>, VolumeError>>;
+    /// bytes, or fewer (but at least one) if there are more than `most`, which must not be 0.
+    fn block_status(
+        &self,
+        offset: u64,
+        length: u64,
+        most: usize,
+    ) -> Fut<Result<Vec<Extent>, VolumeError>>;
 }
 
 /// What a frontend tells its clients about a volume.

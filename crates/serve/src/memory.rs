@@ -208,7 +208,12 @@ impl Volume for MemVolume {
         });
         ready(self.zero_now(offset, length, may_trim))
     }
-    fn block_status(&self, offset: u64, length: u64) -> Fut<Result<Vec<Extent>, VolumeError>> {
+    fn block_status(
+        &self,
+        offset: u64,
+        length: u64,
+        _most: usize,
+    ) -> Fut<Result<Vec<Extent>, VolumeError>> {
         ready(self.status_now(offset, length))
     }
 }
@@ -264,7 +269,12 @@ impl Volume for NullVolume {
     ) -> Fut<Result<(), VolumeError>> {
         ready(self.admit(offset, length))
     }
-    fn block_status(&self, offset: u64, length: u64) -> Fut<Result<Vec<Extent>, VolumeError>> {
+    fn block_status(
+        &self,
+        offset: u64,
+        length: u64,
+        _most: usize,
+    ) -> Fut<Result<Vec<Extent>, VolumeError>> {
         ready(
             self.admit(offset, length)
                 .map(|()| vec![Extent { length, hole: true }]),

@@ -190,7 +190,7 @@ impl Store for EngineStore {
     ) -> StoreFuture<Result<Vec<(u64, bool)>, StoreError>> {
         let volume = self.volume(volume);
         Box::pin(async move {
-            let extents = volume?.block_status(offset, length).await?;
+            let extents = volume?.block_status(offset, length, usize::MAX).await?;
             Ok(extents
                 .into_iter()
                 .map(|extent| (extent.length, extent.hole))

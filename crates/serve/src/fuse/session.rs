@@ -154,7 +154,7 @@ impl Session {
     async fn seek(&self, mut at: u64, hole: bool) -> Result<Option<u64>, VolumeError> {
         while at < self.info.size_bytes {
             let length = (self.info.size_bytes - at).min(SEEK_STEP);
-            let extents = self.volume.block_status(at, length).await?;
+            let extents = self.volume.block_status(at, length, 2).await?;
             let before = at;
             for extent in extents {
                 if extent.hole == hole {

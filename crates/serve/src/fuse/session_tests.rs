@@ -39,8 +39,13 @@ impl Volume for Backwards {
     fn write_zeroes(&self, o: u64, l: u64, d: bool, m: bool) -> Fut<Result<(), VolumeError>> {
         self.1.write_zeroes(o, l, d, m)
     }
-    fn block_status(&self, offset: u64, length: u64) -> Fut<Result<Vec<Extent>, VolumeError>> {
-        self.1.block_status(offset, length)
+    fn block_status(
+        &self,
+        offset: u64,
+        length: u64,
+        most: usize,
+    ) -> Fut<Result<Vec<Extent>, VolumeError>> {
+        self.1.block_status(offset, length, most)
     }
 }
 

@@ -272,10 +272,12 @@ impl Session {
         one: bool,
         hold: Holds,
     ) {
-        match self.volume.block_status(offset, u64::from(length)).await {
+        let most = if one { 1 } else { reply::MAX_EXTENTS };
+        let asked = self.volume.block_status(offset, u64::from(length), most);
+        match asked.await {
             Ok(extents) if extents.iter().any(|e| e.length > 0) => {
                 let head = |out: &mut Vec<u8>| {
-                    reply::put_block_status(out, request.cookie, length, &extents, one);
+                    reply::put_block_status(out, request.cookie, length, &extents, most);
                 };
                 self.outbox.push(head, None, hold);
             }

@@ -67,8 +67,13 @@ impl Volume for Slow {
     fn write_zeroes(&self, o: u64, l: u64, d: bool, m: bool) -> Fut<Result<(), VolumeError>> {
         self.later(self.memory.write_zeroes(o, l, d, m))
     }
-    fn block_status(&self, offset: u64, length: u64) -> Fut<Result<Vec<Extent>, VolumeError>> {
-        self.later(self.memory.block_status(offset, length))
+    fn block_status(
+        &self,
+        offset: u64,
+        length: u64,
+        most: usize,
+    ) -> Fut<Result<Vec<Extent>, VolumeError>> {
+        self.later(self.memory.block_status(offset, length, most))
     }
 }
 
@@ -495,7 +500,7 @@ fn flags_of_the_protocol_reach_the_volume() {
             "an empty read is a piece without data"
         );
         assert_eq!(volume.counters().durable, 1);
-        let extents = volume.block_status(0, 16384).await.unwrap();
+        let extents = volume.block_status(0, 16384, 9).await.unwrap();
         assert_eq!(
             extents[0],
             Extent {

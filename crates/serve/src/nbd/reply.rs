@@ -54,16 +54,15 @@ pub(super) fn put_error_piece(out: &mut Vec<u8>, cookie: u64, error: u32) {
     out.extend_from_slice(&0u16.to_be_bytes());
 }
 
-/// A block status reply about `length` bytes; with `one`, only the first extent. Nothing is said
-/// beyond `length`. `extents` must not be empty.
+/// A block status reply about `length` bytes, of at most `most` extents. Nothing is said beyond
+/// `length`. `extents` must not be empty.
 pub(super) fn put_block_status(
     out: &mut Vec<u8>,
     cookie: u64,
     length: u32,
     extents: &[Extent],
-    one: bool,
+    most: usize,
 ) {
-    let limit = if one { 1 } else { MAX_EXTENTS };
     let mut merged: Vec<(u32, bool)> = Vec::new();
     let mut left = length;
     for extent in extents {
@@ -71,7 +70,7 @@ pub(super) fn put_block_status(
         if take == 0 {
             continue;
         }
-        let full = merged.len() == limit;
+        let full = merged.len() == most;
         match merged.last_mut() {
             Some(last) if last.1 == extent.hole => last.0 += take,
             _ if full => break,
@@ -97,17 +96,17 @@ mod tests {
     fn block_status_merges_and_clips() {
         let extents = [(10, false), (5, false), (7, true), (9, false)]
             .map(|(length, hole)| Extent { length, hole });
-        let words = |length, one| {
+        let words = |length, most| {
             let mut out = Vec::new();
-            put_block_status(&mut out, 1, length, &extents, one);
+            put_block_status(&mut out, 1, length, &extents, most);
             out[24..]
                 .chunks(4)
                 .map(|w| u32::from_be_bytes([w[0], w[1], w[2], w[3]]))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(words(100, false), [15, 0, 7, 3, 9, 0]);
-        assert_eq!(words(100, true), [15, 0]);
-        assert_eq!(words(16, false), [15, 0, 1, 3]);
-        assert_eq!(words(3, false), [3, 0]);
+        assert_eq!(words(100, 9), [15, 0, 7, 3, 9, 0]);
+        assert_eq!(words(100, 1), [15, 0]);
+        assert_eq!(words(16, 9), [15, 0, 1, 3]);
+        assert_eq!(words(3, 9), [3, 0]);
     }
 }
