@@ -500,11 +500,8 @@ impl Array {
         if usize::from(index) >= home.core.members.len() {
             return Err(Error::NoDevice(index));
         }
-        if force {
-            home.forced.set(true);
-            home.force_gate.open();
-        }
-        if !home.core.member(index).is_online() {
+        let in_use = home.core.member(index).is_online();
+        if !in_use && (home.waiting_quorum.get().is_none() || !force) {
             return Ok(());
         }
         // What is written and not folded yet is nobody's live block, but somebody holds its segment.
@@ -517,8 +514,18 @@ impl Array {
         if (would_lose || home.journal_needs(index)) && !force {
             return Err(Error::WouldLose(index));
         }
-        home.core.report_failed(index);
+        if in_use {
+            home.core.report_failed(index);
+        }
+        // The operator's word is for the devices that are gone now, not for a majority that goes later.
+        if force {
+            home.forced.set(true);
+            home.force_gate.open();
+        }
         home.members_settled().await;
+        if force {
+            home.forced.set(false);
+        }
         Ok(())
     }
 

@@ -79,6 +79,9 @@ impl Home {
             );
             return false;
         };
+        for shard in &self.shards {
+            ask(shard, ShardMessage::Written).await;
+        }
         let opened = self.take_opened(SegmentKind::Meta);
         let mut online = self.core.online();
         online.retain(|_| !planted::on(Bug::RootBeforeNodes));
@@ -117,7 +120,7 @@ impl Home {
         self.release(freed).await;
         self.count_thin(pending, self.core.thin_charged.get() - charged);
         self.warn_of_space();
-        if !more {
+        if !more && target + 1 >= applied {
             self.folded_at.set(recorded);
         }
         self.commits.set(self.commits.get() + 1);
@@ -262,7 +265,7 @@ impl Home {
                     let old = tree.borrow_mut().set_place(id, place);
                     self.set_live(place, 1, true);
                     if let Some(old) = old {
-                        self.set_live(old, 1, false);
+                        self.set_dead(old);
                     }
                 }
             }
@@ -310,13 +313,16 @@ impl Home {
                 .gone(|leaf| leaf < catalog_leaves),
         );
         for place in gone {
-            let live = self
-                .core
-                .segment(place.segment)
-                .is_some_and(|s| s.live.borrow().get(place.block));
-            if live {
-                self.set_live(place, 1, false);
-            }
+            self.set_dead(place);
+        }
+    }
+
+    /// A node of the home's trees dies, unless it has already: one whose last record is gone may get
+    /// another in the same commit.
+    fn set_dead(&self, place: Place) {
+        let segment = self.core.segment(place.segment);
+        if segment.is_some_and(|s| s.live.borrow().get(place.block)) {
+            self.set_live(place, 1, false);
         }
     }
 
@@ -373,9 +379,12 @@ impl Home {
                 .rows_since
                 .get()
                 .is_some_and(|since| used * 3 > size && since + young < self.journal.next());
-            let broken = self.core.has_lost_column(&segment) && !segment.sealed.get();
+            let open = !segment.sealed.get();
+            let broken = self.core.has_lost_column(&segment) && open;
+            // No stream writes into it any more: only a sealed one is ever cleaned and freed.
+            let left = segment.retired.get() && open;
             let idle = segment.recorded.get() == segment.next_stripe.get();
-            if (pinned || broken) && idle {
+            if (pinned || broken || left) && idle {
                 self.seal(&segment).await;
             } else if pinned || broken {
                 // Its stream goes on elsewhere; once its last stripe is recorded it can be sealed.
@@ -590,7 +599,7 @@ impl Home {
             self.halt("no device is left"); // to agree, or to go on with whatever the operator says
             return;
         }
-        if stored * 2 < counted && !self.forced.replace(false) {
+        if stored * 2 < counted && !self.forced.get() {
             self.waiting_quorum.set(Some((stored, counted)));
             let text = format!(
                 "only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on"
@@ -599,7 +608,6 @@ impl Home {
             self.force_gate
                 .until(|| self.forced.get() || self.core.closed.get())
                 .await;
-            self.forced.set(false);
             self.waiting_quorum.set(None);
         }
         let next = self.journal.next();

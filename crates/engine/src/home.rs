@@ -96,6 +96,7 @@ pub struct Home {
     pub(crate) extra: RefCell<Vec<Entry>>,
     batch_lock: Lock<()>,
     pub(crate) commit_lock: Lock<()>,
+    pub(crate) meta_lock: Lock<()>,
     /// By device: free slots that are left to the commit that is placing nodes.
     pub(crate) held_room: RefCell<Vec<usize>>,
     pub(crate) log_lock: Lock<()>,
@@ -222,6 +223,7 @@ impl Home {
             extra: RefCell::default(),
             batch_lock: Lock::new(()),
             commit_lock: Lock::new(()),
+            meta_lock: Lock::new(()),
             held_room: RefCell::default(),
             log_lock: Lock::new(()),
             log_ended: Cell::new(false),
@@ -733,12 +735,23 @@ impl Home {
             .data_by_stripe
             .borrow_mut()
             .remove(&(segment.number, stripe));
-        let mut records = self.data_records.borrow_mut();
         for sequence in settled.into_iter().flatten() {
+            let mut records = self.data_records.borrow_mut();
             if let Some(record) = records.iter_mut().find(|r| r.sequence == sequence) {
                 record.outstanding -= 1;
             }
         }
+        self.settle_data();
+    }
+
+    /// Lets go of the data ring up to the oldest record that is still needed. Crash argument: while
+    /// recovery places what the ring had, the ring is all that has it until the batch of these stripes is
+    /// durable; a commit before that must not name a later tail.
+    pub(crate) fn settle_data(&self) {
+        if self.recovering.get().is_some() {
+            return;
+        }
+        let mut records = self.data_records.borrow_mut();
         while records.front().is_some_and(|r| r.outstanding == 0) {
             records.pop_front();
         }

@@ -164,6 +164,8 @@ pub enum ShardMessage {
     Recorded(Rc<Collected>, u64, OneshotSender<()>),
     /// Fold what was recorded up to a sequence, as far as the limit goes, and place all dirty nodes.
     Prepare(u64, FoldLimit, OneshotSender<Prepared>),
+    /// The nodes of the last [`ShardMessage::Prepare`] are written.
+    Written(OneshotSender<()>),
     /// Move live blocks into the stream of cold data; how many were taken, `None` without space.
     Relocate(Vec<Move>, OneshotSender<Option<usize>>),
     /// Write nodes anew at the next commit.

@@ -66,9 +66,12 @@ impl Home {
 
     /// One place.
     pub(crate) async fn meta_place(self: &Rc<Self>) -> Place {
+        // One at a time: of two that open a segment one would be forgotten.
+        let _one = self.meta_lock.lock().await;
         loop {
             let current = self.meta.borrow().current.clone();
-            if current.is_some_and(|s| self.falls_short(&s)) {
+            if let Some(segment) = current.filter(|s| self.falls_short(s)) {
+                segment.retired.set(true);
                 self.meta.borrow_mut().current = None;
             }
             let taken = self.meta.borrow_mut().take();

@@ -6,6 +6,7 @@
 //!   given it a place. A node's bytes are used only if they match the digest in its parent.
 //! - Node places change only in [`NodeStore::place`], which advances `epoch`: a read that was under way
 //!   across it starts over, so an old node never enters the cache.
+//! - A node that has a place stays in memory until its bytes are there ([`NodeStore::written`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -58,6 +59,8 @@ pub struct NodeStore {
     core: Rc<Core>,
     trees: RefCell<BTreeMap<(u32, u16), Tree>>,
     dirty: RefCell<BTreeMap<Key, Buf>>,
+    /// Nodes with a new place, which a commit is still writing there.
+    placed: RefCell<BTreeMap<Key, Slice>>,
     folded: RefCell<BTreeMap<Key, u64>>,
     young: RefCell<BTreeMap<Key, Slice>>,
     old: RefCell<BTreeMap<Key, Slice>>,
@@ -95,6 +98,7 @@ impl NodeStore {
             core: core.clone(),
             trees: RefCell::default(),
             dirty: RefCell::default(),
+            placed: RefCell::default(),
             folded: RefCell::default(),
             young: RefCell::default(),
             old: RefCell::default(),
@@ -117,6 +121,7 @@ impl NodeStore {
     pub fn remove_tree(&self, tree: u32) {
         self.trees.borrow_mut().retain(|key, _| key.0 != tree);
         self.dirty.borrow_mut().retain(|key, _| key.0 != tree);
+        self.placed.borrow_mut().retain(|key, _| key.0 != tree);
         self.folded.borrow_mut().retain(|key, _| key.0 != tree);
         self.young.borrow_mut().retain(|key, _| key.0 != tree);
         self.old.borrow_mut().retain(|key, _| key.0 != tree);
@@ -134,13 +139,17 @@ impl NodeStore {
 
     /// Bytes of nodes in memory.
     pub fn cached_bytes(&self) -> u64 {
-        let nodes = self.dirty.borrow().len() + self.young.borrow().len() + self.old.borrow().len();
+        let clean = self.young.borrow().len() + self.old.borrow().len();
+        let nodes = self.dirty.borrow().len() + self.placed.borrow().len() + clean;
         (nodes * BLOCK) as u64
     }
 
     fn with_cached<T>(&self, key: Key, look: impl FnOnce(&[u8]) -> T) -> Option<T> {
         if let Some(buf) = self.dirty.borrow().get(&key) {
             return Some(look(buf));
+        }
+        if let Some(slice) = self.placed.borrow().get(&key) {
+            return Some(look(slice));
         }
         if let Some(slice) = self.young.borrow().get(&key) {
             return Some(look(slice));
@@ -401,6 +410,16 @@ impl NodeStore {
         placed
     }
 
+    /// The nodes placed so far are written: from now on they are read from there, if not from the cache.
+    pub fn written(&self) {
+        let placed = std::mem::take(&mut *self.placed.borrow_mut());
+        for (key, bytes) in placed {
+            if !self.dirty.borrow().contains_key(&key) {
+                self.insert_clean(key, bytes);
+            }
+        }
+    }
+
     fn place_one(
         &self,
         key: Key,
@@ -430,7 +449,7 @@ impl NodeStore {
             }),
         );
         let bytes = buf.freeze();
-        self.insert_clean(key, bytes.clone());
+        self.placed.borrow_mut().insert(key, bytes.clone());
         placed.writes.push(NodeWrite {
             key,
             place,

@@ -3,13 +3,14 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use ashlar_device::{
     Delay, DelayFilter, Device, DeviceInfo, DeviceRef, Fault, FaultFilter, IoFuture, MemDevice,
 };
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Error, Import, Volume, VolumeError};
+use ashlar_engine::{Array, Error, Import, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
 
 use common::{BLOCK, devices, pattern, refs, small, volume};
@@ -543,6 +544,90 @@ fn a_damaged_version_costs_its_device_only() {
     rt.block_on(async move {
         let array = Array::import(&handle, kept, Import::default()).await;
         array.unwrap().export().await.unwrap();
+    });
+    rt.shutdown();
+}
+
+/// A commit gives nodes new places long before their bytes are there: whoever looks for one meanwhile must
+/// not look on the devices, also where the cache is far smaller than what the commit changed.
+#[test]
+fn a_leaf_that_is_being_written_is_not_read_from_its_new_place() {
+    let disks = devices(6, 64 * MIB);
+    let rt = Rt::simulated(3);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let mut create = small("ec4+2");
+        create.settings.memory_bytes = 0;
+        let array = Array::create(&handle, slow(&handle, &disks, 20 * MILLISECOND), create)
+            .await
+            .unwrap();
+        let thin = VolumeOptions {
+            thin: true,
+            ..volume(128 * MIB)
+        };
+        array.volume_create("v", thin).await.unwrap();
+        let v = array.volume("v").unwrap();
+        let spread: Vec<u64> = (0..200).map(|leaf| leaf * 128).collect();
+        for block in &spread {
+            put(&v, block + 1, 9).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        let (writer, places) = (v.clone(), spread.clone());
+        let written = Rc::new(Cell::new(false));
+        let done = written.clone();
+        handle.spawn(async move {
+            for version in 1..3 {
+                for block in &places {
+                    put(&writer, *block, version).await.unwrap();
+                }
+            }
+            done.set(true);
+        });
+        while !written.get() {
+            for block in &spread {
+                let found = v.read((block + 1) * BLOCK, BLOCK as usize).await.unwrap();
+                assert_eq!(found[8..16], 9u64.to_le_bytes(), "beside {block}");
+            }
+            handle.sleep(MILLISECOND).await;
+        }
+        let status = array.status().await;
+        assert!(status.lost.is_empty(), "{:?}", status.lost);
+        assert!(status.devices.iter().all(|d| d.errors.digest == 0));
+        assert_eq!(status.state, ArrayState::Optimal);
+    });
+    rt.shutdown();
+}
+
+/// `fail -f` speaks for the devices that are gone then, not for a majority that goes later (S10).
+#[test]
+fn the_operators_word_is_for_one_change_of_devices() {
+    let disks = devices(5, 16 * MIB);
+    let filters: Vec<Rc<FaultFilter>> = disks
+        .iter()
+        .map(|d| FaultFilter::new(d.clone() as DeviceRef))
+        .collect();
+    let rt = Rt::simulated(6);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let members = filters.iter().map(|f| f.clone() as DeviceRef).collect();
+        let array = Array::create(&handle, members, small("raid1"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        array.fail(4, true).await.unwrap();
+        for gone in &filters[1..4] {
+            gone.set_offline(true);
+        }
+        let done = handle.spawn(async move { v.write(0, pattern(0, 1), true).await });
+        handle.sleep(200 * SECOND).await;
+        let waits = |array: &Array| array.events(0).iter().any(|e| e.kind == "writes-wait");
+        assert!(waits(&array), "one device of four went on by itself");
+        // Said once, it is for all of them, though one alone was named.
+        let said = handle.timeout(100 * SECOND, array.fail(1, true)).await;
+        said.expect("no second word is asked for").unwrap();
+        let written = handle.timeout(100 * SECOND, done).await;
+        written.expect("writes go on").unwrap();
     });
     rt.shutdown();
 }

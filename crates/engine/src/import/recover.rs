@@ -112,6 +112,8 @@ impl Home {
         }
         self.batch(true).await;
         self.recovering.set(None);
+        self.forced.set(false);
+        self.settle_data();
         // Each import adds an epoch, and only commits drop them: an array that crashes again and again before
         // its first one would have more than a root can name.
         if self.root.borrow().epoch_bytes() * 2 > MAX_EPOCH_BYTES {

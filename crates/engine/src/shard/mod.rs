@@ -154,6 +154,10 @@ impl Shard {
             ShardMessage::Prepare(target, limit, reply) => {
                 reply.send(self.prepare(target, limit).await);
             }
+            ShardMessage::Written(reply) => {
+                self.store.written();
+                reply.send(());
+            }
             ShardMessage::Relocate(moves, reply) => reply.send(self.relocate(moves).await),
             ShardMessage::Touch(keys, reply) => {
                 let _one = self.tree_lock.lock().await;
