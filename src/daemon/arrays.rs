@@ -11,7 +11,7 @@ use std::rc::Rc;
 use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::{Array, Label, probe, uuid_text};
 use ashlar_layout::Layout;
-use ashlar_rt::{SECOND, oneshot};
+use ashlar_rt::SECOND;
 
 use tracing::Instrument;
 
@@ -21,7 +21,7 @@ use crate::api::{
 use crate::daemon::devices::{self, Candidate};
 use crate::daemon::frontends::check_address;
 use crate::daemon::host::{Host, Member, broken, explain};
-use crate::daemon::open::Access;
+use crate::daemon::open::{Access, on_thread};
 use crate::daemon::state::Known;
 use crate::daemon::volumes::make_volume;
 use crate::failure::{Failure, Kind};
@@ -34,6 +34,11 @@ type FoundDevices = BTreeMap<String, Vec<(PathBuf, Label)>>;
 /// after the next import would change what that import has read.
 const BUSY_WAIT: ashlar_rt::Nanos = 10 * ashlar_rt::SECOND;
 const BUSY_PAUSE: ashlar_rt::Nanos = 100 * ashlar_rt::MILLISECOND;
+
+/// How long a device may take to say what it is: as long as a drive needs to spin up.
+const LOOK_WAIT: ashlar_rt::Nanos = 30 * SECOND;
+/// How many devices are asked at a time.
+const LOOKS: usize = 64;
 
 impl Host {
     /// `create`.
@@ -62,7 +67,8 @@ impl Host {
                     create.layout
                 ))
             })?;
-        let candidates = devices::check(&create.devices, create.file_bytes)?;
+        let (given, file_bytes) = (create.devices.clone(), create.file_bytes);
+        let candidates = on_thread(move || devices::check(&given, file_bytes)).await??;
         let overwritten = self.check_free(&candidates, create.force).await?;
         let files: Vec<String> = candidates
             .iter()
@@ -135,7 +141,7 @@ impl Host {
     ) -> Result<(ashlar_engine::status::ArrayStatus, Option<Attached>), Failure> {
         let mut opened = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            opened.push(self.opener.open(&candidate.path, Access::Exclusive)?);
+            opened.push(self.opener.open(&candidate.path, Access::Exclusive).await?);
         }
         let given: Vec<&str> = candidates.iter().map(|c| c.given.as_str()).collect();
         let array = Array::create(&self.rt, opened, options)
@@ -216,7 +222,7 @@ impl Host {
     }
 
     async fn signature_of(&self, candidate: &Candidate) -> Result<Option<String>, Failure> {
-        let device = self.opener.open(&candidate.path, Access::Exclusive)?;
+        let device = self.opener.open(&candidate.path, Access::Exclusive).await?;
         match probe(&device).await {
             Ok(Some(label)) => {
                 return Ok(Some(format!(
@@ -249,7 +255,10 @@ impl Host {
     ///
     /// # Errors
     /// If a directory cannot be scanned.
-    pub(crate) async fn importable(&self, scan: &[String]) -> Result<ImportableReply, Failure> {
+    pub(crate) async fn importable(
+        self: &Rc<Host>,
+        scan: &[String],
+    ) -> Result<ImportableReply, Failure> {
         let (found, unreadable) = self.find(scan).await?;
         let importable = found
             .into_iter()
@@ -277,40 +286,62 @@ impl Host {
         })
     }
 
-    async fn find(&self, dirs: &[String]) -> Result<(FoundDevices, Vec<String>), Failure> {
-        let mut paths = devices::scan(dirs)?;
+    async fn find(
+        self: &Rc<Host>,
+        dirs: &[String],
+    ) -> Result<(FoundDevices, Vec<String>), Failure> {
+        let dirs = dirs.to_vec();
+        let mut paths = on_thread(move || devices::scan(&dirs)).await??;
         for (known, _) in self.waiting.borrow().iter() {
-            paths.extend(
-                known
-                    .devices
-                    .iter()
-                    .map(PathBuf::from)
-                    .filter(|path| path.exists()),
-            );
+            paths.extend(known.devices.iter().map(PathBuf::from));
         }
         paths.sort();
         paths.dedup();
+        paths.retain(|path| self.user_of(path).is_none());
         let mut found = FoundDevices::new();
         let mut unreadable = Vec::new();
-        for path in paths {
-            if self.user_of(&path).is_some() {
-                continue;
-            }
-            match self.opener.open(&path, Access::Look) {
-                Ok(device) => match probe(&device).await {
-                    Ok(Some(label)) => {
-                        found
-                            .entry(uuid_text(&label.array_uuid))
-                            .or_default()
-                            .push((path, label));
-                    }
-                    Ok(None) => {}
-                    Err(error) => unreadable.push(format!("{}: {error}", path.display())),
-                },
-                Err(failure) => unreadable.push(failure.text),
+        // Some at a time: drives may have to spin up first.
+        for some in paths.chunks(LOOKS) {
+            let looks: Vec<_> = some
+                .iter()
+                .map(|path| {
+                    let (host, path) = (self.clone(), path.clone());
+                    self.rt.spawn(async move {
+                        let label = host.look(&path).await;
+                        (path, label)
+                    })
+                })
+                .collect();
+            for look in looks {
+                match look.await {
+                    (path, Ok(Some(label))) => found
+                        .entry(uuid_text(&label.array_uuid))
+                        .or_default()
+                        .push((path, label)),
+                    (_, Ok(None)) => {}
+                    (_, Err(failure)) if failure.kind == Kind::NotFound => {}
+                    (_, Err(failure)) => unreadable.push(failure.text),
+                }
             }
         }
         Ok((found, unreadable))
+    }
+
+    /// What the device at `path` says of itself; one that does not answer is not waited for long.
+    async fn look(&self, path: &Path) -> Result<Option<Label>, Failure> {
+        let label = async {
+            let device = self.opener.open(path, Access::Look).await?;
+            let label = probe(&device).await;
+            label.map_err(|error| Failure::broken(format!("{}: {error}", path.display())))
+        };
+        let answer = self.rt.timeout(LOOK_WAIT, label).await;
+        answer.unwrap_or_else(|| {
+            Err(Failure::broken(format!(
+                "{}: no answer within {} s; check the device and its cabling",
+                path.display(),
+                LOOK_WAIT / SECOND
+            )))
+        })
     }
 
     /// `import`.
@@ -447,7 +478,7 @@ impl Host {
         patience: ashlar_rt::Nanos,
     ) -> Result<DeviceRef, Failure> {
         loop {
-            match self.opener.open(path, access) {
+            match self.opener.open(path, access).await {
                 Err(failure) if failure.kind == Kind::Refused && self.rt.now() < patience => {
                     self.rt.sleep(BUSY_PAUSE).await;
                 }
@@ -493,10 +524,7 @@ impl Host {
         let mut devices = Vec::new();
         for path in &known.devices {
             let path = PathBuf::from(path);
-            let Ok(device) = self.opener.open(&path, Access::Look) else {
-                continue;
-            };
-            if let Ok(Some(label)) = probe(&device).await
+            if let Ok(Some(label)) = self.look(&path).await
                 && uuid_text(&label.array_uuid) == known.uuid
             {
                 devices.push((path, label));
@@ -575,13 +603,8 @@ impl Host {
     /// Has the kernel write out its file systems, which may stay mounted on devices that end now.
     /// On a thread of its own: what it writes comes back to this one.
     async fn write_out(&self) {
-        let (reply, done) = oneshot();
-        let thread = std::thread::Builder::new().name("ashlar-sync".to_string());
-        let started = thread.spawn(move || {
-            rustix::fs::sync();
-            reply.send(());
-        });
-        if started.is_ok() && self.rt.timeout(WRITE_OUT, done).await.is_none() {
+        let sync = on_thread(rustix::fs::sync);
+        if self.rt.timeout(WRITE_OUT, sync).await.is_none() {
             tracing::warn!("the kernel did not write out everything in time");
         }
     }
