@@ -4,12 +4,12 @@
 //! was clean or overridden; whatever a failing `create` made is taken back; an array's frontends
 //! are stopped before it is closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Array, Label, probe, uuid_text};
+use ashlar_engine::{Array, Error, Label, probe, uuid_text};
 use ashlar_layout::Layout;
 use ashlar_rt::SECOND;
 
@@ -26,14 +26,49 @@ use crate::daemon::state::Known;
 use crate::daemon::volumes::make_volume;
 use crate::failure::{Failure, Kind};
 
-/// Devices of one array that are not in use, by UUID.
-type FoundDevices = BTreeMap<String, Vec<(PathBuf, Label)>>;
+/// Devices of one array, with what they say of themselves.
+type Devices = Vec<(PathBuf, Label)>;
+/// Devices that are not in use, by the UUID of their array.
+type FoundDevices = BTreeMap<String, Devices>;
+
+/// What a look at a device gave.
+enum Look {
+    /// It is one of an array.
+    Device(Label),
+    /// It is none, or nothing is there.
+    Nothing,
+    /// It is there, and its superblocks cannot be read: as good as gone.
+    Unreadable(Failure),
+    /// It could not be looked at, which says nothing of what it holds.
+    Closed(Failure),
+}
+
+/// What looking at many gave.
+#[derive(Default)]
+struct Seen {
+    found: FoundDevices,
+    unreadable: Vec<String>,
+    closed: Vec<(PathBuf, Failure)>,
+}
+
+/// Whether all are here that the newest of them counts.
+fn complete(devices: &[(PathBuf, Label)]) -> bool {
+    let labels = devices.iter().map(|(_, label)| label);
+    let newest = labels.clone().max_by_key(|label| label.generation);
+    let here: BTreeSet<[u8; 16]> = labels.map(|label| label.device_uuid).collect();
+    newest.is_some_and(|newest| newest.counted.iter().all(|uuid| here.contains(uuid)))
+}
 
 /// How long an import waits for devices that are in use. A daemon killed just now still holds its
 /// devices until the kernel has ended what its rings had in flight, and must: a write that lands
 /// after the next import would change what that import has read.
 const BUSY_WAIT: ashlar_rt::Nanos = 10 * ashlar_rt::SECOND;
 const BUSY_PAUSE: ashlar_rt::Nanos = 100 * ashlar_rt::MILLISECOND;
+
+/// How long a starting daemon waits for devices of its arrays that are not there yet, in all: what it
+/// starts without is not taken in again.
+const DEVICES_WAIT: ashlar_rt::Nanos = 10 * SECOND;
+const DEVICES_PAUSE: ashlar_rt::Nanos = 500 * ashlar_rt::MILLISECOND;
 
 /// How long a device may take to say what it is: as long as a drive needs to spin up.
 const LOOK_WAIT: ashlar_rt::Nanos = 30 * SECOND;
@@ -232,7 +267,7 @@ impl Host {
                     uuid_text(&label.array_uuid)
                 )));
             }
-            Err(ashlar_engine::Error::TwoDevices(_)) => {
+            Err(Error::TwoDevices(_)) => {
                 return Ok(Some("superblocks of two devices of an array".to_string()));
             }
             _ => {}
@@ -259,8 +294,11 @@ impl Host {
         self: &Rc<Host>,
         scan: &[String],
     ) -> Result<ImportableReply, Failure> {
-        let (found, unreadable) = self.find(scan).await?;
-        let importable = found
+        let seen = self.find(scan).await?;
+        let closed = seen.closed.into_iter().map(|(_, failure)| failure.text);
+        let unreadable = seen.unreadable.into_iter().chain(closed).collect();
+        let importable = seen
+            .found
             .into_iter()
             .filter_map(|(uuid, devices)| {
                 let newest = devices
@@ -286,10 +324,7 @@ impl Host {
         })
     }
 
-    async fn find(
-        self: &Rc<Host>,
-        dirs: &[String],
-    ) -> Result<(FoundDevices, Vec<String>), Failure> {
+    async fn find(self: &Rc<Host>, dirs: &[String]) -> Result<Seen, Failure> {
         let dirs = dirs.to_vec();
         let mut paths = on_thread(move || devices::scan(&dirs)).await??;
         for (known, _) in self.waiting.borrow().iter() {
@@ -297,46 +332,59 @@ impl Host {
         }
         paths.sort();
         paths.dedup();
+        Ok(self.look_at(paths).await)
+    }
+
+    /// Looks at devices that no array here uses.
+    async fn look_at(self: &Rc<Host>, mut paths: Vec<PathBuf>) -> Seen {
         paths.retain(|path| self.user_of(path).is_none());
-        let mut found = FoundDevices::new();
-        let mut unreadable = Vec::new();
+        let mut seen = Seen::default();
         // Some at a time: drives may have to spin up first.
         for some in paths.chunks(LOOKS) {
-            let looks: Vec<_> = some
-                .iter()
-                .map(|path| {
-                    let (host, path) = (self.clone(), path.clone());
-                    self.rt.spawn(async move {
-                        let label = host.look(&path).await;
-                        (path, label)
-                    })
+            let look = |path: &PathBuf| {
+                let (host, path) = (self.clone(), path.clone());
+                self.rt.spawn(async move {
+                    let look = host.look(&path).await;
+                    (path, look)
                 })
-                .collect();
+            };
+            let looks: Vec<_> = some.iter().map(look).collect();
             for look in looks {
                 match look.await {
-                    (path, Ok(Some(label))) => found
+                    (path, Look::Device(label)) => seen
+                        .found
                         .entry(uuid_text(&label.array_uuid))
                         .or_default()
                         .push((path, label)),
-                    (_, Ok(None)) => {}
-                    (_, Err(failure)) if failure.kind == Kind::NotFound => {}
-                    (_, Err(failure)) => unreadable.push(failure.text),
+                    (_, Look::Nothing) => {}
+                    (_, Look::Unreadable(failure)) => seen.unreadable.push(failure.text),
+                    (path, Look::Closed(failure)) => seen.closed.push((path, failure)),
                 }
             }
         }
-        Ok((found, unreadable))
+        seen
     }
 
     /// What the device at `path` says of itself; one that does not answer is not waited for long.
-    async fn look(&self, path: &Path) -> Result<Option<Label>, Failure> {
-        let label = async {
-            let device = self.opener.open(path, Access::Look).await?;
-            let label = probe(&device).await;
-            label.map_err(|error| Failure::broken(format!("{}: {error}", path.display())))
+    async fn look(&self, path: &Path) -> Look {
+        let look = async {
+            let device = match self.opener.open(path, Access::Look).await {
+                Ok(device) => device,
+                Err(failure) if failure.kind == Kind::NotFound => return Look::Nothing,
+                Err(failure) => return Look::Closed(failure),
+            };
+            let line = |error| Failure::broken(format!("{}: {error}", path.display()));
+            match probe(&device).await {
+                Ok(Some(label)) => Look::Device(label),
+                Ok(None) => Look::Nothing,
+                Err(error @ (Error::Device { .. } | Error::TwoDevices(_))) => {
+                    Look::Unreadable(line(error))
+                }
+                Err(error) => Look::Closed(line(error)),
+            }
         };
-        let answer = self.rt.timeout(LOOK_WAIT, label).await;
-        answer.unwrap_or_else(|| {
-            Err(Failure::broken(format!(
+        self.rt.timeout(LOOK_WAIT, look).await.unwrap_or_else(|| {
+            Look::Closed(Failure::broken(format!(
                 "{}: no answer within {} s; check the device and its cabling",
                 path.display(),
                 LOOK_WAIT / SECOND
@@ -349,7 +397,7 @@ impl Host {
     /// # Errors
     /// Why the array cannot be started.
     pub(crate) async fn import(self: &Rc<Host>, import: Import) -> Result<ImportReply, Failure> {
-        let (found, _) = self.find(&import.scan).await?;
+        let Seen { found, closed, .. } = self.find(&import.scan).await?;
         let mut reply = ImportReply {
             imported: Vec::new(),
             failed: Vec::new(),
@@ -359,7 +407,7 @@ impl Host {
             for (uuid, devices) in found {
                 let name = devices[0].1.array_name.clone();
                 match self
-                    .import_devices(&uuid, devices, &import, &mut reply.warnings)
+                    .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
                     .await
                 {
                     Ok(member) => reply.imported.push(self.status_of(&member).await),
@@ -388,7 +436,7 @@ impl Host {
         }
         drop(matching);
         let member = self
-            .import_devices(&uuid, devices, &import, &mut reply.warnings)
+            .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
             .await?;
         reply.imported.push(self.status_of(&member).await);
         Ok(reply)
@@ -397,7 +445,7 @@ impl Host {
     async fn import_devices(
         self: &Rc<Host>,
         uuid: &str,
-        devices: Vec<(PathBuf, Label)>,
+        (devices, closed): (Devices, &[(PathBuf, Failure)]),
         import: &Import,
         warnings: &mut Vec<String>,
     ) -> Result<Rc<Member>, Failure> {
@@ -411,6 +459,19 @@ impl Host {
             return Err(Failure::refused(format!(
                 "another array named {name} ({other}) is imported; export it before importing {uuid}"
             )));
+        }
+        let without = |failure: &Failure| {
+            Failure::refused(format!(
+                "array {name}: {failure}; '--degraded' imports without it"
+            ))
+        };
+        // A device where one of this array was, which may still be it.
+        let shut = closed.iter().find(|(path, _)| self.was_at(uuid, path));
+        if let Some((_, failure)) = shut
+            && !import.degraded
+            && !complete(&devices)
+        {
+            return Err(without(failure));
         }
         let access = if import.read_only {
             Access::Look
@@ -426,12 +487,10 @@ impl Host {
                     opened.push(device);
                     paths.push(path.display().to_string());
                 }
-                // Whoever has it may be writing to it: going on without would leave it behind, and
-                // cost a loss the array may not have to spare.
-                Err(failure) if failure.kind == Kind::Refused && !import.degraded => {
-                    return Err(Failure::refused(format!(
-                        "array {name}: {failure}; '--degraded' imports without it"
-                    )));
+                // It is there: going on without would leave it behind for good, and cost a loss
+                // the array may not have to spare. Whoever has it may be writing to it, too.
+                Err(failure) if failure.kind != Kind::NotFound && !import.degraded => {
+                    return Err(without(&failure));
                 }
                 Err(failure) => {
                     warnings.push(failure.text.clone());
@@ -497,40 +556,88 @@ impl Host {
         for device in ashlar_serve::loopdev::clear_stale().await {
             tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
         }
-        let known: Vec<Known> = self
-            .waiting
-            .borrow()
-            .iter()
-            .map(|(k, _)| k.clone())
-            .collect();
-        for known in known {
-            let outcome = self.restore_one(&known).await;
-            let mut waiting = self.waiting.borrow_mut();
-            match outcome {
-                Ok(()) => waiting.retain(|(other, _)| other.uuid != known.uuid),
-                Err(failure) => {
-                    tracing::error!(array = known.name, "not imported: {failure}");
-                    for (other, reason) in waiting.iter_mut() {
-                        if other.uuid == known.uuid {
-                            reason.clone_from(&failure.text);
-                        }
+        let waiting = self.waiting.borrow();
+        let mut left: Vec<Known> = waiting.iter().map(|(known, _)| known.clone()).collect();
+        drop(waiting);
+        let patience = self.rt.now() + DEVICES_WAIT;
+        let mut told = false;
+        loop {
+            let last = self.rt.now() >= patience;
+            let mut incomplete = Vec::new();
+            for known in left {
+                let (devices, closed) = self.members_of(&known).await;
+                if last || complete(&devices) {
+                    let outcome = self.restore_one(&known, devices, &closed).await;
+                    if let Err(failure) = outcome {
+                        tracing::error!(array = known.name, "not imported: {failure}");
+                        self.keep_waiting(&known, &failure.text);
                     }
+                    continue;
                 }
+                let line = format!("waiting for its devices; {} are here", devices.len());
+                if !told {
+                    tracing::warn!(
+                        array = known.name,
+                        seconds = DEVICES_WAIT / SECOND,
+                        "{line}"
+                    );
+                }
+                self.keep_waiting(&known, &line);
+                incomplete.push(known);
+            }
+            if incomplete.is_empty() {
+                return;
+            }
+            (left, told) = (incomplete, true);
+            self.rt.sleep(DEVICES_PAUSE).await;
+        }
+    }
+
+    /// Notes why a known array is not imported.
+    fn keep_waiting(&self, known: &Known, why: &str) {
+        for (other, reason) in self.waiting.borrow_mut().iter_mut() {
+            if other.uuid == known.uuid {
+                why.clone_into(reason);
             }
         }
     }
 
-    async fn restore_one(self: &Rc<Host>, known: &Known) -> Result<(), Failure> {
-        let mut devices = Vec::new();
-        for path in &known.devices {
-            let path = PathBuf::from(path);
-            if let Ok(Some(label)) = self.look(&path).await
-                && uuid_text(&label.array_uuid) == known.uuid
-            {
-                devices.push((path, label));
-            }
+    /// Whether an array that is not imported had a device at `path`.
+    fn was_at(&self, uuid: &str, path: &Path) -> bool {
+        let waiting = self.waiting.borrow();
+        let mut of_array = waiting.iter().filter(|(known, _)| known.uuid == uuid);
+        of_array.any(|(known, _)| known.devices.iter().any(|d| Path::new(d) == path))
+    }
+
+    /// A known array's devices: where they were, and, if some are not there, wherever they are now.
+    async fn members_of(self: &Rc<Host>, known: &Known) -> (Devices, Vec<(PathBuf, Failure)>) {
+        let paths: Vec<PathBuf> = known.devices.iter().map(PathBuf::from).collect();
+        let mut seen = self.look_at(paths.clone()).await;
+        let mut devices = seen.found.remove(&known.uuid).unwrap_or_default();
+        if !complete(&devices)
+            && let Ok(folders) = on_thread(move || devices::folders(&paths)).await
+            && let Ok(mut more) = self.find(&folders).await
+        {
+            let here: BTreeSet<_> = devices.iter().map(|(_, l)| l.device_uuid).collect();
+            let more = more.found.remove(&known.uuid).unwrap_or_default();
+            let new = more
+                .into_iter()
+                .filter(|(_, l)| !here.contains(&l.device_uuid));
+            devices.extend(new);
         }
+        (devices, seen.closed)
+    }
+
+    async fn restore_one(
+        self: &Rc<Host>,
+        known: &Known,
+        devices: Devices,
+        closed: &[(PathBuf, Failure)],
+    ) -> Result<(), Failure> {
         if devices.is_empty() {
+            if let Some((_, failure)) = closed.first() {
+                return Err(failure.clone());
+            }
             return Err(Failure::not_found(
                 "none of its devices is where it was; 'ashlar import' looks for them, with --scan DIR for files",
             ));
@@ -541,7 +648,7 @@ impl Host {
         };
         let mut warnings = Vec::new();
         let member = self
-            .import_devices(&known.uuid, devices, &import, &mut warnings)
+            .import_devices(&known.uuid, (devices, closed), &import, &mut warnings)
             .await?;
         for warning in &warnings {
             tracing::warn!(array = known.name, "{warning}");

@@ -4,7 +4,7 @@
 //! are one device; a refusal names the path as the operator gave it. Looking at devices may wait for
 //! them: [`check`] and [`scan`] run on threads of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -187,6 +187,15 @@ pub(crate) fn remove_files(made: &[PathBuf]) {
             tracing::warn!(path = %path.display(), %error, "a file that was made could not be removed");
         }
     }
+}
+
+/// The directories in which files of these paths were, as far as they are there. Block devices are
+/// found without.
+pub(crate) fn folders(paths: &[PathBuf]) -> Vec<String> {
+    let parents = paths.iter().filter_map(|path| path.parent());
+    let of_files = parents.filter(|dir| *dir != Path::new("/dev") && dir.is_dir());
+    let all: BTreeSet<String> = of_files.map(|dir| dir.display().to_string()).collect();
+    all.into_iter().collect()
 }
 
 /// Files and devices in which an array may be found: what `dirs` hold, and the machine's whole

@@ -56,7 +56,10 @@ impl Opener {
         let opened = on_thread(move || ashlar_device::open_unserved(&path, mode)).await?;
         let opened = opened.map_err(|error| match error {
             ashlar_device::OpenError::InUse { .. } => Failure::refused(error.to_string()),
-            ashlar_device::OpenError::NotFound { .. } => Failure::not_found(error.to_string()),
+            // Nothing is there that could be a device.
+            ashlar_device::OpenError::NotFound { .. }
+            | ashlar_device::OpenError::NotADevice { .. }
+            | ashlar_device::OpenError::TooSmall { .. } => Failure::not_found(error.to_string()),
             error => Failure::broken(error.to_string()),
         })?;
         Ok(opened.serve(self.ring.as_ref()))

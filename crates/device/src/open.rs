@@ -107,6 +107,11 @@ pub enum OpenError {
 impl OpenError {
     fn new(path: &Path, source: io::Error) -> OpenError {
         let path = path.to_path_buf();
+        // A node whose device is gone is as good as no node.
+        let gone = [libc::ENXIO, libc::ENODEV, libc::ENOMEDIUM];
+        if source.raw_os_error().is_some_and(|e| gone.contains(&e)) {
+            return OpenError::NotFound { path };
+        }
         match source.kind() {
             io::ErrorKind::NotFound => OpenError::NotFound { path },
             io::ErrorKind::PermissionDenied => OpenError::Permission { path },
