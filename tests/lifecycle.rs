@@ -342,6 +342,77 @@ fn devices_away_at_a_start_are_not_lost() {
     assert_eq!(status["generation"], generation);
 }
 
+/// The list of arrays is a cache: where it cannot be written, arrays serve and nothing half-made stays.
+#[test]
+fn a_state_directory_that_cannot_be_written_stops_no_array() {
+    let mut daemon = Daemon::start("unwritable");
+    let files = daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let end = 8 << 20;
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(7))
+            .is_empty()
+    );
+    daemon.ok(&["export", "t"]);
+    let block = daemon.path("state").join("arrays.json.new");
+    std::fs::create_dir(&block).unwrap(); // the file cannot be made there, also not by root
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    let imported = daemon.run(&["import", "t", "--scan", &dir]);
+    let warning = String::from_utf8(imported.stderr).unwrap();
+    assert!(imported.status.success(), "{warning}");
+    assert!(warning.contains("cannot be written"), "{warning}");
+    assert!(
+        daemon
+            .disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(7))
+            .is_empty(),
+        "its volume is not served"
+    );
+    let line = [
+        "create",
+        "u",
+        "--layout",
+        "ec2+1",
+        "--file-size",
+        "64M",
+        "u0",
+        "u1",
+        "u2",
+    ];
+    let (error, _) = daemon.fails(&line);
+    assert!(error.contains("cannot be written"), "{error}");
+    let arrays = daemon.json(&["status", "-j"])["arrays"].clone();
+    assert_eq!(
+        arrays.as_array().unwrap().len(),
+        1,
+        "u is half there: {arrays}"
+    );
+    assert!(!daemon.path("u0").exists(), "a file was left");
+    std::fs::remove_dir(&block).unwrap();
+    daemon.ok(&line);
+    daemon.ok(&["destroy", "u", "--yes"]);
+    assert_eq!(daemon.status("t")["state"], "optimal");
+
+    // An array whose devices are gone for good is forgotten by exporting it.
+    assert!(daemon.stop());
+    for file in &files {
+        std::fs::remove_file(file).unwrap();
+    }
+    daemon.launch();
+    let not_imported = |daemon: &Daemon| {
+        let status = daemon.json(&["status", "-j"]);
+        status["not_imported"].as_array().unwrap().len()
+    };
+    assert_eq!(not_imported(&daemon), 1);
+    daemon.fails(&["export", "other"]);
+    daemon.ok(&["export", "t"]);
+    assert_eq!(not_imported(&daemon), 0);
+    assert!(daemon.stop());
+    daemon.launch();
+    assert_eq!(not_imported(&daemon), 0);
+}
+
 #[test]
 fn volumes_come_and_go() {
     let daemon = Daemon::start("volumes");

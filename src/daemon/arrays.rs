@@ -191,8 +191,9 @@ impl Host {
             devices,
             read_only: false,
         });
-        self.insert(member.clone())?;
+        let saved = self.insert(member.clone());
         let finished = async {
+            saved?;
             let Some((name, size)) = &create.volume else {
                 return Ok(None);
             };
@@ -209,7 +210,9 @@ impl Host {
                 if let Err(error) = array.destroy().await {
                     tracing::warn!(array = create.array, %error, "a half-made array could not be destroyed");
                 }
-                self.remove(&create.array)?;
+                if let Err(error) = self.remove(&create.array) {
+                    tracing::warn!(array = create.array, "{error}");
+                }
                 Err(failure)
             }
         }
@@ -524,7 +527,10 @@ impl Host {
             devices: paths,
             read_only,
         });
-        self.insert(member.clone())?;
+        // The list is a cache; the array is open, and its volumes are waited for.
+        if let Err(failure) = self.insert(member.clone()) {
+            warnings.push(failure.text);
+        }
         self.restore_frontends(&member, warnings).await;
         Ok(member)
     }
@@ -547,18 +553,12 @@ impl Host {
     }
 
     /// Starts the arrays of the last run; what cannot be started is kept, with the reason.
-    pub(crate) async fn restore(self: &Rc<Host>) {
-        for known in self.known() {
-            self.waiting
-                .borrow_mut()
-                .push((known, "not tried yet".to_string()));
-        }
+    pub(crate) async fn restore(self: &Rc<Host>, mut left: Vec<Known>) {
+        let untried = |known: &Known| (known.clone(), "not tried yet".to_string());
+        self.waiting.borrow_mut().extend(left.iter().map(untried));
         for device in ashlar_serve::loopdev::clear_stale().await {
             tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
         }
-        let waiting = self.waiting.borrow();
-        let mut left: Vec<Known> = waiting.iter().map(|(known, _)| known.clone()).collect();
-        drop(waiting);
         let patience = self.rt.now() + DEVICES_WAIT;
         let mut told = false;
         loop {
@@ -661,11 +661,15 @@ impl Host {
         Ok(())
     }
 
-    /// `export`: stops what is served, closes the array and forgets it.
+    /// `export`: stops what is served, closes the array and forgets it; one that could not be
+    /// imported is only forgotten.
     ///
     /// # Errors
     /// If a client still uses a volume, or the array cannot be closed.
     pub(crate) async fn close(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
+        if !self.arrays.borrow().contains_key(name) {
+            return self.forget(name);
+        }
         let member = self.member(name)?;
         self.frontends.stop_array(name, false).await?;
         member.array.export().await.map_err(broken)?;
