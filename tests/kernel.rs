@@ -192,6 +192,53 @@ fn a_device_in_use_is_not_taken_away() {
     assert!(!std::path::Path::new(&device).exists());
 }
 
+/// Looking for arrays must not wait for the daemon's own volumes: they are served by the thread that
+/// would wait.
+#[test]
+fn an_import_looks_past_the_daemons_own_devices() {
+    if !have(&["mkfs.ext4"]) || !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon, device, ..
+    } = mounted("own", "ec2+1", 3, "64M");
+    tool("mkfs.ext4", &["-q", "-F", &device]);
+    let at = daemon.mount(&device, "mnt");
+    std::fs::write(at.join("file"), b"still here").unwrap();
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    let mut import = std::process::Command::new(common::ASHLAR)
+        .args(["import", "-j", "--scan", &dir])
+        .env("ASHLAR_SOCKET", daemon.path("control.sock"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let ended = loop {
+        match import.try_wait().unwrap() {
+            Some(status) => break status.success(),
+            None if std::time::Instant::now() > until => {
+                import.kill().unwrap();
+                import.wait().unwrap();
+                break false;
+            }
+            None => std::thread::sleep(std::time::Duration::from_millis(50)),
+        }
+    };
+    assert!(ended, "import did not end");
+    let mut found = String::new();
+    let mut printed = import.stdout.take().unwrap();
+    std::io::Read::read_to_string(&mut printed, &mut found).unwrap();
+    assert!(
+        !found.contains(std::fs::canonicalize(&device).unwrap().to_str().unwrap()),
+        "its own volume was looked at: {found}"
+    );
+    assert_eq!(
+        daemon.json(&["status", "-j"])["arrays"][0]["state"],
+        "optimal"
+    );
+    daemon.unmount(&at);
+}
+
 #[test]
 fn a_file_over_fuse_is_the_volume() {
     if !have_kernel_devices() {

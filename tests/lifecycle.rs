@@ -250,6 +250,169 @@ fn with_too_few_devices_an_array_waits_for_the_operator() {
     );
 }
 
+/// Devices that are away at a start, as after a reboot, are not done without where data need them.
+#[test]
+fn devices_away_at_a_start_are_not_lost() {
+    let mut daemon = Daemon::start("away");
+    let files = daemon.create("t", "ec4+1", 5, "64M", &[]);
+    let end = 8 << 20;
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(6))
+            .is_empty()
+    );
+    let generation = daemon.status("t")["generation"].clone();
+    assert!(generation.is_u64(), "{generation}");
+    // Two of ec4+1, more than it survives, although more than half are here.
+    assert!(daemon.stop());
+    let folder = daemon.path("away");
+    std::fs::create_dir(&folder).unwrap();
+    let away = |file: &std::path::Path| folder.join(file.file_name().unwrap());
+    let moved: Vec<_> = files[1..3].iter().map(|file| (file, away(file))).collect();
+    for (file, away) in &moved {
+        std::fs::rename(file, away).unwrap();
+    }
+    daemon.launch();
+    let status = daemon.json(&["status", "-j"]);
+    assert_eq!(status["arrays"].as_array().unwrap().len(), 0, "{status}");
+    let reason = status["not_imported"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("3 of the 5"), "{reason}");
+    for (file, away) in &moved {
+        std::fs::rename(away, file).unwrap();
+    }
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    daemon.ok(&["import", "--scan", &dir, "--all"]);
+    let status = daemon.status("t");
+    assert_eq!(status["state"], "optimal", "{status}");
+    assert_eq!(status["generation"], generation);
+    assert!(
+        daemon
+            .disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(6))
+            .is_empty()
+    );
+    // One, under another name beside the others.
+    assert!(daemon.stop());
+    std::fs::rename(&files[3], daemon.path("renamed.img")).unwrap();
+    daemon.launch();
+    let status = daemon.status("t");
+    assert_eq!(status["state"], "optimal", "{status}");
+    assert_eq!(status["generation"], generation);
+    assert!(
+        daemon
+            .disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(6))
+            .is_empty()
+    );
+    // One comes late.
+    assert!(daemon.stop());
+    let late = folder.join("late.img");
+    std::fs::rename(&files[4], &late).unwrap();
+    let back = {
+        let file = files[4].clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(3));
+            std::fs::rename(late, file).unwrap();
+        })
+    };
+    daemon.launch();
+    back.join().unwrap();
+    let status = daemon.status("t");
+    assert_eq!(status["state"], "optimal", "{status}");
+    assert_eq!(status["generation"], generation);
+    // One is there and cannot be opened: the array could do without, and is not started so.
+    assert!(daemon.stop());
+    std::fs::rename(&files[0], away(&files[0])).unwrap();
+    std::os::unix::fs::symlink(&files[0], &files[0]).unwrap();
+    daemon.launch();
+    let status = daemon.json(&["status", "-j"]);
+    let reason = status["not_imported"][0]["reason"].as_str().unwrap();
+    assert!(
+        reason.contains(files[0].to_str().unwrap()) && reason.contains("--degraded"),
+        "{reason}"
+    );
+    let (error, _) = daemon.fails(&["import", "t", "--scan", &dir]);
+    assert!(error.contains("--degraded"), "{error}");
+    std::fs::remove_file(&files[0]).unwrap();
+    std::fs::rename(away(&files[0]), &files[0]).unwrap();
+    daemon.ok(&["import", "t"]);
+    let status = daemon.status("t");
+    assert_eq!(status["state"], "optimal", "{status}");
+    assert_eq!(status["generation"], generation);
+}
+
+/// The list of arrays is a cache: where it cannot be written, arrays serve and nothing half-made stays.
+#[test]
+fn a_state_directory_that_cannot_be_written_stops_no_array() {
+    let mut daemon = Daemon::start("unwritable");
+    let files = daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let end = 8 << 20;
+    assert!(
+        daemon
+            .disk("t")
+            .write_range((0, end), PIECE, 8, pattern(7))
+            .is_empty()
+    );
+    daemon.ok(&["export", "t"]);
+    let block = daemon.path("state").join("arrays.json.new");
+    std::fs::create_dir(&block).unwrap(); // the file cannot be made there, also not by root
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    let imported = daemon.run(&["import", "t", "--scan", &dir]);
+    let warning = String::from_utf8(imported.stderr).unwrap();
+    assert!(imported.status.success(), "{warning}");
+    assert!(warning.contains("cannot be written"), "{warning}");
+    assert!(
+        daemon
+            .disk("t")
+            .compare_range((0, end), PIECE, 8, pattern(7))
+            .is_empty(),
+        "its volume is not served"
+    );
+    let line = [
+        "create",
+        "u",
+        "--layout",
+        "ec2+1",
+        "--file-size",
+        "64M",
+        "u0",
+        "u1",
+        "u2",
+    ];
+    let (error, _) = daemon.fails(&line);
+    assert!(error.contains("cannot be written"), "{error}");
+    let arrays = daemon.json(&["status", "-j"])["arrays"].clone();
+    assert_eq!(
+        arrays.as_array().unwrap().len(),
+        1,
+        "u is half there: {arrays}"
+    );
+    assert!(!daemon.path("u0").exists(), "a file was left");
+    std::fs::remove_dir(&block).unwrap();
+    daemon.ok(&line);
+    daemon.ok(&["destroy", "u", "--yes"]);
+    assert_eq!(daemon.status("t")["state"], "optimal");
+
+    // An array whose devices are gone for good is forgotten by exporting it.
+    assert!(daemon.stop());
+    for file in &files {
+        std::fs::remove_file(file).unwrap();
+    }
+    daemon.launch();
+    let not_imported = |daemon: &Daemon| {
+        let status = daemon.json(&["status", "-j"]);
+        status["not_imported"].as_array().unwrap().len()
+    };
+    assert_eq!(not_imported(&daemon), 1);
+    daemon.fails(&["export", "other"]);
+    daemon.ok(&["export", "t"]);
+    assert_eq!(not_imported(&daemon), 0);
+    assert!(daemon.stop());
+    daemon.launch();
+    assert_eq!(not_imported(&daemon), 0);
+}
+
 #[test]
 fn volumes_come_and_go() {
     let daemon = Daemon::start("volumes");

@@ -76,7 +76,8 @@ fn read(path: &Path) -> Result<Found, Failure> {
     let at = path.display();
     // Through the device library first: it says best why something cannot be opened.
     let rt = Rt::start().map_err(|e| Failure::broken(format!("cannot start: {e}")))?;
-    let device = Opener::new(&rt).open(path, Access::Look)?;
+    let (opener, wanted) = (Opener::new(&rt), path.to_path_buf());
+    let device = rt.block_on(async move { opener.open(&wanted, Access::Look).await })?;
     let bytes = device.info().size_bytes;
     let file = File::open(path).map_err(|e| Failure::broken(format!("{at}: {e}")))?;
     let first = superblock(&file, 0);

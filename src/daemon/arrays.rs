@@ -4,14 +4,14 @@
 //! was clean or overridden; whatever a failing `create` made is taken back; an array's frontends
 //! are stopped before it is closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Array, Label, probe, uuid_text};
+use ashlar_engine::{Array, Error, Label, probe, uuid_text};
 use ashlar_layout::Layout;
-use ashlar_rt::{SECOND, oneshot};
+use ashlar_rt::SECOND;
 
 use tracing::Instrument;
 
@@ -21,19 +21,59 @@ use crate::api::{
 use crate::daemon::devices::{self, Candidate};
 use crate::daemon::frontends::check_address;
 use crate::daemon::host::{Host, Member, broken, explain};
-use crate::daemon::open::Access;
+use crate::daemon::open::{Access, on_thread};
 use crate::daemon::state::Known;
 use crate::daemon::volumes::make_volume;
 use crate::failure::{Failure, Kind};
 
-/// Devices of one array that are not in use, by UUID.
-type FoundDevices = BTreeMap<String, Vec<(PathBuf, Label)>>;
+/// Devices of one array, with what they say of themselves.
+type Devices = Vec<(PathBuf, Label)>;
+/// Devices that are not in use, by the UUID of their array.
+type FoundDevices = BTreeMap<String, Devices>;
+
+/// What a look at a device gave.
+enum Look {
+    /// It is one of an array.
+    Device(Label),
+    /// It is none, or nothing is there.
+    Nothing,
+    /// It is there, and its superblocks cannot be read: as good as gone.
+    Unreadable(Failure),
+    /// It could not be looked at, which says nothing of what it holds.
+    Closed(Failure),
+}
+
+/// What looking at many gave.
+#[derive(Default)]
+struct Seen {
+    found: FoundDevices,
+    unreadable: Vec<String>,
+    closed: Vec<(PathBuf, Failure)>,
+}
+
+/// Whether all are here that the newest of them counts.
+fn complete(devices: &[(PathBuf, Label)]) -> bool {
+    let labels = devices.iter().map(|(_, label)| label);
+    let newest = labels.clone().max_by_key(|label| label.generation);
+    let here: BTreeSet<[u8; 16]> = labels.map(|label| label.device_uuid).collect();
+    newest.is_some_and(|newest| newest.counted.iter().all(|uuid| here.contains(uuid)))
+}
 
 /// How long an import waits for devices that are in use. A daemon killed just now still holds its
 /// devices until the kernel has ended what its rings had in flight, and must: a write that lands
 /// after the next import would change what that import has read.
 const BUSY_WAIT: ashlar_rt::Nanos = 10 * ashlar_rt::SECOND;
 const BUSY_PAUSE: ashlar_rt::Nanos = 100 * ashlar_rt::MILLISECOND;
+
+/// How long a starting daemon waits for devices of its arrays that are not there yet, in all: what it
+/// starts without is not taken in again.
+const DEVICES_WAIT: ashlar_rt::Nanos = 10 * SECOND;
+const DEVICES_PAUSE: ashlar_rt::Nanos = 500 * ashlar_rt::MILLISECOND;
+
+/// How long a device may take to say what it is: as long as a drive needs to spin up.
+const LOOK_WAIT: ashlar_rt::Nanos = 30 * SECOND;
+/// How many devices are asked at a time.
+const LOOKS: usize = 64;
 
 impl Host {
     /// `create`.
@@ -62,7 +102,8 @@ impl Host {
                     create.layout
                 ))
             })?;
-        let candidates = devices::check(&create.devices, create.file_bytes)?;
+        let (given, file_bytes) = (create.devices.clone(), create.file_bytes);
+        let candidates = on_thread(move || devices::check(&given, file_bytes)).await??;
         let overwritten = self.check_free(&candidates, create.force).await?;
         let files: Vec<String> = candidates
             .iter()
@@ -135,7 +176,7 @@ impl Host {
     ) -> Result<(ashlar_engine::status::ArrayStatus, Option<Attached>), Failure> {
         let mut opened = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            opened.push(self.opener.open(&candidate.path, Access::Exclusive)?);
+            opened.push(self.opener.open(&candidate.path, Access::Exclusive).await?);
         }
         let given: Vec<&str> = candidates.iter().map(|c| c.given.as_str()).collect();
         let array = Array::create(&self.rt, opened, options)
@@ -150,8 +191,9 @@ impl Host {
             devices,
             read_only: false,
         });
-        self.insert(member.clone())?;
+        let saved = self.insert(member.clone());
         let finished = async {
+            saved?;
             let Some((name, size)) = &create.volume else {
                 return Ok(None);
             };
@@ -168,7 +210,9 @@ impl Host {
                 if let Err(error) = array.destroy().await {
                     tracing::warn!(array = create.array, %error, "a half-made array could not be destroyed");
                 }
-                self.remove(&create.array)?;
+                if let Err(error) = self.remove(&create.array) {
+                    tracing::warn!(array = create.array, "{error}");
+                }
                 Err(failure)
             }
         }
@@ -216,7 +260,7 @@ impl Host {
     }
 
     async fn signature_of(&self, candidate: &Candidate) -> Result<Option<String>, Failure> {
-        let device = self.opener.open(&candidate.path, Access::Exclusive)?;
+        let device = self.opener.open(&candidate.path, Access::Exclusive).await?;
         match probe(&device).await {
             Ok(Some(label)) => {
                 return Ok(Some(format!(
@@ -226,7 +270,7 @@ impl Host {
                     uuid_text(&label.array_uuid)
                 )));
             }
-            Err(ashlar_engine::Error::TwoDevices(_)) => {
+            Err(Error::TwoDevices(_)) => {
                 return Ok(Some("superblocks of two devices of an array".to_string()));
             }
             _ => {}
@@ -249,9 +293,15 @@ impl Host {
     ///
     /// # Errors
     /// If a directory cannot be scanned.
-    pub(crate) async fn importable(&self, scan: &[String]) -> Result<ImportableReply, Failure> {
-        let (found, unreadable) = self.find(scan).await?;
-        let importable = found
+    pub(crate) async fn importable(
+        self: &Rc<Host>,
+        scan: &[String],
+    ) -> Result<ImportableReply, Failure> {
+        let seen = self.find(scan).await?;
+        let closed = seen.closed.into_iter().map(|(_, failure)| failure.text);
+        let unreadable = seen.unreadable.into_iter().chain(closed).collect();
+        let importable = seen
+            .found
             .into_iter()
             .filter_map(|(uuid, devices)| {
                 let newest = devices
@@ -277,40 +327,72 @@ impl Host {
         })
     }
 
-    async fn find(&self, dirs: &[String]) -> Result<(FoundDevices, Vec<String>), Failure> {
-        let mut paths = devices::scan(dirs)?;
+    async fn find(self: &Rc<Host>, dirs: &[String]) -> Result<Seen, Failure> {
+        let dirs = dirs.to_vec();
+        let mut paths = on_thread(move || devices::scan(&dirs)).await??;
         for (known, _) in self.waiting.borrow().iter() {
-            paths.extend(
-                known
-                    .devices
-                    .iter()
-                    .map(PathBuf::from)
-                    .filter(|path| path.exists()),
-            );
+            paths.extend(known.devices.iter().map(PathBuf::from));
         }
         paths.sort();
         paths.dedup();
-        let mut found = FoundDevices::new();
-        let mut unreadable = Vec::new();
-        for path in paths {
-            if self.user_of(&path).is_some() {
-                continue;
-            }
-            match self.opener.open(&path, Access::Look) {
-                Ok(device) => match probe(&device).await {
-                    Ok(Some(label)) => {
-                        found
-                            .entry(uuid_text(&label.array_uuid))
-                            .or_default()
-                            .push((path, label));
-                    }
-                    Ok(None) => {}
-                    Err(error) => unreadable.push(format!("{}: {error}", path.display())),
-                },
-                Err(failure) => unreadable.push(failure.text),
+        Ok(self.look_at(paths).await)
+    }
+
+    /// Looks at devices that no array here uses.
+    async fn look_at(self: &Rc<Host>, mut paths: Vec<PathBuf>) -> Seen {
+        paths.retain(|path| self.user_of(path).is_none());
+        let mut seen = Seen::default();
+        // Some at a time: drives may have to spin up first.
+        for some in paths.chunks(LOOKS) {
+            let look = |path: &PathBuf| {
+                let (host, path) = (self.clone(), path.clone());
+                self.rt.spawn(async move {
+                    let look = host.look(&path).await;
+                    (path, look)
+                })
+            };
+            let looks: Vec<_> = some.iter().map(look).collect();
+            for look in looks {
+                match look.await {
+                    (path, Look::Device(label)) => seen
+                        .found
+                        .entry(uuid_text(&label.array_uuid))
+                        .or_default()
+                        .push((path, label)),
+                    (_, Look::Nothing) => {}
+                    (_, Look::Unreadable(failure)) => seen.unreadable.push(failure.text),
+                    (path, Look::Closed(failure)) => seen.closed.push((path, failure)),
+                }
             }
         }
-        Ok((found, unreadable))
+        seen
+    }
+
+    /// What the device at `path` says of itself; one that does not answer is not waited for long.
+    async fn look(&self, path: &Path) -> Look {
+        let look = async {
+            let device = match self.opener.open(path, Access::Look).await {
+                Ok(device) => device,
+                Err(failure) if failure.kind == Kind::NotFound => return Look::Nothing,
+                Err(failure) => return Look::Closed(failure),
+            };
+            let line = |error| Failure::broken(format!("{}: {error}", path.display()));
+            match probe(&device).await {
+                Ok(Some(label)) => Look::Device(label),
+                Ok(None) => Look::Nothing,
+                Err(error @ (Error::Device { .. } | Error::TwoDevices(_))) => {
+                    Look::Unreadable(line(error))
+                }
+                Err(error) => Look::Closed(line(error)),
+            }
+        };
+        self.rt.timeout(LOOK_WAIT, look).await.unwrap_or_else(|| {
+            Look::Closed(Failure::broken(format!(
+                "{}: no answer within {} s; check the device and its cabling",
+                path.display(),
+                LOOK_WAIT / SECOND
+            )))
+        })
     }
 
     /// `import`.
@@ -318,7 +400,7 @@ impl Host {
     /// # Errors
     /// Why the array cannot be started.
     pub(crate) async fn import(self: &Rc<Host>, import: Import) -> Result<ImportReply, Failure> {
-        let (found, _) = self.find(&import.scan).await?;
+        let Seen { found, closed, .. } = self.find(&import.scan).await?;
         let mut reply = ImportReply {
             imported: Vec::new(),
             failed: Vec::new(),
@@ -328,7 +410,7 @@ impl Host {
             for (uuid, devices) in found {
                 let name = devices[0].1.array_name.clone();
                 match self
-                    .import_devices(&uuid, devices, &import, &mut reply.warnings)
+                    .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
                     .await
                 {
                     Ok(member) => reply.imported.push(self.status_of(&member).await),
@@ -357,7 +439,7 @@ impl Host {
         }
         drop(matching);
         let member = self
-            .import_devices(&uuid, devices, &import, &mut reply.warnings)
+            .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
             .await?;
         reply.imported.push(self.status_of(&member).await);
         Ok(reply)
@@ -366,7 +448,7 @@ impl Host {
     async fn import_devices(
         self: &Rc<Host>,
         uuid: &str,
-        devices: Vec<(PathBuf, Label)>,
+        (devices, closed): (Devices, &[(PathBuf, Failure)]),
         import: &Import,
         warnings: &mut Vec<String>,
     ) -> Result<Rc<Member>, Failure> {
@@ -380,6 +462,19 @@ impl Host {
             return Err(Failure::refused(format!(
                 "another array named {name} ({other}) is imported; export it before importing {uuid}"
             )));
+        }
+        let without = |failure: &Failure| {
+            Failure::refused(format!(
+                "array {name}: {failure}; '--degraded' imports without it"
+            ))
+        };
+        // A device where one of this array was, which may still be it.
+        let shut = closed.iter().find(|(path, _)| self.was_at(uuid, path));
+        if let Some((_, failure)) = shut
+            && !import.degraded
+            && !complete(&devices)
+        {
+            return Err(without(failure));
         }
         let access = if import.read_only {
             Access::Look
@@ -395,12 +490,10 @@ impl Host {
                     opened.push(device);
                     paths.push(path.display().to_string());
                 }
-                // Whoever has it may be writing to it: going on without would leave it behind, and
-                // cost a loss the array may not have to spare.
-                Err(failure) if failure.kind == Kind::Refused && !import.degraded => {
-                    return Err(Failure::refused(format!(
-                        "array {name}: {failure}; '--degraded' imports without it"
-                    )));
+                // It is there: going on without would leave it behind for good, and cost a loss
+                // the array may not have to spare. Whoever has it may be writing to it, too.
+                Err(failure) if failure.kind != Kind::NotFound && !import.degraded => {
+                    return Err(without(&failure));
                 }
                 Err(failure) => {
                     warnings.push(failure.text.clone());
@@ -434,7 +527,10 @@ impl Host {
             devices: paths,
             read_only,
         });
-        self.insert(member.clone())?;
+        // The list is a cache; the array is open, and its volumes are waited for.
+        if let Err(failure) = self.insert(member.clone()) {
+            warnings.push(failure.text);
+        }
         self.restore_frontends(&member, warnings).await;
         Ok(member)
     }
@@ -447,7 +543,7 @@ impl Host {
         patience: ashlar_rt::Nanos,
     ) -> Result<DeviceRef, Failure> {
         loop {
-            match self.opener.open(path, access) {
+            match self.opener.open(path, access).await {
                 Err(failure) if failure.kind == Kind::Refused && self.rt.now() < patience => {
                     self.rt.sleep(BUSY_PAUSE).await;
                 }
@@ -457,52 +553,91 @@ impl Host {
     }
 
     /// Starts the arrays of the last run; what cannot be started is kept, with the reason.
-    pub(crate) async fn restore(self: &Rc<Host>) {
-        for known in self.known() {
-            self.waiting
-                .borrow_mut()
-                .push((known, "not tried yet".to_string()));
-        }
+    pub(crate) async fn restore(self: &Rc<Host>, mut left: Vec<Known>) {
+        let untried = |known: &Known| (known.clone(), "not tried yet".to_string());
+        self.waiting.borrow_mut().extend(left.iter().map(untried));
         for device in ashlar_serve::loopdev::clear_stale().await {
             tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
         }
-        let known: Vec<Known> = self
-            .waiting
-            .borrow()
-            .iter()
-            .map(|(k, _)| k.clone())
-            .collect();
-        for known in known {
-            let outcome = self.restore_one(&known).await;
-            let mut waiting = self.waiting.borrow_mut();
-            match outcome {
-                Ok(()) => waiting.retain(|(other, _)| other.uuid != known.uuid),
-                Err(failure) => {
-                    tracing::error!(array = known.name, "not imported: {failure}");
-                    for (other, reason) in waiting.iter_mut() {
-                        if other.uuid == known.uuid {
-                            reason.clone_from(&failure.text);
-                        }
+        let patience = self.rt.now() + DEVICES_WAIT;
+        let mut told = false;
+        loop {
+            let last = self.rt.now() >= patience;
+            let mut incomplete = Vec::new();
+            for known in left {
+                let (devices, closed) = self.members_of(&known).await;
+                if last || complete(&devices) {
+                    let outcome = self.restore_one(&known, devices, &closed).await;
+                    if let Err(failure) = outcome {
+                        tracing::error!(array = known.name, "not imported: {failure}");
+                        self.keep_waiting(&known, &failure.text);
                     }
+                    continue;
                 }
+                let line = format!("waiting for its devices; {} are here", devices.len());
+                if !told {
+                    tracing::warn!(
+                        array = known.name,
+                        seconds = DEVICES_WAIT / SECOND,
+                        "{line}"
+                    );
+                }
+                self.keep_waiting(&known, &line);
+                incomplete.push(known);
+            }
+            if incomplete.is_empty() {
+                return;
+            }
+            (left, told) = (incomplete, true);
+            self.rt.sleep(DEVICES_PAUSE).await;
+        }
+    }
+
+    /// Notes why a known array is not imported.
+    fn keep_waiting(&self, known: &Known, why: &str) {
+        for (other, reason) in self.waiting.borrow_mut().iter_mut() {
+            if other.uuid == known.uuid {
+                why.clone_into(reason);
             }
         }
     }
 
-    async fn restore_one(self: &Rc<Host>, known: &Known) -> Result<(), Failure> {
-        let mut devices = Vec::new();
-        for path in &known.devices {
-            let path = PathBuf::from(path);
-            let Ok(device) = self.opener.open(&path, Access::Look) else {
-                continue;
-            };
-            if let Ok(Some(label)) = probe(&device).await
-                && uuid_text(&label.array_uuid) == known.uuid
-            {
-                devices.push((path, label));
-            }
+    /// Whether an array that is not imported had a device at `path`.
+    fn was_at(&self, uuid: &str, path: &Path) -> bool {
+        let waiting = self.waiting.borrow();
+        let mut of_array = waiting.iter().filter(|(known, _)| known.uuid == uuid);
+        of_array.any(|(known, _)| known.devices.iter().any(|d| Path::new(d) == path))
+    }
+
+    /// A known array's devices: where they were, and, if some are not there, wherever they are now.
+    async fn members_of(self: &Rc<Host>, known: &Known) -> (Devices, Vec<(PathBuf, Failure)>) {
+        let paths: Vec<PathBuf> = known.devices.iter().map(PathBuf::from).collect();
+        let mut seen = self.look_at(paths.clone()).await;
+        let mut devices = seen.found.remove(&known.uuid).unwrap_or_default();
+        if !complete(&devices)
+            && let Ok(folders) = on_thread(move || devices::folders(&paths)).await
+            && let Ok(mut more) = self.find(&folders).await
+        {
+            let here: BTreeSet<_> = devices.iter().map(|(_, l)| l.device_uuid).collect();
+            let more = more.found.remove(&known.uuid).unwrap_or_default();
+            let new = more
+                .into_iter()
+                .filter(|(_, l)| !here.contains(&l.device_uuid));
+            devices.extend(new);
         }
+        (devices, seen.closed)
+    }
+
+    async fn restore_one(
+        self: &Rc<Host>,
+        known: &Known,
+        devices: Devices,
+        closed: &[(PathBuf, Failure)],
+    ) -> Result<(), Failure> {
         if devices.is_empty() {
+            if let Some((_, failure)) = closed.first() {
+                return Err(failure.clone());
+            }
             return Err(Failure::not_found(
                 "none of its devices is where it was; 'ashlar import' looks for them, with --scan DIR for files",
             ));
@@ -513,7 +648,7 @@ impl Host {
         };
         let mut warnings = Vec::new();
         let member = self
-            .import_devices(&known.uuid, devices, &import, &mut warnings)
+            .import_devices(&known.uuid, (devices, closed), &import, &mut warnings)
             .await?;
         for warning in &warnings {
             tracing::warn!(array = known.name, "{warning}");
@@ -526,11 +661,15 @@ impl Host {
         Ok(())
     }
 
-    /// `export`: stops what is served, closes the array and forgets it.
+    /// `export`: stops what is served, closes the array and forgets it; one that could not be
+    /// imported is only forgotten.
     ///
     /// # Errors
     /// If a client still uses a volume, or the array cannot be closed.
     pub(crate) async fn close(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
+        if !self.arrays.borrow().contains_key(name) {
+            return self.forget(name);
+        }
         let member = self.member(name)?;
         self.frontends.stop_array(name, false).await?;
         member.array.export().await.map_err(broken)?;
@@ -575,13 +714,8 @@ impl Host {
     /// Has the kernel write out its file systems, which may stay mounted on devices that end now.
     /// On a thread of its own: what it writes comes back to this one.
     async fn write_out(&self) {
-        let (reply, done) = oneshot();
-        let thread = std::thread::Builder::new().name("ashlar-sync".to_string());
-        let started = thread.spawn(move || {
-            rustix::fs::sync();
-            reply.send(());
-        });
-        if started.is_ok() && self.rt.timeout(WRITE_OUT, done).await.is_none() {
+        let sync = on_thread(rustix::fs::sync);
+        if self.rt.timeout(WRITE_OUT, sync).await.is_none() {
             tracing::warn!("the kernel did not write out everything in time");
         }
     }

@@ -1,9 +1,10 @@
 //! Devices as the daemon meets them: what a path names, whether it may be used, and opening it.
 //!
 //! **Invariants**: every path is checked before any is opened for writing; two paths to one device
-//! are one device; a refusal names the path as the operator gave it.
+//! are one device; a refusal names the path as the operator gave it. Looking at devices may wait for
+//! them: [`check`] and [`scan`] run on threads of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -188,8 +189,17 @@ pub(crate) fn remove_files(made: &[PathBuf]) {
     }
 }
 
+/// The directories in which files of these paths were, as far as they are there. Block devices are
+/// found without.
+pub(crate) fn folders(paths: &[PathBuf]) -> Vec<String> {
+    let parents = paths.iter().filter_map(|path| path.parent());
+    let of_files = parents.filter(|dir| *dir != Path::new("/dev") && dir.is_dir());
+    let all: BTreeSet<String> = of_files.map(|dir| dir.display().to_string()).collect();
+    all.into_iter().collect()
+}
+
 /// Files and devices in which an array may be found: what `dirs` hold, and the machine's whole
-/// block devices.
+/// block devices, but for those that are volumes of this daemon.
 pub(crate) fn scan(dirs: &[String]) -> Result<Vec<PathBuf>, Failure> {
     let mut found: BTreeMap<Identity, PathBuf> = BTreeMap::new();
     for dir in dirs {
@@ -218,6 +228,9 @@ fn consider(path: &Path, found: &mut BTreeMap<Identity, PathBuf>) {
     };
     let kind = metadata.file_type();
     let identity = if kind.is_block_device() {
+        if ashlar_serve::loopdev::is_own(path) {
+            return;
+        }
         if block_size("", path).is_ok_and(|bytes| bytes < SMALLEST) {
             return; // an empty loop or card reader slot
         }

@@ -323,7 +323,7 @@ impl Host {
     /// Adds an open array, and writes the state file.
     ///
     /// # Errors
-    /// If the state directory cannot be written.
+    /// If the state directory cannot be written; the array is added all the same.
     pub(crate) fn insert(&self, member: Rc<Member>) -> Result<(), Failure> {
         let name = member.array.name();
         let uuid = uuid_text(&member.array.uuid());
@@ -334,7 +334,26 @@ impl Host {
         self.save()
     }
 
-    /// Forgets an array, and writes the state file.
+    /// Forgets an array that is not open, and writes the state file.
+    ///
+    /// # Errors
+    /// If there is none of this name, or the state directory cannot be written: then it stays.
+    pub(crate) fn forget(&self, name: &str) -> Result<(), Failure> {
+        let before = self.waiting.borrow().clone();
+        self.waiting
+            .borrow_mut()
+            .retain(|(known, _)| known.name != name);
+        if self.waiting.borrow().len() == before.len() {
+            return self.member(name).map(|_| ()); // says what is known
+        }
+        let saved = self.save();
+        if saved.is_err() {
+            *self.waiting.borrow_mut() = before;
+        }
+        saved
+    }
+
+    /// Takes out an array that is closed, and writes the state file.
     ///
     /// # Errors
     /// If the state directory cannot be written.
@@ -360,11 +379,6 @@ impl Host {
                 "the state directory cannot be written ({e}); arrays will not be restored by themselves"
             ))
         })
-    }
-
-    /// The arrays of the last run.
-    pub(crate) fn known(&self) -> Vec<Known> {
-        self.state.load()
     }
 }
 

@@ -28,7 +28,7 @@ use rustix::fs::{FlockOperation, Gid, flock};
 use crate::cli::DaemonArgs;
 use crate::daemon::host::Host;
 use crate::daemon::http::Job;
-use crate::daemon::state::State;
+use crate::daemon::state::{Known, State};
 use crate::failure::Failure;
 use crate::units::size;
 
@@ -44,6 +44,7 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
     raise_file_limit();
     let settings = settings(args)?;
     let state = State::open(&args.state)?;
+    let known = state.load()?;
     let (listener, control) = listen(socket)?;
     let (jobs, requests) = mailbox();
     let rt = Rt::start().map_err(|e| {
@@ -62,19 +63,19 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
         env!("CARGO_PKG_VERSION")
     );
     let host = Host::new(&rt, settings, state);
-    rt.block_on(serve(host, requests));
+    rt.block_on(serve(host, known, requests));
     drop(control);
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Answers requests until told to stop, then closes everything.
-async fn serve(host: Rc<Host>, mut requests: Mailbox<Job>) {
+async fn serve(host: Rc<Host>, known: Vec<Known>, mut requests: Mailbox<Job>) {
     let restoring = {
         let host = host.clone();
         host.rt.clone().spawn(async move {
             let guard = host.change.lock().await;
-            host.restore().await;
+            host.restore(known).await;
             drop(guard);
         })
     };

@@ -1,12 +1,13 @@
 //! Opening devices for the engine: one ring for all of them, the right to use them alone.
 //!
 //! **Invariants**: what an open array writes to is held exclusively, so a second daemon gets an
-//! error, not a second writer; looking never takes that hold.
+//! error, not a second writer; looking never takes that hold. What may wait for a device happens on
+//! a thread of its own: the device may be served by this very engine, or not answer at all.
 
 use std::path::Path;
 
 use ashlar_device::{DeviceRef, OpenMode, Ring};
-use ashlar_rt::Rt;
+use ashlar_rt::{Rt, oneshot};
 
 use crate::failure::Failure;
 
@@ -40,7 +41,7 @@ impl Opener {
     ///
     /// # Errors
     /// Why it cannot be opened, with what to do.
-    pub(crate) fn open(&self, path: &Path, access: Access) -> Result<DeviceRef, Failure> {
+    pub(crate) async fn open(&self, path: &Path, access: Access) -> Result<DeviceRef, Failure> {
         let mode = match access {
             Access::Look => OpenMode {
                 read_only: true,
@@ -51,9 +52,32 @@ impl Opener {
                 exclusive: true,
             },
         };
-        ashlar_device::open(self.ring.as_ref(), path, mode).map_err(|error| match error {
+        let path = path.to_path_buf();
+        let opened = on_thread(move || ashlar_device::open_unserved(&path, mode)).await?;
+        let opened = opened.map_err(|error| match error {
             ashlar_device::OpenError::InUse { .. } => Failure::refused(error.to_string()),
+            // Nothing is there that could be a device.
+            ashlar_device::OpenError::NotFound { .. }
+            | ashlar_device::OpenError::NotADevice { .. }
+            | ashlar_device::OpenError::TooSmall { .. } => Failure::not_found(error.to_string()),
             error => Failure::broken(error.to_string()),
-        })
+        })?;
+        Ok(opened.serve(self.ring.as_ref()))
     }
+}
+
+/// Runs `work`, which may wait for devices, on a thread of its own.
+///
+/// # Errors
+/// If there is no thread to be had.
+pub(crate) async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let none = || Failure::broken("no thread can be started; raise the limit of processes");
+    let (reply, result) = oneshot();
+    let thread = std::thread::Builder::new().name("ashlar-device".to_string());
+    thread
+        .spawn(move || reply.send(work()))
+        .map_err(|_| none())?;
+    result.await.ok_or_else(none)
 }

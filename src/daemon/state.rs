@@ -3,7 +3,8 @@
 //!
 //! **Invariants**: the file is replaced whole (written beside, flushed, renamed, directory
 //! flushed), so that a crash leaves the old list or the new one; a list that cannot be read is set
-//! aside with a warning, never guessed at; one daemon at a time uses a directory (it holds a lock).
+//! aside with a warning, never guessed at, and one that the system does not give is no empty list;
+//! one daemon at a time uses a directory (it holds a lock).
 
 use std::fs::File;
 use std::io::Write;
@@ -70,22 +71,27 @@ impl State {
     }
 
     /// The arrays of the last run.
-    pub(crate) fn load(&self) -> Vec<Known> {
+    ///
+    /// # Errors
+    /// If the list is there and cannot be read: taken for empty, it would be replaced by the next.
+    pub(crate) fn load(&self) -> Result<Vec<Known>, Failure> {
         let path = self.dir.join("arrays.json");
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "the list of arrays cannot be read");
-                return Vec::new();
+                return Err(Failure::broken(format!(
+                    "the list of arrays {} cannot be read: {error}; make it readable, or move it away and use 'ashlar import'",
+                    path.display()
+                )));
             }
         };
         match serde_json::from_slice::<Contents>(&bytes) {
-            Ok(contents) => contents.arrays,
+            Ok(contents) => Ok(contents.arrays),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "the list of arrays is damaged and set aside; use 'ashlar import'");
                 let _ = std::fs::rename(&path, self.dir.join("arrays.damaged"));
-                Vec::new()
+                Ok(Vec::new())
             }
         }
     }
@@ -129,9 +135,9 @@ mod tests {
         };
         {
             let state = State::open(&dir).unwrap();
-            assert!(state.load().is_empty());
+            assert!(state.load().unwrap().is_empty());
             state.save(std::slice::from_ref(&known)).unwrap();
-            assert_eq!(state.load(), vec![known]);
+            assert_eq!(state.load().unwrap(), vec![known]);
             let refused = State::open(&dir).unwrap_err();
             assert!(refused.text.contains("another daemon"), "{refused}");
         }
@@ -140,11 +146,22 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_cannot_be_read_is_not_an_empty_one() {
+        let dir = scratch("unreadable");
+        let state = State::open(&dir).unwrap();
+        let list = dir.join("arrays.json");
+        std::os::unix::fs::symlink(&list, &list).unwrap(); // also root cannot follow that
+        let failure = state.load().unwrap_err();
+        assert!(failure.text.contains("arrays.json"), "{failure}");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn a_damaged_list_is_set_aside() {
         let dir = scratch("damaged");
         let state = State::open(&dir).unwrap();
         std::fs::write(dir.join("arrays.json"), b"{\"version\":1,\"arr").unwrap();
-        assert!(state.load().is_empty());
+        assert!(state.load().unwrap().is_empty());
         assert!(dir.join("arrays.damaged").exists());
         assert!(!dir.join("arrays.json").exists());
         std::fs::remove_dir_all(dir).unwrap();

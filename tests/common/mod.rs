@@ -131,7 +131,10 @@ impl Daemon {
             || {
                 let status = self.json(&["status", "-j"]);
                 let waiting = status["not_imported"].as_array().unwrap().clone();
-                waiting.iter().all(|n| n["reason"] != "not tried yet")
+                let tried = |reason: &str| {
+                    reason != "not tried yet" && !reason.starts_with("waiting for its devices")
+                };
+                waiting.iter().all(|n| tried(n["reason"].as_str().unwrap()))
             },
         );
     }

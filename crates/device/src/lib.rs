@@ -29,7 +29,7 @@ pub use counters::Counters;
 pub use filter::{Delay, DelayFilter, Effect, FaultFilter, Rule, RuleId, TraceEntry, TraceFilter};
 pub use mem::MemDevice;
 pub use model::{Content, ModelCounters, ModelDevice, ModelOptions, Profile};
-pub use open::{OpenError, OpenMode, create_file, open};
+pub use open::{OpenError, OpenMode, Unserved, create_file, open, open_unserved};
 pub use signature::signature;
 pub use sync::SyncDevice;
 pub use uring::{Ring, UringDevice};

@@ -107,6 +107,11 @@ pub enum OpenError {
 impl OpenError {
     fn new(path: &Path, source: io::Error) -> OpenError {
         let path = path.to_path_buf();
+        // A node whose device is gone is as good as no node.
+        let gone = [libc::ENXIO, libc::ENODEV, libc::ENOMEDIUM];
+        if source.raw_os_error().is_some_and(|e| gone.contains(&e)) {
+            return OpenError::NotFound { path };
+        }
         match source.kind() {
             io::ErrorKind::NotFound => OpenError::NotFound { path },
             io::ErrorKind::PermissionDenied => OpenError::Permission { path },
@@ -126,6 +131,33 @@ impl OpenError {
 /// # Errors
 /// See [`OpenError`]; the Display of each says what to do.
 pub fn open(ring: Option<&Ring>, path: &Path, mode: OpenMode) -> Result<DeviceRef, OpenError> {
+    Ok(open_unserved(path, mode)?.serve(ring))
+}
+
+/// A device that is open and that nobody serves yet. Opening may wait for the device, without a
+/// limit; this can be had on another thread, and brought to the one that serves it.
+#[derive(Debug)]
+pub struct Unserved {
+    file: File,
+    info: DeviceInfo,
+    in_memory: bool,
+}
+
+impl Unserved {
+    /// The device; this does not wait for it.
+    pub fn serve(self, ring: Option<&Ring>) -> DeviceRef {
+        match ring {
+            Some(ring) if !self.in_memory => Rc::new(UringDevice::new(ring, self.file, self.info)),
+            _ => Rc::new(SyncDevice::new(self.file, self.info)),
+        }
+    }
+}
+
+/// The first half of [`open`]: all of it that may wait for the device.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_unserved(path: &Path, mode: OpenMode) -> Result<Unserved, OpenError> {
     let fail = |error| OpenError::new(path, error);
     let meta = std::fs::metadata(path).map_err(fail)?;
     let block = meta.file_type().is_block_device();
@@ -170,9 +202,10 @@ pub fn open(ring: Option<&Ring>, path: &Path, mode: OpenMode) -> Result<DeviceRe
         name: path.display().to_string(),
     };
     let in_memory = !block && is_in_memory(&file).map_err(fail)?;
-    Ok(match ring {
-        Some(ring) if !in_memory => Rc::new(UringDevice::new(ring, file, info)),
-        _ => Rc::new(SyncDevice::new(file, info)),
+    Ok(Unserved {
+        file,
+        info,
+        in_memory,
     })
 }
 

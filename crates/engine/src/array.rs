@@ -62,6 +62,8 @@ pub struct Label {
     pub generation: u64,
     pub layout: String,
     pub size_bytes: u64,
+    /// UUIDs of the devices that its generation counts.
+    pub counted: Vec<[u8; 16]>,
 }
 
 /// What a volume is to be.

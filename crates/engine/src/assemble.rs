@@ -108,6 +108,7 @@ async fn read_superblock(
 pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
     let found = read_superblock(device, 0).await?;
     Ok(found.map(|(s, _)| Label {
+        counted: online_members(&s).map(|i| s.members[i].uuid).collect(),
         array_uuid: s.array,
         array_name: s.name,
         device_uuid: s.device,

@@ -110,6 +110,17 @@ pub async fn clear_stale() -> Vec<PathBuf> {
     on_thread(find_and_clear).await.unwrap_or_default()
 }
 
+/// Whether `device` is a loop device that this process attached. May block: the kernel asks the
+/// volume's file, so this is for helper threads.
+pub fn is_own(device: &Path) -> bool {
+    let named = device.file_name().and_then(|name| name.to_str());
+    if !named.is_some_and(|name| name.starts_with("loop")) {
+        return false;
+    }
+    let found = File::open(device).and_then(|opened| status(&opened));
+    found.is_ok_and(|info| tag_of(&info.file_name).is_some_and(|tag| tag == process_tag(None)))
+}
+
 /// What `losetup` shows of our devices begins like this.
 const NAME_PREFIX: &str = "ashlar:";
 /// Free devices may be taken by others between asking and configuring.
@@ -296,18 +307,21 @@ fn process_tag(pid: Option<&str>) -> String {
     format!("{number}.{started}")
 }
 
-/// Whether a device of this name is ours and its process may be gone. It is not enough that reading
-/// fails: a living volume may have lost just this block.
-fn may_be_stale(file_name: &[u8]) -> bool {
+/// The [`process_tag`] in a device's name, if it is one of this program's.
+fn tag_of(file_name: &[u8]) -> Option<String> {
     let text = file_name
         .split(|byte| *byte == 0)
         .next()
         .unwrap_or_default();
     let text = String::from_utf8_lossy(text);
-    let Some((tag, _)) = text
-        .strip_prefix(NAME_PREFIX)
-        .and_then(|rest| rest.split_once(':'))
-    else {
+    let (tag, _) = text.strip_prefix(NAME_PREFIX)?.split_once(':')?;
+    Some(tag.to_string())
+}
+
+/// Whether a device of this name is ours and its process may be gone. It is not enough that reading
+/// fails: a living volume may have lost just this block.
+fn may_be_stale(file_name: &[u8]) -> bool {
+    let Some(tag) = tag_of(file_name) else {
         return false;
     };
     let pid = tag.split('.').next().unwrap_or_default();

@@ -1,7 +1,8 @@
 //! Importing: from the members that `assemble` found to a running array, by replay and recovery.
 //!
 //! Order of an import, and why (S3, S4, S7, S10):
-//! 1. The newest generation any device knows decides who is a member; too few of them is refused.
+//! 1. The newest generation any device knows decides who is a member; too few of them is refused, and so is (as
+//!    soon as segments are known) leaving out those without whom data cannot be read.
 //! 2. The newest valid root is used, or the import is refused: old roots are never a way back.
 //! 3. Slot tables (each page the newest not later than the root) locate segments; liveness tells which
 //!    exist; the catalog names the volumes; the journal is read to its first gap.
@@ -49,6 +50,7 @@ use crate::liveness::RecordShape;
 use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::record_sets::too_few;
+use crate::segment::Segment;
 use crate::shard::start::{add_volume, start_shards};
 
 /// The newest valid root on any member. Members hold the same roots, so bytes seen before are not
@@ -169,6 +171,14 @@ pub async fn import(
     check_journal(&core, &shape, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
+    if !options.degraded && needs_missing(&core, &shape, &spread.missing) {
+        let here = core.online().len();
+        return Err(Error::TooFew {
+            seen: here,
+            counted: here + spread.missing.len(),
+            generation: newest.generation.number,
+        });
+    }
     check_codes(&core).map_err(format)?;
     let birth = Rc::new(Cell::new(root.number));
     let (shards, to_home, at_home) =
@@ -237,6 +247,23 @@ fn next_segment(core: &Core, root: u64) -> u64 {
         return root;
     }
     root.max(seen) + 4096
+}
+
+/// Whether what lies on the array cannot be read, or may not be, without the members that are missing. They
+/// would be members no more, so starting without them takes the operator's word.
+fn needs_missing(core: &Core, shape: &Shape, missing: &[u16]) -> bool {
+    if missing.is_empty() {
+        return false;
+    }
+    let beyond = |group: &Vec<u16>| {
+        let gone = group.iter().filter(|d| missing.contains(d)).count();
+        gone > usize::from(shape.m)
+    };
+    let lost = |segment: &Rc<Segment>| {
+        let m = usize::from(segment.geometry.m);
+        !segment.live.borrow().is_empty() && core.missing_columns(segment) > m
+    };
+    shape.groups.iter().any(beyond) || core.segments.borrow().values().any(lost)
 }
 
 fn check_journal(
