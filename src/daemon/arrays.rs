@@ -526,14 +526,21 @@ impl Host {
         Ok(())
     }
 
-    /// `export`: stops what is served, closes the array and forgets it.
+    /// `export`: stops what is served, closes the array and forgets it; also one that has stopped by
+    /// itself.
     ///
     /// # Errors
     /// If a client still uses a volume, or the array cannot be closed.
     pub(crate) async fn close(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
         let member = self.member(name)?;
         self.frontends.stop_array(name, false).await?;
-        member.array.export().await.map_err(broken)?;
+        match member.array.export().await {
+            Ok(()) => {}
+            Err(error @ ashlar_engine::Error::Closed) => {
+                tracing::warn!(array = name, "had stopped by itself: {error}");
+            }
+            Err(error) => return Err(broken(error)),
+        }
         self.remove(name)
     }
 
@@ -543,6 +550,12 @@ impl Host {
     /// As [`Host::close`].
     pub(crate) async fn destroy(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
         let member = self.member(name)?;
+        if !member.array.is_open() {
+            return Err(broken(ashlar_engine::Error::Closed)); // nothing can be wiped
+        }
+        if member.read_only {
+            return Err(broken(ashlar_engine::Error::ReadOnly));
+        }
         self.frontends.stop_array(name, false).await?;
         member.array.destroy().await.map_err(broken)?;
         self.remove(name)
