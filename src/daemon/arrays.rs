@@ -164,7 +164,7 @@ impl Host {
         match finished.await {
             Ok(attached) => Ok((self.status_of(&member).await, attached)),
             Err(failure) => {
-                let _ = self.frontends.stop_array(&create.array, true).await;
+                let _ = self.frontends.stop(&create.array, None, None, true).await;
                 if let Err(error) = array.destroy().await {
                     tracing::warn!(array = create.array, %error, "a half-made array could not be destroyed");
                 }
@@ -533,7 +533,7 @@ impl Host {
     /// If a client still uses a volume, or the array cannot be closed.
     pub(crate) async fn close(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
         let member = self.member(name)?;
-        self.frontends.stop_array(name, false).await?;
+        self.stop_frontends(&member, None, None, false).await?;
         match member.array.export().await {
             Ok(()) => {}
             Err(error @ ashlar_engine::Error::Closed) => {
@@ -556,7 +556,7 @@ impl Host {
         if member.read_only {
             return Err(broken(ashlar_engine::Error::ReadOnly));
         }
-        self.frontends.stop_array(name, false).await?;
+        self.stop_frontends(&member, None, None, false).await?;
         member.array.destroy().await.map_err(broken)?;
         self.remove(name)
     }
@@ -569,7 +569,7 @@ impl Host {
         let members: Vec<Rc<Member>> = self.arrays.borrow().values().cloned().collect();
         for member in members {
             let name = member.array.name();
-            if let Err(failure) = self.frontends.stop_array(&name, true).await {
+            if let Err((_, failure)) = self.frontends.stop(&name, None, None, true).await {
                 tracing::warn!(array = name, "{failure}");
             }
             match member.array.export().await {
