@@ -240,6 +240,76 @@ fn an_import_looks_past_the_daemons_own_devices() {
 }
 
 #[test]
+fn a_refused_change_leaves_every_client_connected() {
+    if !have(&["mkfs.ext4"]) || !have_kernel_devices() {
+        return;
+    }
+    let mut daemon = Daemon::start("refused");
+    let array = format!("refused-{}", std::process::id());
+    let address = format!("unix:{}", daemon.text("nbd.sock"));
+    let line = format!("create {array} --layout ec2+1 --file-size 96M d0.img d1.img d2.img");
+    daemon.ok(&line.split(' ').collect::<Vec<_>>());
+    for (name, how) in [
+        ("a", &["--nbd", &address][..]),
+        ("m", &["--loop"]),
+        ("z", &["--loop"]),
+    ] {
+        let volume = format!("{array}/{name}");
+        daemon.ok(&["volume", "create", &volume, "--size", "24M"]);
+        daemon.ok(&[&["volume", "attach", &volume], how].concat());
+    }
+    let device = |name: &str| format!("/dev/ashlar/{array}/{name}");
+    tool("mkfs.ext4", &["-q", "-F", &device("z")]);
+    let at = daemon.mount(&device("z"), "mnt");
+    let disk = || common::disk::Disk::connect(&daemon.path("nbd.sock"), &format!("{array}/a"));
+    let connected = disk();
+    connected.write(0, &[1; 4096]).unwrap();
+    for line in [
+        &["export", &array][..],
+        &["destroy", &array, "--yes"],
+        &["volume", "detach", &format!("{array}/z")],
+        &["volume", "destroy", &format!("{array}/z"), "--yes"],
+    ] {
+        let (error, _) = daemon.fails(line);
+        assert!(error.contains("in use"), "{error}");
+        connected.write(4096, &[2; 4096]).unwrap();
+        assert_eq!(disk().read(0, 4096).unwrap(), [1; 4096]);
+        disk().write(8192, &[3; 4096]).unwrap();
+        // It could be stopped, and was; now it serves again.
+        let first = std::fs::File::open(device("m")).and_then(|mut device| {
+            let mut first = [1; 4096];
+            std::io::Read::read_exact(&mut device, &mut first).map(|()| first)
+        });
+        assert_eq!(first.unwrap(), [0; 4096]);
+    }
+    let status = daemon.json(&["status", "-j"]);
+    assert_eq!(
+        status["not_served"].as_array().unwrap().len(),
+        0,
+        "{status}"
+    );
+    daemon.unmount(&at);
+    daemon.ok(&["export", &array]);
+}
+
+#[test]
+fn a_directory_given_in_another_way_is_the_same_directory() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let daemon = Daemon::start("samedir");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    daemon.ok(&["volume", "attach", "t/v", "--fuse", "served"]);
+    std::os::unix::fs::symlink(daemon.path("served"), daemon.path("link")).unwrap();
+    for again in ["served/", "./served", "link"] {
+        let (error, code) = daemon.fails(&["volume", "attach", "t/v", "--fuse", again]);
+        assert!(code == 1 && error.contains("already"), "{error}");
+    }
+    daemon.ok(&["volume", "detach", "t/v"]);
+    assert!(!daemon.path("served").join("v").exists());
+}
+
+#[test]
 fn a_file_over_fuse_is_the_volume() {
     if !have_kernel_devices() {
         return;

@@ -414,6 +414,131 @@ fn a_state_directory_that_cannot_be_written_stops_no_array() {
 }
 
 #[test]
+fn an_array_that_lost_every_device_is_exported_and_imported_again() {
+    if !common::have_kernel_devices() {
+        return; // it mounts
+    }
+    let mut daemon = Daemon::start("halted");
+    let at = daemon.mount_memory("gone");
+    let (vanishing, kept) = (daemon.text("gone"), daemon.text("kept"));
+    let attach = format!("nbd=unix:{}", daemon.text("nbd.sock"));
+    let line = format!(
+        "create t --layout raid0 --file-size 64M --volume v --attach {attach} gone/0.img gone/1.img"
+    );
+    daemon.ok(&line.split(' ').collect::<Vec<_>>());
+    let end = 8 << 20;
+    let written = daemon.disk("t").write_range((0, end), PIECE, 8, pattern(6));
+    assert!(written.is_empty());
+    daemon.ok(&["export", "t"]);
+    common::tool("cp", &["-r", &vanishing, &kept]);
+    daemon.ok(&["import", "t", "--scan", &vanishing]);
+    let disk = daemon.disk("t");
+    daemon.lose(&at);
+    common::wait_until("the array stops", Duration::from_secs(30), || {
+        !disk.write_range((0, end), PIECE, 8, pattern(7)).is_empty()
+            && daemon.ok(&["events", "t"]).contains("no device is left")
+    });
+    let (error, code) = daemon.fails(&["wait", "t"]);
+    assert!(code == 1 && error.contains("closed"), "{error}");
+    for line in [
+        &["destroy", "t", "--yes"][..],
+        &["volume", "create", "t/w", "--size", "1M"],
+    ] {
+        let (error, code) = daemon.fails(line);
+        assert!(code == 1 && error.contains("export it"), "{error}");
+    }
+    daemon.ok(&["export", "t"]);
+    daemon.ok(&["import", "t", "--scan", &kept]);
+    let differ = daemon
+        .disk("t")
+        .compare_range((0, end), PIECE, 8, pattern(6));
+    assert!(differ.is_empty(), "{differ:?}");
+}
+
+/// An array whose writes wait, since two of its three devices went at once; a client that writes, and
+/// a change of the array, wait for it in the background.
+fn waiting(name: &str) -> (Daemon, std::thread::JoinHandle<usize>, std::process::Child) {
+    let mut daemon = Daemon::start(name);
+    let at = daemon.mount_memory("gone");
+    let attach = format!("nbd=unix:{}", daemon.text("nbd.sock"));
+    let line = format!(
+        "create t --layout raid1 --file-size 64M --volume v --attach {attach} 0.img gone/1.img gone/2.img"
+    );
+    daemon.ok(&line.split(' ').collect::<Vec<_>>());
+    let (socket, end) = (daemon.path("nbd.sock"), 4 << 20);
+    let disk = daemon.disk("t");
+    let written = disk.write_range((0, end), PIECE, 8, pattern(1));
+    assert!(written.is_empty());
+    daemon.lose(&at);
+    let writer = std::thread::spawn(move || {
+        let disk = common::disk::Disk::connect(&socket, "t/v");
+        disk.write_range((0, end), PIECE, 8, pattern(2)).len()
+    });
+    common::wait_until("writes wait", Duration::from_secs(30), || {
+        daemon.ok(&["events", "t"]).contains("writes wait")
+    });
+    let change = std::process::Command::new(common::ASHLAR)
+        .args(["volume", "create", "t/w", "--size", "1M", "--thin"])
+        .env("ASHLAR_SOCKET", daemon.path("control.sock"))
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    (daemon, writer, change)
+}
+
+#[test]
+fn the_word_to_go_on_is_heard_while_a_change_waits_for_it() {
+    if !common::have_kernel_devices() {
+        return; // it mounts
+    }
+    let (daemon, writer, mut change) = waiting("goon");
+    assert!(change.try_wait().unwrap().is_none(), "nothing waited");
+    let began = std::time::Instant::now();
+    daemon.ok(&["fail", "t", "1", "-f"]);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!(writer.join().unwrap(), 0, "writes failed");
+    assert!(change.wait().unwrap().success());
+    let differ = daemon
+        .disk("t")
+        .compare_range((0, 4 << 20), PIECE, 8, pattern(2));
+    assert!(differ.is_empty(), "{differ:?}");
+    daemon.ok(&["export", "t"]);
+}
+
+#[test]
+fn the_word_to_go_on_is_heard_while_an_export_waits_for_it() {
+    if !common::have_kernel_devices() {
+        return; // it mounts
+    }
+    let (daemon, writer, mut change) = waiting("goonexport");
+    let mut export = std::process::Command::new(common::ASHLAR)
+        .args(["export", "t"])
+        .env("ASHLAR_SOCKET", daemon.path("control.sock"))
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    daemon.ok(&["fail", "t", "1", "-f"]);
+    change.wait().unwrap();
+    let _ = writer.join().unwrap(); // some were cut off by the export
+    assert!(export.wait().unwrap().success());
+}
+
+#[test]
+fn a_daemon_whose_array_waits_for_the_operator_can_be_stopped() {
+    if !common::have_kernel_devices() {
+        return; // it mounts
+    }
+    let (mut daemon, writer, mut change) = waiting("stopwaiting");
+    let began = std::time::Instant::now();
+    assert!(daemon.stop());
+    assert!(began.elapsed() < Duration::from_secs(20));
+    writer.join().unwrap();
+    change.wait().unwrap();
+}
+
+#[test]
 fn volumes_come_and_go() {
     let daemon = Daemon::start("volumes");
     daemon.ok(&[

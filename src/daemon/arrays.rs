@@ -206,7 +206,7 @@ impl Host {
         match finished.await {
             Ok(attached) => Ok((self.status_of(&member).await, attached)),
             Err(failure) => {
-                let _ = self.frontends.stop_array(&create.array, true).await;
+                let _ = self.frontends.stop(&create.array, None, None, true).await;
                 if let Err(error) = array.destroy().await {
                     tracing::warn!(array = create.array, %error, "a half-made array could not be destroyed");
                 }
@@ -661,8 +661,8 @@ impl Host {
         Ok(())
     }
 
-    /// `export`: stops what is served, closes the array and forgets it; one that could not be
-    /// imported is only forgotten.
+    /// `export`: stops what is served, closes the array and forgets it, also one that has stopped by
+    /// itself; one that could not be imported is only forgotten.
     ///
     /// # Errors
     /// If a client still uses a volume, or the array cannot be closed.
@@ -671,8 +671,14 @@ impl Host {
             return self.forget(name);
         }
         let member = self.member(name)?;
-        self.frontends.stop_array(name, false).await?;
-        member.array.export().await.map_err(broken)?;
+        self.stop_frontends(&member, None, None, false).await?;
+        match member.array.export().await {
+            Ok(()) => {}
+            Err(error @ ashlar_engine::Error::Closed) => {
+                tracing::warn!(array = name, "had stopped by itself: {error}");
+            }
+            Err(error) => return Err(broken(error)),
+        }
         self.remove(name)
     }
 
@@ -682,7 +688,13 @@ impl Host {
     /// As [`Host::close`].
     pub(crate) async fn destroy(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
         let member = self.member(name)?;
-        self.frontends.stop_array(name, false).await?;
+        if !member.array.is_open() {
+            return Err(broken(ashlar_engine::Error::Closed)); // nothing can be wiped
+        }
+        if member.read_only {
+            return Err(broken(ashlar_engine::Error::ReadOnly));
+        }
+        self.stop_frontends(&member, None, None, false).await?;
         member.array.destroy().await.map_err(broken)?;
         self.remove(name)
     }
@@ -695,7 +707,7 @@ impl Host {
         let members: Vec<Rc<Member>> = self.arrays.borrow().values().cloned().collect();
         for member in members {
             let name = member.array.name();
-            if let Err(failure) = self.frontends.stop_array(&name, true).await {
+            if let Err((_, failure)) = self.frontends.stop(&name, None, None, true).await {
                 tracing::warn!(array = name, "{failure}");
             }
             match member.array.export().await {

@@ -13,10 +13,10 @@ use std::rc::Rc;
 use ashlar_engine::WriteCache;
 use ashlar_engine::status::Frontend;
 use ashlar_rt::Rt;
-use ashlar_serve::Volume;
 use ashlar_serve::fuse::{FuseMount, Place};
 use ashlar_serve::loopdev::LoopAttachment;
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
+use ashlar_serve::{Volume, on_thread};
 
 use crate::api::{Attached, FrontendSpec};
 use crate::daemon::served::Served;
@@ -27,6 +27,9 @@ const DEVICE_DIR: &str = "/dev/ashlar";
 
 /// Which array and volume.
 type Name = (String, String);
+
+/// Frontends that were stopped, each with its volume.
+pub(crate) type Stopped = Vec<(String, Frontend)>;
 
 /// What runs.
 #[derive(Debug)]
@@ -208,29 +211,36 @@ impl Frontends {
         }
     }
 
-    /// Stops one frontend of a volume, or all.
+    /// Stops frontends of an array: of one volume or of all, these or all. Those of the kernel, which
+    /// can refuse, come before those that cut off whoever is connected.
     ///
     /// # Errors
-    /// If a client still uses it; with `force` never for that reason.
+    /// If a client still uses one; with what was stopped before. With `force` never for that reason.
     pub(crate) async fn stop(
         &self,
         array: &str,
-        volume: &str,
-        which: Option<&Frontend>,
+        volume: Option<&str>,
+        which: Option<&[Frontend]>,
         force: bool,
-    ) -> Result<(), Failure> {
-        let name = (array.to_string(), volume.to_string());
-        let wanted: Vec<Frontend> = {
-            let running = self.running.borrow();
-            let Some(list) = running.get(&name) else {
-                return Ok(());
+    ) -> Result<Stopped, (Stopped, Failure)> {
+        let mut wanted: Vec<(bool, Name, Frontend)> = Vec::new();
+        for (name, list) in self.running.borrow().iter() {
+            if name.0 != array || volume.is_some_and(|v| name.1 != v) {
+                continue;
+            }
+            for r in list {
+                if which.is_none_or(|w| w.contains(&r.stored)) {
+                    let cuts_off = matches!(r.handle, Handle::Nbd { .. });
+                    wanted.push((cuts_off, name.clone(), r.stored.clone()));
+                }
+            }
+        }
+        wanted.sort_by_key(|(cuts_off, ..)| *cuts_off);
+        let mut stopped = Stopped::new();
+        for (_, name, stored) in wanted {
+            let Some(handle) = self.take(&name, &stored) else {
+                continue;
             };
-            let all = list.iter().map(|r| r.stored.clone());
-            all.filter(|f| which.is_none_or(|w| w == f)).collect()
-        };
-        for stored in wanted {
-            let handle = self.take(&name, &stored);
-            let Some(handle) = handle else { continue };
             if let Err((handle, failure)) = self.stop_handle(&name, handle, force).await {
                 let running = Running { stored, handle };
                 self.running
@@ -238,28 +248,11 @@ impl Frontends {
                     .entry(name)
                     .or_default()
                     .push(running);
-                return Err(failure);
+                return Err((stopped, failure));
             }
+            stopped.push((name.1, stored));
         }
-        Ok(())
-    }
-
-    /// Stops every frontend of an array.
-    ///
-    /// # Errors
-    /// As [`Frontends::stop`].
-    pub(crate) async fn stop_array(&self, array: &str, force: bool) -> Result<(), Failure> {
-        let names: Vec<Name> = self
-            .running
-            .borrow()
-            .keys()
-            .filter(|(a, _)| a == array)
-            .cloned()
-            .collect();
-        for (array, volume) in names {
-            self.stop(&array, &volume, None, force).await?;
-        }
-        Ok(())
+        Ok(stopped)
     }
 
     fn take(&self, name: &Name, stored: &Frontend) -> Option<Handle> {
@@ -279,13 +272,35 @@ impl Frontends {
         volume: &str,
         served: Rc<dyn Volume>,
     ) -> Result<FuseMount, Failure> {
-        let path = Path::new(dir).join(volume);
-        clear_dead_mount(&path);
-        std::fs::create_dir_all(dir)
+        // Whatever looks at files may ask one of our own mounts, so it is not done on this thread.
+        let asked = PathBuf::from(dir);
+        let made = on_thread(move || {
+            std::fs::create_dir_all(&asked)?;
+            std::fs::canonicalize(&asked)
+        });
+        let made = made.await.unwrap_or_else(|| Err(no_thread()));
+        let made = made
             .map_err(|e| Failure::broken(format!("{dir}: cannot be made: {e}; give --fuse DIR")))?;
+        let path = made.join(volume);
+        if let Some((array, other)) = self.mounted_at(&path) {
+            return Err(Failure::refused(format!(
+                "{} already is {array}/{other}; give another --fuse DIR, or detach it",
+                path.display()
+            )));
+        }
+        let at = path.clone();
+        on_thread(move || clear_dead_mount(&at)).await;
         FuseMount::start(&self.rt, served, Place::File(path.clone()))
             .await
             .map_err(|e| Failure::broken(format!("{}: {e}", path.display())))
+    }
+
+    /// Which volume is the file at `path`, a path without links.
+    fn mounted_at(&self, path: &Path) -> Option<Name> {
+        let running = self.running.borrow();
+        let at_path = |r: &Running| matches!(&r.handle, Handle::Fuse(m) if m.path() == path && !m.has_ended());
+        let found = running.iter().find(|(_, list)| list.iter().any(at_path));
+        found.map(|(name, _)| name.clone())
     }
 
     async fn start_loop(
@@ -360,6 +375,10 @@ impl Frontends {
     }
 }
 
+fn no_thread() -> std::io::Error {
+    std::io::ErrorKind::OutOfMemory.into()
+}
+
 /// Takes away a mount whose daemon died: everything under it answers "not connected".
 fn clear_dead_mount(path: &Path) {
     let dead = std::fs::metadata(path)
@@ -383,7 +402,10 @@ fn link(name: &str, device: &Path) -> Result<(), Failure> {
     if let Some(dir) = name.parent() {
         std::fs::create_dir_all(dir).map_err(failed)?;
     }
-    let beside = name.with_extension("new");
+    // No volume's name begins with a dot.
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(name.file_name().unwrap_or_default());
+    let beside = name.with_file_name(beside);
     let _ = std::fs::remove_file(&beside); // left by a daemon that died here
     std::os::unix::fs::symlink(device, &beside).map_err(failed)?;
     std::fs::rename(&beside, name).map_err(failed)
@@ -514,6 +536,24 @@ mod tests {
         ] {
             check_write_cache(cache, spec).unwrap();
         }
+    }
+
+    #[test]
+    fn a_link_leaves_those_of_other_volumes_alone() {
+        let dir = std::env::temp_dir().join(format!("ashlar-links-{}", std::process::id()));
+        let name = |volume: &str| dir.join("t").join(volume).display().to_string();
+        let all = ["db.new", "vm.new", "db", "vm.1", "vm.2"];
+        for round in ["/dev/one", "/dev/two"] {
+            for volume in all {
+                link(&name(volume), Path::new(&format!("{round}-{volume}"))).unwrap();
+            }
+            for volume in all {
+                let to = std::fs::read_link(name(volume)).unwrap();
+                assert_eq!(to, PathBuf::from(format!("{round}-{volume}")));
+            }
+        }
+        assert_eq!(std::fs::read_dir(dir.join("t")).unwrap().count(), all.len());
+        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! **Invariants**: everything here runs on the engine's thread. Whatever changes which arrays,
 //! volumes or frontends exist holds [`Host::change`]; reading does not, so that `status` answers
-//! while an import runs. An array is in `arrays` exactly while it is open. The state file lists an
+//! while an import runs, and neither does `fail`, which is what lets changes go on that wait for devices. An array is in `arrays` exactly while it is open. The state file lists an
 //! array from before its first client is served until it is exported or destroyed.
 
 use std::cell::RefCell;
@@ -108,6 +108,14 @@ impl Host {
                     properties: pairs.into_iter().collect(),
                 })
             }
+            Call::Fail {
+                array,
+                device,
+                force,
+            } => {
+                let (index, path) = self.fail(&array, &device, force).await?;
+                reply(&serde_json::json!({ "array": array, "device": index, "path": path }))
+            }
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
                 let guard = self.change.lock().await;
@@ -137,14 +145,6 @@ impl Host {
                     .await
                     .map_err(broken)?;
                 reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
-            }
-            Call::Fail {
-                array,
-                device,
-                force,
-            } => {
-                let (index, path) = self.fail(&array, &device, force).await?;
-                reply(&serde_json::json!({ "array": array, "device": index, "path": path }))
             }
             volume => self.change_volume(volume).await,
         }
@@ -270,6 +270,11 @@ impl Host {
             .timeout(seconds.min(LONGEST_WAIT) * SECOND, idle)
             .await
             .is_some();
+        if !member.array.is_open() {
+            return Err(Failure::broken(format!(
+                "array {name} is closed: it was exported, or has stopped by itself ('ashlar status' says which); what was waited for is not done"
+            )));
+        }
         Ok(WaitReply {
             done,
             array: self.status_of(&member).await,
@@ -415,7 +420,12 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
 
 /// An engine error, as the operator reads it.
 pub(crate) fn broken(error: ashlar_engine::Error) -> Failure {
-    Failure::broken(error.to_string())
+    match error {
+        ashlar_engine::Error::Closed => Failure::broken(
+            "the array has stopped by itself ('ashlar events' says why): export it, bring its devices back, import it",
+        ),
+        error => Failure::broken(error.to_string()),
+    }
 }
 
 /// An answer: the value's fields, and the version.

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_engine::Settings;
-use ashlar_rt::{Mailbox, Rt, mailbox};
+use ashlar_rt::{Mailbox, Rt, SECOND, mailbox};
 use rustix::fs::{FlockOperation, Gid, flock};
 
 use crate::cli::DaemonArgs;
@@ -97,6 +97,18 @@ async fn serve(host: Rc<Host>, known: Vec<Known>, mut requests: Mailbox<Job>) {
     }
     drop(requests); // from here on, requests are answered with "stopping"
     tracing::info!("stopping");
+    // Whatever waits for an operator who stops the daemon instead would wait for ever, clients' writes too.
+    host.rt.spawn({
+        let host = host.clone();
+        async move {
+            loop {
+                for member in host.arrays.borrow().values() {
+                    member.array.stop_if_writes_wait();
+                }
+                host.rt.sleep(SECOND / 2).await;
+            }
+        }
+    });
     restoring.await;
     let guard = host.change.lock().await;
     host.close_all().await;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Attached, Call, FrontendSpec, NotServed, VolumeCreate};
 use crate::daemon::devices::check_name;
-use crate::daemon::frontends;
+use crate::daemon::frontends::{self, Stopped};
 use crate::daemon::host::{Host, Member, broken, reply};
 use crate::failure::Failure;
 use crate::units::size;
@@ -30,14 +30,16 @@ impl Host {
             Call::VolumeDestroy(name) => {
                 let member = self.member(&name.array)?;
                 check_volume(&member.array, &name.volume)?;
-                self.frontends
-                    .stop(&name.array, &name.volume, None, false)
+                if member.read_only {
+                    return Err(broken(ashlar_engine::Error::ReadOnly));
+                }
+                let stopped = self
+                    .stop_frontends(&member, Some(&name.volume), None, false)
                     .await?;
-                member
-                    .array
-                    .volume_destroy(&name.volume)
-                    .await
-                    .map_err(broken)?;
+                if let Err(error) = member.array.volume_destroy(&name.volume).await {
+                    self.serve_again(&member, stopped).await;
+                    return Err(broken(error));
+                }
                 reply(&json!({ "array": name.array, "volume": name.volume }))
             }
             Call::VolumeSet {
@@ -113,9 +115,11 @@ impl Host {
         if !kept.contains(&stored) && !member.read_only {
             kept.push(stored.clone());
             if let Err(error) = member.array.set_frontends(volume, kept).await {
-                self.frontends
-                    .stop(array, volume, Some(&stored), true)
-                    .await?;
+                let one = Some(std::slice::from_ref(&stored));
+                let stopped = self.frontends.stop(array, Some(volume), one, true).await;
+                if let Err((_, failure)) = stopped {
+                    tracing::warn!("{failure}");
+                }
                 return Err(broken(error));
             }
         }
@@ -140,18 +144,17 @@ impl Host {
                 None => format!("{array}/{volume} is not attached"),
             }));
         }
-        for frontend in &gone {
-            self.frontends
-                .stop(array, volume, Some(frontend), force)
-                .await?;
-            self.forget_not_served(array, volume, frontend);
+        let stopped = self
+            .stop_frontends(&member, Some(volume), Some(&gone), force)
+            .await?;
+        if !member.read_only
+            && let Err(error) = member.array.set_frontends(volume, left).await
+        {
+            self.serve_again(&member, stopped).await;
+            return Err(broken(error));
         }
-        if !member.read_only {
-            member
-                .array
-                .set_frontends(volume, left)
-                .await
-                .map_err(broken)?;
+        for frontend in &gone {
+            self.forget_not_served(array, volume, frontend);
         }
         Ok(gone)
     }
@@ -162,22 +165,66 @@ impl Host {
         for volume in member.array.volume_names() {
             for stored in self.stored_frontends(member, &volume).await {
                 if let Err(failure) = self.serve(member, &array, &volume, &stored).await {
-                    let line = format!(
-                        "{array}/{volume}: not attached again as {} {}: {failure}",
-                        stored.kind, stored.address
-                    );
-                    tracing::warn!("{line}");
-                    warnings.push(line);
-                    self.not_served.borrow_mut().push(NotServed {
-                        array: array.clone(),
-                        volume: volume.clone(),
-                        kind: stored.kind,
-                        address: stored.address,
-                        reason: failure.text,
-                    });
+                    warnings.push(self.say_not_served(&array, &volume, stored, failure));
                 }
             }
         }
+    }
+
+    /// Stops frontends of an array: of one volume or of all, these or all. Either all of them stop, or
+    /// all go on serving.
+    ///
+    /// # Errors
+    /// If a client still uses one.
+    pub(crate) async fn stop_frontends(
+        &self,
+        member: &Member,
+        volume: Option<&str>,
+        which: Option<&[Frontend]>,
+        force: bool,
+    ) -> Result<Stopped, Failure> {
+        let array = member.array.name();
+        match self.frontends.stop(&array, volume, which, force).await {
+            Ok(stopped) => Ok(stopped),
+            Err((stopped, failure)) => {
+                self.serve_again(member, stopped).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Serves again what was stopped for a change that then could not be made.
+    async fn serve_again(&self, member: &Member, stopped: Stopped) {
+        let array = member.array.name();
+        for (volume, stored) in stopped {
+            if let Err(failure) = self.serve(member, &array, &volume, &stored).await {
+                self.say_not_served(&array, &volume, stored, failure);
+            }
+        }
+    }
+
+    /// Keeps for `status` why a frontend does not serve; the line that says so.
+    fn say_not_served(
+        &self,
+        array: &str,
+        volume: &str,
+        stored: Frontend,
+        failure: Failure,
+    ) -> String {
+        let line = format!(
+            "{array}/{volume}: not attached again as {} {}: {failure}",
+            stored.kind, stored.address
+        );
+        tracing::warn!("{line}");
+        self.forget_not_served(array, volume, &stored);
+        self.not_served.borrow_mut().push(NotServed {
+            array: array.to_string(),
+            volume: volume.to_string(),
+            kind: stored.kind,
+            address: stored.address,
+            reason: failure.text,
+        });
+        line
     }
 
     /// Forgets that a frontend could not be restored: it serves now, or is not wanted any more.

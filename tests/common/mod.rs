@@ -275,6 +275,33 @@ impl Daemon {
         at
     }
 
+    /// A disk of its own for files that are to vanish: see [`Daemon::lose`].
+    pub fn mount_memory(&mut self, name: &str) -> PathBuf {
+        let at = self.path(name);
+        std::fs::create_dir_all(&at).unwrap();
+        let place = at.to_str().unwrap();
+        tool(
+            "mount",
+            &["-t", "tmpfs", "-o", "size=256M", "ashlar-test", place],
+        );
+        self.mounts.push(at.clone());
+        at
+    }
+
+    /// Takes all files at `at`, made by [`Daemon::mount_memory`], away at one moment: nothing can be
+    /// read from them any more, nor written to them.
+    pub fn lose(&self, at: &Path) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        for file in std::fs::read_dir(at).unwrap() {
+            let file = File::options().write(true).open(file.unwrap().path());
+            file.unwrap().set_len(0).unwrap();
+        }
+        let mut filler = File::create(at.join("filler")).unwrap();
+        while std::io::Write::write_all(&mut filler, &[0; 4096]).is_ok() {}
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    }
+
     /// Undoes [`Daemon::mount`].
     pub fn unmount(&mut self, at: &Path) {
         tool("umount", &[at.to_str().unwrap()]);

@@ -202,22 +202,33 @@ impl Array {
         }
     }
 
-    /// Folds everything, says in the root that it is clean, and stops. Every later call is refused.
-    pub async fn export(&self) -> Result<(), Error> {
-        if self.0.read_only {
-            self.check_open()?;
-            self.0.exporting.set(true);
-        } else {
-            self.finish().await?;
-        }
-        self.let_go("exported").await;
-        Ok(())
+    /// Whether it is open: neither exported nor stopped by itself.
+    pub fn is_open(&self) -> bool {
+        self.check_open().is_ok()
     }
 
-    /// Stops, and waits for what is still under way on the devices: whoever opens them next must not be
-    /// written over.
-    async fn let_go(&self, why: &str) {
-        self.0.home.halt(why);
+    /// Folds everything, says in the root that it is clean, and stops. Every later call is refused.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it had stopped by itself, or does so meanwhile: it is not clean, but its
+    /// devices are let go all the same.
+    pub async fn export(&self) -> Result<(), Error> {
+        let finished = if self.0.read_only {
+            self.check_open().map(|()| self.0.exporting.set(true))
+        } else {
+            self.finish().await
+        };
+        if finished.is_ok() {
+            self.0.home.halt("exported");
+        }
+        if self.0.home.core.closed.get() {
+            self.quiet().await;
+        }
+        finished
+    }
+
+    /// Waits for what is still under way on the devices: whoever opens them next must not be written over.
+    async fn quiet(&self) {
         for member in &self.0.home.core.members {
             member.quiet().await;
         }
@@ -252,6 +263,13 @@ impl Array {
     pub async fn destroy(&self) -> Result<(), Error> {
         self.check_writable()?;
         self.finish().await?;
+        let wiped = self.wipe().await;
+        self.0.home.halt("destroyed"); // also if not every device could be wiped
+        self.quiet().await;
+        wiped
+    }
+
+    async fn wipe(&self) -> Result<(), Error> {
         for member in self.0.home.core.members.iter().filter(|m| m.is_online()) {
             for copy in 0..2 {
                 let zero = Buf::zeroed(BLOCK).freeze();
@@ -264,8 +282,16 @@ impl Array {
                 member.flush().await.map_err(failed)?;
             }
         }
-        self.let_go("destroyed").await;
         Ok(())
+    }
+
+    /// Stops, without saying that it is clean, if writes wait for the operator to let it go on: nothing
+    /// that waits would ever end. As safe as a power cut.
+    pub fn stop_if_writes_wait(&self) {
+        let home = &self.0.home;
+        if home.waiting_quorum.get().is_some() && !home.core.closed.get() {
+            home.halt("stopped while writes waited for enough devices to agree");
+        }
     }
 
     // ---- volumes ----------------------------------------------------------------------------------
@@ -495,10 +521,15 @@ impl Array {
     // ---- members, settings, events ----------------------------------------------------------------
 
     /// Takes a device out of use. Refused without `force` if data would be left without a copy. With
-    /// `force` it also lets an array go on that waits for enough devices to agree.
+    /// `force` it also lets an array go on that waits for enough devices to agree, be it being exported.
     pub async fn fail(&self, index: u16, force: bool) -> Result<(), Error> {
-        self.check_writable()?;
         let home = &self.0.home;
+        if home.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        if self.0.read_only {
+            return Err(Error::ReadOnly);
+        }
         if usize::from(index) >= home.core.members.len() {
             return Err(Error::NoDevice(index));
         }

@@ -25,9 +25,7 @@ pub(crate) fn begin(rt: &Rt, work: impl Future<Output = ()> + 'static) {
 }
 
 /// Runs `work`, which may block, on a thread of its own. `None` if there is no thread to be had.
-pub(crate) async fn on_thread<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
+pub async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (reply, result) = oneshot();
     let thread = std::thread::Builder::new().name("ashlar-serve".into());
     thread.spawn(move || reply.send(work())).ok()?;

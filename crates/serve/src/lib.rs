@@ -22,6 +22,7 @@ pub mod loopdev;
 mod memory;
 pub mod nbd;
 
+pub use flow::on_thread;
 pub use memory::{Counters, MemVolume, NullVolume};
 
 /// The result of a volume operation in flight. It is driven to its end: a frontend never drops one

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
-use ashlar_rt::{OneshotReceiver, Rt, oneshot};
+use ashlar_rt::{OneshotReceiver, Rt, SECOND, oneshot};
 use ashlar_serve::fuse::{FuseError, FuseMount, Place};
 use ashlar_serve::loopdev::{LoopAttachment, LoopError, clear_stale};
 use ashlar_serve::{MemVolume, Volume};
@@ -56,6 +56,46 @@ fn run(command: &str, arguments: &[&str]) -> Option<bool> {
         );
     }
     Some(output.status.success())
+}
+
+#[test]
+fn a_copy_of_the_mount_in_another_namespace_does_not_keep_it() {
+    if let Some(why) = missing(true) {
+        return eprintln!("SKIPPED: {why}");
+    }
+    let rt = Rt::start().unwrap();
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let directory = scratch("copied");
+        let path = directory.join("disk");
+        let volume = Rc::new(MemVolume::new(1 << 20));
+        let mount = FuseMount::start(&handle, volume.clone(), Place::File(path.clone()))
+            .await
+            .unwrap();
+        let mut holder = Command::new("unshare")
+            .args(["-m", "--propagation", "private", "sleep", "60"])
+            .spawn()
+            .unwrap();
+        let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
+        let pid = holder.id().to_string();
+        let is = format!("/proc/{pid}/comm");
+        while namespace(&pid) == namespace("self")
+            || fs::read_to_string(&is).is_ok_and(|name| name.trim() != "sleep")
+        {
+            handle.sleep(SECOND / 100).await;
+        }
+        let began = handle.now();
+        let unmounted = handle.timeout(20 * SECOND, mount.unmount()).await;
+        let took = handle.now() - began;
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        unmounted.unwrap().unwrap();
+        assert!(took < 5 * SECOND, "unmounting took {took} ns");
+        assert!(mount.has_ended() && !path.exists());
+        drop(mount);
+        assert_eq!(Rc::strong_count(&volume), 1);
+        fs::remove_dir(directory).unwrap();
+    });
 }
 
 #[test]

@@ -176,6 +176,36 @@ fn tcp_is_for_the_loopback_only() {
 }
 
 #[test]
+fn a_client_that_gave_no_name_is_disconnected_with_the_volume_it_was_given() {
+    let rt = Rt::start().unwrap();
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let scratch = Scratch::new("noname");
+        let volumes = [0, 1].map(|_| Rc::new(MemVolume::new(4096)));
+        let exports = catalog(&volumes[0]);
+        let listener = NbdListener::unix(&handle, &scratch.socket()).await.unwrap();
+        let server = NbdServer::start(&handle, listener, exports.clone(), Limits::default());
+        let nameless = NbdClient::connect(&handle, &scratch.address(""))
+            .await
+            .unwrap();
+        // Another volume at the same address: the empty name means nothing to new clients.
+        assert!(exports.publish("a/c", volumes[1].clone()));
+        let refused = NbdClient::connect(&handle, &scratch.address("")).await;
+        assert_eq!(refused.unwrap_err(), ClientError::NoSuchExport);
+        let other = NbdClient::connect(&handle, &scratch.address("a/c"))
+            .await
+            .unwrap();
+        exports.withdraw("a/b");
+        server.disconnect("a/b").await;
+        let late = nameless.write(0, Buf::zeroed(4096).freeze(), false).await;
+        assert_eq!(late, Err(ClientError::Disconnected));
+        assert_eq!(volumes[0].counters().writes, 0);
+        other.flush().await.unwrap();
+        server.stop().await;
+    });
+}
+
+#[test]
 fn too_many_connections_are_turned_away_and_silent_ones_dropped() {
     let rt = Rt::start().unwrap();
     let handle = rt.clone();

@@ -15,13 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-use ashlar_rt::{AsyncFd, Gate, Rt};
+use ashlar_rt::{AsyncFd, Gate, Nanos, Rt, SECOND};
 
 use super::session::{self, Session};
 use super::sys;
 use super::wire::Owner;
 use crate::Volume;
 use crate::flow::on_thread;
+
+/// How long the kernel may take to end a session whose mount is gone.
+const KERNEL_ENDS: Nanos = 2 * SECOND;
 
 /// Where the file is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,7 +177,8 @@ impl FuseMount {
         self.0.ended.get()
     }
 
-    /// Unmounts and waits for what is in flight. A hidden file is closed when its last user closes
+    /// Unmounts and waits for what is in flight. Copies of the mount in other mount namespaces, which
+    /// containers and services get without asking, end too. A hidden file is closed when its last user closes
     /// it: detach its loop device first.
     ///
     /// # Errors
@@ -198,7 +202,13 @@ impl FuseMount {
             inner.how.replace(how);
             return result;
         }
-        inner.changed.until(|| inner.ended.get()).await;
+        let ended = || inner.changed.until(|| inner.ended.get());
+        let rt = &inner.session.rt;
+        if rt.timeout(KERNEL_ENDS, ended()).await.is_none() {
+            tracing::debug!("fuse: another mount namespace has a copy of the mount; it ends");
+            inner.session.close();
+            ended().await;
+        }
         self.cleanup();
         Ok(())
     }

@@ -33,7 +33,7 @@ const BURST: u32 = 32;
 #[derive(Debug, Default)]
 pub(super) struct Control {
     pub(super) stop: Rc<Stop>,
-    /// The export, once one is open.
+    /// The own name of the export, from the moment on that the client is given it: before it hears so.
     pub(super) export: RefCell<Option<String>>,
     pub(super) in_transmission: Cell<bool>,
 }
@@ -48,11 +48,10 @@ pub(super) async fn serve<T: Transport>(
     shared: Rc<Budget>,
 ) {
     let mut incoming = Incoming::new(io.clone(), control.stop.clone());
-    let handshake = handshake(&*io, &mut incoming, &*exports, &control.stop);
+    let handshake = handshake(&*io, &mut incoming, &*exports, &control);
     let Some(Some(opened)) = rt.timeout(limits.handshake, handshake).await else {
         return;
     };
-    *control.export.borrow_mut() = Some(opened.name.clone());
     control.in_transmission.set(true);
     tracing::debug!(export = opened.name, "nbd: transmission begins");
     let session = Rc::new(Session {
@@ -87,8 +86,9 @@ async fn handshake<T: Transport>(
     io: &T,
     incoming: &mut Incoming<T>,
     exports: &dyn Exports,
-    stop: &Stop,
+    control: &Control,
 ) -> Option<Opened> {
+    let stop = &control.stop;
     let mut out = Negotiation::greeting();
     let mut negotiation = Negotiation::new();
     loop {
@@ -96,6 +96,9 @@ async fn handshake<T: Transport>(
         incoming.consume(consumed);
         if let Next::Again = next {
             continue;
+        }
+        if let Next::Open(opened) = &next {
+            *control.export.borrow_mut() = Some(opened.name.clone());
         }
         if !out.is_empty() {
             stop.or(io.write_all(&mut [IoSlice::new(&out)]))

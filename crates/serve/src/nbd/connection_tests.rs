@@ -141,6 +141,23 @@ async fn receive(io: &Pipe, count: usize) -> Vec<u8> {
 }
 
 #[test]
+fn a_connection_is_known_by_its_export_before_its_peer_hears_so() {
+    let rt = Rt::simulated(3);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        // No room for the last answer of the handshake: it waits for the peer.
+        let (far, control, serving) = start(&handle, Rc::new(MemVolume::new(4096)), OPENED - 30);
+        send(&far, &opening()).await;
+        handle.sleep(SECOND).await;
+        assert_eq!(control.export.borrow().as_deref(), Some("v"));
+        assert!(!control.in_transmission.get());
+        control.stop.set();
+        serving.await;
+        assert!(!control.in_transmission.get());
+    });
+}
+
+#[test]
 fn a_silent_peer_is_dropped_after_ten_seconds() {
     for said in [vec![], opening()[..20].to_vec()] {
         let rt = Rt::simulated(1);

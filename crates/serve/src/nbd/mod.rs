@@ -31,7 +31,7 @@ pub use address::{NbdAddress, NbdServerAddress};
 pub use client::NbdClient;
 pub use client_error::ClientError;
 pub use listen::{ListenError, NbdListener};
-pub use negotiation::{Catalog, Exports};
+pub use negotiation::{Catalog, Export, Exports};
 pub use server::{Limits, NbdServer};
 pub use wire::ExportInfo;
 

@@ -29,8 +29,23 @@ const MAX_OPTIONS: u32 = 128;
 pub trait Exports {
     /// The names a client may list. Empty if the server does not tell.
     fn names(&self) -> Vec<String>;
-    /// The volume of this name; the empty name is the default export.
-    fn open(&self, name: &str) -> Option<Rc<dyn Volume>>;
+    /// What this name means; the empty name is the default export.
+    fn open(&self, name: &str) -> Option<Export>;
+}
+
+/// An export that a name was found to mean.
+#[derive(Clone)]
+pub struct Export {
+    /// Its own name, whatever name it was asked for by: `NbdServer::disconnect` goes by this one.
+    pub name: String,
+    /// What it serves.
+    pub volume: Rc<dyn Volume>,
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Export({})", self.name)
+    }
 }
 
 /// A resolver that is only a function lists no names.
@@ -38,8 +53,9 @@ impl<F: Fn(&str) -> Option<Rc<dyn Volume>>> Exports for F {
     fn names(&self) -> Vec<String> {
         Vec::new()
     }
-    fn open(&self, name: &str) -> Option<Rc<dyn Volume>> {
-        self(name)
+    fn open(&self, name: &str) -> Option<Export> {
+        let name = name.to_owned();
+        self(&name).map(|volume| Export { name, volume })
     }
 }
 
@@ -76,17 +92,23 @@ impl Exports for Catalog {
     fn names(&self) -> Vec<String> {
         self.volumes.borrow().keys().cloned().collect()
     }
-    fn open(&self, name: &str) -> Option<Rc<dyn Volume>> {
+    fn open(&self, name: &str) -> Option<Export> {
         let volumes = self.volumes.borrow();
-        if name.is_empty() && volumes.len() == 1 {
-            return volumes.values().next().cloned();
-        }
-        volumes.get(name).cloned()
+        let found = if name.is_empty() && volumes.len() == 1 {
+            volumes.first_key_value()
+        } else {
+            volumes.get_key_value(name)
+        };
+        found.map(|(name, volume)| Export {
+            name: name.clone(),
+            volume: volume.clone(),
+        })
     }
 }
 
 /// What the handshake chose.
 pub(super) struct Opened {
+    /// The export's own name, also where the client gave none.
     pub(super) name: String,
     pub(super) volume: Rc<dyn Volume>,
     pub(super) export: ExportInfo,
@@ -291,26 +313,26 @@ impl Negotiation {
         Next::Again
     }
 
-    fn opened(&self, name: &str, volume: Rc<dyn Volume>) -> Opened {
-        let allocation = self.structured && self.context.as_deref() == Some(name);
-        let export = ExportInfo::of(&volume.info(), self.structured, allocation);
+    fn opened(&self, asked: &str, found: Export) -> Opened {
+        let allocation = self.structured && self.context.as_deref() == Some(asked);
+        let export = ExportInfo::of(&found.volume.info(), self.structured, allocation);
         Opened {
-            name: name.to_owned(),
-            volume,
+            name: found.name,
+            volume: found.volume,
             export,
         }
     }
 
     /// The old option: it has no error reply, an unknown name is answered by closing.
     fn export_name(&self, payload: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Next {
-        let volume = std::str::from_utf8(payload)
+        let found = std::str::from_utf8(payload)
             .ok()
             .filter(|name| name.len() <= wire::MAX_NAME)
             .and_then(|name| Some((name, exports.open(name)?)));
-        let Some((name, volume)) = volume else {
+        let Some((name, found)) = found else {
             return Next::Close;
         };
-        let opened = self.opened(name, volume);
+        let opened = self.opened(name, found);
         out.extend_from_slice(&opened.export.size_bytes.to_be_bytes());
         out.extend_from_slice(&opened.export.flags.to_be_bytes());
         if !self.no_zeroes {
@@ -327,8 +349,8 @@ impl Negotiation {
         out: &mut Vec<u8>,
     ) -> Result<Opened, u32> {
         let (name, wanted) = parse_go(payload).ok_or(rep::ERR_INVALID)?;
-        let volume = exports.open(name).ok_or(rep::ERR_UNKNOWN)?;
-        let opened = self.opened(name, volume);
+        let found = exports.open(name).ok_or(rep::ERR_UNKNOWN)?;
+        let opened = self.opened(name, found);
         let export = &opened.export;
         let mut entry = Vec::with_capacity(16);
         entry.extend_from_slice(&info::EXPORT.to_be_bytes());
@@ -347,7 +369,7 @@ impl Negotiation {
         {
             entry.clear();
             entry.extend_from_slice(&info::NAME.to_be_bytes());
-            entry.extend_from_slice(name.as_bytes());
+            entry.extend_from_slice(opened.name.as_bytes());
             put_option_reply(out, option, rep::INFO, &entry);
         }
         put_option_reply(out, option, rep::ACK, &[]);

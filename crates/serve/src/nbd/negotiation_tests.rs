@@ -255,7 +255,7 @@ fn the_empty_name_means_the_only_export() {
     let catalog = catalog();
     assert!(catalog.open("").is_none());
     catalog.withdraw("a/c");
-    assert_eq!(catalog.open("").unwrap().info().size_bytes, 1 << 20);
+    assert_eq!(catalog.open("").unwrap().volume.info().size_bytes, 1 << 20);
     assert!(catalog.open("a/").is_none() && catalog.open("a").is_none());
     let function = |name: &str| (name == "f").then(|| Rc::new(MemVolume::new(1)) as Rc<dyn Volume>);
     assert!(function.open("f").is_some() && function.open("").is_none());
