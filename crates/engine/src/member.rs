@@ -227,9 +227,20 @@ impl Member {
         covered == bytes.len() as u64
     }
 
+    /// Whether the device still reaches that far: one may have shrunk since it was taken in, and what lay
+    /// beyond its end is gone.
+    fn reaches(device: &DeviceRef, end: u64) -> Result<(), Fault> {
+        let there = end <= device.info().size_bytes;
+        there.then_some(()).ok_or(Fault::Media)
+    }
+
     /// Reads `length` bytes.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Buf, Fault> {
         let device = self.device()?;
+        if let Err(fault) = Member::reaches(&device, offset + length as u64) {
+            add(&self.counters.read_errors, 1);
+            return Err(fault);
+        }
         add(&self.counters.read_bytes, length as u64);
         let mut written = Buf::zeroed(if self.keeps_writes() { length } else { 0 });
         if !written.is_empty() && self.overlay(offset, &mut written) {
@@ -259,11 +270,13 @@ impl Member {
             self.keep(offset, &data);
             return Ok(());
         }
+        let length = data.iter().map(|s| s.len() as u64).sum();
+        if let Err(fault) = Member::reaches(&device, offset + length) {
+            add(&self.counters.write_errors, 1);
+            return Err(fault);
+        }
         let _under_way = self.change();
-        add(
-            &self.counters.written_bytes,
-            data.iter().map(|s| s.len() as u64).sum(),
-        );
+        add(&self.counters.written_bytes, length);
         let result = self
             .rt
             .timeout(DEADLINE, device.write(offset, data))
@@ -320,8 +333,11 @@ impl Member {
                 .slot_bytes
                 .is_multiple_of(device.info().discard_bytes)
         {
-            let _under_way = self.change();
             let offset = self.geometry.slot_offset(slot);
+            if Member::reaches(&device, offset + self.geometry.slot_bytes).is_err() {
+                return Ok(());
+            }
+            let _under_way = self.change();
             let mut discard = device.discard(offset, self.geometry.slot_bytes);
             if self.rt.timeout(DEADLINE, &mut discard).await.is_none() {
                 return Err(discard);

@@ -631,3 +631,48 @@ fn the_operators_word_is_for_one_change_of_devices() {
     });
     rt.shutdown();
 }
+
+/// A device that says it is smaller than its superblock does is one that answers with errors there.
+#[test]
+fn a_device_that_shrank_costs_no_more_than_itself() {
+    let mut disks = devices(8, 32 * MIB);
+    let rt = Rt::simulated(8);
+    let (handle, all) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, all, small("ec4+2")).await.unwrap();
+        array.volume_create("v", volume(16 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..1000 {
+            put(&v, block, 1).await.unwrap();
+        }
+        v.flush().await.unwrap();
+    });
+    rt.shutdown();
+    let mut kept = vec![0; 24 << 20];
+    disks[4].peek(0, &mut kept);
+    let shrunk = MemDevice::new("shrunk", 24 * MIB);
+    shrunk.poke(0, &kept);
+    disks[4] = Rc::new(shrunk);
+
+    for seed in [9, 10] {
+        let rt = Rt::simulated(seed);
+        let (handle, all) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let array = Array::import(&handle, all, Import::default())
+                .await
+                .unwrap();
+            let v = array.volume("v").unwrap();
+            for block in 0..1000 {
+                let found = v.read(block * BLOCK, BLOCK as usize).await.unwrap();
+                assert_eq!(found[8..16], 1u64.to_le_bytes(), "block {block}");
+                put(&v, block + 1000, seed).await.unwrap();
+            }
+            v.flush().await.unwrap();
+            array.fail(0, false).await.unwrap(); // every superblock is written, also at the end
+            array.wait_idle(&["reconstruct"]).await;
+            assert_eq!(array.status().await.state, ArrayState::Optimal);
+            array.export().await.unwrap();
+        });
+        rt.shutdown();
+    }
+}
