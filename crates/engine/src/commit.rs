@@ -744,12 +744,14 @@ impl Home {
         }
     }
 
-    /// Waits until no reported member is left to be taken out.
+    /// Waits until no reported member is left to be taken out, and no change waits for the operator.
     pub(crate) async fn members_settled(&self) {
         // A record still waits for the log lock, which the change of membership holds to its end.
+        let settled =
+            || self.core.failing.borrow().is_empty() && self.waiting_quorum.get().is_none();
         self.core
             .settled
-            .until(|| self.core.failing.borrow().is_empty() || self.core.closed.get())
+            .until(|| settled() || self.core.closed.get())
             .await;
     }
 
