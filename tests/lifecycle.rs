@@ -11,6 +11,22 @@ use common::disk::pattern;
 
 const PIECE: usize = 256 << 10;
 
+/// Writes the first `end` bytes of `t/v`.
+fn write_all(daemon: &Daemon, end: u64, seed: u64) {
+    let failed = daemon
+        .disk("t")
+        .write_range((0, end), PIECE, 8, pattern(seed));
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// They are what was written.
+fn assert_kept(daemon: &Daemon, end: u64, seed: u64) {
+    let differ = daemon
+        .disk("t")
+        .compare_range((0, end), PIECE, 8, pattern(seed));
+    assert!(differ.is_empty(), "{differ:?}");
+}
+
 #[test]
 fn what_was_exported_is_found_and_imported_elsewhere() {
     let one = Daemon::start("export");
@@ -93,12 +109,7 @@ fn an_orderly_stop_and_a_kill_both_bring_everything_back() {
     let mut daemon = Daemon::start("restart");
     daemon.create("t", "ec4+2", 6, "64M", &[]);
     let end = 24 << 20;
-    assert!(
-        daemon
-            .disk("t")
-            .write_range((0, end), PIECE, 8, pattern(2))
-            .is_empty()
-    );
+    write_all(&daemon, end, 2);
     for orderly in [true, false, true, false] {
         if orderly {
             assert!(daemon.stop(), "the daemon did not end with success");
@@ -122,12 +133,7 @@ fn acknowledged_writes_survive_a_kill_at_any_moment() {
     let mut daemon = Daemon::start("kill");
     daemon.create("t", "ec4+2", 6, "96M", &[]);
     let end = 48 << 20;
-    assert!(
-        daemon
-            .disk("t")
-            .write_range((0, end), PIECE, 8, pattern(100))
-            .is_empty()
-    );
+    write_all(&daemon, end, 100);
     let mut seeds: Vec<u64> = vec![100; usize::try_from(end).unwrap() / PIECE];
     for round in 0..4u64 {
         // A second process-like client: writes until the connection dies under it.
@@ -181,12 +187,7 @@ fn an_array_that_lost_devices_meanwhile_comes_back_without_them() {
     let mut daemon = Daemon::start("lost");
     let files = daemon.create("t", "ec4+2", 6, "64M", &[]);
     let end = 16 << 20;
-    assert!(
-        daemon
-            .disk("t")
-            .write_range((0, end), PIECE, 8, pattern(3))
-            .is_empty()
-    );
+    write_all(&daemon, end, 3);
     assert!(daemon.stop());
     std::fs::remove_file(&files[1]).unwrap();
     std::fs::remove_file(&files[4]).unwrap();
@@ -196,24 +197,9 @@ fn an_array_that_lost_devices_meanwhile_comes_back_without_them() {
         let gone = status["devices"][device]["state"] == "missing";
         assert_eq!(gone, [1, 4].contains(&device), "{status}");
     }
-    assert!(
-        daemon
-            .disk("t")
-            .compare_range((0, end), PIECE, 8, pattern(3))
-            .is_empty()
-    );
-    assert!(
-        daemon
-            .disk("t")
-            .write_range((0, end), PIECE, 8, pattern(4))
-            .is_empty()
-    );
-    assert!(
-        daemon
-            .disk("t")
-            .compare_range((0, end), PIECE, 8, pattern(4))
-            .is_empty()
-    );
+    assert_kept(&daemon, end, 3);
+    write_all(&daemon, end, 4);
+    assert_kept(&daemon, end, 4);
 }
 
 #[test]
@@ -221,12 +207,7 @@ fn with_too_few_devices_an_array_waits_for_the_operator() {
     let mut daemon = Daemon::start("few");
     let files = daemon.create("t", "ec2+4", 6, "64M", &[]);
     let end = 8 << 20;
-    assert!(
-        daemon
-            .disk("t")
-            .write_range((0, end), PIECE, 8, pattern(5))
-            .is_empty()
-    );
+    write_all(&daemon, end, 5);
     assert!(daemon.stop());
     std::fs::create_dir(daemon.path("away")).unwrap();
     for file in &files[..3] {
@@ -242,12 +223,7 @@ fn with_too_few_devices_an_array_waits_for_the_operator() {
     let (error, _) = daemon.fails(&["import", "t", "--scan", &dir]);
     assert!(error.contains("--degraded"), "{error}");
     daemon.ok(&["import", "t", "--scan", &dir, "--degraded"]);
-    assert!(
-        daemon
-            .disk("t")
-            .compare_range((0, end), PIECE, 8, pattern(5))
-            .is_empty()
-    );
+    assert_kept(&daemon, end, 5);
 }
 
 /// Devices that are away at a start, as after a reboot, are not done without where data need them.
@@ -256,12 +232,7 @@ fn devices_away_at_a_start_are_not_lost() {
     let mut daemon = Daemon::start("away");
     let files = daemon.create("t", "ec4+1", 5, "64M", &[]);
     let end = 8 << 20;
-    assert!(
-        daemon
-            .disk("t")
-            .write_range((0, end), PIECE, 8, pattern(6))
-            .is_empty()
-    );
+    write_all(&daemon, end, 6);
     let generation = daemon.status("t")["generation"].clone();
     assert!(generation.is_u64(), "{generation}");
     // Two of ec4+1, more than it survives, although more than half are here.
@@ -286,12 +257,7 @@ fn devices_away_at_a_start_are_not_lost() {
     let status = daemon.status("t");
     assert_eq!(status["state"], "optimal", "{status}");
     assert_eq!(status["generation"], generation);
-    assert!(
-        daemon
-            .disk("t")
-            .compare_range((0, end), PIECE, 8, pattern(6))
-            .is_empty()
-    );
+    assert_kept(&daemon, end, 6);
     // One, under another name beside the others.
     assert!(daemon.stop());
     std::fs::rename(&files[3], daemon.path("renamed.img")).unwrap();
@@ -299,12 +265,7 @@ fn devices_away_at_a_start_are_not_lost() {
     let status = daemon.status("t");
     assert_eq!(status["state"], "optimal", "{status}");
     assert_eq!(status["generation"], generation);
-    assert!(
-        daemon
-            .disk("t")
-            .compare_range((0, end), PIECE, 8, pattern(6))
-            .is_empty()
-    );
+    assert_kept(&daemon, end, 6);
     // One comes late.
     assert!(daemon.stop());
     let late = folder.join("late.img");
@@ -348,12 +309,7 @@ fn a_state_directory_that_cannot_be_written_stops_no_array() {
     let mut daemon = Daemon::start("unwritable");
     let files = daemon.create("t", "ec2+1", 3, "64M", &[]);
     let end = 8 << 20;
-    assert!(
-        daemon
-            .disk("t")
-            .write_range((0, end), PIECE, 8, pattern(7))
-            .is_empty()
-    );
+    write_all(&daemon, end, 7);
     daemon.ok(&["export", "t"]);
     let block = daemon.path("state").join("arrays.json.new");
     std::fs::create_dir(&block).unwrap(); // the file cannot be made there, also not by root
@@ -608,12 +564,7 @@ fn a_device_in_use_is_waited_for_and_not_left_behind() {
     let mut daemon = Daemon::start("busy");
     let files = daemon.create("t", "ec4+2", 8, "64M", &[]);
     let end = 8 << 20;
-    assert!(
-        daemon
-            .disk("t")
-            .write_range((0, end), PIECE, 8, pattern(1))
-            .is_empty()
-    );
+    write_all(&daemon, end, 1);
     daemon.kill9();
     // Somebody else holds one device for a while, as the kernel does for a daemon just killed.
     let holder = std::fs::File::open(&files[3]).unwrap();
@@ -641,10 +592,5 @@ fn a_device_in_use_is_waited_for_and_not_left_behind() {
     daemon.ok(&["import", "t", "--scan", &dir, "--degraded"]);
     assert_eq!(daemon.status("t")["devices"][3]["state"], "missing");
     drop(holder);
-    assert!(
-        daemon
-            .disk("t")
-            .compare_range((0, end), PIECE, 8, pattern(1))
-            .is_empty()
-    );
+    assert_kept(&daemon, end, 1);
 }

@@ -13,12 +13,13 @@ use std::rc::Rc;
 use ashlar_engine::WriteCache;
 use ashlar_engine::status::Frontend;
 use ashlar_rt::Rt;
+use ashlar_serve::Volume;
 use ashlar_serve::fuse::{FuseMount, Place};
 use ashlar_serve::loopdev::LoopAttachment;
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
-use ashlar_serve::{Volume, on_thread};
 
 use crate::api::{Attached, FrontendSpec};
+use crate::daemon::open::on_thread;
 use crate::daemon::served::Served;
 use crate::failure::Failure;
 
@@ -278,8 +279,8 @@ impl Frontends {
             std::fs::create_dir_all(&asked)?;
             std::fs::canonicalize(&asked)
         });
-        let made = made.await.unwrap_or_else(|| Err(no_thread()));
         let made = made
+            .await?
             .map_err(|e| Failure::broken(format!("{dir}: cannot be made: {e}; give --fuse DIR")))?;
         let path = made.join(volume);
         if let Some((array, other)) = self.mounted_at(&path) {
@@ -289,7 +290,7 @@ impl Frontends {
             )));
         }
         let at = path.clone();
-        on_thread(move || clear_dead_mount(&at)).await;
+        on_thread(move || clear_dead_mount(&at)).await?;
         FuseMount::start(&self.rt, served, Place::File(path.clone()))
             .await
             .map_err(|e| Failure::broken(format!("{}: {e}", path.display())))
@@ -373,10 +374,6 @@ impl Frontends {
         let mut all = running.values().flatten();
         all.any(|r| matches!(r.handle, Handle::Loop { .. } | Handle::Fuse(_)))
     }
-}
-
-fn no_thread() -> std::io::Error {
-    std::io::ErrorKind::OutOfMemory.into()
 }
 
 /// Takes away a mount whose daemon died: everything under it answers "not connected".

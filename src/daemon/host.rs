@@ -2,8 +2,9 @@
 //!
 //! **Invariants**: everything here runs on the engine's thread. Whatever changes which arrays,
 //! volumes or frontends exist holds [`Host::change`]; reading does not, so that `status` answers
-//! while an import runs, and neither does `fail`, which is what lets changes go on that wait for devices. An array is in `arrays` exactly while it is open. The state file lists an
-//! array from before its first client is served until it is exported or destroyed.
+//! while an import runs, and neither does `fail`, which is what lets changes go on that wait for
+//! devices. An array is in `arrays` exactly while it is open. The state file lists an array from
+//! before its first client is served until it is exported or destroyed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

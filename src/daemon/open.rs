@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use ashlar_device::{DeviceRef, OpenMode, Ring};
-use ashlar_rt::{Rt, oneshot};
+use ashlar_rt::Rt;
 
 use crate::failure::Failure;
 
@@ -74,10 +74,5 @@ pub(crate) async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let none = || Failure::broken("no thread can be started; raise the limit of processes");
-    let (reply, result) = oneshot();
-    let thread = std::thread::Builder::new().name("ashlar-device".to_string());
-    thread
-        .spawn(move || reply.send(work()))
-        .map_err(|_| none())?;
-    result.await.ok_or_else(none)
+    ashlar_serve::on_thread(work).await.ok_or_else(none)
 }

@@ -689,16 +689,10 @@ pub fn header_bytes(
     devices: Vec<u16>,
 ) -> Slice {
     let header = SlotHeader {
-        entry: SlotEntry {
-            segment: segment.number,
-            column: u16::try_from(index).expect("at most 256 columns"),
-            version: column.version,
-            k: segment.geometry.k,
-            m: segment.geometry.m,
-            code: segment.code,
-            kind: segment.kind,
-            strip_blocks: segment.geometry.strip_blocks,
-        },
+        entry: segment.slot_entry(
+            u16::try_from(index).expect("at most 256 columns"),
+            column.version,
+        ),
         devices,
     };
     Buf::copy_of(&header.encode(array)).freeze()

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_format::node::Place;
-use ashlar_format::slot::SegmentKind;
+use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::Row;
 use ashlar_format::{SegmentGeometry, SegmentNumber};
 
@@ -128,6 +128,20 @@ impl Segment {
         assert!(self.has_room(), "a sealed or full segment takes no stripe");
         self.next_stripe.set(stripe + 1);
         stripe
+    }
+
+    /// What a slot with this version of a column says of it.
+    pub fn slot_entry(&self, column: u16, version: u32) -> SlotEntry {
+        SlotEntry {
+            segment: self.number,
+            column,
+            version,
+            k: self.geometry.k,
+            m: self.geometry.m,
+            code: self.code,
+            kind: self.kind,
+            strip_blocks: self.geometry.strip_blocks,
+        }
     }
 
     /// The place of a data block.

@@ -361,16 +361,7 @@ pub(super) fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTree
                 *column = Column::MISSING;
                 continue;
             }
-            let entry = SlotEntry {
-                segment: segment.number,
-                column: index,
-                version: column.version,
-                k: segment.geometry.k,
-                m: segment.geometry.m,
-                code: segment.code,
-                kind: segment.kind,
-                strip_blocks: segment.geometry.strip_blocks,
-            };
+            let entry = segment.slot_entry(index, column.version);
             core.member(column.device).claim_slot(column.slot, entry);
         }
     }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use ashlar_format::BLOCK;
 use ashlar_format::journal::Entry;
-use ashlar_format::slot::{SegmentKind, SlotEntry};
+use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{Owner, Row};
 use ashlar_rt::{Buf, Nanos, SECOND, Slice};
 
@@ -352,16 +352,7 @@ impl Home {
     ) -> bool {
         let old = segment.columns.borrow()[index];
         let column = u16::try_from(index).expect("at most 256 columns");
-        let entry = SlotEntry {
-            segment: segment.number,
-            column,
-            version: old.version + 1,
-            k: segment.geometry.k,
-            m: segment.geometry.m,
-            code: segment.code,
-            kind: segment.kind,
-            strip_blocks: segment.geometry.strip_blocks,
-        };
+        let entry = segment.slot_entry(column, old.version + 1);
         let Some(slot) = self.core.member(target).reserve_slot() else {
             return false;
         };

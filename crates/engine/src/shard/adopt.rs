@@ -80,19 +80,8 @@ impl Shard {
                 sequence,
             } => {
                 let Ok(shape) = self.shape(tree) else { return };
-                let stamp = self.next_stamp();
-                let part = self.part(shape, part);
-                let hole = crate::delta::HoleRange {
-                    tree,
-                    first,
-                    count,
-                    part,
-                    stamp,
-                    recorded: None,
-                };
-                let mut deltas = self.deltas.borrow_mut();
-                deltas.holes.push(hole);
-                deltas.hole_recorded(stamp, sequence);
+                let hole = self.add_hole(shape, first, count, part);
+                self.deltas.borrow_mut().hole_recorded(hole.stamp, sequence);
             }
             Adopted::Data {
                 tree,

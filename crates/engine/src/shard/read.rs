@@ -103,29 +103,21 @@ impl Shard {
                     return Err(self.lost_leaf(shape, at.partition, at.leaf));
                 }
             };
-            let algorithm = algorithm_of(&entry);
-            if let Some((from, segment, block)) = moved
-                && from == Some(entry.place)
-            {
-                return Ok((
-                    Found::Place {
-                        segment,
-                        block,
-                        digest: entry.digest,
-                        algorithm,
-                    },
-                    stamp,
-                ));
-            }
-            match self.core.segment(entry.place.segment) {
-                Some(segment) => {
-                    let block = entry.place.block;
+            let place = match moved {
+                Some((from, segment, block)) if from == Some(entry.place) => Some((segment, block)),
+                _ => {
+                    let segment = self.core.segment(entry.place.segment);
+                    segment.map(|segment| (segment, entry.place.block))
+                }
+            };
+            match place {
+                Some((segment, block)) => {
                     return Ok((
                         Found::Place {
                             segment,
                             block,
                             digest: entry.digest,
-                            algorithm,
+                            algorithm: algorithm_of(&entry),
                         },
                         stamp,
                     ));

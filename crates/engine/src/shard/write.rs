@@ -15,7 +15,7 @@ use ashlar_rt::Slice;
 
 use super::Shard;
 use super::read::Found;
-use crate::delta::{State, Version, What};
+use crate::delta::{HoleRange, State, Version, What};
 use crate::error::VolumeError;
 use crate::messages::{HomeMessage, Move, Purpose, VolumeShape, ask};
 use crate::planted::{self, Bug};
@@ -271,29 +271,35 @@ impl Shard {
         first: u64,
         count: u64,
     ) -> Result<(), VolumeError> {
-        let part = self.part(
-            self.shape(tree)?,
-            (
-                self.shards_u16(),
-                u16::try_from(self.index).expect("few shards"),
-            ),
-        );
-        let stamp = self.next_stamp();
-        let hole = crate::delta::HoleRange {
-            tree,
-            first,
-            count,
-            part,
-            stamp,
-            recorded: None,
-        };
-        self.deltas.borrow_mut().holes.push(hole);
+        let index = u16::try_from(self.index).expect("few shards");
+        let part = (self.shards_u16(), index);
+        let hole = self.add_hole(self.shape(tree)?, first, count, part);
         self.core
             .lost
             .borrow_mut()
             .retain(|key, ()| !hole.covers(key.0, key.1));
         self.admit_hole().await;
         Ok(())
+    }
+
+    /// A new run of holes, of the addresses that are this part's, not recorded yet.
+    pub(super) fn add_hole(
+        &self,
+        shape: VolumeShape,
+        first: u64,
+        count: u64,
+        part: (u16, u16),
+    ) -> HoleRange {
+        let hole = HoleRange {
+            tree: shape.tree,
+            first,
+            count,
+            part: self.part(shape, part),
+            stamp: self.next_stamp(),
+            recorded: None,
+        };
+        self.deltas.borrow_mut().holes.push(hole);
+        hole
     }
 
     /// Runs of holes are looked through one by one: few at a time.

@@ -112,7 +112,8 @@ impl NbdServer {
         self.0.connections.borrow().len()
     }
 
-    /// Ends the connections to the export of this own name, whatever name they asked for, as [`NbdServer::stop`] does, and waits for them.
+    /// Ends the connections to the export of this own name, whatever name they asked for, as
+    /// [`NbdServer::stop`] does, and waits for them.
     pub async fn disconnect(&self, name: &str) {
         let of_it = |c: &Control| c.export.borrow().as_deref() == Some(name);
         for control in self.0.connections.borrow().values().filter(|c| of_it(c)) {
