@@ -146,6 +146,7 @@ impl Home {
         let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
         let full = k + m;
         let online = self.online_of(group).count();
+        let least = self.least_data_columns();
         // The columns that a segment has if it takes of each device what it would with all of them there:
         // now more, now fewer, so that it comes out even. Losses of at most M leave it K columns.
         let number = usize::try_from(self.next_segment.get() % (1 << 20)).expect("small");
@@ -178,18 +179,39 @@ impl Home {
         if purpose == Purpose::Client && eligible.len() < online.min(full) {
             return None; // healthy devices are full: clean, rather than lay narrow stripes
         }
-        if eligible.len() < online.min(m + 1) || eligible.is_empty() {
+        if eligible.len() < online.min(m + least) || eligible.len() < least {
             return None; // too few for full redundancy, and not because devices are gone
         }
-        let narrow = eligible.len().saturating_sub(m).clamp(1, k);
-        let parity = m.min(eligible.len().saturating_sub(narrow));
-        let devices = self.pick(1, eligible, narrow + parity, parity);
+        let narrow = eligible.len().saturating_sub(m).clamp(least, k);
+        let parity = m.min(eligible.len() - narrow);
+        let mut devices: Vec<Option<u16>> = self
+            .pick(1, eligible, narrow + parity, parity)
+            .into_iter()
+            .map(Some)
+            .collect();
+        let placed = devices.len();
+        let mut parity = parity;
+        if narrow == k {
+            // As wide as ever: it gets the columns that are missing when there are devices for them.
+            parity = m;
+            devices.resize(full, None);
+            devices.rotate_right(number % full);
+        }
         Some(Wanted {
             k: u16::try_from(narrow).expect("at most 256"),
             m: u16::try_from(parity).expect("at most 255"),
-            devices: devices.into_iter().map(Some).collect(),
-            spared: 0,
+            spared: devices.len() - placed,
+            devices,
         })
+    }
+
+    /// The data columns that a stripe has at least, so that the largest volume block of the array fits:
+    /// this comes before the redundancy of what is written with too few devices.
+    fn least_data_columns(&self) -> usize {
+        let strip_blocks = self.superblock.borrow().strip_blocks as usize;
+        let catalog = self.catalog.borrow();
+        let blocks = catalog.volumes.iter().map(|v| usize::from(v.block_blocks));
+        blocks.max().unwrap_or(1).div_ceil(strip_blocks)
     }
 
     /// The devices of a group that are in use.
@@ -617,6 +639,7 @@ impl Home {
             if counted(member) { slots } else { 0 }
         };
         let spare = spare / self.shape.groups.len().max(1);
+        let least = self.least_data_columns();
         let blocks = |group: &Vec<u16>| {
             let mut slots: Vec<u64> = group.iter().map(slots).collect();
             slots.sort_unstable();
@@ -625,7 +648,7 @@ impl Home {
                 .iter()
                 .filter(|d| counted(self.core.member(**d)))
                 .count();
-            let k = devices.saturating_sub(m).clamp(1, usize::from(full.k));
+            let k = devices.saturating_sub(m).clamp(least, usize::from(full.k));
             let geometry = SegmentGeometry {
                 k: u16::try_from(k).expect("not above K"),
                 ..full

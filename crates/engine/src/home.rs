@@ -293,6 +293,7 @@ impl Home {
                     self.demand.open();
                     self.commit_wanted.open();
                 }
+                HomeMessage::Halt(why) => self.halt(why),
                 HomeMessage::Allocate(purpose, reply) => {
                     let home = self.clone();
                     self.core

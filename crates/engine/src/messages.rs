@@ -19,7 +19,7 @@ pub enum Purpose {
     Client,
     /// The cleaner.
     Clean,
-    /// Commits and recovery.
+    /// Commits, recovery, and what batches wait for.
     Commit,
 }
 
@@ -47,6 +47,8 @@ pub enum HomeMessage {
     Pressure,
     /// Many stripes are written and only have to be recorded.
     Record,
+    /// A shard cannot go on, for this reason: the array stops.
+    Halt(&'static str),
 }
 
 /// What a shard has that is to be made durable.

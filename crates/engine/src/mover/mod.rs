@@ -163,7 +163,7 @@ impl Home {
 
     /// Whether some segment has less redundancy than its layout wants.
     pub(crate) fn is_degraded(&self) -> bool {
-        let any = |short: &dyn Fn(&Segment) -> bool| {
+        let any = |short: &dyn Fn(&Rc<Segment>) -> bool| {
             let segments = self.core.segments.borrow();
             segments.values().any(|s| short(s))
         };
@@ -207,10 +207,12 @@ impl Home {
         epochs.any(|e| !e.excluded.contains(&index) && too_few(&self.shape, e, gone).is_some())
     }
 
-    /// By how much a segment's redundancy is below what its kind should have.
-    pub(crate) fn redundancy_lost(&self, segment: &Segment) -> usize {
+    /// By how much a segment's redundancy is below what its kind should have. One that holds nothing lacks
+    /// nothing; what is not folded yet is held by those that have the segment besides the table.
+    pub(crate) fn redundancy_lost(&self, segment: &Rc<Segment>) -> usize {
         let (recorded, stripes) = (segment.recorded.get(), segment.geometry.stripes());
-        if segment.live.borrow().is_empty() && (recorded == 0 || recorded == stripes) {
+        let full_and_folded = recorded == stripes && Rc::strong_count(segment) == 1;
+        if segment.live.borrow().is_empty() && (recorded == 0 || full_and_folded) {
             return 0;
         }
         self.columns_lacking(segment)

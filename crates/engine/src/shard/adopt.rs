@@ -10,7 +10,7 @@ use ashlar_digest::Kind;
 use super::Shard;
 use crate::delta::{State, Version, What};
 use crate::error::VolumeError;
-use crate::messages::{Adopted, Move};
+use crate::messages::{Adopted, Move, Purpose};
 use crate::planted::{self, Bug};
 
 impl Shard {
@@ -21,7 +21,7 @@ impl Shard {
                 continue;
             };
             match self
-                .place_block(shape, m.address, &m.bytes, None, Some(&m))
+                .place_block(shape, m.address, &m.bytes, None, Purpose::Clean, Some(&m))
                 .await
             {
                 Ok(true) => taken += 1,
@@ -96,8 +96,9 @@ impl Shard {
                 if kept != Some(digest) || planted::on(Bug::DataNotReplayed) {
                     return; // the record's hash covers these bytes, so this cannot be: do not invent data
                 }
-                while let Err(VolumeError::NoSpace) =
-                    self.place_block(shape, address, &bytes, None, None).await
+                while let Err(VolumeError::NoSpace) = self
+                    .place_block(shape, address, &bytes, None, Purpose::Client, None)
+                    .await
                 {
                     self.core.progress.wait().await;
                 }

@@ -50,8 +50,12 @@ pub struct Shard {
     pub(crate) tree_lock: Lock<()>,
     pub(crate) deltas: RefCell<Deltas>,
     pub(crate) volumes: RefCell<BTreeMap<u32, VolumeShape>>,
+    /// Where clients write, what the cleaner moves, and what a stripe that could not be written held.
     hot: Lock<Stream>,
     cold: Lock<Stream>,
+    rescue: Lock<Stream>,
+    /// Stripes whose blocks are being placed anew.
+    placing_anew: Cell<usize>,
     /// The stripes the streams are filling: looked at without waiting for the streams.
     filling: RefCell<Vec<Rc<OpenStripe>>>,
     /// Stripes being written.
@@ -104,6 +108,8 @@ impl Shard {
             volumes: RefCell::default(),
             hot: Lock::new(Stream::default()),
             cold: Lock::new(Stream::default()),
+            rescue: Lock::new(Stream::default()),
+            placing_anew: Cell::new(0),
             filling: RefCell::default(),
             writing: RefCell::default(),
             written: RefCell::default(),

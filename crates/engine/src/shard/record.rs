@@ -18,7 +18,7 @@ impl Shard {
     /// closing them.
     pub(super) async fn collect(self: &Rc<Self>, close: bool) -> crate::messages::Collected {
         // Streams that nobody writes to let go of segments that take no more.
-        for stream in [&self.hot, &self.cold] {
+        for stream in [&self.hot, &self.cold, &self.rescue] {
             if let Some(mut stream) = stream.try_lock() {
                 stream.prune();
             }
@@ -41,6 +41,8 @@ impl Shard {
                 s.items.borrow().iter().map(|i| (*i, s.clone())).collect()
             };
             let required: Vec<(Item, Rc<OpenStripe>)> = open.iter().flat_map(items).collect();
+            let voided =
+                |s: &Rc<OpenStripe>| s.phase.get() == Phase::Void && !s.items.borrow().is_empty();
             let mut void = false;
             for stripe in pending {
                 if planted::on(Bug::WritingNotWaitedFor) {
@@ -50,9 +52,11 @@ impl Shard {
                     .gate
                     .until(|| matches!(stripe.phase.get(), Phase::Written | Phase::Void))
                     .await;
-                void |= stripe.phase.get() == Phase::Void && !stripe.items.borrow().is_empty();
+                void |= voided(&stripe);
             }
-            // What a void stripe held has been placed anew, in a stripe that is looked at only now.
+            // What a void stripe held has been placed anew, in a stripe that is looked at only now: also if
+            // it was closed, and could not be written, while others were waited for.
+            void |= open.iter().any(voided);
             if !void {
                 return self.build(&required);
             }

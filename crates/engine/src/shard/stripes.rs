@@ -50,8 +50,20 @@ impl Shard {
                     .retain(|s| !broken.iter().any(|b| b.number == s.number));
                 grow = true;
             }
+            // Laid narrow before there was a volume with blocks so large: those that are laid now take them.
+            stream.row.retain(|segment| {
+                let fits = segment.geometry.stripe_blocks() >= pieces;
+                segment.retired.set(segment.retired.get() || !fits);
+                fits
+            });
             if grow || stream.open_segments() < wanted_row {
                 match ask(&self.home, |reply| HomeMessage::Allocate(purpose, reply)).await {
+                    Some(Some(allocated))
+                        if allocated.segment.geometry.stripe_blocks() < pieces =>
+                    {
+                        allocated.segment.retired.set(true);
+                        return Err(VolumeError::Closed); // its volume has left the catalog
+                    }
                     Some(Some(allocated)) => {
                         wanted_row = allocated.row;
                         stream.row.push_back(allocated.segment);
@@ -68,9 +80,6 @@ impl Shard {
                 let stripe = OpenStripe::open(&segment);
                 self.filling.borrow_mut().push(stripe.clone());
                 stream.current = Some(stripe);
-                if segment.geometry.stripe_blocks() < pieces {
-                    return Err(VolumeError::NoSpace);
-                }
                 return Ok(());
             }
             grow = true;
@@ -126,7 +135,34 @@ impl Shard {
     }
 
     /// A stripe that could not be written: its live blocks get new places, then it is recorded empty.
+    ///
+    /// The batches wait for this, and with them everything that makes room. So it waits for nobody who waits
+    /// for room: the places are in a stream of its own and come out of the last reserve, and where that has
+    /// none the array stops.
+    ///
+    /// Crash argument: nothing of the stripe is recorded, and its void is not before what it held is in a
+    /// stripe that the same batch takes (`collect`). What an earlier record of data holds stays in the ring
+    /// until then. Where the array stops, nothing is recorded any more: what was not durable was not promised.
     async fn place_anew(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
+        self.placing_anew.set(self.placing_anew.get() + 1);
+        let placed = self.place_items(stripe).await;
+        self.placing_anew.set(self.placing_anew.get() - 1);
+        if let Err(VolumeError::NoSpace) = placed {
+            let why = "a stripe lost more columns than it has parity while it was written, and no slot is left for its data";
+            let _ = self.home.send(HomeMessage::Halt(why)); // it may have stopped already
+            return;
+        }
+        if self.placing_anew.get() == 0 {
+            // A stream that is seldom used keeps no segment from the cleaner.
+            let mut rescue = self.rescue.lock().await;
+            self.close(&mut rescue);
+            let row = std::mem::take(&mut rescue.row);
+            row.iter().for_each(|segment| segment.retired.set(true));
+        }
+        self.end_void(stripe).await;
+    }
+
+    async fn place_items(self: &Rc<Self>, stripe: &Rc<OpenStripe>) -> Result<(), VolumeError> {
         let items = stripe.items.borrow().clone();
         for item in items {
             let newest = self.deltas.borrow().lookup(item.tree, item.address).stamp() == item.stamp;
@@ -146,14 +182,23 @@ impl Shard {
             stripe.copy(item.block, item.pieces, &mut bytes);
             let (stamp, folds) = (item.stamp, self.folds.get());
             let seen = Seen { stamp, folds };
-            while let Err(VolumeError::NoSpace) = self
-                .place_block(shape, item.address, &bytes, Some(seen), None)
+            match self
+                .place_block(
+                    shape,
+                    item.address,
+                    &bytes,
+                    Some(seen),
+                    Purpose::Commit,
+                    None,
+                )
                 .await
             {
-                self.core.progress.wait().await;
+                Err(VolumeError::NoSpace) => return Err(VolumeError::NoSpace),
+                // Changed since, or its volume or the array is going.
+                Ok(_) | Err(_) => {}
             }
         }
-        self.end_void(stripe).await;
+        Ok(())
     }
 
     /// Ends a stripe that holds nothing. The last one of a course is written with the course's summary:

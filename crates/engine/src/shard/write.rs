@@ -50,7 +50,8 @@ impl Shard {
             self.admit().await?;
             if take == unit {
                 self.admit_thin(shape, address).await?;
-                self.place_block(shape, address, &data[at..at + take], None, None)
+                let block = &data[at..at + take];
+                self.place_block(shape, address, block, None, Purpose::Client, None)
                     .await?;
             } else {
                 self.merge(shape, address, within, &data[at..at + take])
@@ -82,7 +83,7 @@ impl Shard {
             self.admit_thin(shape, address).await?;
             let seen = Seen { stamp, folds };
             if self
-                .place_block(shape, address, &block, Some(seen), None)
+                .place_block(shape, address, &block, Some(seen), Purpose::Client, None)
                 .await?
             {
                 return Ok(());
@@ -139,14 +140,15 @@ impl Shard {
         Err(VolumeError::NoSpace)
     }
 
-    /// Gives a volume block a place in the open stripe. False if `expected` is given and the block has
-    /// changed since. `from` makes it a move.
+    /// Gives a volume block a place in the open stripe of the purpose's stream. False if `expected` is given
+    /// and the block has changed since. `from` makes it a move.
     pub(super) async fn place_block(
         self: &Rc<Self>,
         shape: VolumeShape,
         address: u64,
         bytes: &[u8],
         expected: Option<Seen>,
+        purpose: Purpose,
         from: Option<&Move>,
     ) -> Result<bool, VolumeError> {
         let (digest, algorithm) = match from {
@@ -160,10 +162,10 @@ impl Shard {
             }
         };
         let rows = self.owner_rows(shape, address, algorithm, digest, bytes);
-        let (lock, purpose) = if from.is_some() {
-            (&self.cold, Purpose::Clean)
-        } else {
-            (&self.hot, Purpose::Client)
+        let lock = match purpose {
+            Purpose::Client => &self.hot,
+            Purpose::Clean => &self.cold,
+            Purpose::Commit => &self.rescue,
         };
         let mut stream = lock.lock().await;
         self.make_room(&mut stream, shape.pieces, purpose).await?;

@@ -1,0 +1,182 @@
+//! Too few devices for a stripe: volume blocks that a narrow one would not hold, and stripes that lose more
+//! columns than they have parity while they are written.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter};
+use ashlar_engine::status::ArrayState;
+use ashlar_engine::{Array, Import, Volume, VolumeOptions};
+use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
+
+use common::{BLOCK, devices, pattern, refs, small, volume};
+
+const MIB: u64 = 1 << 20;
+
+fn large_blocks(block_bytes: u32) -> VolumeOptions {
+    VolumeOptions {
+        block_bytes,
+        ..volume(2 * MIB)
+    }
+}
+
+/// A run of blocks.
+fn run(first: u64, count: u64, version: u64) -> Slice {
+    let mut buf = Buf::zeroed((count * BLOCK) as usize);
+    for (block, bytes) in (first..).zip(buf.chunks_mut(BLOCK as usize)) {
+        bytes.copy_from_slice(&pattern(block, version));
+    }
+    buf.freeze()
+}
+
+async fn fill(v: &Volume, version: u64) {
+    for first in (0..2 * MIB / BLOCK).step_by(8) {
+        let done = v.write(first * BLOCK, run(first, 8, version), false).await;
+        assert!(done.is_ok(), "block {first}, version {version}: {done:?}");
+    }
+    v.flush().await.unwrap();
+}
+
+async fn check(v: &Volume, version: u64) {
+    for first in (0..2 * MIB / BLOCK).step_by(8) {
+        let read = v.read(first * BLOCK, 8 * BLOCK as usize).await.unwrap();
+        assert!(*read == *run(first, 8, version), "block {first}");
+    }
+}
+
+/// K+M devices, and volume blocks that need more data columns than a stripe of full redundancy has once
+/// devices are gone: they are written with what redundancy is left. Also those of a volume that is made only
+/// then, when streams fill segments that are too narrow for it.
+#[test]
+fn a_volume_block_may_be_larger_than_a_narrow_stripe() {
+    for (layout, count, block, lost) in [
+        ("ec4+2", 6, 16 << 10, 1),
+        ("ec4+2", 6, 16 << 10, 2),
+        ("ec3+2", 5, 8 << 10, 2),
+        ("ec8+3", 11, 32 << 10, 3),
+        ("raid5", 5, 16 << 10, 1),
+        ("raid0", 4, 16 << 10, 0),
+    ] {
+        let disks = devices(count, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        let title = format!("{layout} without {lost}");
+        rt.block_on(async move {
+            let array = Array::create(&handle, refs(&disks), small(layout));
+            let array = array.await.unwrap();
+            array.volume_create("small", volume(2 * MIB)).await.unwrap();
+            let small = array.volume("small").unwrap();
+            fill(&small, 1).await;
+            for device in 0..lost {
+                array.fail(device, false).await.unwrap();
+            }
+            fill(&small, 2).await;
+            array.volume_create("v", large_blocks(block)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            fill(&v, 3).await;
+            fill(&small, 3).await;
+            check(&v, 3).await;
+            let status = array.status().await;
+            assert_ne!(status.state, ArrayState::Failed, "{title}");
+            array.export().await.unwrap();
+            let array = Array::import(&handle, refs(&disks), Import::default())
+                .await
+                .unwrap();
+            let v = array.volume("v").unwrap();
+            check(&v, 3).await;
+            fill(&v, 4).await;
+            fill(&array.volume("small").unwrap(), 4).await;
+            check(&v, 4).await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// Clients wait for room on a full array while a device without which stripes cannot be written goes away:
+/// what such a stripe held finds a place, or the array stops, but nobody waits for ever, and what was flushed
+/// is there or its device is.
+#[test]
+fn a_full_array_does_not_wait_for_a_stripe_that_cannot_be_written() {
+    for (layout, count) in [("raid0", 4), ("raid10", 4), ("ec2+1", 4)] {
+        for moment in (0..40).step_by(4) {
+            stripe_lost_in_flight(layout, count, moment);
+        }
+    }
+}
+
+fn stripe_lost_in_flight(layout: &'static str, count: usize, moment: u64) {
+    let disks = devices(count, 6 * MIB);
+    let rt = Rt::simulated(moment);
+    let handle = rt.clone();
+    let filters: Vec<Rc<FaultFilter>> = disks
+        .iter()
+        .map(|d| FaultFilter::new(d.clone() as DeviceRef))
+        .collect();
+    let delay = Delay {
+        write: MILLISECOND,
+        flush: MILLISECOND,
+        ..Delay::default()
+    };
+    let members = filters
+        .iter()
+        .map(|f| DelayFilter::new(&rt, f.clone() as DeviceRef, delay) as DeviceRef)
+        .collect();
+    let title = format!("{layout}, moment {moment}");
+    rt.block_on(async move {
+        let array = Array::create(&handle, members, small(layout))
+            .await
+            .unwrap();
+        let size = array.unpromised_bytes();
+        array.volume_create("v", volume(size)).await.unwrap();
+        let blocks = size / BLOCK;
+        let v = Rc::new(array.volume("v").unwrap());
+        for block in 0..blocks {
+            let done = v.write(block * BLOCK, pattern(block, 1), false).await;
+            done.unwrap();
+        }
+        v.flush().await.unwrap();
+        let stop = Rc::new(Cell::new(false));
+        let writers: Vec<_> = (0..4)
+            .map(|writer: u64| {
+                let (v, stop) = (v.clone(), stop.clone());
+                handle.spawn(async move {
+                    let mut at = writer * 7919;
+                    while !stop.get() {
+                        at += 7919;
+                        let block = at % blocks;
+                        let done = v.write(block * BLOCK, pattern(block, 2), false).await;
+                        if done.is_err() {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        handle
+            .sleep(200 * MILLISECOND + moment * 3 * MILLISECOND / 2)
+            .await;
+        // More than any of these layouts survives.
+        filters[0].set_offline(true);
+        filters[1].set_offline(true);
+        handle.sleep(60 * SECOND).await;
+        // Whether it goes on depends on what is left; that it answers does not.
+        stop.set(true);
+        let flushed = handle.timeout(2000 * SECOND, v.flush()).await;
+        let stopped = array.events(0).iter().any(|e| e.kind == "halted");
+        let waits = array.events(0).iter().any(|e| e.kind == "writes-wait");
+        assert!(
+            flushed.is_some() || waits,
+            "{title}: the flush is never answered (stopped: {stopped})"
+        );
+        if flushed.is_some() {
+            for writer in writers {
+                let ended = handle.timeout(2000 * SECOND, writer).await;
+                assert!(ended.is_some(), "{title}: a write is never answered");
+            }
+        }
+    });
+    rt.shutdown();
+}
