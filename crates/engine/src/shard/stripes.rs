@@ -182,20 +182,11 @@ impl Shard {
             stripe.copy(item.block, item.pieces, &mut bytes);
             let (stamp, folds) = (item.stamp, self.folds.get());
             let seen = Seen { stamp, folds };
-            match self
-                .place_block(
-                    shape,
-                    item.address,
-                    &bytes,
-                    Some(seen),
-                    Purpose::Commit,
-                    None,
-                )
-                .await
-            {
-                Err(VolumeError::NoSpace) => return Err(VolumeError::NoSpace),
-                // Changed since, or its volume or the array is going.
-                Ok(_) | Err(_) => {}
+            // Another answer: it has changed since, or its volume or the array is going.
+            let seen = Some(seen);
+            let placed = self.place_block(shape, item.address, &bytes, seen, Purpose::Commit, None);
+            if let Err(VolumeError::NoSpace) = placed.await {
+                return Err(VolumeError::NoSpace);
             }
         }
         Ok(())
