@@ -413,17 +413,7 @@ impl Home {
         }
         let tile = self.tile.get();
         self.tile.set(tile + 1);
-        let labels: Vec<&str> = self
-            .core
-            .members
-            .iter()
-            .map(|m| m.domain.as_str())
-            .collect();
-        let domain = |d: u16| {
-            let label = labels[usize::from(d)];
-            let first = labels.iter().position(|l| *l == label && !label.is_empty());
-            u16::try_from(first.unwrap_or(usize::from(d))).unwrap_or(d)
-        };
+        let domain = |d: u16| self.core.domains.of(d);
         let least = eligible
             .iter()
             .map(|d| self.core.member(*d).free_slots())

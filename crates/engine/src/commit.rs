@@ -26,11 +26,12 @@ use ashlar_format::summary::Owner;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::Buf;
 
+use crate::domains::Domains;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE, open_entries};
 use crate::messages::{Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
 use crate::planted::{self, Bug};
-use crate::record_sets::record_sets;
+use crate::record_sets::{RecordSet, record_sets};
 use crate::segment::Segment;
 use crate::stripe::{self, node_owner_address};
 use crate::tree::NodeWrite;
@@ -652,16 +653,13 @@ impl Home {
             root.epoch_bytes() < MAX_EPOCH_BYTES,
             "commits drop epochs before there are too many"
         );
-        self.journal.begin_epoch(epoch, self.journal_groups());
+        self.journal.begin_epoch(epoch, self.journal_sets().0);
     }
 
-    /// Sets of members in use, one of which holds each record (S5).
-    pub(crate) fn journal_groups(&self) -> Vec<Vec<u16>> {
-        self.journal_sets().0
-    }
-
-    fn journal_sets(&self) -> (Vec<Vec<u16>>, u16) {
-        record_sets(&self.shape, |d| self.core.member(d).is_online())
+    /// Sets of members in use, one of which holds each record, and their parity (S5).
+    pub(crate) fn journal_sets(&self) -> (Vec<RecordSet>, u16) {
+        let in_use = |d| self.core.member(d).is_online();
+        record_sets(&self.shape, &self.core.domains, in_use)
     }
 
     /// Writes a new generation to every member in use; how many stored it.
@@ -679,7 +677,9 @@ impl Home {
             for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
                 entry.state = member.state();
             }
-            superblock.root_set = choose_root_set(&self.core.online(), self.shape.most_lost());
+            let most_lost = self.shape.most_lost();
+            superblock.root_set =
+                choose_root_set(&self.core.online(), most_lost, &self.core.domains);
         }
         self.store_superblocks().await
     }
@@ -777,16 +777,20 @@ impl Home {
     }
 }
 
-/// The devices that hold roots: all up to 16, else max(2M + 3, 9), spread, where M is how many devices can be
-/// lost with every segment readable; at most as many as a superblock names.
-pub fn choose_root_set(online: &[u16], most_lost: usize) -> Vec<u16> {
+/// The devices that hold roots: all up to 16, else max(2M + 3, 9), spread over the domains, where M is how many
+/// devices can be lost with every segment readable; at most as many as a superblock names.
+pub fn choose_root_set(online: &[u16], most_lost: usize, domains: &Domains) -> Vec<u16> {
     if online.len() <= 16 {
         return online.to_vec();
     }
+    let mut by_domain = online.to_vec();
+    by_domain.sort_by_key(|d| (domains.of(*d), *d));
     let count = (2 * most_lost + 3).clamp(9, 256).min(online.len());
-    (0..count)
-        .map(|i| online[i * online.len() / count])
-        .collect()
+    let mut chosen: Vec<u16> = (0..count)
+        .map(|i| by_domain[i * by_domain.len() / count])
+        .collect();
+    chosen.sort_unstable();
+    chosen
 }
 
 fn node_owner(tree: u32, partition: u16, level: u8, index: u64) -> Owner {

@@ -12,6 +12,7 @@ use ashlar_digest::Kind;
 use ashlar_format::{DigestContext, SegmentNumber};
 use ashlar_rt::{Gate, Rt};
 
+use crate::domains::Domains;
 use crate::member::{Member, add};
 use crate::mover::{BadBlock, Heals};
 use crate::segment::Segment;
@@ -31,6 +32,8 @@ pub struct Core {
     pub slot_blocks: u32,
     /// Every member.
     pub members: Vec<Member>,
+    /// Which of them may be lost together.
+    pub domains: Domains,
     /// Every segment.
     pub segments: RefCell<BTreeMap<SegmentNumber, Rc<Segment>>>,
     codes: RefCell<BTreeMap<(u8, u16, u16), Code>>,
@@ -88,6 +91,7 @@ impl Core {
             array,
             key,
             slot_blocks,
+            domains: Domains::new(members.iter().map(|m| m.domain.as_str())),
             members,
             segments: RefCell::default(),
             codes: RefCell::default(),

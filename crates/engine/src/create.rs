@@ -20,6 +20,7 @@ use ashlar_rt::{Buf, Rt};
 use crate::array::{Array, Settings, check_name};
 use crate::commit::choose_root_set;
 use crate::core::Core;
+use crate::domains::Domains;
 use crate::error::Error;
 use crate::home::{CATALOG_TREE, FIRST_VOLUME, Home, HomeParts, LIVENESS_TREE};
 use crate::journal::Journal;
@@ -173,6 +174,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         .layout
         .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare)
         .map_or(1, |s| s.most_lost());
+    let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
     let capacity: u64 = plan.raw_bytes;
     let partitions = options
         .settings
@@ -198,7 +200,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         strip_blocks: plan.strip_bytes / BLOCK as u32,
         partitions: partitions.max(1),
         spare: options.spare,
-        root_set: choose_root_set(&all, most_lost),
+        root_set: choose_root_set(&all, most_lost, &domains),
         members,
     }
 }
@@ -308,7 +310,7 @@ impl Array {
             liveness: SysTree::new(LIVENESS_TREE),
             catalog_tree: SysTree::new(CATALOG_TREE),
         });
-        home.journal.set_groups(home.journal_groups());
+        home.journal.set_groups(home.journal_sets().0);
         for _ in 0..2 {
             home.store_superblocks().await;
         }

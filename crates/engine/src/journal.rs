@@ -21,9 +21,8 @@ use ashlar_rt::Buf;
 
 use crate::core::Core;
 use crate::planted::{self, Bug};
+use crate::record_sets::RecordSet;
 
-/// Most data columns of a record.
-const MAX_W: usize = 8;
 /// Bytes of payload up to which one data column is used.
 const SMALL_PAYLOAD: usize = 64 << 10;
 
@@ -41,8 +40,8 @@ pub enum AppendError {
 pub struct Journal {
     core: Rc<Core>,
     ring_bytes: [u64; 2],
-    /// Groups of members within one of which each record lies.
-    groups: RefCell<Vec<Vec<u16>>>,
+    /// Sets of members within one of which each record lies.
+    groups: RefCell<Vec<RecordSet>>,
     epoch: RefCell<Epoch>,
     next: Cell<u64>,
     attempt: Cell<u32>,
@@ -84,8 +83,8 @@ impl Journal {
         }
     }
 
-    /// Sets the groups of the present epoch: each a set of members in use.
-    pub fn set_groups(&self, groups: Vec<Vec<u16>>) {
+    /// Sets the sets of the present epoch: of members in use.
+    pub fn set_groups(&self, groups: Vec<RecordSet>) {
         *self.groups.borrow_mut() = groups;
     }
 
@@ -95,7 +94,7 @@ impl Journal {
     }
 
     /// Begins a new epoch at the next sequence.
-    pub fn begin_epoch(&self, epoch: Epoch, groups: Vec<Vec<u16>>) {
+    pub fn begin_epoch(&self, epoch: Epoch, groups: Vec<RecordSet>) {
         assert_eq!(
             epoch.first,
             self.next.get(),
@@ -166,9 +165,10 @@ impl Journal {
     }
 
     /// Data and parity columns of a record. A column takes at most a sixteenth of a small ring.
-    fn width_for(&self, ring: Ring, group: &[u16], payload: usize) -> (usize, usize) {
-        let m = usize::from(self.epoch.borrow().m).min(group.len().saturating_sub(1));
-        let most = (group.len() - m).clamp(1, MAX_W);
+    fn width_for(&self, ring: Ring, group: &RecordSet, payload: usize) -> (usize, usize) {
+        let others = group.devices.len().saturating_sub(1);
+        let m = usize::from(self.epoch.borrow().m).min(others);
+        let most = group.most_data;
         let small = usize::try_from(self.ring_bytes[slot(ring)] / 16).unwrap_or(SMALL_PAYLOAD);
         let one = small.clamp(BLOCK, SMALL_PAYLOAD);
         (payload.div_ceil(one).clamp(1, most), m)
@@ -201,16 +201,17 @@ impl Journal {
         let sequence = self.next.get();
         let group = {
             let groups = self.groups.borrow();
-            let live: Vec<&Vec<u16>> = groups.iter().filter(|g| !g.is_empty()).collect();
+            let live: Vec<&RecordSet> = groups.iter().filter(|g| !g.devices.is_empty()).collect();
             if live.is_empty() {
                 return Err(AppendError::Broken);
             }
             live[usize::try_from(sequence).unwrap_or(0) % live.len()].clone()
         };
         let (w, m) = self.width_for(ring, &group, payload.len());
-        let rotation = usize::try_from(sequence).unwrap_or(0) % group.len();
+        let around = &group.devices;
+        let rotation = usize::try_from(sequence).unwrap_or(0) % around.len();
         let devices: Vec<u16> = (0..w + m)
-            .map(|c| group[(rotation + c) % group.len()])
+            .map(|c| around[(rotation + c) % around.len()])
             .collect();
         let mut header = ColumnHeader {
             epoch: self.epoch.borrow().number,

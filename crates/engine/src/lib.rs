@@ -18,6 +18,7 @@ mod commit;
 mod core;
 mod create;
 mod delta;
+mod domains;
 mod error;
 mod fold;
 mod home;

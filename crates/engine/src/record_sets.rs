@@ -1,7 +1,8 @@
 //! Which devices hold a journal record, and how many of them it can do without (S5).
 //!
 //! Invariants:
-//! - A record lies within one set, and what leaves all data readable leaves the record readable: it has
+//! - A record lies within one set, with no more columns in a failure domain than it has parity wherever the
+//!   domains can carry that, and what leaves all data readable leaves the record readable: it has
 //!   parity for M devices of its group, or, where no group has more than M devices left, for M of each.
 //! - Both follow from the layout and from who was in use when the epoch began, so that an import knows
 //!   which devices an epoch cannot do without.
@@ -9,10 +10,51 @@
 use ashlar_format::root::Epoch;
 use ashlar_layout::Shape;
 
+use crate::domains::Domains;
+
+/// Most data columns of a record.
+const MOST_DATA: usize = 8;
+
+/// Devices that hold records: each lies on some that follow each other, going round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordSet {
+    /// The devices, those of a failure domain apart.
+    pub devices: Vec<u16>,
+    /// Most data columns of a record.
+    pub most_data: usize,
+    /// Whether no record has more columns in one domain than it has parity.
+    pub survives_domains: bool,
+}
+
+impl RecordSet {
+    fn new(devices: &[u16], domains: &Domains, parity: u16) -> RecordSet {
+        let devices = domains.apart(devices);
+        let m = usize::from(parity).min(devices.len().saturating_sub(1));
+        let apart = |data: &usize| domains.is_apart(&devices, data + m, m.max(1));
+        let widest = (devices.len() - m).clamp(1, MOST_DATA);
+        let most_data = (1..=widest).rev().find(apart);
+        RecordSet {
+            most_data: most_data.unwrap_or(widest),
+            survives_domains: most_data.is_some(),
+            devices,
+        }
+    }
+}
+
 /// The sets of devices one of which holds each record, and how many parity columns it has there if there are
 /// the devices. A group that has no more devices in use than M holds none while another has: it could not lose
 /// M of them.
-pub fn record_sets(shape: &Shape, in_use: impl Fn(u16) -> bool) -> (Vec<Vec<u16>>, u16) {
+pub fn record_sets(
+    shape: &Shape,
+    domains: &Domains,
+    in_use: impl Fn(u16) -> bool,
+) -> (Vec<RecordSet>, u16) {
+    let (sets, m) = device_sets(shape, in_use);
+    let set = |devices: &Vec<u16>| RecordSet::new(devices, domains, m);
+    (sets.iter().map(set).collect(), m)
+}
+
+fn device_sets(shape: &Shape, in_use: impl Fn(u16) -> bool) -> (Vec<Vec<u16>>, u16) {
     let here = |group: &Vec<u16>| -> Vec<u16> {
         let devices = group.iter().copied();
         devices.filter(|d| in_use(*d)).collect()
@@ -29,15 +71,32 @@ pub fn record_sets(shape: &Shape, in_use: impl Fn(u16) -> bool) -> (Vec<Vec<u16>
     (sets, shape.m)
 }
 
-/// Whether records of an epoch may be lost with these devices gone: more of one set than it has parity for.
-/// Without parity in the layout any loss is one of data, and it is those that decide. Gives how many of how
-/// many are gone.
-pub fn too_few(shape: &Shape, epoch: &Epoch, gone: impl Fn(u16) -> bool) -> Option<(usize, usize)> {
-    let (sets, _) = record_sets(shape, |d| !epoch.excluded.contains(&d));
-    let lost = |set: &Vec<u16>| set.iter().filter(|d| gone(**d)).count();
-    let spared = |set: &Vec<u16>| usize::from(epoch.m).max(1).min(set.len().saturating_sub(1));
-    let found = sets.iter().find(|set| lost(set) > spared(set))?;
-    (shape.m > 0).then(|| (lost(found), found.len()))
+/// Whether records of an epoch may be lost with these devices gone: more columns of one set than it has parity
+/// for. Without parity in the layout any loss is one of data, and it is those that decide. Gives how many of
+/// how many are gone.
+pub fn too_few(
+    shape: &Shape,
+    domains: &Domains,
+    epoch: &Epoch,
+    gone: impl Fn(u16) -> bool,
+) -> Option<(usize, usize)> {
+    let (sets, _) = record_sets(shape, domains, |d| !epoch.excluded.contains(&d));
+    let here = |set: &RecordSet| {
+        let devices = set.devices.iter().copied();
+        devices.filter(|d| gone(*d)).collect::<Vec<u16>>()
+    };
+    let beyond = |set: &&RecordSet| {
+        let others = set.devices.len().saturating_sub(1);
+        let spared = usize::from(epoch.m).max(1).min(others);
+        let gone = here(set);
+        if set.survives_domains {
+            domains.columns(gone.into_iter(), spared.max(1)) > spared
+        } else {
+            gone.len() > spared
+        }
+    };
+    let found = sets.iter().find(beyond)?;
+    (shape.m > 0).then(|| (here(found).len(), found.devices.len()))
 }
 
 #[cfg(test)]
@@ -51,8 +110,13 @@ mod tests {
         layout.resolve(devices).unwrap()
     }
 
+    /// Each device a domain of its own.
+    fn alone() -> Domains {
+        Domains::new(std::iter::empty())
+    }
+
     fn epoch(shape: &Shape, excluded: &[u16]) -> Epoch {
-        let (_, m) = record_sets(shape, |d| !excluded.contains(&d));
+        let (_, m) = device_sets(shape, |d| !excluded.contains(&d));
         Epoch {
             number: 1,
             first: 1,
@@ -86,7 +150,7 @@ mod tests {
                     };
                     let left = (0..devices).any(|d| !gone(d) && !out(d));
                     if left && shape.groups.iter().all(of) {
-                        let found = too_few(&shape, &epoch, gone);
+                        let found = too_few(&shape, &alone(), &epoch, gone);
                         assert_eq!(found, None, "{layout}: {before:b}, then {lost:b}");
                     }
                 }
@@ -97,18 +161,51 @@ mod tests {
     #[test]
     fn a_group_that_lost_too_many_is_told() {
         let pairs = shape("raid10", 4);
-        assert_eq!(record_sets(&pairs, |d| d != 0), (vec![vec![2, 3]], 1));
+        assert_eq!(device_sets(&pairs, |d| d != 0), (vec![vec![2, 3]], 1));
         assert_eq!(
-            too_few(&pairs, &epoch(&pairs, &[0]), |d| d >= 2),
+            too_few(&pairs, &alone(), &epoch(&pairs, &[0]), |d| d >= 2),
             Some((2, 2))
         );
         assert_eq!(
-            record_sets(&pairs, |d| d == 1 || d == 2),
+            device_sets(&pairs, |d| d == 1 || d == 2),
             (vec![vec![1, 2]], 2)
         );
         assert_eq!(
-            too_few(&pairs, &epoch(&pairs, &[]), |d| d == 0 || d == 1),
+            too_few(&pairs, &alone(), &epoch(&pairs, &[]), |d| d == 0 || d == 1),
             Some((2, 2))
         );
+    }
+
+    /// Whatever domain is gone as a whole: no record needs it, where there are domains enough.
+    #[test]
+    fn a_domain_can_be_lost() {
+        for (layout, devices, of_each, survives) in [
+            ("ec4+2", 12, 3, true),
+            ("ec2+2", 12, 4, true),
+            ("ec8+3", 24, 4, true),
+            ("ec4+2", 40, 10, true),
+            ("raid10", 8, 4, true),
+            ("ec8+2", 12, 6, true),
+            ("ec4+1", 8, 8, false),
+        ] {
+            let shape = shape(layout, devices);
+            let label = |d: u16| format!("d{}", d % (devices / of_each));
+            let labels: Vec<String> = (0..devices).map(label).collect();
+            let domains = Domains::new(labels.iter().map(String::as_str));
+            let (sets, m) = record_sets(&shape, &domains, |_| true);
+            for domain in 0..devices / of_each {
+                let gone = |d: u16| domains.of(d) == domain;
+                let found = too_few(&shape, &domains, &epoch(&shape, &[]), gone);
+                assert_eq!(found.is_none(), survives, "{layout}, domain {domain}");
+                for set in sets.iter().filter(|_| survives) {
+                    let width = set.most_data + usize::from(m);
+                    for first in 0..set.devices.len() {
+                        let around = set.devices.iter().cycle().skip(first).take(width);
+                        let lost = around.filter(|d| gone(**d)).count();
+                        assert!(lost <= usize::from(m), "{layout}: from {first}");
+                    }
+                }
+            }
+        }
     }
 }

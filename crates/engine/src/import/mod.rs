@@ -255,9 +255,10 @@ fn needs_missing(core: &Core, shape: &Shape, missing: &[u16]) -> bool {
     if missing.is_empty() {
         return false;
     }
+    let m = usize::from(shape.m);
     let beyond = |group: &Vec<u16>| {
-        let gone = group.iter().filter(|d| missing.contains(d)).count();
-        gone > usize::from(shape.m)
+        let gone = group.iter().copied().filter(|d| missing.contains(d));
+        core.domains.columns(gone, m.max(1)) > m
     };
     let lost = |segment: &Rc<Segment>| {
         let m = usize::from(segment.geometry.m);
@@ -281,7 +282,7 @@ fn check_journal(
     }
     for epoch in root.epochs.iter().filter(|_| !root.clean) {
         let gone = |d: u16| !core.member(d).is_online();
-        if let Some((missing, counted)) = too_few(shape, epoch, gone) {
+        if let Some((missing, counted)) = too_few(shape, &core.domains, epoch, gone) {
             return Err(Error::TooFew {
                 seen: counted - missing,
                 counted,

@@ -165,7 +165,7 @@ impl Home {
     pub(crate) fn is_degraded(&self) -> bool {
         let any = |short: &dyn Fn(&Rc<Segment>) -> bool| {
             let segments = self.core.segments.borrow();
-            segments.values().any(|s| short(s))
+            segments.values().any(short)
         };
         let journal = self.journal_is_short() && !planted::on(Bug::OptimalTooSoon);
         let degraded =
@@ -204,7 +204,10 @@ impl Home {
         let gone = |i: u16| i == index || !self.core.member(i).is_online();
         let root = self.root.borrow();
         let mut epochs = root.epochs.iter();
-        epochs.any(|e| !e.excluded.contains(&index) && too_few(&self.shape, e, gone).is_some())
+        let domains = &self.core.domains;
+        epochs.any(|e| {
+            !e.excluded.contains(&index) && too_few(&self.shape, domains, e, gone).is_some()
+        })
     }
 
     /// By how much a segment's redundancy is below what its kind should have. One that holds nothing lacks

@@ -301,8 +301,8 @@ impl Home {
         moved
     }
 
-    /// A device in the segment's group that holds none of its other columns, with the most free slots; that
-    /// of the column itself only if there is no other.
+    /// A device in the segment's group that holds none of its other columns: in a domain with fewer than M of
+    /// them if there is one, with the most free slots; that of the column itself only if there is no other.
     pub(super) fn device_for(&self, segment: &Segment, column: usize) -> Option<u16> {
         let columns = segment.columns.borrow();
         let used: BTreeSet<u16> = (0..columns.len())
@@ -331,11 +331,19 @@ impl Home {
         } else {
             commit_slots(self.core.slot_blocks)
         };
+        let in_domain = self.core.domains.count(used.iter().copied());
+        let most = usize::from(segment.geometry.m).max(1);
+        let survives = |d: u16| {
+            in_domain
+                .get(&self.core.domains.of(d))
+                .is_none_or(|n| *n < most)
+        };
+        let free = |d: u16| self.core.member(d).free_slots();
         candidates
             .into_iter()
             .filter(|d| self.core.member(*d).is_online() && !used.contains(d))
-            .filter(|d| self.core.member(*d).free_slots() > kept)
-            .max_by_key(|d| (*d != lost.device, self.core.member(*d).free_slots()))
+            .filter(|d| free(*d) > kept)
+            .max_by_key(|d| (survives(*d), *d != lost.device, free(*d)))
     }
 
     /// Computes a column from verified inputs, writes it to a new slot, reads it back, and journals its

@@ -181,9 +181,8 @@ impl Shard {
             let mut bytes = Buf::zeroed(item.pieces as usize * BLOCK);
             stripe.copy(item.block, item.pieces, &mut bytes);
             let (stamp, folds) = (item.stamp, self.folds.get());
-            let seen = Seen { stamp, folds };
+            let seen = Some(Seen { stamp, folds });
             // Another answer: it has changed since, or its volume or the array is going.
-            let seen = Some(seen);
             let placed = self.place_block(shape, item.address, &bytes, seen, Purpose::Commit, None);
             if let Err(VolumeError::NoSpace) = placed.await {
                 return Err(VolumeError::NoSpace);

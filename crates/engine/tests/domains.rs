@@ -1,0 +1,153 @@
+//! Failure domains: a whole one may be lost where the layout can carry it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::rc::Rc;
+
+use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
+use ashlar_engine::status::ArrayState;
+use ashlar_engine::{Array, Create, Import, Volume};
+use ashlar_rt::{Rt, SECOND};
+
+use common::{BLOCK, devices, pattern, small, volume};
+
+const MIB: u64 = 1 << 20;
+const BLOCKS: u64 = 2 * MIB / BLOCK;
+
+async fn fill(v: &Volume, version: u64) {
+    for block in 0..BLOCKS {
+        let done = v.write(block * BLOCK, pattern(block, version), false).await;
+        assert!(done.is_ok(), "block {block}, version {version}: {done:?}");
+    }
+    v.flush().await.unwrap();
+}
+
+async fn check(v: &Volume, version: u64, what: &str) {
+    for block in 0..BLOCKS {
+        let read = v.read(block * BLOCK, BLOCK as usize).await;
+        let read = read.unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
+        assert!(*read == *pattern(block, version), "{what}: block {block}");
+    }
+}
+
+fn filtered(disks: &[Rc<MemDevice>]) -> (Vec<Rc<FaultFilter>>, Vec<DeviceRef>) {
+    let filter = |d: &Rc<MemDevice>| FaultFilter::new(d.clone() as DeviceRef);
+    let filters: Vec<Rc<FaultFilter>> = disks.iter().map(filter).collect();
+    let members = filters.iter().map(|f| f.clone() as DeviceRef).collect();
+    (filters, members)
+}
+
+/// Four enclosures of more devices than M: one is lost while data are written; then, with its devices gone for
+/// good, power goes and the array starts by itself. What was written before, meanwhile and after can be read.
+#[test]
+fn an_enclosure_may_be_lost() {
+    for (layout, count) in [("ec4+2", 12), ("ec8+3", 20), ("ec2+1", 8), ("ec8+4", 24)] {
+        let each = count / 4;
+        for lost in 0..4 {
+            let what = format!("{layout} on {count} without enclosure {lost}");
+            let disks = devices(count, 16 * MIB);
+            let rt = Rt::simulated(lost as u64);
+            let handle = rt.clone();
+            rt.block_on(async move {
+                let (filters, members) = filtered(&disks);
+                let create = Create {
+                    domains: (0..count)
+                        .map(|d| format!("enclosure {}", d / each))
+                        .collect(),
+                    ..small(layout)
+                };
+                let array = Array::create(&handle, members, create).await.unwrap();
+                array.volume_create("v", volume(2 * MIB)).await.unwrap();
+                let v = array.volume("v").unwrap();
+                fill(&v, 1).await;
+                for filter in &filters[lost * each..(lost + 1) * each] {
+                    filter.set_offline(true);
+                }
+                fill(&v, 2).await;
+                check(&v, 2, &what).await;
+                let status = array.status().await;
+                assert_ne!(status.state, ArrayState::Failed, "{what}");
+                // Power goes.
+                for filter in &filters {
+                    filter.set_offline(true);
+                }
+                let left: Vec<_> = (0..count).filter(|d| d / each != lost).collect();
+                let left: Vec<Rc<MemDevice>> = left.iter().map(|d| disks[*d].clone()).collect();
+                let (_, members) = filtered(&left);
+                let import = Array::import(&handle, members, Import::default());
+                let array = import.await.unwrap_or_else(|e| panic!("{what}: {e}"));
+                let v = array.volume("v").unwrap();
+                check(&v, 2, &what).await;
+                fill(&v, 3).await;
+                check(&v, 3, &what).await;
+            });
+            rt.shutdown();
+        }
+    }
+}
+
+/// Power and an enclosure go at once.
+#[test]
+fn an_enclosure_may_be_lost_with_the_power() {
+    for lost in 0..4 {
+        let what = format!("without enclosure {lost}");
+        let disks = devices(12, 16 * MIB);
+        let rt = Rt::simulated(lost as u64);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let (filters, members) = filtered(&disks);
+            let create = Create {
+                domains: (0..12).map(|d| format!("enclosure {}", d % 4)).collect(),
+                ..small("ec4+2")
+            };
+            let array = Array::create(&handle, members, create).await.unwrap();
+            array.volume_create("v", volume(2 * MIB)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            fill(&v, 1).await;
+            for filter in &filters {
+                filter.set_offline(true);
+            }
+            let left: Vec<_> = (0..12).filter(|d| d % 4 != lost).collect();
+            let left: Vec<Rc<MemDevice>> = left.iter().map(|d| disks[*d].clone()).collect();
+            let (_, members) = filtered(&left);
+            let import = Array::import(&handle, members, Import::default());
+            let array = import.await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            check(&array.volume("v").unwrap(), 1, &what).await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// What is reconstructed goes where a domain may still be lost.
+#[test]
+fn an_enclosure_may_be_lost_after_reconstruct() {
+    for failed in [0, 5] {
+        for lost in 0..4 {
+            let what = format!("device {failed} failed, then without enclosure {lost}");
+            let disks = devices(12, 16 * MIB);
+            let rt = Rt::simulated(lost as u64);
+            let handle = rt.clone();
+            rt.block_on(async move {
+                let (filters, members) = filtered(&disks);
+                let create = Create {
+                    domains: (0..12).map(|d| format!("enclosure {}", d / 3)).collect(),
+                    ..small("ec4+2")
+                };
+                let array = Array::create(&handle, members, create).await.unwrap();
+                array.volume_create("v", volume(2 * MIB)).await.unwrap();
+                let v = array.volume("v").unwrap();
+                fill(&v, 1).await;
+                array.fail(failed, false).await.unwrap();
+                array.wait_idle(&["reconstruct"]).await;
+                assert_eq!(array.status().await.state, ArrayState::Optimal, "{what}");
+                for filter in &filters[lost * 3..(lost + 1) * 3] {
+                    filter.set_offline(true);
+                }
+                handle.sleep(10 * SECOND).await;
+                check(&v, 1, &what).await;
+            });
+            rt.shutdown();
+        }
+    }
+}
