@@ -7,6 +7,7 @@
 
 pub(crate) mod arrays;
 pub(crate) mod devices;
+pub(crate) mod find;
 pub(crate) mod frontends;
 pub(crate) mod host;
 pub(crate) mod http;
