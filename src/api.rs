@@ -38,6 +38,9 @@ pub(crate) enum Call {
     Destroy {
         /// Its name.
         array: String,
+        /// Its name again: the second word.
+        #[serde(default)]
+        confirm: Option<String>,
     },
     /// How arrays are.
     Status {
@@ -60,7 +63,7 @@ pub(crate) enum Call {
     /// Make a volume.
     VolumeCreate(VolumeCreate),
     /// Destroy a volume and what is in it.
-    VolumeDestroy(VolumeName),
+    VolumeDestroy(VolumeDestroy),
     /// Change a volume's property.
     VolumeSet {
         /// Its array.
@@ -133,13 +136,16 @@ pub(crate) enum Call {
     },
 }
 
-/// A volume of an array.
+/// Which volume to destroy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct VolumeName {
+pub(crate) struct VolumeDestroy {
     /// The array.
     pub(crate) array: String,
     /// The volume.
     pub(crate) volume: String,
+    /// `ARRAY/VOLUME`: the second word.
+    #[serde(default)]
+    pub(crate) confirm: Option<String>,
 }
 
 /// How to make an array.
@@ -357,6 +363,16 @@ pub(crate) struct ImportReply {
     pub(crate) warnings: Vec<String>,
 }
 
+/// `destroy`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct DestroyReply {
+    /// The array that is no more.
+    pub(crate) destroyed: String,
+    /// Devices that may still say that they belong to it, one line each.
+    #[serde(default)]
+    pub(crate) not_wiped: Vec<String>,
+}
+
 /// `events`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct EventsReply {
@@ -411,6 +427,19 @@ pub(crate) struct ErrorReply {
     pub(crate) version: u32,
     /// What went wrong.
     pub(crate) error: Failure,
+}
+
+/// Nothing destroys data without being told twice: refuses unless `confirm` names `what` again.
+///
+/// # Errors
+/// What to send.
+pub(crate) fn check_confirmed(what: &str, confirm: Option<&str>) -> Result<(), Failure> {
+    if confirm == Some(what) {
+        return Ok(());
+    }
+    Err(Failure::refused(format!(
+        "destroying {what} destroys all its data; if that is meant, give \"confirm\":\"{what}\" ('ashlar' does with --yes)"
+    )))
 }
 
 impl Call {

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::api::{
-    Attached, Call, Create, CreateReply, FrontendSpec, GetReply, Import, ImportReply,
+    Attached, Call, Create, CreateReply, DestroyReply, FrontendSpec, GetReply, Import, ImportReply,
     ImportableReply,
 };
 use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
@@ -255,10 +255,15 @@ pub(crate) fn destroy(context: &Context, args: &DestroyArgs) -> Result<(), Failu
             "destroying {array} destroys all its data; if that is meant, give --yes ('ashlar export {array}' keeps them)"
         )));
     }
-    let reply = context.client.call_value(&Call::Destroy {
+    let reply: DestroyReply = context.client.call(&Call::Destroy {
         array: array.clone(),
+        confirm: Some(array.clone()),
     })?;
-    context.print("destroy", &reply, || format!("{array}: destroyed\n"))
+    context.print("destroy", &reply, || format!("{array}: destroyed\n"))?;
+    for line in &reply.not_wiped {
+        eprintln!("ashlar: {}", safe(line));
+    }
+    Ok(())
 }
 
 /// `set`.

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::api::{Attached, Call, FrontendSpec, StatusReply, VolumeCreate, VolumeName};
+use crate::api::{Attached, Call, FrontendSpec, StatusReply, VolumeCreate, VolumeDestroy};
 use crate::cli::{VolumeAttachArgs, VolumeListArgs, VolumeVerb};
 use crate::command::array::{attached_text, nbd_address};
 use crate::command::{Context, absolute};
@@ -43,7 +43,12 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
                 )));
             }
             let text = format!("{array}/{volume}: destroyed\n");
-            let call = Call::VolumeDestroy(VolumeName { array, volume });
+            let confirm = Some(format!("{array}/{volume}"));
+            let call = Call::VolumeDestroy(VolumeDestroy {
+                array,
+                volume,
+                confirm,
+            });
             simple(context, "volume destroy", &call, text)
         }
         VolumeVerb::Set(args) => {

@@ -1,4 +1,4 @@
-//! Making, starting, closing and destroying arrays.
+//! Making, starting and closing arrays.
 //!
 //! **Invariants**: nothing is written to a device before every device was checked and its signature
 //! was clean or overridden; whatever a failing `create` made is taken back; an array's frontends
@@ -381,7 +381,7 @@ impl Host {
     }
 
     /// Opens a device; one that is in use is waited for, up to the moment `patience`.
-    async fn open_when_free(
+    pub(crate) async fn open_when_free(
         &self,
         path: &Path,
         access: Access,
@@ -498,23 +498,6 @@ impl Host {
             }
             Err(error) => return Err(broken(error)),
         }
-        self.remove(name)
-    }
-
-    /// `destroy`.
-    ///
-    /// # Errors
-    /// As [`Host::close`].
-    pub(crate) async fn destroy(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
-        let member = self.member(name)?;
-        if !member.array.is_open() {
-            return Err(broken(ashlar_engine::Error::Closed)); // nothing can be wiped
-        }
-        if member.read_only {
-            return Err(broken(ashlar_engine::Error::ReadOnly));
-        }
-        self.stop_frontends(&member, None, None, false).await?;
-        member.array.destroy().await.map_err(broken)?;
         self.remove(name)
     }
 

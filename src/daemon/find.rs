@@ -39,7 +39,7 @@ enum Look {
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) found: FoundDevices,
-    unreadable: Vec<String>,
+    pub(crate) unreadable: Vec<(PathBuf, Failure)>,
     pub(crate) closed: Vec<(PathBuf, Failure)>,
 }
 
@@ -76,8 +76,8 @@ impl Host {
         scan: &[String],
     ) -> Result<ImportableReply, Failure> {
         let seen = self.find(scan).await?;
-        let closed = seen.closed.into_iter().map(|(_, failure)| failure.text);
-        let unreadable = seen.unreadable.into_iter().chain(closed).collect();
+        let shut = seen.unreadable.into_iter().chain(seen.closed);
+        let unreadable = shut.map(|(_, failure)| failure.text).collect();
         let importable = seen
             .found
             .into_iter()
@@ -117,7 +117,7 @@ impl Host {
     }
 
     /// Looks at devices that no array here uses.
-    async fn look_at(self: &Rc<Host>, mut paths: Vec<PathBuf>) -> Seen {
+    pub(crate) async fn look_at(self: &Rc<Host>, mut paths: Vec<PathBuf>) -> Seen {
         paths.retain(|path| self.user_of(path).is_none());
         let mut seen = Seen::default();
         // Some at a time: drives may have to spin up first.
@@ -138,7 +138,7 @@ impl Host {
                         .or_default()
                         .push((path, label)),
                     (_, Look::Nothing) => {}
-                    (_, Look::Unreadable(failure)) => seen.unreadable.push(failure.text),
+                    (path, Look::Unreadable(failure)) => seen.unreadable.push((path, failure)),
                     (path, Look::Closed(failure)) => seen.closed.push((path, failure)),
                 }
             }

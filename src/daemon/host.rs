@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use crate::api::{
     ArrayEvent, Call, EventsReply, GetReply, NotImported, NotServed, PingReply, StatusReply,
-    VERSION, WaitReply,
+    VERSION, WaitReply, check_confirmed,
 };
 use crate::daemon::frontends::Frontends;
 use crate::daemon::open::Opener;
@@ -135,9 +135,10 @@ impl Host {
                 self.close(&array).await?;
                 reply(&serde_json::json!({ "exported": array }))
             }
-            Call::Destroy { array } => {
-                self.destroy(&array).await?;
-                reply(&serde_json::json!({ "destroyed": array }))
+            Call::Destroy { array, confirm } => {
+                self.member(&array)?;
+                check_confirmed(&array, confirm.as_deref())?;
+                reply(&self.destroy(&array).await?)
             }
             Call::Set { array, key, value } => {
                 self.member(&array)?

@@ -6,6 +6,7 @@
 //! and the next daemon with the same state directory brings them and their frontends back.
 
 pub(crate) mod arrays;
+pub(crate) mod destroy;
 pub(crate) mod devices;
 pub(crate) mod find;
 pub(crate) mod frontends;

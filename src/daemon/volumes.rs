@@ -10,7 +10,7 @@ use ashlar_engine::status::Frontend;
 use ashlar_engine::{Array, DigestKind, VolumeOptions, WriteCache};
 use serde_json::{Value, json};
 
-use crate::api::{Attached, Call, FrontendSpec, NotServed, VolumeCreate};
+use crate::api::{Attached, Call, FrontendSpec, NotServed, VolumeCreate, check_confirmed};
 use crate::daemon::devices::check_name;
 use crate::daemon::frontends::{self, Stopped};
 use crate::daemon::host::{Host, Member, broken, reply};
@@ -30,6 +30,8 @@ impl Host {
             Call::VolumeDestroy(name) => {
                 let member = self.member(&name.array)?;
                 check_volume(&member.array, &name.volume)?;
+                let whole = format!("{}/{}", name.array, name.volume);
+                check_confirmed(&whole, name.confirm.as_deref())?;
                 if member.read_only {
                     return Err(broken(ashlar_engine::Error::ReadOnly));
                 }

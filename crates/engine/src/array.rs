@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_device::DeviceRef;
+use ashlar_device::{DeviceRef, Fault};
 use ashlar_digest::Kind;
 use ashlar_format::catalog::VolumeEntry;
+use ashlar_format::geometry::super_bytes;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::{Buf, Rt, Sender};
 
@@ -259,7 +260,8 @@ impl Array {
         }
     }
 
-    /// Exports the array and wipes the superblocks of its devices: it is gone.
+    /// Exports the array and wipes the superblocks of the devices in use: it is gone, also if not all of
+    /// them could be wiped.
     pub async fn destroy(&self) -> Result<(), Error> {
         self.check_writable()?;
         self.finish().await?;
@@ -269,20 +271,16 @@ impl Array {
         wiped
     }
 
+    /// Wipes all that can be wiped; the error of one that could not.
     async fn wipe(&self) -> Result<(), Error> {
+        let mut outcome = Ok(());
         for member in self.0.home.core.members.iter().filter(|m| m.is_online()) {
-            for copy in 0..2 {
-                let zero = Buf::zeroed(BLOCK).freeze();
-                let device = usize::from(member.index);
-                let failed = |fault| Error::Device { device, fault };
-                member
-                    .write(member.geometry.super_offset(copy), vec![zero])
-                    .await
-                    .map_err(failed)?;
-                member.flush().await.map_err(failed)?;
+            let device = usize::from(member.index);
+            if let Err(fault) = wipe_member(member).await {
+                outcome = Err(Error::Device { device, fault });
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Stops, without saying that it is clean, if writes wait for the operator to let it go on: nothing
@@ -662,3 +660,28 @@ impl Array {
 
 /// Settings and their defaults.
 const SETTINGS: &[(&str, &str)] = &[("clean.reserve", "10%"), ("reconstruct.narrow", "critical")];
+
+async fn wipe_member(member: &crate::member::Member) -> Result<(), Fault> {
+    for copy in 0..2 {
+        let zero = vec![Buf::zeroed(BLOCK).freeze()];
+        member
+            .write(member.geometry.super_offset(copy), zero)
+            .await?;
+        member.flush().await?;
+    }
+    Ok(())
+}
+
+/// Wipes both superblocks of a device that no open array uses: no array is found on it any more.
+///
+/// # Errors
+/// What the device answered.
+pub async fn wipe(device: &DeviceRef) -> Result<(), Fault> {
+    let size = device.info().size_bytes;
+    for offset in [0, size.saturating_sub(super_bytes(size))] {
+        let zero = vec![Buf::zeroed(BLOCK).freeze()];
+        device.write(offset, zero).await?;
+        device.flush().await?;
+    }
+    Ok(())
+}
