@@ -65,15 +65,15 @@ fn once(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// 0 optimal, 1 degraded, 2 critical or failed, 4 cannot tell; the worst of all arrays.
+/// 0 optimal, 1 degraded, 2 critical or failed, 4 cannot tell. Of several arrays: 2 if that is known of
+/// one, else 4 if one cannot be told, else the worst.
 fn test_code(reply: &StatusReply) -> u8 {
-    if reply.arrays.is_empty() || !reply.not_imported.is_empty() {
-        return CANNOT_TELL;
-    }
-    match reply.arrays.iter().map(|a| a.state).max() {
-        Some(ArrayState::Optimal) => 0,
-        Some(ArrayState::Degraded) => 1,
+    let worst = reply.arrays.iter().map(|a| a.state).max();
+    match worst {
         Some(ArrayState::Critical | ArrayState::Failed) => 2,
+        _ if !reply.not_imported.is_empty() => CANNOT_TELL,
+        Some(ArrayState::Degraded) => 1,
+        Some(ArrayState::Optimal) => 0,
         None => CANNOT_TELL,
     }
 }

@@ -19,7 +19,7 @@ use crate::api::{Attached, Create, CreateReply, Import, ImportReply, VolumeCreat
 use crate::daemon::devices::{self, Candidate};
 use crate::daemon::find::{Devices, Seen, complete};
 use crate::daemon::frontends::check_address;
-use crate::daemon::host::{Host, Member, broken, explain};
+use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::daemon::state::Known;
 use crate::daemon::volumes::make_volume;
@@ -125,7 +125,7 @@ impl Host {
             None => Ok(()),
         };
         let status = array.status().await;
-        array.export().await.map_err(broken)?;
+        array.export().await.map_err(failure_of)?;
         volume.map(|()| status)
     }
 
@@ -496,7 +496,7 @@ impl Host {
             Err(error @ ashlar_engine::Error::Closed) => {
                 tracing::warn!(array = name, "had stopped by itself: {error}");
             }
-            Err(error) => return Err(broken(error)),
+            Err(error) => return Err(failure_of(error)),
         }
         self.remove(name)
     }

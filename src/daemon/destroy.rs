@@ -16,7 +16,7 @@ use ashlar_rt::SECOND;
 use crate::api::DestroyReply;
 use crate::daemon::devices;
 use crate::daemon::find::Seen;
-use crate::daemon::host::{Host, broken};
+use crate::daemon::host::{Host, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::failure::Failure;
 
@@ -31,17 +31,17 @@ impl Host {
     pub(crate) async fn destroy(self: &Rc<Host>, name: &str) -> Result<DestroyReply, Failure> {
         let member = self.member(name)?;
         if !member.array.is_open() {
-            return Err(broken(Error::Closed)); // nothing can be wiped
+            return Err(failure_of(Error::Closed)); // nothing can be wiped
         }
         if member.read_only {
-            return Err(broken(Error::ReadOnly));
+            return Err(failure_of(Error::ReadOnly));
         }
         let table = member.array.status().await.devices;
         self.stop_frontends(&member, None, None, false).await?;
         match member.array.destroy().await {
             // What could not be wiped is tried again below.
             Ok(()) | Err(Error::Device { .. }) => {}
-            Err(error) => return Err(broken(error)),
+            Err(error) => return Err(failure_of(error)),
         }
         self.arrays.borrow_mut().remove(name); // its devices are looked at from here on
         let uuid = uuid_text(&member.array.uuid());

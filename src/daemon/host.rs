@@ -27,7 +27,7 @@ use crate::api::{
 use crate::daemon::frontends::Frontends;
 use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::units::size;
 
 /// An array that is open.
@@ -104,7 +104,7 @@ impl Host {
                     .member(&array)?
                     .array
                     .get(key.as_deref())
-                    .map_err(broken)?;
+                    .map_err(failure_of)?;
                 reply(&GetReply {
                     properties: pairs.into_iter().collect(),
                 })
@@ -145,7 +145,7 @@ impl Host {
                     .array
                     .set(&key, &value)
                     .await
-                    .map_err(broken)?;
+                    .map_err(failure_of)?;
                 reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
             }
             volume => self.change_volume(volume).await,
@@ -304,7 +304,7 @@ impl Host {
             .array
             .fail(found.index, force)
             .await
-            .map_err(broken)?;
+            .map_err(failure_of)?;
         Ok((found.index, found.path.clone()))
     }
 
@@ -416,17 +416,33 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
             "{}: {source}; leave it out, or use 'ashlar inspect'",
             path(*device)
         )),
-        other => Failure::broken(other.to_string()),
+        other => Failure::of_kind(kind_of(other), other.to_string()),
     }
 }
 
 /// An engine error, as the operator reads it.
-pub(crate) fn broken(error: ashlar_engine::Error) -> Failure {
+pub(crate) fn failure_of(error: ashlar_engine::Error) -> Failure {
     match error {
         ashlar_engine::Error::Closed => Failure::broken(
             "the array has stopped by itself ('ashlar events' says why): export it, bring its devices back, import it",
         ),
-        error => Failure::broken(error.to_string()),
+        error => Failure::of_kind(kind_of(&error), error.to_string()),
+    }
+}
+
+fn kind_of(error: &ashlar_engine::Error) -> Kind {
+    use ashlar_engine::Error;
+    match error {
+        Error::Layout(_)
+        | Error::Name(_)
+        | Error::Size { .. }
+        | Error::Setting { .. }
+        | Error::NoSetting { .. } => Kind::Invalid,
+        Error::NoVolume(_) | Error::NoDevice(_) | Error::NoArray => Kind::NotFound,
+        Error::VolumeExists(_) | Error::NoSpace { .. } | Error::WouldLose(_) | Error::ReadOnly => {
+            Kind::Refused
+        }
+        _ => Kind::Broken,
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::api::{Attached, Call, FrontendSpec, NotServed, VolumeCreate, check_confirmed};
 use crate::daemon::devices::check_name;
 use crate::daemon::frontends::{self, Stopped};
-use crate::daemon::host::{Host, Member, broken, reply};
+use crate::daemon::host::{Host, Member, failure_of, reply};
 use crate::failure::Failure;
 use crate::units::size;
 
@@ -33,14 +33,14 @@ impl Host {
                 let whole = format!("{}/{}", name.array, name.volume);
                 check_confirmed(&whole, name.confirm.as_deref())?;
                 if member.read_only {
-                    return Err(broken(ashlar_engine::Error::ReadOnly));
+                    return Err(failure_of(ashlar_engine::Error::ReadOnly));
                 }
                 let stopped = self
                     .stop_frontends(&member, Some(&name.volume), None, false)
                     .await?;
                 if let Err(error) = member.array.volume_destroy(&name.volume).await {
                     self.serve_again(&member, stopped).await;
-                    return Err(broken(error));
+                    return Err(failure_of(error));
                 }
                 reply(&json!({ "array": name.array, "volume": name.volume }))
             }
@@ -60,7 +60,7 @@ impl Host {
                         .array
                         .volume_set(&volume, &key, &value)
                         .await
-                        .map_err(broken)?;
+                        .map_err(failure_of)?;
                 }
                 reply(&json!({ "array": array, "volume": volume, "key": key, "value": value }))
             }
@@ -122,7 +122,7 @@ impl Host {
                 if let Err((_, failure)) = stopped {
                     tracing::warn!("{failure}");
                 }
-                return Err(broken(error));
+                return Err(failure_of(error));
             }
         }
         Ok(attached)
@@ -153,7 +153,7 @@ impl Host {
             && let Err(error) = member.array.set_frontends(volume, left).await
         {
             self.serve_again(&member, stopped).await;
-            return Err(broken(error));
+            return Err(failure_of(error));
         }
         for frontend in &gone {
             self.forget_not_served(array, volume, frontend);
@@ -286,7 +286,7 @@ impl Host {
             .array
             .volume_set(volume, "write-cache", value)
             .await
-            .map_err(broken)
+            .map_err(failure_of)
     }
 }
 
@@ -327,7 +327,7 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
     array
         .volume_create(&create.volume, options)
         .await
-        .map_err(broken)
+        .map_err(failure_of)
 }
 
 /// The size asked for, or all that is left for thick volumes.
