@@ -41,6 +41,9 @@ pub(crate) enum Call {
         /// Its name again: the second word.
         #[serde(default)]
         confirm: Option<String>,
+        /// Also while clients are connected.
+        #[serde(default)]
+        force: bool,
     },
     /// How arrays are.
     Status {
@@ -83,6 +86,9 @@ pub(crate) enum Call {
         volume: String,
         /// How.
         frontend: FrontendSpec,
+        /// Also beside a frontend of another kind.
+        #[serde(default)]
+        force: bool,
     },
     /// Stop serving a volume.
     Detach {
@@ -146,6 +152,9 @@ pub(crate) struct VolumeDestroy {
     /// `ARRAY/VOLUME`: the second word.
     #[serde(default)]
     pub(crate) confirm: Option<String>,
+    /// Also while clients use it.
+    #[serde(default)]
+    pub(crate) force: bool,
 }
 
 /// How to make an array.
@@ -334,8 +343,14 @@ pub(crate) struct Found {
     pub(crate) layout: String,
     /// Devices it counts.
     pub(crate) devices_total: u16,
-    /// Paths of those that were found.
+    /// Paths of those that were found, copies too.
     pub(crate) devices: Vec<String>,
+    /// How many of the devices that its generation counts are among them.
+    #[serde(default)]
+    pub(crate) devices_here: u16,
+    /// Devices of which more than one was found: one line each, with what to do.
+    #[serde(default)]
+    pub(crate) copies: Vec<String>,
     /// Its generation.
     pub(crate) generation: u64,
 }
@@ -502,6 +517,7 @@ mod tests {
             array: "tank".into(),
             volume: "v".into(),
             frontend: FrontendSpec::Nbd("unix:/tmp/s".into()),
+            force: false,
         };
         let read = Call::parse(call.verb(), &call.body()).unwrap();
         assert_eq!(format!("{call:?}"), format!("{read:?}"));

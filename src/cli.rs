@@ -249,6 +249,9 @@ pub(crate) struct DestroyArgs {
     /// Yes, destroy it and all its data
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Also while NBD clients are connected
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
 }
 
 /// `list`.
@@ -469,6 +472,9 @@ pub(crate) struct VolumeDestroyArgs {
     /// Yes, destroy it and all its data
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Also while a client uses it
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
 }
 
 /// `volume set`.
@@ -491,6 +497,9 @@ pub(crate) struct VolumeAttachArgs {
     /// How to serve it
     #[command(flatten)]
     pub(crate) how: AttachHow,
+    /// Also beside a frontend of another kind: their users must know of each other
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
 }
 
 /// One way to serve a volume.

@@ -70,3 +70,44 @@ fn a_device_that_failed_before_an_export_is_wiped_by_a_later_destroy() {
     daemon.ok(&["destroy", "t", "--yes"]);
     assert_eq!(importable(&daemon), 0);
 }
+
+#[test]
+fn connected_clients_are_not_cut_off_without_a_word() {
+    let daemon = Daemon::start("clients");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let address = format!("unix:{}", daemon.text("nbd.sock"));
+    let other = format!("unix:{}", daemon.text("other.sock"));
+    // More connections of one export, and another address, are no second cache.
+    daemon.ok(&["volume", "attach", "t/v", "--nbd", &other]);
+    let (one, two) = (daemon.disk("t"), daemon.disk("t"));
+    one.write(0, &[1; 4096]).unwrap();
+    for line in [
+        &["volume", "detach", "t/v"][..],
+        &["volume", "detach", "t/v", &address],
+        &["volume", "destroy", "t/v", "--yes"],
+        &["destroy", "t", "--yes"],
+    ] {
+        let (error, code) = daemon.fails(line);
+        assert!(
+            code == 1 && error.contains("2 NBD connections are open") && error.contains("-f"),
+            "{error}"
+        );
+        assert_eq!(two.read(0, 4096).unwrap(), [1; 4096]);
+    }
+    // Nobody is connected at the other address.
+    daemon.ok(&["volume", "detach", "t/v", &other]);
+    drop(two);
+    let (error, _) = daemon.fails(&["volume", "detach", "t/v"]);
+    assert!(error.contains("1 NBD connection is open"), "{error}");
+    daemon.ok(&["volume", "detach", "t/v", "-f"]);
+    assert!(one.read(0, 4096).is_err(), "it is still connected");
+    // Who has left is no obstacle.
+    daemon.ok(&["volume", "attach", "t/v", "--nbd", &address]);
+    drop(daemon.disk("t"));
+    daemon.ok(&["volume", "detach", "t/v"]);
+    daemon.ok(&["volume", "attach", "t/v", "--nbd", &address]);
+    let disk = daemon.disk("t");
+    daemon.ok(&["volume", "destroy", "t/v", "--yes", "-f"]);
+    assert!(disk.read(0, 4096).is_err());
+    daemon.ok(&["destroy", "t", "--yes"]);
+}

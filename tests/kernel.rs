@@ -239,6 +239,52 @@ fn an_import_looks_past_the_daemons_own_devices() {
     daemon.unmount(&at);
 }
 
+/// A volume of an array that is only read is mounted like any other, and let go when the array is.
+#[test]
+fn a_read_only_device_is_mounted_and_goes_away() {
+    if !have(&["mkfs.ext4"]) || !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        device,
+        array,
+        ..
+    } = mounted("rodev", "ec2+1", 3, "64M");
+    tool("mkfs.ext4", &["-q", "-F", &device]);
+    let at = daemon.mount(&device, "mnt");
+    std::fs::write(at.join("file"), b"kept").unwrap();
+    daemon.unmount(&at);
+    daemon.ok(&["volume", "detach", &format!("{array}/v")]);
+    daemon.ok(&["export", &array]);
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    for orderly_stop in [false, true] {
+        daemon.ok(&["import", &array, "--scan", &dir, "--read-only"]);
+        daemon.ok(&["volume", "attach", &format!("{array}/v"), "--loop"]);
+        let kernel = std::fs::canonicalize(&device).unwrap();
+        let at = daemon.mount(&device, "mnt");
+        assert_eq!(std::fs::read(at.join("file")).unwrap(), b"kept");
+        let (error, _) = daemon.fails(&["export", &array]);
+        assert!(error.contains("in use"), "{error}");
+        let listed = daemon.ok(&["volume", "list"]);
+        assert!(listed.contains(&device), "{listed}");
+        daemon.unmount(&at);
+        if orderly_stop {
+            assert!(daemon.stop());
+            let log = std::fs::read_to_string(daemon.path("daemon.log")).unwrap();
+            assert!(!log.contains("ERROR"), "{log}");
+        } else {
+            daemon.ok(&["export", &array]);
+        }
+        assert!(!std::path::Path::new(&device).exists());
+        let backing = format!(
+            "/sys/block/{}/loop/backing_file",
+            kernel.file_name().unwrap().to_str().unwrap()
+        );
+        assert!(!std::path::Path::new(&backing).exists(), "{backing}");
+    }
+}
+
 #[test]
 fn a_refused_change_leaves_every_client_connected() {
     if !have(&["mkfs.ext4"]) || !have_kernel_devices() {
@@ -299,10 +345,13 @@ fn a_directory_given_in_another_way_is_the_same_directory() {
     }
     let daemon = Daemon::start("samedir");
     daemon.create("t", "ec2+1", 3, "64M", &[]);
-    daemon.ok(&["volume", "attach", "t/v", "--fuse", "served"]);
+    let (error, code) = daemon.fails(&["volume", "attach", "t/v", "--fuse", "served"]);
+    assert!(code == 1 && error.contains("is attached as nbd"), "{error}");
+    daemon.ok(&["volume", "attach", "t/v", "--fuse", "served", "-f"]);
     std::os::unix::fs::symlink(daemon.path("served"), daemon.path("link")).unwrap();
     for again in ["served/", "./served", "link"] {
-        let (error, code) = daemon.fails(&["volume", "attach", "t/v", "--fuse", again]);
+        let line = ["volume", "attach", "t/v", "--fuse", again, "-f"];
+        let (error, code) = daemon.fails(&line);
         assert!(code == 1 && error.contains("already"), "{error}");
     }
     daemon.ok(&["volume", "detach", "t/v"]);

@@ -125,7 +125,7 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
         let rows = reply
             .arrays
             .iter()
-            .map(|array| list_row(array, args.exact))
+            .map(|array| list_row(array, args))
             .collect();
         let titles = [
             "ARRAY", "STATE", "LAYOUT", "DEVICES", "USABLE", "USED", "FREE", "FULL",
@@ -134,12 +134,16 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
     })
 }
 
-fn list_row(array: &ArrayStatus, exact: bool) -> Vec<String> {
-    let c = &array.capacity;
+fn list_row(array: &ArrayStatus, args: &ListArgs) -> Vec<String> {
+    let (c, exact) = (&array.capacity, args.exact);
+    let mut state = state_word(array.state).0.to_lowercase();
+    if array.read_only && !args.script {
+        state += ", read-only";
+    }
     let full = percent(c.used_bytes, c.usable_bytes);
     vec![
         safe(&array.name),
-        state_word(array.state).0.to_lowercase(),
+        state,
         safe(&array.layout),
         array.devices_total.to_string(),
         size_or_exact(c.usable_bytes, exact),

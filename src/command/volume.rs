@@ -48,6 +48,7 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
                 array,
                 volume,
                 confirm,
+                force: args.force,
             });
             simple(context, "volume destroy", &call, text)
         }
@@ -101,6 +102,7 @@ fn attach(context: &Context, args: VolumeAttachArgs) -> Result<(), Failure> {
         array: array.clone(),
         volume: volume.clone(),
         frontend,
+        force: args.force,
     };
     let reply: Reply = context.client.call(&call)?;
     let value = json!({ "array": array, "volume": volume, "attached": reply.attached });

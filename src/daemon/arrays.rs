@@ -17,7 +17,7 @@ use tracing::Instrument;
 
 use crate::api::{Attached, Create, CreateReply, Import, ImportReply, VolumeCreate};
 use crate::daemon::devices::{self, Candidate};
-use crate::daemon::find::{Devices, Seen, complete};
+use crate::daemon::find::{Devices, Seen, complete, copies};
 use crate::daemon::frontends::check_address;
 use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
@@ -160,7 +160,7 @@ impl Host {
             };
             make_volume(&array, &plain_volume(create, name, *size)).await?;
             match &create.attach {
-                Some(how) => self.attach(&create.array, name, how).await.map(Some),
+                Some(how) => self.attach(&create.array, name, how, false).await.map(Some),
                 None => Ok(None),
             }
         };
@@ -307,6 +307,9 @@ impl Host {
             return Err(Failure::refused(format!(
                 "another array named {name} ({other}) is imported; export it before importing {uuid}"
             )));
+        }
+        if let Some(line) = copies(&devices).into_iter().next() {
+            return Err(Failure::refused(line));
         }
         let without = |failure: &Failure| {
             Failure::refused(format!(

@@ -28,13 +28,20 @@ impl Host {
     ///
     /// # Errors
     /// If it is read-only, has stopped, or a client uses a volume.
-    pub(crate) async fn destroy(self: &Rc<Host>, name: &str) -> Result<DestroyReply, Failure> {
+    pub(crate) async fn destroy(
+        self: &Rc<Host>,
+        name: &str,
+        force: bool,
+    ) -> Result<DestroyReply, Failure> {
         let member = self.member(name)?;
         if !member.array.is_open() {
             return Err(failure_of(Error::Closed)); // nothing can be wiped
         }
         if member.read_only {
             return Err(failure_of(Error::ReadOnly));
+        }
+        if !force {
+            self.frontends.check_no_clients(name, None, None).await?;
         }
         let table = member.array.status().await.devices;
         self.stop_frontends(&member, None, None, false).await?;

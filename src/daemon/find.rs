@@ -51,6 +51,32 @@ pub(crate) fn complete(devices: &[(PathBuf, Label)]) -> bool {
     newest.is_some_and(|newest| newest.counted.iter().all(|uuid| here.contains(uuid)))
 }
 
+/// A line for each device, of those that the newest counts, that is found at more than one place.
+pub(crate) fn copies(devices: &[(PathBuf, Label)]) -> Vec<String> {
+    let labels = devices.iter().map(|(_, label)| label);
+    let newest = labels.max_by_key(|label| label.generation);
+    let counted = |uuid| newest.is_some_and(|newest| newest.counted.contains(uuid));
+    let mut places: BTreeMap<[u8; 16], Vec<&(PathBuf, Label)>> = BTreeMap::new();
+    for found in devices.iter().filter(|(_, l)| counted(&l.device_uuid)) {
+        places.entry(found.1.device_uuid).or_default().push(found);
+    }
+    let several = places.into_values().filter(|places| places.len() > 1);
+    let line = |places: Vec<&(PathBuf, Label)>| {
+        let label = &places[0].1;
+        let paths: Vec<String> = places
+            .iter()
+            .map(|(p, _)| p.display().to_string())
+            .collect();
+        format!(
+            "array {}: {} both say that they are device {}: move the copy away before importing",
+            label.array_name,
+            paths.join(" and "),
+            label.index
+        )
+    };
+    several.map(line).collect()
+}
+
 /// How long a device may take to say what it is: as long as a drive needs to spin up.
 const LOOK_WAIT: ashlar_rt::Nanos = 30 * SECOND;
 /// How many devices are asked at a time.
@@ -86,7 +112,12 @@ impl Host {
                     .iter()
                     .map(|(_, label)| label)
                     .max_by_key(|l| l.generation)?;
+                let mut here: BTreeSet<[u8; 16]> =
+                    devices.iter().map(|(_, l)| l.device_uuid).collect();
+                here.retain(|uuid| newest.counted.contains(uuid));
                 Some(Found {
+                    devices_here: u16::try_from(here.len()).unwrap_or(u16::MAX),
+                    copies: copies(&devices),
                     name: newest.array_name.clone(),
                     uuid,
                     layout: newest.layout.clone(),

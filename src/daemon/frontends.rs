@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use ashlar_engine::WriteCache;
 use ashlar_engine::status::Frontend;
-use ashlar_rt::Rt;
+use ashlar_rt::{MILLISECOND, Nanos, Rt};
 use ashlar_serve::Volume;
 use ashlar_serve::fuse::{FuseMount, Place};
 use ashlar_serve::loopdev::LoopAttachment;
@@ -25,6 +25,9 @@ use crate::failure::Failure;
 
 /// Where kernel devices get their names.
 const DEVICE_DIR: &str = "/dev/ashlar";
+
+/// How long a client that has just closed its connection may take to be gone.
+const LEAVING: Nanos = 500 * MILLISECOND;
 
 /// Which array and volume.
 type Name = (String, String);
@@ -77,11 +80,72 @@ impl Frontends {
         }
     }
 
-    /// Whether this frontend serves now.
-    pub(crate) fn runs(&self, array: &str, volume: &str, stored: &Frontend) -> bool {
+    /// Which frontends of a volume serve now.
+    pub(crate) fn running(&self, array: &str, volume: &str) -> Vec<Frontend> {
         let running = self.running.borrow();
         let of_volume = running.get(&(array.to_string(), volume.to_string()));
-        of_volume.is_some_and(|list| list.iter().any(|r| r.stored == *stored))
+        of_volume.map_or_else(Vec::new, |list| {
+            list.iter().map(|r| r.stored.clone()).collect()
+        })
+    }
+
+    /// Waits a moment for NBD clients that are leaving; then refuses if others are connected to these
+    /// frontends, of one volume or of all.
+    ///
+    /// # Errors
+    /// Where, and how many.
+    pub(crate) async fn check_no_clients(
+        &self,
+        array: &str,
+        volume: Option<&str>,
+        which: Option<&[Frontend]>,
+    ) -> Result<(), Failure> {
+        let patience = self.rt.now() + LEAVING;
+        loop {
+            let Some((volume, address, count)) = self.connected(array, volume, which) else {
+                return Ok(());
+            };
+            if self.rt.now() >= patience {
+                return Err(Failure::refused(format!(
+                    "{array}/{volume} is in use: {count} NBD connection{} at {address}; have the clients disconnect, or cut them off with -f",
+                    if count == 1 { " is open" } else { "s are open" }
+                )));
+            }
+            self.rt.sleep(20 * MILLISECOND).await;
+        }
+    }
+
+    /// An NBD frontend that clients are connected to: volume, address, connections.
+    fn connected(
+        &self,
+        array: &str,
+        volume: Option<&str>,
+        which: Option<&[Frontend]>,
+    ) -> Option<(String, String, usize)> {
+        let (running, servers) = (self.running.borrow(), self.servers.borrow());
+        for (name, list) in running.iter() {
+            if name.0 != array || volume.is_some_and(|v| name.1 != v) {
+                continue;
+            }
+            let wanted = |r: &&Running| which.is_none_or(|w| w.contains(&r.stored));
+            for running in list.iter().filter(wanted) {
+                if let Handle::Nbd { address } = &running.handle
+                    && let Some(server) = servers.get(address)
+                {
+                    let export = format!("{}/{}", name.0, name.1);
+                    let count = server.server.connections_to(&export);
+                    if count > 0 {
+                        return Some((name.1.clone(), address.clone(), count));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether this frontend serves now.
+    pub(crate) fn runs(&self, array: &str, volume: &str, stored: &Frontend) -> bool {
+        self.running(array, volume).contains(stored)
     }
 
     /// Starts serving.

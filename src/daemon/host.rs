@@ -135,10 +135,14 @@ impl Host {
                 self.close(&array).await?;
                 reply(&serde_json::json!({ "exported": array }))
             }
-            Call::Destroy { array, confirm } => {
+            Call::Destroy {
+                array,
+                confirm,
+                force,
+            } => {
                 self.member(&array)?;
                 check_confirmed(&array, confirm.as_deref())?;
-                reply(&self.destroy(&array).await?)
+                reply(&self.destroy(&array, force).await?)
             }
             Call::Set { array, key, value } => {
                 self.member(&array)?
@@ -177,9 +181,16 @@ impl Host {
         })
     }
 
-    /// An array's status, with what its frontends know.
+    /// An array's status. How a volume is served stands in the array, but nothing is written to one that
+    /// is only read: there it is what serves now.
     pub(crate) async fn status_of(&self, member: &Member) -> ArrayStatus {
-        member.array.status().await
+        let mut status = member.array.status().await;
+        if member.read_only {
+            for volume in &mut status.volumes {
+                volume.frontends = self.frontends.running(&status.name, &volume.name);
+            }
+        }
+        status
     }
 
     async fn events(

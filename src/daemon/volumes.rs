@@ -35,8 +35,13 @@ impl Host {
                 if member.read_only {
                     return Err(failure_of(ashlar_engine::Error::ReadOnly));
                 }
+                if !name.force {
+                    let volume = Some(name.volume.as_str());
+                    let clients = self.frontends.check_no_clients(&name.array, volume, None);
+                    clients.await?;
+                }
                 let stopped = self
-                    .stop_frontends(&member, Some(&name.volume), None, false)
+                    .stop_frontends(&member, Some(&name.volume), None, name.force)
                     .await?;
                 if let Err(error) = member.array.volume_destroy(&name.volume).await {
                     self.serve_again(&member, stopped).await;
@@ -68,8 +73,9 @@ impl Host {
                 array,
                 volume,
                 frontend,
+                force,
             } => {
-                let attached = self.attach(&array, &volume, &frontend).await?;
+                let attached = self.attach(&array, &volume, &frontend, force).await?;
                 reply(&json!({ "array": array, "volume": volume, "attached": attached }))
             }
             Call::Detach {
@@ -99,6 +105,7 @@ impl Host {
         array: &str,
         volume: &str,
         spec: &FrontendSpec,
+        force: bool,
     ) -> Result<Attached, Failure> {
         let member = self.member(array)?;
         check_volume(&member.array, volume)?;
@@ -111,6 +118,9 @@ impl Host {
                 "{array}/{volume} is already attached as {} {}",
                 stored.kind, stored.address
             )));
+        }
+        if !force && !member.read_only {
+            check_alone(&kept, &stored, &format!("{array}/{volume}"))?;
         }
         let attached = self.serve(&member, array, volume, &stored).await?;
         self.forget_not_served(array, volume, &stored);
@@ -137,7 +147,11 @@ impl Host {
     ) -> Result<Vec<Frontend>, Failure> {
         let member = self.member(array)?;
         check_volume(&member.array, volume)?;
-        let kept = self.stored_frontends(&member, volume).await;
+        let kept = if member.read_only {
+            self.frontends.running(array, volume)
+        } else {
+            self.stored_frontends(&member, volume).await
+        };
         let named = |f: &Frontend| which.is_none_or(|w| f.kind == w || f.address == w);
         let (gone, left): (Vec<Frontend>, Vec<Frontend>) = kept.into_iter().partition(named);
         if gone.is_empty() {
@@ -145,6 +159,12 @@ impl Host {
                 Some(which) => format!("{array}/{volume} is not attached as {which}"),
                 None => format!("{array}/{volume} is not attached"),
             }));
+        }
+        if !force {
+            let clients = self
+                .frontends
+                .check_no_clients(array, Some(volume), Some(&gone));
+            clients.await?;
         }
         let stopped = self
             .stop_frontends(&member, Some(volume), Some(&gone), force)
@@ -287,6 +307,20 @@ impl Host {
             .volume_set(volume, "write-cache", value)
             .await
             .map_err(failure_of)
+    }
+}
+
+/// Refuses what would be a second cache of a volume's bytes beside the first: a file system that is
+/// mounted on both is destroyed. NBD clients of several connections or addresses are left to know each
+/// other, as multi-conn has it.
+fn check_alone(kept: &[Frontend], new: &Frontend, volume: &str) -> Result<(), Failure> {
+    let alike = |f: &&Frontend| *f == new || f.kind == "nbd" && new.kind == "nbd";
+    match kept.iter().find(|f| !alike(f)) {
+        None => Ok(()),
+        Some(other) => Err(Failure::refused(format!(
+            "{volume} is attached as {} {} already, and two kernels writing to one file system destroy it; detach that first, or give -f if their users know of each other",
+            other.kind, other.address
+        ))),
     }
 }
 

@@ -113,7 +113,7 @@ pub enum Error {
     VolumeExists(String),
     /// More was asked than there is.
     #[error(
-        "{asked} bytes were asked, {free} are free; ask for less, add devices, or use --thin to promise more than there is"
+        "{asked} bytes were asked, {free} are free; ask for less, destroy a volume, or use --thin to promise more than there is"
     )]
     NoSpace {
         /// Asked.
