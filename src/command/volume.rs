@@ -84,7 +84,11 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
 
 fn simple(context: &Context, command: &str, call: &Call, text: String) -> Result<(), Failure> {
     let reply = context.client.call_value(call)?;
-    context.print(command, &reply, || text)
+    context.print(command, &reply, || text)?;
+    for line in reply["left"].as_array().into_iter().flatten() {
+        eprintln!("ashlar: {}", safe(line.as_str().unwrap_or_default()));
+    }
+    Ok(())
 }
 
 fn attach(context: &Context, args: VolumeAttachArgs) -> Result<(), Failure> {

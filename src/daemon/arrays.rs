@@ -512,8 +512,16 @@ impl Host {
         let members: Vec<Rc<Member>> = self.arrays.borrow().values().cloned().collect();
         for member in members {
             let name = member.array.name();
-            if let Err((_, failure)) = self.frontends.stop(&name, None, None, true).await {
-                tracing::warn!(array = name, "{failure}");
+            let stopped = self.frontends.stop(&name, None, None, true);
+            match self.unless_hurried(stopped).await {
+                Some(Ok(stopped)) => {
+                    for line in stopped.left {
+                        tracing::warn!(array = name, "{line}");
+                    }
+                }
+                Some(Err((_, failure))) => tracing::warn!(array = name, "{failure}"),
+                // What its clients still ask is refused once it is being closed.
+                None => tracing::warn!(array = name, "its clients are cut off"),
             }
             match member.array.export().await {
                 Ok(()) => tracing::info!(array = name, "closed"),
@@ -530,8 +538,9 @@ const WRITE_OUT: u64 = 30 * SECOND;
 impl Host {
     /// Has the kernel write out its file systems, which may stay mounted on devices that end now.
     /// On a thread of its own: what it writes comes back to this one.
-    async fn write_out(&self) {
+    pub(crate) async fn write_out(&self) {
         let sync = on_thread(rustix::fs::sync);
+        let sync = self.unless_hurried(sync);
         if self.rt.timeout(WRITE_OUT, sync).await.is_none() {
             tracing::warn!("the kernel did not write out everything in time");
         }

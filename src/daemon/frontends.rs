@@ -14,7 +14,7 @@ use ashlar_engine::WriteCache;
 use ashlar_engine::status::Frontend;
 use ashlar_rt::{MILLISECOND, Nanos, Rt};
 use ashlar_serve::Volume;
-use ashlar_serve::fuse::{FuseMount, Place};
+use ashlar_serve::fuse::{FuseError, FuseMount, Place};
 use ashlar_serve::loopdev::LoopAttachment;
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
 
@@ -32,8 +32,14 @@ const LEAVING: Nanos = 500 * MILLISECOND;
 /// Which array and volume.
 type Name = (String, String);
 
-/// Frontends that were stopped, each with its volume.
-pub(crate) type Stopped = Vec<(String, Frontend)>;
+/// What was stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped {
+    /// The frontends, each with its volume.
+    pub(crate) frontends: Vec<(String, Frontend)>,
+    /// What the operator has still to do about devices taken away while in use, one line each.
+    pub(crate) left: Vec<String>,
+}
 
 /// What runs.
 #[derive(Debug)]
@@ -41,6 +47,8 @@ pub(crate) struct Frontends {
     rt: Rt,
     running: RefCell<BTreeMap<Name, Vec<Running>>>,
     servers: RefCell<BTreeMap<String, Server>>,
+    /// Every mount that may still have a session.
+    mounts: RefCell<Vec<FuseMount>>,
 }
 
 #[derive(Debug)]
@@ -77,6 +85,7 @@ impl Frontends {
             rt: rt.clone(),
             running: RefCell::default(),
             servers: RefCell::default(),
+            mounts: RefCell::default(),
         }
     }
 
@@ -301,21 +310,24 @@ impl Frontends {
             }
         }
         wanted.sort_by_key(|(cuts_off, ..)| *cuts_off);
-        let mut stopped = Stopped::new();
+        let mut stopped = Stopped::default();
         for (_, name, stored) in wanted {
             let Some(handle) = self.take(&name, &stored) else {
                 continue;
             };
-            if let Err((handle, failure)) = self.stop_handle(&name, handle, force).await {
-                let running = Running { stored, handle };
-                self.running
-                    .borrow_mut()
-                    .entry(name)
-                    .or_default()
-                    .push(running);
-                return Err((stopped, failure));
+            match self.stop_handle(&name, handle, force).await {
+                Ok(left) => stopped.left.extend(left),
+                Err((handle, failure)) => {
+                    let running = Running { stored, handle };
+                    self.running
+                        .borrow_mut()
+                        .entry(name)
+                        .or_default()
+                        .push(running);
+                    return Err((stopped, failure));
+                }
             }
-            stopped.push((name.1, stored));
+            stopped.frontends.push((name.1, stored));
         }
         Ok(stopped)
     }
@@ -355,7 +367,7 @@ impl Frontends {
         }
         let at = path.clone();
         on_thread(move || clear_dead_mount(&at)).await?;
-        FuseMount::start(&self.rt, served, Place::File(path.clone()))
+        self.mount(served, Place::File(path.clone()))
             .await
             .map_err(|e| Failure::broken(format!("{}: {e}", path.display())))
     }
@@ -373,7 +385,8 @@ impl Frontends {
         name: &str,
         served: Rc<dyn Volume>,
     ) -> Result<(FuseMount, LoopAttachment), Failure> {
-        let mount = FuseMount::start(&self.rt, served, Place::Hidden)
+        let mount = self
+            .mount(served, Place::Hidden)
             .await
             .map_err(|e| Failure::broken(format!("{name} as a loop device: {e}")))?;
         match LoopAttachment::attach(&mount, name).await {
@@ -390,7 +403,8 @@ impl Frontends {
         name: &Name,
         handle: Handle,
         force: bool,
-    ) -> Result<(), (Handle, Failure)> {
+    ) -> Result<Option<String>, (Handle, Failure)> {
+        let mut left = None;
         let volume = format!("{}/{}", name.0, name.1);
         match &handle {
             Handle::Nbd { address } => self.stop_nbd(address, &volume).await,
@@ -416,6 +430,7 @@ impl Frontends {
                     Ok(()) => {}
                     Err(error) if force => {
                         tracing::warn!(volume, "taken away while in use: {error}");
+                        left = release(device).await;
                     }
                     Err(error) => {
                         let line = format!(
@@ -429,7 +444,25 @@ impl Frontends {
                 unlink(link);
             }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// Ends the sessions of all kernel frontends, also of those that are being stopped: whatever waits
+    /// for one of them gets errors, and goes on.
+    pub(crate) fn cut_off_kernel(&self) {
+        for mount in self.mounts.borrow().iter().filter(|m| !m.has_ended()) {
+            let mount = mount.clone();
+            self.rt.spawn(async move { mount.abort().await });
+        }
+    }
+
+    /// Mounts a volume, and remembers that for [`Frontends::cut_off_kernel`].
+    async fn mount(&self, served: Rc<dyn Volume>, place: Place) -> Result<FuseMount, FuseError> {
+        let mount = FuseMount::start(&self.rt, served, place).await?;
+        let mut mounts = self.mounts.borrow_mut();
+        mounts.retain(|m| !m.has_ended());
+        mounts.push(mount.clone());
+        Ok(mount)
     }
 
     /// Whether a kernel device is served.
@@ -437,6 +470,18 @@ impl Frontends {
         let running = self.running.borrow();
         let mut all = running.values().flatten();
         all.any(|r| matches!(r.handle, Handle::Loop { .. } | Handle::Fuse(_)))
+    }
+}
+
+/// Leaves a loop device to its users; what the operator has to do then.
+async fn release(device: &LoopAttachment) -> Option<String> {
+    let at = device.device().display();
+    match device.release().await {
+        Ok(true) => None,
+        Ok(false) => Some(format!(
+            "{at} is still in use: every access to it fails from now on; 'umount {at}' or stop what has it open, then it goes away"
+        )),
+        Err(error) => Some(format!("{at} stays: {error}; 'losetup -d {at}' removes it")),
     }
 }
 

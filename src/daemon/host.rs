@@ -6,7 +6,7 @@
 //! devices. An array is in `arrays` exactly while it is open. The state file lists an array from
 //! before its first client is served until it is exported or destroyed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Settings, uuid_text};
-use ashlar_rt::{Lock, Nanos, Rt, SECOND};
+use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -56,6 +56,9 @@ pub(crate) struct Host {
     pub(crate) not_served: RefCell<Vec<NotServed>>,
     state: State,
     started: (Nanos, SystemTime),
+    /// Nobody is waited for any more, for the end of the process.
+    hurried: Cell<bool>,
+    hurry_gate: Gate,
 }
 
 /// How long one `events` or `wait` request may be held open.
@@ -75,7 +78,29 @@ impl Host {
             not_served: RefCell::default(),
             state,
             started: (rt.now(), SystemTime::now()),
+            hurried: Cell::new(false),
+            hurry_gate: Gate::default(),
         })
+    }
+
+    /// Cuts the kernel off, so that what waits for it ends by itself; soon after, the end of the process
+    /// waits for no client any more.
+    pub(crate) async fn hurry(&self) {
+        self.frontends.cut_off_kernel();
+        self.rt.sleep(SECOND).await;
+        self.hurried.set(true);
+        self.hurry_gate.open();
+    }
+
+    /// Does `work`; `None` if it was not done when no more was to be waited for.
+    pub(crate) async fn unless_hurried<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        let mut hurried = std::pin::pin!(self.hurry_gate.until(|| self.hurried.get()));
+        std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => hurried.as_mut().poll(cx).map(|()| None),
+        })
+        .await
     }
 
     /// Answers one request.

@@ -40,14 +40,15 @@ impl Host {
                     let clients = self.frontends.check_no_clients(&name.array, volume, None);
                     clients.await?;
                 }
-                let stopped = self
+                let mut stopped = self
                     .stop_frontends(&member, Some(&name.volume), None, name.force)
                     .await?;
+                let left = std::mem::take(&mut stopped.left);
                 if let Err(error) = member.array.volume_destroy(&name.volume).await {
                     self.serve_again(&member, stopped).await;
                     return Err(failure_of(error));
                 }
-                reply(&json!({ "array": name.array, "volume": name.volume }))
+                reply(&json!({ "array": name.array, "volume": name.volume, "left": left }))
             }
             Call::VolumeSet {
                 array,
@@ -84,10 +85,10 @@ impl Host {
                 frontend,
                 force,
             } => {
-                let stopped = self
+                let (gone, left) = self
                     .detach(&array, &volume, frontend.as_deref(), force)
                     .await?;
-                reply(&json!({ "array": array, "volume": volume, "detached": stopped }))
+                reply(&json!({ "array": array, "volume": volume, "detached": gone, "left": left }))
             }
             other => Err(Failure::invalid(format!(
                 "{} is no verb of volumes",
@@ -144,7 +145,7 @@ impl Host {
         volume: &str,
         which: Option<&str>,
         force: bool,
-    ) -> Result<Vec<Frontend>, Failure> {
+    ) -> Result<(Vec<Frontend>, Vec<String>), Failure> {
         let member = self.member(array)?;
         check_volume(&member.array, volume)?;
         let kept = if member.read_only {
@@ -166,9 +167,13 @@ impl Host {
                 .check_no_clients(array, Some(volume), Some(&gone));
             clients.await?;
         }
-        let stopped = self
+        if force && gone.iter().any(|f| f.kind != "nbd") {
+            self.write_out().await;
+        }
+        let mut stopped = self
             .stop_frontends(&member, Some(volume), Some(&gone), force)
             .await?;
+        let in_use = std::mem::take(&mut stopped.left);
         if !member.read_only
             && let Err(error) = member.array.set_frontends(volume, left).await
         {
@@ -178,7 +183,7 @@ impl Host {
         for frontend in &gone {
             self.forget_not_served(array, volume, frontend);
         }
-        Ok(gone)
+        Ok((gone, in_use))
     }
 
     /// Serves what the array's catalog says is served.
@@ -218,7 +223,7 @@ impl Host {
     /// Serves again what was stopped for a change that then could not be made.
     async fn serve_again(&self, member: &Member, stopped: Stopped) {
         let array = member.array.name();
-        for (volume, stored) in stopped {
+        for (volume, stored) in stopped.frontends {
             if let Err(failure) = self.serve(member, &array, &volume, &stored).await {
                 self.say_not_served(&array, &volume, stored, failure);
             }
