@@ -38,6 +38,12 @@ pub(crate) enum Call {
     Destroy {
         /// Its name.
         array: String,
+        /// Its name again: the second word.
+        #[serde(default)]
+        confirm: Option<String>,
+        /// Also while clients are connected.
+        #[serde(default)]
+        force: bool,
     },
     /// How arrays are.
     Status {
@@ -60,7 +66,7 @@ pub(crate) enum Call {
     /// Make a volume.
     VolumeCreate(VolumeCreate),
     /// Destroy a volume and what is in it.
-    VolumeDestroy(VolumeName),
+    VolumeDestroy(VolumeDestroy),
     /// Change a volume's property.
     VolumeSet {
         /// Its array.
@@ -80,6 +86,9 @@ pub(crate) enum Call {
         volume: String,
         /// How.
         frontend: FrontendSpec,
+        /// Also beside a frontend of another kind.
+        #[serde(default)]
+        force: bool,
     },
     /// Stop serving a volume.
     Detach {
@@ -133,13 +142,19 @@ pub(crate) enum Call {
     },
 }
 
-/// A volume of an array.
+/// Which volume to destroy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct VolumeName {
+pub(crate) struct VolumeDestroy {
     /// The array.
     pub(crate) array: String,
     /// The volume.
     pub(crate) volume: String,
+    /// `ARRAY/VOLUME`: the second word.
+    #[serde(default)]
+    pub(crate) confirm: Option<String>,
+    /// Also while clients use it.
+    #[serde(default)]
+    pub(crate) force: bool,
 }
 
 /// How to make an array.
@@ -328,8 +343,14 @@ pub(crate) struct Found {
     pub(crate) layout: String,
     /// Devices it counts.
     pub(crate) devices_total: u16,
-    /// Paths of those that were found.
+    /// Paths of those that were found, copies too.
     pub(crate) devices: Vec<String>,
+    /// How many of the devices that its generation counts are among them.
+    #[serde(default)]
+    pub(crate) devices_here: u16,
+    /// Devices of which more than one was found: one line each, with what to do.
+    #[serde(default)]
+    pub(crate) copies: Vec<String>,
     /// Its generation.
     pub(crate) generation: u64,
 }
@@ -355,6 +376,16 @@ pub(crate) struct ImportReply {
     /// Frontends that could not be restored, one line each.
     #[serde(default)]
     pub(crate) warnings: Vec<String>,
+}
+
+/// `destroy`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct DestroyReply {
+    /// The array that is no more.
+    pub(crate) destroyed: String,
+    /// Devices that may still say that they belong to it, one line each.
+    #[serde(default)]
+    pub(crate) not_wiped: Vec<String>,
 }
 
 /// `events`.
@@ -411,6 +442,19 @@ pub(crate) struct ErrorReply {
     pub(crate) version: u32,
     /// What went wrong.
     pub(crate) error: Failure,
+}
+
+/// Nothing destroys data without being told twice: refuses unless `confirm` names `what` again.
+///
+/// # Errors
+/// What to send.
+pub(crate) fn check_confirmed(what: &str, confirm: Option<&str>) -> Result<(), Failure> {
+    if confirm == Some(what) {
+        return Ok(());
+    }
+    Err(Failure::refused(format!(
+        "destroying {what} destroys all its data; if that is meant, give \"confirm\":\"{what}\" ('ashlar' does with --yes)"
+    )))
 }
 
 impl Call {
@@ -473,6 +517,7 @@ mod tests {
             array: "tank".into(),
             volume: "v".into(),
             frontend: FrontendSpec::Nbd("unix:/tmp/s".into()),
+            force: false,
         };
         let read = Call::parse(call.verb(), &call.body()).unwrap();
         assert_eq!(format!("{call:?}"), format!("{read:?}"));

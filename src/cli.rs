@@ -2,7 +2,7 @@
 //! added, never changed.
 //!
 //! **Invariants**: a verb that does not exist yet is not listed; every verb's `--help` shows an
-//! example; wrong usage exits with 2 (clap does that), everything else that fails with 1.
+//! example; wrong usage exits with 2, whoever finds it, everything else that fails with 1.
 
 use std::path::PathBuf;
 
@@ -72,7 +72,7 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:\n  ashlar get tank\n  ashlar get tank clean.reserve\n")]
     Get(GetArgs),
     /// Change an array's property
-    #[command(after_help = "Example:\n  ashlar set tank reconstruct.min=50M\n")]
+    #[command(after_help = SET_HELP)]
     Set(SetArgs),
     /// Print what a device's own structures say (no daemon needed)
     #[command(after_help = INSPECT_EXAMPLES)]
@@ -118,6 +118,17 @@ const STATUS_EXAMPLES: &str = "Examples:
   ashlar status tank --watch             again and again
   ashlar status --test && echo optimal   exit code: 0 optimal, 1 degraded, 2 critical or failed,
                                          4 cannot tell
+";
+const SET_HELP: &str = "Examples:
+  ashlar set tank clean.reserve=15%
+  ashlar set tank reconstruct.narrow=never
+
+Settings:
+  clean.reserve       space that volumes are not promised, so that cleaning stays quick
+                      2% to 50% [default: 10%]
+  reconstruct.narrow  without a free device, which data are written anew over fewer: those with no
+                      redundancy left, all that lack some, none
+                      critical, always or never [default: critical]
 ";
 const INSPECT_EXAMPLES: &str = "Examples:
   ashlar inspect /dev/sdf
@@ -238,6 +249,9 @@ pub(crate) struct DestroyArgs {
     /// Yes, destroy it and all its data
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Also while NBD clients are connected
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
 }
 
 /// `list`.
@@ -458,6 +472,9 @@ pub(crate) struct VolumeDestroyArgs {
     /// Yes, destroy it and all its data
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Also while a client uses it
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
 }
 
 /// `volume set`.
@@ -480,6 +497,9 @@ pub(crate) struct VolumeAttachArgs {
     /// How to serve it
     #[command(flatten)]
     pub(crate) how: AttachHow,
+    /// Also beside a frontend of another kind: their users must know of each other
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
 }
 
 /// One way to serve a volume.
@@ -583,6 +603,21 @@ mod tests {
             }
         }
         check(&Cli::command(), "ashlar");
+    }
+
+    #[test]
+    fn set_shows_every_setting_with_what_it_takes_and_no_other() {
+        for setting in ashlar_engine::SETTINGS {
+            let entry = format!("{} [default: {}]", setting.takes, setting.default);
+            assert!(SET_HELP.contains(&format!("\n  {}  ", setting.key)));
+            assert!(SET_HELP.contains(&entry), "{}", setting.key);
+        }
+        let entries = SET_HELP.matches("[default: ").count();
+        assert_eq!(entries, ashlar_engine::SETTINGS.len());
+        for example in SET_HELP.lines().filter(|l| l.contains("ashlar set")) {
+            let known = |s: &ashlar_engine::Setting| example.contains(&format!(" {}=", s.key));
+            assert!(ashlar_engine::SETTINGS.iter().any(known), "{example}");
+        }
     }
 
     #[test]

@@ -7,11 +7,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which kind of refusal, for the HTTP status.
+/// Which kind of refusal: it decides the HTTP status and the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// The request makes no sense as it stands.
+    /// The request makes no sense as it stands, whatever there is: wrong usage.
     Invalid,
     /// It names something that is not there.
     NotFound,
@@ -31,7 +31,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    fn new(kind: Kind, text: impl Into<String>) -> Failure {
+    /// Of this kind.
+    pub(crate) fn of_kind(kind: Kind, text: impl Into<String>) -> Failure {
         let text: String = text.into();
         let text = text
             .chars()
@@ -42,22 +43,22 @@ impl Failure {
 
     /// The request makes no sense as it stands.
     pub(crate) fn invalid(text: impl Into<String>) -> Failure {
-        Failure::new(Kind::Invalid, text)
+        Failure::of_kind(Kind::Invalid, text)
     }
 
     /// It names something that is not there.
     pub(crate) fn not_found(text: impl Into<String>) -> Failure {
-        Failure::new(Kind::NotFound, text)
+        Failure::of_kind(Kind::NotFound, text)
     }
 
     /// It would do harm, or the thing is in use.
     pub(crate) fn refused(text: impl Into<String>) -> Failure {
-        Failure::new(Kind::Refused, text)
+        Failure::of_kind(Kind::Refused, text)
     }
 
     /// It was tried and failed.
     pub(crate) fn broken(text: impl Into<String>) -> Failure {
-        Failure::new(Kind::Broken, text)
+        Failure::of_kind(Kind::Broken, text)
     }
 }
 

@@ -19,12 +19,17 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use failure::Kind;
+
 fn main() -> ExitCode {
     match command::run(cli::Cli::parse()) {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("ashlar: {failure}");
-            ExitCode::FAILURE
+            match failure.kind {
+                Kind::Invalid => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

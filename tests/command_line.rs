@@ -112,6 +112,36 @@ fn every_shell_gets_completions_and_every_verb_help() {
     }
 }
 
+/// What makes no sense, whatever devices and arrays there are: exit code 2, not 1.
+const WRONG_USAGE: &[&str] = &[
+    "given twice",
+    "same device",
+    "too small",
+    "neither a block device nor a file",
+    "--layout",
+    "cannot name",
+    "a strip is",
+    "a slot is",
+    "--domain",
+    "--file-size 1000",
+    "neither unix:PATH",
+    "multiple of its block",
+    "a volume block is",
+    "--digest",
+    "there is no setting",
+    "use on, off or auto",
+    "cannot be '",
+];
+
+fn refused(daemon: &Daemon, line: &str, words: &str) {
+    let (error, code) = daemon.fails(&line.split(' ').collect::<Vec<_>>());
+    assert!(error.contains(words), "ashlar {line}: {error}");
+    assert!(!error.contains("panick"), "ashlar {line}: {error}");
+    assert_eq!(error.lines().count(), 1, "ashlar {line}: {error}");
+    let usage = WRONG_USAGE.iter().any(|w| error.contains(w));
+    assert_eq!(code, if usage { 2 } else { 1 }, "ashlar {line}: {error}");
+}
+
 #[test]
 fn bad_devices_and_names_are_refused_with_one_line_each() {
     let daemon = Daemon::start("refusals");
@@ -200,10 +230,7 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
         ("inspect a", "no device of an array"),
         ("inspect none", "no such"),
     ] {
-        let (error, code) = daemon.fails(&line.split(' ').collect::<Vec<_>>());
-        assert_eq!(code, 1, "ashlar {line}: {error}");
-        assert!(error.contains(words), "ashlar {line}: {error}");
-        assert!(!error.contains("panick"), "ashlar {line}: {error}");
+        refused(&daemon, line, words);
     }
     if common::have(&["mkfs.ext4"]) {
         let (error, _) = daemon.fails(&["create", "t", "--layout", "ec2+1", "a", "b", "ext4"]);
@@ -221,6 +248,7 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
     );
     // Nothing was touched, so all of them can still be used.
     daemon.ok(&["create", "t", "--layout", "ec2+1", "a", "b", "c"]);
+    daemon.ok(&["volume", "create", "t/v", "--size", "1M"]);
     for (line, words) in [
         (
             "create t --layout ec2+1 --file-size 64M x y z",
@@ -230,21 +258,31 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
             "create u --layout ec2+1 a y z --file-size 64M",
             "belongs to array t",
         ),
-        ("volume create t/v --size 4097", "multiple"),
-        ("volume create t/v --size 64P", ""),
-        ("volume create t/v --size 1M --block-size 5000", "block"),
-        ("volume create t/v --size 1M --digest md5", "digest"),
+        ("volume create t/w --size 4097", "multiple"),
+        ("volume create t/w --size 64P", ""),
+        ("volume create t/w --size 1M --block-size 5000", "block"),
+        ("volume create t/w --size 1M --digest md5", "digest"),
         ("volume attach t/nothere --loop", "no volume"),
         ("volume detach t/nothere", "no volume"),
         ("volume destroy t/nothere --yes", "no volume"),
         ("fail t nothere", "not a device of t"),
         ("fail t 99", "not a device of t"),
         ("get t no.such.key", "no.such.key"),
-        ("set t no.such.key=1", "no.such.key"),
+        ("set t no.such.key=1", "clean.reserve, reconstruct.narrow"),
+        ("set t reconstruct.min=50M", "there is no setting"),
+        ("set t clean.reserve=99%", "2% to 50% (default: 10%)"),
+        ("set t clean.reserve=1", "2% to 50%"),
+        ("set t clean.reserve=ten", "cannot be 'ten'"),
+        ("set t clean.reserve=10%%", "cannot be '10%%'"),
+        ("set t clean.reserve=+5", "cannot be '+5'"),
+        (
+            "set t reconstruct.narrow=maybe",
+            "critical, always or never",
+        ),
+        ("volume set t/v color=red", "there is no setting 'color'"),
+        ("volume set t/v write-cache=maybe", "use on, off or auto"),
     ] {
-        let (error, code) = daemon.fails(&line.split(' ').collect::<Vec<_>>());
-        assert_eq!(code, 1, "ashlar {line}: {error}");
-        assert!(error.contains(words), "ashlar {line}: {error}");
+        refused(&daemon, line, words);
     }
     assert!(
         !daemon.path("x").exists() && !daemon.path("y").exists(),
@@ -438,4 +476,31 @@ fn status_keeps_its_contract() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert!(events.iter().any(|e| e["device"] == 2), "{events:?}");
+}
+
+#[test]
+fn the_worst_that_is_known_outranks_what_cannot_be_told() {
+    let mut daemon = Daemon::start("worst");
+    let test = |daemon: &Daemon| daemon.run(&["status", "--test"]).status.code().unwrap();
+    let make = |name: &str| {
+        let line = format!("create {name} --layout ec1+2 --file-size 64M {name}0 {name}1 {name}2");
+        daemon.ok(&line.split(' ').collect::<Vec<_>>());
+    };
+    make("a");
+    make("b");
+    assert_eq!(test(&daemon), 0);
+    daemon.ok(&["fail", "a", "0"]);
+    assert_eq!(test(&daemon), 1);
+    // One of two arrays cannot be told: a degraded one does not hide that.
+    let away = daemon.path("away");
+    std::fs::create_dir(&away).unwrap();
+    assert!(daemon.stop());
+    for file in ["b0", "b1", "b2"] {
+        std::fs::rename(daemon.path(file), away.join(file)).unwrap();
+    }
+    daemon.launch();
+    assert_eq!(test(&daemon), 4);
+    // A critical one is not hidden by what cannot be told.
+    daemon.ok(&["fail", "a", "1", "-f"]);
+    assert_eq!(test(&daemon), 2);
 }

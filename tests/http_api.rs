@@ -115,6 +115,39 @@ fn requests_are_answered_with_the_right_status() {
 }
 
 #[test]
+fn nothing_is_destroyed_without_a_second_word() {
+    let daemon = Daemon::start("twice");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    for (verb, body) in [
+        ("destroy", r#"{"array":"t"}"#),
+        ("destroy", r#"{"array":"t","confirm":""}"#),
+        ("destroy", r#"{"array":"t","confirm":"T"}"#),
+        ("volume-destroy", r#"{"array":"t","volume":"v"}"#),
+        (
+            "volume-destroy",
+            r#"{"array":"t","volume":"v","confirm":"v"}"#,
+        ),
+    ] {
+        let answer = exchange(&daemon, post(verb, body).as_bytes());
+        assert!(answer.contains("409"), "{verb} {body}: {answer}");
+        assert!(answer.contains("confirm"), "{verb} {body}: {answer}");
+    }
+    let volumes = daemon.status("t")["volumes"].clone();
+    assert_eq!(volumes.as_array().unwrap().len(), 1, "{volumes}");
+    for (verb, body) in [
+        (
+            "volume-destroy",
+            r#"{"array":"t","volume":"v","confirm":"t/v"}"#,
+        ),
+        ("destroy", r#"{"array":"t","confirm":"t"}"#),
+    ] {
+        let answer = exchange(&daemon, post(verb, body).as_bytes());
+        assert!(answer.contains("200"), "{verb} {body}: {answer}");
+    }
+    assert!(daemon.ok(&["status"]).contains("no arrays"));
+}
+
+#[test]
 fn garbage_and_silence_hurt_nobody() {
     let daemon = Daemon::start("garbage");
     let mut random = Random::new(9);

@@ -239,6 +239,108 @@ fn an_import_looks_past_the_daemons_own_devices() {
     daemon.unmount(&at);
 }
 
+/// Taken away by force, a mounted device ends when it is unmounted, and nothing of it stays behind.
+#[test]
+fn a_mounted_device_taken_away_by_force_ends_with_its_mount() {
+    if !have(&["mkfs.ext4", "fsck.ext4"]) || !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        device,
+        array,
+        ..
+    } = mounted("taken", "ec2+1", 3, "64M");
+    tool("mkfs.ext4", &["-q", "-F", &device]);
+    let volume = format!("{array}/v");
+    for by_signal in [false, true] {
+        let kernel = std::fs::canonicalize(&device).unwrap();
+        let number = kernel.file_name().unwrap().to_str().unwrap().to_string();
+        let backing = format!("/sys/block/{number}/loop/backing_file");
+        let at = daemon.mount(&device, "mnt");
+        std::fs::write(at.join(format!("file-{by_signal}")), b"written before").unwrap();
+        if by_signal {
+            // The second signal comes while the first has the kernel write out, or just after.
+            daemon.signal(rustix::process::Signal::TERM);
+            daemon.signal(rustix::process::Signal::INT);
+            let began = std::time::Instant::now();
+            assert!(daemon.ended(), "it did not end with success");
+            assert!(began.elapsed() < std::time::Duration::from_secs(10));
+        } else {
+            let output = daemon.run(&["volume", "detach", &volume, "-f"]);
+            let said = String::from_utf8(output.stderr).unwrap();
+            let umount = format!("'umount {}'", kernel.display());
+            assert!(output.status.success() && said.contains(&umount), "{said}");
+            assert!(std::path::Path::new(&backing).exists(), "it is in use");
+        }
+        assert!(!std::path::Path::new(&device).exists());
+        daemon.unmount(&at);
+        common::wait_until("its end", std::time::Duration::from_secs(10), || {
+            by_signal || !std::path::Path::new(&backing).exists()
+        });
+        if by_signal {
+            daemon.launch();
+        } else {
+            daemon.ok(&["volume", "attach", &volume, "--loop"]);
+        }
+        // What was written before was written out, by force or not.
+        let at = daemon.mount(&device, "mnt");
+        if !by_signal {
+            let kept = std::fs::read(at.join("file-false")).unwrap();
+            assert_eq!(kept, b"written before");
+        }
+        daemon.unmount(&at);
+        tool("fsck.ext4", &["-f", "-n", &device]);
+    }
+    daemon.ok(&["volume", "detach", &volume]);
+}
+
+/// A volume of an array that is only read is mounted like any other, and let go when the array is.
+#[test]
+fn a_read_only_device_is_mounted_and_goes_away() {
+    if !have(&["mkfs.ext4"]) || !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        device,
+        array,
+        ..
+    } = mounted("rodev", "ec2+1", 3, "64M");
+    tool("mkfs.ext4", &["-q", "-F", &device]);
+    let at = daemon.mount(&device, "mnt");
+    std::fs::write(at.join("file"), b"kept").unwrap();
+    daemon.unmount(&at);
+    daemon.ok(&["volume", "detach", &format!("{array}/v")]);
+    daemon.ok(&["export", &array]);
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    for orderly_stop in [false, true] {
+        daemon.ok(&["import", &array, "--scan", &dir, "--read-only"]);
+        daemon.ok(&["volume", "attach", &format!("{array}/v"), "--loop"]);
+        let kernel = std::fs::canonicalize(&device).unwrap();
+        let at = daemon.mount(&device, "mnt");
+        assert_eq!(std::fs::read(at.join("file")).unwrap(), b"kept");
+        let (error, _) = daemon.fails(&["export", &array]);
+        assert!(error.contains("in use"), "{error}");
+        let listed = daemon.ok(&["volume", "list"]);
+        assert!(listed.contains(&device), "{listed}");
+        daemon.unmount(&at);
+        if orderly_stop {
+            assert!(daemon.stop());
+            let log = std::fs::read_to_string(daemon.path("daemon.log")).unwrap();
+            assert!(!log.contains("ERROR"), "{log}");
+        } else {
+            daemon.ok(&["export", &array]);
+        }
+        assert!(!std::path::Path::new(&device).exists());
+        let backing = format!(
+            "/sys/block/{}/loop/backing_file",
+            kernel.file_name().unwrap().to_str().unwrap()
+        );
+        assert!(!std::path::Path::new(&backing).exists(), "{backing}");
+    }
+}
+
 #[test]
 fn a_refused_change_leaves_every_client_connected() {
     if !have(&["mkfs.ext4"]) || !have_kernel_devices() {
@@ -299,10 +401,13 @@ fn a_directory_given_in_another_way_is_the_same_directory() {
     }
     let daemon = Daemon::start("samedir");
     daemon.create("t", "ec2+1", 3, "64M", &[]);
-    daemon.ok(&["volume", "attach", "t/v", "--fuse", "served"]);
+    let (error, code) = daemon.fails(&["volume", "attach", "t/v", "--fuse", "served"]);
+    assert!(code == 1 && error.contains("is attached as nbd"), "{error}");
+    daemon.ok(&["volume", "attach", "t/v", "--fuse", "served", "-f"]);
     std::os::unix::fs::symlink(daemon.path("served"), daemon.path("link")).unwrap();
     for again in ["served/", "./served", "link"] {
-        let (error, code) = daemon.fails(&["volume", "attach", "t/v", "--fuse", again]);
+        let line = ["volume", "attach", "t/v", "--fuse", again, "-f"];
+        let (error, code) = daemon.fails(&line);
         assert!(code == 1 && error.contains("already"), "{error}");
     }
     daemon.ok(&["volume", "detach", "t/v"]);

@@ -594,3 +594,74 @@ fn a_device_in_use_is_waited_for_and_not_left_behind() {
     drop(holder);
     assert_kept(&daemon, end, 1);
 }
+
+/// A second signal, of either kind, ends the wait for clients and devices; what is durable is kept.
+#[test]
+fn a_second_signal_waits_for_nobody() {
+    use rustix::process::Signal;
+    let mut daemon = Daemon::start("signals");
+    let files = daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let end = 8 << 20;
+    write_all(&daemon, end, 9);
+    assert!(daemon.stop());
+    // A daemon that looks for devices which are away would go on doing so for 10 s.
+    let away = daemon.path("away");
+    std::fs::create_dir(&away).unwrap();
+    for file in &files {
+        std::fs::rename(file, away.join(file.file_name().unwrap())).unwrap();
+    }
+    for (first, second) in [(Signal::TERM, Signal::INT), (Signal::TERM, Signal::TERM)] {
+        daemon.begin();
+        let began = std::time::Instant::now();
+        daemon.signal(first);
+        std::thread::sleep(Duration::from_millis(500));
+        daemon.signal(second);
+        assert!(daemon.ended(), "it did not end with success");
+        assert!(began.elapsed() < Duration::from_secs(5), "it waited");
+    }
+    for file in &files {
+        std::fs::rename(away.join(file.file_name().unwrap()), file).unwrap();
+    }
+    daemon.launch();
+    assert_kept(&daemon, end, 9);
+    // A client that takes no answers would be waited for, too.
+    let stalled = stalled_client(&daemon);
+    write_all(&daemon, end, 10);
+    let began = std::time::Instant::now();
+    daemon.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(500));
+    daemon.signal(Signal::INT);
+    assert!(daemon.ended(), "it did not end with success");
+    assert!(began.elapsed() < Duration::from_secs(4), "it waited");
+    drop(stalled);
+    let log = std::fs::read_to_string(daemon.path("daemon.log")).unwrap();
+    assert!(!log.contains("panicked"), "{log}");
+    daemon.launch();
+    assert_kept(&daemon, end, 10);
+    assert_eq!(daemon.status("t")["state"], "optimal");
+}
+
+/// A connection that asks for much and takes none of it.
+fn stalled_client(daemon: &Daemon) -> std::os::unix::net::UnixStream {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(daemon.path("nbd.sock")).unwrap();
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).unwrap();
+    stream.write_all(&3u32.to_be_bytes()).unwrap(); // fixed newstyle, no zeroes
+    stream.write_all(b"IHAVEOPT").unwrap();
+    stream.write_all(&1u32.to_be_bytes()).unwrap(); // EXPORT_NAME
+    stream.write_all(&3u32.to_be_bytes()).unwrap();
+    stream.write_all(b"t/v").unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    for cookie in 0..16u64 {
+        let mut request = Vec::new();
+        request.extend(0x2560_9513u32.to_be_bytes());
+        request.extend([0; 4]); // no flags, READ
+        request.extend(cookie.to_be_bytes());
+        request.extend(0u64.to_be_bytes());
+        request.extend((1u32 << 20).to_be_bytes());
+        stream.write_all(&request).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    stream
+}

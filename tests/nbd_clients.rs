@@ -310,3 +310,36 @@ fn nbdinfo_and_nbdcopy_find_their_way() {
         "an empty part is not shown as a hole:\n{map}"
     );
 }
+
+/// Zeros whose space is to stay take it: what is written there later cannot fail for want of space.
+#[test]
+fn zeros_that_leave_no_hole_have_their_space() {
+    let daemon = Daemon::start("nohole");
+    let files = "create t --layout ec2+1 --file-size 64M d0 d1 d2";
+    daemon.ok(&files.split(' ').collect::<Vec<_>>());
+    let address = format!("unix:{}", daemon.text("nbd.sock"));
+    daemon.ok(&["volume", "create", "t/v", "--size", "16M", "--thin"]);
+    daemon.ok(&["volume", "attach", "t/v", "--nbd", &address]);
+    let disk = daemon.disk("t");
+    let (mib, all) = (1 << 20, 16 << 20);
+    disk.write(0, &[7; 65_536]).unwrap();
+    disk.write_zeroes(4096, 3 * mib, false).unwrap();
+    assert_eq!(disk.holes(0, 3 * mib), 0);
+    assert_eq!(disk.holes(0, all), all - 3 * mib - 4096);
+    let head = disk.read(0, 65_536).unwrap();
+    assert!(head[..4096].iter().all(|b| *b == 7) && head[4096..].iter().all(|b| *b == 0));
+    disk.write_zeroes(4096, 3 * mib, true).unwrap();
+    assert_eq!(disk.holes(0, all), all - 4096);
+    // A thick volume's space is its own, so a hole in it costs nothing.
+    daemon.ok(&["volume", "create", "t/thick", "--size", "16M"]);
+    daemon.ok(&["volume", "attach", "t/thick", "--nbd", &address]);
+    let thick = common::disk::Disk::connect(&daemon.path("nbd.sock"), "t/thick");
+    thick.write_zeroes(0, all, false).unwrap();
+    assert_eq!(thick.holes(0, all), all);
+    // More than there is cannot be promised.
+    daemon.ok(&["volume", "create", "t/large", "--size", "1G", "--thin"]);
+    daemon.ok(&["volume", "attach", "t/large", "--nbd", &address]);
+    let large = common::disk::Disk::connect(&daemon.path("nbd.sock"), "t/large");
+    assert!(large.write_zeroes(0, 1 << 30, false).is_err());
+    large.write_zeroes(0, 1 << 30, true).unwrap();
+}

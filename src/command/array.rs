@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::api::{
-    Attached, Call, Create, CreateReply, FrontendSpec, GetReply, Import, ImportReply,
+    Attached, Call, Create, CreateReply, DestroyReply, FrontendSpec, GetReply, Import, ImportReply,
     ImportableReply,
 };
 use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
@@ -175,9 +175,10 @@ pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<(), Failure
             let (word, _) = crate::view::picture::state_word(array.state);
             let volumes = array.volumes.len();
             text += &format!(
-                "{}: imported, {}, {volumes} volume{}\n",
+                "{}: imported, {}{}, {volumes} volume{}\n",
                 safe(&array.name),
                 word.to_lowercase(),
+                if array.read_only { ", read-only" } else { "" },
                 if volumes == 1 { "" } else { "s" }
             );
         }
@@ -215,7 +216,7 @@ fn importable(context: &Context, scan: Vec<String>, script: bool) -> Result<(), 
                     safe(&found.name),
                     found.uuid.clone(),
                     safe(&found.layout),
-                    format!("{} of {}", found.devices.len(), found.devices_total),
+                    format!("{} of {}", found.devices_here, found.devices_total),
                     found.generation.to_string(),
                 ]
             })
@@ -227,7 +228,8 @@ fn importable(context: &Context, scan: Vec<String>, script: bool) -> Result<(), 
             script,
         )
     })?;
-    for line in &reply.unreadable {
+    let copies = reply.importable.iter().flat_map(|found| &found.copies);
+    for line in copies.chain(&reply.unreadable) {
         eprintln!("ashlar: {}", safe(line));
     }
     Ok(())
@@ -255,10 +257,16 @@ pub(crate) fn destroy(context: &Context, args: &DestroyArgs) -> Result<(), Failu
             "destroying {array} destroys all its data; if that is meant, give --yes ('ashlar export {array}' keeps them)"
         )));
     }
-    let reply = context.client.call_value(&Call::Destroy {
+    let reply: DestroyReply = context.client.call(&Call::Destroy {
         array: array.clone(),
+        confirm: Some(array.clone()),
+        force: args.force,
     })?;
-    context.print("destroy", &reply, || format!("{array}: destroyed\n"))
+    context.print("destroy", &reply, || format!("{array}: destroyed\n"))?;
+    for line in &reply.not_wiped {
+        eprintln!("ashlar: {}", safe(line));
+    }
+    Ok(())
 }
 
 /// `set`.

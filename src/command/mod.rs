@@ -137,8 +137,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Inspect(args) => inspect::inspect(&args, json)?,
         Verb::Verify(args) => return verify::verify(&args, json),
         Verb::Demo(args) => crate::demo::run(&args)?,
-        Verb::Resilience(args) => report(resilience::run(&args, json))?,
-        Verb::Plan(args) => report(plan::run(&args, json))?,
+        Verb::Resilience(args) => out(&resilience::run(&args, json)?)?,
+        Verb::Plan(args) => out(&plan::run(&args, json)?)?,
         Verb::Bench(verb) => bench::run(&verb, json)?,
         Verb::Completions(args) => {
             let mut text = Vec::new();
@@ -147,8 +147,4 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn report(result: Result<String, String>) -> Result<(), Failure> {
-    out(&result.map_err(Failure::invalid)?)
 }

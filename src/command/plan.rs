@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::api::{Call, StatusReply};
 use crate::client::{Client, socket_path};
 use crate::command::document;
+use crate::failure::Failure;
 use crate::units::{parse_size, size};
 use crate::view::table::table;
 
@@ -119,23 +120,24 @@ impl Args {
 ///
 /// # Errors
 /// One line that says what to change.
-pub(crate) fn run(args: &Args, json: bool) -> Result<String, String> {
+pub(crate) fn run(args: &Args, json: bool) -> Result<String, Failure> {
     if let Some(name) = &args.array {
-        let client = Client::new(socket_path(args.socket.as_deref())).map_err(|e| e.to_string())?;
+        let client = Client::new(socket_path(args.socket.as_deref()))?;
         let call = Call::Status {
             array: Some(name.clone()),
         };
-        let reply: StatusReply = client.call(&call).map_err(|e| e.to_string())?;
+        let reply: StatusReply = client.call(&call)?;
         let array = reply.arrays.iter().find(|a| a.name == *name);
         return of_array(
-            array.ok_or_else(|| format!("no array is called {name}"))?,
+            array.ok_or_else(|| Failure::not_found(format!("no array is called {name}")))?,
             args,
             json,
         );
     }
     let assumptions = args.assumptions();
     let devices = u64::from(args.devices.unwrap_or(0));
-    let devices = ashlar_layout::check_device_count(devices).map_err(|e| e.to_string())?;
+    let devices =
+        ashlar_layout::check_device_count(devices).map_err(|e| Failure::invalid(e.to_string()))?;
     let wishes = Wishes {
         usable_bytes: args.capacity.map(|bytes| bytes as f64),
         survive: args.survive,
@@ -144,7 +146,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<String, String> {
         survive_domain: args.survive_domain,
     };
     let plan = ashlar_model::plan(devices, &args.layout, &assumptions, &wishes)
-        .map_err(|e| e.to_string())?;
+        .map_err(|e| Failure::invalid(e.to_string()))?;
     if json {
         let value = json!({
             "devices": devices,
@@ -157,7 +159,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<String, String> {
             }).collect::<Vec<_>>(),
             "assumptions": assumptions.statements(),
         });
-        return document("plan", &value).map_err(|e| e.to_string());
+        return document("plan", &value);
     }
     Ok(plan_text(&plan, &assumptions, args))
 }
@@ -337,11 +339,11 @@ fn state(out: &mut String, assumptions: &Assumptions) {
 }
 
 /// What the model needs of a status.
-fn present(array: &ArrayStatus) -> Result<Present, String> {
+fn present(array: &ArrayStatus) -> Result<Present, Failure> {
     let layout = array
         .layout
         .parse()
-        .map_err(|e| format!("{}: {e}", array.layout))?;
+        .map_err(|e| Failure::broken(format!("{}: {e}", array.layout)))?;
     let serving = |state: DeviceState| {
         matches!(
             state,
@@ -367,7 +369,7 @@ fn present(array: &ArrayStatus) -> Result<Present, String> {
     })
 }
 
-fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, String> {
+fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, Failure> {
     let present = present(array)?;
     let smallest = array
         .devices
@@ -382,7 +384,8 @@ fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, Stri
         segments_per_device: (smallest.unwrap_or(0) / array.slot_bytes.max(1)).max(1) as f64,
         ..args.assumptions()
     };
-    let prospect = ashlar_model::prospect(&present, &assumptions).map_err(|e| e.to_string())?;
+    let prospect = ashlar_model::prospect(&present, &assumptions)
+        .map_err(|e| Failure::invalid(e.to_string()))?;
     if json {
         let value = json!({
             "array": array.name,
@@ -403,7 +406,7 @@ fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, Stri
             "whole": life_json(&prospect.whole),
             "assumptions": assumptions.statements(),
         });
-        return document("plan", &value).map_err(|e| e.to_string());
+        return document("plan", &value);
     }
     Ok(array_text(array, &present, &prospect, &assumptions))
 }
@@ -492,7 +495,7 @@ mod tests {
         let parsed = Line::try_parse_from(words).map_err(|e| e.to_string())?;
         assert_eq!(parsed.socket, None);
         let Only::Plan(args) = parsed.verb;
-        run(&args, json)
+        run(&args, json).map_err(|failure| failure.text)
     }
 
     #[test]

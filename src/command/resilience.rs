@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use ashlar_model::{Answer, LayoutAnswer, Method, Placing, PointAnswer, Question, Scale, answer};
 
 use crate::command::document;
+use crate::failure::Failure;
 use crate::view::table::table;
 
 /// Shown by `--help`.
@@ -80,7 +81,7 @@ fn parse_range(text: &str) -> Result<(u32, u32), String> {
 ///
 /// # Errors
 /// One line that says what to change.
-pub(crate) fn run(args: &Args, json: bool) -> Result<String, String> {
+pub(crate) fn run(args: &Args, json: bool) -> Result<String, Failure> {
     let question = Question {
         layouts: std::iter::once(&args.layout)
             .chain(&args.versus)
@@ -104,7 +105,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<String, String> {
         device_bytes: None,
         bandwidth: None,
     };
-    let answer = answer(&question).map_err(|e| e.to_string())?;
+    let answer = answer(&question).map_err(|e| Failure::invalid(e.to_string()))?;
     if let Some(path) = &args.plot {
         let scale = if args.log {
             Scale::Logarithmic
@@ -112,14 +113,15 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<String, String> {
             Scale::Linear
         };
         ashlar_model::write_plot(&answer, scale, path)
-            .map_err(|e| format!("{}: {e}", path.display()))?;
+            .map_err(|e| Failure::broken(format!("{}: {e}", path.display())))?;
     }
     if let Some(path) = &args.html {
-        let page = ashlar_model::page(&question).map_err(|e| e.to_string())?;
-        std::fs::write(path, page).map_err(|e| format!("{}: {e}", path.display()))?;
+        let page = ashlar_model::page(&question).map_err(|e| Failure::invalid(e.to_string()))?;
+        std::fs::write(path, page)
+            .map_err(|e| Failure::broken(format!("{}: {e}", path.display())))?;
     }
     if json {
-        return document("resilience", &answer).map_err(|e| e.to_string());
+        return document("resilience", &answer);
     }
     let mut text = text(&answer, args.failures.is_some());
     for path in args.plot.iter().chain(&args.html) {
@@ -368,7 +370,7 @@ mod tests {
         ] {
             let error = run(&args(layout, devices, failures), false).unwrap_err();
             assert!(
-                error.contains(expect) && error.lines().count() == 1,
+                error.text.contains(expect) && error.text.lines().count() == 1,
                 "{layout}: {error}"
             );
         }

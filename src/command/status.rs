@@ -65,15 +65,15 @@ fn once(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// 0 optimal, 1 degraded, 2 critical or failed, 4 cannot tell; the worst of all arrays.
+/// 0 optimal, 1 degraded, 2 critical or failed, 4 cannot tell. Of several arrays: 2 if that is known of
+/// one, else 4 if one cannot be told, else the worst.
 fn test_code(reply: &StatusReply) -> u8 {
-    if reply.arrays.is_empty() || !reply.not_imported.is_empty() {
-        return CANNOT_TELL;
-    }
-    match reply.arrays.iter().map(|a| a.state).max() {
-        Some(ArrayState::Optimal) => 0,
-        Some(ArrayState::Degraded) => 1,
+    let worst = reply.arrays.iter().map(|a| a.state).max();
+    match worst {
         Some(ArrayState::Critical | ArrayState::Failed) => 2,
+        _ if !reply.not_imported.is_empty() => CANNOT_TELL,
+        Some(ArrayState::Degraded) => 1,
+        Some(ArrayState::Optimal) => 0,
         None => CANNOT_TELL,
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
         let rows = reply
             .arrays
             .iter()
-            .map(|array| list_row(array, args.exact))
+            .map(|array| list_row(array, args))
             .collect();
         let titles = [
             "ARRAY", "STATE", "LAYOUT", "DEVICES", "USABLE", "USED", "FREE", "FULL",
@@ -134,12 +134,16 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
     })
 }
 
-fn list_row(array: &ArrayStatus, exact: bool) -> Vec<String> {
-    let c = &array.capacity;
+fn list_row(array: &ArrayStatus, args: &ListArgs) -> Vec<String> {
+    let (c, exact) = (&array.capacity, args.exact);
+    let mut state = state_word(array.state).0.to_lowercase();
+    if array.read_only && !args.script {
+        state += ", read-only";
+    }
     let full = percent(c.used_bytes, c.usable_bytes);
     vec![
         safe(&array.name),
-        state_word(array.state).0.to_lowercase(),
+        state,
         safe(&array.layout),
         array.devices_total.to_string(),
         size_or_exact(c.usable_bytes, exact),

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::api::{Attached, Call, FrontendSpec, StatusReply, VolumeCreate, VolumeName};
+use crate::api::{Attached, Call, FrontendSpec, StatusReply, VolumeCreate, VolumeDestroy};
 use crate::cli::{VolumeAttachArgs, VolumeListArgs, VolumeVerb};
 use crate::command::array::{attached_text, nbd_address};
 use crate::command::{Context, absolute};
@@ -43,7 +43,13 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
                 )));
             }
             let text = format!("{array}/{volume}: destroyed\n");
-            let call = Call::VolumeDestroy(VolumeName { array, volume });
+            let confirm = Some(format!("{array}/{volume}"));
+            let call = Call::VolumeDestroy(VolumeDestroy {
+                array,
+                volume,
+                confirm,
+                force: args.force,
+            });
             simple(context, "volume destroy", &call, text)
         }
         VolumeVerb::Set(args) => {
@@ -78,7 +84,11 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
 
 fn simple(context: &Context, command: &str, call: &Call, text: String) -> Result<(), Failure> {
     let reply = context.client.call_value(call)?;
-    context.print(command, &reply, || text)
+    context.print(command, &reply, || text)?;
+    for line in reply["left"].as_array().into_iter().flatten() {
+        eprintln!("ashlar: {}", safe(line.as_str().unwrap_or_default()));
+    }
+    Ok(())
 }
 
 fn attach(context: &Context, args: VolumeAttachArgs) -> Result<(), Failure> {
@@ -96,6 +106,7 @@ fn attach(context: &Context, args: VolumeAttachArgs) -> Result<(), Failure> {
         array: array.clone(),
         volume: volume.clone(),
         frontend,
+        force: args.force,
     };
     let reply: Reply = context.client.call(&call)?;
     let value = json!({ "array": array, "volume": volume, "attached": reply.attached });

@@ -1,63 +1,29 @@
-//! Making, finding, starting, closing and destroying arrays.
+//! Making, starting and closing arrays.
 //!
 //! **Invariants**: nothing is written to a device before every device was checked and its signature
 //! was clean or overridden; whatever a failing `create` made is taken back; an array's frontends
 //! are stopped before it is closed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Array, Error, Label, probe, uuid_text};
+use ashlar_engine::{Array, Error, probe, uuid_text};
 use ashlar_layout::Layout;
 use ashlar_rt::SECOND;
 
 use tracing::Instrument;
 
-use crate::api::{
-    Attached, Create, CreateReply, Found, Import, ImportReply, ImportableReply, VolumeCreate,
-};
+use crate::api::{Attached, Create, CreateReply, Import, ImportReply, VolumeCreate};
 use crate::daemon::devices::{self, Candidate};
+use crate::daemon::find::{Devices, Seen, complete, copies};
 use crate::daemon::frontends::check_address;
-use crate::daemon::host::{Host, Member, broken, explain};
+use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::daemon::state::Known;
 use crate::daemon::volumes::make_volume;
 use crate::failure::{Failure, Kind};
-
-/// Devices of one array, with what they say of themselves.
-type Devices = Vec<(PathBuf, Label)>;
-/// Devices that are not in use, by the UUID of their array.
-type FoundDevices = BTreeMap<String, Devices>;
-
-/// What a look at a device gave.
-enum Look {
-    /// It is one of an array.
-    Device(Label),
-    /// It is none, or nothing is there.
-    Nothing,
-    /// It is there, and its superblocks cannot be read: as good as gone.
-    Unreadable(Failure),
-    /// It could not be looked at, which says nothing of what it holds.
-    Closed(Failure),
-}
-
-/// What looking at many gave.
-#[derive(Default)]
-struct Seen {
-    found: FoundDevices,
-    unreadable: Vec<String>,
-    closed: Vec<(PathBuf, Failure)>,
-}
-
-/// Whether all are here that the newest of them counts.
-fn complete(devices: &[(PathBuf, Label)]) -> bool {
-    let labels = devices.iter().map(|(_, label)| label);
-    let newest = labels.clone().max_by_key(|label| label.generation);
-    let here: BTreeSet<[u8; 16]> = labels.map(|label| label.device_uuid).collect();
-    newest.is_some_and(|newest| newest.counted.iter().all(|uuid| here.contains(uuid)))
-}
 
 /// How long an import waits for devices that are in use. A daemon killed just now still holds its
 /// devices until the kernel has ended what its rings had in flight, and must: a write that lands
@@ -69,11 +35,6 @@ const BUSY_PAUSE: ashlar_rt::Nanos = 100 * ashlar_rt::MILLISECOND;
 /// starts without is not taken in again.
 const DEVICES_WAIT: ashlar_rt::Nanos = 10 * SECOND;
 const DEVICES_PAUSE: ashlar_rt::Nanos = 500 * ashlar_rt::MILLISECOND;
-
-/// How long a device may take to say what it is: as long as a drive needs to spin up.
-const LOOK_WAIT: ashlar_rt::Nanos = 30 * SECOND;
-/// How many devices are asked at a time.
-const LOOKS: usize = 64;
 
 impl Host {
     /// `create`.
@@ -164,7 +125,7 @@ impl Host {
             None => Ok(()),
         };
         let status = array.status().await;
-        array.export().await.map_err(broken)?;
+        array.export().await.map_err(failure_of)?;
         volume.map(|()| status)
     }
 
@@ -199,7 +160,7 @@ impl Host {
             };
             make_volume(&array, &plain_volume(create, name, *size)).await?;
             match &create.attach {
-                Some(how) => self.attach(&create.array, name, how).await.map(Some),
+                Some(how) => self.attach(&create.array, name, how, false).await.map(Some),
                 None => Ok(None),
             }
         };
@@ -279,122 +240,6 @@ impl Host {
         Ok(found.map(str::to_string))
     }
 
-    /// The array of this daemon that a device belongs to.
-    fn user_of(&self, path: &std::path::Path) -> Option<String> {
-        let path = path.display().to_string();
-        let arrays = self.arrays.borrow();
-        let user = arrays
-            .iter()
-            .find(|(_, member)| member.devices.contains(&path));
-        user.map(|(name, _)| name.clone())
-    }
-
-    /// `import` without an array: what could be started.
-    ///
-    /// # Errors
-    /// If a directory cannot be scanned.
-    pub(crate) async fn importable(
-        self: &Rc<Host>,
-        scan: &[String],
-    ) -> Result<ImportableReply, Failure> {
-        let seen = self.find(scan).await?;
-        let closed = seen.closed.into_iter().map(|(_, failure)| failure.text);
-        let unreadable = seen.unreadable.into_iter().chain(closed).collect();
-        let importable = seen
-            .found
-            .into_iter()
-            .filter_map(|(uuid, devices)| {
-                let newest = devices
-                    .iter()
-                    .map(|(_, label)| label)
-                    .max_by_key(|l| l.generation)?;
-                Some(Found {
-                    name: newest.array_name.clone(),
-                    uuid,
-                    layout: newest.layout.clone(),
-                    devices_total: newest.devices_total,
-                    generation: newest.generation,
-                    devices: devices
-                        .iter()
-                        .map(|(path, _)| path.display().to_string())
-                        .collect(),
-                })
-            })
-            .collect();
-        Ok(ImportableReply {
-            importable,
-            unreadable,
-        })
-    }
-
-    async fn find(self: &Rc<Host>, dirs: &[String]) -> Result<Seen, Failure> {
-        let dirs = dirs.to_vec();
-        let mut paths = on_thread(move || devices::scan(&dirs)).await??;
-        for (known, _) in self.waiting.borrow().iter() {
-            paths.extend(known.devices.iter().map(PathBuf::from));
-        }
-        paths.sort();
-        paths.dedup();
-        Ok(self.look_at(paths).await)
-    }
-
-    /// Looks at devices that no array here uses.
-    async fn look_at(self: &Rc<Host>, mut paths: Vec<PathBuf>) -> Seen {
-        paths.retain(|path| self.user_of(path).is_none());
-        let mut seen = Seen::default();
-        // Some at a time: drives may have to spin up first.
-        for some in paths.chunks(LOOKS) {
-            let look = |path: &PathBuf| {
-                let (host, path) = (self.clone(), path.clone());
-                self.rt.spawn(async move {
-                    let look = host.look(&path).await;
-                    (path, look)
-                })
-            };
-            let looks: Vec<_> = some.iter().map(look).collect();
-            for look in looks {
-                match look.await {
-                    (path, Look::Device(label)) => seen
-                        .found
-                        .entry(uuid_text(&label.array_uuid))
-                        .or_default()
-                        .push((path, label)),
-                    (_, Look::Nothing) => {}
-                    (_, Look::Unreadable(failure)) => seen.unreadable.push(failure.text),
-                    (path, Look::Closed(failure)) => seen.closed.push((path, failure)),
-                }
-            }
-        }
-        seen
-    }
-
-    /// What the device at `path` says of itself; one that does not answer is not waited for long.
-    async fn look(&self, path: &Path) -> Look {
-        let look = async {
-            let device = match self.opener.open(path, Access::Look).await {
-                Ok(device) => device,
-                Err(failure) if failure.kind == Kind::NotFound => return Look::Nothing,
-                Err(failure) => return Look::Closed(failure),
-            };
-            let line = |error| Failure::broken(format!("{}: {error}", path.display()));
-            match probe(&device).await {
-                Ok(Some(label)) => Look::Device(label),
-                Ok(None) => Look::Nothing,
-                Err(error @ (Error::Device { .. } | Error::TwoDevices(_))) => {
-                    Look::Unreadable(line(error))
-                }
-                Err(error) => Look::Closed(line(error)),
-            }
-        };
-        self.rt.timeout(LOOK_WAIT, look).await.unwrap_or_else(|| {
-            Look::Closed(Failure::broken(format!(
-                "{}: no answer within {} s; check the device and its cabling",
-                path.display(),
-                LOOK_WAIT / SECOND
-            )))
-        })
-    }
-
     /// `import`.
     ///
     /// # Errors
@@ -462,6 +307,9 @@ impl Host {
             return Err(Failure::refused(format!(
                 "another array named {name} ({other}) is imported; export it before importing {uuid}"
             )));
+        }
+        if let Some(line) = copies(&devices).into_iter().next() {
+            return Err(Failure::refused(line));
         }
         let without = |failure: &Failure| {
             Failure::refused(format!(
@@ -536,7 +384,7 @@ impl Host {
     }
 
     /// Opens a device; one that is in use is waited for, up to the moment `patience`.
-    async fn open_when_free(
+    pub(crate) async fn open_when_free(
         &self,
         path: &Path,
         access: Access,
@@ -602,32 +450,6 @@ impl Host {
         }
     }
 
-    /// Whether an array that is not imported had a device at `path`.
-    fn was_at(&self, uuid: &str, path: &Path) -> bool {
-        let waiting = self.waiting.borrow();
-        let mut of_array = waiting.iter().filter(|(known, _)| known.uuid == uuid);
-        of_array.any(|(known, _)| known.devices.iter().any(|d| Path::new(d) == path))
-    }
-
-    /// A known array's devices: where they were, and, if some are not there, wherever they are now.
-    async fn members_of(self: &Rc<Host>, known: &Known) -> (Devices, Vec<(PathBuf, Failure)>) {
-        let paths: Vec<PathBuf> = known.devices.iter().map(PathBuf::from).collect();
-        let mut seen = self.look_at(paths.clone()).await;
-        let mut devices = seen.found.remove(&known.uuid).unwrap_or_default();
-        if !complete(&devices)
-            && let Ok(folders) = on_thread(move || devices::folders(&paths)).await
-            && let Ok(mut more) = self.find(&folders).await
-        {
-            let here: BTreeSet<_> = devices.iter().map(|(_, l)| l.device_uuid).collect();
-            let more = more.found.remove(&known.uuid).unwrap_or_default();
-            let new = more
-                .into_iter()
-                .filter(|(_, l)| !here.contains(&l.device_uuid));
-            devices.extend(new);
-        }
-        (devices, seen.closed)
-    }
-
     async fn restore_one(
         self: &Rc<Host>,
         known: &Known,
@@ -677,25 +499,8 @@ impl Host {
             Err(error @ ashlar_engine::Error::Closed) => {
                 tracing::warn!(array = name, "had stopped by itself: {error}");
             }
-            Err(error) => return Err(broken(error)),
+            Err(error) => return Err(failure_of(error)),
         }
-        self.remove(name)
-    }
-
-    /// `destroy`.
-    ///
-    /// # Errors
-    /// As [`Host::close`].
-    pub(crate) async fn destroy(self: &Rc<Host>, name: &str) -> Result<(), Failure> {
-        let member = self.member(name)?;
-        if !member.array.is_open() {
-            return Err(broken(ashlar_engine::Error::Closed)); // nothing can be wiped
-        }
-        if member.read_only {
-            return Err(broken(ashlar_engine::Error::ReadOnly));
-        }
-        self.stop_frontends(&member, None, None, false).await?;
-        member.array.destroy().await.map_err(broken)?;
         self.remove(name)
     }
 
@@ -707,8 +512,16 @@ impl Host {
         let members: Vec<Rc<Member>> = self.arrays.borrow().values().cloned().collect();
         for member in members {
             let name = member.array.name();
-            if let Err((_, failure)) = self.frontends.stop(&name, None, None, true).await {
-                tracing::warn!(array = name, "{failure}");
+            let stopped = self.frontends.stop(&name, None, None, true);
+            match self.unless_hurried(stopped).await {
+                Some(Ok(stopped)) => {
+                    for line in stopped.left {
+                        tracing::warn!(array = name, "{line}");
+                    }
+                }
+                Some(Err((_, failure))) => tracing::warn!(array = name, "{failure}"),
+                // What its clients still ask is refused once it is being closed.
+                None => tracing::warn!(array = name, "its clients are cut off"),
             }
             match member.array.export().await {
                 Ok(()) => tracing::info!(array = name, "closed"),
@@ -725,8 +538,9 @@ const WRITE_OUT: u64 = 30 * SECOND;
 impl Host {
     /// Has the kernel write out its file systems, which may stay mounted on devices that end now.
     /// On a thread of its own: what it writes comes back to this one.
-    async fn write_out(&self) {
+    pub(crate) async fn write_out(&self) {
         let sync = on_thread(rustix::fs::sync);
+        let sync = self.unless_hurried(sync);
         if self.rt.timeout(WRITE_OUT, sync).await.is_none() {
             tracing::warn!("the kernel did not write out everything in time");
         }

@@ -12,9 +12,9 @@ use std::rc::Rc;
 
 use ashlar_engine::WriteCache;
 use ashlar_engine::status::Frontend;
-use ashlar_rt::Rt;
+use ashlar_rt::{MILLISECOND, Nanos, Rt};
 use ashlar_serve::Volume;
-use ashlar_serve::fuse::{FuseMount, Place};
+use ashlar_serve::fuse::{FuseError, FuseMount, Place};
 use ashlar_serve::loopdev::LoopAttachment;
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
 
@@ -26,11 +26,20 @@ use crate::failure::Failure;
 /// Where kernel devices get their names.
 const DEVICE_DIR: &str = "/dev/ashlar";
 
+/// How long a client that has just closed its connection may take to be gone.
+const LEAVING: Nanos = 500 * MILLISECOND;
+
 /// Which array and volume.
 type Name = (String, String);
 
-/// Frontends that were stopped, each with its volume.
-pub(crate) type Stopped = Vec<(String, Frontend)>;
+/// What was stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped {
+    /// The frontends, each with its volume.
+    pub(crate) frontends: Vec<(String, Frontend)>,
+    /// What the operator has still to do about devices taken away while in use, one line each.
+    pub(crate) left: Vec<String>,
+}
 
 /// What runs.
 #[derive(Debug)]
@@ -38,6 +47,8 @@ pub(crate) struct Frontends {
     rt: Rt,
     running: RefCell<BTreeMap<Name, Vec<Running>>>,
     servers: RefCell<BTreeMap<String, Server>>,
+    /// Every mount that may still have a session.
+    mounts: RefCell<Vec<FuseMount>>,
 }
 
 #[derive(Debug)]
@@ -74,14 +85,76 @@ impl Frontends {
             rt: rt.clone(),
             running: RefCell::default(),
             servers: RefCell::default(),
+            mounts: RefCell::default(),
         }
+    }
+
+    /// Which frontends of a volume serve now.
+    pub(crate) fn running(&self, array: &str, volume: &str) -> Vec<Frontend> {
+        let running = self.running.borrow();
+        let of_volume = running.get(&(array.to_string(), volume.to_string()));
+        of_volume.map_or_else(Vec::new, |list| {
+            list.iter().map(|r| r.stored.clone()).collect()
+        })
+    }
+
+    /// Waits a moment for NBD clients that are leaving; then refuses if others are connected to these
+    /// frontends, of one volume or of all.
+    ///
+    /// # Errors
+    /// Where, and how many.
+    pub(crate) async fn check_no_clients(
+        &self,
+        array: &str,
+        volume: Option<&str>,
+        which: Option<&[Frontend]>,
+    ) -> Result<(), Failure> {
+        let patience = self.rt.now() + LEAVING;
+        loop {
+            let Some((volume, address, count)) = self.connected(array, volume, which) else {
+                return Ok(());
+            };
+            if self.rt.now() >= patience {
+                return Err(Failure::refused(format!(
+                    "{array}/{volume} is in use: {count} NBD connection{} at {address}; have the clients disconnect, or cut them off with -f",
+                    if count == 1 { " is open" } else { "s are open" }
+                )));
+            }
+            self.rt.sleep(20 * MILLISECOND).await;
+        }
+    }
+
+    /// An NBD frontend that clients are connected to: volume, address, connections.
+    fn connected(
+        &self,
+        array: &str,
+        volume: Option<&str>,
+        which: Option<&[Frontend]>,
+    ) -> Option<(String, String, usize)> {
+        let (running, servers) = (self.running.borrow(), self.servers.borrow());
+        for (name, list) in running.iter() {
+            if name.0 != array || volume.is_some_and(|v| name.1 != v) {
+                continue;
+            }
+            let wanted = |r: &&Running| which.is_none_or(|w| w.contains(&r.stored));
+            for running in list.iter().filter(wanted) {
+                if let Handle::Nbd { address } = &running.handle
+                    && let Some(server) = servers.get(address)
+                {
+                    let export = format!("{}/{}", name.0, name.1);
+                    let count = server.server.connections_to(&export);
+                    if count > 0 {
+                        return Some((name.1.clone(), address.clone(), count));
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// Whether this frontend serves now.
     pub(crate) fn runs(&self, array: &str, volume: &str, stored: &Frontend) -> bool {
-        let running = self.running.borrow();
-        let of_volume = running.get(&(array.to_string(), volume.to_string()));
-        of_volume.is_some_and(|list| list.iter().any(|r| r.stored == *stored))
+        self.running(array, volume).contains(stored)
     }
 
     /// Starts serving.
@@ -237,21 +310,24 @@ impl Frontends {
             }
         }
         wanted.sort_by_key(|(cuts_off, ..)| *cuts_off);
-        let mut stopped = Stopped::new();
+        let mut stopped = Stopped::default();
         for (_, name, stored) in wanted {
             let Some(handle) = self.take(&name, &stored) else {
                 continue;
             };
-            if let Err((handle, failure)) = self.stop_handle(&name, handle, force).await {
-                let running = Running { stored, handle };
-                self.running
-                    .borrow_mut()
-                    .entry(name)
-                    .or_default()
-                    .push(running);
-                return Err((stopped, failure));
+            match self.stop_handle(&name, handle, force).await {
+                Ok(left) => stopped.left.extend(left),
+                Err((handle, failure)) => {
+                    let running = Running { stored, handle };
+                    self.running
+                        .borrow_mut()
+                        .entry(name)
+                        .or_default()
+                        .push(running);
+                    return Err((stopped, failure));
+                }
             }
-            stopped.push((name.1, stored));
+            stopped.frontends.push((name.1, stored));
         }
         Ok(stopped)
     }
@@ -291,7 +367,7 @@ impl Frontends {
         }
         let at = path.clone();
         on_thread(move || clear_dead_mount(&at)).await?;
-        FuseMount::start(&self.rt, served, Place::File(path.clone()))
+        self.mount(served, Place::File(path.clone()))
             .await
             .map_err(|e| Failure::broken(format!("{}: {e}", path.display())))
     }
@@ -309,7 +385,8 @@ impl Frontends {
         name: &str,
         served: Rc<dyn Volume>,
     ) -> Result<(FuseMount, LoopAttachment), Failure> {
-        let mount = FuseMount::start(&self.rt, served, Place::Hidden)
+        let mount = self
+            .mount(served, Place::Hidden)
             .await
             .map_err(|e| Failure::broken(format!("{name} as a loop device: {e}")))?;
         match LoopAttachment::attach(&mount, name).await {
@@ -326,7 +403,8 @@ impl Frontends {
         name: &Name,
         handle: Handle,
         force: bool,
-    ) -> Result<(), (Handle, Failure)> {
+    ) -> Result<Option<String>, (Handle, Failure)> {
+        let mut left = None;
         let volume = format!("{}/{}", name.0, name.1);
         match &handle {
             Handle::Nbd { address } => self.stop_nbd(address, &volume).await,
@@ -352,6 +430,7 @@ impl Frontends {
                     Ok(()) => {}
                     Err(error) if force => {
                         tracing::warn!(volume, "taken away while in use: {error}");
+                        left = release(device).await;
                     }
                     Err(error) => {
                         let line = format!(
@@ -365,7 +444,25 @@ impl Frontends {
                 unlink(link);
             }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// Ends the sessions of all kernel frontends, also of those that are being stopped: whatever waits
+    /// for one of them gets errors, and goes on.
+    pub(crate) fn cut_off_kernel(&self) {
+        for mount in self.mounts.borrow().iter().filter(|m| !m.has_ended()) {
+            let mount = mount.clone();
+            self.rt.spawn(async move { mount.abort().await });
+        }
+    }
+
+    /// Mounts a volume, and remembers that for [`Frontends::cut_off_kernel`].
+    async fn mount(&self, served: Rc<dyn Volume>, place: Place) -> Result<FuseMount, FuseError> {
+        let mount = FuseMount::start(&self.rt, served, place).await?;
+        let mut mounts = self.mounts.borrow_mut();
+        mounts.retain(|m| !m.has_ended());
+        mounts.push(mount.clone());
+        Ok(mount)
     }
 
     /// Whether a kernel device is served.
@@ -373,6 +470,18 @@ impl Frontends {
         let running = self.running.borrow();
         let mut all = running.values().flatten();
         all.any(|r| matches!(r.handle, Handle::Loop { .. } | Handle::Fuse(_)))
+    }
+}
+
+/// Leaves a loop device to its users; what the operator has to do then.
+async fn release(device: &LoopAttachment) -> Option<String> {
+    let at = device.device().display();
+    match device.release().await {
+        Ok(true) => None,
+        Ok(false) => Some(format!(
+            "{at} is still in use: every access to it fails from now on; 'umount {at}' or stop what has it open, then it goes away"
+        )),
+        Err(error) => Some(format!("{at} stays: {error}; 'losetup -d {at}' removes it")),
     }
 }
 

@@ -6,7 +6,7 @@
 //! devices. An array is in `arrays` exactly while it is open. The state file lists an array from
 //! before its first client is served until it is exported or destroyed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -16,18 +16,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Settings, uuid_text};
-use ashlar_rt::{Lock, Nanos, Rt, SECOND};
+use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{
     ArrayEvent, Call, EventsReply, GetReply, NotImported, NotServed, PingReply, StatusReply,
-    VERSION, WaitReply,
+    VERSION, WaitReply, check_confirmed,
 };
 use crate::daemon::frontends::Frontends;
 use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::units::size;
 
 /// An array that is open.
@@ -56,6 +56,9 @@ pub(crate) struct Host {
     pub(crate) not_served: RefCell<Vec<NotServed>>,
     state: State,
     started: (Nanos, SystemTime),
+    /// Nobody is waited for any more, for the end of the process.
+    hurried: Cell<bool>,
+    hurry_gate: Gate,
 }
 
 /// How long one `events` or `wait` request may be held open.
@@ -75,7 +78,29 @@ impl Host {
             not_served: RefCell::default(),
             state,
             started: (rt.now(), SystemTime::now()),
+            hurried: Cell::new(false),
+            hurry_gate: Gate::default(),
         })
+    }
+
+    /// Cuts the kernel off, so that what waits for it ends by itself; soon after, the end of the process
+    /// waits for no client any more.
+    pub(crate) async fn hurry(&self) {
+        self.frontends.cut_off_kernel();
+        self.rt.sleep(SECOND).await;
+        self.hurried.set(true);
+        self.hurry_gate.open();
+    }
+
+    /// Does `work`; `None` if it was not done when no more was to be waited for.
+    pub(crate) async fn unless_hurried<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        let mut hurried = std::pin::pin!(self.hurry_gate.until(|| self.hurried.get()));
+        std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => hurried.as_mut().poll(cx).map(|()| None),
+        })
+        .await
     }
 
     /// Answers one request.
@@ -104,7 +129,7 @@ impl Host {
                     .member(&array)?
                     .array
                     .get(key.as_deref())
-                    .map_err(broken)?;
+                    .map_err(failure_of)?;
                 reply(&GetReply {
                     properties: pairs.into_iter().collect(),
                 })
@@ -135,16 +160,21 @@ impl Host {
                 self.close(&array).await?;
                 reply(&serde_json::json!({ "exported": array }))
             }
-            Call::Destroy { array } => {
-                self.destroy(&array).await?;
-                reply(&serde_json::json!({ "destroyed": array }))
+            Call::Destroy {
+                array,
+                confirm,
+                force,
+            } => {
+                self.member(&array)?;
+                check_confirmed(&array, confirm.as_deref())?;
+                reply(&self.destroy(&array, force).await?)
             }
             Call::Set { array, key, value } => {
                 self.member(&array)?
                     .array
                     .set(&key, &value)
                     .await
-                    .map_err(broken)?;
+                    .map_err(failure_of)?;
                 reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
             }
             volume => self.change_volume(volume).await,
@@ -176,9 +206,16 @@ impl Host {
         })
     }
 
-    /// An array's status, with what its frontends know.
+    /// An array's status. How a volume is served stands in the array, but nothing is written to one that
+    /// is only read: there it is what serves now.
     pub(crate) async fn status_of(&self, member: &Member) -> ArrayStatus {
-        member.array.status().await
+        let mut status = member.array.status().await;
+        if member.read_only {
+            for volume in &mut status.volumes {
+                volume.frontends = self.frontends.running(&status.name, &volume.name);
+            }
+        }
+        status
     }
 
     async fn events(
@@ -303,7 +340,7 @@ impl Host {
             .array
             .fail(found.index, force)
             .await
-            .map_err(broken)?;
+            .map_err(failure_of)?;
         Ok((found.index, found.path.clone()))
     }
 
@@ -415,17 +452,33 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
             "{}: {source}; leave it out, or use 'ashlar inspect'",
             path(*device)
         )),
-        other => Failure::broken(other.to_string()),
+        other => Failure::of_kind(kind_of(other), other.to_string()),
     }
 }
 
 /// An engine error, as the operator reads it.
-pub(crate) fn broken(error: ashlar_engine::Error) -> Failure {
+pub(crate) fn failure_of(error: ashlar_engine::Error) -> Failure {
     match error {
         ashlar_engine::Error::Closed => Failure::broken(
             "the array has stopped by itself ('ashlar events' says why): export it, bring its devices back, import it",
         ),
-        error => Failure::broken(error.to_string()),
+        error => Failure::of_kind(kind_of(&error), error.to_string()),
+    }
+}
+
+fn kind_of(error: &ashlar_engine::Error) -> Kind {
+    use ashlar_engine::Error;
+    match error {
+        Error::Layout(_)
+        | Error::Name(_)
+        | Error::Size { .. }
+        | Error::Setting { .. }
+        | Error::NoSetting { .. } => Kind::Invalid,
+        Error::NoVolume(_) | Error::NoDevice(_) | Error::NoArray => Kind::NotFound,
+        Error::VolumeExists(_) | Error::NoSpace { .. } | Error::WouldLose(_) | Error::ReadOnly => {
+            Kind::Refused
+        }
+        _ => Kind::Broken,
     }
 }
 

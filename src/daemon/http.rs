@@ -38,11 +38,15 @@ pub(crate) enum Job {
     Stop,
 }
 
-/// Serves `listener` and the process's signals until the process ends.
+/// Serves `listener` and the process's signals until the process ends. `hurry` hears of the second.
 ///
 /// # Errors
 /// If the thread cannot start.
-pub(crate) fn start(listener: StdListener, jobs: Sender<Job>) -> std::io::Result<()> {
+pub(crate) fn start(
+    listener: StdListener,
+    jobs: Sender<Job>,
+    hurry: Sender<()>,
+) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -58,24 +62,39 @@ pub(crate) fn start(listener: StdListener, jobs: Sender<Job>) -> std::io::Result
         .name("ashlar-http".to_string())
         .spawn(move || {
             runtime.block_on(async {
-                tokio::spawn(stop_on(terminate, jobs.clone()));
-                tokio::spawn(stop_on(interrupt, jobs.clone()));
+                let asked = Arc::new(AtomicUsize::new(0));
+                for signal in [terminate, interrupt] {
+                    let (jobs, hurry) = (jobs.clone(), hurry.clone());
+                    tokio::spawn(stop_on(signal, asked.clone(), jobs, hurry));
+                }
                 accept(listener, jobs).await;
             });
         })?;
     Ok(())
 }
 
-/// The first signal asks for an orderly end, the second ends at once (arrays stay importable).
-async fn stop_on(mut signal: tokio::signal::unix::Signal, jobs: Sender<Job>) {
-    let mut asked = false;
+/// The first signal, of either kind, asks for an orderly end; the second, that it waits for no client;
+/// the third ends at once (arrays stay importable).
+async fn stop_on(
+    mut signal: tokio::signal::unix::Signal,
+    asked: Arc<AtomicUsize>,
+    jobs: Sender<Job>,
+    hurry: Sender<()>,
+) {
     while signal.recv().await.is_some() {
-        if asked {
-            tracing::warn!("second signal: ending without closing the arrays");
-            std::process::exit(1);
+        match asked.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                let _ = jobs.send(Job::Stop); // unless it is stopping already
+            }
+            1 => {
+                tracing::warn!("second signal: clients are cut off");
+                let _ = hurry.send(()); // unless it has stopped already
+            }
+            _ => {
+                tracing::warn!("third signal: ending without closing the arrays");
+                std::process::exit(1);
+            }
         }
-        asked = true;
-        let _ = jobs.send(Job::Stop);
     }
 }
 

@@ -6,7 +6,9 @@
 //! and the next daemon with the same state directory brings them and their frontends back.
 
 pub(crate) mod arrays;
+pub(crate) mod destroy;
 pub(crate) mod devices;
+pub(crate) mod find;
 pub(crate) mod frontends;
 pub(crate) mod host;
 pub(crate) mod http;
@@ -47,12 +49,13 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
     let known = state.load()?;
     let (listener, control) = listen(socket)?;
     let (jobs, requests) = mailbox();
+    let (hurry, hurried) = mailbox();
     let rt = Rt::start().map_err(|e| {
         Failure::broken(format!(
             "the engine cannot start: {e}; raise the limit of open files"
         ))
     })?;
-    http::start(listener, jobs)
+    http::start(listener, jobs, hurry)
         .map_err(|e| Failure::broken(format!("the control API cannot start: {e}")))?;
     tracing::info!(
         socket = %socket.display(),
@@ -63,14 +66,19 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
         env!("CARGO_PKG_VERSION")
     );
     let host = Host::new(&rt, settings, state);
-    rt.block_on(serve(host, known, requests));
+    rt.block_on(serve(host, known, requests, hurried));
     drop(control);
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Answers requests until told to stop, then closes everything.
-async fn serve(host: Rc<Host>, known: Vec<Known>, mut requests: Mailbox<Job>) {
+async fn serve(
+    host: Rc<Host>,
+    known: Vec<Known>,
+    mut requests: Mailbox<Job>,
+    mut hurried: Mailbox<()>,
+) {
     let restoring = {
         let host = host.clone();
         host.rt.clone().spawn(async move {
@@ -109,8 +117,16 @@ async fn serve(host: Rc<Host>, known: Vec<Known>, mut requests: Mailbox<Job>) {
             }
         }
     });
-    restoring.await;
-    let guard = host.change.lock().await;
+    host.rt.spawn({
+        let host = host.clone();
+        async move {
+            if hurried.receive().await.is_some() {
+                host.hurry().await;
+            }
+        }
+    });
+    host.unless_hurried(restoring).await;
+    let guard = host.unless_hurried(host.change.lock()).await;
     host.close_all().await;
     drop(guard);
 }

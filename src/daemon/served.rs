@@ -33,6 +33,29 @@ impl Served {
     }
 }
 
+/// Most bytes of zeros written at a time.
+const ZEROS: usize = 1 << 20;
+
+/// Writes zeros as data, so that their space is taken: what is written there later finds room.
+async fn write_zeros(
+    volume: &EngineVolume,
+    mut offset: u64,
+    length: u64,
+    durable: bool,
+) -> Result<(), VolumeError> {
+    let end = offset.checked_add(length).ok_or(VolumeError::OutOfRange)?;
+    let zeros = Buf::zeroed(usize::try_from(length).unwrap_or(ZEROS).min(ZEROS)).freeze();
+    while offset < end {
+        let most = usize::try_from(end - offset).unwrap_or(ZEROS).min(ZEROS);
+        let last = offset + most as u64 == end;
+        // What the last one makes durable are all before it, too.
+        let written = volume.write(offset, zeros.cut(0..most), durable && last);
+        written.await.map_err(outward)?;
+        offset += most as u64;
+    }
+    Ok(())
+}
+
 fn outward(error: EngineError) -> VolumeError {
     match error {
         EngineError::Lost => VolumeError::Lost,
@@ -73,10 +96,15 @@ impl Volume for Served {
         offset: u64,
         length: u64,
         durable: bool,
-        _may_trim: bool,
+        may_trim: bool,
     ) -> Fut<Result<(), VolumeError>> {
         let (volume, durable) = (self.volume.clone(), self.durable(durable));
+        // The space of a thick volume is its own also where nothing is mapped.
+        let keep = !may_trim && volume.info().thin;
         Box::pin(async move {
+            if keep {
+                return write_zeros(&volume, offset, length, durable).await;
+            }
             volume
                 .write_zeroes(offset, length, durable)
                 .await

@@ -10,10 +10,10 @@ use ashlar_engine::status::Frontend;
 use ashlar_engine::{Array, DigestKind, VolumeOptions, WriteCache};
 use serde_json::{Value, json};
 
-use crate::api::{Attached, Call, FrontendSpec, NotServed, VolumeCreate};
+use crate::api::{Attached, Call, FrontendSpec, NotServed, VolumeCreate, check_confirmed};
 use crate::daemon::devices::check_name;
 use crate::daemon::frontends::{self, Stopped};
-use crate::daemon::host::{Host, Member, broken, reply};
+use crate::daemon::host::{Host, Member, failure_of, reply};
 use crate::failure::Failure;
 use crate::units::size;
 
@@ -30,17 +30,25 @@ impl Host {
             Call::VolumeDestroy(name) => {
                 let member = self.member(&name.array)?;
                 check_volume(&member.array, &name.volume)?;
+                let whole = format!("{}/{}", name.array, name.volume);
+                check_confirmed(&whole, name.confirm.as_deref())?;
                 if member.read_only {
-                    return Err(broken(ashlar_engine::Error::ReadOnly));
+                    return Err(failure_of(ashlar_engine::Error::ReadOnly));
                 }
-                let stopped = self
-                    .stop_frontends(&member, Some(&name.volume), None, false)
+                if !name.force {
+                    let volume = Some(name.volume.as_str());
+                    let clients = self.frontends.check_no_clients(&name.array, volume, None);
+                    clients.await?;
+                }
+                let mut stopped = self
+                    .stop_frontends(&member, Some(&name.volume), None, name.force)
                     .await?;
+                let left = std::mem::take(&mut stopped.left);
                 if let Err(error) = member.array.volume_destroy(&name.volume).await {
                     self.serve_again(&member, stopped).await;
-                    return Err(broken(error));
+                    return Err(failure_of(error));
                 }
-                reply(&json!({ "array": name.array, "volume": name.volume }))
+                reply(&json!({ "array": name.array, "volume": name.volume, "left": left }))
             }
             Call::VolumeSet {
                 array,
@@ -58,7 +66,7 @@ impl Host {
                         .array
                         .volume_set(&volume, &key, &value)
                         .await
-                        .map_err(broken)?;
+                        .map_err(failure_of)?;
                 }
                 reply(&json!({ "array": array, "volume": volume, "key": key, "value": value }))
             }
@@ -66,8 +74,9 @@ impl Host {
                 array,
                 volume,
                 frontend,
+                force,
             } => {
-                let attached = self.attach(&array, &volume, &frontend).await?;
+                let attached = self.attach(&array, &volume, &frontend, force).await?;
                 reply(&json!({ "array": array, "volume": volume, "attached": attached }))
             }
             Call::Detach {
@@ -76,10 +85,10 @@ impl Host {
                 frontend,
                 force,
             } => {
-                let stopped = self
+                let (gone, left) = self
                     .detach(&array, &volume, frontend.as_deref(), force)
                     .await?;
-                reply(&json!({ "array": array, "volume": volume, "detached": stopped }))
+                reply(&json!({ "array": array, "volume": volume, "detached": gone, "left": left }))
             }
             other => Err(Failure::invalid(format!(
                 "{} is no verb of volumes",
@@ -97,6 +106,7 @@ impl Host {
         array: &str,
         volume: &str,
         spec: &FrontendSpec,
+        force: bool,
     ) -> Result<Attached, Failure> {
         let member = self.member(array)?;
         check_volume(&member.array, volume)?;
@@ -110,6 +120,9 @@ impl Host {
                 stored.kind, stored.address
             )));
         }
+        if !force && !member.read_only {
+            check_alone(&kept, &stored, &format!("{array}/{volume}"))?;
+        }
         let attached = self.serve(&member, array, volume, &stored).await?;
         self.forget_not_served(array, volume, &stored);
         if !kept.contains(&stored) && !member.read_only {
@@ -120,7 +133,7 @@ impl Host {
                 if let Err((_, failure)) = stopped {
                     tracing::warn!("{failure}");
                 }
-                return Err(broken(error));
+                return Err(failure_of(error));
             }
         }
         Ok(attached)
@@ -132,10 +145,14 @@ impl Host {
         volume: &str,
         which: Option<&str>,
         force: bool,
-    ) -> Result<Vec<Frontend>, Failure> {
+    ) -> Result<(Vec<Frontend>, Vec<String>), Failure> {
         let member = self.member(array)?;
         check_volume(&member.array, volume)?;
-        let kept = self.stored_frontends(&member, volume).await;
+        let kept = if member.read_only {
+            self.frontends.running(array, volume)
+        } else {
+            self.stored_frontends(&member, volume).await
+        };
         let named = |f: &Frontend| which.is_none_or(|w| f.kind == w || f.address == w);
         let (gone, left): (Vec<Frontend>, Vec<Frontend>) = kept.into_iter().partition(named);
         if gone.is_empty() {
@@ -144,19 +161,29 @@ impl Host {
                 None => format!("{array}/{volume} is not attached"),
             }));
         }
-        let stopped = self
+        if !force {
+            let clients = self
+                .frontends
+                .check_no_clients(array, Some(volume), Some(&gone));
+            clients.await?;
+        }
+        if force && gone.iter().any(|f| f.kind != "nbd") {
+            self.write_out().await;
+        }
+        let mut stopped = self
             .stop_frontends(&member, Some(volume), Some(&gone), force)
             .await?;
+        let in_use = std::mem::take(&mut stopped.left);
         if !member.read_only
             && let Err(error) = member.array.set_frontends(volume, left).await
         {
             self.serve_again(&member, stopped).await;
-            return Err(broken(error));
+            return Err(failure_of(error));
         }
         for frontend in &gone {
             self.forget_not_served(array, volume, frontend);
         }
-        Ok(gone)
+        Ok((gone, in_use))
     }
 
     /// Serves what the array's catalog says is served.
@@ -196,7 +223,7 @@ impl Host {
     /// Serves again what was stopped for a change that then could not be made.
     async fn serve_again(&self, member: &Member, stopped: Stopped) {
         let array = member.array.name();
-        for (volume, stored) in stopped {
+        for (volume, stored) in stopped.frontends {
             if let Err(failure) = self.serve(member, &array, &volume, &stored).await {
                 self.say_not_served(&array, &volume, stored, failure);
             }
@@ -284,7 +311,21 @@ impl Host {
             .array
             .volume_set(volume, "write-cache", value)
             .await
-            .map_err(broken)
+            .map_err(failure_of)
+    }
+}
+
+/// Refuses what would be a second cache of a volume's bytes beside the first: a file system that is
+/// mounted on both is destroyed. NBD clients of several connections or addresses are left to know each
+/// other, as multi-conn has it.
+fn check_alone(kept: &[Frontend], new: &Frontend, volume: &str) -> Result<(), Failure> {
+    let alike = |f: &&Frontend| *f == new || f.kind == "nbd" && new.kind == "nbd";
+    match kept.iter().find(|f| !alike(f)) {
+        None => Ok(()),
+        Some(other) => Err(Failure::refused(format!(
+            "{volume} is attached as {} {} already, and two kernels writing to one file system destroy it; detach that first, or give -f if their users know of each other",
+            other.kind, other.address
+        ))),
     }
 }
 
@@ -325,7 +366,7 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
     array
         .volume_create(&create.volume, options)
         .await
-        .map_err(broken)
+        .map_err(failure_of)
 }
 
 /// The size asked for, or all that is left for thick volumes.

@@ -86,8 +86,9 @@ fn head(array: &ArrayStatus, style: Style) -> String {
         n => format!(", {n} spares"),
     };
     let code = code(array);
+    let read_only = if array.read_only { ", read-only" } else { "" };
     format!(
-        "{}  {}   {}{code} on {} devices{spare}\n",
+        "{}  {}{read_only}   {}{code} on {} devices{spare}\n",
         style.paint(Tone::Strong, &safe(&array.name)),
         style.paint(tone, word),
         safe(&array.layout),

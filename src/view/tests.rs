@@ -36,6 +36,7 @@ fn sample(states: &[DeviceState]) -> ArrayStatus {
         name: "tank".into(),
         uuid: "u".into(),
         state: ArrayState::Optimal,
+        read_only: false,
         generation: 1,
         layout: "ec8+3".into(),
         k: 8,

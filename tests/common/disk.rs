@@ -17,6 +17,12 @@ pub struct Disk {
     client: NbdClient,
 }
 
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.rt.shutdown(); // which closes the connection
+    }
+}
+
 impl Disk {
     /// Connects to `export`; waits a little for the server.
     pub fn connect(socket: &Path, export: &str) -> Disk {
@@ -65,6 +71,20 @@ impl Disk {
     pub fn trim(&self, offset: u64, length: u64) -> Result<(), String> {
         let future = self.client.trim(offset, length, false);
         self.rt.block_on(future).map_err(|e| e.to_string())
+    }
+
+    /// Makes a range zero; without `may_trim` its space stays taken.
+    pub fn write_zeroes(&self, offset: u64, length: u64, may_trim: bool) -> Result<(), String> {
+        let future = self.client.write_zeroes(offset, length, false, may_trim);
+        self.rt.block_on(future).map_err(|e| e.to_string())
+    }
+
+    /// Bytes of a range that are holes.
+    pub fn holes(&self, offset: u64, length: u64) -> u64 {
+        let future = self.client.block_status(offset, length);
+        let extents = self.rt.block_on(future).unwrap();
+        let holes = extents.iter().filter(|e| e.hole);
+        holes.map(|e| e.length).sum()
     }
 
     /// Writes `content(offset, piece)` to the whole of `from..to`, `depth` pieces at once. Pieces

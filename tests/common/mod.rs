@@ -103,6 +103,23 @@ impl Daemon {
 
     /// Starts the process, and waits until it answers and has tried every array it knows.
     pub fn launch(&mut self) {
+        self.begin();
+        wait_until(
+            "the daemon to import what it knows",
+            Duration::from_secs(60),
+            || {
+                let status = self.json(&["status", "-j"]);
+                let waiting = status["not_imported"].as_array().unwrap().clone();
+                let tried = |reason: &str| {
+                    reason != "not tried yet" && !reason.starts_with("waiting for its devices")
+                };
+                waiting.iter().all(|n| tried(n["reason"].as_str().unwrap()))
+            },
+        );
+    }
+
+    /// Starts the process, and waits until it answers.
+    pub fn begin(&mut self) {
         let log = File::options()
             .create(true)
             .append(true)
@@ -125,18 +142,6 @@ impl Daemon {
         wait_until("the daemon to answer", Duration::from_secs(30), || {
             self.run(&["status"]).status.success()
         });
-        wait_until(
-            "the daemon to import what it knows",
-            Duration::from_secs(60),
-            || {
-                let status = self.json(&["status", "-j"]);
-                let waiting = status["not_imported"].as_array().unwrap().clone();
-                let tried = |reason: &str| {
-                    reason != "not tried yet" && !reason.starts_with("waiting for its devices")
-                };
-                waiting.iter().all(|n| tried(n["reason"].as_str().unwrap()))
-            },
-        );
     }
 
     /// Kills the process with SIGKILL.
@@ -151,13 +156,24 @@ impl Daemon {
         self.child.as_ref().unwrap().id()
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+
     /// Stops the process in an orderly way; true if it ended with success.
     pub fn stop(&mut self) -> bool {
-        let Some(mut child) = self.child.take() else {
+        if self.child.is_none() {
             return true;
-        };
-        let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        self.signal(rustix::process::Signal::TERM);
+        self.ended()
+    }
+
+    /// Waits for the end of the process; true if it ended with success.
+    pub fn ended(&mut self) -> bool {
+        let mut child = self.child.take().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         while Instant::now() < until {
             if let Ok(Some(status)) = child.try_wait() {

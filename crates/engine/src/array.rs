@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_device::DeviceRef;
+use ashlar_device::{DeviceRef, Fault};
 use ashlar_digest::Kind;
 use ashlar_format::catalog::VolumeEntry;
+use ashlar_format::geometry::super_bytes;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::{Buf, Rt, Sender};
 
@@ -259,7 +260,8 @@ impl Array {
         }
     }
 
-    /// Exports the array and wipes the superblocks of its devices: it is gone.
+    /// Exports the array and wipes the superblocks of the devices in use: it is gone, also if not all of
+    /// them could be wiped.
     pub async fn destroy(&self) -> Result<(), Error> {
         self.check_writable()?;
         self.finish().await?;
@@ -269,20 +271,16 @@ impl Array {
         wiped
     }
 
+    /// Wipes all that can be wiped; the error of one that could not.
     async fn wipe(&self) -> Result<(), Error> {
+        let mut outcome = Ok(());
         for member in self.0.home.core.members.iter().filter(|m| m.is_online()) {
-            for copy in 0..2 {
-                let zero = Buf::zeroed(BLOCK).freeze();
-                let device = usize::from(member.index);
-                let failed = |fault| Error::Device { device, fault };
-                member
-                    .write(member.geometry.super_offset(copy), vec![zero])
-                    .await
-                    .map_err(failed)?;
-                member.flush().await.map_err(failed)?;
+            let device = usize::from(member.index);
+            if let Err(fault) = wipe_member(member).await {
+                outcome = Err(Error::Device { device, fault });
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Stops, without saying that it is clean, if writes wait for the operator to let it go on: nothing
@@ -480,8 +478,10 @@ impl Array {
         self.check_writable()?;
         let home = &self.0.home;
         let wrong = || Error::Setting {
-            key: key.to_string(),
+            key: "write-cache",
             value: value.to_string(),
+            takes: "on, off or auto",
+            default: "auto",
         };
         {
             let mut catalog = home.catalog.borrow_mut();
@@ -494,7 +494,12 @@ impl Array {
                 "write-cache" => {
                     volume.write_cache = WriteCache::parse(value).ok_or_else(wrong)?.tag()
                 }
-                _ => return Err(wrong()),
+                _ => {
+                    return Err(Error::NoSetting {
+                        key: key.to_string(),
+                        known: "write-cache".to_string(),
+                    });
+                }
             }
         }
         self.keep(home.commit(0)).await?;
@@ -574,11 +579,9 @@ impl Array {
         };
         let all: Vec<(String, String)> = SETTINGS
             .iter()
-            .map(|(k, default)| {
-                (
-                    k.to_string(),
-                    value(k).unwrap_or_else(|| default.to_string()),
-                )
+            .map(|s| {
+                let value = value(s.key).unwrap_or_else(|| s.default.to_string());
+                (s.key.to_string(), value)
             })
             .collect();
         match key {
@@ -586,10 +589,7 @@ impl Array {
             Some(key) => {
                 let found: Vec<_> = all.into_iter().filter(|(k, _)| k == key).collect();
                 if found.is_empty() {
-                    Err(Error::Setting {
-                        key: key.to_string(),
-                        value: String::new(),
-                    })
+                    Err(no_setting(key))
                 } else {
                     Ok(found)
                 }
@@ -600,20 +600,23 @@ impl Array {
     /// Changes a setting.
     pub async fn set(&self, key: &str, value: &str) -> Result<(), Error> {
         self.check_writable()?;
-        let wrong = || Error::Setting {
-            key: key.to_string(),
-            value: value.to_string(),
-        };
+        let known = SETTINGS.iter().find(|s| s.key == key);
+        let setting = known.ok_or_else(|| no_setting(key))?;
         let good = match key {
-            "clean.reserve" => value
-                .trim_end_matches('%')
-                .parse::<u64>()
-                .is_ok_and(|v| (2..=50).contains(&v)),
-            "reconstruct.narrow" => ["critical", "always", "never"].contains(&value),
-            _ => false,
+            "clean.reserve" => {
+                let percent = value.strip_suffix('%').unwrap_or(value);
+                let number = percent.parse().ok();
+                number.is_some_and(|v: u8| v.to_string() == percent && (2..=50).contains(&v))
+            }
+            _ => ["critical", "always", "never"].contains(&value),
         };
         if !good {
-            return Err(wrong());
+            return Err(Error::Setting {
+                key: setting.key,
+                value: value.to_string(),
+                takes: setting.takes,
+                default: setting.default,
+            });
         }
         let home = &self.0.home;
         {
@@ -660,5 +663,59 @@ impl Array {
     }
 }
 
-/// Settings and their defaults.
-const SETTINGS: &[(&str, &str)] = &[("clean.reserve", "10%"), ("reconstruct.narrow", "critical")];
+/// A setting of an array.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Setting {
+    pub key: &'static str,
+    pub default: &'static str,
+    /// The values it takes.
+    pub takes: &'static str,
+}
+
+/// All settings of an array.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        key: "clean.reserve",
+        default: "10%",
+        takes: "2% to 50%",
+    },
+    Setting {
+        key: "reconstruct.narrow",
+        default: "critical",
+        takes: "critical, always or never",
+    },
+];
+
+fn no_setting(key: &str) -> Error {
+    let known: Vec<&str> = SETTINGS.iter().map(|s| s.key).collect();
+    Error::NoSetting {
+        key: key.to_string(),
+        known: known.join(", "),
+    }
+}
+
+async fn wipe_member(member: &crate::member::Member) -> Result<(), Fault> {
+    for copy in 0..2 {
+        let zero = vec![Buf::zeroed(BLOCK).freeze()];
+        member
+            .write(member.geometry.super_offset(copy), zero)
+            .await?;
+        member.flush().await?;
+    }
+    Ok(())
+}
+
+/// Wipes both superblocks of a device that no open array uses: no array is found on it any more.
+///
+/// # Errors
+/// What the device answered.
+pub async fn wipe(device: &DeviceRef) -> Result<(), Fault> {
+    let size = device.info().size_bytes;
+    for offset in [0, size.saturating_sub(super_bytes(size))] {
+        let zero = vec![Buf::zeroed(BLOCK).freeze()];
+        device.write(offset, zero).await?;
+        device.flush().await?;
+    }
+    Ok(())
+}

@@ -584,7 +584,7 @@ impl Home {
             if member.is_online() {
                 member.take_out(ashlar_format::superblock::MemberState::Failed);
                 let text = format!(
-                    "device {index} ({}) failed and is no longer used; replace it, or let its data be reconstructed onto the others",
+                    "device {index} ({}) failed and is no longer used; what it held is reconstructed onto the others where they have room: see `ashlar status`",
                     member.path()
                 );
                 self.core.event("device-failed", Some(index), text);

@@ -160,6 +160,15 @@ impl Deltas {
         }
     }
 
+    /// Whether nothing is known of a volume's blocks from `first` up to `end`: the map decides for all.
+    pub fn none_in(&self, tree: u32, first: u64, end: u64) -> bool {
+        let of_hole = |h: &HoleRange| {
+            h.tree == tree && h.first < end && first < h.first.saturating_add(h.count)
+        };
+        let mut versions = self.versions.range((tree, first)..(tree, end));
+        versions.next().is_none() && !self.holes.iter().any(of_hole)
+    }
+
     /// The newest stamp of a run of holes over a block; 0 if there is none.
     fn hole_stamp(&self, tree: u32, address: u64, recorded_only: bool) -> u64 {
         self.holes

@@ -113,7 +113,7 @@ pub enum Error {
     VolumeExists(String),
     /// More was asked than there is.
     #[error(
-        "{asked} bytes were asked, {free} are free; ask for less, add devices, or use --thin to promise more than there is"
+        "{asked} bytes were asked, {free} are free; ask for less, destroy a volume, or use --thin to promise more than there is"
     )]
     NoSpace {
         /// Asked.
@@ -142,13 +142,25 @@ pub enum Error {
         /// Devices counted before.
         counted: usize,
     },
-    /// A setting that does not exist, or a value it does not take.
-    #[error("setting {key} cannot be '{value}'; `ashlar get` lists the settings")]
-    Setting {
+    /// A setting that does not exist.
+    #[error("there is no setting '{key}'; those there are: {known}")]
+    NoSetting {
         /// Key.
         key: String,
+        /// The keys of this array or volume.
+        known: String,
+    },
+    /// A value that a setting does not take.
+    #[error("{key} cannot be '{value}': it takes {takes} (default: {default})")]
+    Setting {
+        /// Key.
+        key: &'static str,
         /// Value.
         value: String,
+        /// What it takes.
+        takes: &'static str,
+        /// What it is unless set.
+        default: &'static str,
     },
     /// Imported read-only.
     #[error("the array was imported read-only; export it and import it without --read-only")]

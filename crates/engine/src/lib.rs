@@ -47,7 +47,7 @@ mod systree;
 mod tree;
 mod volume;
 
-pub use array::{Array, Import, Label, Settings, VolumeOptions};
+pub use array::{Array, Import, Label, SETTINGS, Setting, Settings, VolumeOptions, wipe};
 pub use ashlar_digest::Kind as DigestKind;
 pub use assemble::probe;
 pub use create::{Create, Plan, default_strip_bytes, plan};

@@ -50,6 +50,7 @@ impl Array {
             name: superblock.name.clone(),
             uuid: uuid_text(&home.core.array),
             state: home.state(),
+            read_only: self.0.read_only,
             generation: superblock.generation.number,
             layout: superblock.layout.clone(),
             k: home.shape.k,
@@ -141,7 +142,7 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
     let used = member.slots.borrow().iter().flatten().count() as u64;
     let state = match member.state() {
         MemberState::Online => DeviceState::Online,
-        MemberState::Failed if member.path().is_empty() => DeviceState::Missing,
+        MemberState::Failed if member.missing.get() => DeviceState::Missing,
         MemberState::Failed => DeviceState::Failed,
         MemberState::Offline => DeviceState::Offline,
         MemberState::Spare => DeviceState::Spare,

@@ -27,7 +27,7 @@ pub enum DeviceState {
     Offline,
     /// Taken out for good, by its errors or by the operator.
     Failed,
-    /// Not found at import.
+    /// Counted until this import, which did not find it.
     Missing,
     /// In use, but late.
     Slow,
@@ -48,6 +48,9 @@ pub struct ArrayStatus {
     pub uuid: String,
     /// The worst of its stripes.
     pub state: ArrayState,
+    /// Imported read-only: nothing is written, reconstructed or healed.
+    #[serde(default)]
+    pub read_only: bool,
     /// Membership changes so far.
     pub generation: u64,
     /// The notation it was created with.

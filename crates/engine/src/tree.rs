@@ -262,6 +262,24 @@ impl NodeStore {
         })
     }
 
+    /// Which entries of a leaf are mapped, if that is known in memory: none where [`NodeStore::load`] found
+    /// no leaf. `None` if an entry is lost.
+    pub fn mapped_entries(&self, leaf: Key, there: bool) -> Option<[bool; LEAF_ENTRIES]> {
+        let mut mapped = [false; LEAF_ENTRIES];
+        if !there {
+            return Some(mapped);
+        }
+        let all_known = self.with_cached(leaf, |bytes| {
+            let mut entries = mapped.iter_mut().zip(bytes.chunks(LEAF_ENTRY));
+            entries.all(|(mapped, entry)| {
+                let entry = LeafEntry::read(entry);
+                *mapped = matches!(entry, Ok(Some(_)));
+                entry.is_ok()
+            })
+        });
+        (all_known == Some(true)).then_some(mapped)
+    }
+
     /// Changes a leaf in memory, with the sequence it is now folded to. The leaf is made if there was
     /// none. `change` must not wait; it runs on the leaf as it is then.
     pub async fn change_leaf<T>(

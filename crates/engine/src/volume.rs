@@ -89,6 +89,8 @@ pub struct VolumeInfo {
     pub write_cache: WriteCache,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether what is not mapped may find no space: it was promised more than there is.
+    pub thin: bool,
 }
 
 /// A run of a volume that is mapped, or a hole.
@@ -128,6 +130,7 @@ impl Volume {
             optimal_bytes: stripe,
             write_cache: WriteCache::of(entry),
             read_only: array.0.read_only,
+            thin: entry.thin,
         };
         let partitioning = Partitioning::new(superblock.partitions, u32::from(entry.block_blocks));
         drop(superblock);

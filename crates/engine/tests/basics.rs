@@ -314,3 +314,61 @@ fn a_map_asked_for_few_extents_is_not_looked_through_to_its_end() {
         }
     });
 }
+
+/// What is said to be mapped is what was written and not trimmed since, wherever that is known: in open
+/// stripes, in the journal, in leaves, in leaves that were never made.
+#[test]
+fn a_map_says_of_every_block_whether_it_is_mapped() {
+    const SIZE: u64 = 24 * MIB;
+    let disks = devices(3, 32 * MIB);
+    for (seed, block) in [(1, 4096), (2, 4096), (3, 8192)] {
+        let rt = Rt::simulated(seed);
+        let (handle, refs) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = create("ec2+1", 2);
+            let mut array = Array::create(&handle, refs.clone(), create).await.unwrap();
+            let options = VolumeOptions {
+                block_bytes: u32::try_from(block).unwrap(),
+                ..volume(SIZE)
+            };
+            array.volume_create("v", options).await.unwrap();
+            let mut model = vec![false; usize::try_from(SIZE / block).unwrap()];
+            for step in 0..120u64 {
+                let v = array.volume("v").unwrap();
+                let first = handle.random_below(SIZE / block);
+                let most = (SIZE / block - first).min(if step % 5 == 0 { 1500 } else { 40 });
+                let count = 1 + handle.random_below(most);
+                let (at, bytes) = (first * block, count * block);
+                let write = step % 3 != 0;
+                if write {
+                    let data = pattern(step, usize::try_from(bytes).unwrap());
+                    v.write(at, data, step % 7 == 0).await.unwrap();
+                } else {
+                    v.trim(at, bytes, step % 2 == 0).await.unwrap();
+                }
+                let changed =
+                    usize::try_from(first).unwrap()..usize::try_from(first + count).unwrap();
+                model[changed].fill(write);
+                if step % 30 == 29 {
+                    array.export().await.unwrap();
+                    let options = Import::default();
+                    array = Array::import(&handle, refs.clone(), options).await.unwrap();
+                }
+                let v = array.volume("v").unwrap();
+                let from = handle.random_below(SIZE / 2);
+                for (offset, length) in [(0, SIZE), (from, SIZE / 2 - 1)] {
+                    let mut end = offset;
+                    for extent in v.block_status(offset, length, usize::MAX).await.unwrap() {
+                        for at in (end / block)..(end + extent.length).div_ceil(block) {
+                            let mapped = model[usize::try_from(at).unwrap()];
+                            assert_eq!(mapped, !extent.hole, "step {step}, block {at}");
+                        }
+                        end += extent.length;
+                    }
+                    assert_eq!(end, offset + length);
+                }
+            }
+        });
+        rt.shutdown();
+    }
+}

@@ -102,7 +102,7 @@ pub enum VolumeError {
     #[error("the data is lost: more devices failed than the layout survives; see `ashlar status`")]
     Lost,
     /// No space for the change.
-    #[error("no space: free some, or add devices")]
+    #[error("no space: free some")]
     NoSpace,
     /// The range does not lie inside the volume.
     #[error("the range is not inside the volume")]

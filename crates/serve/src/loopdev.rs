@@ -101,6 +101,18 @@ impl LoopAttachment {
             .await
             .unwrap_or_else(|| Err(no_thread()))
     }
+
+    /// Has the device end when the last of its users closes it, such as a file system that is unmounted;
+    /// until then it stays. True if it is gone already.
+    ///
+    /// # Errors
+    /// [`LoopError::Configure`] if the kernel refuses.
+    pub async fn release(&self) -> Result<bool, LoopError> {
+        let (device, identity) = (self.device.clone(), self.identity);
+        on_thread(move || release(&device, identity))
+            .await
+            .unwrap_or_else(|| Err(no_thread()))
+    }
 }
 
 /// Detaches devices that an earlier process attached and whose volume is gone: their process has
@@ -127,6 +139,8 @@ const NAME_PREFIX: &str = "ashlar:";
 const ATTEMPTS: usize = 64;
 /// How long clearing may take, in steps of [`STEP`].
 const CLEAR_STEPS: u32 = 150;
+/// How long a device that has users is given to be gone all the same.
+const RELEASE_STEPS: u32 = 10;
 const STEP: Duration = Duration::from_millis(20);
 
 struct Plan {
@@ -213,8 +227,24 @@ fn detach(device: &Path, identity: (u64, u64)) -> Result<(), LoopError> {
         _ => return Ok(()), // cleared by somebody else, and perhaps attached anew
     }
     let flushed = opened.sync_all();
-    clear(opened, device, identity)?;
+    clear(opened, device, identity, CLEAR_STEPS)?;
     flushed.map_err(LoopError::Flush)
+}
+
+fn release(device: &Path, identity: (u64, u64)) -> Result<bool, LoopError> {
+    let Ok(opened) = File::open(device) else {
+        return Ok(true);
+    };
+    match status(&opened) {
+        Ok(info) if (info.device, info.inode) == identity => {}
+        _ => return Ok(true), // cleared by somebody else, and perhaps attached anew
+    }
+    // With other users, this is kept by the kernel until they are gone.
+    match clear(opened, device, identity, RELEASE_STEPS) {
+        Ok(()) => Ok(true),
+        Err(LoopError::StillOpen) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// `None` if there is no such device any more.
@@ -231,14 +261,14 @@ fn open_exclusively(device: &Path) -> Result<Option<File>, LoopError> {
 }
 
 /// Clears the device, which happens when its last user closes it, and waits for that.
-fn clear(opened: File, device: &Path, identity: (u64, u64)) -> Result<(), LoopError> {
+fn clear(opened: File, device: &Path, identity: (u64, u64), steps: u32) -> Result<(), LoopError> {
     match ioctl(&opened, LOOP_CLR_FD, 0) {
         Err(error) if error.raw_os_error() != Some(libc::ENXIO) => {
             return Err(LoopError::Configure(error));
         }
         _ => drop(opened),
     }
-    for _ in 0..CLEAR_STEPS {
+    for _ in 0..steps {
         let Ok(again) = File::open(device) else {
             return Ok(());
         };
@@ -290,7 +320,7 @@ fn clear_if_stale(device: &Path) -> bool {
     }
     let identity = (found.device, found.inode);
     match open_exclusively(device) {
-        Ok(Some(opened)) => clear(opened, device, identity).is_ok(),
+        Ok(Some(opened)) => clear(opened, device, identity, CLEAR_STEPS).is_ok(),
         _ => false,
     }
 }

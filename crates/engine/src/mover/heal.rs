@@ -293,7 +293,7 @@ impl Home {
             let what = if moved {
                 "it lies in another slot now"
             } else {
-                "there is no other slot for it: replace the device"
+                "there is no other slot for it: take the device out with `ashlar fail`"
             };
             let text = format!(
                 "device {}: segment {number} column {column} was healed twice and is still bad; {what}",

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
+use ashlar_format::node::LEAF_ENTRIES;
 use ashlar_rt::{Buf, Slice};
 
 use super::{Shard, algorithm_of};
@@ -300,9 +301,29 @@ impl Shard {
         count: u64,
     ) -> Result<Vec<bool>, VolumeError> {
         let shape = self.shape(tree)?;
-        let mut mapped = Vec::new();
-        for address in first..first + count {
-            mapped.push(!matches!(self.find(shape, address).await?.0, Found::Zero));
+        let (mut mapped, end) = (Vec::new(), first + count);
+        let mut address = first;
+        while address < end {
+            let at = self.partitioning(shape).locate(address);
+            let next = end.min(address + (LEAF_ENTRIES - at.slot) as u64);
+            let leaf = (tree, at.partition, 0, at.leaf);
+            let there = self.store.load(leaf).await;
+            // No wait until the answer: the deltas and the leaf are of one moment.
+            let known = match there {
+                Ok(there) if self.deltas.borrow().none_in(tree, address, next) => {
+                    self.store.mapped_entries(leaf, there)
+                }
+                _ => None,
+            };
+            if let Some(known) = known {
+                let length = usize::try_from(next - address).expect("within a leaf");
+                mapped.extend_from_slice(&known[at.slot..at.slot + length]);
+            } else {
+                for address in address..next {
+                    mapped.push(!matches!(self.find(shape, address).await?.0, Found::Zero));
+                }
+            }
+            address = next;
         }
         Ok(mapped)
     }

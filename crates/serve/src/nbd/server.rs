@@ -112,6 +112,13 @@ impl NbdServer {
         self.0.connections.borrow().len()
     }
 
+    /// Connections to the export of this own name, whatever name they asked for.
+    pub fn connections_to(&self, name: &str) -> usize {
+        let connections = self.0.connections.borrow();
+        let of_it = |c: &&Rc<Control>| c.export.borrow().as_deref() == Some(name);
+        connections.values().filter(of_it).count()
+    }
+
     /// Ends the connections to the export of this own name, whatever name they asked for, as
     /// [`NbdServer::stop`] does, and waits for them.
     pub async fn disconnect(&self, name: &str) {

@@ -1,0 +1,235 @@
+//! Finding arrays: what the devices of this machine, and the files in some directories, say they are.
+//!
+//! **Invariants**: devices are only read, and never held; one that an array here uses is not looked at.
+//! A device that could not be looked at may still be a member: it is told from one that is none. None is
+//! waited for long.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ashlar_engine::{Error, Label, probe, uuid_text};
+use ashlar_rt::SECOND;
+
+use crate::api::{Found, ImportableReply};
+use crate::daemon::devices;
+use crate::daemon::host::Host;
+use crate::daemon::open::{Access, on_thread};
+use crate::daemon::state::Known;
+use crate::failure::{Failure, Kind};
+
+/// Devices of one array, with what they say of themselves.
+pub(crate) type Devices = Vec<(PathBuf, Label)>;
+/// Devices that are not in use, by the UUID of their array.
+pub(crate) type FoundDevices = BTreeMap<String, Devices>;
+
+/// What a look at a device gave.
+enum Look {
+    /// It is one of an array.
+    Device(Label),
+    /// It is none, or nothing is there.
+    Nothing,
+    /// It is there, and its superblocks cannot be read: as good as gone.
+    Unreadable(Failure),
+    /// It could not be looked at, which says nothing of what it holds.
+    Closed(Failure),
+}
+
+/// What looking at many gave.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) found: FoundDevices,
+    pub(crate) unreadable: Vec<(PathBuf, Failure)>,
+    pub(crate) closed: Vec<(PathBuf, Failure)>,
+}
+
+/// Whether all are here that the newest of them counts.
+pub(crate) fn complete(devices: &[(PathBuf, Label)]) -> bool {
+    let labels = devices.iter().map(|(_, label)| label);
+    let newest = labels.clone().max_by_key(|label| label.generation);
+    let here: BTreeSet<[u8; 16]> = labels.map(|label| label.device_uuid).collect();
+    newest.is_some_and(|newest| newest.counted.iter().all(|uuid| here.contains(uuid)))
+}
+
+/// A line for each device, of those that the newest counts, that is found at more than one place.
+pub(crate) fn copies(devices: &[(PathBuf, Label)]) -> Vec<String> {
+    let labels = devices.iter().map(|(_, label)| label);
+    let newest = labels.max_by_key(|label| label.generation);
+    let counted = |uuid| newest.is_some_and(|newest| newest.counted.contains(uuid));
+    let mut places: BTreeMap<[u8; 16], Vec<&(PathBuf, Label)>> = BTreeMap::new();
+    for found in devices.iter().filter(|(_, l)| counted(&l.device_uuid)) {
+        places.entry(found.1.device_uuid).or_default().push(found);
+    }
+    let several = places.into_values().filter(|places| places.len() > 1);
+    let line = |places: Vec<&(PathBuf, Label)>| {
+        let label = &places[0].1;
+        let paths: Vec<String> = places
+            .iter()
+            .map(|(p, _)| p.display().to_string())
+            .collect();
+        format!(
+            "array {}: {} both say that they are device {}: move the copy away before importing",
+            label.array_name,
+            paths.join(" and "),
+            label.index
+        )
+    };
+    several.map(line).collect()
+}
+
+/// How long a device may take to say what it is: as long as a drive needs to spin up.
+const LOOK_WAIT: ashlar_rt::Nanos = 30 * SECOND;
+/// How many devices are asked at a time.
+const LOOKS: usize = 64;
+
+impl Host {
+    /// The array of this daemon that a device belongs to.
+    pub(crate) fn user_of(&self, path: &std::path::Path) -> Option<String> {
+        let path = path.display().to_string();
+        let arrays = self.arrays.borrow();
+        let user = arrays
+            .iter()
+            .find(|(_, member)| member.devices.contains(&path));
+        user.map(|(name, _)| name.clone())
+    }
+
+    /// `import` without an array: what could be started.
+    ///
+    /// # Errors
+    /// If a directory cannot be scanned.
+    pub(crate) async fn importable(
+        self: &Rc<Host>,
+        scan: &[String],
+    ) -> Result<ImportableReply, Failure> {
+        let seen = self.find(scan).await?;
+        let shut = seen.unreadable.into_iter().chain(seen.closed);
+        let unreadable = shut.map(|(_, failure)| failure.text).collect();
+        let importable = seen
+            .found
+            .into_iter()
+            .filter_map(|(uuid, devices)| {
+                let newest = devices
+                    .iter()
+                    .map(|(_, label)| label)
+                    .max_by_key(|l| l.generation)?;
+                let mut here: BTreeSet<[u8; 16]> =
+                    devices.iter().map(|(_, l)| l.device_uuid).collect();
+                here.retain(|uuid| newest.counted.contains(uuid));
+                Some(Found {
+                    devices_here: u16::try_from(here.len()).unwrap_or(u16::MAX),
+                    copies: copies(&devices),
+                    name: newest.array_name.clone(),
+                    uuid,
+                    layout: newest.layout.clone(),
+                    devices_total: newest.devices_total,
+                    generation: newest.generation,
+                    devices: devices
+                        .iter()
+                        .map(|(path, _)| path.display().to_string())
+                        .collect(),
+                })
+            })
+            .collect();
+        Ok(ImportableReply {
+            importable,
+            unreadable,
+        })
+    }
+
+    pub(crate) async fn find(self: &Rc<Host>, dirs: &[String]) -> Result<Seen, Failure> {
+        let dirs = dirs.to_vec();
+        let mut paths = on_thread(move || devices::scan(&dirs)).await??;
+        for (known, _) in self.waiting.borrow().iter() {
+            paths.extend(known.devices.iter().map(PathBuf::from));
+        }
+        paths.sort();
+        paths.dedup();
+        Ok(self.look_at(paths).await)
+    }
+
+    /// Looks at devices that no array here uses.
+    pub(crate) async fn look_at(self: &Rc<Host>, mut paths: Vec<PathBuf>) -> Seen {
+        paths.retain(|path| self.user_of(path).is_none());
+        let mut seen = Seen::default();
+        // Some at a time: drives may have to spin up first.
+        for some in paths.chunks(LOOKS) {
+            let look = |path: &PathBuf| {
+                let (host, path) = (self.clone(), path.clone());
+                self.rt.spawn(async move {
+                    let look = host.look(&path).await;
+                    (path, look)
+                })
+            };
+            let looks: Vec<_> = some.iter().map(look).collect();
+            for look in looks {
+                match look.await {
+                    (path, Look::Device(label)) => seen
+                        .found
+                        .entry(uuid_text(&label.array_uuid))
+                        .or_default()
+                        .push((path, label)),
+                    (_, Look::Nothing) => {}
+                    (path, Look::Unreadable(failure)) => seen.unreadable.push((path, failure)),
+                    (path, Look::Closed(failure)) => seen.closed.push((path, failure)),
+                }
+            }
+        }
+        seen
+    }
+
+    /// What the device at `path` says of itself; one that does not answer is not waited for long.
+    async fn look(&self, path: &Path) -> Look {
+        let look = async {
+            let device = match self.opener.open(path, Access::Look).await {
+                Ok(device) => device,
+                Err(failure) if failure.kind == Kind::NotFound => return Look::Nothing,
+                Err(failure) => return Look::Closed(failure),
+            };
+            let line = |error| Failure::broken(format!("{}: {error}", path.display()));
+            match probe(&device).await {
+                Ok(Some(label)) => Look::Device(label),
+                Ok(None) => Look::Nothing,
+                Err(error @ (Error::Device { .. } | Error::TwoDevices(_))) => {
+                    Look::Unreadable(line(error))
+                }
+                Err(error) => Look::Closed(line(error)),
+            }
+        };
+        self.rt.timeout(LOOK_WAIT, look).await.unwrap_or_else(|| {
+            Look::Closed(Failure::broken(format!(
+                "{}: no answer within {} s; check the device and its cabling",
+                path.display(),
+                LOOK_WAIT / SECOND
+            )))
+        })
+    }
+
+    /// Whether an array that is not imported had a device at `path`.
+    pub(crate) fn was_at(&self, uuid: &str, path: &Path) -> bool {
+        let waiting = self.waiting.borrow();
+        let mut of_array = waiting.iter().filter(|(known, _)| known.uuid == uuid);
+        of_array.any(|(known, _)| known.devices.iter().any(|d| Path::new(d) == path))
+    }
+
+    /// A known array's devices: where they were, and, if some are not there, wherever they are now.
+    pub(crate) async fn members_of(
+        self: &Rc<Host>,
+        known: &Known,
+    ) -> (Devices, Vec<(PathBuf, Failure)>) {
+        let paths: Vec<PathBuf> = known.devices.iter().map(PathBuf::from).collect();
+        let mut seen = self.look_at(paths.clone()).await;
+        let mut devices = seen.found.remove(&known.uuid).unwrap_or_default();
+        if !complete(&devices)
+            && let Ok(folders) = on_thread(move || devices::folders(&paths)).await
+            && let Ok(mut more) = self.find(&folders).await
+        {
+            let here: BTreeSet<_> = devices.iter().map(|(_, l)| l.device_uuid).collect();
+            let more = more.found.remove(&known.uuid).unwrap_or_default();
+            let new = more
+                .into_iter()
+                .filter(|(_, l)| !here.contains(&l.device_uuid));
+            devices.extend(new);
+        }
+        (devices, seen.closed)
+    }
+}
