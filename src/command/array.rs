@@ -76,10 +76,14 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         n(array.slot_bytes)
     ));
     lines.push(format!(
-        "  capacity  {} usable of {} raw ({} %); {} spare, {} reserved",
+        "  capacity  {} usable of {} raw ({} %)",
         n(c.usable_bytes),
         n(c.raw_bytes),
         percent(c.usable_bytes, c.raw_bytes),
+    ));
+    lines.push(format!(
+        "  the rest  {} parity, {} spare, {} reserved for metadata, journal and cleaning",
+        n(c.parity_bytes),
         n(c.spare_bytes),
         n(c.reserved_bytes)
     ));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Array, Error, Label, probe, uuid_text};
+use ashlar_engine::{Array, Error, Label, Settings, probe, uuid_text};
 use ashlar_layout::Layout;
 use ashlar_rt::SECOND;
 
@@ -111,8 +111,9 @@ impl Host {
             .map(|c| c.path.display().to_string())
             .collect();
         // In memory first: what stands against it is known before a device is written to.
-        let options = |host: &Host| engine_options(host, &create, layout, &candidates);
-        let array = self.rehearse(options(self)?, &create, &candidates);
+        let settings = self.settings_for_one_more().await;
+        let options = || engine_options(&settings, &create, layout, &candidates);
+        let array = self.rehearse(options()?, &create, &candidates);
         let array = array.instrument(tracing::info_span!("rehearsal")).await?;
         if create.dry_run {
             let (files_made, dry_run) = (files, true);
@@ -125,7 +126,7 @@ impl Host {
             });
         }
         let made = devices::make_files(&candidates)?;
-        match self.create_on(options(self)?, &create, &candidates).await {
+        match self.create_on(options()?, &create, &candidates).await {
             Ok((array, attached)) => Ok(CreateReply {
                 dry_run: false,
                 array,
@@ -186,11 +187,7 @@ impl Host {
             .iter()
             .map(|c| c.path.display().to_string())
             .collect();
-        let member = Rc::new(Member {
-            array: array.clone(),
-            devices,
-            read_only: false,
-        });
+        let member = Rc::new(Member::new(array.clone(), devices, false));
         let saved = self.insert(member.clone());
         let finished = async {
             saved?;
@@ -482,12 +479,16 @@ impl Host {
             Access::Exclusive
         };
         let (mut opened, mut paths) = (Vec::new(), Vec::new());
+        let mut seen = BTreeMap::new();
         let mut last = None;
         let patience = self.rt.now() + BUSY_WAIT;
-        for (path, _) in devices {
+        for (path, label) in devices {
+            let (uuid, at) = (uuid_text(&label.device_uuid), path.display().to_string());
+            self.note_path(&uuid, &at);
             match self.open_when_free(&path, access, patience).await {
                 Ok(device) => {
                     opened.push(device);
+                    seen.insert(uuid, at);
                     paths.push(path.display().to_string());
                 }
                 // It is there: going on without would leave it behind for good, and cost a loss
@@ -509,7 +510,7 @@ impl Host {
         let options = ashlar_engine::Import {
             degraded: import.degraded,
             read_only: import.read_only,
-            settings: self.settings.clone(),
+            settings: self.settings_for_one_more().await,
         };
         let given: Vec<&str> = paths.iter().map(String::as_str).collect();
         let array = Array::import(&self.rt, opened, options)
@@ -521,11 +522,9 @@ impl Host {
                     ..failure
                 }
             })?;
-        let read_only = import.read_only;
         let member = Rc::new(Member {
-            array,
-            devices: paths,
-            read_only,
+            seen,
+            ..Member::new(array, paths, import.read_only)
         });
         // The list is a cache; the array is open, and its volumes are waited for.
         if let Err(failure) = self.insert(member.clone()) {
@@ -696,6 +695,7 @@ impl Host {
         }
         self.stop_frontends(&member, None, None, false).await?;
         member.array.destroy().await.map_err(broken)?;
+        self.forget_paths(&member.array);
         self.remove(name)
     }
 
@@ -714,6 +714,7 @@ impl Host {
                 Ok(()) => tracing::info!(array = name, "closed"),
                 Err(error) => tracing::error!(array = name, %error, "not closed cleanly"),
             }
+            self.record_events(&member);
             self.arrays.borrow_mut().remove(&name);
         }
     }
@@ -734,7 +735,7 @@ impl Host {
 }
 
 fn engine_options(
-    host: &Host,
+    settings: &Settings,
     create: &Create,
     layout: Layout,
     candidates: &[Candidate],
@@ -764,7 +765,7 @@ fn engine_options(
         slot_bytes: create.slot_bytes,
         spare: create.spare,
         domains: domains(create, candidates)?,
-        settings: host.settings.clone(),
+        settings: settings.clone(),
     })
 }
 

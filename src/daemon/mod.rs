@@ -8,6 +8,7 @@
 pub(crate) mod arrays;
 pub(crate) mod devices;
 pub(crate) mod frontends;
+pub(crate) mod history;
 pub(crate) mod host;
 pub(crate) mod http;
 pub(crate) mod open;
