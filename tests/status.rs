@@ -3,7 +3,9 @@
 
 mod common;
 
+use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -285,6 +287,69 @@ fn a_missing_device_is_named_by_its_last_path() {
         daemon.ok(&["fail", "t", index]).contains(path),
         "by its path, though it is gone"
     );
+}
+
+#[test]
+fn what_was_found_lost_is_remembered() {
+    let mut daemon = Daemon::start("lost");
+    let files = daemon.create("t", "ec2+1", 3, "64M", &[]);
+    write(&daemon, 8 << 20);
+    daemon.ok(&["set", "t", "reconstruct.narrow=never"]);
+    daemon.ok(&["fail", "t", "0"]);
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&files[1])
+        .unwrap();
+    for at in (5 << 19..12 << 20).step_by(68 << 10) {
+        file.write_all_at(&[0xA5; 4096], at).unwrap();
+    }
+    file.sync_all().unwrap();
+    let disk = daemon.disk("t");
+    // Half of it is read: what is lost of the other half nobody knows.
+    let failed = disk.compare_range((0, 4 << 20), 4096, 16, pattern(1));
+    assert!(!failed.is_empty());
+    drop(disk);
+    let lost = |daemon: &Daemon| daemon.status("t")["lost"].clone();
+    let found = lost(&daemon);
+    let total: u64 = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|l| bytes(l, "length_bytes"))
+        .sum();
+    assert_eq!(total, failed.len() as u64 * 4096);
+    let words = daemon.ok(&["status"]);
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("Found so far: what has not been read may be lost too"),
+        "{words}"
+    );
+    let remembered = |daemon: &Daemon| {
+        let limit = Duration::from_secs(30);
+        common::wait_until("the list to be whole again", limit, || {
+            lost(daemon) == found
+        });
+    };
+    daemon.kill9();
+    daemon.launch();
+    remembered(&daemon);
+    daemon.ok(&["export", "t"]);
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    daemon.ok(&["import", "t", "--scan", &dir]);
+    remembered(&daemon);
+    // What is overwritten leaves the list for good.
+    let disk = daemon.disk("t");
+    for (at, _) in &failed {
+        let mut block = vec![0; 4096];
+        pattern(1)(*at, &mut block);
+        disk.write(*at, &block).unwrap();
+    }
+    drop(disk);
+    assert_eq!(lost(&daemon), serde_json::json!([]));
+    assert!(daemon.stop());
+    daemon.launch();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(lost(&daemon), serde_json::json!([]));
 }
 
 #[test]

@@ -671,6 +671,7 @@ impl Host {
         }
         let member = self.member(name)?;
         self.stop_frontends(&member, None, None, false).await?;
+        self.status_of(&member).await; // what could not be read is remembered
         match member.array.export().await {
             Ok(()) => {}
             Err(error @ ashlar_engine::Error::Closed) => {
@@ -710,6 +711,7 @@ impl Host {
             if let Err((_, failure)) = self.frontends.stop(&name, None, None, true).await {
                 tracing::warn!(array = name, "{failure}");
             }
+            self.status_of(&member).await; // what could not be read is remembered
             match member.array.export().await {
                 Ok(()) => tracing::info!(array = name, "closed"),
                 Err(error) => tracing::error!(array = name, %error, "not closed cleanly"),

@@ -14,7 +14,7 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ashlar_engine::status::{ArrayStatus, DeviceState};
+use ashlar_engine::status::{ArrayStatus, DeviceState, LostRange};
 use ashlar_engine::{Array, Settings, uuid_text};
 use ashlar_rt::{Lock, Nanos, Rt, SECOND};
 use serde::Serialize;
@@ -43,6 +43,8 @@ pub(crate) struct Member {
     pub(crate) read_only: bool,
     /// Where its devices were seen when it was opened, by UUID, also those that it does not use any more.
     pub(crate) seen: BTreeMap<String, String>,
+    /// What could not be read before is still being looked at.
+    pub(crate) looking: Cell<bool>,
     /// The last of the engine's events that the history has, and the number that its first has there, less 1.
     pub(crate) events: Cell<(u64, u64)>,
 }
@@ -55,6 +57,7 @@ impl Member {
             devices,
             read_only,
             seen: BTreeMap::new(),
+            looking: Cell::new(false),
             events: Cell::new((0, 0)),
         }
     }
@@ -80,6 +83,9 @@ pub(crate) struct Host {
 
 /// How long one `events` or `wait` request may be held open.
 const LONGEST_WAIT: u64 = 60;
+/// How much that could not be read is remembered of an array, and looked at again.
+const LOST_RANGES: usize = 4096;
+const LOST_BLOCKS: usize = 1 << 16;
 
 impl Host {
     /// A daemon without arrays.
@@ -215,7 +221,55 @@ impl Host {
             };
         }
         status.attention = advice(&status);
+        self.note_lost(member, &status);
         status
+    }
+
+    /// Remembers what could not be read of an array.
+    fn note_lost(&self, member: &Member, status: &ArrayStatus) {
+        if member.looking.get() {
+            return; // the list is not whole yet
+        }
+        let mut lost = self.state.lost.borrow_mut();
+        let found: Vec<LostRange> = status.lost.iter().take(LOST_RANGES).cloned().collect();
+        if lost.get(&status.uuid).map_or(&[][..], Vec::as_slice) == found {
+            return;
+        }
+        if found.is_empty() {
+            lost.remove(&status.uuid);
+        } else {
+            lost.insert(status.uuid.clone(), found);
+        }
+        drop(lost);
+        if let Err(failure) = self.save() {
+            tracing::warn!("{failure}");
+        }
+    }
+
+    /// Reads again what could not be read before this import: what still cannot be is listed again.
+    fn look_for_lost(&self, member: &Rc<Member>) {
+        let uuid = uuid_text(&member.array.uuid());
+        let Some(ranges) = self.state.lost.borrow().get(&uuid).cloned() else {
+            return;
+        };
+        member.looking.set(true);
+        let member = member.clone();
+        self.rt.spawn(async move {
+            let mut left = LOST_BLOCKS;
+            for range in ranges {
+                let Some(volume) = member.array.volume(&range.volume) else {
+                    continue;
+                };
+                let info = volume.info();
+                let (end, step) = (range.offset_bytes + range.length_bytes, info.block_bytes);
+                let mut at = range.offset_bytes;
+                while at + u64::from(step) <= end.min(info.size_bytes) && left > 0 {
+                    let _ = volume.read(at, step as usize).await; // what fails is listed by it
+                    (at, left) = (at + u64::from(step), left - 1);
+                }
+            }
+            member.looking.set(false);
+        });
     }
 
     /// Gives each open array, and `more` that are about to be, an equal share of the daemon's memory. The share.
@@ -440,6 +494,7 @@ impl Host {
     pub(crate) fn insert(self: &Rc<Host>, member: Rc<Member>) -> Result<(), Failure> {
         let name = member.array.name();
         self.follow_events(&member, Rc::downgrade(self));
+        self.look_for_lost(&member);
         let mut paths = self.state.paths.borrow_mut();
         paths.extend(member.array.device_paths());
         drop(paths);
@@ -488,9 +543,13 @@ impl Host {
         self.state.paths.borrow_mut().insert(uuid, path);
     }
 
-    /// Forgets where the devices of an array that is gone were.
+    /// Forgets what is remembered of an array that is gone.
     pub(crate) fn forget_paths(&self, array: &Array) {
         let uuids = array.device_uuids();
+        self.state
+            .lost
+            .borrow_mut()
+            .remove(&uuid_text(&array.uuid()));
         let mut paths = self.state.paths.borrow_mut();
         paths.retain(|uuid, _| !uuids.contains(uuid));
     }

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use ashlar_engine::status::LostRange;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,9 @@ struct Contents {
     /// Where devices were last seen, by UUID.
     #[serde(default)]
     paths: BTreeMap<String, String>,
+    /// What could not be read of arrays, by their UUID.
+    #[serde(default)]
+    lost: BTreeMap<String, Vec<LostRange>>,
 }
 
 /// The state directory, locked.
@@ -47,6 +51,8 @@ pub(crate) struct State {
     pub(crate) dir: PathBuf,
     /// Where devices were last seen, by UUID: what is saved with the list.
     pub(crate) paths: RefCell<BTreeMap<String, String>>,
+    /// What could not be read of arrays, by their UUID: saved likewise, and looked at again after an import.
+    pub(crate) lost: RefCell<BTreeMap<String, Vec<LostRange>>>,
     _lock: File,
 }
 
@@ -75,6 +81,7 @@ impl State {
         Ok(State {
             dir: dir.to_path_buf(),
             paths: RefCell::default(),
+            lost: RefCell::default(),
             _lock: lock,
         })
     }
@@ -98,6 +105,7 @@ impl State {
         match serde_json::from_slice::<Contents>(&bytes) {
             Ok(contents) => {
                 *self.paths.borrow_mut() = contents.paths;
+                *self.lost.borrow_mut() = contents.lost;
                 Ok(contents.arrays)
             }
             Err(error) => {
@@ -117,6 +125,7 @@ impl State {
             version: 1,
             arrays: arrays.to_vec(),
             paths: self.paths.borrow().clone(),
+            lost: self.lost.borrow().clone(),
         };
         let bytes = serde_json::to_vec_pretty(&contents)?;
         let beside = self.dir.join("arrays.json.new");

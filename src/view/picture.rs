@@ -245,9 +245,6 @@ pub(crate) fn task_line(task: &TaskStatus, style: Style, tone: Tone) -> String {
     } else {
         let _ = write!(out, "  {}", task.state);
     }
-    if task.found > 0 {
-        let _ = write!(out, "  {} found, {} healed", task.found, task.healed);
-    }
     let room = style
         .width
         .saturating_sub(LABEL + 12 + 2 + out.chars().count());
