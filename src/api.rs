@@ -415,6 +415,9 @@ pub(crate) struct ArrayEvent {
 pub(crate) struct WaitReply {
     /// Whether nothing of these kinds is left to do.
     pub(crate) done: bool,
+    /// Why something of these kinds is not done though it goes on only when the operator acts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stuck: Option<String>,
     /// How the array is now.
     pub(crate) array: ArrayStatus,
 }

@@ -76,10 +76,14 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         n(array.slot_bytes)
     ));
     lines.push(format!(
-        "  capacity  {} usable of {} raw ({} %); {} spare, {} reserved",
+        "  capacity  {} usable of {} raw ({} %)",
         n(c.usable_bytes),
         n(c.raw_bytes),
         percent(c.usable_bytes, c.raw_bytes),
+    ));
+    lines.push(format!(
+        "  the rest  {} parity, {} spare, {} reserved for metadata, journal and cleaning",
+        n(c.parity_bytes),
         n(c.spare_bytes),
         n(c.reserved_bytes)
     ));
@@ -178,7 +182,10 @@ pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<(), Failure
                 "{}: imported, {}{}, {volumes} volume{}\n",
                 safe(&array.name),
                 word.to_lowercase(),
-                if array.read_only { ", read-only" } else { "" },
+                match array.service {
+                    ashlar_engine::status::Service::ReadOnly => ", read-only",
+                    _ => "",
+                },
                 if volumes == 1 { "" } else { "s" }
             );
         }

@@ -4,12 +4,13 @@
 //! follower can read line by line; `-f` never repeats or skips an event of an array it follows.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
 
 use crate::api::{ArrayEvent, Call, EventsReply};
 use crate::cli::EventsArgs;
 use crate::command::{Context, document, out};
 use crate::failure::Failure;
-use crate::view::safe;
+use crate::view::{Style, safe, wrap};
 
 /// How long one request of `-f` is held open.
 const FOLLOW_SECONDS: u64 = 20;
@@ -19,6 +20,9 @@ const FOLLOW_SECONDS: u64 = 20;
 /// # Errors
 /// If the daemon cannot be asked, or ends while it is followed.
 pub(crate) fn events(context: &Context, args: &EventsArgs) -> Result<(), Failure> {
+    // A file or a pipe gets an event a line.
+    let terminal = std::io::stdout().is_terminal();
+    let width = terminal.then(|| Style::detect(false).width.saturating_sub(4));
     let mut after = BTreeMap::new();
     let mut wait_seconds = 0;
     loop {
@@ -33,7 +37,7 @@ pub(crate) fn events(context: &Context, args: &EventsArgs) -> Result<(), Failure
             text += &if context.json {
                 document("events", event)?
             } else {
-                line(event, args.script)
+                line(event, args.script, width)
             };
         }
         out(&text)?;
@@ -45,7 +49,7 @@ pub(crate) fn events(context: &Context, args: &EventsArgs) -> Result<(), Failure
     }
 }
 
-fn line(event: &ArrayEvent, script: bool) -> String {
+fn line(event: &ArrayEvent, script: bool, width: Option<usize>) -> String {
     let e = &event.event;
     let device = e.device.map_or("-".to_string(), |d| d.to_string());
     if script {
@@ -57,13 +61,25 @@ fn line(event: &ArrayEvent, script: bool) -> String {
             safe(&e.text)
         );
     }
-    format!(
-        "{}  {:<10}  {:<16}  {}\n",
+    let head = format!(
+        "{}  {:<8}  {:<14}  ",
         utc(event.unix_seconds),
         safe(&event.array),
         safe(&e.kind),
-        safe(&e.text)
-    )
+    );
+    let Some(width) = width else {
+        return format!("{head}{}\n", safe(&e.text));
+    };
+    // What is too long for the line goes below, where it can be told from the next event.
+    let mut lines = Vec::new();
+    for (i, line) in wrap(&format!("{head}{}", safe(&e.text)), width)
+        .iter()
+        .enumerate()
+    {
+        let indent = if i > 0 { "    " } else { "" };
+        lines.push(format!("{indent}{line}\n"));
+    }
+    lines.concat()
 }
 
 /// Seconds since the Unix epoch as `2026-01-31 23:59:59Z`.

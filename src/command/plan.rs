@@ -17,6 +17,7 @@ use crate::command::document;
 use crate::failure::Failure;
 use crate::units::{parse_size, size};
 use crate::view::table::table;
+use crate::view::{Style, wrap};
 
 /// Shown by `--help`.
 pub(crate) const EXAMPLES: &str = "Examples:
@@ -145,7 +146,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<String, Failure> {
         nines: args.nines,
         survive_domain: args.survive_domain,
     };
-    let plan = ashlar_model::plan(devices, &args.layout, &assumptions, &wishes)
+    let sizes = vec![args.size.unwrap_or(0); usize::from(devices)];
+    let usable = |layout: &str, spare: u16| usable_bytes(&sizes, layout, spare);
+    let plan = ashlar_model::plan_with(devices, &args.layout, &assumptions, &wishes, &usable)
         .map_err(|e| Failure::invalid(e.to_string()))?;
     if json {
         let value = json!({
@@ -161,7 +164,22 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<String, Failure> {
         });
         return document("plan", &value);
     }
-    Ok(plan_text(&plan, &assumptions, args))
+    Ok(narrow(&plan_text(&plan, &assumptions, args)))
+}
+
+/// What `create -n` says is usable of such devices; `None` if it would refuse them.
+fn usable_bytes(sizes: &[u64], layout: &str, spare: u16) -> Option<f64> {
+    let options = ashlar_engine::Create {
+        name: "plan".to_string(),
+        layout: layout.parse().ok()?,
+        strip_bytes: None,
+        slot_bytes: None,
+        spare,
+        domains: Vec::new(),
+        settings: ashlar_engine::Settings::default(),
+    };
+    let plan = ashlar_engine::plan(sizes, &options).ok()?;
+    Some(plan.usable_bytes as f64)
 }
 
 fn wish_name(wish: Wish) -> &'static str {
@@ -264,6 +282,25 @@ const TITLES: [&str; 8] = [
     "REBUILD",
 ];
 
+/// Sentences in lines no wider than the terminal; tables are as they are.
+fn narrow(text: &str) -> String {
+    let width = Style::detect(false).width;
+    let mut out = String::new();
+    for line in text.lines() {
+        let sentence = line.trim_start();
+        let indent = &line[..line.len() - sentence.len()];
+        if sentence.contains("  ") {
+            let _ = writeln!(out, "{line}");
+            continue;
+        }
+        for (i, part) in wrap(sentence, width.saturating_sub(4)).iter().enumerate() {
+            let more = if i > 0 { "  " } else { "" };
+            let _ = writeln!(out, "{indent}{more}{part}");
+        }
+    }
+    out
+}
+
 fn plan_text(plan: &Plan, assumptions: &Assumptions, args: &Args) -> String {
     let mut out = String::new();
     let right = [1, 2, 3, 5, 6, 7];
@@ -309,9 +346,7 @@ fn plan_text(plan: &Plan, assumptions: &Assumptions, args: &Args) -> String {
     out.push_str("\nAssumed:\n");
     let _ = writeln!(
         out,
-        "  Usable is after parity, spare space, {:.1} % metadata and {:.0} % kept free for cleaning.",
-        ashlar_model::METADATA_SHARE * 100.0,
-        ashlar_model::CLEAN_RESERVE * 100.0
+        "  Usable is what 'ashlar create -n' says: after parity, spare space, metadata and reserves."
     );
     if args.nines.is_none() && args.layout.is_empty() {
         let _ = writeln!(
@@ -408,7 +443,12 @@ fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, Fail
         });
         return document("plan", &value);
     }
-    Ok(array_text(array, &present, &prospect, &assumptions))
+    Ok(narrow(&array_text(
+        array,
+        &present,
+        &prospect,
+        &assumptions,
+    )))
 }
 
 fn array_text(
@@ -428,8 +468,8 @@ fn array_text(
     );
     match &prospect.outlook {
         None => out.push_str(
-            "Some data have lost more than their redundancy: bring devices back (ashlar online) or \
-             restore what `ashlar status -v` lists as lost.\n",
+            "Some data have lost more than their redundancy: bring devices back, then export and \
+             import it; 'ashlar status -j' lists what was found lost.\n",
         ),
         Some(outlook) if prospect.missing > 0 => {
             let _ = writeln!(
@@ -441,7 +481,7 @@ fn array_text(
                 if prospect.without_new_device {
                     ""
                 } else {
-                    ", once a device is replaced (ashlar replace)"
+                    ", once there is room for it"
                 }
             );
             let _ = writeln!(

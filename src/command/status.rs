@@ -13,7 +13,8 @@ use crate::cli::{ListArgs, StatusArgs};
 use crate::command::{Context, document, out};
 use crate::failure::Failure;
 use crate::units::{percent, size_or_exact};
-use crate::view::picture::{picture, state_word};
+use crate::view::advice::{advice, in_short};
+use crate::view::picture::{labelled, picture, state_word};
 use crate::view::{Style, Tone, mdstat, safe, table};
 
 /// `status --test` when nothing can be said.
@@ -51,9 +52,7 @@ fn once(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
     };
     let code = if args.test { test_code(&reply) } else { 0 };
     if args.exceptions {
-        reply
-            .arrays
-            .retain(|a| !crate::view::advice::advice(a).is_empty());
+        reply.arrays.retain(|a| !advice(a).is_empty());
     }
     if context.json {
         out(&document("status", &reply)?)?;
@@ -87,21 +86,25 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
         .collect();
     for missing in &reply.not_imported {
         blocks.push(format!(
-            "{}  {}\n  next     {}\n",
+            "{}  {}\n{}",
             style.paint(Tone::Strong, &safe(&missing.name)),
             style.paint(Tone::Bad, "NOT IMPORTED"),
-            safe(&missing.reason)
+            labelled("next", &safe(&missing.reason), style, None)
         ));
     }
     for missing in &reply.not_served {
+        let address = format!(
+            "should be served as {} {}",
+            missing.kind,
+            safe(&missing.address)
+        );
         blocks.push(format!(
-            "{}/{}  {}\n  should be  {} {}\n  next       {}\n",
+            "{}/{}  {}\n{}{}",
             safe(&missing.array),
             safe(&missing.volume),
             style.paint(Tone::Bad, "NOT SERVED"),
-            missing.kind,
-            safe(&missing.address),
-            safe(&missing.reason)
+            labelled("what", &address, style, None),
+            labelled("next", &safe(&missing.reason), style, None)
         ));
     }
     if blocks.is_empty() {
@@ -128,7 +131,7 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
             .map(|array| list_row(array, args))
             .collect();
         let titles = [
-            "ARRAY", "STATE", "LAYOUT", "DEVICES", "USABLE", "USED", "FREE", "FULL",
+            "ARRAY", "STATE", "LAYOUT", "DEVICES", "USABLE", "USED", "FREE", "FULL", "NOTE",
         ];
         table::table(&titles, rows, &[3, 4, 5, 6, 7], args.script)
     })
@@ -137,7 +140,7 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
 fn list_row(array: &ArrayStatus, args: &ListArgs) -> Vec<String> {
     let (c, exact) = (&array.capacity, args.exact);
     let mut state = state_word(array.state).0.to_lowercase();
-    if array.read_only && !args.script {
+    if array.service == ashlar_engine::status::Service::ReadOnly && !args.script {
         state += ", read-only";
     }
     let full = percent(c.used_bytes, c.usable_bytes);
@@ -153,6 +156,10 @@ fn list_row(array: &ArrayStatus, args: &ListArgs) -> Vec<String> {
             full.to_string()
         } else {
             format!("{full}%")
+        },
+        match in_short(array) {
+            note if note.is_empty() => "-".to_string(),
+            note => note,
         },
     ]
 }

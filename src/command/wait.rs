@@ -1,7 +1,7 @@
 //! `wait`: until background work has ended, with its progress.
 //!
 //! **Invariants**: returns success only when the daemon said that nothing of these kinds is left to
-//! do that could make progress.
+//! do; what is left and cannot go on by itself is a failure that says why.
 
 use std::time::Instant;
 
@@ -13,12 +13,12 @@ use crate::failure::Failure;
 use crate::units::duration;
 use crate::view::picture::{state_word, task_line};
 use crate::view::progress::Progress;
-use crate::view::{Style, Tone};
+use crate::view::{Style, Tone, safe};
 
 /// `wait`.
 ///
 /// # Errors
-/// If the daemon cannot be asked, or the array goes away.
+/// If the daemon cannot be asked, the array goes away, or the work goes on only when the operator acts.
 pub(crate) fn wait(context: &Context, array: &str, kinds: &[String]) -> Result<(), Failure> {
     let started = Instant::now();
     let mut progress = Progress::new(context.json);
@@ -31,6 +31,12 @@ pub(crate) fn wait(context: &Context, array: &str, kinds: &[String]) -> Result<(
         let reply: WaitReply = context.client.call(&call)?;
         if reply.done {
             progress.end();
+            if let Some(why) = &reply.stuck {
+                return Err(Failure::refused(format!(
+                    "{array}: not done, and it does not go on by itself: {}; 'ashlar status {array}' says more",
+                    safe(why)
+                )));
+            }
             return context.print("wait", &reply, || {
                 let (word, _) = state_word(reply.array.state);
                 let took = duration(started.elapsed().as_secs());

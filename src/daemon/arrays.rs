@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Array, Error, probe, uuid_text};
+use ashlar_engine::{Array, Error, Settings, probe, uuid_text};
 use ashlar_layout::Layout;
 use ashlar_rt::SECOND;
 
@@ -72,8 +72,9 @@ impl Host {
             .map(|c| c.path.display().to_string())
             .collect();
         // In memory first: what stands against it is known before a device is written to.
-        let options = |host: &Host| engine_options(host, &create, layout, &candidates);
-        let array = self.rehearse(options(self)?, &create, &candidates);
+        let settings = self.settings_for_one_more().await;
+        let options = || engine_options(&settings, &create, layout, &candidates);
+        let array = self.rehearse(options()?, &create, &candidates);
         let array = array.instrument(tracing::info_span!("rehearsal")).await?;
         if create.dry_run {
             let (files_made, dry_run) = (files, true);
@@ -86,7 +87,7 @@ impl Host {
             });
         }
         let made = devices::make_files(&candidates)?;
-        match self.create_on(options(self)?, &create, &candidates).await {
+        match self.create_on(options()?, &create, &candidates).await {
             Ok((array, attached)) => Ok(CreateReply {
                 dry_run: false,
                 array,
@@ -147,11 +148,7 @@ impl Host {
             .iter()
             .map(|c| c.path.display().to_string())
             .collect();
-        let member = Rc::new(Member {
-            array: array.clone(),
-            devices,
-            read_only: false,
-        });
+        let member = Rc::new(Member::new(array.clone(), devices, false));
         let saved = self.insert(member.clone());
         let finished = async {
             saved?;
@@ -330,12 +327,16 @@ impl Host {
             Access::Exclusive
         };
         let (mut opened, mut paths) = (Vec::new(), Vec::new());
+        let mut seen = BTreeMap::new();
         let mut last = None;
         let patience = self.rt.now() + BUSY_WAIT;
-        for (path, _) in devices {
+        for (path, label) in devices {
+            let (uuid, at) = (uuid_text(&label.device_uuid), path.display().to_string());
+            self.note_path(&uuid, &at);
             match self.open_when_free(&path, access, patience).await {
                 Ok(device) => {
                     opened.push(device);
+                    seen.insert(uuid, at);
                     paths.push(path.display().to_string());
                 }
                 // It is there: going on without would leave it behind for good, and cost a loss
@@ -357,7 +358,7 @@ impl Host {
         let options = ashlar_engine::Import {
             degraded: import.degraded,
             read_only: import.read_only,
-            settings: self.settings.clone(),
+            settings: self.settings_for_one_more().await,
         };
         let given: Vec<&str> = paths.iter().map(String::as_str).collect();
         let array = Array::import(&self.rt, opened, options)
@@ -369,11 +370,9 @@ impl Host {
                     ..failure
                 }
             })?;
-        let read_only = import.read_only;
         let member = Rc::new(Member {
-            array,
-            devices: paths,
-            read_only,
+            seen,
+            ..Member::new(array, paths, import.read_only)
         });
         // The list is a cache; the array is open, and its volumes are waited for.
         if let Err(failure) = self.insert(member.clone()) {
@@ -494,6 +493,7 @@ impl Host {
         }
         let member = self.member(name)?;
         self.stop_frontends(&member, None, None, false).await?;
+        self.status_of(&member).await; // what could not be read is remembered
         match member.array.export().await {
             Ok(()) => {}
             Err(error @ ashlar_engine::Error::Closed) => {
@@ -523,10 +523,12 @@ impl Host {
                 // What its clients still ask is refused once it is being closed.
                 None => tracing::warn!(array = name, "its clients are cut off"),
             }
+            self.status_of(&member).await; // what could not be read is remembered
             match member.array.export().await {
                 Ok(()) => tracing::info!(array = name, "closed"),
                 Err(error) => tracing::error!(array = name, %error, "not closed cleanly"),
             }
+            self.record_events(&member);
             self.arrays.borrow_mut().remove(&name);
         }
     }
@@ -548,7 +550,7 @@ impl Host {
 }
 
 fn engine_options(
-    host: &Host,
+    settings: &Settings,
     create: &Create,
     layout: Layout,
     candidates: &[Candidate],
@@ -578,7 +580,7 @@ fn engine_options(
         slot_bytes: create.slot_bytes,
         spare: create.spare,
         domains: domains(create, candidates)?,
-        settings: host.settings.clone(),
+        settings: settings.clone(),
     })
 }
 

@@ -56,6 +56,7 @@ impl Host {
         for line in &not_wiped {
             tracing::warn!(array = name, "{line}");
         }
+        self.forget_paths(&member.array);
         self.remove(name)?;
         Ok(DestroyReply {
             destroyed: name.to_string(),

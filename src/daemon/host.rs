@@ -10,11 +10,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ashlar_engine::status::ArrayStatus;
+use ashlar_engine::status::{ArrayStatus, DeviceState, LostRange};
 use ashlar_engine::{Array, Settings, uuid_text};
 use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
 use serde::Serialize;
@@ -25,10 +25,12 @@ use crate::api::{
     VERSION, WaitReply, check_confirmed,
 };
 use crate::daemon::frontends::Frontends;
+use crate::daemon::history::History;
 use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
 use crate::failure::{Failure, Kind};
 use crate::units::size;
+use crate::view::advice::advice;
 
 /// An array that is open.
 #[derive(Debug)]
@@ -39,6 +41,26 @@ pub(crate) struct Member {
     pub(crate) devices: Vec<String>,
     /// Whether nothing is written.
     pub(crate) read_only: bool,
+    /// Where its devices were seen when it was opened, by UUID, also those that it does not use any more.
+    pub(crate) seen: BTreeMap<String, String>,
+    /// What could not be read before is still being looked at.
+    pub(crate) looking: Cell<bool>,
+    /// The last of the engine's events that the history has, and the number that its first has there, less 1.
+    pub(crate) events: Cell<(u64, u64)>,
+}
+
+impl Member {
+    /// An array that was opened with these devices.
+    pub(crate) fn new(array: Array, devices: Vec<String>, read_only: bool) -> Member {
+        Member {
+            array,
+            devices,
+            read_only,
+            seen: BTreeMap::new(),
+            looking: Cell::new(false),
+            events: Cell::new((0, 0)),
+        }
+    }
 }
 
 /// The daemon.
@@ -54,6 +76,7 @@ pub(crate) struct Host {
     pub(crate) waiting: RefCell<Vec<(Known, String)>>,
     /// Frontends that should serve and do not.
     pub(crate) not_served: RefCell<Vec<NotServed>>,
+    history: History,
     state: State,
     started: (Nanos, SystemTime),
     /// Nobody is waited for any more, for the end of the process.
@@ -63,6 +86,9 @@ pub(crate) struct Host {
 
 /// How long one `events` or `wait` request may be held open.
 const LONGEST_WAIT: u64 = 60;
+/// How much that could not be read is remembered of an array, and looked at again.
+const LOST_RANGES: usize = 4096;
+const LOST_BLOCKS: usize = 1 << 16;
 
 impl Host {
     /// A daemon without arrays.
@@ -76,6 +102,7 @@ impl Host {
             change: Lock::new(()),
             waiting: RefCell::default(),
             not_served: RefCell::default(),
+            history: History::load(&state.dir),
             state,
             started: (rt.now(), SystemTime::now()),
             hurried: Cell::new(false),
@@ -146,6 +173,7 @@ impl Host {
             changing => {
                 let guard = self.change.lock().await;
                 let outcome = self.clone().change_something(changing).await;
+                self.share_memory(0).await; // there may be more arrays, or fewer
                 drop(guard);
                 outcome
             }
@@ -206,16 +234,135 @@ impl Host {
         })
     }
 
-    /// An array's status. How a volume is served stands in the array, but nothing is written to one that
-    /// is only read: there it is what serves now.
+    /// An array's status, with what only the daemon knows: where devices were, and what needs the operator.
+    /// How a volume is served stands in the array, but nothing is written to one that is only read: there it
+    /// is what serves now.
     pub(crate) async fn status_of(&self, member: &Member) -> ArrayStatus {
         let mut status = member.array.status().await;
+        for device in &mut status.devices {
+            // One that is here and not used was taken out; only what is not here is missing.
+            if device.state == DeviceState::Missing && member.seen.contains_key(&device.uuid) {
+                device.state = DeviceState::Failed;
+            }
+            let paths = self.state.paths.borrow();
+            let last = paths.get(&device.uuid).cloned().unwrap_or_default();
+            device.last_path = if device.path.is_empty() {
+                last
+            } else {
+                device.path.clone()
+            };
+        }
         if member.read_only {
             for volume in &mut status.volumes {
                 volume.frontends = self.frontends.running(&status.name, &volume.name);
             }
         }
+        status.attention = advice(&status);
+        self.note_lost(member, &status);
         status
+    }
+
+    /// Remembers what could not be read of an array.
+    fn note_lost(&self, member: &Member, status: &ArrayStatus) {
+        if member.looking.get() {
+            return; // the list is not whole yet
+        }
+        let mut lost = self.state.lost.borrow_mut();
+        let found: Vec<LostRange> = status.lost.iter().take(LOST_RANGES).cloned().collect();
+        if lost.get(&status.uuid).map_or(&[][..], Vec::as_slice) == found {
+            return;
+        }
+        if found.is_empty() {
+            lost.remove(&status.uuid);
+        } else {
+            lost.insert(status.uuid.clone(), found);
+        }
+        drop(lost);
+        if let Err(failure) = self.save() {
+            tracing::warn!("{failure}");
+        }
+    }
+
+    /// Reads again what could not be read before this import: what still cannot be is listed again.
+    fn look_for_lost(&self, member: &Rc<Member>) {
+        let uuid = uuid_text(&member.array.uuid());
+        let Some(ranges) = self.state.lost.borrow().get(&uuid).cloned() else {
+            return;
+        };
+        member.looking.set(true);
+        let member = member.clone();
+        self.rt.spawn(async move {
+            let mut left = LOST_BLOCKS;
+            for range in ranges {
+                let Some(volume) = member.array.volume(&range.volume) else {
+                    continue;
+                };
+                let info = volume.info();
+                let (end, step) = (range.offset_bytes + range.length_bytes, info.block_bytes);
+                let mut at = range.offset_bytes;
+                while at + u64::from(step) <= end.min(info.size_bytes) && left > 0 {
+                    let _ = volume.read(at, step as usize).await; // what fails is listed by it
+                    (at, left) = (at + u64::from(step), left - 1);
+                }
+            }
+            member.looking.set(false);
+        });
+    }
+
+    /// Gives each open array, and `more` that are about to be, an equal share of the daemon's memory. The share.
+    pub(crate) async fn share_memory(&self, more: usize) -> u64 {
+        let members: Vec<Rc<Member>> = self.arrays.borrow().values().cloned().collect();
+        let arrays = (members.len() + more).max(1);
+        let share = self.settings.memory_bytes / arrays as u64;
+        for member in members {
+            member.array.set_memory(share).await;
+        }
+        share
+    }
+
+    /// How one more array is to run; the others make room for it.
+    pub(crate) async fn settings_for_one_more(&self) -> Settings {
+        Settings {
+            memory_bytes: self.share_memory(1).await,
+            ..self.settings.clone()
+        }
+    }
+
+    /// Writes to the history what an array has told since the last time.
+    pub(crate) fn record_events(&self, member: &Member) {
+        let (mut last, before) = member.events.get();
+        let name = member.array.name();
+        let mut events = Vec::new();
+        for mut event in member.array.events(last) {
+            last = event.number;
+            event.number += before;
+            events.push(ArrayEvent {
+                array: name.clone(),
+                unix_seconds: self.unix_seconds(event.at),
+                event,
+            });
+        }
+        member.events.set((last, before));
+        self.history.append(events);
+    }
+
+    /// Has the history take an array's events as they come.
+    fn follow_events(&self, member: &Rc<Member>, host: Weak<Host>) {
+        member
+            .events
+            .set((0, self.history.last(&member.array.name())));
+        let member = member.clone();
+        self.rt.spawn(async move {
+            loop {
+                let last = member.events.get().0;
+                member.array.event_after(last).await;
+                let Some(host) = host.upgrade() else { return };
+                host.record_events(&member);
+                if member.events.get().0 == last {
+                    return; // it is closed, and there is nothing more
+                }
+            }
+        });
     }
 
     async fn events(
@@ -224,13 +371,24 @@ impl Host {
         after: BTreeMap<String, u64>,
         wait_seconds: u64,
     ) -> Result<EventsReply, Failure> {
+        if wait_seconds == 0 {
+            for member in self.arrays.borrow().values() {
+                member.array.tell_events();
+            }
+        }
         let mut reply = self.events_now(array, &after)?;
         if !reply.events.is_empty() || wait_seconds == 0 {
             return Ok(reply);
         }
+        if let Some(name) = array {
+            self.member(name)?; // nothing more comes of one that is not open
+        }
         let mut waits: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
-        for (name, last) in &reply.after {
-            let (array, last) = (self.member(name)?.array.clone(), *last);
+        for member in self.arrays.borrow().values() {
+            if !member.array.is_open() {
+                continue; // nothing more comes of it
+            }
+            let (array, (last, _)) = (member.array.clone(), member.events.get());
             waits.push(Box::pin(async move { array.event_after(last).await }));
         }
         let any = std::future::poll_fn(move |cx| {
@@ -247,42 +405,42 @@ impl Host {
             .timeout(wait_seconds.min(LONGEST_WAIT) * SECOND, any)
             .await;
         let last = std::mem::take(&mut reply.after);
-        match self.events_now(array, &last) {
-            Ok(events) => Ok(events),
-            Err(_) if array.is_some() => Err(Failure::not_found(
+        let reply = self.events_now(array, &last)?;
+        let ended = array.is_some_and(|name| !self.arrays.borrow().contains_key(name));
+        if ended && reply.events.is_empty() {
+            return Err(Failure::not_found(
                 "the array was exported; its events end here",
-            )),
-            Err(failure) => Err(failure),
+            ));
         }
+        Ok(reply)
     }
 
+    /// What is known of events now, of an array or of all, also of those that are not open any more.
     fn events_now(
         &self,
         array: Option<&str>,
         after: &BTreeMap<String, u64>,
     ) -> Result<EventsReply, Failure> {
+        for member in self.arrays.borrow().values() {
+            self.record_events(member);
+        }
+        let known = self.history.arrays();
         let names: Vec<String> = match array {
+            Some(name) if known.iter().any(|k| k == name) => vec![name.to_string()],
             Some(name) => vec![self.member(name)?.array.name()],
-            None => self.arrays.borrow().keys().cloned().collect(),
+            None => known,
         };
         let mut reply = EventsReply {
             events: Vec::new(),
             after: BTreeMap::new(),
         };
         for name in names {
-            let mut last = after.get(&name).copied().unwrap_or(0);
-            for event in self.member(&name)?.array.events(last) {
-                last = last.max(event.number);
-                let unix_seconds = self.unix_seconds(event.at);
-                reply.events.push(ArrayEvent {
-                    array: name.clone(),
-                    unix_seconds,
-                    event,
-                });
-            }
+            let last = after.get(&name).copied().unwrap_or(0);
+            reply.events.extend(self.history.events(&name, last));
+            let last = last.max(self.history.last(&name));
             reply.after.insert(name, last);
         }
-        reply.events.sort_by_key(|event| event.event.at);
+        reply.events.sort_by_key(|event| event.unix_seconds);
         Ok(reply)
     }
 
@@ -298,11 +456,8 @@ impl Host {
     async fn wait(&self, name: &str, kinds: &[String], seconds: u64) -> Result<WaitReply, Failure> {
         let member = self.member(name)?;
         let array = member.array.clone();
-        let kinds: Vec<String> = kinds.to_vec();
-        let idle = async move {
-            let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
-            array.wait_idle(&kinds).await;
-        };
+        let wanted: Vec<&str> = kinds.iter().map(String::as_str).collect();
+        let idle = array.wait_idle(&wanted);
         let done = self
             .rt
             .timeout(seconds.min(LONGEST_WAIT) * SECOND, idle)
@@ -313,23 +468,29 @@ impl Host {
                 "array {name} is closed: it was exported, or has stopped by itself ('ashlar status' says which); what was waited for is not done"
             )));
         }
+        let stuck = if done {
+            member.array.stuck(&wanted)
+        } else {
+            None
+        };
         Ok(WaitReply {
             done,
+            stuck,
             array: self.status_of(&member).await,
         })
     }
 
     async fn fail(&self, name: &str, device: &str, force: bool) -> Result<(u16, String), Failure> {
         let member = self.member(name)?;
-        let status = member.array.status().await;
+        let status = self.status_of(&member).await;
         let wanted = std::fs::canonicalize(device).ok();
         let found = status.devices.iter().find(|known| {
-            known.path == device
+            known.last_path == device
                 || known.uuid == device
                 || known.index.to_string() == device
                 || wanted
                     .as_deref()
-                    .is_some_and(|w| w.as_os_str() == known.path.as_str())
+                    .is_some_and(|w| w.as_os_str() == known.last_path.as_str())
         });
         let Some(found) = found else {
             return Err(Failure::not_found(format!(
@@ -341,7 +502,7 @@ impl Host {
             .fail(found.index, force)
             .await
             .map_err(failure_of)?;
-        Ok((found.index, found.path.clone()))
+        Ok((found.index, found.last_path.clone()))
     }
 
     /// The open array of this name.
@@ -367,8 +528,13 @@ impl Host {
     ///
     /// # Errors
     /// If the state directory cannot be written; the array is added all the same.
-    pub(crate) fn insert(&self, member: Rc<Member>) -> Result<(), Failure> {
+    pub(crate) fn insert(self: &Rc<Host>, member: Rc<Member>) -> Result<(), Failure> {
         let name = member.array.name();
+        self.follow_events(&member, Rc::downgrade(self));
+        self.look_for_lost(&member);
+        let mut paths = self.state.paths.borrow_mut();
+        paths.extend(member.array.device_paths());
+        drop(paths);
         let uuid = uuid_text(&member.array.uuid());
         self.waiting
             .borrow_mut()
@@ -401,9 +567,28 @@ impl Host {
     /// # Errors
     /// If the state directory cannot be written.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Failure> {
-        self.arrays.borrow_mut().remove(name);
+        if let Some(member) = self.arrays.borrow_mut().remove(name) {
+            self.record_events(&member);
+        }
         self.not_served.borrow_mut().retain(|n| n.array != name);
         self.save()
+    }
+
+    /// Notes where a device was seen, for the next save.
+    pub(crate) fn note_path(&self, uuid: &str, path: &str) {
+        let (uuid, path) = (uuid.to_string(), path.to_string());
+        self.state.paths.borrow_mut().insert(uuid, path);
+    }
+
+    /// Forgets what is remembered of an array that is gone.
+    pub(crate) fn forget_paths(&self, array: &Array) {
+        let uuids = array.device_uuids();
+        self.state
+            .lost
+            .borrow_mut()
+            .remove(&uuid_text(&array.uuid()));
+        let mut paths = self.state.paths.borrow_mut();
+        paths.retain(|uuid, _| !uuids.contains(uuid));
     }
 
     fn save(&self) -> Result<(), Failure> {

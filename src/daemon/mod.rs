@@ -10,6 +10,7 @@ pub(crate) mod destroy;
 pub(crate) mod devices;
 pub(crate) mod find;
 pub(crate) mod frontends;
+pub(crate) mod history;
 pub(crate) mod host;
 pub(crate) mod http;
 pub(crate) mod open;

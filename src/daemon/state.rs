@@ -6,10 +6,13 @@
 //! aside with a warning, never guessed at, and one that the system does not give is no empty list;
 //! one daemon at a time uses a directory (it holds a lock).
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use ashlar_engine::status::LostRange;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -33,12 +36,23 @@ pub(crate) struct Known {
 struct Contents {
     version: u32,
     arrays: Vec<Known>,
+    /// Where devices were last seen, by UUID.
+    #[serde(default)]
+    paths: BTreeMap<String, String>,
+    /// What could not be read of arrays, by their UUID.
+    #[serde(default)]
+    lost: BTreeMap<String, Vec<LostRange>>,
 }
 
 /// The state directory, locked.
 #[derive(Debug)]
 pub(crate) struct State {
-    dir: PathBuf,
+    /// Where it is.
+    pub(crate) dir: PathBuf,
+    /// Where devices were last seen, by UUID: what is saved with the list.
+    pub(crate) paths: RefCell<BTreeMap<String, String>>,
+    /// What could not be read of arrays, by their UUID: saved likewise, and looked at again after an import.
+    pub(crate) lost: RefCell<BTreeMap<String, Vec<LostRange>>>,
     _lock: File,
 }
 
@@ -66,6 +80,8 @@ impl State {
         })?;
         Ok(State {
             dir: dir.to_path_buf(),
+            paths: RefCell::default(),
+            lost: RefCell::default(),
             _lock: lock,
         })
     }
@@ -87,7 +103,11 @@ impl State {
             }
         };
         match serde_json::from_slice::<Contents>(&bytes) {
-            Ok(contents) => Ok(contents.arrays),
+            Ok(contents) => {
+                *self.paths.borrow_mut() = contents.paths;
+                *self.lost.borrow_mut() = contents.lost;
+                Ok(contents.arrays)
+            }
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "the list of arrays is damaged and set aside; use 'ashlar import'");
                 let _ = std::fs::rename(&path, self.dir.join("arrays.damaged"));
@@ -104,6 +124,8 @@ impl State {
         let contents = Contents {
             version: 1,
             arrays: arrays.to_vec(),
+            paths: self.paths.borrow().clone(),
+            lost: self.lost.borrow().clone(),
         };
         let bytes = serde_json::to_vec_pretty(&contents)?;
         let beside = self.dir.join("arrays.json.new");
@@ -136,8 +158,12 @@ mod tests {
         {
             let state = State::open(&dir).unwrap();
             assert!(state.load().unwrap().is_empty());
+            let path = ("uuid".to_string(), "/a".to_string());
+            state.paths.borrow_mut().extend([path.clone()]);
             state.save(std::slice::from_ref(&known)).unwrap();
+            state.paths.borrow_mut().clear();
             assert_eq!(state.load().unwrap(), vec![known]);
+            assert_eq!(state.paths.borrow().get(&path.0), Some(&path.1));
             let refused = State::open(&dir).unwrap_err();
             assert!(refused.text.contains("another daemon"), "{refused}");
         }

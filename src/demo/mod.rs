@@ -10,7 +10,7 @@ mod kernel;
 mod stage;
 mod traffic;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use ashlar_engine::status::{ArrayStatus, DeviceStatus};
 use ashlar_rt::Buf;
 
-use crate::api::{Call, Create, CreateReply, EventsReply, FrontendSpec, StatusReply, WaitReply};
+use crate::api::{Call, Create, CreateReply, FrontendSpec, StatusReply, WaitReply};
 use crate::cli::DemoArgs;
 use crate::command::out;
 use crate::demo::content::Content;
@@ -30,7 +30,7 @@ use crate::demo::traffic::{Done, Traffic};
 use crate::failure::Failure;
 use crate::units::{rate_over, size};
 use crate::view::picture::picture;
-use crate::view::{Style, Tone};
+use crate::view::{Style, Tone, wrap};
 
 /// Device files.
 const DEVICES: usize = 14;
@@ -38,6 +38,8 @@ const DEVICES: usize = 14;
 const DEAD: [usize; 3] = [2, 7, 11];
 /// The one that lies.
 const LIAR: usize = 5;
+/// How the array is laid out.
+const LAYOUT: &str = "ec8+3";
 /// The array and volume.
 const ARRAY: &str = "demo";
 const VOLUME: &str = "files";
@@ -48,6 +50,7 @@ const VOLUME: &str = "files";
 /// The first promise that was not kept, or what kept the demonstration from running.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    check_room(&parent, args.size)?;
     let stage = Rc::new(Stage::new(&parent)?);
     let mut show = Show {
         started: Instant::now(),
@@ -65,10 +68,40 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     outcome
 }
 
+/// How large the device files are, for so much data.
+fn device_bytes(data_bytes: u64) -> u64 {
+    let each = data_bytes.saturating_mul(6) / DEVICES as u64;
+    each.min(1 << 60).next_multiple_of(16 << 20).max(64 << 20)
+}
+
+/// What the sparse files will take: data with parity, what is written again after losses and by the crash, the
+/// noise on one device, journals and the kernel's volume.
+fn room_needed(data_bytes: u64) -> u64 {
+    let data = data_bytes.saturating_mul(17) / 8;
+    data.saturating_add(device_bytes(data_bytes) + (160 << 20))
+}
+
+/// Refuses a place without the room.
+fn check_room(parent: &Path, data_bytes: u64) -> Result<(), Failure> {
+    let there = rustix::fs::statvfs(parent)
+        .map_err(|e| Failure::broken(format!("{}: {e}; give --dir DIR", parent.display())))?;
+    let (free, need) = (
+        there.f_bavail.saturating_mul(there.f_frsize),
+        room_needed(data_bytes),
+    );
+    if free < need {
+        return Err(Failure::refused(format!(
+            "{}: the demonstration takes about {}, and {} are free; give --dir DIR with more room, or a smaller --size",
+            parent.display(),
+            size(need),
+            size(free)
+        )));
+    }
+    Ok(())
+}
+
 fn perform(stage: &Rc<Stage>, args: &DemoArgs, show: &mut Show) -> Result<(), Failure> {
-    let device_bytes = (args.size * 6 / DEVICES as u64)
-        .next_multiple_of(16 << 20)
-        .max(64 << 20);
+    let device_bytes = device_bytes(args.size);
     show.say(&format!(
         "Ashlar in {}: {DEVICES} device files of {}, any 3 may die\n",
         stage.dir.display(),
@@ -135,11 +168,17 @@ impl Show {
         let value = step(self)?;
         let seconds = started.elapsed().as_secs_f64();
         let name = self.style.paint(Tone::Strong, &format!("{name:<12}"));
-        self.say(&format!(
-            "{:>3}  {name} {}  ({seconds:.1}s)",
-            self.step,
-            text(&value)
-        ))?;
+        let text = format!("{}  ({seconds:.1}s)", text(&value));
+        for (i, line) in wrap(&text, self.style.width.saturating_sub(18))
+            .iter()
+            .enumerate()
+        {
+            if i == 0 {
+                self.say(&format!("{:>3}  {name} {line}", self.step))?;
+            } else {
+                self.note(line)?;
+            }
+        }
         Ok(value)
     }
 
@@ -171,7 +210,7 @@ fn create(
     let text = |path: &Path| path.display().to_string();
     let call = Call::Create(Create {
         array: ARRAY.to_string(),
-        layout: "ec8+3".to_string(),
+        layout: LAYOUT.to_string(),
         spare: 0,
         strip_bytes: None,
         slot_bytes: None,
@@ -296,10 +335,29 @@ fn open_direct(path: &Path) -> std::io::Result<File> {
         .or_else(|_| options.open(path))
 }
 
-/// A fourth device gives wrong bytes and no error: half of its file is overwritten with noise.
+/// Where the data lies on each device: from its first slot to the end of its last.
+fn slots(device_bytes: u64) -> Result<(u64, u64), Failure> {
+    let options = ashlar_engine::Create {
+        name: ARRAY.to_string(),
+        layout: LAYOUT
+            .parse()
+            .map_err(|e| Failure::broken(format!("{LAYOUT}: {e}")))?,
+        strip_bytes: None,
+        slot_bytes: None,
+        spare: 0,
+        domains: Vec::new(),
+        settings: ashlar_engine::Settings::default(),
+    };
+    let plan = ashlar_engine::plan(&[device_bytes; DEVICES], &options)
+        .map_err(|e| Failure::broken(e.to_string()))?;
+    let liar = &plan.devices[LIAR];
+    Ok((liar.slot_offset(0), liar.slot_offset(liar.slots)))
+}
+
+/// A fourth device gives wrong bytes and no error: all its data is overwritten with noise.
 fn lie(stage: &Stage, show: &mut Show, device_bytes: u64) -> Result<(), Failure> {
     let path = device(stage, LIAR);
-    let (from, to) = (device_bytes / 8, device_bytes * 7 / 8);
+    let (from, to) = slots(device_bytes)?;
     let corrupt = |_: &mut Show| {
         let write = || -> std::io::Result<()> {
             let file = open_direct(&path)?;
@@ -370,20 +428,14 @@ fn heal(
     })
 }
 
-/// The blocks that events of a kind name: device, segment, column, stripe and block.
-fn blocks(stage: &Stage, kind: &str) -> Result<BTreeSet<String>, Failure> {
-    let call = Call::Events {
-        array: Some(ARRAY.to_string()),
-        after: BTreeMap::new(),
-        wait_seconds: 0,
+/// The blocks of which a daemon's log says `what`: device, segment, column, stripe and block. (Events tell of
+/// many in one.)
+fn blocks(log: &str, what: &str) -> BTreeSet<String> {
+    let place = |line: &str| {
+        let (start, end) = (line.find("device ")?, line.find(what)?);
+        line.get(start..end).map(str::to_string)
     };
-    let reply: EventsReply = stage.client()?.call(&call)?;
-    let named = reply.events.iter().filter(|e| e.event.kind == kind);
-    let place = |text: &str| {
-        let end = text.find(" is bad").or_else(|| text.find(" was healed"));
-        text[..end.unwrap_or(text.len())].to_string()
-    };
-    Ok(named.map(|e| place(&e.event.text)).collect())
+    log.lines().filter_map(place).collect()
 }
 
 fn crash(
@@ -393,7 +445,8 @@ fn crash(
     socket: &Path,
     content: Content,
 ) -> Result<(), Failure> {
-    let healed = blocks(stage, "healed")?;
+    let first = stage.log();
+    let healed = blocks(&first, " was healed");
     let total = content.bytes();
     let killer = stage.clone();
     let write =
@@ -423,7 +476,10 @@ fn crash(
     let check = |_: &mut Show| {
         let read = traffic.verify_crash(&crash, &content.pieces)?;
         // Metadata on the liar that nobody had read before is found by the import; nothing else is.
-        let again = blocks(stage, "bad-block")?;
+        let again = blocks(
+            stage.log().get(first.len()..).unwrap_or_default(),
+            " is bad",
+        );
         if let Some(block) = again.intersection(&healed).next() {
             return Err(Failure::broken(format!(
                 "{block} is wrong after the crash, though it had been healed"
@@ -462,4 +518,41 @@ fn finish(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     std::io::stdout()
         .flush()
         .map_err(|e| Failure::broken(format!("standard output: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_in_a_log() {
+        let log = "T DEBUG device 5: segment 3 column 2 stripe 1 block 0 is bad; it is read kind=\"bad-block\"\n\
+                   T DEBUG device 5: segment 3 column 2 stripe 1 block 0 was healed and read back\n\
+                   T  INFO device 1 failed\n";
+        let block = "device 5: segment 3 column 2 stripe 1 block 0".to_string();
+        assert_eq!(blocks(log, " is bad"), BTreeSet::from([block.clone()]));
+        assert_eq!(blocks(log, " was healed"), BTreeSet::from([block]));
+    }
+
+    #[test]
+    fn no_room_is_said_before_anything_is_made() {
+        let parent = std::env::temp_dir();
+        let failure = check_room(&parent, 1 << 60).unwrap_err();
+        assert!(failure.text.contains("--size"), "{failure}");
+        check_room(&parent, 1 << 20).unwrap();
+        check_room(Path::new("/no/such/dir"), 1 << 20).unwrap_err();
+    }
+
+    #[test]
+    fn the_noise_begins_with_the_data() {
+        for data in [1 << 20, 32 << 20, 256 << 20, 4 << 30] {
+            let bytes = device_bytes(data);
+            let (from, to) = slots(bytes).unwrap();
+            assert!(
+                from < bytes / 8 && to > bytes * 7 / 8 && to < bytes,
+                "{from} {to}"
+            );
+        }
+    }
 }

@@ -133,6 +133,7 @@ impl Stage {
             .arg("--state")
             .arg(self.path("state"))
             .args(["--memory", "256M"])
+            .env("ASHLAR_LOG", "info,ashlar_engine::core=debug") // each bad block by name
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -158,10 +159,18 @@ impl Stage {
         Ok(())
     }
 
+    /// All that daemons have said.
+    pub(super) fn log(&self) -> String {
+        std::fs::read_to_string(self.path("daemon.log")).unwrap_or_default()
+    }
+
     /// The last line of the daemon's log.
     pub(super) fn last_log(&self) -> String {
-        let log = std::fs::read_to_string(self.path("daemon.log")).unwrap_or_default();
-        log.lines().last().unwrap_or("its log is empty").to_string()
+        self.log()
+            .lines()
+            .last()
+            .unwrap_or("its log is empty")
+            .to_string()
     }
 
     /// Kills the daemon with SIGKILL.

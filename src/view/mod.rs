@@ -107,6 +107,37 @@ impl Style {
     }
 }
 
+/// `1 device`, `2 devices`, `3 losses`.
+pub(crate) fn count(n: usize, what: &str) -> String {
+    let plural = match n {
+        1 => "",
+        _ if what.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{n} {what}{plural}")
+}
+
+/// `text` in lines of at most `width` characters where blanks allow it.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().expect("there is one");
+        let (have, more) = (last.chars().count(), word.chars().count());
+        if have > 0 && have + 1 + more > width {
+            lines.push(word.to_string());
+        } else {
+            if have > 0 {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    for line in &mut lines {
+        line.truncate(line.trim_end().len());
+    }
+    lines
+}
+
 /// Text from outside (names, paths), safe for a terminal: control characters become `?`.
 pub(crate) fn safe(text: &str) -> String {
     text.chars()

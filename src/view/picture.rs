@@ -1,12 +1,12 @@
 //! The picture of an array: what `ashlar status` shows.
 //!
 //! ```text
-//! tank  DEGRADED   ec8+3 on 14 devices, 1 spare
-//!   space    [######------------------]  312M of 1.20G used (25 %), 905M free
+//! tank  DEGRADED, 1 gone   ec8+3 on 14 devices, 1 spare
+//!   space    [######------------------]  312M of 1.20G used (25 %), 712M promised, 193M free
 //!   devices  UUUUFUUUUU UUUU             13 online, 1 failed
 //!   work     reconstruct [####------]  45 %  120M of 270M  310M/s  2s left
 //!   volumes  v      1G   312M used   nbd unix:/tmp/s
-//!   next     device 4 (/d4) is failed: replace it when convenient
+//!   next     1 of 14 devices is gone: 4 (/d4) failed. There is room to reconstruct 2 more losses
 //! ```
 //!
 //! **Invariants**: one glyph for each device, in the order of their numbers; what is not as it
@@ -14,11 +14,13 @@
 
 use std::fmt::Write;
 
-use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState, TaskStatus, VolumeStatus};
+use ashlar_engine::status::{
+    ArrayState, ArrayStatus, DeviceState, Frontend, TaskStatus, VolumeStatus,
+};
 
 use crate::units::{duration, percent, rate, size_or_exact};
-use crate::view::advice::advice;
-use crate::view::{Style, Tone, safe, table};
+use crate::view::advice::{advice, in_short};
+use crate::view::{Style, Tone, count, safe, table, wrap};
 
 /// Columns of the label at the left.
 const LABEL: usize = 11;
@@ -40,26 +42,37 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, verbose: bool) -> Strin
     if found > 0 {
         let _ = writeln!(
             out,
-            "{}{found} bad blocks found, {healed} healed",
-            label("healed")
+            "{}{}, {healed} healed",
+            label("healed"),
+            count(usize::try_from(found).unwrap_or(usize::MAX), "bad block")
         );
     }
     out += &volumes(array, style);
     if verbose {
         out += &details(array, style);
     }
+    let tone = if array.state >= ArrayState::Critical {
+        Tone::Bad
+    } else {
+        Tone::Warn
+    };
     for (i, line) in advice(array).iter().enumerate() {
-        let tone = if array.state >= ArrayState::Critical {
-            Tone::Bad
-        } else {
-            Tone::Warn
-        };
-        let _ = writeln!(
-            out,
-            "{}{}",
-            label(if i == 0 { "next" } else { "" }),
-            style.paint(tone, line)
-        );
+        let title = if i == 0 { "next" } else { "" };
+        out += &labelled(title, line, style, Some(tone));
+    }
+    out
+}
+
+/// `text` beside its label, in as many lines as it needs.
+pub(crate) fn labelled(title: &str, text: &str, style: Style, tone: Option<Tone>) -> String {
+    let mut out = String::new();
+    for (i, line) in wrap(text, style.width.saturating_sub(LABEL))
+        .iter()
+        .enumerate()
+    {
+        let title = label(if i == 0 { title } else { "" });
+        let line = tone.map_or_else(|| line.clone(), |tone| style.paint(tone, line));
+        let _ = writeln!(out, "{title}{line}");
     }
     out
 }
@@ -80,19 +93,23 @@ pub(crate) fn state_word(state: ArrayState) -> (&'static str, Tone) {
 
 fn head(array: &ArrayStatus, style: Style) -> String {
     let (word, tone) = state_word(array.state);
+    let gone = array.health.devices_gone;
     let spare = match array.spare {
         0 => String::new(),
-        1 => ", 1 spare".to_string(),
-        n => format!(", {n} spares"),
+        n if gone >= n => ", spare used up".to_string(),
+        n => format!(", {}", count(usize::from(n - gone), "spare")),
     };
     let code = code(array);
-    let read_only = if array.read_only { ", read-only" } else { "" };
+    let short = match in_short(array) {
+        short if short.is_empty() => short,
+        short => style.paint(Tone::Warn, &format!(", {short}")),
+    };
     format!(
-        "{}  {}{read_only}   {}{code} on {} devices{spare}\n",
+        "{}  {}{short}   {}{code} on {}{spare}\n",
         style.paint(Tone::Strong, &safe(&array.name)),
         style.paint(tone, word),
         safe(&array.layout),
-        array.devices_total,
+        count(usize::from(array.devices_total), "device"),
     )
 }
 
@@ -112,14 +129,20 @@ fn space(array: &ArrayStatus, style: Style) -> String {
         80..95 => Tone::Warn,
         _ => Tone::Bad,
     };
-    format!(
-        "{}{}  {} of {} used ({full} %), {} free\n",
-        label("space"),
-        style.bar(tone, c.used_bytes, c.usable_bytes, 24),
-        size_or_exact(c.used_bytes, style.exact),
-        size_or_exact(c.usable_bytes, style.exact),
-        size_or_exact(c.free_bytes, style.exact),
-    )
+    let n = |bytes: u64| size_or_exact(bytes, style.exact);
+    let promised = match c.promised_bytes {
+        0 => String::new(),
+        bytes => format!("{} promised, ", n(bytes)),
+    };
+    let text = format!(
+        "{} of {} used ({full} %), {promised}{} free",
+        n(c.used_bytes),
+        n(c.usable_bytes),
+        n(c.free_bytes),
+    );
+    let left = style.width.saturating_sub(LABEL + 4 + text.chars().count());
+    let bar = style.bar(tone, c.used_bytes, c.usable_bytes, left.clamp(8, 24));
+    format!("{}{bar}  {text}\n", label("space"))
 }
 
 fn glyph(state: DeviceState, style: Style) -> String {
@@ -162,7 +185,7 @@ fn grid(array: &ArrayStatus, style: Style) -> String {
 }
 
 fn summary(array: &ArrayStatus) -> String {
-    let count = |state| array.devices.iter().filter(|d| d.state == state).count();
+    let count_of = |state| array.devices.iter().filter(|d| d.state == state).count();
     let mut parts = Vec::new();
     for (state, word) in [
         (DeviceState::Online, "online"),
@@ -174,7 +197,7 @@ fn summary(array: &ArrayStatus) -> String {
         (DeviceState::Spare, "spare"),
         (DeviceState::Removing, "being removed"),
     ] {
-        let n = count(state);
+        let n = count_of(state);
         if n > 0 {
             parts.push(format!("{n} {word}"));
         }
@@ -196,19 +219,22 @@ fn work(task: &TaskStatus, style: Style) -> String {
     } else {
         Tone::Warn
     };
-    format!(
+    let mut out = format!(
         "{}{:<11} {}\n",
         label("work"),
         task.kind,
         task_line(task, style, tone)
-    )
+    );
+    if task.state != "running" && !task.reason.is_empty() {
+        out += &labelled("", &safe(&task.reason), style, None);
+    }
+    out
 }
 
 /// A task's bar, figures and time left.
 pub(crate) fn task_line(task: &TaskStatus, style: Style, tone: Tone) -> String {
     let mut out = format!(
-        "{} {:>3} %  {} of {}",
-        style.bar(tone, task.done_bytes, task.total_bytes, 20),
+        " {:>3} %  {} of {}",
         percent(task.done_bytes, task.total_bytes),
         size_or_exact(task.done_bytes, style.exact),
         size_or_exact(task.total_bytes, style.exact),
@@ -218,41 +244,56 @@ pub(crate) fn task_line(task: &TaskStatus, style: Style, tone: Tone) -> String {
         let _ = write!(out, "  {}  {left} left", rate(task.bytes_per_second));
     } else {
         let _ = write!(out, "  {}", task.state);
-        if !task.reason.is_empty() {
-            let _ = write!(out, ": {}", safe(&task.reason));
-        }
     }
-    if task.found > 0 {
-        let _ = write!(out, "  {} found, {} healed", task.found, task.healed);
-    }
-    out
+    let room = style
+        .width
+        .saturating_sub(LABEL + 12 + 2 + out.chars().count());
+    let bar = style.bar(tone, task.done_bytes, task.total_bytes, room.clamp(8, 20));
+    bar + &out
 }
 
 fn volumes(array: &ArrayStatus, style: Style) -> String {
-    let rows: Vec<Vec<String>> = array.volumes.iter().map(|v| volume_row(v, style)).collect();
+    let row = |volume: &VolumeStatus| {
+        vec![
+            safe(&volume.name),
+            size_or_exact(volume.size_bytes, style.exact),
+            format!("{} used", size_or_exact(volume.used_bytes, style.exact)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = array.volumes.iter().map(row).collect();
+    let lines = table::columns(&rows, &[1]);
+    let width = lines.iter().map(|l| l.chars().count()).max().unwrap_or(0);
+    let beside: Vec<String> = lines
+        .iter()
+        .zip(&array.volumes)
+        .map(|(line, volume)| format!("{line:<width$}  {}", served(volume).join(", ")))
+        .collect();
+    let fits = |line: &String| LABEL + line.chars().count() <= style.width;
+    let lines = if beside.iter().all(fits) {
+        beside
+    } else {
+        // How a volume is served stands below it, where it has the line to itself.
+        let mut below = Vec::new();
+        for (line, volume) in lines.into_iter().zip(&array.volumes) {
+            below.push(line);
+            below.extend(served(volume).iter().map(|how| format!("  {how}")));
+        }
+        below
+    };
     let mut out = String::new();
-    for (i, line) in table::columns(&rows, &[1]).into_iter().enumerate() {
+    for (i, line) in lines.iter().enumerate() {
         let _ = writeln!(out, "{}{line}", label(if i == 0 { "volumes" } else { "" }));
     }
     out
 }
 
-fn volume_row(volume: &VolumeStatus, style: Style) -> Vec<String> {
-    let served: Vec<String> = volume
-        .frontends
-        .iter()
-        .map(|f| format!("{} {}", f.kind, safe(&f.address)))
-        .collect();
-    vec![
-        safe(&volume.name),
-        size_or_exact(volume.size_bytes, style.exact),
-        format!("{} used", size_or_exact(volume.used_bytes, style.exact)),
-        if served.is_empty() {
-            "not attached".to_string()
-        } else {
-            served.join(", ")
-        },
-    ]
+/// Each way a volume is served.
+fn served(volume: &VolumeStatus) -> Vec<String> {
+    if volume.frontends.is_empty() {
+        return vec!["not attached".to_string()];
+    }
+    let how = |f: &Frontend| format!("{} {}", f.kind, safe(&f.address));
+    volume.frontends.iter().map(how).collect()
 }
 
 fn details(array: &ArrayStatus, style: Style) -> String {
@@ -276,10 +317,12 @@ fn details(array: &ArrayStatus, style: Style) -> String {
             ),
         ),
         (
-            "reserves",
+            "raw",
             format!(
-                "{} raw, {} spare, {} reserved",
+                "{} = {} usable + {} parity + {} spare + {} reserved",
                 n(array.capacity.raw_bytes),
+                n(array.capacity.usable_bytes),
+                n(array.capacity.parity_bytes),
                 n(array.capacity.spare_bytes),
                 n(array.capacity.reserved_bytes)
             ),
@@ -325,15 +368,15 @@ fn details(array: &ArrayStatus, style: Style) -> String {
             ),
         ),
     ] {
-        let _ = writeln!(out, "{}{text}", label(name));
+        out += &labelled(name, &text, style, None);
     }
     for exposure in array.exposure.iter().filter(|e| e.bytes > 0) {
         let _ = writeln!(
             out,
-            "{}{} survive {} more losses",
+            "{}{} survives {}",
             label("exposure"),
             n(exposure.bytes),
-            exposure.redundancy
+            count(usize::from(exposure.redundancy), "more loss")
         );
     }
     out + &device_table(array, style)
@@ -347,10 +390,10 @@ fn device_table(array: &ArrayStatus, style: Style) -> String {
     let mut rows = vec![titles.map(str::to_string).to_vec()];
     for d in &array.devices {
         let state = format!("{:?}", d.state).to_lowercase();
-        let path = if d.path.is_empty() {
-            "-".to_string()
-        } else {
-            safe(&d.path)
+        let path = match (d.path.as_str(), d.last_path.as_str()) {
+            ("", "") => "-".to_string(),
+            ("", last) => format!("last at {}", safe(last)),
+            (path, _) => safe(path),
         };
         let domain = if d.domain.is_empty() {
             String::new()
@@ -370,9 +413,26 @@ fn device_table(array: &ArrayStatus, style: Style) -> String {
             path + &domain,
         ]);
     }
+    let right = [0, 2, 3, 4, 5, 6, 7, 8];
+    let lines = table::columns(&rows, &right);
     let mut out = String::new();
-    for line in table::columns(&rows, &[0, 2, 3, 4, 5, 6, 7, 8]) {
+    if lines
+        .iter()
+        .all(|line| 2 + line.chars().count() <= style.width)
+    {
+        for line in lines {
+            let _ = writeln!(out, "  {line}");
+        }
+        return out;
+    }
+    // Where a device is stands below, where it has the line to itself.
+    let last = titles.len() - 1;
+    let short: Vec<Vec<String>> = rows.iter().map(|row| row[..last].to_vec()).collect();
+    for (line, row) in table::columns(&short, &right).iter().zip(&rows) {
         let _ = writeln!(out, "  {line}");
+        if row[last] != titles[last] {
+            let _ = writeln!(out, "      {}", row[last]);
+        }
     }
     out
 }

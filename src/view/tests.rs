@@ -17,6 +17,7 @@ fn device(index: u16, state: DeviceState) -> DeviceStatus {
         } else {
             format!("/dev/sd{index}")
         },
+        last_path: String::new(),
         size_bytes: 1 << 30,
         domain: String::new(),
         state,
@@ -32,11 +33,22 @@ fn sample(states: &[DeviceState]) -> ArrayStatus {
         .zip(states)
         .map(|(i, state)| device(i, *state))
         .collect();
+    let gone = devices.iter().filter(|d| {
+        use DeviceState::{Failed, Missing, Offline};
+        matches!(d.state, Failed | Missing | Offline)
+    });
+    let gone = gone.count();
     ArrayStatus {
         name: "tank".into(),
         uuid: "u".into(),
         state: ArrayState::Optimal,
-        read_only: false,
+        health: Health {
+            devices_gone: u16::try_from(gone).unwrap(),
+            more_losses: 3,
+            reconstructs: 3 - u16::try_from(gone.min(3)).unwrap(),
+        },
+        attention: Vec::new(),
+        service: Service::Full,
         generation: 1,
         layout: "ec8+3".into(),
         k: 8,
@@ -122,17 +134,21 @@ fn a_degraded_array_says_which_device_and_what_happens() {
         healed: 0,
     }];
     let text = picture(&array, Style::PLAIN, false);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "DEGRADED",
-        "UUUUFUUUUU UU_U   12 online, 1 failed, 1 missing",
-        "reconstruct [#####---------------]  25 %  256M of 1G  100M/s  1m35s left",
-        "device 4 (/dev/sd4) is failed",
-        "device 12 (uuid uuid-12) is missing",
+        "UUUUFUUUUU UU_U 12 online, 1 failed, 1 missing",
+        "reconstruct [#####------------] 25 % 256M of 1G 100M/s 1m35s left",
+        "DEGRADED, 2 gone",
+        "2 of 14 devices are gone: 4 (/dev/sd4) failed, 12 (uuid uuid-12) missing. There",
+        "is room to reconstruct 1 more loss",
         "survives 1 more loss",
         "being reconstructed",
     ] {
-        assert!(text.contains(part), "no '{part}' in:\n{text}");
+        assert!(words.contains(part), "no '{part}' in:\n{text}");
     }
+    assert!(!text.contains("All data has its redundancy"), "{text}");
+    assert_narrow(&text);
     let md = mdstat(std::slice::from_ref(&array));
     for part in [
         "[14/12] [UUUU_UUUUUUU_U]",
@@ -174,6 +190,176 @@ fn every_state_but_optimal_has_advice() {
     let mut short = sample(&fourteen(&[(3, DeviceState::Failed)]));
     short.capacity.overpromised = true;
     assert!(advice(&short)[1].contains("promised more"));
+    let mut stopped = sample(&fourteen(&[(3, DeviceState::Failed)]));
+    stopped.service = Service::Stopped;
+    assert!(advice(&stopped)[0].contains("ashlar export tank"));
+    let mut waiting = sample(&fourteen(&[]));
+    waiting.service = Service::WritesWait;
+    assert!(advice(&waiting)[0].contains("ashlar fail tank DEV -f"));
+    let mut read_only = sample(&fourteen(&[]));
+    read_only.service = Service::ReadOnly;
+    assert!(advice(&read_only).is_empty(), "that is what was asked for");
+    assert!(picture(&read_only, Style::PLAIN, false).contains("OPTIMAL, read-only"));
+}
+
+/// Nothing but names and paths is wider than the terminal.
+fn assert_narrow(text: &str) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+#[test]
+fn an_optimal_array_that_is_not_what_it_was_says_so() {
+    let mut array = sample(&fourteen(&[
+        (2, DeviceState::Failed),
+        (7, DeviceState::Missing),
+        (11, DeviceState::Failed),
+    ]));
+    array.devices[7].last_path = "/dev/disk/by-id/ata-HGST_HUH721212ALN604_8CK4XYZ".into();
+    array.devices[5].errors.digest = 412;
+    array.devices[6].errors.read = 1;
+    assert_eq!(array.state, ArrayState::Optimal);
+    let lines = advice(&array);
+    assert!(
+        lines[0].starts_with("3 of 14 devices are gone: 2 (/dev/sd2) failed"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[0].contains("7 (last at /dev/disk/by-id/ata-HGST"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[0].contains("All data has its redundancy again. There is no room"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].starts_with("device 5 (/dev/sd5) gave 412 digest errors"),
+        "{lines:?}"
+    );
+    assert!(lines[1].contains("no room to reconstruct"), "{lines:?}");
+    assert!(
+        lines[2].ends_with("gave 1 read error since the import: watch it"),
+        "{lines:?}"
+    );
+    let text = picture(&array, Style::PLAIN, false);
+    assert!(
+        text.starts_with("tank  OPTIMAL, 3 gone, 2 with errors   ec8+3"),
+        "{text}"
+    );
+    assert_narrow(&text);
+    // With room, what to do about the device is named.
+    array.health.reconstructs = 2;
+    assert!(advice(&array)[1].contains("'ashlar fail tank 5'"));
+    // Of many only the worst are named.
+    for device in &mut array.devices {
+        device.errors.read += 3;
+    }
+    let lines = advice(&array);
+    assert!(
+        lines
+            .iter()
+            .any(|l| l.starts_with("7 more devices gave errors")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn healed_is_said_only_once_it_is() {
+    let mut array = sample(&fourteen(&[]));
+    array.devices[5].errors.digest = 40;
+    let heal = |state: &str, healed| TaskStatus {
+        id: 3,
+        kind: "heal".into(),
+        state: state.into(),
+        done_bytes: 0,
+        total_bytes: 0,
+        bytes_per_second: 0,
+        eta_seconds: None,
+        reason: String::new(),
+        found: 40,
+        healed,
+    };
+    for (task, expected) in [
+        (
+            heal("running", 12),
+            Some("12 of 40 bad blocks found are healed so far"),
+        ),
+        (
+            heal("done", 38),
+            Some("2 of 40 bad blocks found could not be healed"),
+        ),
+        (heal("done", 40), None),
+    ] {
+        array.tasks = vec![task];
+        let lines = advice(&array);
+        assert!(lines[0].contains("40 digest errors"), "{lines:?}");
+        match expected {
+            Some(text) => assert!(lines[1].starts_with(text), "{lines:?}"),
+            None => assert_eq!(lines.len(), 1, "{lines:?}"),
+        }
+    }
+}
+
+#[test]
+fn space_names_what_was_promised_and_fits_the_line() {
+    let mut array = sample(&fourteen(&[]));
+    array.capacity = Capacity {
+        usable_bytes: 1023 << 20,
+        used_bytes: 1000 << 20,
+        promised_bytes: 23 << 20,
+        ..Capacity::default()
+    };
+    let text = picture(&array, Style::PLAIN, false);
+    assert!(
+        text.contains("1000M of 1023M used (97 %), 23M promised, 0B free"),
+        "{text}"
+    );
+    array.volumes = vec![VolumeStatus {
+        name: "v".into(),
+        size_bytes: 1 << 30,
+        used_bytes: 1 << 20,
+        block_bytes: 4096,
+        digest: "blake3".into(),
+        compress: "off".into(),
+        layout: "ec8+3".into(),
+        write_cache: "auto".into(),
+        frontends: ["/run/short", "/run/a/rather/long/path/to/a/socket.sock"]
+            .map(|path| Frontend {
+                kind: "nbd".into(),
+                address: format!("unix:{path}"),
+            })
+            .to_vec(),
+        host: HostCounters::default(),
+    }];
+    array.tasks = vec![TaskStatus {
+        id: 1,
+        kind: "reconstruct".into(),
+        state: "waiting".into(),
+        done_bytes: 0,
+        total_bytes: 1 << 30,
+        bytes_per_second: 0,
+        eta_seconds: None,
+        reason: "the room that is left was promised to volumes".into(),
+        found: 0,
+        healed: 0,
+    }];
+    array.exposure.push(Exposure {
+        redundancy: 1,
+        bytes: 1 << 20,
+    });
+    let text = picture(&array, Style::PLAIN, true);
+    assert!(text.contains("1M survives 1 more loss\n"), "{text}");
+    assert_narrow(&text);
+    let script = Style {
+        width: 200,
+        ..Style::PLAIN
+    };
+    let text = picture(&array, script, false);
+    assert!(
+        text.contains("1M used  nbd unix:/run/short, nbd unix:/run/a"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -187,7 +373,7 @@ fn lost_data_is_said_first_and_exactly() {
     }];
     let lines = advice(&array);
     assert!(
-        lines[0].starts_with("8K in 1 range cannot be read (first: v at byte 4096)"),
+        lines[0].starts_with("8K in 1 range cannot be read (first: v at byte 4096). Found so far"),
         "{lines:?}"
     );
 }
@@ -214,6 +400,7 @@ fn a_thousand_devices_are_rows_of_one_glyph_each() {
 fn nothing_from_outside_reaches_the_terminal_raw() {
     let mut array = sample(&fourteen(&[(0, DeviceState::Failed)]));
     array.name = "a\u{1b}[2Jb".into();
+    array.devices[1].last_path = "/dev/\u{1b}[1m".into();
     array.devices[0].path = "/dev/x\u{7}\n".into();
     let text = picture(&array, Style::PLAIN, true);
     assert!(

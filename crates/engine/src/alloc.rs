@@ -15,8 +15,7 @@ use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
 use ashlar_format::slot::{SegmentKind, SlotEntry, SlotHeader};
-use ashlar_format::superblock::MemberState;
-use ashlar_format::{BLOCK, BLOCK_U64, SegmentGeometry};
+use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_layout::Placement;
 use ashlar_rt::{Buf, Slice};
 
@@ -36,9 +35,6 @@ pub fn clean_slots(slots: u32) -> usize {
     (slots as usize / 64).max(6)
 }
 
-/// Slots of a device in segments that are being filled: two streams of a few shards, and nodes.
-const OPEN_SLOTS: usize = 8;
-
 /// Slots of a device that metadata needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MetadataNeed {
@@ -57,6 +53,9 @@ pub fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32, metadata: Metadat
         Purpose::Client => commit + clean + metadata.growth,
     }
 }
+
+/// `clean.reserve` where it was not set, in percent.
+pub const DEFAULT_CLEAN_RESERVE: u64 = 10;
 
 /// Device sets picked for the segments to come, by kind and width.
 pub(crate) type Picks = BTreeMap<(u8, usize), VecDeque<Vec<u16>>>;
@@ -207,7 +206,7 @@ impl Home {
 
     /// The data columns that a stripe has at least, so that the largest volume block of the array fits:
     /// this comes before the redundancy of what is written with too few devices.
-    fn least_data_columns(&self) -> usize {
+    pub(crate) fn least_data_columns(&self) -> usize {
         let strip_blocks = self.superblock.borrow().strip_blocks as usize;
         let catalog = self.catalog.borrow();
         let blocks = catalog.volumes.iter().map(|v| usize::from(v.block_blocks));
@@ -238,19 +237,6 @@ impl Home {
             member.free_slots() < if narrow { low.max(early) } else { low }
         };
         online.iter().any(scarce) && self.is_overpromised()
-    }
-
-    /// Whether devices are gone without which not all of what volumes were promised can be redundant.
-    pub(crate) fn lacks_room(&self) -> bool {
-        let mut members = self.core.members.iter();
-        let gone = |m: &Member| !m.is_online() && m.state() != MemberState::Spare;
-        members.any(gone) && self.is_overpromised()
-    }
-
-    /// Whether the devices in use would not hold at full redundancy what volumes were promised.
-    pub(crate) fn is_overpromised(&self) -> bool {
-        let spare = 0; // it stands for devices that are gone
-        self.promised_bytes() > self.usable_on(spare, |member| member.is_online())
     }
 
     fn has_slot(&self, device: u16, purpose: Purpose, need: MetadataNeed) -> bool {
@@ -584,87 +570,6 @@ impl Home {
         record
     }
 
-    /// What is promised to no volume and taken by no thin one, in bytes, as of the last fold.
-    pub(crate) fn unpromised_bytes(&self) -> u64 {
-        self.usable_bytes().saturating_sub(self.promised_bytes())
-    }
-
-    /// What volumes were promised, and what thin ones have taken, in bytes, as of the last fold.
-    fn promised_bytes(&self) -> u64 {
-        let catalog = self.catalog.borrow();
-        let promised = catalog
-            .volumes
-            .iter()
-            .map(|v| if v.thin { v.mapped_bytes } else { v.size_bytes });
-        promised.sum()
-    }
-
-    /// Counts anew what thin volumes may still take: `pending` bytes of theirs are not folded, and since
-    /// that was counted so many more were `charged`.
-    pub(crate) fn count_thin(&self, pending: u64, charged: u64) {
-        let left = self.unpromised_bytes().saturating_sub(pending);
-        self.core.thin_left.set(left.saturating_sub(charged));
-    }
-
-    /// Where usable space ends: what volumes together may promise, in bytes.
-    pub(crate) fn usable_bytes(&self) -> u64 {
-        let counted = |member: &Member| member.state() != MemberState::Spare;
-        self.usable_on(usize::from(self.shape.spare), counted)
-    }
-
-    /// The same for the devices that are `counted`, less `spare` of them; in narrow stripes where they
-    /// are too few.
-    fn usable_on(&self, spare: usize, counted: impl Fn(&Member) -> bool) -> u64 {
-        let m = usize::from(self.shape.m);
-        let full = SegmentGeometry {
-            k: self.shape.k,
-            m: self.shape.m,
-            strip_blocks: self.superblock.borrow().strip_blocks,
-            slot_blocks: self.core.slot_blocks,
-        };
-        let slots = |index: &u16| {
-            let member = self.core.member(*index);
-            let kept = commit_slots(self.core.slot_blocks) + clean_slots(member.geometry.slots);
-            let slots = u64::from(member.geometry.slots).saturating_sub((kept + OPEN_SLOTS) as u64);
-            if counted(member) { slots } else { 0 }
-        };
-        let spare = spare / self.shape.groups.len().max(1);
-        let least = self.least_data_columns();
-        let blocks = |group: &Vec<u16>| {
-            let mut slots: Vec<u64> = group.iter().map(slots).collect();
-            slots.sort_unstable();
-            slots.truncate(group.len().saturating_sub(spare)); // without the largest
-            let devices = group
-                .iter()
-                .filter(|d| counted(self.core.member(**d)))
-                .count();
-            let k = devices.saturating_sub(m).clamp(least, usize::from(full.k));
-            let geometry = SegmentGeometry {
-                k: u16::try_from(k).expect("not above K"),
-                ..full
-            };
-            // With M devices or fewer there is no full redundancy.
-            segments_that_fit(&slots, (k + m) as u64) * u64::from(geometry.data_blocks())
-        };
-        let data = self.shape.groups.iter().map(blocks).sum::<u64>() * BLOCK_U64;
-        let reserve = data / 100 * self.clean_reserve_percent();
-        let metadata = data / 100_000 * self.metadata_share(&full);
-        data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
-    }
-
-    /// Metadata per data, in 1/100,000 of the data's space: 32 bytes a block for the map and a record a
-    /// segment for liveness, at their own redundancy, twice, since what commits replace is cleaned later.
-    fn metadata_share(&self, geometry: &SegmentGeometry) -> u64 {
-        let devices = self.core.members.len().max(1);
-        let m = usize::from(self.meta_m).min(devices - 1);
-        let k = (devices - m).clamp(1, 8);
-        let map = 32.0 / 4096.0 * (1.0 + 1.0 / 63.0);
-        let record = self.record_shape.leaves_per_record() / f64::from(geometry.data_blocks());
-        let overhead =
-            (k + m) as f64 / k as f64 * f64::from(self.shape.k) / f64::from(self.shape.width());
-        ((map + record) * overhead * 2.0 * 100_000.0) as u64
-    }
-
     pub(crate) fn clean_reserve_percent(&self) -> u64 {
         let catalog = self.catalog.borrow();
         let setting = catalog
@@ -674,23 +579,8 @@ impl Home {
             .map(|(_, v)| v.clone());
         setting
             .and_then(|v| v.trim_end_matches('%').parse().ok())
-            .unwrap_or(10)
+            .unwrap_or(DEFAULT_CLEAN_RESERVE)
     }
-}
-
-/// How many segments of `width` columns, each on a device of its own, fit devices with so many slots.
-fn segments_that_fit(slots: &[u64], width: u64) -> u64 {
-    let fits = |n: u64| slots.iter().map(|s| (*s).min(n)).sum::<u64>() >= n * width;
-    let (mut least, mut most) = (0, slots.iter().sum::<u64>() / width.max(1));
-    while least < most {
-        let middle = (least + most).div_ceil(2);
-        if fits(middle) {
-            least = middle;
-        } else {
-            most = middle - 1;
-        }
-    }
-    least
 }
 
 /// The header block of a column's slot.

@@ -14,7 +14,8 @@ use ashlar_rt::{Buf, Rt, Sender};
 use crate::error::{Error, VolumeError};
 use crate::home::Home;
 use crate::messages::{HomeMessage, ShardMessage, ask};
-use crate::shard::start::{add_volume, volume_shape};
+use crate::report::uuid_text;
+use crate::shard::start::{add_volume, limits, volume_shape};
 use crate::status::{Event, Frontend};
 use crate::volume::{Volume, WriteCache};
 
@@ -98,7 +99,7 @@ pub(crate) struct Inner {
     pub(crate) home: Rc<Home>,
     pub(crate) to_home: Sender<HomeMessage>,
     pub(crate) read_only: bool,
-    pub(crate) settings: Settings,
+    pub(crate) memory: Cell<u64>,
     pub(crate) counters: RefCell<BTreeMap<u32, Rc<crate::volume::Counters>>>,
     exporting: Cell<bool>,
 }
@@ -136,7 +137,7 @@ impl Array {
             home,
             to_home,
             options.read_only,
-            options.settings,
+            options.settings.memory_bytes,
         ))
     }
 
@@ -144,7 +145,7 @@ impl Array {
         home: Rc<Home>,
         to_home: Sender<HomeMessage>,
         read_only: bool,
-        settings: Settings,
+        memory_bytes: u64,
     ) -> Array {
         if !read_only {
             home.start_background();
@@ -153,7 +154,7 @@ impl Array {
             home,
             to_home,
             read_only,
-            settings,
+            memory: Cell::new(memory_bytes),
             counters: RefCell::default(),
             exporting: Cell::new(false),
         }));
@@ -292,9 +293,21 @@ impl Array {
         }
     }
 
+    /// Takes at most `bytes` of memory from now on: at once in the map's cache, as writes end in the rest.
+    pub async fn set_memory(&self, bytes: u64) {
+        let home = &self.0.home;
+        self.0.memory.set(bytes);
+        let strip_blocks = home.superblock.borrow().strip_blocks;
+        let shards = home.shards.len();
+        let (cache, bounds) = limits(&home.core, &home.shape, strip_blocks, bytes, shards);
+        for shard in &home.shards {
+            ask(shard, |reply| ShardMessage::Memory(cache, bounds, reply)).await;
+        }
+    }
+
     // ---- volumes ----------------------------------------------------------------------------------
 
-    /// What thick volumes may still promise, in bytes.
+    /// What may still be promised to volumes that are not thin, in bytes.
     pub fn unpromised_bytes(&self) -> u64 {
         self.0.home.unpromised_bytes()
     }
@@ -335,14 +348,15 @@ impl Array {
         if !options.thin {
             // Thin volumes may have taken more than the map says by now.
             self.keep(home.fold()).await?;
-            let free = home.core.thin_left.get();
+            let left = home.core.thin_left.get();
+            let free = left.min(home.unpromised_bytes());
             if size > free {
                 return Err(Error::NoSpace { asked: size, free });
             }
             if home.catalog.borrow().volumes.iter().any(|v| v.name == name) {
                 return Err(Error::VolumeExists(name.to_string())); // made meanwhile
             }
-            home.core.thin_left.set(free - size);
+            home.core.thin_left.set(left - size);
         }
         let number = home.next_tree.get();
         home.next_tree.set(number + 1);
@@ -628,6 +642,24 @@ impl Array {
         Ok(())
     }
 
+    /// Makes events of what was only counted since the last of its kind.
+    pub fn tell_events(&self) {
+        self.0.home.core.tell_sums();
+    }
+
+    /// Where the devices in use are, by UUID.
+    pub fn device_paths(&self) -> Vec<(String, String)> {
+        let members = self.0.home.core.members.iter();
+        let paths = members.map(|m| (uuid_text(&m.uuid), m.path()));
+        paths.filter(|(_, path)| !path.is_empty()).collect()
+    }
+
+    /// UUIDs of all its devices.
+    pub fn device_uuids(&self) -> Vec<String> {
+        let members = self.0.home.core.members.iter();
+        members.map(|m| uuid_text(&m.uuid)).collect()
+    }
+
     /// Events with a number above `after`.
     pub fn events(&self, after: u64) -> Vec<Event> {
         self.0.home.core.events(after)
@@ -653,6 +685,12 @@ impl Array {
                 .timeout(100 * ashlar_rt::MILLISECOND, home.core.progress.wait())
                 .await;
         }
+    }
+
+    /// After [`Array::wait_idle`]: why something of these kinds is still not done, if so. It goes on only when
+    /// the operator has changed something.
+    pub fn stuck(&self, kinds: &[&str]) -> Option<String> {
+        self.0.home.stuck(kinds, self.0.read_only)
     }
 
     /// Makes durable everything acknowledged so far.

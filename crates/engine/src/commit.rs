@@ -757,6 +757,7 @@ impl Home {
 
     /// Stops everything: what cannot go on without breaking a promise.
     pub(crate) fn halt(&self, why: &str) {
+        self.core.tell_sums();
         self.core.event("halted", None, why.to_string());
         self.core.closed.set(true);
         self.refuse_waiters();

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use ashlar_codec::{Code, CodeKind};
 use ashlar_digest::Kind;
 use ashlar_format::{DigestContext, SegmentNumber};
-use ashlar_rt::{Gate, Rt};
+use ashlar_rt::{Gate, Nanos, Rt, SECOND};
 
 use crate::domains::Domains;
 use crate::member::{Member, add};
@@ -19,6 +19,17 @@ use crate::segment::Segment;
 use crate::status::Event;
 
 const EVENTS_KEPT: usize = 4096;
+/// What comes in numbers is told at once, and then as a sum after these times, the longer the longer it lasts.
+const FIRST_SUM: Nanos = 10 * SECOND;
+const LAST_SUM: Nanos = 600 * SECOND;
+
+/// What came after an event of the same kind and device was told.
+#[derive(Debug)]
+struct Sum {
+    count: u64,
+    /// What the last of them was.
+    last: String,
+}
 
 /// Shared state of an array.
 pub struct Core {
@@ -39,6 +50,7 @@ pub struct Core {
     codes: RefCell<BTreeMap<(u8, u16, u16), Code>>,
     events: RefCell<VecDeque<Event>>,
     event_count: Cell<u64>,
+    sums: RefCell<BTreeMap<(&'static str, u16), Sum>>,
     /// Opens at every event.
     pub event_gate: Gate,
     /// Members that failed an operation and are to be taken out by a generation change.
@@ -97,6 +109,7 @@ impl Core {
             codes: RefCell::default(),
             events: RefCell::default(),
             event_count: Cell::new(0),
+            sums: RefCell::default(),
             event_gate: Gate::default(),
             failing: RefCell::default(),
             failing_gate: Gate::default(),
@@ -242,6 +255,66 @@ impl Core {
 
     /// Notes something for `ashlar events`.
     pub fn event(&self, kind: &str, device: Option<u16>, text: String) {
+        self.counted_event(kind, device, text, 1);
+    }
+
+    /// Notes something that a device may do any number of times: the first is an event of its own, those that
+    /// follow closely are counted, and told in one.
+    pub fn repeated_event(self: &Rc<Self>, kind: &'static str, device: u16, text: String) {
+        tracing::debug!(kind, device, "{text}");
+        if let Some(sum) = self.sums.borrow_mut().get_mut(&(kind, device)) {
+            sum.count += 1;
+            sum.last = text;
+            return;
+        }
+        let none = Sum {
+            count: 0,
+            last: String::new(),
+        };
+        self.sums.borrow_mut().insert((kind, device), none);
+        self.event(kind, Some(device), text);
+        let core = self.clone();
+        self.rt.spawn(async move {
+            let mut wait = FIRST_SUM;
+            while !core.closed.get() {
+                core.rt.sleep(wait).await;
+                if !core.tell_sum(kind, device) {
+                    core.sums.borrow_mut().remove(&(kind, device));
+                    return;
+                }
+                wait = (2 * wait).min(LAST_SUM);
+            }
+        });
+    }
+
+    /// Tells what was counted; whether there was anything.
+    fn tell_sum(&self, kind: &'static str, device: u16) -> bool {
+        let told = match self.sums.borrow_mut().get_mut(&(kind, device)) {
+            Some(sum) if sum.count > 0 => (
+                std::mem::take(&mut sum.last),
+                std::mem::take(&mut sum.count),
+            ),
+            _ => return false,
+        };
+        match told {
+            (last, 1) => self.event(kind, Some(device), last),
+            (last, count) => {
+                let text = format!("{count} more like it, the last: {last}");
+                self.counted_event(kind, Some(device), text, count);
+            }
+        }
+        true
+    }
+
+    /// Tells all that was counted: no more will come.
+    pub fn tell_sums(&self) {
+        let kinds: Vec<(&'static str, u16)> = self.sums.borrow().keys().copied().collect();
+        for (kind, device) in kinds {
+            self.tell_sum(kind, device);
+        }
+    }
+
+    fn counted_event(&self, kind: &str, device: Option<u16>, text: String, count: u64) {
         tracing::info!(kind, device, "{text}");
         let number = self.event_count.get() + 1;
         self.event_count.set(number);
@@ -255,6 +328,7 @@ impl Core {
             kind: kind.to_string(),
             device,
             text,
+            count,
         });
         drop(events);
         self.event_gate.open();
@@ -277,19 +351,16 @@ impl Core {
 
     /// Notes a bad block of a column that is otherwise in use: counted against the device the first time,
     /// and healed in the background.
-    pub fn report_bad(&self, device: u16, block: BadBlock) {
+    pub fn report_bad(self: &Rc<Self>, device: u16, block: BadBlock) {
         if self.heals.borrow().knows(&block) {
             return;
         }
         if self.heals.borrow_mut().add(block) {
             add(&self.member(device).counters.digest_errors, 1);
-            self.event(
-                "bad-block",
-                Some(device),
-                format!(
-                    "device {device}: {block} is bad; it is read from the others and will be healed"
-                ),
+            let text = format!(
+                "device {device}: {block} is bad; it is read from the others and will be healed"
             );
+            self.repeated_event("bad-block", device, text);
         }
         self.heal_gate.open();
     }

@@ -17,7 +17,9 @@ use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_layout::Layout;
 use ashlar_rt::{Buf, Rt};
 
+use crate::alloc::DEFAULT_CLEAN_RESERVE;
 use crate::array::{Array, Settings, check_name};
+use crate::capacity::{Space, Spare};
 use crate::commit::choose_root_set;
 use crate::core::Core;
 use crate::domains::Domains;
@@ -67,6 +69,8 @@ pub struct Plan {
     pub strip_bytes: u32,
     /// Bytes of all devices.
     pub raw_bytes: u64,
+    /// Bytes that volumes may be promised.
+    pub usable_bytes: u64,
     /// Geometry of each device.
     pub devices: Vec<DeviceGeometry>,
 }
@@ -136,7 +140,17 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
             need,
         })?);
     }
+    let space = Space {
+        shape: &shape,
+        devices: sizes.len(),
+        strip_blocks: strip_bytes / BLOCK as u32,
+        slot_blocks: crate::commit::slot_blocks(slot_bytes),
+        least_data: 1,
+        clean_reserve: DEFAULT_CLEAN_RESERVE,
+    };
+    let slots = |index: u16| Some(devices[usize::from(index)].slots);
     Ok(Plan {
+        usable_bytes: space.usable_bytes(Spare::Whole, slots),
         slot_bytes,
         strip_bytes,
         raw_bytes: sizes.iter().sum(),
@@ -317,6 +331,11 @@ impl Array {
         home.start(at_home);
         home.start_batches();
         home.commit(0).await;
-        Ok(Array::open(home, to_home, false, options.settings))
+        Ok(Array::open(
+            home,
+            to_home,
+            false,
+            options.settings.memory_bytes,
+        ))
     }
 }

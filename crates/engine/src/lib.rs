@@ -13,6 +13,7 @@
 mod alloc;
 mod array;
 mod assemble;
+mod capacity;
 mod chain;
 mod commit;
 mod core;

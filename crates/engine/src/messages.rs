@@ -178,6 +178,8 @@ pub enum ShardMessage {
     Leave(u32, OneshotSender<()>),
     /// A volume is gone.
     RemoveVolume(u32, OneshotSender<()>),
+    /// It may hold so much from now on: bytes of the map's cache, and what else.
+    Memory(u64, crate::shard::Bounds, OneshotSender<()>),
     /// Figures for status.
     Stats(OneshotSender<ShardStats>),
     /// The array has stopped.

@@ -109,7 +109,7 @@ fn places_of(core: &Core, segment: &Segment, block: u32, count: u32) -> Vec<Opti
 }
 
 /// Counts a bad data block against its device and has it healed.
-fn note_bad(core: &Core, segment: &Segment, at: u32, before: Option<Column>) {
+fn note_bad(core: &Rc<Core>, segment: &Segment, at: u32, before: Option<Column>) {
     let (stripe, strip, within) = segment.geometry.locate(at);
     note_bad_block(core, segment, stripe, usize::from(strip), within, before);
 }
@@ -118,7 +118,7 @@ fn note_bad(core: &Core, segment: &Segment, at: u32, before: Option<Column>) {
 /// reading began (`before`) and still lies there. A column that was missing, or has been reconstructed
 /// elsewhere meanwhile, is no fault of where it lies now.
 fn note_bad_block(
-    core: &Core,
+    core: &Rc<Core>,
     segment: &Segment,
     stripe: u32,
     column: usize,

@@ -14,7 +14,7 @@ use crate::messages::{ShardMessage, ask};
 use crate::mover::Progress;
 use crate::status::{
     Accelerator, ArrayState, ArrayStatus, Capacity, Clean, DeviceErrors, DeviceState, DeviceStatus,
-    Exposure, Frontend, HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus,
+    Exposure, Frontend, HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service,
     TaskStatus, VolumeStatus,
 };
 use crate::volume::WriteCache;
@@ -50,7 +50,9 @@ impl Array {
             name: superblock.name.clone(),
             uuid: uuid_text(&home.core.array),
             state: home.state(),
-            read_only: self.0.read_only,
+            health: home.health(),
+            attention: Vec::new(),
+            service: self.service(),
             generation: superblock.generation.number,
             layout: superblock.layout.clone(),
             k: home.shape.k,
@@ -71,7 +73,7 @@ impl Array {
                 devices: columns,
             },
             memory: MemoryStatus {
-                limit_bytes: self.0.settings.memory_bytes,
+                limit_bytes: self.0.memory.get(),
                 used_bytes: cached + dirty,
             },
             accelerator: Accelerator {
@@ -83,6 +85,19 @@ impl Array {
             tasks: home.task_status(),
             volumes: self.volume_status(),
             lost: home.lost_ranges(),
+        }
+    }
+
+    fn service(&self) -> Service {
+        let home = &self.0.home;
+        if home.core.closed.get() {
+            Service::Stopped
+        } else if home.waiting_quorum.get().is_some() {
+            Service::WritesWait
+        } else if self.0.read_only {
+            Service::ReadOnly
+        } else {
+            Service::Full
         }
     }
 
@@ -151,6 +166,7 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
         index: member.index,
         uuid: uuid_text(&member.uuid),
         path: member.path(),
+        last_path: String::new(),
         size_bytes: member.geometry.size_bytes,
         domain: member.domain.clone(),
         state,
@@ -194,40 +210,6 @@ impl Home {
             ArrayState::Failed
         } else {
             state
-        }
-    }
-
-    fn capacity(&self) -> Capacity {
-        let raw: u64 = self
-            .core
-            .members
-            .iter()
-            .map(|m| m.geometry.size_bytes)
-            .sum();
-        let usable = self.usable_bytes();
-        let used: u64 = self
-            .catalog
-            .borrow()
-            .volumes
-            .iter()
-            .map(|v| v.mapped_bytes)
-            .sum();
-        let slot = u64::from(self.core.slot_blocks) * BLOCK_U64;
-        let devices = self.core.members.len() as u64;
-        let slots: u64 = self
-            .core
-            .members
-            .iter()
-            .map(|m| u64::from(m.geometry.slots))
-            .sum();
-        Capacity {
-            raw_bytes: raw,
-            usable_bytes: usable,
-            used_bytes: used,
-            free_bytes: usable.saturating_sub(used),
-            spare_bytes: slots * slot * u64::from(self.shape.spare) / devices.max(1),
-            reserved_bytes: self.reserve_slots() * slot,
-            overpromised: self.lacks_room(),
         }
     }
 

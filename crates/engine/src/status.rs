@@ -48,9 +48,15 @@ pub struct ArrayStatus {
     pub uuid: String,
     /// The worst of its stripes.
     pub state: ArrayState,
-    /// Imported read-only: nothing is written, reconstructed or healed.
+    /// What it can still take, whatever its state: optimal with devices gone is not what it was.
     #[serde(default)]
-    pub read_only: bool,
+    pub health: Health,
+    /// What needs the operator, most urgent first; whoever shows the status writes these sentences.
+    #[serde(default)]
+    pub attention: Vec<String>,
+    /// Whether and how it takes requests.
+    #[serde(default)]
+    pub service: Service,
     /// Membership changes so far.
     pub generation: u64,
     /// The notation it was created with.
@@ -91,15 +97,53 @@ pub struct ArrayStatus {
     pub lost: Vec<LostRange>,
 }
 
-/// Where an array's space is, in bytes.
+/// How much more may go wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Devices that the array counts and does not use any more.
+    pub devices_gone: u16,
+    /// Any so many more may be lost at once.
+    pub more_losses: u16,
+    /// So many more may be lost one after another with what is written now reconstructed each time.
+    pub reconstructs: u16,
+}
+
+/// Whether an array takes requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Service {
+    /// Reads and writes.
+    #[default]
+    Full,
+    /// Reads only: it was imported so.
+    ReadOnly,
+    /// Writes wait for the operator: too few devices agree.
+    WritesWait,
+    /// Nothing: it has stopped by itself.
+    Stopped,
+}
+
+/// Where an array's space is, in bytes, on the devices in use: raw = usable + parity + spare + reserved, and
+/// usable = used + promised + free, unless more is used or promised than these devices hold.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names say it; the contract fixes them")]
 pub struct Capacity {
     pub raw_bytes: u64,
+    /// What volumes may be promised at full redundancy.
     pub usable_bytes: u64,
+    /// What volumes hold.
     pub used_bytes: u64,
+    /// What volumes that are not thin were promised and have not taken yet.
+    #[serde(default)]
+    pub promised_bytes: u64,
+    /// What may still be promised.
     pub free_bytes: u64,
+    /// Parity of all that is usable.
+    #[serde(default)]
+    pub parity_bytes: u64,
+    /// Kept for devices that are lost.
     pub spare_bytes: u64,
+    /// Kept for metadata, journal, cleaning and recovery.
     pub reserved_bytes: u64,
     /// Devices are gone, and those in use do not hold at full redundancy all that volumes were promised.
     pub overpromised: bool,
@@ -172,6 +216,9 @@ pub struct DeviceStatus {
     pub uuid: String,
     /// How it was reached, empty if missing.
     pub path: String,
+    /// Where it was last seen from here, empty if that is not known.
+    #[serde(default)]
+    pub last_path: String,
     /// Its capacity.
     pub size_bytes: u64,
     /// Its failure domain, empty if none was given.
@@ -291,4 +338,11 @@ pub struct Event {
     pub device: Option<u16>,
     /// What happened, where, and what to do if anything.
     pub text: String,
+    /// How often: what comes in numbers is one event now and then.
+    #[serde(default = "once")]
+    pub count: u64,
+}
+
+fn once() -> u64 {
+    1
 }

@@ -64,7 +64,7 @@ pub struct NodeStore {
     folded: RefCell<BTreeMap<Key, u64>>,
     young: RefCell<BTreeMap<Key, Slice>>,
     old: RefCell<BTreeMap<Key, Slice>>,
-    budget_nodes: usize,
+    budget_nodes: Cell<usize>,
     epoch: Cell<u64>,
 }
 
@@ -87,6 +87,12 @@ pub fn height_for(leaves: u64) -> u8 {
     height
 }
 
+fn nodes_in(budget_bytes: u64) -> usize {
+    usize::try_from(budget_bytes / BLOCK as u64)
+        .unwrap_or(usize::MAX)
+        .max(16)
+}
+
 fn inner_entry(bytes: &[u8], slot: usize) -> Result<Option<NodeEntry>, Lost> {
     NodeEntry::read(&bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY]).map_err(|_| Lost)
 }
@@ -102,10 +108,21 @@ impl NodeStore {
             folded: RefCell::default(),
             young: RefCell::default(),
             old: RefCell::default(),
-            budget_nodes: usize::try_from(budget_bytes / BLOCK as u64)
-                .unwrap_or(usize::MAX)
-                .max(16),
+            budget_nodes: Cell::new(nodes_in(budget_bytes)),
             epoch: Cell::new(0),
+        }
+    }
+
+    /// Clean nodes take at most `budget_bytes` from now on.
+    pub fn set_budget(&self, budget_bytes: u64) {
+        let budget = nodes_in(budget_bytes);
+        self.budget_nodes.set(budget);
+        let (mut young, mut old) = (self.young.borrow_mut(), self.old.borrow_mut());
+        if young.len() + old.len() > budget {
+            old.clear();
+        }
+        if young.len() > budget {
+            young.clear();
         }
     }
 
@@ -162,7 +179,7 @@ impl NodeStore {
 
     fn insert_clean(&self, key: Key, slice: Slice) {
         let mut young = self.young.borrow_mut();
-        if young.len() * 2 >= self.budget_nodes {
+        if young.len() * 2 >= self.budget_nodes.get() {
             *self.old.borrow_mut() = std::mem::take(&mut *young);
         }
         young.insert(key, slice);

@@ -44,7 +44,7 @@ pub use montecarlo::{Estimate, MonteCarlo, MonteCarloError, Placing, Point};
 pub use page::page;
 pub use plan::{
     CLEAN_RESERVE, Choice, DEFAULT_NINES, LEAST_CAPACITY, METADATA_SHARE, Plan, PlanError, Present,
-    Prospect, Reason, Wish, Wishes, plan, prospect,
+    Prospect, Reason, Usable, Wish, Wishes, plan, plan_with, prospect,
 };
 #[cfg(feature = "plots")]
 pub use plot::{PlotError, Scale, svg, write_plot};

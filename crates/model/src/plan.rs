@@ -126,6 +126,9 @@ pub enum PlanError {
         /// Copies asked for.
         copies: u16,
     },
+    /// No array can be made of such devices.
+    #[error("devices of this size are too small for this layout; use larger ones")]
+    TooSmall,
     /// A wish that is not a positive number.
     #[error("what is wished for must be a positive number")]
     Wish,
@@ -149,9 +152,14 @@ pub struct Plan {
     pub nearest: Vec<(Wish, Choice)>,
 }
 
+/// What a layout with so much spare space gives volumes on the devices at hand, in bytes; `None` if it cannot be
+/// made of them.
+pub type Usable<'a> = dyn Fn(&str, u16) -> Option<f64> + 'a;
+
 fn evaluate(
     system: System,
     layout: String,
+    usable_bytes: f64,
     assumptions: &Assumptions,
     wishes: &Wishes,
 ) -> Result<Choice, PlanError> {
@@ -161,8 +169,6 @@ fn evaluate(
         });
     }
     let life = life(&system, assumptions)?;
-    let raw = f64::from(system.devices()) * assumptions.device_bytes;
-    let usable_bytes = raw * system.efficiency() * (1.0 - METADATA_SHARE) * (1.0 - CLEAN_RESERVE);
     let survives = system.groups.iter().map(|g| g.m).min().unwrap_or(0);
     let survives_domain = (assumptions.domains > 0).then(|| {
         system.groups.iter().all(|g| {
@@ -258,7 +264,7 @@ fn candidates(devices: u16) -> Vec<(Layout, u16)> {
     all
 }
 
-/// Advises: the best layouts of `devices` devices, or, with `layouts`, just those compared.
+/// Advises as [`plan_with`], from estimates of what layouts give: shares of the devices' bytes.
 ///
 /// # Errors
 /// [`PlanError`] for assumptions out of range or layouts that cannot be made.
@@ -267,6 +273,29 @@ pub fn plan(
     layouts: &[String],
     assumptions: &Assumptions,
     wishes: &Wishes,
+) -> Result<Plan, PlanError> {
+    let usable = |layout: &str, spare: u16| {
+        let system = match layout.parse() {
+            Ok(layout) => System::of_layout(layout, devices, spare),
+            Err(_) => System::parse(layout, Some(u32::from(devices))),
+        };
+        let system = system.ok()?;
+        let raw = f64::from(system.devices()) * assumptions.device_bytes;
+        Some(raw * system.efficiency() * (1.0 - METADATA_SHARE) * (1.0 - CLEAN_RESERVE))
+    };
+    plan_with(devices, layouts, assumptions, wishes, &usable)
+}
+
+/// Advises: the best layouts of `devices` devices, or, with `layouts`, just those compared.
+///
+/// # Errors
+/// [`PlanError`] for assumptions out of range or layouts that cannot be made.
+pub fn plan_with(
+    devices: u16,
+    layouts: &[String],
+    assumptions: &Assumptions,
+    wishes: &Wishes,
+    usable: &Usable<'_>,
 ) -> Result<Plan, PlanError> {
     assumptions.check()?;
     ashlar_layout::check_device_count(u64::from(devices))?;
@@ -282,12 +311,13 @@ pub fn plan(
         let mut best = Vec::new();
         for text in layouts {
             let system = System::parse(text, Some(u32::from(devices)))?;
-            best.push(evaluate(
-                system,
-                text.trim().to_lowercase(),
-                assumptions,
-                wishes,
-            )?);
+            let layout = text.trim().to_lowercase();
+            let copies = system.copies;
+            let bytes = match usable(&layout, 0) {
+                None if copies == 1 => return Err(PlanError::TooSmall),
+                bytes => bytes.unwrap_or(0.0),
+            };
+            best.push(evaluate(system, layout, bytes, assumptions, wishes)?);
         }
         let considered = best.len();
         return Ok(Plan {
@@ -309,7 +339,14 @@ pub fn plan(
         if all.iter().any(same) {
             continue;
         }
-        all.push(evaluate(system, layout.to_string(), assumptions, &wishes)?);
+        let layout = layout.to_string();
+        let Some(bytes) = usable(&layout, spare) else {
+            continue;
+        };
+        all.push(evaluate(system, layout, bytes, assumptions, &wishes)?);
+    }
+    if all.is_empty() {
+        return Err(PlanError::TooSmall);
     }
     let considered = all.len();
     let good: Vec<Choice> = all

@@ -299,7 +299,7 @@ impl Home {
                 "device {}: segment {number} column {column} was healed twice and is still bad; {what}",
                 place.device
             );
-            self.core.event("not-kept", Some(place.device), text);
+            self.core.repeated_event("not-kept", place.device, text);
             for block in blocks {
                 self.tried(block, None, moved);
             }
@@ -380,7 +380,7 @@ impl Home {
         self.core.heals.borrow_mut().forget(block.segment);
         self.tasks.borrow_mut().gains += 1;
         let text = format!("device {device}: {block} was healed and read back");
-        self.core.event("healed", Some(device), text);
+        self.core.repeated_event("healed", device, text);
     }
 
     /// Rewrites a column's summary of a course if it cannot be read, computed as reconstruct would compute it.

@@ -25,6 +25,7 @@ use crate::home::Home;
 use crate::planted::{self, Bug};
 use crate::record_sets::too_few;
 use crate::segment::Segment;
+use crate::status::ArrayState;
 
 /// Progress of one kind of work.
 #[derive(Debug, Default, Clone)]
@@ -254,6 +255,27 @@ impl Home {
             return !running && !due && self.core.failing.borrow().is_empty();
         }
         true
+    }
+
+    /// Why something of these kinds is not done though none of it can go on without the operator; `None` if
+    /// nothing is left to do, or the rest goes on by itself.
+    pub(crate) fn stuck(&self, kinds: &[&str], read_only: bool) -> Option<String> {
+        if let Some((stored, counted)) = self.waiting_quorum.get() {
+            return Some(format!(
+                "only {stored} of {counted} devices are left to agree on going on: writes wait, and all other work"
+            ));
+        }
+        let wants = kinds.is_empty() || kinds.contains(&"reconstruct");
+        if !wants || !self.is_idle(&["reconstruct"]) && !read_only || !self.is_degraded() {
+            return None;
+        }
+        Some(if read_only {
+            "nothing is reconstructed while it is imported read-only".to_string()
+        } else if self.state() == ArrayState::Failed {
+            "data is lost beyond its redundancy".to_string()
+        } else {
+            self.why_waiting().to_string()
+        })
     }
 
     /// What reconstruct depends on, now.

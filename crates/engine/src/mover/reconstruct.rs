@@ -124,18 +124,40 @@ impl Home {
 
     /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
     fn show_rest(&self, waits: bool) {
-        let short = waits && self.lacks_room();
+        let reason = if waits { self.why_waiting() } else { "" };
         let task = &mut self.tasks.borrow_mut().reconstruct;
         if waits {
             task.state = "waiting";
-            task.reason = if short {
-                "the devices left do not hold all volumes at full redundancy: destroy or trim what is not needed"
-            } else {
-                "no device is free for the missing columns: copy to an array of more devices"
-            };
+            task.reason = reason;
         } else if !task.state.is_empty() {
             task.state = "done";
             task.reason = "";
+        }
+    }
+
+    /// Why what is missing cannot be reconstructed now.
+    pub(super) fn why_waiting(&self) -> &'static str {
+        let due = self.to_reconstruct();
+        let missing = |s: &Segment| {
+            let columns = 0..s.geometry.width();
+            let lost = columns.filter(|c| !self.core.column_usable(s, *c));
+            lost.collect::<Vec<usize>>()
+        };
+        let promised = |s: &Segment| {
+            let mut lost = missing(s).into_iter();
+            lost.any(|c| self.device_with_room(s, c, true).is_some())
+        };
+        let width = usize::from(self.shape.width());
+        let mut groups = self.shape.groups.iter();
+        let narrow = groups.any(|g| self.online_of(g).count() < width.min(g.len()));
+        if due.is_empty() {
+            "what is missing was lost beyond its redundancy, or is written with less for want of room"
+        } else if due.iter().any(|(_, s)| promised(s)) {
+            "the room that is left was promised to volumes"
+        } else if narrow {
+            "too few devices are left to take the missing columns"
+        } else {
+            "no device has room for the missing columns"
         }
     }
 
@@ -264,7 +286,12 @@ impl Home {
             .filter(|(missing, s)| match policy.as_str() {
                 "never" => false,
                 "always" => true,
-                _ => *missing == usize::from(s.geometry.m) && s.geometry.width() - *missing > 1,
+                _ => {
+                    // A last copy is written anew only where there is room for two.
+                    let narrower = s.geometry.width() - *missing > 1;
+                    *missing == usize::from(s.geometry.m)
+                        && (narrower || self.has_room_elsewhere(s))
+                }
             })
             .filter(|(_, s)| online > 1 && !s.live.borrow().is_empty())
             .map(|(_, s)| s)
@@ -280,7 +307,29 @@ impl Home {
         }
         self.fold().await;
         let after: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
+        self.tasks.borrow_mut().reconstruct.done +=
+            u64::from(before.saturating_sub(after)) * BLOCK as u64;
         after < before
+    }
+
+    /// Whether a group that a data segment does not lie in takes such segments whole: so much that neither
+    /// the cleaner nor what was promised would be in want of it.
+    fn has_room_elsewhere(&self, segment: &Segment) -> bool {
+        let columns = segment.columns.borrow();
+        let placed = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
+        let kept = self.kept_for_promises();
+        let roomy = |d: &u16| self.core.member(*d).free_slots() > kept;
+        let mut others = self.shape.groups.iter().filter(|g| !g.iter().any(placed));
+        segment.kind == SegmentKind::Data
+            && others
+                .any(|g| self.online_of(g).filter(roomy).count() >= usize::from(self.shape.width()))
+    }
+
+    /// Free slots of a device that are not for what was lost: what volumes were promised comes first, and
+    /// the cleaner would only take them back.
+    fn kept_for_promises(&self) -> usize {
+        let below = self.clean_below();
+        below + below / 4
     }
 
     /// Gives every missing column of a segment a new slot. Whether at least one was moved.
@@ -304,6 +353,11 @@ impl Home {
     /// A device in the segment's group that holds none of its other columns: in a domain with fewer than M of
     /// them if there is one, with the most free slots; that of the column itself only if there is no other.
     pub(super) fn device_for(&self, segment: &Segment, column: usize) -> Option<u16> {
+        self.device_with_room(segment, column, false)
+    }
+
+    /// The same; with `promised`, also one whose room was promised to volumes.
+    fn device_with_room(&self, segment: &Segment, column: usize, promised: bool) -> Option<u16> {
         let columns = segment.columns.borrow();
         let used: BTreeSet<u16> = (0..columns.len())
             .filter(|c| *c != column && self.core.column_usable(segment, *c))
@@ -324,12 +378,11 @@ impl Home {
             (SegmentKind::Data, Some(group)) => group.clone(),
             _ => self.core.online(),
         };
-        // What volumes were promised comes first, and the cleaner would only take the slot back.
-        let kept = if segment.kind == SegmentKind::Data && self.is_overpromised() {
-            let below = self.clean_below();
-            below + below / 4
+        let least = commit_slots(self.core.slot_blocks);
+        let kept = if segment.kind == SegmentKind::Data && !promised && self.is_overpromised() {
+            self.kept_for_promises()
         } else {
-            commit_slots(self.core.slot_blocks)
+            least
         };
         let in_domain = self.core.domains.count(used.iter().copied());
         let most = usize::from(segment.geometry.m).max(1);

@@ -64,7 +64,7 @@ pub struct Shard {
     pub(crate) written: RefCell<Vec<Rc<OpenStripe>>>,
     stamp: Cell<u64>,
     birth: Rc<Cell<u64>>,
-    bounds: Bounds,
+    bounds: Cell<Bounds>,
     pub(crate) room: Gate,
     /// A commit has been asked for because of the deltas, and has not folded yet.
     pub(crate) pressed: Cell<bool>,
@@ -115,7 +115,7 @@ impl Shard {
             written: RefCell::default(),
             stamp: Cell::new(0),
             birth,
-            bounds,
+            bounds: Cell::new(bounds),
             room: Gate::default(),
             lost_leaves: RefCell::default(),
             carry: RefCell::default(),
@@ -190,6 +190,12 @@ impl Shard {
                 reply.send(());
             }
             ShardMessage::Stats(reply) => reply.send(self.stats()),
+            ShardMessage::Memory(cache_bytes, bounds, reply) => {
+                self.store.set_budget(cache_bytes);
+                self.bounds.set(bounds);
+                self.room.open(); // who waits may have room now, or has to ask for a commit
+                reply.send(());
+            }
             ShardMessage::Close => {}
             ShardMessage::Adopt(delta, reply) => {
                 self.adopt(delta).await;

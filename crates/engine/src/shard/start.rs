@@ -16,7 +16,15 @@ use crate::core::Core;
 use crate::messages::{ShardMessage, VolumeShape, ask};
 
 /// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
-fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) -> Bounds {
+/// With the bytes of its map's cache: a half of its share of the array's memory, a quarter each is for open
+/// stripes and deltas.
+pub fn limits(
+    core: &Core,
+    shape: &Shape,
+    strip_blocks: u32,
+    memory_bytes: u64,
+    shards: usize,
+) -> (u64, Bounds) {
     let meta = SegmentGeometry {
         k: 8,
         m: 1,
@@ -25,14 +33,15 @@ fn bounds(core: &Core, shape: &Shape, strip_blocks: u32, settings: &Settings) ->
     };
     let fits = meta.data_blocks() as usize * (crate::alloc::commit_slots(core.slot_blocks) - 2) / 2;
     let stripe_blocks = usize::from(shape.k) * strip_blocks as usize;
-    let memory =
-        usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX) / settings.shards.max(1);
+    let share = memory_bytes / shards.max(1) as u64;
+    let memory = usize::try_from(share).unwrap_or(usize::MAX);
     let stripes = (memory / 4 / (stripe_blocks * BLOCK)).clamp(2, 32);
     let deltas = (memory / 4 / 200).max(4 * stripe_blocks).max(256);
-    Bounds {
+    let bounds = Bounds {
         stripes,
         deltas: deltas.min((fits * 64).max(4 * stripe_blocks)),
-    }
+    };
+    (share / 2, bounds)
 }
 
 /// Starts the shards of an array.
@@ -49,8 +58,8 @@ pub fn start_shards(
 ) {
     let (to_home, at_home) = mailbox();
     let shards = settings.shards.clamp(1, usize::from(superblock.partitions));
-    let bounds = bounds(core, shape, superblock.strip_blocks, settings);
-    let cache = settings.memory_bytes / 2 / shards as u64;
+    let strip_blocks = superblock.strip_blocks;
+    let (cache, bounds) = limits(core, shape, strip_blocks, settings.memory_bytes, shards);
     let mut senders = Vec::new();
     for index in 0..shards {
         let (sender, receiver) = mailbox();

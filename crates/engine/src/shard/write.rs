@@ -97,18 +97,18 @@ impl Shard {
             if self.core.closed.get() {
                 return Err(VolumeError::Closed);
             }
-            let deltas = self.deltas.borrow().len();
+            let (bounds, deltas) = (self.bounds.get(), self.deltas.borrow().len());
             let (writing, written) = (self.writing.borrow().len(), self.written.borrow().len());
-            if deltas * 2 >= self.bounds.deltas && !self.pressed.replace(true) {
+            if deltas * 2 >= bounds.deltas && !self.pressed.replace(true) {
                 // Early, so that folding and writing overlap.
                 let _ = self.home.send(HomeMessage::Pressure);
             }
-            if deltas < self.bounds.deltas && writing + written < self.bounds.stripes {
+            if deltas < bounds.deltas && writing + written < bounds.stripes {
                 return Ok(());
             }
-            if deltas >= self.bounds.deltas {
+            if deltas >= bounds.deltas {
                 let _ = self.home.send(HomeMessage::Pressure);
-            } else if writing == 0 || written * 2 >= self.bounds.stripes {
+            } else if writing == 0 || written * 2 >= bounds.stripes {
                 let _ = self.home.send(HomeMessage::Record);
             }
             self.room.wait().await;

@@ -1,0 +1,285 @@
+//! What an array says of itself: space that adds up, what it can still take, why work does not go on, events that
+//! do not drown each other, memory that is given and taken.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use ashlar_engine::status::{ArrayState, ArrayStatus, Service};
+use ashlar_engine::{Array, Create, Error, Import, plan};
+use ashlar_rt::{Rt, SECOND};
+
+use common::{BLOCK, devices, pattern, refs, small, volume};
+
+const MIB: u64 = 1 << 20;
+
+fn adds_up(status: &ArrayStatus) {
+    let c = &status.capacity;
+    let parts = c.usable_bytes + c.parity_bytes + c.spare_bytes + c.reserved_bytes;
+    assert_eq!(c.raw_bytes, parts, "{c:?}");
+    let (held, free) = (c.used_bytes + c.promised_bytes, c.free_bytes);
+    assert_eq!(c.usable_bytes.max(held), held + free, "{c:?}");
+}
+
+#[test]
+fn space_adds_up_and_is_what_the_devices_in_use_hold() {
+    for (layout, count, spare) in [
+        ("ec4+2", 9, 2),
+        ("ec4+2", 6, 0),
+        ("raid10", 6, 0),
+        ("raid0", 4, 0),
+        ("raid60:2", 12, 0),
+    ] {
+        let disks = devices(count, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let options = Create {
+                spare,
+                ..small(layout)
+            };
+            let planned = plan(&vec![16 * MIB; count], &options).unwrap();
+            let array = Array::create(&handle, refs(&disks), options).await.unwrap();
+            let fresh = array.status().await;
+            adds_up(&fresh);
+            assert_eq!(
+                planned.usable_bytes, fresh.capacity.usable_bytes,
+                "{layout}"
+            );
+            assert_eq!(fresh.capacity.raw_bytes, 16 * MIB * count as u64);
+            assert_eq!(fresh.capacity.free_bytes, array.unpromised_bytes());
+            let size = 4 * MIB;
+            array.volume_create("v", volume(size)).await.unwrap();
+            let promised = array.status().await;
+            adds_up(&promised);
+            assert_eq!(promised.capacity.promised_bytes, size);
+            assert_eq!(
+                promised.capacity.free_bytes,
+                fresh.capacity.free_bytes - size
+            );
+            let v = array.volume("v").unwrap();
+            for block in 0..256 {
+                v.write(block * BLOCK, pattern(block, 1), true)
+                    .await
+                    .unwrap();
+            }
+            handle.sleep(40 * SECOND).await;
+            let written = array.status().await;
+            adds_up(&written);
+            assert_eq!(written.capacity.used_bytes, MIB);
+            assert_eq!(written.capacity.promised_bytes, size - MIB);
+            if written.m == 0 {
+                return;
+            }
+            // Spare space stands for devices that are gone; those after them take something with them.
+            for gone in 1..=spare + 1 {
+                array.fail(gone, false).await.unwrap();
+                array.wait_idle(&[]).await;
+                let left = array.status().await;
+                adds_up(&left);
+                assert_eq!(left.health.devices_gone, gone);
+                let bytes = 16 * MIB * (count as u64 - u64::from(gone));
+                assert_eq!(left.capacity.raw_bytes, bytes);
+                let (now, before) = (&left.capacity, &fresh.capacity);
+                if gone <= spare {
+                    assert_eq!(now.usable_bytes, before.usable_bytes, "{layout}");
+                } else {
+                    assert!(now.usable_bytes < before.usable_bytes, "{layout}");
+                    let asked = now.free_bytes + BLOCK;
+                    let refused = array.volume_create("w", volume(asked)).await;
+                    assert!(matches!(refused, Err(Error::NoSpace { .. })), "{layout}");
+                }
+            }
+        });
+        rt.shutdown();
+    }
+}
+
+#[test]
+fn health_says_what_can_still_be_lost() {
+    let disks = devices(8, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs(&disks), small("ec4+2"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(4 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..512 {
+            v.write(block * BLOCK, pattern(block, 1), false)
+                .await
+                .unwrap();
+        }
+        v.flush().await.unwrap();
+        for gone in 0..=2 {
+            if gone > 0 {
+                array.fail(gone, false).await.unwrap();
+                array.wait_idle(&[]).await;
+            }
+            let status = array.status().await;
+            assert_eq!(status.state, ArrayState::Optimal);
+            assert_eq!(status.health.devices_gone, gone);
+            assert_eq!(status.health.more_losses, 2);
+            assert_eq!(status.health.reconstructs, 2 - gone);
+            assert_eq!(array.stuck(&["reconstruct"]), None);
+        }
+        // No device is left over for the next.
+        array.fail(7, false).await.unwrap();
+        array.wait_idle(&[]).await;
+        let status = array.status().await;
+        assert_eq!(
+            (status.state, status.health.more_losses),
+            (ArrayState::Degraded, 1)
+        );
+        let why = array.stuck(&["reconstruct"]).unwrap();
+        assert!(why.contains("too few devices"), "{why}");
+        assert_eq!(array.stuck(&["clean"]), None);
+        assert_eq!(status.service, Service::Full);
+        array.export().await.unwrap();
+        assert_eq!(array.status().await.service, Service::Stopped);
+        let kept = refs(&disks);
+        let import = Import {
+            read_only: true,
+            ..Import::default()
+        };
+        let array = Array::import(&handle, kept, import).await.unwrap();
+        assert_eq!(array.status().await.service, Service::ReadOnly);
+        assert!(array.stuck(&[]).unwrap().contains("read-only"));
+    });
+    rt.shutdown();
+}
+
+/// The last copies of a pair that lost a device stayed so, whatever room the other pairs had.
+#[test]
+fn the_last_copy_goes_where_there_is_room_for_two() {
+    for thin in [false, true] {
+        let disks = devices(6, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let array = Array::create(&handle, refs(&disks), small("raid10"))
+                .await
+                .unwrap();
+            let mut options = volume(array.unpromised_bytes());
+            options.thin = thin;
+            array.volume_create("v", options).await.unwrap();
+            let v = array.volume("v").unwrap();
+            for block in 0..1200 {
+                v.write(block * BLOCK, pattern(block, 1), false)
+                    .await
+                    .unwrap();
+            }
+            v.flush().await.unwrap();
+            for gone in [0, 3] {
+                array.fail(gone, false).await.unwrap();
+                array.wait_idle(&["reconstruct"]).await;
+                let status = array.status().await;
+                assert_eq!(status.state, ArrayState::Optimal, "{:?}", status.exposure);
+            }
+            // Also what is left of the pairs can go.
+            array.fail(1, false).await.unwrap();
+            for block in 0..1200 {
+                let found = v.read(block * BLOCK, BLOCK as usize).await.unwrap();
+                assert_eq!(found[..], pattern(block, 1)[..], "block {block}");
+            }
+        });
+        rt.shutdown();
+    }
+}
+
+#[test]
+fn what_comes_in_numbers_is_told_in_few_events() {
+    let bytes = 16 * MIB;
+    let disks = devices(2, bytes);
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs(&disks), small("raid1"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(4 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..1000 {
+            v.write(block * BLOCK, pattern(block, 1), false)
+                .await
+                .unwrap();
+        }
+        v.flush().await.unwrap();
+        let mut held = vec![0; BLOCK as usize];
+        for at in (2 * MIB..bytes - 2 * MIB).step_by(4096) {
+            disks[1].peek(at, &mut held);
+            if held.iter().any(|b| *b != 0) {
+                held.fill(0xA5);
+                disks[1].poke(at, &held);
+            }
+        }
+        for _ in 0..4 {
+            for block in 0..1000 {
+                let found = v.read(block * BLOCK, BLOCK as usize).await.unwrap();
+                assert_eq!(found[..], pattern(block, 1)[..]);
+            }
+        }
+        array.wait_idle(&["heal"]).await;
+        handle.sleep(15 * SECOND).await;
+        let errors = array.status().await.devices[1].errors.digest;
+        assert!(errors > 300, "{errors}");
+        for (kind, most) in [("bad-block", errors), ("healed", errors)] {
+            let events = array.events(0);
+            let events: Vec<_> = events.iter().filter(|e| e.kind == kind).collect();
+            assert!((2..10).contains(&events.len()), "{} {kind}", events.len());
+            assert_eq!(events.iter().map(|e| e.count).sum::<u64>(), most, "{kind}");
+            assert!(events.iter().all(|e| e.device == Some(1)));
+        }
+    });
+    rt.shutdown();
+}
+
+#[test]
+fn memory_can_be_taken_and_given_while_an_array_works() {
+    let disks = devices(6, 64 * MIB);
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs(&disks), small("ec4+2"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(96 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        let write = |version: u64| {
+            let v = v.clone();
+            async move {
+                for block in (0..96 * MIB / BLOCK).step_by(8) {
+                    v.write(block * BLOCK, pattern(block, version), false)
+                        .await
+                        .unwrap();
+                }
+                v.flush().await.unwrap();
+            }
+        };
+        write(1).await;
+        handle.sleep(60 * SECOND).await;
+        let cached = array.status().await.map.cached_bytes;
+        assert!(cached > 400_000, "{cached}");
+        array.set_memory(256 << 10).await;
+        let status = array.status().await;
+        assert_eq!(status.memory.limit_bytes, 256 << 10);
+        assert!(
+            status.map.cached_bytes <= 128 << 10,
+            "{}",
+            status.map.cached_bytes
+        );
+        write(2).await;
+        handle.sleep(60 * SECOND).await;
+        for block in (0..96 * MIB / BLOCK).step_by(8) {
+            let found = v.read(block * BLOCK, BLOCK as usize).await.unwrap();
+            assert_eq!(found[..], pattern(block, 2)[..]);
+        }
+        assert!(array.status().await.map.cached_bytes <= 128 << 10);
+        array.set_memory(256 << 20).await;
+        for block in (0..96 * MIB / BLOCK).step_by(8) {
+            v.read(block * BLOCK, BLOCK as usize).await.unwrap();
+        }
+        assert!(array.status().await.map.cached_bytes > 400_000);
+    });
+    rt.shutdown();
+}

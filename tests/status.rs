@@ -1,0 +1,420 @@
+//! What `status`, `wait`, `events` and `plan` tell an operator of arrays that are not as they were.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use common::disk::pattern;
+use common::{ASHLAR, Daemon, Scratch};
+
+const PIECE: usize = 256 << 10;
+
+fn write(daemon: &Daemon, bytes: u64) {
+    let disk = daemon.disk("t");
+    assert_eq!(disk.write_range((0, bytes), PIECE, 8, pattern(1)), []);
+    disk.flush().unwrap();
+}
+
+fn bytes(value: &Value, name: &str) -> u64 {
+    value[name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {name} in {value}"))
+}
+
+/// Raw and usable space are the sums of their parts.
+fn adds_up(array: &Value) {
+    let c = &array["capacity"];
+    let parts = [
+        "usable_bytes",
+        "parity_bytes",
+        "spare_bytes",
+        "reserved_bytes",
+    ];
+    let parts: u64 = parts.iter().map(|p| bytes(c, p)).sum();
+    assert_eq!(bytes(c, "raw_bytes"), parts, "{c}");
+    let held = bytes(c, "used_bytes") + bytes(c, "promised_bytes");
+    assert_eq!(
+        bytes(c, "usable_bytes").max(held),
+        held + bytes(c, "free_bytes"),
+        "{c}"
+    );
+}
+
+fn narrow(text: &str) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "wider than 80: {line}");
+    }
+}
+
+#[test]
+fn an_optimal_array_with_devices_gone_says_what_is_left() {
+    let daemon = Daemon::start("left");
+    daemon.create("t", "ec4+2", 8, "64M", &[]);
+    write(&daemon, 16 << 20);
+    assert_eq!(daemon.ok(&["status", "-x"]), "nothing is wrong\n");
+    let fresh = daemon.status("t");
+    adds_up(&fresh);
+    assert!(fresh["attention"].as_array().unwrap().is_empty());
+    for (n, index) in ["6", "7"].iter().enumerate() {
+        daemon.ok(&["fail", "t", index, "-w"]);
+        let status = daemon.status("t");
+        adds_up(&status);
+        assert_eq!(status["state"], "optimal");
+        assert_eq!(status["health"]["devices_gone"], n + 1);
+        assert_eq!(status["health"]["more_losses"], 2);
+        assert_eq!(status["health"]["reconstructs"], 1 - n);
+        assert!(
+            bytes(&status["capacity"], "usable_bytes") < bytes(&fresh["capacity"], "usable_bytes")
+        );
+        assert_eq!(
+            bytes(&status["capacity"], "raw_bytes"),
+            (7 - n as u64) * (64 << 20)
+        );
+    }
+    // Optimal is about redundancy, and so is --test; -x is about what needs the operator.
+    assert_eq!(daemon.run(&["status", "--test"]).status.code(), Some(0));
+    let text = daemon.ok(&["status", "-x"]);
+    narrow(&text);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("t OPTIMAL, 2 gone"), "{text}");
+    assert!(words.contains("2 of 8 devices are gone: 6 ("), "{text}");
+    assert!(
+        words.contains("All data has its redundancy again. There is no room"),
+        "{text}"
+    );
+    assert!(
+        daemon
+            .ok(&["list"])
+            .lines()
+            .nth(1)
+            .unwrap()
+            .ends_with("2 gone")
+    );
+    let attention = daemon.status("t")["attention"].clone();
+    assert!(
+        attention[0].as_str().unwrap().starts_with("2 of 8"),
+        "{attention}"
+    );
+
+    // The next loss has no room; that is a failure to wait for it, and says why.
+    let output = daemon.run(&["fail", "t", "5", "-w"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("too few devices are left"), "{error}");
+    let (error, code) = daemon.fails(&["wait", "t", "--for", "reconstruct"]);
+    assert!(
+        code == 1 && error.contains("does not go on by itself"),
+        "{error}"
+    );
+    daemon.fails(&["wait", "t"]);
+    daemon.ok(&["wait", "t", "--for", "clean"]);
+    assert_eq!(daemon.run(&["status", "--test"]).status.code(), Some(1));
+    narrow(&daemon.ok(&["status", "-v"]));
+
+    // Read-only, nothing is waited for that will not come.
+    daemon.ok(&["export", "t"]);
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    daemon.ok(&["import", "t", "--scan", &dir, "--read-only"]);
+    assert_eq!(daemon.status("t")["service"], "read-only");
+    let (error, _) = daemon.fails(&["wait", "t"]);
+    assert!(error.contains("read-only"), "{error}");
+    narrow(&daemon.ok(&["status"]));
+}
+
+#[test]
+fn what_may_be_promised_is_what_status_says_is_free() {
+    let daemon = Daemon::start("free");
+    let files: Vec<String> = (0..6).map(|i| daemon.text(&format!("d{i}"))).collect();
+    let mut line = vec!["create", "t", "--layout", "ec3+2", "--file-size", "64M"];
+    line.extend(files.iter().map(String::as_str));
+    daemon.ok(&line);
+    let free = |daemon: &Daemon| bytes(&daemon.status("t")["capacity"], "free_bytes");
+    let all = free(&daemon);
+    daemon.ok(&["volume", "create", "t/a", "--size", "10M"]);
+    assert_eq!(free(&daemon), all - (10 << 20));
+    daemon.ok(&["fail", "t", "0"]);
+    let less = free(&daemon);
+    assert!(less < all - (20 << 20), "{less} of {all}");
+    let size = (less + 4096).to_string();
+    daemon.fails(&["volume", "create", "t/b", "--size", &size]);
+    daemon.ok(&["volume", "create", "t/b", "--size", &less.to_string()]);
+    assert_eq!(free(&daemon), 0);
+    adds_up(&daemon.status("t"));
+}
+
+#[test]
+fn plan_and_create_state_the_same_space() {
+    let daemon = Daemon::start("same");
+    for (layout, count, size) in [
+        ("ec4+2", "8", "64M"),
+        ("ec8+3", "14", "1G"),
+        ("raid10", "4", "10G"),
+    ] {
+        let plan = Command::new(ASHLAR)
+            .args([
+                "plan",
+                "-j",
+                "--afr",
+                "1",
+                "--devices",
+                count,
+                "--size",
+                size,
+                "--layout",
+                layout,
+            ])
+            .output()
+            .unwrap();
+        let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+        let files: Vec<String> = (0..count.parse::<usize>().unwrap())
+            .map(|i| daemon.text(&format!("d{i}")))
+            .collect();
+        let mut line = vec![
+            "create",
+            "t",
+            "-j",
+            "-n",
+            "--layout",
+            layout,
+            "--file-size",
+            size,
+        ];
+        line.extend(files.iter().map(String::as_str));
+        let create = daemon.json(&line);
+        let planned = plan["choices"][0]["usable_bytes"].as_f64().unwrap();
+        let made = create["array"]["capacity"]["usable_bytes"]
+            .as_f64()
+            .unwrap();
+        assert!(
+            (planned - made).abs() < 1.0,
+            "{layout}: {planned} planned, {made} made"
+        );
+    }
+    let text = Command::new(ASHLAR)
+        .args(["plan", "--afr", "1", "--devices", "24", "--size", "16T"])
+        .output()
+        .unwrap();
+    narrow(&String::from_utf8(text.stdout).unwrap());
+    let small = Command::new(ASHLAR)
+        .args([
+            "plan",
+            "--afr",
+            "1",
+            "--devices",
+            "8",
+            "--size",
+            "1M",
+            "--layout",
+            "ec4+2",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(
+        small.status.code(),
+        Some(1),
+        "create would refuse such devices"
+    );
+}
+
+#[test]
+fn events_are_kept_over_a_restart_and_numbered_on() {
+    let mut daemon = Daemon::start("history");
+    daemon.create("t", "ec2+1", 4, "64M", &[]);
+    daemon.ok(&["fail", "t", "2", "-w"]);
+    let events = |daemon: &Daemon, array: &str| -> Vec<Value> {
+        let text = daemon.ok(&["events", array, "-j"]);
+        text.lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect()
+    };
+    let before = events(&daemon, "t");
+    assert!(before.iter().any(|e| e["kind"] == "device-failed"));
+    daemon.kill9();
+    daemon.launch();
+    let after = events(&daemon, "t");
+    assert_eq!(
+        before[..],
+        after[..before.len()],
+        "what happened before a crash"
+    );
+    daemon.ok(&["volume", "create", "t/w", "--size", "1M", "--thin"]);
+    let more = events(&daemon, "t");
+    assert!(more.len() > after.len());
+    let numbers: Vec<u64> = more.iter().map(|e| bytes(e, "number")).collect();
+    assert_eq!(numbers, (1..=more.len() as u64).collect::<Vec<_>>());
+    // Also of an array that is not here any more.
+    daemon.ok(&["export", "t"]);
+    let exported = events(&daemon, "t");
+    assert_eq!(exported.last().unwrap()["text"], "exported");
+    assert!(daemon.stop());
+    daemon.launch();
+    assert_eq!(events(&daemon, "t"), exported);
+    daemon.fails(&["events", "nothere"]);
+}
+
+#[test]
+fn a_missing_device_is_named_by_its_last_path() {
+    let mut daemon = Daemon::start("path");
+    let files = daemon.create("t", "ec2+1", 4, "64M", &[]);
+    daemon.ok(&["fail", "t", "1", "-w"]);
+    assert!(daemon.stop());
+    std::fs::remove_file(&files[2]).unwrap();
+    daemon.launch();
+    for again in [false, true] {
+        let status = daemon.status("t");
+        // One was taken out and is here; the other is not.
+        assert_eq!(status["devices"][1]["state"], "failed", "{again}");
+        assert_eq!(status["devices"][2]["state"], "missing");
+        for index in [1, 2] {
+            let last = status["devices"][index]["last_path"].as_str().unwrap();
+            assert_eq!(last, files[index].to_str().unwrap());
+        }
+        let text = daemon.ok(&["status", "-v"]);
+        assert!(
+            text.contains(&format!("last at {}", files[2].display())),
+            "{text}"
+        );
+        assert!(daemon.stop());
+        daemon.launch();
+    }
+    let (index, path) = ("2", files[2].to_str().unwrap());
+    assert!(
+        daemon.ok(&["fail", "t", index]).contains(path),
+        "by its path, though it is gone"
+    );
+}
+
+#[test]
+fn what_was_found_lost_is_remembered() {
+    let mut daemon = Daemon::start("lost");
+    let files = daemon.create("t", "ec2+1", 3, "64M", &[]);
+    write(&daemon, 8 << 20);
+    daemon.ok(&["set", "t", "reconstruct.narrow=never"]);
+    daemon.ok(&["fail", "t", "0"]);
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&files[1])
+        .unwrap();
+    for at in (5 << 19..12 << 20).step_by(68 << 10) {
+        file.write_all_at(&[0xA5; 4096], at).unwrap();
+    }
+    file.sync_all().unwrap();
+    let disk = daemon.disk("t");
+    // Half of it is read: what is lost of the other half nobody knows.
+    let failed = disk.compare_range((0, 4 << 20), 4096, 16, pattern(1));
+    assert!(!failed.is_empty());
+    drop(disk);
+    let lost = |daemon: &Daemon| daemon.status("t")["lost"].clone();
+    let found = lost(&daemon);
+    let total: u64 = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|l| bytes(l, "length_bytes"))
+        .sum();
+    assert_eq!(total, failed.len() as u64 * 4096);
+    let words = daemon.ok(&["status"]);
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("Found so far: what has not been read may be lost too"),
+        "{words}"
+    );
+    let remembered = |daemon: &Daemon| {
+        let limit = Duration::from_secs(30);
+        common::wait_until("the list to be whole again", limit, || {
+            lost(daemon) == found
+        });
+    };
+    daemon.kill9();
+    daemon.launch();
+    remembered(&daemon);
+    daemon.ok(&["export", "t"]);
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    daemon.ok(&["import", "t", "--scan", &dir]);
+    remembered(&daemon);
+    // What is overwritten leaves the list for good.
+    let disk = daemon.disk("t");
+    for (at, _) in &failed {
+        let mut block = vec![0; 4096];
+        pattern(1)(*at, &mut block);
+        disk.write(*at, &block).unwrap();
+    }
+    drop(disk);
+    assert_eq!(lost(&daemon), serde_json::json!([]));
+    assert!(daemon.stop());
+    daemon.launch();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(lost(&daemon), serde_json::json!([]));
+}
+
+#[test]
+fn arrays_share_the_daemons_memory() {
+    let daemon = Daemon::with("memory", &["--memory", "128M"]);
+    let create = |name: &str| {
+        let files: Vec<String> = (0..3).map(|i| format!("{name}{i}")).collect();
+        let mut line = vec!["create", name, "--layout", "ec2+1", "--file-size", "64M"];
+        line.extend(files.iter().map(String::as_str));
+        daemon.ok(&line);
+    };
+    let limits = || -> Vec<u64> {
+        let status = daemon.json(&["status", "-j"]);
+        let arrays = status["arrays"].as_array().unwrap();
+        arrays
+            .iter()
+            .map(|a| bytes(&a["memory"], "limit_bytes"))
+            .collect()
+    };
+    create("a");
+    assert_eq!(limits(), [128 << 20]);
+    create("b");
+    assert_eq!(limits(), [64 << 20; 2]);
+    create("c");
+    let three = limits();
+    assert!(
+        three.iter().sum::<u64>() <= 128 << 20 && three[0] > 42 << 20,
+        "{three:?}"
+    );
+    daemon.ok(&["export", "b"]);
+    assert_eq!(limits(), [64 << 20; 2]);
+    daemon.fails(&["import", "nothere"]);
+    assert_eq!(limits(), [64 << 20; 2]);
+    let dir = daemon.scratch.0.to_str().unwrap().to_string();
+    daemon.ok(&["import", "b", "--scan", &dir]);
+    assert!(limits().iter().sum::<u64>() <= 128 << 20);
+}
+
+#[test]
+fn the_demonstration_keeps_its_word_when_it_is_small() {
+    let scratch = Scratch::new("demo");
+    let demo = |size: &str| {
+        Command::new(ASHLAR)
+            .args(["demo", "--size", size, "--dir"])
+            .arg(&scratch.0)
+            .output()
+            .unwrap()
+    };
+    let output = demo("32M");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}{error}");
+    narrow(text.split("\n\n").nth(1).unwrap());
+    // Without the room for it nothing is begun.
+    let output = demo("900T");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.lines().count() == 1 && error.contains("--size"),
+        "{error}"
+    );
+    assert!(output.stdout.is_empty());
+    assert_eq!(
+        std::fs::read_dir(&scratch.0).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
+}
