@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::LazyLock;
 
+use ashlar_format::SegmentGeometry;
 use ashlar_format::slot::{SegmentKind, SlotEntry, SlotHeader};
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{BLOCK, Slice};
@@ -133,7 +134,7 @@ impl Ledger {
         };
         let block = u32::try_from(block).expect("slots are small");
         if content.starts_with(b"ASHSUMRY") {
-            return;
+            return self.summary(disk, &entry, block);
         }
         if entry.kind == SegmentKind::Data && entry.column < entry.k {
             self.client_bytes(&entry, block, content);
@@ -172,6 +173,26 @@ impl Ledger {
                     }
                 }
             }
+        }
+    }
+
+    /// A summary of a column: which course it ends.
+    fn summary(&self, disk: usize, entry: &SlotEntry, block: u32) {
+        let blocks = self.places.borrow().get(&disk).map_or(1, |place| place.1);
+        let geometry = SegmentGeometry {
+            k: entry.k,
+            m: entry.m,
+            strip_blocks: entry.strip_blocks,
+            slot_blocks: u32::try_from(blocks).expect("slots are small"),
+        };
+        if geometry.courses() > 1
+            && block >= geometry.summary_block(1)
+            && let Some(world) = self.world.upgrade()
+        {
+            world.trace.mark(match entry.kind {
+                SegmentKind::Data => "a second course ends",
+                SegmentKind::Meta => "a second course of nodes ends",
+            });
         }
     }
 
