@@ -59,11 +59,13 @@ pub enum Part {
     LargeMaps,
     Set,
     ForcedFail,
+    MoreShards,
+    Domains,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 23] = [
+    pub const ALL: [Part; 25] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -87,6 +89,8 @@ impl Part {
         Part::LargeMaps,
         Part::Set,
         Part::ForcedFail,
+        Part::MoreShards,
+        Part::Domains,
     ];
 
     /// Its bit in [`Options::without`].
@@ -208,6 +212,8 @@ pub struct Config {
     pub groups: usize,
     /// Devices' worth of spare space, over all groups.
     pub spare: u16,
+    /// The failure domain of each device, if there are any.
+    pub domains: Vec<usize>,
     /// Bytes a device.
     pub device_bytes: u64,
     /// Bytes a slot.
@@ -344,6 +350,7 @@ impl Config {
             devices,
             groups,
             spare,
+            domains: Vec::new(),
             device_bytes: 64 * 1024 * slots,
             slot_bytes: 64 * 1024,
             strip_bytes,
@@ -391,6 +398,7 @@ impl Config {
         self.layout = layout.to_string();
         (self.k, self.m, self.devices) = (k, m, devices);
         (self.groups, self.spare) = (1, 0);
+        self.domains.clear();
         self.slow_import_percent = 0;
         self
     }
@@ -398,6 +406,12 @@ impl Config {
     /// The group that a device belongs to.
     pub fn group_of(&self, device: usize) -> usize {
         device * self.groups / self.devices.max(1)
+    }
+
+    /// The devices of a domain.
+    pub fn domain(&self, domain: usize) -> Vec<usize> {
+        let devices = 0..self.domains.len();
+        devices.filter(|d| self.domains[*d] == domain).collect()
     }
 
     /// The most devices that can be damaged within the promises: M of each group.

@@ -69,7 +69,7 @@ impl Subject for Engine {
                 strip_bytes: config.strip_bytes,
                 slot_bytes: Some(config.slot_bytes),
                 spare: config.spare,
-                domains: Vec::new(),
+                domains: config.domains.iter().map(|d| format!("d{d}")).collect(),
                 settings: settings(&config),
             };
             let array = Array::create(&rt, devices, options).await?;

@@ -6,7 +6,7 @@
 //!   in whatever slot, must be the same bytes (P4). Only summaries are written again with more rows.
 //! - When all columns of a row of blocks are known, the parity must be that of the data, computed here
 //!   one byte at a time.
-//! - No segment of data crosses groups.
+//! - No segment of data crosses groups; none is laid with more than M columns in a failure domain.
 //! - A data block with a client's bytes holds bytes of one place of one volume that were written.
 //!
 //! It knows the engine only through the format of superblocks and slot headers.
@@ -224,6 +224,9 @@ impl Ledger {
                 disk,
             });
             segment.slots += 1;
+            if segment.slots == 1 {
+                self.domains(&header);
+            }
             let shape = |e: &SlotEntry| (e.k, e.m, e.code, e.kind, e.strip_blocks);
             if shape(&segment.entry) != shape(&entry) {
                 self.fail(|| format!("segment {} has two shapes", entry.segment));
@@ -233,6 +236,47 @@ impl Ledger {
             if entry.kind == SegmentKind::Data && group(disk) != group(segment.disk) {
                 self.fail(|| format!("segment {} crosses groups", entry.segment));
             }
+        }
+    }
+
+    /// A segment is laid: while nothing has happened to any device, no domain has more than M of its
+    /// columns where the domains can carry it.
+    fn domains(&self, header: &SlotHeader) {
+        let Some(world) = self.world.upgrade() else {
+            return;
+        };
+        let (config, entry) = (&world.config, &header.entry);
+        if config.domains.is_empty() || !world.touched.borrow().is_empty() {
+            return;
+        }
+        let Some(first) = header.devices.first() else {
+            return;
+        };
+        let group = config.group_of(usize::from(*first));
+        let eligible =
+            |device: &usize| entry.kind == SegmentKind::Meta || config.group_of(*device) == group;
+        let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
+        for device in (0..config.devices).filter(eligible) {
+            *sizes.entry(config.domains[device]).or_default() += 1;
+        }
+        let m = usize::from(entry.m);
+        if sizes.values().map(|size| m.min(*size)).sum::<usize>() < header.devices.len() {
+            return; // they cannot carry it
+        }
+        world.trace.mark("ledger: domains respected");
+        let mut columns: BTreeMap<usize, usize> = BTreeMap::new();
+        for device in &header.devices {
+            *columns
+                .entry(config.domains[usize::from(*device)])
+                .or_default() += 1;
+        }
+        if columns.values().any(|count| *count > m) {
+            self.fail(|| {
+                format!(
+                    "segment {} on {:?}: more than {m} columns in one domain of {:?}",
+                    entry.segment, header.devices, config.domains
+                )
+            });
         }
     }
 

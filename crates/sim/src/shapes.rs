@@ -1,5 +1,6 @@
 //! What widens a seed's history beyond what [`Config::random`] draws: slots of several courses, maps
-//! larger than their cache, more shards, more verbs.
+//! larger than their cache, more shards, more verbs,
+//! failure domains.
 //!
 //! Invariants: every purpose has a generator of its own, so that a seed that one of them leaves alone
 //! keeps its history; what is too large for a full array is not drawn for one.
@@ -22,9 +23,11 @@ impl Config {
             self.large_maps(&mut purpose(2));
         }
         self.verbs(&mut purpose(3));
-        let rng = &mut purpose(4);
-        if rng.chance(25) && self.may(Part::OtherShards) {
+        if self.may(Part::MoreShards) && purpose(4).chance(25) {
             self.most_shards = Some(4);
+        }
+        if self.may(Part::Domains) {
+            self.failure_domains(&mut purpose(5));
         }
         self
     }
@@ -89,6 +92,31 @@ impl Config {
         if self.may(Part::ForcedFail) {
             self.weights.forced_fail = forced;
         }
+    }
+
+    /// Failure domains: mostly so many that no more than M columns of a segment need lie in one.
+    fn failure_domains(&mut self, rng: &mut Rng) {
+        let (wanted, more) = (rng.chance(15), rng.index(7));
+        let (enough, any) = (rng.chance(70), rng.range(2, 5));
+        let neighbours = rng.chance(50);
+        if !wanted || self.devices < 2 {
+            return;
+        }
+        let width = self.k + self.m;
+        if self.layout.starts_with("ec") && width <= 12 {
+            self.devices = self.devices.max(width + more);
+        }
+        let any = usize::try_from(any).expect("a few");
+        let count = match width.checked_div(self.m) {
+            Some(_) if enough => width.div_ceil(self.m),
+            _ => any,
+        };
+        let count = count.clamp(2, self.devices);
+        let domain = |device: usize| match neighbours {
+            true => device * count / self.devices,
+            false => device % count,
+        };
+        self.domains = (0..self.devices).map(domain).collect();
     }
 
     /// How many nodes of maps its shards keep in memory, together.

@@ -341,6 +341,28 @@ impl World {
         }
     }
 
+    /// Whether, where there are domains, one fails as a whole now, in so many of 100 cases.
+    pub fn a_domain_fails(&self, percent: u64) -> bool {
+        !self.config.domains.is_empty() && self.widened.borrow_mut().chance(percent)
+    }
+
+    /// Damages the devices of `device`'s domain, as many of them as may be; which ones. `device` may.
+    pub fn damage_domain(&self, device: usize) -> Vec<usize> {
+        let domain = self.config.domain(self.config.domains[device]);
+        let others = domain.into_iter().filter(|d| *d != device);
+        let mut lost = Vec::new();
+        for device in [device].into_iter().chain(others) {
+            if self.may_damage(device) {
+                self.damage(device, false);
+                lost.push(device);
+            }
+        }
+        if lost.len() > 1 {
+            self.trace.mark("several devices of a domain at once");
+        }
+        lost
+    }
+
     /// Whether `device`, which is sound, may be damaged besides the others within the promises.
     fn one_more(&self, budget: &Budget, device: usize) -> bool {
         room_for(&self.config, budget, device) && self.agree_without_one_more(budget)

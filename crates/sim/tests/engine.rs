@@ -83,6 +83,9 @@ fn faults_within_the_redundancy_are_survived() {
         "ledger: parity computed",
         "verified offline, with damage",
         "device failed by force",
+        "fault: a domain offline",
+        "several devices of a domain at once",
+        "ledger: domains respected",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
