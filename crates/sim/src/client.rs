@@ -12,11 +12,14 @@ use ashlar_rt::{Buf, Rt, SECOND};
 use crate::config::{Align, Mode, VolumeConfig};
 use crate::content;
 use crate::rng::Rng;
+use crate::settings;
 use crate::store::{Store, StoreError};
 use crate::world::{Presence, World};
 
 /// No operation may take longer than this, in virtual time.
 const BOUND: u64 = 900 * SECOND;
+/// As much of a sparse volume is overwritten in order as others have in all.
+const SPARSE_FILL: u64 = 2 << 20;
 
 /// An open array and the world around it.
 #[derive(Clone)]
@@ -48,7 +51,8 @@ enum Op {
     Create,
     Destroy,
     Status,
-    Fail,
+    Fail(bool),
+    Set,
     Wait,
     Pause,
 }
@@ -118,7 +122,9 @@ impl Session {
             (w.create, Op::Create),
             (w.destroy, Op::Destroy),
             (w.status, Op::Status),
-            (w.fail, Op::Fail),
+            (w.fail, Op::Fail(false)),
+            (w.forced_fail, Op::Fail(true)),
+            (w.set, Op::Set),
             (w.wait, Op::Wait),
             (w.pause, Op::Pause),
         ];
@@ -182,7 +188,8 @@ impl Session {
             }
             Op::Create => self.create_volume(client, rng).await,
             Op::Status => self.status(client).await,
-            Op::Fail => self.fail_device(client).await,
+            Op::Fail(force) => self.fail_device(client, force).await,
+            Op::Set => self.set(client, rng).await,
             Op::Wait => {
                 self.log(client, || "wait_idle".to_string());
                 self.bounded("wait_idle", self.store.wait_idle()).await;
@@ -458,14 +465,20 @@ impl Session {
     }
 
     async fn fill(&self, client: u64, volume: &str, rng: &mut Rng) {
-        let size = self
+        let (mut at, end) = self
             .world
-            .with_volume(volume, |e| e.model.size())
-            .unwrap_or(0);
+            .with_volume(volume, |e| {
+                let (size, block) = (e.model.size(), e.model.block_bytes());
+                let start = e.cursor / block * block;
+                match e.config.sparse {
+                    true => (start, size.min(start + SPARSE_FILL)),
+                    false => (0, size),
+                }
+            })
+            .unwrap_or((0, 0));
         let step = 65_536 << rng.below(3);
-        let mut at = 0;
-        while at < size && !self.world.failed() {
-            let length = step.min(size - at);
+        while at < end && !self.world.failed() {
+            let length = step.min(end - at);
             self.write(client, volume, at, length, rng.chance(5)).await;
             at += length;
         }
@@ -510,6 +523,7 @@ impl Session {
             block_bytes: 4096,
             thin: rng.chance(30),
             fast_digest: rng.chance(30),
+            sparse: false,
         };
         self.make_volume(client, &name, &config).await;
     }
@@ -587,18 +601,52 @@ impl Session {
         }
     }
 
-    async fn fail_device(&self, client: u64) {
+    async fn fail_device(&self, client: u64, force: bool) {
         let Some(device) = self.world.victim() else {
             return;
         };
         let number = u16::try_from(device).expect("few devices");
         self.world.damage(device, false);
-        self.log(client, || format!("fail device {device} ..."));
-        let future = self.store.fail(number);
+        let how = if force { "fail -f" } else { "fail" };
+        self.log(client, || format!("{how} device {device} ..."));
+        let future = self.store.fail(number, force);
         let Some(result) = self.bounded("fail device", future).await else {
             return;
         };
-        self.world.trace.mark("device failed by the operator");
-        self.log(client, || format!("fail device {device}: {result:?}"));
+        self.world.trace.mark(match force {
+            true => "device failed by force",
+            false => "device failed by the operator",
+        });
+        self.log(client, || format!("{how} device {device}: {result:?}"));
+        if let (Err(error), true) = (&result, force) {
+            self.judge("fail -f", error).await;
+        }
+    }
+
+    /// Changes a setting of the array or of a volume.
+    async fn set(&self, client: u64, rng: &mut Rng) {
+        let volume = self.pick_volume(rng).filter(|_| rng.chance(25));
+        let (key, value) = settings::draw(volume.clone(), rng);
+        let entered = volume.as_ref().is_none_or(|name| self.enter(name));
+        if !entered {
+            return;
+        }
+        if self.world.settings.borrow_mut().begin(&key, value) {
+            self.log(client, || format!("set {key:?} to {value} ..."));
+            let future = self.store.set(volume.as_deref(), key.1, value);
+            let Some(result) = self.bounded("set", future).await else {
+                return;
+            };
+            self.log(client, || format!("set {key:?} to {value}: {result:?}"));
+            self.world.trace.mark("a setting changes");
+            self.world.settings.borrow_mut().end(&key, result.is_ok());
+            if let Err(error) = &result {
+                self.judge("set", error).await;
+            }
+        }
+        self.answered();
+        if let Some(name) = volume {
+            self.leave(&name);
+        }
     }
 }

@@ -55,11 +55,17 @@ pub enum Part {
     OtherVolumes,
     OtherShards,
     PartsOfBlocks,
+    LargeSlots,
+    LargeMaps,
+    Set,
+    ForcedFail,
+    MoreShards,
+    Domains,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 19] = [
+    pub const ALL: [Part; 25] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -79,6 +85,12 @@ impl Part {
         Part::OtherVolumes,
         Part::OtherShards,
         Part::PartsOfBlocks,
+        Part::LargeSlots,
+        Part::LargeMaps,
+        Part::Set,
+        Part::ForcedFail,
+        Part::MoreShards,
+        Part::Domains,
     ];
 
     /// Its bit in [`Options::without`].
@@ -142,6 +154,8 @@ pub struct VolumeConfig {
     pub thin: bool,
     /// Whether its digest is xxh3 rather than blake3.
     pub fast_digest: bool,
+    /// Whether it is large, and written in a few places far apart.
+    pub sparse: bool,
 }
 
 /// How likely each kind of operation is, in any unit.
@@ -171,6 +185,10 @@ pub struct Weights {
     pub status: u64,
     /// Fail a device.
     pub fail: u64,
+    /// Fail a device whatever it costs.
+    pub forced_fail: u64,
+    /// Change a setting.
+    pub set: u64,
     /// Wait for background work.
     pub wait: u64,
     /// Do nothing for a while.
@@ -194,14 +212,18 @@ pub struct Config {
     pub groups: usize,
     /// Devices' worth of spare space, over all groups.
     pub spare: u16,
+    /// The failure domain of each device, if there are any.
+    pub domains: Vec<usize>,
     /// Bytes a device.
     pub device_bytes: u64,
     /// Bytes a slot.
     pub slot_bytes: u64,
     /// Bytes a strip, if not the default.
     pub strip_bytes: Option<u32>,
-    /// Shards, drawn again at each import.
+    /// Shards.
     pub shards: usize,
+    /// Whether each import has another number of them, up to so many.
+    pub most_shards: Option<usize>,
     /// Memory limit.
     pub memory_bytes: u64,
     /// Makes one volume of this share in 100 of the usable space instead of `volumes`.
@@ -328,10 +350,12 @@ impl Config {
             devices,
             groups,
             spare,
+            domains: Vec::new(),
             device_bytes: 64 * 1024 * slots,
             slot_bytes: 64 * 1024,
             strip_bytes,
             shards: if rng.chance(30) { 2 } else { 1 },
+            most_shards: None,
             memory_bytes: rng.pick(&[8, 16, 64]) << 20,
             full,
             volumes,
@@ -374,6 +398,7 @@ impl Config {
         self.layout = layout.to_string();
         (self.k, self.m, self.devices) = (k, m, devices);
         (self.groups, self.spare) = (1, 0);
+        self.domains.clear();
         self.slow_import_percent = 0;
         self
     }
@@ -381,6 +406,12 @@ impl Config {
     /// The group that a device belongs to.
     pub fn group_of(&self, device: usize) -> usize {
         device * self.groups / self.devices.max(1)
+    }
+
+    /// The devices of a domain.
+    pub fn domain(&self, domain: usize) -> Vec<usize> {
+        let devices = 0..self.domains.len();
+        devices.filter(|d| self.domains[*d] == domain).collect()
     }
 
     /// The most devices that can be damaged within the promises: M of each group.
@@ -521,6 +552,7 @@ fn volume(rng: &mut Rng, wide: bool) -> VolumeConfig {
         },
         thin: rng.chance(20),
         fast_digest: rng.chance(30),
+        sparse: false,
     }
 }
 
@@ -546,6 +578,8 @@ fn weights(rng: &mut Rng, mode: Mode) -> Weights {
         destroy: on(10, 1),
         status: on(20, 2),
         fail: if faulty { on(15, 1) } else { 0 },
+        forced_fail: 0,
+        set: 0,
         wait: on(15, 1),
         pause: on(40, 6),
     }

@@ -61,6 +61,8 @@ pub fn run_seed(subject: &dyn Subject, seed: u64, options: Options) -> Outcome {
         let layout = config.layout.clone();
         let (k, m, devices) = (config.k, config.m, config.devices);
         config = config.reshaped(&layout, k, m, devices);
+    } else {
+        config = config.widened();
     }
     let world = World::new(config, options.trace);
     run_world(subject, &world)
@@ -365,9 +367,8 @@ impl Driver<'_> {
             // An import beyond what was promised may go on from an older state, and writes before it returns.
             let loose = self.world.loose.get();
             self.world.loose.set(!self.world.promised());
-            let future = self
-                .subject
-                .import(rt, devices, &self.world.config, degraded);
+            let config = self.import_config();
+            let future = self.subject.import(rt, devices, &config, degraded);
             let result = if crash {
                 let polls = self.rng.magnitude(6_000);
                 let crashed = match slow {
@@ -421,6 +422,19 @@ impl Driver<'_> {
         }
         self.world.trace.mark("import refused beyond M");
         Opened::Ended
+    }
+
+    /// How the array runs from the next import on.
+    fn import_config(&self) -> Config {
+        let world = &self.world;
+        let mut config = world.config.clone();
+        if let Some(most) = config.most_shards {
+            config.shards = 1 + world.widened.borrow_mut().index(most);
+            if config.shards > 2 {
+                world.trace.mark("more than two shards");
+            }
+        }
+        config
     }
 
     /// Whether an import may be refused; if not, the failure is recorded.

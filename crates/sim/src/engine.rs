@@ -69,7 +69,7 @@ impl Subject for Engine {
                 strip_bytes: config.strip_bytes,
                 slot_bytes: Some(config.slot_bytes),
                 spare: config.spare,
-                domains: Vec::new(),
+                domains: config.domains.iter().map(|d| format!("d{d}")).collect(),
                 settings: settings(&config),
             };
             let array = Array::create(&rt, devices, options).await?;
@@ -198,9 +198,36 @@ impl Store for EngineStore {
         })
     }
 
-    fn fail(&self, device: u16) -> StoreFuture<Result<(), StoreError>> {
+    fn fail(&self, device: u16, force: bool) -> StoreFuture<Result<(), StoreError>> {
         let array = self.0.clone();
-        Box::pin(async move { Ok(array.fail(device, false).await?) })
+        Box::pin(async move { Ok(array.fail(device, force).await?) })
+    }
+
+    fn set(
+        &self,
+        volume: Option<&str>,
+        key: &str,
+        value: &str,
+    ) -> StoreFuture<Result<(), StoreError>> {
+        let (array, volume) = (self.0.clone(), volume.map(String::from));
+        let (key, value) = (key.to_string(), value.to_string());
+        Box::pin(async move {
+            match volume {
+                Some(volume) => Ok(array.volume_set(&volume, &key, &value).await?),
+                None => Ok(array.set(&key, &value).await?),
+            }
+        })
+    }
+
+    fn setting(&self, volume: Option<&str>, key: &str) -> Option<String> {
+        match volume {
+            // The only one that a volume has.
+            Some(volume) => {
+                let cache = self.0.volume(volume)?.info().write_cache;
+                (key == "write-cache").then(|| cache.name().to_string())
+            }
+            None => Some(self.0.get(Some(key)).ok()?.pop()?.1),
+        }
     }
 
     fn status(&self) -> StoreFuture<StoreStatus> {
@@ -218,6 +245,7 @@ impl Store for EngineStore {
                 state: format!("{:?}", status.state),
                 lost: status.lost.len(),
                 journal_percent: status.journal.used_bytes * 100 / status.journal.bytes.max(1),
+                map_nodes: status.map.bytes / 4096,
                 usable_bytes: status.capacity.usable_bytes,
                 online: status
                     .devices

@@ -12,10 +12,11 @@ use crate::client::Session;
 use crate::config::Mode;
 use crate::disk::{FaultRates, SimDisk};
 use crate::driver::{Driver, Opened, guarded};
+use crate::model::VolumeModel;
 use crate::rng::Rng;
 use crate::store::{Store, StoreStatus, Subject};
 use crate::trace::Trace;
-use crate::world::{Presence, World, room_for};
+use crate::world::{Presence, VolumeEntry, World, room_for};
 
 /// Full redundancy must be back within this, in virtual time, once faults have stopped.
 const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
@@ -49,6 +50,12 @@ impl Driver<'_> {
                 self.world
                     .fail(|| format!("volume {name} is back after it was destroyed"));
             }
+        }
+        drop(volumes);
+        let any = !self.world.promised();
+        let wrong = self.world.settings.borrow_mut().check(&**store, any);
+        if let Some(wrong) = wrong {
+            self.world.fail(|| wrong);
         }
     }
 
@@ -92,6 +99,7 @@ impl Driver<'_> {
                 .collect();
             let world = World::on(config.clone(), disks, trace.clone());
             *world.volumes.borrow_mut() = probe.volumes;
+            *world.settings.borrow_mut() = probe.settings;
             let absent = budget.absent.clone();
             *world.budget.borrow_mut() = budget;
             world.crash_models();
@@ -182,6 +190,7 @@ impl Driver<'_> {
             return;
         };
         self.world.trace.line(|| format!("healed: {status:?}"));
+        self.mark_reached(&status);
         self.account(&status);
         let config = &self.world.config;
         let mut budget = self.world.budget.borrow_mut();
@@ -204,6 +213,13 @@ impl Driver<'_> {
         if self.may_heal() {
             self.world
                 .fail(|| format!("no full redundancy though it is possible (P5): {status:?}"));
+        }
+    }
+
+    /// Marks what the shape of this seed has led to.
+    fn mark_reached(&self, status: &StoreStatus) {
+        if status.map_nodes > 2 * self.world.config.cached_nodes() {
+            self.world.trace.mark("a map larger than its cache");
         }
     }
 
@@ -234,33 +250,51 @@ impl Driver<'_> {
             .volumes
             .borrow()
             .values()
-            .map(|v| v.model.size())
+            .map(|v| match v.config.sparse {
+                true => v.model.touched().iter().map(|(_, length)| length).sum(),
+                false => v.model.size(),
+            })
             .sum();
         let width = (config.k + config.m) as u64;
         volumes * width / config.k as u64 * 4 < config.device_bytes * healthy as u64
     }
 }
 
-/// Reads about `percent` of every volume and checks it.
+/// Reads about `percent` of every volume and checks it; of a sparse one what was ever written, and a few
+/// other places.
 pub(crate) async fn verify(session: &Session, rng: &mut Rng, percent: u64) {
-    let names: Vec<(String, u64)> = {
+    let names: Vec<(String, Vec<(u64, u64)>)> = {
         let volumes = session.world.volumes.borrow();
-        volumes
-            .iter()
-            .map(|(name, entry)| (name.clone(), entry.model.size()))
-            .collect()
+        let ranges = |entry: &VolumeEntry| match entry.config.sparse {
+            true => sample(&entry.model, &mut rng.clone()),
+            false => vec![(0, entry.model.size())],
+        };
+        let named = volumes.iter().map(|(name, e)| (name.clone(), ranges(e)));
+        named.collect()
     };
-    for (name, size) in names {
+    for (name, ranges) in names {
         let step = 4096 << rng.below(7);
-        let mut at = 0;
-        while at < size && !session.world.failed() {
-            let length = step.min(size - at);
-            if rng.chance(percent) {
-                session.read(0, &name, at, length).await;
+        for (start, length) in ranges {
+            let mut at = start;
+            while at < start + length && !session.world.failed() {
+                let length = step.min(start + length - at);
+                if rng.chance(percent) {
+                    session.read(0, &name, at, length).await;
+                }
+                at += length;
             }
-            at += length;
         }
     }
+}
+
+/// What was ever written of a volume, and a few other places.
+fn sample(model: &VolumeModel, rng: &mut Rng) -> Vec<(u64, u64)> {
+    let mut ranges = model.touched();
+    for _ in 0..8 {
+        let at = rng.below(model.size());
+        ranges.push((at, model.block_bytes().min(model.size() - at)));
+    }
+    ranges
 }
 
 /// Opens what a power cut left in `world`, reads all of it and checks it.

@@ -6,7 +6,7 @@
 //!   in whatever slot, must be the same bytes (P4). Only summaries are written again with more rows.
 //! - When all columns of a row of blocks are known, the parity must be that of the data, computed here
 //!   one byte at a time.
-//! - No segment of data crosses groups.
+//! - No segment of data crosses groups; none is laid with more than M columns in a failure domain.
 //! - A data block with a client's bytes holds bytes of one place of one volume that were written.
 //!
 //! It knows the engine only through the format of superblocks and slot headers.
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::LazyLock;
 
+use ashlar_format::SegmentGeometry;
 use ashlar_format::slot::{SegmentKind, SlotEntry, SlotHeader};
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{BLOCK, Slice};
@@ -133,7 +134,7 @@ impl Ledger {
         };
         let block = u32::try_from(block).expect("slots are small");
         if content.starts_with(b"ASHSUMRY") {
-            return;
+            return self.summary(disk, &entry, block);
         }
         if entry.kind == SegmentKind::Data && entry.column < entry.k {
             self.client_bytes(&entry, block, content);
@@ -175,6 +176,26 @@ impl Ledger {
         }
     }
 
+    /// A summary of a column: which course it ends.
+    fn summary(&self, disk: usize, entry: &SlotEntry, block: u32) {
+        let blocks = self.places.borrow().get(&disk).map_or(1, |place| place.1);
+        let geometry = SegmentGeometry {
+            k: entry.k,
+            m: entry.m,
+            strip_blocks: entry.strip_blocks,
+            slot_blocks: u32::try_from(blocks).expect("slots are small"),
+        };
+        if geometry.courses() > 1
+            && block >= geometry.summary_block(1)
+            && let Some(world) = self.world.upgrade()
+        {
+            world.trace.mark(match entry.kind {
+                SegmentKind::Data => "a second course ends",
+                SegmentKind::Meta => "a second course of nodes ends",
+            });
+        }
+    }
+
     /// A slot begins anew: with a header, or with what a discard leaves.
     fn begin(&self, disk: usize, slot: usize, content: &Slice) {
         let array = self.array.get().unwrap_or_default();
@@ -203,6 +224,9 @@ impl Ledger {
                 disk,
             });
             segment.slots += 1;
+            if segment.slots == 1 {
+                self.domains(&header);
+            }
             let shape = |e: &SlotEntry| (e.k, e.m, e.code, e.kind, e.strip_blocks);
             if shape(&segment.entry) != shape(&entry) {
                 self.fail(|| format!("segment {} has two shapes", entry.segment));
@@ -212,6 +236,47 @@ impl Ledger {
             if entry.kind == SegmentKind::Data && group(disk) != group(segment.disk) {
                 self.fail(|| format!("segment {} crosses groups", entry.segment));
             }
+        }
+    }
+
+    /// A segment is laid: while nothing has happened to any device, no domain has more than M of its
+    /// columns where the domains can carry it.
+    fn domains(&self, header: &SlotHeader) {
+        let Some(world) = self.world.upgrade() else {
+            return;
+        };
+        let (config, entry) = (&world.config, &header.entry);
+        if config.domains.is_empty() || !world.touched.borrow().is_empty() {
+            return;
+        }
+        let Some(first) = header.devices.first() else {
+            return;
+        };
+        let group = config.group_of(usize::from(*first));
+        let eligible =
+            |device: &usize| entry.kind == SegmentKind::Meta || config.group_of(*device) == group;
+        let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
+        for device in (0..config.devices).filter(eligible) {
+            *sizes.entry(config.domains[device]).or_default() += 1;
+        }
+        let m = usize::from(entry.m);
+        if sizes.values().map(|size| m.min(*size)).sum::<usize>() < header.devices.len() {
+            return; // they cannot carry it
+        }
+        world.trace.mark("ledger: domains respected");
+        let mut columns: BTreeMap<usize, usize> = BTreeMap::new();
+        for device in &header.devices {
+            *columns
+                .entry(config.domains[usize::from(*device)])
+                .or_default() += 1;
+        }
+        if columns.values().any(|count| *count > m) {
+            self.fail(|| {
+                format!(
+                    "segment {} on {:?}: more than {m} columns in one domain of {:?}",
+                    entry.segment, header.devices, config.domains
+                )
+            });
         }
     }
 

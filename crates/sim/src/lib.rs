@@ -2,8 +2,10 @@
 //! and faults at any moment, checked against an independent model. One seed, one history.
 //!
 //! * [`disk`], [`pages`] and [`device`]: disks that lose, tear and damage what they were given.
-//! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold.
-//! * [`config`], [`client`], [`nemesis`], [`driver`] (with `outage` and `judge`): one seed's history.
+//! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold;
+//!   [`settings`]: what they may be.
+//! * [`config`] (with `shapes`), [`client`], [`nemesis`], [`driver`] (with `outage` and `judge`): one seed's
+//!   history.
 //! * `verifier`: the independent verifier over what a seed left.
 //! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
 //! * [`run`]: many seeds on several threads. [`shrink`]: the smallest history that fails.
@@ -31,6 +33,8 @@ pub mod pages;
 pub mod planted;
 pub mod rng;
 pub mod run;
+pub mod settings;
+mod shapes;
 pub mod shrink;
 pub mod store;
 pub mod toy;

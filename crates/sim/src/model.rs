@@ -500,6 +500,20 @@ impl VolumeModel {
         }
     }
 
+    /// Ranges that were ever written, as far as blocks go, each as offset and length.
+    pub fn touched(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for number in self.blocks.keys() {
+            let at = number * self.block_bytes;
+            let length = self.block_bytes.min(self.size - at);
+            match ranges.last_mut() {
+                Some((start, len)) if *start + *len == at => *len += length,
+                _ => ranges.push((at, length)),
+            }
+        }
+        ranges
+    }
+
     /// Blocks whose content is not known for certain.
     pub fn uncertain(&self) -> usize {
         self.blocks

@@ -93,6 +93,34 @@ async fn flap(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
     }
 }
 
+/// A domain goes offline as a whole, or as much of it as may: its devices vanish at the same moment, and
+/// come back at the same moment.
+async fn domain_goes(world: &World, rt: &Rt, device: usize, rng: &mut Rng) {
+    let lost = world.damage_domain(device);
+    world.trace.mark("fault: a domain offline");
+    world.trace.line(|| {
+        let at = rt.now() / 1_000;
+        format!("{at:>9} us nemesis: disks {lost:?} OFFLINE, a domain")
+    });
+    for disk in &lost {
+        world.disks[*disk].set_offline();
+    }
+    if rng.chance(50) {
+        rt.sleep(moment(rng)).await;
+        let reset = rng.chance(50);
+        world.trace.line(|| {
+            let at = rt.now() / 1_000;
+            format!("{at:>9} us nemesis: disks {lost:?} back, reset {reset}")
+        });
+        for disk in lost {
+            if reset {
+                world.damage(disk, true);
+            }
+            world.disks[disk].set_online(reset);
+        }
+    }
+}
+
 /// Does damage at random moments until the session ends.
 pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
     for round in 0..rng.range(1, 6) {
@@ -102,6 +130,10 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
         let Some(device) = world.victim() else { return };
         let disk = world.disks[device].clone();
         let at = rt.now() / 1_000;
+        if world.a_domain_fails(40) {
+            domain_goes(&world, &rt, device, &mut rng).await;
+            continue;
+        }
         match rng.below(12) {
             10 => flap(&world, &rt, &disk, &mut rng).await,
             0..3 | 11 => {

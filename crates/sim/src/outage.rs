@@ -73,6 +73,17 @@ impl Driver<'_> {
                 }
             }
         }
+        if world.config.may(Part::Outage)
+            && world.a_domain_fails(30)
+            && let Some(device) = world.victim()
+        {
+            let lost = world.damage_domain(device);
+            world.trace.mark("outage: a domain lost");
+            world
+                .trace
+                .line(|| format!("outage: devices {lost:?} lost, a domain"));
+            world.budget.borrow_mut().absent.extend(lost);
+        }
         if matches!(world.config.mode, Mode::Within | Mode::Beyond) {
             self.copies();
         }

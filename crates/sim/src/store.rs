@@ -43,6 +43,8 @@ pub struct StoreStatus {
     pub lost: usize,
     /// Bytes that volumes can have in all.
     pub usable_bytes: u64,
+    /// Nodes of maps and of other metadata.
+    pub map_nodes: u64,
     /// How full the journal is, in 100.
     pub journal_percent: u64,
     /// Devices that are in use, by number.
@@ -119,8 +121,21 @@ pub trait Store {
         offset: u64,
         length: u64,
     ) -> StoreFuture<Result<Vec<(u64, bool)>, StoreError>>;
-    /// Takes a device out.
-    fn fail(&self, device: u16) -> StoreFuture<Result<(), StoreError>>;
+    /// Takes a device out; with `force` whatever it costs.
+    fn fail(&self, device: u16, force: bool) -> StoreFuture<Result<(), StoreError>>;
+    /// Changes a setting of a volume, or of the array.
+    fn set(
+        &self,
+        _volume: Option<&str>,
+        _key: &str,
+        _value: &str,
+    ) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// The value of a setting; `None` if there is no such volume or setting.
+    fn setting(&self, _volume: Option<&str>, _key: &str) -> Option<String> {
+        None
+    }
     /// How it is.
     fn status(&self) -> StoreFuture<StoreStatus>;
     /// Whether it has noticed that what it keeps contradicts itself.

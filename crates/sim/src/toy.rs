@@ -539,7 +539,7 @@ impl Store for ToyStore {
         Box::pin(std::future::ready(Ok(vec![(length, false)])))
     }
 
-    fn fail(&self, _device: u16) -> StoreFuture<Result<(), StoreError>> {
+    fn fail(&self, _device: u16, _force: bool) -> StoreFuture<Result<(), StoreError>> {
         Box::pin(std::future::ready(Err(StoreError::Unsupported)))
     }
 

@@ -14,6 +14,7 @@ use crate::disk::SimDisk;
 use crate::model::VolumeModel;
 use crate::pages::Pages;
 use crate::rng::Rng;
+use crate::settings::Settings;
 use crate::store::StoreStatus;
 use crate::trace::Trace;
 
@@ -70,10 +71,14 @@ pub struct World {
     pub rng: RefCell<Rng>,
     /// The randomness of slow imports.
     pub slowness: RefCell<Rng>,
+    /// The randomness of what histories were widened with later.
+    pub widened: RefCell<Rng>,
     /// The disks.
     pub disks: Vec<Rc<SimDisk>>,
     /// The volumes, by name.
     pub volumes: RefCell<BTreeMap<String, VolumeEntry>>,
+    /// What settings may be.
+    pub settings: RefCell<Settings>,
     /// The damage.
     pub budget: RefCell<Budget>,
     /// The history.
@@ -120,6 +125,8 @@ pub struct Probe {
     pub disks: Vec<Pages>,
     /// The volumes.
     pub volumes: BTreeMap<String, VolumeEntry>,
+    /// What settings may be.
+    pub settings: Settings,
     /// The damage.
     pub budget: Budget,
     /// What was acknowledged.
@@ -172,6 +179,8 @@ impl World {
         Rc::new(World {
             rng: RefCell::new(Rng::new(config.seed ^ 0xD41F_0C11)),
             slowness: RefCell::new(Rng::new(config.seed ^ 0x510F)),
+            widened: RefCell::new(Rng::new(config.seed ^ 0x0415_DE4E)),
+            settings: RefCell::default(),
             disks,
             volumes: RefCell::default(),
             budget: RefCell::default(),
@@ -239,9 +248,14 @@ impl World {
         model.former.clone_from(bearers);
         bearers.push(id);
         let rng = &mut *self.rng.borrow_mut();
-        let hot = (0..rng.range(2, 6))
+        let mut hot: Vec<u64> = (0..rng.range(2, 6))
             .map(|_| rng.below(config.size))
             .collect();
+        if config.sparse {
+            // Far apart, each under a leaf of its own.
+            let rng = &mut Rng::new(self.config.seed ^ u64::from(id));
+            hot.extend((0..rng.range(30, 90)).map(|_| rng.below(config.size)));
+        }
         let config = config.clone();
         let entry = VolumeEntry {
             model,
@@ -251,6 +265,7 @@ impl World {
             hot,
             cursor: 0,
         };
+        self.settings.borrow_mut().forget(name);
         self.volumes.borrow_mut().insert(name.to_string(), entry);
     }
 
@@ -261,6 +276,7 @@ impl World {
 
     /// The array stops at once; volumes keep what the model says a crash may leave.
     pub fn crash_models(&self) {
+        self.settings.borrow_mut().stopped();
         for entry in self.volumes.borrow_mut().values_mut() {
             entry.model.crash();
             entry.model.rolled_back |= self.loose.get();
@@ -284,6 +300,7 @@ impl World {
         let probe = Probe {
             disks: self.disks.iter().map(|disk| disk.durable()).collect(),
             volumes: self.volumes.borrow().clone(),
+            settings: self.settings.borrow().clone(),
             budget: self.budget.borrow().clone(),
             what: what.to_string(),
         };
@@ -322,6 +339,28 @@ impl World {
             Mode::Within => !budget.gone.contains(&device) && self.one_more(&budget, device),
             Mode::Beyond => true,
         }
+    }
+
+    /// Whether, where there are domains, one fails as a whole now, in so many of 100 cases.
+    pub fn a_domain_fails(&self, percent: u64) -> bool {
+        !self.config.domains.is_empty() && self.widened.borrow_mut().chance(percent)
+    }
+
+    /// Damages the devices of `device`'s domain, as many of them as may be; which ones. `device` may.
+    pub fn damage_domain(&self, device: usize) -> Vec<usize> {
+        let domain = self.config.domain(self.config.domains[device]);
+        let others = domain.into_iter().filter(|d| *d != device);
+        let mut lost = Vec::new();
+        for device in [device].into_iter().chain(others) {
+            if self.may_damage(device) {
+                self.damage(device, false);
+                lost.push(device);
+            }
+        }
+        if lost.len() > 1 {
+            self.trace.mark("several devices of a domain at once");
+        }
+        lost
     }
 
     /// Whether `device`, which is sound, may be damaged besides the others within the promises.

@@ -46,6 +46,10 @@ fn crashes_lose_nothing_acknowledged_as_durable() {
         "export",
         "verified offline",
         "verified offline after a crash",
+        "a second course ends",
+        "a map larger than its cache",
+        "more than two shards",
+        "a setting changes",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
@@ -78,6 +82,10 @@ fn faults_within_the_redundancy_are_survived() {
         "ledger: strip block written again",
         "ledger: parity computed",
         "verified offline, with damage",
+        "device failed by force",
+        "fault: a domain offline",
+        "several devices of a domain at once",
+        "ledger: domains respected",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),

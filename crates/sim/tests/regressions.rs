@@ -50,6 +50,7 @@ impl Rig {
             block_bytes: 4096,
             thin: false,
             fast_digest: false,
+            sparse: false,
         };
         rig.rt
             .block_on(store.volume_create(VOLUME, &volume))
@@ -218,7 +219,7 @@ fn an_exported_array_opens_without_m_devices() {
 fn redundancy_that_is_reported_back_counts_for_the_journal_too() {
     let mut rig = Rig::new("ec2+1", 2, 1, 4);
     rig.write(0..9, 3);
-    rig.with(|store| store.fail(1)).unwrap();
+    rig.with(|store| store.fail(1, false)).unwrap();
     rig.write(4..12, 4);
     rig.heal();
     rig.crash_without(Cut::None, &[2]);
@@ -321,7 +322,7 @@ fn an_export_leaves_no_write_in_flight() {
         rig.disks[3].set_slow(20);
         let rt = rig.rt.clone();
         rig.with(|store| async move {
-            store.fail(1).await.unwrap();
+            store.fail(1, false).await.unwrap();
             rt.sleep(delay * 1_500_000).await;
             store.export().await.unwrap();
         });

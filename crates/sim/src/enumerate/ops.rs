@@ -132,6 +132,7 @@ pub fn config(geometry: usize) -> Config {
         block_bytes: 4096,
         thin: false,
         fast_digest: false,
+        sparse: false,
     };
     config.volumes = vec![volume(512 * KIB), volume(64 * KIB)];
     config
@@ -226,7 +227,7 @@ async fn perform(session: Session, op: Op) {
         Op::Fail(device) => {
             if fits(world, usize::from(device)) {
                 world.damage(usize::from(device), false);
-                let future = session.store.fail(device);
+                let future = session.store.fail(device, false);
                 session.bounded("fail device", future).await;
             }
         }

@@ -1,0 +1,127 @@
+//! What widens a seed's history beyond what [`Config::random`] draws: slots of several courses, maps
+//! larger than their cache, more shards, more verbs,
+//! failure domains.
+//!
+//! Invariants: every purpose has a generator of its own, so that a seed that one of them leaves alone
+//! keeps its history; what is too large for a full array is not drawn for one.
+
+use crate::config::{Config, Mode, Part, VolumeConfig};
+use crate::rng::Rng;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+impl Config {
+    /// The same, in some seeds with more of what this module has.
+    pub fn widened(mut self) -> Config {
+        let seed = self.seed;
+        let purpose = |name: u64| Rng::new(seed ^ 0x0715_DE4E).fork(name);
+        if self.may(Part::LargeSlots) {
+            self.large_slots(&mut purpose(1));
+        }
+        if self.may(Part::LargeMaps) {
+            self.large_maps(&mut purpose(2));
+        }
+        self.verbs(&mut purpose(3));
+        if self.may(Part::MoreShards) && purpose(4).chance(25) {
+            self.most_shards = Some(4);
+        }
+        if self.may(Part::Domains) {
+            self.failure_domains(&mut purpose(5));
+        }
+        self
+    }
+
+    /// Slots of 128 KiB to 1 MiB, of which the largest have several courses.
+    fn large_slots(&mut self, rng: &mut Rng) {
+        let (slot_bytes, slots) = match rng.below(100) {
+            0..72 => return,
+            72..80 => (128 * KIB, rng.pick(&[128, 192, 256])),
+            80..87 => (256 * KIB, rng.pick(&[64, 96, 128])),
+            _ => (MIB, rng.pick(&[64, 96, 128])),
+        };
+        if self.full.is_some() {
+            // As large as ever: each is filled several times.
+            (self.slot_bytes, self.device_bytes) = (128 * KIB, 8 * MIB);
+            return;
+        }
+        self.slot_bytes = slot_bytes;
+        self.device_bytes = slot_bytes * slots;
+        let strip = rng.pick(&[64, 128, 256]) * KIB;
+        if slot_bytes == MIB && rng.chance(70) && strip * self.k as u64 <= MIB {
+            // A course ends after few stripes, and few of these fill a slot.
+            self.strip_bytes = u32::try_from(strip).ok();
+        }
+    }
+
+    /// A volume with a map of many nodes, a cache that holds few, or both.
+    fn large_maps(&mut self, rng: &mut Rng) {
+        let (sparse, thick) = (rng.chance(25), rng.chance(50));
+        let blocks = 1 << rng.range(12, 20);
+        let block_bytes = if rng.chance(85) { 4 * KIB } else { 8 * KIB };
+        let tight = rng.chance(if sparse { 80 } else { 15 });
+        let memory = rng.pick(&[64, 128, 256, 512]) * KIB;
+        if tight {
+            self.memory_bytes = memory;
+        }
+        if !sparse || self.full.is_some() {
+            return;
+        }
+        let roomy = self.device_bytes >= 64 * MIB;
+        self.volumes[0] = VolumeConfig {
+            size: if roomy && thick {
+                4 * KIB * 4096
+            } else {
+                4 * KIB * blocks
+            },
+            block_bytes: block_bytes.min(self.volumes[0].block_bytes),
+            thin: !(roomy && thick),
+            fast_digest: self.volumes[0].fast_digest,
+            sparse: true,
+        };
+    }
+
+    /// Settings that change while the array runs, and devices failed by force.
+    fn verbs(&mut self, rng: &mut Rng) {
+        let faulty = matches!(self.mode, Mode::Within | Mode::Beyond);
+        let set = if rng.chance(20) { rng.range(1, 4) } else { 0 };
+        let forced = u64::from(rng.chance(20) && faulty);
+        if self.may(Part::Set) {
+            self.weights.set = set;
+        }
+        if self.may(Part::ForcedFail) {
+            self.weights.forced_fail = forced;
+        }
+    }
+
+    /// Failure domains: mostly so many that no more than M columns of a segment need lie in one.
+    fn failure_domains(&mut self, rng: &mut Rng) {
+        let (wanted, more) = (rng.chance(15), rng.index(7));
+        let (enough, any) = (rng.chance(70), rng.range(2, 5));
+        let neighbours = rng.chance(50);
+        if !wanted || self.devices < 2 {
+            return;
+        }
+        let width = self.k + self.m;
+        if self.layout.starts_with("ec") && width <= 12 {
+            self.devices = self.devices.max(width + more);
+        }
+        let any = usize::try_from(any).expect("a few");
+        let count = match width.checked_div(self.m) {
+            Some(_) if enough => width.div_ceil(self.m),
+            _ => any,
+        };
+        let count = count.clamp(2, self.devices);
+        let domain = |device: usize| match neighbours {
+            true => device * count / self.devices,
+            false => device % count,
+        };
+        self.domains = (0..self.devices).map(domain).collect();
+    }
+
+    /// How many nodes of maps its shards keep in memory, together.
+    pub fn cached_nodes(&self) -> u64 {
+        let shards = self.most_shards.unwrap_or(self.shards) as u64;
+        (self.memory_bytes / 2 / shards / (4 * KIB)).max(16) * shards
+    }
+}
