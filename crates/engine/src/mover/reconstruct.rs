@@ -129,9 +129,9 @@ impl Home {
         if waits {
             task.state = "waiting";
             task.reason = if short {
-                "the devices left do not hold all volumes at full redundancy: destroy or trim what is not needed"
+                "the devices left do not hold all volumes at full redundancy: replace or add a device"
             } else {
-                "no device is free for the missing columns: copy to an array of more devices"
+                "no device is free for the missing columns: replace or add a device"
             };
         } else if !task.state.is_empty() {
             task.state = "done";
