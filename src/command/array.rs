@@ -106,13 +106,18 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
     if let Some(attached) = &reply.attached {
         lines.push(format!("  attached  {}", attached_text(attached)));
     }
+    let (overwrote, made) = match reply.dry_run {
+        true => ("destroys ", "would be made"),
+        false => ("overwrote", "made"),
+    };
     for overwritten in &reply.overwritten {
-        lines.push(format!("  overwrote {}", safe(overwritten)));
+        lines.push(format!("  {overwrote} {}", safe(overwritten)));
     }
-    if !reply.files_made.is_empty() {
-        let count = reply.files_made.len();
-        lines.push(format!("  files     {count} sparse files made"));
-    }
+    lines.extend(match reply.files_made.len() {
+        0 => None,
+        1 => Some(format!("  files     1 sparse file {made}")),
+        count => Some(format!("  files     {count} sparse files {made}")),
+    });
     lines.join("\n") + "\n"
 }
 
@@ -329,7 +334,7 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
     let shown = json!({ "array": args.array, "device": reply["device"], "path": path });
     context.print("fail", &shown, || {
         format!(
-            "{}: device {} ({}) is out\n",
+            "{0}: device {1} ({2}) is out for good; 'ashlar status {0}' shows what is reconstructed\n",
             args.array,
             reply["device"],
             safe(path)

@@ -100,9 +100,9 @@ impl Host {
                 // Another path to what has been wiped is no copy.
                 let again = self.look_at(vec![path.clone()]).await;
                 if again.found.contains_key(array) {
-                    let shown = path.display();
                     lines.push(format!(
-                        "{shown} is a copy of device {} and was left as it is: 'wipefs -a {shown}' wipes it",
+                        "{} is a copy of device {} and was left as it is: remove it, or create over it with --force, unless it is wanted",
+                        path.display(),
                         device.index
                     ));
                 }

@@ -329,6 +329,7 @@ impl Frontends {
             }
             stopped.frontends.push((name.1, stored));
         }
+        self.mounts.borrow_mut().retain(|m| !m.has_ended()); // they hold their volumes
         Ok(stopped)
     }
 
