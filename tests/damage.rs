@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ashlar_rt::Buf;
@@ -18,11 +18,7 @@ const SIZE: u64 = 64 << 20;
 /// Overwrites random places of a device file with noise, past the page cache as the daemon does;
 /// how many of them held anything.
 fn corrupt(path: &Path, places: usize, random: &mut Random) -> u64 {
-    let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap();
-    let mut options = std::fs::File::options();
-    options.read(true).write(true);
-    let opened = options.clone().custom_flags(direct).open(path);
-    let file = opened.or_else(|_| options.open(path)).unwrap(); // tmpfs may know no O_DIRECT
+    let file = common::open_direct(path);
     let blocks = file.metadata().unwrap().len() / 4096;
     let mut hit = 0;
     for _ in 0..places {

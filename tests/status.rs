@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
+use ashlar_rt::Buf;
 use serde_json::Value;
 
 use common::disk::pattern;
@@ -296,12 +297,11 @@ fn what_was_found_lost_is_remembered() {
     write(&daemon, 8 << 20);
     daemon.ok(&["set", "t", "reconstruct.narrow=never"]);
     daemon.ok(&["fail", "t", "0"]);
-    let file = std::fs::File::options()
-        .write(true)
-        .open(&files[1])
-        .unwrap();
+    let file = common::open_direct(&files[1]);
+    let mut noise = Buf::zeroed(4096);
+    noise.fill(0xA5);
     for at in (5 << 19..12 << 20).step_by(68 << 10) {
-        file.write_all_at(&[0xA5; 4096], at).unwrap();
+        file.write_all_at(&noise, at).unwrap();
     }
     file.sync_all().unwrap();
     let disk = daemon.disk("t");

@@ -125,11 +125,20 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
 pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
     let reply: StatusReply = context.client.call(&Call::Status { array: None })?;
     context.print("list", &reply, || {
-        let rows = reply
+        let mut rows: Vec<Vec<String>> = reply
             .arrays
             .iter()
             .map(|array| list_row(array, args))
             .collect();
+        if !args.script {
+            // Scripts count columns, and have "attention" in -j.
+            for (row, array) in rows.iter_mut().zip(&reply.arrays) {
+                row.push(match in_short(array) {
+                    note if note.is_empty() => "-".to_string(),
+                    note => note,
+                });
+            }
+        }
         let titles = [
             "ARRAY", "STATE", "LAYOUT", "DEVICES", "USABLE", "USED", "FREE", "FULL", "NOTE",
         ];
@@ -156,10 +165,6 @@ fn list_row(array: &ArrayStatus, args: &ListArgs) -> Vec<String> {
             full.to_string()
         } else {
             format!("{full}%")
-        },
-        match in_short(array) {
-            note if note.is_empty() => "-".to_string(),
-            note => note,
         },
     ]
 }

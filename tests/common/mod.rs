@@ -334,6 +334,16 @@ impl Drop for Daemon {
     }
 }
 
+/// Opens a device file past the page cache, as the daemon does: the two do not mix.
+pub fn open_direct(path: &Path) -> File {
+    use std::os::unix::fs::OpenOptionsExt;
+    let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap();
+    let mut options = File::options();
+    options.read(true).write(true);
+    let opened = options.clone().custom_flags(direct).open(path);
+    opened.or_else(|_| options.open(path)).unwrap() // tmpfs may know no O_DIRECT
+}
+
 /// Waits for `condition`.
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + limit;

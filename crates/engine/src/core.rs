@@ -273,12 +273,14 @@ impl Core {
         };
         self.sums.borrow_mut().insert((kind, device), none);
         self.event(kind, Some(device), text);
-        let core = self.clone();
+        // An array that is closed is not kept for this.
+        let (core, rt) = (Rc::downgrade(self), self.rt.clone());
         self.rt.spawn(async move {
             let mut wait = FIRST_SUM;
-            while !core.closed.get() {
-                core.rt.sleep(wait).await;
-                if !core.tell_sum(kind, device) {
+            loop {
+                rt.sleep(wait).await;
+                let Some(core) = core.upgrade() else { return };
+                if core.closed.get() || !core.tell_sum(kind, device) {
                     core.sums.borrow_mut().remove(&(kind, device));
                     return;
                 }

@@ -137,7 +137,8 @@ impl Home {
 
     /// Why what is missing cannot be reconstructed now.
     pub(super) fn why_waiting(&self) -> &'static str {
-        let due = self.to_reconstruct();
+        let mut due = self.to_reconstruct();
+        due.truncate(256); // those that lost most tell it
         let missing = |s: &Segment| {
             let columns = 0..s.geometry.width();
             let lost = columns.filter(|c| !self.core.column_usable(s, *c));
@@ -279,7 +280,7 @@ impl Home {
             .find(|(k, _)| k == "reconstruct.narrow")
             .map(|(_, v)| v.clone());
         let policy = setting.unwrap_or_else(|| "critical".to_string());
-        let online = self.core.online().len();
+        let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
         let critical: Vec<Rc<Segment>> = self
             .to_reconstruct()
             .into_iter()
@@ -289,8 +290,8 @@ impl Home {
                 _ => {
                     // A last copy is written anew only where there is room for two.
                     let narrower = s.geometry.width() - *missing > 1;
-                    *missing == usize::from(s.geometry.m)
-                        && (narrower || self.has_room_elsewhere(s))
+                    let better = narrower || roomy && s.kind == SegmentKind::Data;
+                    *missing == usize::from(s.geometry.m) && better
                 }
             })
             .filter(|(_, s)| online > 1 && !s.live.borrow().is_empty())
@@ -312,17 +313,13 @@ impl Home {
         after < before
     }
 
-    /// Whether a group that a data segment does not lie in takes such segments whole: so much that neither
-    /// the cleaner nor what was promised would be in want of it.
-    fn has_room_elsewhere(&self, segment: &Segment) -> bool {
-        let columns = segment.columns.borrow();
-        let placed = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
-        let kept = self.kept_for_promises();
+    /// Whether some group takes data segments whole, and so much that neither the cleaner nor what was promised
+    /// would be in want of it.
+    fn has_roomy_group(&self) -> bool {
+        let (kept, width) = (self.kept_for_promises(), usize::from(self.shape.width()));
         let roomy = |d: &u16| self.core.member(*d).free_slots() > kept;
-        let mut others = self.shape.groups.iter().filter(|g| !g.iter().any(placed));
-        segment.kind == SegmentKind::Data
-            && others
-                .any(|g| self.online_of(g).filter(roomy).count() >= usize::from(self.shape.width()))
+        let mut groups = self.shape.groups.iter();
+        groups.any(|g| self.online_of(g).filter(roomy).count() >= width)
     }
 
     /// Free slots of a device that are not for what was lost: what volumes were promised comes first, and
