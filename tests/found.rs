@@ -61,7 +61,7 @@ fn an_array_that_is_only_read_says_so() {
         .disk("t")
         .write_range((0, 4 << 20), 256 << 10, 8, pattern(1));
     assert!(written.is_empty());
-    assert_eq!(daemon.status("t")["read_only"], false);
+    assert_eq!(daemon.status("t")["service"], "full");
     daemon.ok(&["export", "t"]);
     let dir = daemon.scratch.0.to_str().unwrap().to_string();
     let said = daemon.ok(&["import", "t", "--scan", &dir, "--read-only"]);
@@ -75,7 +75,7 @@ fn an_array_that_is_only_read_says_so() {
         &format!("unix:{address}"),
     ]);
     for orderly in [true, false] {
-        assert_eq!(daemon.status("t")["read_only"], true);
+        assert_eq!(daemon.status("t")["service"], "read-only");
         assert!(daemon.ok(&["status"]).contains("read-only"));
         assert!(daemon.ok(&["list"]).contains("optimal, read-only"));
         if orderly {
