@@ -263,9 +263,8 @@ fn a_mounted_device_taken_away_by_force_ends_with_its_mount() {
             // The second signal comes while the first has the kernel write out, or just after.
             daemon.signal(rustix::process::Signal::TERM);
             daemon.signal(rustix::process::Signal::INT);
-            let began = std::time::Instant::now();
+            // How soon is for the machine to say: the kernel writes out its other disks as well.
             assert!(daemon.ended(), "it did not end with success");
-            assert!(began.elapsed() < std::time::Duration::from_secs(10));
         } else {
             let output = daemon.run(&["volume", "detach", &volume, "-f"]);
             let said = String::from_utf8(output.stderr).unwrap();
