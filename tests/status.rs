@@ -217,7 +217,7 @@ fn plan_and_create_state_the_same_space() {
         .unwrap();
     assert_eq!(
         small.status.code(),
-        Some(1),
+        Some(2),
         "create would refuse such devices"
     );
 }

@@ -368,7 +368,6 @@ pub fn make_members(
         let domain = entry.domain.clone();
         let member = Member::new(rt, index, entry.uuid, domain, geometry, device, state);
         member.super_copy.set(copy);
-        member.missing.set(missing.last() == Some(&index));
         members.push(member);
     }
     (members, missing)

@@ -68,8 +68,6 @@ pub struct Member {
     free: RefCell<BTreeSet<u32>>,
     /// Table pages changed since the last root.
     pub dirty_pages: RefCell<BTreeSet<u32>>,
-    /// The import did not find it, although the table counted it.
-    pub missing: Cell<bool>,
     /// Which copy of its superblock is the newer one: the next write goes to the other.
     pub super_copy: Cell<u32>,
     /// Which copy of each table page is the present one.
@@ -128,7 +126,6 @@ impl Member {
             slots: RefCell::new(vec![None; slots]),
             free: RefCell::new((0..geometry.slots).collect()),
             dirty_pages: RefCell::default(),
-            missing: Cell::new(false),
             super_copy: Cell::new(0),
             page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),
             writes_done: Cell::new(0),

@@ -157,7 +157,7 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
     let used = member.slots.borrow().iter().flatten().count() as u64;
     let state = match member.state() {
         MemberState::Online => DeviceState::Online,
-        MemberState::Failed if member.missing.get() => DeviceState::Missing,
+        MemberState::Failed if member.path().is_empty() => DeviceState::Missing,
         MemberState::Failed => DeviceState::Failed,
         MemberState::Offline => DeviceState::Offline,
         MemberState::Spare => DeviceState::Spare,
