@@ -101,6 +101,8 @@ pub enum Bug {
     LostWakeup,
     /// Parity is computed of a stripe whose last strip is still zeros.
     ParityOfOldData,
+    /// A node is looked for at its new place before its bytes are there (S81).
+    NodeReadTooSoon,
 }
 
 #[cfg(feature = "planted")]
@@ -294,6 +296,10 @@ mod switch {
             (
                 Bug::ParityOfOldData,
                 "Parity is computed of a stripe whose last strip is still zeros.",
+            ),
+            (
+                Bug::NodeReadTooSoon,
+                "A node is looked for at its new place before its bytes are there (S81).",
             ),
         ];
     }

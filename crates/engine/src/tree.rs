@@ -20,6 +20,7 @@ use ashlar_format::{BLOCK, DigestContext};
 use ashlar_rt::{Buf, Slice};
 
 use crate::core::Core;
+use crate::planted::{self, Bug};
 use crate::read::{Lost, read_unit};
 
 /// A node: tree, partition, level (0 is a leaf), index.
@@ -484,7 +485,11 @@ impl NodeStore {
             }),
         );
         let bytes = buf.freeze();
-        self.placed.borrow_mut().insert(key, bytes.clone());
+        if planted::on(Bug::NodeReadTooSoon) {
+            self.insert_clean(key, bytes.clone());
+        } else {
+            self.placed.borrow_mut().insert(key, bytes.clone());
+        }
         placed.writes.push(NodeWrite {
             key,
             place,

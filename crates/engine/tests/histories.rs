@@ -7,7 +7,7 @@ mod common;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Array, Error, Import};
+use ashlar_engine::{Array, Error, Import, VolumeOptions};
 use ashlar_rt::{Buf, Rt, Slice};
 
 use common::{small, volume};
@@ -85,5 +85,53 @@ fn records_of_a_lost_history_are_not_replayed_into_another() {
         let mut expected = vec![1, 0, 0, 0, 3, 4];
         expected.extend(6..round);
         assert_eq!(found[..expected.len()], expected[..]);
+    }
+}
+
+/// A root was lost with a volume that it had made, but not the journal's record of what was written there:
+/// the next volume must not be given that (S79).
+#[test]
+fn a_new_volume_is_not_given_what_a_lost_one_was_written() {
+    let disk = Rc::new(MemDevice::new("mem0", 16 * MIB));
+    let rt = Rt::simulated(1);
+    let (handle, device) = (rt.clone(), disk.clone() as DeviceRef);
+    let kept = disk.clone();
+    let roots = rt.block_on(async move {
+        let array = Array::create(&handle, vec![device], small("raid0"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
+        let mut roots = vec![0; usize::try_from(ROOTS.end - ROOTS.start).unwrap()];
+        kept.peek(ROOTS.start, &mut roots);
+        array.volume_create("lost", volume(MIB)).await.unwrap();
+        // What is not folded yet keeps the journal, also over the next commits.
+        let v = array.volume("v").unwrap();
+        v.write(0, block(6), true).await.unwrap();
+        let lost = array.volume("lost").unwrap();
+        lost.write(0, block(7), true).await.unwrap();
+        roots
+    });
+    rt.shutdown();
+    disk.poke(ROOTS.start, &roots);
+
+    for round in 2..5 {
+        let rt = Rt::simulated(round);
+        let (handle, device) = (rt.clone(), disk.clone() as DeviceRef);
+        rt.block_on(async move {
+            let array = Array::import(&handle, vec![device], options(true))
+                .await
+                .unwrap();
+            assert!(array.volume("lost").is_none());
+            if round == 2 {
+                let thin = VolumeOptions {
+                    thin: true, // making it folds nothing
+                    ..volume(MIB)
+                };
+                array.volume_create("new", thin).await.unwrap();
+            }
+            let found = array.volume("new").unwrap().read(0, BLOCK).await.unwrap();
+            assert_eq!(found[0], 0, "import {round}");
+        });
+        rt.shutdown();
     }
 }
