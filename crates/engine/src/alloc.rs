@@ -124,13 +124,12 @@ impl Home {
     /// another has room.
     fn want_data(&self, purpose: Purpose) -> Option<Wanted> {
         let need = self.metadata_need();
-        let m = usize::from(self.shape.m);
         let mut groups: Vec<(usize, usize, &[u16], Vec<u16>)> = Vec::new();
         for group in &self.shape.groups {
             let has_slot = |d: &u16| self.has_slot(*d, purpose, need);
             let eligible: Vec<u16> = group.iter().copied().filter(has_slot).collect();
             let free = eligible.iter().map(|d| self.core.member(*d).free_slots());
-            let redundancy = m.min(eligible.len().saturating_sub(1));
+            let redundancy = self.redundancy_on(eligible.len());
             groups.push((redundancy, free.sum(), group, eligible));
         }
         groups.sort_by_key(|(redundancy, free, _, _)| std::cmp::Reverse((*redundancy, *free)));
@@ -202,6 +201,12 @@ impl Home {
             spared: devices.len() - placed,
             devices,
         })
+    }
+
+    /// The redundancy of what is written to so many devices of a group.
+    pub(crate) fn redundancy_on(&self, devices: usize) -> usize {
+        let m = usize::from(self.shape.m);
+        m.min(devices.saturating_sub(self.least_data_columns()))
     }
 
     /// The data columns that a stripe has at least, so that the largest volume block of the array fits:

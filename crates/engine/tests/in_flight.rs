@@ -180,3 +180,30 @@ fn stripe_lost_in_flight(layout: &'static str, count: usize, moment: u64) {
     });
     rt.shutdown();
 }
+
+/// What is written as wide as ever for the sake of large volume blocks has no redundancy left and will not get
+/// any: it is not written again and again.
+#[test]
+fn what_cannot_be_narrower_is_left_alone() {
+    for (layout, count, lost) in [("raid5", 3, 1), ("ec2+2", 4, 2), ("ec3+2", 5, 2)] {
+        let disks = devices(count, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let array = Array::create(&handle, refs(&disks), small(layout));
+            let array = array.await.unwrap();
+            let options = large_blocks(8 << 10);
+            array.volume_create("v", options).await.unwrap();
+            let v = array.volume("v").unwrap();
+            fill(&v, 1).await;
+            for device in 0..lost {
+                array.fail(device, false).await.unwrap();
+            }
+            fill(&v, 2).await;
+            let idle = handle.timeout(600 * SECOND, array.wait_idle(&["reconstruct"]));
+            assert!(idle.await.is_some(), "{layout}: reconstruct does not end");
+            check(&v, 2).await;
+        });
+        rt.shutdown();
+    }
+}

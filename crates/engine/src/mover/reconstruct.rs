@@ -295,6 +295,11 @@ impl Home {
                 }
             })
             .filter(|(_, s)| online > 1 && !s.live.borrow().is_empty())
+            .filter(|(missing, s)| {
+                // As wide as it is for the sake of large volume blocks, it would only be written again.
+                let left = usize::from(s.geometry.m) - missing;
+                s.kind == SegmentKind::Meta || roomy || self.redundancy_anew(s) > left
+            })
             .map(|(_, s)| s)
             .take(4)
             .collect();
@@ -311,6 +316,15 @@ impl Home {
         self.tasks.borrow_mut().reconstruct.done +=
             u64::from(before.saturating_sub(after)) * BLOCK as u64;
         after < before
+    }
+
+    /// The redundancy that a data segment's blocks have once they are written anew in its group.
+    fn redundancy_anew(&self, segment: &Segment) -> usize {
+        let columns = segment.columns.borrow();
+        let holds = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
+        let mut groups = self.shape.groups.iter();
+        let group = groups.find(|g| g.iter().any(holds));
+        group.map_or(0, |g| self.redundancy_on(self.online_of(g).count()))
     }
 
     /// Whether some group takes data segments whole, and so much that neither the cleaner nor what was promised
