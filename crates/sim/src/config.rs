@@ -61,11 +61,12 @@ pub enum Part {
     ForcedFail,
     MoreShards,
     Domains,
+    LargeBlocks,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 25] = [
+    pub const ALL: [Part; 26] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -91,6 +92,7 @@ impl Part {
         Part::ForcedFail,
         Part::MoreShards,
         Part::Domains,
+        Part::LargeBlocks,
     ];
 
     /// Its bit in [`Options::without`].
@@ -312,7 +314,7 @@ impl Config {
         let mut volumes: Vec<VolumeConfig> =
             (0..rng.range(1, 3)).map(|_| volume(rng, wide)).collect();
         for volume in &mut volumes {
-            // A volume block lies in one stripe, also in a narrow one.
+            // In a narrow stripe too a block is no larger than a strip; `widened` has larger ones.
             volume.block_bytes = volume.block_bytes.min(strip_bytes.map_or(BLOCK, u64::from));
         }
         let align = match rng.below(10) {

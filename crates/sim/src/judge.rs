@@ -218,6 +218,11 @@ impl Driver<'_> {
 
     /// Marks what the shape of this seed has led to.
     fn mark_reached(&self, status: &StoreStatus) {
+        let config = &self.world.config;
+        let strip = config.strip_bytes.map_or(4096, u64::from);
+        if config.volumes.iter().any(|v| v.block_bytes > strip) {
+            self.world.trace.mark("volume blocks larger than a strip");
+        }
         if status.map_nodes > 2 * self.world.config.cached_nodes() {
             self.world.trace.mark("a map larger than its cache");
         }

@@ -1,6 +1,6 @@
 //! What widens a seed's history beyond what [`Config::random`] draws: slots of several courses, maps
 //! larger than their cache, more shards, more verbs,
-//! failure domains.
+//! failure domains, volume blocks of whole stripes.
 //!
 //! Invariants: every purpose has a generator of its own, so that a seed that one of them leaves alone
 //! keeps its history; what is too large for a full array is not drawn for one.
@@ -28,6 +28,9 @@ impl Config {
         }
         if self.may(Part::Domains) {
             self.failure_domains(&mut purpose(5));
+        }
+        if self.may(Part::LargeBlocks) {
+            self.large_blocks(&mut purpose(6));
         }
         self
     }
@@ -117,6 +120,26 @@ impl Config {
             false => device % count,
         };
         self.domains = (0..self.devices).map(domain).collect();
+    }
+
+    /// Volume blocks of up to a whole stripe: larger than the strips of a narrow one.
+    fn large_blocks(&mut self, rng: &mut Rng) {
+        let wanted = rng.chance(15);
+        let strip = match self.strip_bytes {
+            Some(bytes) => u64::from(bytes),
+            None if self.slot_bytes == MIB => 64 * KIB,
+            None => 4 * KIB, // or more: a slot has a dozen stripes
+        };
+        let stripe = (strip * self.k as u64).min(128 * KIB);
+        for volume in &mut self.volumes {
+            let bytes = (8 * KIB) << rng.below(5);
+            if wanted {
+                // The largest power of two that fits a stripe.
+                let most = 1 << stripe.ilog2();
+                volume.block_bytes = bytes.min(most);
+                volume.size = volume.size.next_multiple_of(volume.block_bytes);
+            }
+        }
     }
 
     /// How many nodes of maps its shards keep in memory, together.

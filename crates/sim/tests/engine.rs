@@ -50,6 +50,7 @@ fn crashes_lose_nothing_acknowledged_as_durable() {
         "a map larger than its cache",
         "more than two shards",
         "a setting changes",
+        "volume blocks larger than a strip",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
