@@ -153,7 +153,10 @@ fn within(config: &Config, budget: &Budget) -> bool {
     let ill = |d: &usize| budget.damaged.contains(d) || budget.gone.contains(d);
     let lacking = |group| of(group).filter(ill).count();
     let whole = |group| of(group).count() - lacking(group) > config.m;
-    let apart = config.groups > 1 && (config.full.is_some() || !(0..config.groups).any(whole));
+    // A sparse volume may come to take what the devices left hold at full redundancy (S74, S90).
+    let sparse = config.volumes.iter().any(|volume| volume.sparse);
+    let apart =
+        sparse || config.groups > 1 && (config.full.is_some() || !(0..config.groups).any(whole));
     (0..config.groups)
         .all(|group| damaged(group) <= config.m && (!apart || lacking(group) <= config.m))
 }
