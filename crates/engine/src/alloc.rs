@@ -111,7 +111,11 @@ impl Home {
                     row: row.min(slots / 64).max(1),
                 });
             }
-            if purpose != Purpose::Client || !self.cleaner_can_gain() {
+            // Room would not help where too few devices are left for the largest volume block.
+            let least = self.least_data_columns();
+            let mut groups = self.shape.groups.iter();
+            let too_few = !groups.any(|g| self.online_of(g).count() >= least);
+            if purpose != Purpose::Client || too_few || !self.cleaner_can_gain() {
                 return None;
             }
             self.ask_cleaner();

@@ -207,3 +207,28 @@ fn what_cannot_be_narrower_is_left_alone() {
         rt.shutdown();
     }
 }
+
+/// Fewer devices are left than a large volume block needs: a write is refused, and does not wait for room.
+#[test]
+fn a_write_that_too_few_devices_are_left_for_is_refused() {
+    let disks = devices(6, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs(&disks), small("ec4+2"));
+        let array = array.await.unwrap();
+        let options = large_blocks(16 << 10);
+        array.volume_create("v", options).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, 1).await;
+        for device in 0..3 {
+            array.fail(device, true).await.unwrap();
+        }
+        for first in (0..2 * MIB / BLOCK).step_by(8) {
+            let write = v.write(first * BLOCK, run(first, 8, 2), false);
+            let done = handle.timeout(100 * SECOND, write).await;
+            assert!(matches!(done, Some(Err(_))), "block {first}: {done:?}");
+        }
+    });
+    rt.shutdown();
+}
