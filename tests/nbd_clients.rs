@@ -11,6 +11,7 @@ fn fio(uri: &str, name: &str, more: &[&str]) -> Vec<String> {
         "--ioengine=nbd",
         "--verify=crc32c",
         "--verify_fatal=1",
+        "--verify_state_save=0", // no files left where it runs
         "--randrepeat=1",
         "--output-format=terse",
         "--group_reporting",
