@@ -281,6 +281,7 @@ impl Home {
             .map(|(_, v)| v.clone());
         let policy = setting.unwrap_or_else(|| "critical".to_string());
         let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
+        let narrow_metadata = self.narrow_metadata_fits(online);
         let critical: Vec<Rc<Segment>> = self
             .to_reconstruct()
             .into_iter()
@@ -296,9 +297,13 @@ impl Home {
             })
             .filter(|(_, s)| online > 1 && !s.live.borrow().is_empty())
             .filter(|(missing, s)| {
-                // As wide as it is for the sake of large volume blocks, it would only be written again.
+                // As wide as it is for the sake of large volume blocks, or for want of room for narrow
+                // metadata, it would only be written again.
                 let left = usize::from(s.geometry.m) - missing;
-                s.kind == SegmentKind::Meta || roomy || self.redundancy_anew(s) > left
+                match s.kind {
+                    SegmentKind::Meta => narrow_metadata,
+                    SegmentKind::Data => roomy || self.redundancy_anew(s) > left,
+                }
             })
             .map(|(_, s)| s)
             .take(4)
