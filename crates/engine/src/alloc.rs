@@ -19,6 +19,7 @@ use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_layout::Placement;
 use ashlar_rt::{Buf, Slice};
 
+use crate::capacity::segments_that_fit;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{Allocated, FoldLimit, Purpose};
@@ -335,28 +336,17 @@ impl Home {
     /// How many nodes the free slots take.
     pub(crate) fn meta_room(&self) -> usize {
         let online = self.core.members.iter().filter(|m| m.is_online());
-        let free: Vec<usize> = online
-            .map(Member::free_slots)
+        let free: Vec<u64> = online
+            .map(|m| m.free_slots() as u64)
             .filter(|free| *free > 0)
             .collect();
         if free.is_empty() {
             return 0;
         }
         let (k, m) = self.meta_wanted(free.len());
-        let width = (k + m).min(free.len());
-        let enough = |segments: usize| {
-            free.iter().map(|f| (*f).min(segments)).sum::<usize>() >= segments * width
-        };
-        let (mut least, mut most) = (0, free.iter().sum::<usize>() / width);
-        while least < most {
-            let middle = (least + most).div_ceil(2);
-            if enough(middle) {
-                least = middle;
-            } else {
-                most = middle - 1;
-            }
-        }
-        least * self.meta_nodes(k)
+        let width = (k + m).min(free.len()) as u64;
+        let segments = usize::try_from(segments_that_fit(&free, width)).expect("a count of slots");
+        segments * self.meta_nodes(k)
     }
 
     /// Whether the free slots would not take all nodes twice: then a commit may go in steps, and the

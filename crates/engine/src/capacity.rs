@@ -110,9 +110,14 @@ pub enum Spare {
 }
 
 /// How many segments of `width` columns, each on a device of its own, fit devices with so many slots.
-fn segments_that_fit(slots: &[u64], width: u64) -> u64 {
+pub(crate) fn segments_that_fit(slots: &[u64], width: u64) -> u64 {
     let fits = |n: u64| slots.iter().map(|s| (*s).min(n)).sum::<u64>() >= n * width;
-    let (mut least, mut most) = (0, slots.iter().sum::<u64>() / width.max(1));
+    greatest(slots.iter().sum::<u64>() / width.max(1), fits)
+}
+
+/// The greatest number up to `most` that fits, or 0; with one that fits all below it fit.
+fn greatest(mut most: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    let mut least = 0;
     while least < most {
         let middle = (least + most).div_ceil(2);
         if fits(middle) {
@@ -249,24 +254,14 @@ impl Home {
         let mut largest: Vec<u16> = self.online_of(group).collect();
         largest.sort_by_key(|d| std::cmp::Reverse(self.core.member(*d).geometry.slots));
         let used = self.used_bytes();
-        let fits = |gone: usize| {
-            let stays = |m: &Member| m.is_online() && !largest[..gone].contains(&m.index);
+        let fits = |gone: u64| {
+            let gone = &largest[..usize::try_from(gone).expect("a count of devices")];
+            let stays = |m: &Member| m.is_online() && !gone.contains(&m.index);
             used <= self.usable(Spare::None, stays)
         };
-        let (mut least, mut most) = (
-            0,
-            largest
-                .len()
-                .saturating_sub(usize::from(self.shape.width())),
-        );
-        while least < most {
-            let middle = (least + most).div_ceil(2);
-            if fits(middle) {
-                least = middle;
-            } else {
-                most = middle - 1;
-            }
-        }
-        least
+        let most = largest
+            .len()
+            .saturating_sub(usize::from(self.shape.width()));
+        usize::try_from(greatest(most as u64, fits)).expect("a count of devices")
     }
 }

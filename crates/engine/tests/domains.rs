@@ -38,6 +38,26 @@ fn filtered(disks: &[Rc<MemDevice>]) -> (Vec<Rc<FaultFilter>>, Vec<DeviceRef>) {
     (filters, members)
 }
 
+/// An array on four enclosures, with a volume that is written once; devices `0..count`, of which `enclosure` tells
+/// the place.
+async fn on_enclosures(
+    rt: &Rt,
+    members: Vec<DeviceRef>,
+    layout: &str,
+    enclosure: impl Fn(usize) -> usize,
+) -> (Array, Volume) {
+    let domain = |device: usize| format!("enclosure {}", enclosure(device));
+    let create = Create {
+        domains: (0..members.len()).map(domain).collect(),
+        ..small(layout)
+    };
+    let array = Array::create(rt, members, create).await.unwrap();
+    array.volume_create("v", volume(2 * MIB)).await.unwrap();
+    let v = array.volume("v").unwrap();
+    fill(&v, 1).await;
+    (array, v)
+}
+
 /// Four enclosures of more devices than M: one is lost while data are written; then, with its devices gone for
 /// good, power goes and the array starts by itself. What was written before, meanwhile and after can be read.
 #[test]
@@ -51,16 +71,8 @@ fn an_enclosure_may_be_lost() {
             let handle = rt.clone();
             rt.block_on(async move {
                 let (filters, members) = filtered(&disks);
-                let create = Create {
-                    domains: (0..count)
-                        .map(|d| format!("enclosure {}", d / each))
-                        .collect(),
-                    ..small(layout)
-                };
-                let array = Array::create(&handle, members, create).await.unwrap();
-                array.volume_create("v", volume(2 * MIB)).await.unwrap();
-                let v = array.volume("v").unwrap();
-                fill(&v, 1).await;
+                let made = on_enclosures(&handle, members, layout, |d| d / each);
+                let (array, v) = made.await;
                 for filter in &filters[lost * each..(lost + 1) * each] {
                     filter.set_offline(true);
                 }
@@ -97,14 +109,8 @@ fn an_enclosure_may_be_lost_with_the_power() {
         let handle = rt.clone();
         rt.block_on(async move {
             let (filters, members) = filtered(&disks);
-            let create = Create {
-                domains: (0..12).map(|d| format!("enclosure {}", d % 4)).collect(),
-                ..small("ec4+2")
-            };
-            let array = Array::create(&handle, members, create).await.unwrap();
-            array.volume_create("v", volume(2 * MIB)).await.unwrap();
-            let v = array.volume("v").unwrap();
-            fill(&v, 1).await;
+            let made = on_enclosures(&handle, members, "ec4+2", |d| d % 4);
+            let _crashed = made.await;
             for filter in &filters {
                 filter.set_offline(true);
             }
@@ -130,14 +136,8 @@ fn an_enclosure_may_be_lost_after_reconstruct() {
             let handle = rt.clone();
             rt.block_on(async move {
                 let (filters, members) = filtered(&disks);
-                let create = Create {
-                    domains: (0..12).map(|d| format!("enclosure {}", d / 3)).collect(),
-                    ..small("ec4+2")
-                };
-                let array = Array::create(&handle, members, create).await.unwrap();
-                array.volume_create("v", volume(2 * MIB)).await.unwrap();
-                let v = array.volume("v").unwrap();
-                fill(&v, 1).await;
+                let made = on_enclosures(&handle, members, "ec4+2", |d| d / 3);
+                let (array, v) = made.await;
                 array.fail(failed, false).await.unwrap();
                 array.wait_idle(&["reconstruct"]).await;
                 assert_eq!(array.status().await.state, ArrayState::Optimal, "{what}");
