@@ -26,8 +26,9 @@ use ashlar_format::summary::Owner;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::Buf;
 
+use crate::batch::open_entries;
 use crate::domains::Domains;
-use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE, open_entries};
+use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::messages::{Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
 use crate::planted::{self, Bug};

@@ -14,11 +14,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use ashlar_format::catalog::Catalog;
-use ashlar_format::journal::{
-    DataEntry, Entry, Ring, StripeDelta, StripeEntry, encode_entries, entry_bytes,
-};
+use ashlar_format::journal::{DataEntry, Entry, Ring, encode_entries, entry_bytes};
 use ashlar_format::root::{RingPosition, Root};
-use ashlar_format::slot::SegmentKind;
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
 use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
@@ -27,10 +24,9 @@ use crate::core::Core;
 use crate::error::VolumeError;
 use crate::journal::{AppendError, Appended, Journal};
 use crate::liveness::RecordShape;
-use crate::messages::{Collected, HomeMessage, ShardMessage, ask};
+use crate::messages::{Collected, HomeMessage, ShardMessage};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
-use crate::stream::Phase;
 use crate::stripe;
 use crate::systree::SysTree;
 
@@ -40,8 +36,6 @@ pub const LIVENESS_TREE: u32 = 1;
 pub const CATALOG_TREE: u32 = 2;
 /// The first volume number.
 pub const FIRST_VOLUME: u32 = 16;
-/// 256ths of the delta ring that only commits may fill.
-const KEPT_FOR_COMMITS: u64 = 64;
 /// Without any demand a batch is made this often.
 const IDLE_BATCH: u64 = SECOND;
 
@@ -94,7 +88,7 @@ pub struct Home {
     pub(crate) opened: RefCell<Vec<Rc<Segment>>>,
     /// Entries of background work that are to go into the next batch.
     pub(crate) extra: RefCell<Vec<Entry>>,
-    batch_lock: Lock<()>,
+    pub(crate) batch_lock: Lock<()>,
     pub(crate) commit_lock: Lock<()>,
     pub(crate) meta_lock: Lock<()>,
     /// By device: free slots that are left to the commit that is placing nodes.
@@ -116,7 +110,7 @@ pub struct Home {
     /// Positions of delta records, to cut the ring at a sequence.
     pub(crate) delta_positions: RefCell<VecDeque<(u64, RingPosition)>>,
     /// The first sequence of the batch under way, of which the shards have not been told yet.
-    untold: Cell<Option<u64>>,
+    pub(crate) untold: Cell<Option<u64>>,
     pub(crate) forced: Cell<bool>,
     pub(crate) force_gate: Gate,
     pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
@@ -395,177 +389,6 @@ impl Home {
         self.commit(self.journal.next()).await;
     }
 
-    /// Makes everything durable that shards have acknowledged. With `close`, open stripes are closed
-    /// rather than journalled as data.
-    pub async fn batch(self: &Rc<Self>, close: bool) {
-        let _one = self.batch_lock.lock().await;
-        let written = self.core.amplification.0.get();
-        let (size, used) = self.journal.usage(Ring::Data);
-        let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
-        // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
-        let pinned = delta_used * 2 > delta_size;
-        let mut collected = self.collect(close || pinned || used * 10 > size * 6).await;
-        let data_bytes: usize = collected
-            .iter()
-            .flat_map(|c| &c.data)
-            .map(|d| d.2.len() + 64)
-            .sum();
-        if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
-            collected = self.collect(true).await;
-        }
-        let empty = collected.iter().all(|c| {
-            let holes = c.holes.is_empty() || planted::on(Bug::TrimNotJournalled);
-            c.stripes.is_empty() && holes && c.data.is_empty()
-        });
-        if empty && self.extra.borrow().is_empty() {
-            self.recorded_at.set(written);
-            return;
-        }
-        if collected.iter().any(|c| !c.holes.is_empty()) {
-            self.tasks.borrow_mut().unmapped += 1;
-        }
-        self.members_settled().await;
-        let opened = self.take_opened(SegmentKind::Data);
-        self.flush_for(&collected, &opened).await;
-        let extra = std::mem::take(&mut *self.extra.borrow_mut());
-        let mut deltas: Vec<Entry> = open_entries(&opened);
-        for batch in &collected {
-            // Holes first: what a hole of this batch unmaps is not among the batch's live items.
-            let holes = batch.holes.iter().map(|h| Entry::Hole {
-                tree: h.tree,
-                first: h.first,
-                count: h.count,
-                part: (h.part.of, h.part.rest),
-            });
-            deltas.extend(holes);
-            deltas.extend(
-                batch
-                    .stripes
-                    .iter()
-                    .zip(&batch.live)
-                    .map(|(s, live)| stripe_entry(s, live, self.birth.get())),
-            );
-        }
-        deltas.extend(extra);
-        let bytes: usize = deltas.iter().map(entry_bytes).sum();
-        if bytes > 0 && !self.journal.has_room(Ring::Delta, bytes, KEPT_FOR_COMMITS) {
-            // A commit journals the rows of its own nodes: it must find room whenever it runs.
-            self.release_rows(&collected).await;
-            self.commit(self.journal.next()).await;
-        }
-        self.untold.set(Some(self.journal.next()));
-        let first = self
-            .journal_deltas(&deltas, false)
-            .await
-            .expect("only a commit gives up");
-        self.journal_data(&collected).await;
-        self.note_recorded(&collected, first);
-        let mut joins = Vec::new();
-        for (shard, batch) in self.shards.iter().zip(collected) {
-            let (shard, batch) = (shard.clone(), Rc::new(batch));
-            joins.push(self.core.rt.spawn(async move {
-                ask(&shard, |reply| ShardMessage::Recorded(batch, first, reply)).await
-            }));
-        }
-        for join in joins {
-            join.await;
-        }
-        self.untold.set(None);
-        self.recorded_at.set(written);
-        self.core.progress.open();
-    }
-
-    /// Segments with stripes in this batch that keep the journal from being cut let go of it: the rows
-    /// of their course, also of the stripes not yet recorded, stand in its summary from here on. Else a
-    /// batch could wait for room that only its own record would make.
-    ///
-    /// Crash argument: every stripe of the batch was written and flushed, so its rows are true whether or
-    /// not it is ever recorded; the rows that the journal is cut of are in a flushed summary.
-    async fn release_rows(&self, collected: &[Collected]) {
-        let mut ends: BTreeMap<u64, (Rc<Segment>, u32, bool)> = BTreeMap::new();
-        for stripe in collected.iter().flat_map(|c| &c.stripes) {
-            let geometry = stripe.segment.geometry;
-            let course = geometry.course_of(stripe.segment.recorded.get());
-            let end = course * geometry.course_strips() + geometry.strips_in(course);
-            let written = stripe.phase.get() == Phase::Written;
-            let found = ends.entry(stripe.segment.number);
-            let found = found.or_insert_with(|| (stripe.segment.clone(), 0, false));
-            found.1 = found.1.max(stripe.number + 1);
-            found.2 |= written && stripe.number + 1 == end;
-        }
-        for (segment, upto, course_ended) in ends.into_values() {
-            if segment.rows_since.get().is_none() {
-                continue;
-            }
-            // The last stripe of a course was written with its summary.
-            if course_ended {
-                segment.rows_since.set(None);
-            } else if segment.next_stripe.get() == upto {
-                segment.retired.set(true);
-                if stripe::write_summary(&self.core, &segment, upto).await {
-                    segment.rows_since.set(None);
-                }
-            }
-        }
-        self.members_settled().await;
-    }
-
-    async fn collect(&self, close: bool) -> Vec<Collected> {
-        let mut joins = Vec::new();
-        for shard in &self.shards {
-            if planted::on(Bug::FlushOfOneShard) && !joins.is_empty() && !close {
-                continue;
-            }
-            let shard = shard.clone();
-            joins.push(self.core.rt.spawn(async move {
-                ask(&shard, |reply| ShardMessage::Collect(close, reply)).await
-            }));
-        }
-        let mut collected = Vec::new();
-        for join in joins {
-            collected.push(join.await.unwrap_or_default());
-        }
-        collected
-    }
-
-    /// Segments opened since the last call, of one kind: batches journal those that hold data, commits
-    /// those that hold nodes.
-    ///
-    /// Crash argument: whoever journals a stripe has journalled its segment before, or does in the same
-    /// entries. If either took the other's segments, a batch could make a stripe durable, and be
-    /// acknowledged, while the segment waits in a commit that power then ends: the stripe would be
-    /// known, but not where it lies.
-    pub(crate) fn take_opened(&self, kind: SegmentKind) -> Vec<Rc<Segment>> {
-        let mut opened = self.opened.borrow_mut();
-        let (taken, left) = opened.drain(..).partition(|s| s.kind == kind);
-        *opened = left;
-        taken
-    }
-
-    /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
-    async fn flush_for(&self, collected: &[Collected], opened: &[Rc<Segment>]) {
-        let mut devices: BTreeSet<u16> = BTreeSet::new();
-        let segments = collected
-            .iter()
-            .flat_map(|c| &c.stripes)
-            .map(|s| &s.segment)
-            .chain(opened);
-        for segment in segments {
-            devices.extend(
-                segment
-                    .columns
-                    .borrow()
-                    .iter()
-                    .filter(|c| c.is_placed())
-                    .map(|c| c.device),
-            );
-        }
-        if planted::on(Bug::StripeNotFlushed) {
-            devices.clear();
-        }
-        self.flush(devices.into_iter().collect()).await;
-    }
-
     /// Flushes devices; those that cannot are reported and taken out before this returns.
     pub(crate) async fn flush(&self, devices: Vec<u16>) {
         let mut joins = Vec::new();
@@ -610,7 +433,7 @@ impl Home {
         Some(first.unwrap_or_else(|| self.journal.next()))
     }
 
-    async fn journal_data(self: &Rc<Self>, collected: &[Collected]) {
+    pub(crate) async fn journal_data(self: &Rc<Self>, collected: &[Collected]) {
         let mut entries = Vec::new();
         let mut stripes = Vec::new();
         for (item, stripe, bytes) in collected.iter().flat_map(|c| &c.data) {
@@ -709,13 +532,6 @@ impl Home {
         }
     }
 
-    /// Bookkeeping once a batch is durable: stripes count as recorded, data records settle.
-    fn note_recorded(&self, collected: &[Collected], sequence: u64) {
-        for stripe in collected.iter().flat_map(|c| &c.stripes) {
-            self.stripe_recorded(&stripe.segment, stripe.number, sequence);
-        }
-    }
-
     /// A stripe is named by a durable record.
     pub(crate) fn stripe_recorded(&self, segment: &Segment, stripe: u32, sequence: u64) {
         assert_eq!(
@@ -774,27 +590,6 @@ impl Home {
     }
 }
 
-/// `Open` entries of segments whose headers have been flushed.
-pub(crate) fn open_entries(opened: &[Rc<Segment>]) -> Vec<Entry> {
-    opened
-        .iter()
-        .map(|s| Entry::Open {
-            segment: s.number,
-            kind: s.kind,
-            code: s.code,
-            k: s.geometry.k,
-            m: s.geometry.m,
-            strip_blocks: s.geometry.strip_blocks,
-            columns: s
-                .columns
-                .borrow()
-                .iter()
-                .map(|c| (c.device, c.slot))
-                .collect(),
-        })
-        .collect()
-}
-
 /// Cuts entries into runs of at most `max` bytes (a larger entry stands alone).
 fn split(entries: &[Entry], max: usize) -> Vec<&[Entry]> {
     let mut runs = Vec::new();
@@ -811,34 +606,4 @@ fn split(entries: &[Entry], max: usize) -> Vec<&[Entry]> {
         runs.push(&entries[start..]);
     }
     runs
-}
-
-/// The journal entry of a written stripe, with the deltas that count.
-fn stripe_entry(
-    stripe: &crate::stream::OpenStripe,
-    live: &[crate::stream::Item],
-    birth: u64,
-) -> Entry {
-    let written = stripe.written.borrow();
-    let (used_strips, rows) = match (&*written, stripe.phase.get()) {
-        (Some(written), Phase::Written) => (written.used_strips, written.rows.concat()),
-        _ => (0, Vec::new()),
-    };
-    let deltas = live
-        .iter()
-        .map(|i| StripeDelta {
-            block: i.block,
-            digest: i.digest,
-            from: i.from,
-        })
-        .collect();
-    Entry::Stripe(StripeEntry {
-        segment: stripe.segment.number,
-        stripe: stripe.number,
-        first_block: stripe.block_in_segment(0),
-        used_strips,
-        birth,
-        rows,
-        deltas,
-    })
 }

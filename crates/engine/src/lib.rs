@@ -13,6 +13,7 @@
 mod alloc;
 mod array;
 mod assemble;
+mod batch;
 mod capacity;
 mod chain;
 mod commit;

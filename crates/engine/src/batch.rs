@@ -1,0 +1,308 @@
+//! A batch: what shards have acknowledged becomes durable.
+//!
+//! Invariants:
+//! - One batch runs at a time. What it names has been flushed; only then is it journalled, and only once
+//!   that is durable are the shards told.
+//! - A batch that would fill the delta ring is journalled in parts: what a part has recorded can be folded,
+//!   and the ring be cut, before the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ashlar_format::journal::{Entry, Ring, StripeDelta, StripeEntry, entry_bytes};
+use ashlar_format::slot::SegmentKind;
+
+use crate::home::Home;
+use crate::messages::{Collected, ShardMessage, ask};
+use crate::planted::{self, Bug};
+use crate::segment::Segment;
+use crate::stream::Phase;
+use crate::stripe;
+
+/// 256ths of the delta ring that only commits may fill.
+const KEPT_FOR_COMMITS: u64 = 64;
+
+/// What is journalled, and told to the shards, at once.
+struct Part {
+    /// Entries for the delta ring.
+    deltas: Vec<Entry>,
+    /// What of each shard they hold.
+    collected: Vec<Collected>,
+}
+
+impl Home {
+    /// Makes everything durable that shards have acknowledged. With `close`, open stripes are closed
+    /// rather than journalled as data.
+    pub async fn batch(self: &Rc<Self>, close: bool) {
+        let _one = self.batch_lock.lock().await;
+        let written = self.core.amplification.0.get();
+        let (size, used) = self.journal.usage(Ring::Data);
+        let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
+        // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
+        let pinned = delta_used * 2 > delta_size;
+        let mut collected = self.collect(close || pinned || used * 10 > size * 6).await;
+        let data_bytes: usize = collected
+            .iter()
+            .flat_map(|c| &c.data)
+            .map(|d| d.2.len() + 64)
+            .sum();
+        if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
+            collected = self.collect(true).await;
+        }
+        let empty = collected.iter().all(|c| {
+            let holes = c.holes.is_empty() || planted::on(Bug::TrimNotJournalled);
+            c.stripes.is_empty() && holes && c.data.is_empty()
+        });
+        if empty && self.extra.borrow().is_empty() {
+            self.recorded_at.set(written);
+            return;
+        }
+        if collected.iter().any(|c| !c.holes.is_empty()) {
+            self.tasks.borrow_mut().unmapped += 1;
+        }
+        self.members_settled().await;
+        let opened = self.take_opened(SegmentKind::Data);
+        self.flush_for(&collected, &opened).await;
+        let extra = std::mem::take(&mut *self.extra.borrow_mut());
+        let mut parts = self.parts(collected, &opened, extra);
+        while !parts.is_empty() {
+            let bytes: usize = parts[0].deltas.iter().map(entry_bytes).sum();
+            if bytes > 0 && !self.journal.has_room(Ring::Delta, bytes, KEPT_FOR_COMMITS) {
+                // A commit journals the rows of its own nodes: it must find room whenever it runs.
+                self.release_rows(&parts).await;
+                self.commit(self.journal.next()).await;
+            }
+            self.record(parts.remove(0)).await;
+        }
+        self.recorded_at.set(written);
+        self.core.progress.open();
+    }
+
+    /// Cuts a batch into parts of at most a quarter of the delta ring. Stripes keep their order, so each
+    /// part is a batch that could have been collected by itself: of a block's versions only the newest of
+    /// the whole batch is in any of them.
+    ///
+    /// Crash argument: who waits for the batch is answered after its last part, and nothing was promised of
+    /// what is recorded before. Segments and holes are journalled before anything that relies on them; a hole
+    /// is told to its shard with the part that journals it, so that no commit between two parts cuts it off.
+    fn parts(
+        &self,
+        mut collected: Vec<Collected>,
+        opened: &[Rc<Segment>],
+        extra: Vec<Entry>,
+    ) -> Vec<Part> {
+        let most = 2 * self.journal.max_payload(Ring::Delta);
+        let shards = collected.len();
+        let empty = |deltas| Part {
+            deltas,
+            collected: (0..shards).map(|_| Collected::default()).collect(),
+        };
+        let mut part = empty(open_entries(opened));
+        // Holes first: what a hole of this batch unmaps is not among the batch's live items.
+        for (batch, first) in collected.iter_mut().zip(&mut part.collected) {
+            first.holes = std::mem::take(&mut batch.holes);
+            part.deltas.extend(first.holes.iter().map(|h| Entry::Hole {
+                tree: h.tree,
+                first: h.first,
+                count: h.count,
+                part: (h.part.of, h.part.rest),
+            }));
+        }
+        let mut bytes: usize = part.deltas.iter().map(entry_bytes).sum();
+        let mut parts = Vec::new();
+        let mut data = Vec::new();
+        for (shard, batch) in collected.into_iter().enumerate() {
+            for (stripe, live) in batch.stripes.into_iter().zip(batch.live) {
+                let entry = stripe_entry(&stripe, &live, self.birth.get());
+                let size = entry_bytes(&entry);
+                if bytes + size > most && bytes > 0 {
+                    parts.push(std::mem::replace(&mut part, empty(Vec::new())));
+                    bytes = 0;
+                }
+                bytes += size;
+                part.deltas.push(entry);
+                part.collected[shard].stripes.push(stripe);
+                part.collected[shard].live.push(live);
+            }
+            data.push(batch.data);
+        }
+        part.deltas.extend(extra);
+        for (collected, data) in part.collected.iter_mut().zip(data) {
+            collected.data = data;
+        }
+        parts.push(part);
+        parts
+    }
+
+    /// Journals one part, and tells the shards.
+    async fn record(self: &Rc<Self>, part: Part) {
+        self.untold.set(Some(self.journal.next()));
+        let first = self
+            .journal_deltas(&part.deltas, false)
+            .await
+            .expect("only a commit gives up");
+        self.journal_data(&part.collected).await;
+        self.note_recorded(&part.collected, first);
+        let mut joins = Vec::new();
+        for (shard, batch) in self.shards.iter().zip(part.collected) {
+            let (shard, batch) = (shard.clone(), Rc::new(batch));
+            joins.push(self.core.rt.spawn(async move {
+                ask(&shard, |reply| ShardMessage::Recorded(batch, first, reply)).await
+            }));
+        }
+        for join in joins {
+            join.await;
+        }
+        self.untold.set(None);
+    }
+
+    /// Segments with stripes in this batch that keep the journal from being cut let go of it: the rows
+    /// of their course, also of the stripes not yet recorded, stand in its summary from here on. Else a
+    /// batch could wait for room that only its own record would make.
+    ///
+    /// Crash argument: every stripe of the batch was written and flushed, so its rows are true whether or
+    /// not it is ever recorded; the rows that the journal is cut of are in a flushed summary.
+    async fn release_rows(&self, parts: &[Part]) {
+        let mut ends: BTreeMap<u64, (Rc<Segment>, u32, bool)> = BTreeMap::new();
+        let collected = parts.iter().flat_map(|p| &p.collected);
+        for stripe in collected.flat_map(|c| &c.stripes) {
+            let geometry = stripe.segment.geometry;
+            let course = geometry.course_of(stripe.segment.recorded.get());
+            let end = course * geometry.course_strips() + geometry.strips_in(course);
+            let written = stripe.phase.get() == Phase::Written;
+            let found = ends.entry(stripe.segment.number);
+            let found = found.or_insert_with(|| (stripe.segment.clone(), 0, false));
+            found.1 = found.1.max(stripe.number + 1);
+            found.2 |= written && stripe.number + 1 == end;
+        }
+        for (segment, upto, course_ended) in ends.into_values() {
+            if segment.rows_since.get().is_none() {
+                continue;
+            }
+            // The last stripe of a course was written with its summary.
+            if course_ended {
+                segment.rows_since.set(None);
+            } else if segment.next_stripe.get() == upto {
+                segment.retired.set(true);
+                if stripe::write_summary(&self.core, &segment, upto).await {
+                    segment.rows_since.set(None);
+                }
+            }
+        }
+        self.members_settled().await;
+    }
+
+    async fn collect(&self, close: bool) -> Vec<Collected> {
+        let mut joins = Vec::new();
+        for shard in &self.shards {
+            if planted::on(Bug::FlushOfOneShard) && !joins.is_empty() && !close {
+                continue;
+            }
+            let shard = shard.clone();
+            joins.push(self.core.rt.spawn(async move {
+                ask(&shard, |reply| ShardMessage::Collect(close, reply)).await
+            }));
+        }
+        let mut collected = Vec::new();
+        for join in joins {
+            collected.push(join.await.unwrap_or_default());
+        }
+        collected
+    }
+
+    /// Segments opened since the last call, of one kind: batches journal those that hold data, commits
+    /// those that hold nodes.
+    ///
+    /// Crash argument: whoever journals a stripe has journalled its segment before, or does in the same
+    /// entries. If either took the other's segments, a batch could make a stripe durable, and be
+    /// acknowledged, while the segment waits in a commit that power then ends: the stripe would be
+    /// known, but not where it lies.
+    pub(crate) fn take_opened(&self, kind: SegmentKind) -> Vec<Rc<Segment>> {
+        let mut opened = self.opened.borrow_mut();
+        let (taken, left) = opened.drain(..).partition(|s| s.kind == kind);
+        *opened = left;
+        taken
+    }
+
+    /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
+    async fn flush_for(&self, collected: &[Collected], opened: &[Rc<Segment>]) {
+        let mut devices: BTreeSet<u16> = BTreeSet::new();
+        let segments = collected
+            .iter()
+            .flat_map(|c| &c.stripes)
+            .map(|s| &s.segment)
+            .chain(opened);
+        for segment in segments {
+            devices.extend(
+                segment
+                    .columns
+                    .borrow()
+                    .iter()
+                    .filter(|c| c.is_placed())
+                    .map(|c| c.device),
+            );
+        }
+        if planted::on(Bug::StripeNotFlushed) {
+            devices.clear();
+        }
+        self.flush(devices.into_iter().collect()).await;
+    }
+
+    /// Bookkeeping once a batch is durable: stripes count as recorded, data records settle.
+    fn note_recorded(&self, collected: &[Collected], sequence: u64) {
+        for stripe in collected.iter().flat_map(|c| &c.stripes) {
+            self.stripe_recorded(&stripe.segment, stripe.number, sequence);
+        }
+    }
+}
+
+/// `Open` entries of segments whose headers have been flushed.
+pub(crate) fn open_entries(opened: &[Rc<Segment>]) -> Vec<Entry> {
+    opened
+        .iter()
+        .map(|s| Entry::Open {
+            segment: s.number,
+            kind: s.kind,
+            code: s.code,
+            k: s.geometry.k,
+            m: s.geometry.m,
+            strip_blocks: s.geometry.strip_blocks,
+            columns: s
+                .columns
+                .borrow()
+                .iter()
+                .map(|c| (c.device, c.slot))
+                .collect(),
+        })
+        .collect()
+}
+
+/// The journal entry of a written stripe, with the deltas that count.
+fn stripe_entry(
+    stripe: &crate::stream::OpenStripe,
+    live: &[crate::stream::Item],
+    birth: u64,
+) -> Entry {
+    let written = stripe.written.borrow();
+    let (used_strips, rows) = match (&*written, stripe.phase.get()) {
+        (Some(written), Phase::Written) => (written.used_strips, written.rows.concat()),
+        _ => (0, Vec::new()),
+    };
+    let deltas = live
+        .iter()
+        .map(|i| StripeDelta {
+            block: i.block,
+            digest: i.digest,
+            from: i.from,
+        })
+        .collect();
+    Entry::Stripe(StripeEntry {
+        segment: stripe.segment.number,
+        stripe: stripe.number,
+        first_block: stripe.block_in_segment(0),
+        used_strips,
+        birth,
+        rows,
+        deltas,
+    })
+}
