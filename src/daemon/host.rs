@@ -660,9 +660,11 @@ fn kind_of(error: &ashlar_engine::Error) -> Kind {
         | Error::Setting { .. }
         | Error::NoSetting { .. } => Kind::Invalid,
         Error::NoVolume(_) | Error::NoDevice(_) | Error::NoArray => Kind::NotFound,
-        Error::VolumeExists(_) | Error::NoSpace { .. } | Error::WouldLose(_) | Error::ReadOnly => {
-            Kind::Refused
-        }
+        Error::VolumeExists(_)
+        | Error::NoSpace { .. }
+        | Error::Promised { .. }
+        | Error::WouldLose(_)
+        | Error::ReadOnly => Kind::Refused,
         _ => Kind::Broken,
     }
 }

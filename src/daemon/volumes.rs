@@ -384,7 +384,8 @@ async fn volume_size(array: &Array, create: &VolumeCreate, unit: u64) -> Result<
             Ok(bytes)
         };
     }
-    let left = array.unpromised_bytes() / unit * unit;
+    let block = u32::try_from(unit).unwrap_or(u32::MAX);
+    let left = array.room_for(block) / unit * unit;
     if left == 0 {
         return Err(Failure::refused(format!(
             "array {} has no room for another volume; give a --size with --thin, or destroy one",

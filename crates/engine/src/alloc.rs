@@ -55,6 +55,8 @@ pub fn reserve(purpose: Purpose, slots: u32, slot_blocks: u32, metadata: Metadat
     }
 }
 
+/// What `clean.reserve` may be, in percent.
+pub const CLEAN_RESERVE: std::ops::RangeInclusive<u64> = 2..=50;
 /// `clean.reserve` where it was not set, in percent.
 pub const DEFAULT_CLEAN_RESERVE: u64 = 10;
 
@@ -70,6 +72,33 @@ struct Wanted {
     devices: Vec<Option<u16>>,
     /// How many columns devices that are gone may cost it.
     spared: usize,
+}
+
+/// How segments are laid that keep to shares.
+pub(crate) struct Share {
+    /// The devices of which they take each as much as they may.
+    pub devices: usize,
+    /// Data columns.
+    pub k: usize,
+    /// Columns, those of devices that are gone included.
+    pub width: usize,
+}
+
+/// What metadata holds.
+#[derive(Debug, Default)]
+struct Metadata {
+    /// Nodes that are live, or will be once every segment's record has been written.
+    nodes: usize,
+    /// Its segments, by data columns.
+    segments: BTreeMap<usize, usize>,
+    /// Data columns of the widest that holds a live node.
+    widest: usize,
+}
+
+/// Slots that so many segments of `width` columns take of each device.
+fn slots_each(segments: usize, width: usize, devices: usize) -> usize {
+    let devices = devices.max(1);
+    (segments * width.min(devices)).div_ceil(devices)
 }
 
 impl Home {
@@ -150,27 +179,31 @@ impl Home {
         let full = k + m;
         let online = self.online_of(group).count();
         let least = self.least_data_columns();
-        // The columns that a segment has if it takes of each device what it would with all of them there:
-        // now more, now fewer, so that it comes out even. Losses of at most M leave it K columns.
+        let reach = self.columns_on(eligible, group, full, m);
         let number = usize::try_from(self.next_segment.get() % (1 << 20)).expect("small");
-        let share = |n: usize| n * full * online / group.len();
-        let kept = (share(number + 1) - share(number)).clamp(k.min(full), full);
-        if kept < full && eligible.len() >= kept && self.keeps_shares(group) {
-            let mut devices: Vec<Option<u16>> = self
-                .pick(1, eligible, kept, m)
-                .into_iter()
-                .map(Some)
-                .collect();
-            devices.resize(full, None);
-            devices.rotate_right(number % full);
-            return Some(Wanted {
-                k: self.shape.k,
-                m: self.shape.m,
-                devices,
-                spared: full - kept,
-            });
+        if self.keeps_shares(group) {
+            let share = self.share(group);
+            // Now more columns, now fewer, so that it comes out even.
+            let columns = |n: usize| n * share.width * online / share.devices;
+            let kept = columns(number + 1) - columns(number);
+            let kept = kept.clamp(share.k.min(online), share.width.min(online));
+            if kept < share.width && eligible.len() >= kept {
+                let mut devices: Vec<Option<u16>> = self
+                    .pick(1, eligible, kept, m)
+                    .into_iter()
+                    .map(Some)
+                    .collect();
+                devices.resize(share.width, None);
+                devices.rotate_right(number % share.width);
+                return Some(Wanted {
+                    k: u16::try_from(share.k).expect("not above K"),
+                    m: self.shape.m,
+                    devices,
+                    spared: share.width - kept,
+                });
+            }
         }
-        if eligible.len() >= full {
+        if reach >= full {
             let devices = self.pick(1, eligible, full, m);
             return Some(Wanted {
                 k: self.shape.k,
@@ -179,14 +212,14 @@ impl Home {
                 spared: 0,
             });
         }
-        if purpose == Purpose::Client && eligible.len() < online.min(full) {
+        if purpose == Purpose::Client && reach < online.min(full) {
             return None; // healthy devices are full: clean, rather than lay narrow stripes
         }
-        if eligible.len() < online.min(m + least) || eligible.len() < least {
+        if reach < online.min(m + least) || reach < least {
             return None; // too few for full redundancy, and not because devices are gone
         }
-        let narrow = eligible.len().saturating_sub(m).clamp(least, k);
-        let parity = m.min(eligible.len() - narrow);
+        let narrow = reach.saturating_sub(m).clamp(least, k);
+        let parity = m.min(reach - narrow);
         let mut devices: Vec<Option<u16>> = self
             .pick(1, eligible, narrow + parity, parity)
             .into_iter()
@@ -229,10 +262,38 @@ impl Home {
         group.iter().copied().filter(online)
     }
 
+    /// How many columns these devices take of a segment that has up to `width` of them on a group: with all
+    /// of the group there, and domains that can carry it, no more than `m` in a domain. So a device that is
+    /// merely full does not cost the loss of a domain either; once devices are gone, what was promised to
+    /// volumes comes first.
+    fn columns_on(&self, eligible: &[u16], group: &[u16], width: usize, m: usize) -> usize {
+        let whole = self.online_of(group).count() == group.len();
+        let columns = |devices: &[u16]| self.core.domains.columns(devices.iter().copied(), m);
+        if whole && columns(group) >= width {
+            columns(eligible)
+        } else {
+            eligible.len()
+        }
+    }
+
+    /// What segments of a group are laid as where they keep to shares: as on the fewest devices that would hold
+    /// at full redundancy all that volumes were promised. An array that was optimal, and not overpromised,
+    /// had as many; so after up to M more losses what is written has all its data columns, and as much
+    /// redundancy as what was there.
+    pub(crate) fn share(&self, group: &[u16]) -> Share {
+        let (devices, k) = self.devices_for_promises(group);
+        Share {
+            devices,
+            k,
+            width: k + usize::from(self.shape.m),
+        }
+    }
+
     /// Whether devices of this group are gone and what is left has too little room for full redundancy:
-    /// then new data take no more of each device than they would with all of them there, and lack the
-    /// columns of those that are gone, so that what was promised to volumes still has room. Only columns
-    /// of devices that are gone may be missing: a device that is merely full must not cost redundancy.
+    /// then new data take no more of each device than they would on as many as they have room on
+    /// ([`Home::share`]), and lack the columns of those that are gone, so that what was promised to volumes
+    /// still has room. Only columns of devices that are gone may be missing: a device that is merely full
+    /// must not cost redundancy.
     pub(crate) fn keeps_shares(&self, group: &[u16]) -> bool {
         let online: Vec<u16> = self.online_of(group).collect();
         if online.len() == group.len() {
@@ -273,18 +334,24 @@ impl Home {
         self.held_room.borrow_mut().clear();
     }
 
-    /// Nodes that are live or will be once every segment's record has been written, and metadata
-    /// segments.
-    fn metadata(&self) -> (usize, usize) {
-        let segments = self.core.segments.borrow();
-        let meta = segments.values().filter(|s| s.kind == SegmentKind::Meta);
-        let (live, count) = meta.fold((0, 0), |(live, count), s| {
-            (live + s.live.borrow().count() as usize, count + 1)
-        });
+    /// What metadata holds now.
+    fn metadata(&self) -> Metadata {
+        let mut metadata = Metadata::default();
+        for segment in self.core.segments.borrow().values() {
+            if segment.kind == SegmentKind::Meta {
+                let (live, k) = (segment.live.borrow().count(), segment.geometry.k.into());
+                metadata.nodes += live as usize;
+                *metadata.segments.entry(k).or_default() += 1;
+                if live > 0 {
+                    metadata.widest = metadata.widest.max(k);
+                }
+            }
+        }
         let unwritten = self
             .record_nodes_total()
             .saturating_sub(self.liveness.borrow().nodes());
-        (live + unwritten, count)
+        metadata.nodes += unwritten;
+        metadata
     }
 
     /// Nodes that a metadata segment of `k` holds.
@@ -298,61 +365,65 @@ impl Home {
         geometry.data_blocks() as usize
     }
 
-    /// The width of metadata segments on `devices` devices: data and parity columns.
-    fn meta_shape(&self, devices: usize) -> (usize, usize) {
-        let m = usize::from(self.meta_m).min(devices.saturating_sub(1));
-        ((devices - m).clamp(1, 8).min(256 - m), m)
+    /// The width of metadata segments on these devices: data and parity columns. No more than the parity lie
+    /// in one failure domain, unless there is but one.
+    fn meta_shape(&self, devices: &[u16]) -> (usize, usize) {
+        let m = usize::from(self.meta_m).min(devices.len().saturating_sub(1));
+        let columns = self.core.domains.columns(devices.iter().copied(), m);
+        let width = if columns > m { columns } else { devices.len() };
+        ((width - m).clamp(1, 8).min(256 - m), m)
+    }
+
+    /// The same with all devices there.
+    fn meta_shape_whole(&self) -> (usize, usize) {
+        let all: Vec<u16> = self.core.members.iter().map(|m| m.index).collect();
+        self.meta_shape(&all)
     }
 
     /// What metadata needs of each device.
     pub(crate) fn metadata_need(&self) -> MetadataNeed {
-        let (live, count) = self.metadata();
-        let devices = self.core.online().len().max(1);
-        let (k, m) = self.meta_shape(self.core.members.len());
-        let nodes = self.meta_nodes(k);
-        let slots = |segments: usize| (segments * (k + m).min(devices)).div_ceil(devices);
+        let metadata = self.metadata();
+        let online = self.core.online();
+        let (devices, (k, m)) = (online.len().max(1), self.meta_wanted(&online));
         MetadataNeed {
-            once: slots(live.div_ceil(nodes)),
-            growth: slots((2 * live).div_ceil(nodes).saturating_sub(count)),
+            once: slots_each(metadata.nodes.div_ceil(self.meta_nodes(k)), k + m, devices),
+            growth: self.meta_growth(&metadata, k, devices),
         }
     }
 
-    /// Whether all metadata would fit twice if it were written for `devices` devices, fewer than there
-    /// should be, at full redundancy.
-    pub(crate) fn narrow_metadata_fits(&self, devices: usize) -> bool {
-        let (live, _) = self.metadata();
-        let (k, m) = self.meta_shape(devices);
-        let segments = (2 * live).div_ceil(self.meta_nodes(k));
-        let slots = (segments * (k + m)).div_ceil(devices.max(1));
-        let online = self.core.members.iter().filter(|m| m.is_online());
-        let fits = |member: &Member| {
-            let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
-            let kept = reserve(Purpose::Client, all, blocks, MetadataNeed::default());
-            member.free_slots() >= slots + kept
-        };
-        online.clone().count() > 0 && online.into_iter().all(fits)
+    /// Slots of each device that metadata may still take until it is there twice in segments of `k` data
+    /// columns, or fewer.
+    fn meta_growth(&self, metadata: &Metadata, k: usize, devices: usize) -> usize {
+        let (_, m) = self.meta_shape_whole();
+        let there: usize = metadata.segments.range(..=k).map(|(_, count)| count).sum();
+        let twice = (2 * metadata.nodes).div_ceil(self.meta_nodes(k));
+        slots_each(twice.saturating_sub(there), k + m, devices)
     }
 
     /// How many nodes the free slots take.
     pub(crate) fn meta_room(&self) -> usize {
         let online = self.core.members.iter().filter(|m| m.is_online());
-        let free: Vec<u64> = online
-            .map(|m| m.free_slots() as u64)
-            .filter(|free| *free > 0)
+        let with_slots: Vec<u16> = online
+            .filter(|m| m.free_slots() > 0)
+            .map(|m| m.index)
             .collect();
-        if free.is_empty() {
+        if with_slots.is_empty() {
             return 0;
         }
-        let (k, m) = self.meta_wanted(free.len());
-        let width = (k + m).min(free.len()) as u64;
-        let segments = usize::try_from(segments_that_fit(&free, width)).expect("a count of slots");
-        segments * self.meta_nodes(k)
+        let (k, m) = self.meta_wanted(&with_slots);
+        let slots = |d: &u16| self.core.member(*d).free_slots() as u64;
+        let free = with_slots
+            .iter()
+            .map(|d| (slots(d), self.core.domains.of(*d)));
+        let free: Vec<(u64, u16)> = free.collect();
+        let segments = segments_that_fit(&free, (k + m).min(free.len()), m);
+        usize::try_from(segments).expect("a count of slots") * self.meta_nodes(k)
     }
 
     /// Whether the free slots would not take all nodes twice: then a commit may go in steps, and the
     /// segments of nodes that are half dead are emptied before each of them.
     pub(crate) fn room_is_tight(&self) -> bool {
-        self.meta_room() < 2 * self.metadata().0
+        self.meta_room() < 2 * self.metadata().nodes
     }
 
     /// What one commit may fold: what it writes must fit what is free.
@@ -375,16 +446,45 @@ impl Home {
     }
 
     /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.
-    /// Without all devices: narrower, at full redundancy, if all metadata has room so; else as wide as
-    /// ever, with the columns of the devices that are gone missing (of none that is only full).
-    fn meta_wanted(&self, eligible: usize) -> (usize, usize) {
-        let (k, m) = self.meta_shape(self.core.members.len());
-        let some_full = eligible < self.core.online().len();
-        if some_full || eligible >= k + m || eligible <= k || self.narrow_metadata_fits(eligible) {
-            self.meta_shape(eligible)
-        } else {
-            (k, m)
+    /// Without all devices: as narrow as full redundancy wants if all metadata has room so; else wider,
+    /// with the columns of the devices that are gone missing (of none that is only full). Never wider than
+    /// the widest segment that holds a node: no commit writes nodes with less redundancy than others have.
+    fn meta_wanted(&self, eligible: &[u16]) -> (usize, usize) {
+        let ((whole, m), narrow) = (self.meta_shape_whole(), self.meta_shape(eligible));
+        let devices = eligible.len();
+        if devices < self.core.online().len() || narrow.0 >= whole {
+            return narrow;
         }
+        let metadata = self.metadata();
+        let widest = whole.min(devices.saturating_sub(1)).max(narrow.0);
+        let fits = |k: &usize| metadata.widest <= *k || self.has_meta_room(&metadata, *k, devices);
+        let k = (narrow.0..widest).find(fits).unwrap_or(widest);
+        if k == narrow.0 { narrow } else { (k, m) }
+    }
+
+    /// Whether metadata could grow to what it is twice in segments of `k` data columns, while clients find
+    /// the room that they may always use.
+    fn has_meta_room(&self, metadata: &Metadata, k: usize, devices: usize) -> bool {
+        let growth = self.meta_growth(metadata, k, devices);
+        let fits = |member: &Member| {
+            let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
+            let kept = reserve(
+                Purpose::Client,
+                all,
+                blocks,
+                MetadataNeed { once: 0, growth },
+            );
+            member.free_slots() >= kept
+        };
+        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        online.all(fits)
+    }
+
+    /// Data columns of a metadata segment that is made now, and how many lost devices it survives.
+    pub(crate) fn meta_anew(&self) -> (usize, usize) {
+        let online = self.core.online();
+        let (k, m) = self.meta_wanted(&online);
+        (k, m.min(online.len().saturating_sub(k)))
     }
 
     /// The next device set of a row that covers `eligible` evenly.
@@ -438,7 +538,7 @@ impl Home {
         if eligible.len() < self.core.online().len().min(redundant) || eligible.is_empty() {
             return None;
         }
-        let (k, m) = self.meta_wanted(eligible.len());
+        let (k, m) = self.meta_wanted(&eligible);
         let placed = (k + m).min(eligible.len());
         let mut devices: Vec<Option<u16>> = self
             .pick(2, &eligible, placed, m)

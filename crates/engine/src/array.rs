@@ -11,6 +11,7 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::{Buf, Rt, Sender};
 
+use crate::alloc::CLEAN_RESERVE;
 use crate::error::{Error, VolumeError};
 use crate::home::Home;
 use crate::messages::{HomeMessage, ShardMessage, ask};
@@ -307,9 +308,10 @@ impl Array {
 
     // ---- volumes ----------------------------------------------------------------------------------
 
-    /// What may still be promised to volumes that are not thin, in bytes.
-    pub fn unpromised_bytes(&self) -> u64 {
-        self.0.home.unpromised_bytes()
+    /// The largest volume with blocks of so many bytes that can still be promised all its space, in bytes. Less
+    /// than what is free where a stripe is no multiple of them: each lies whole in one.
+    pub fn room_for(&self, block_bytes: u32) -> u64 {
+        self.0.home.room_for(blocks_of(block_bytes))
     }
 
     /// Creates a volume; it is durable when this returns.
@@ -345,18 +347,23 @@ impl Array {
                 must: "at most a stripe (K x strip)",
             });
         }
+        let block_blocks = blocks_of(block);
         if !options.thin {
             // Thin volumes may have taken more than the map says by now.
             self.keep(home.fold()).await?;
             let left = home.core.thin_left.get();
-            let free = left.min(home.unpromised_bytes());
+            let packing = home.packing_whole();
+            let free = packing
+                .fits(left, block_blocks)
+                .min(home.room_for(block_blocks));
             if size > free {
                 return Err(Error::NoSpace { asked: size, free });
             }
             if home.catalog.borrow().volumes.iter().any(|v| v.name == name) {
                 return Err(Error::VolumeExists(name.to_string())); // made meanwhile
             }
-            home.core.thin_left.set(left - size);
+            let taken = packing.taken(size, block_blocks);
+            home.core.thin_left.set(left.saturating_sub(taken));
         }
         let number = home.next_tree.get();
         home.next_tree.set(number + 1);
@@ -364,7 +371,7 @@ impl Array {
             number,
             name: name.to_string(),
             size_bytes: size,
-            block_blocks: u16::try_from(block as usize / BLOCK).expect("at most 32"),
+            block_blocks,
             digest: options.digest.tag(),
             digest_bytes: 16,
             compression: 0,
@@ -380,7 +387,7 @@ impl Array {
         };
         // In the catalog before anything waits: another with its name, or for its space, must see it.
         home.catalog.borrow_mut().volumes.push(entry.clone());
-        add_volume(&home.shards, &entry).await;
+        add_volume(&home.shards, &entry, home.packing_whole()).await;
         self.keep(home.commit(0)).await?;
         home.core
             .event("volume-created", None, format!("volume {name} was created"));
@@ -428,7 +435,7 @@ impl Array {
             .cloned();
         let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
         home.tasks.borrow_mut().releasing += 1;
-        let shape = volume_shape(&volume);
+        let shape = volume_shape(&volume, home.packing_whole());
         for shard in &home.shards {
             ask(shard, |reply| ShardMessage::Leave(shape.tree, reply)).await;
             ask(shard, |reply| {
@@ -616,12 +623,13 @@ impl Array {
         self.check_writable()?;
         let known = SETTINGS.iter().find(|s| s.key == key);
         let setting = known.ok_or_else(|| no_setting(key))?;
+        let reserve = {
+            let percent = value.strip_suffix('%').unwrap_or(value);
+            let number: Option<u64> = percent.parse().ok();
+            number.filter(|v| v.to_string() == percent && CLEAN_RESERVE.contains(v))
+        };
         let good = match key {
-            "clean.reserve" => {
-                let percent = value.strip_suffix('%').unwrap_or(value);
-                let number = percent.parse().ok();
-                number.is_some_and(|v: u8| v.to_string() == percent && (2..=50).contains(&v))
-            }
+            "clean.reserve" => reserve.is_some(),
             _ => ["critical", "always", "never"].contains(&value),
         };
         if !good {
@@ -633,6 +641,14 @@ impl Array {
             });
         }
         let home = &self.0.home;
+        if let (Some(percent), "clean.reserve") = (reserve, key)
+            && percent > home.clean_reserve_percent()
+        {
+            let most = home.clean_reserve_that_fits().unwrap_or(0);
+            if percent > most {
+                return Err(Error::Promised { most });
+            }
+        }
         {
             let mut catalog = home.catalog.borrow_mut();
             catalog.settings.retain(|(k, _)| k != key);
@@ -756,4 +772,9 @@ pub async fn wipe(device: &DeviceRef) -> Result<(), Fault> {
         device.flush().await?;
     }
     Ok(())
+}
+
+/// A volume block's size in blocks.
+fn blocks_of(block_bytes: u32) -> u16 {
+    u16::try_from(block_bytes as usize / BLOCK).unwrap_or(u16::MAX)
 }

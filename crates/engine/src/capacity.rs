@@ -7,11 +7,15 @@
 //! - Devices that are gone count nowhere. Spare space stands for them first: with S of it, S losses leave
 //!   what can be promised as it was.
 
+use std::collections::BTreeMap;
+
+use ashlar_format::catalog::VolumeEntry;
 use ashlar_format::superblock::MemberState;
 use ashlar_format::{BLOCK_U64, SegmentGeometry};
 use ashlar_layout::Shape;
 
-use crate::alloc::{clean_slots, commit_slots};
+use crate::alloc::{CLEAN_RESERVE, clean_slots, commit_slots};
+use crate::domains::Domains;
 use crate::home::{Home, metadata_survives};
 use crate::liveness::RecordShape;
 use crate::member::Member;
@@ -25,8 +29,8 @@ const OPEN_SLOTS: usize = 8;
 pub struct Space<'a> {
     /// The layout on all devices.
     pub shape: &'a Shape,
-    /// All devices, those that are gone included.
-    pub devices: usize,
+    /// The failure domains of all devices.
+    pub domains: &'a Domains,
     /// Blocks of a strip.
     pub strip_blocks: u32,
     /// Blocks of a slot.
@@ -49,14 +53,16 @@ impl Space<'_> {
             slot_blocks: self.slot_blocks,
         };
         let of_group = |group: &Vec<u16>| {
-            let counted = group.iter().filter_map(|d| slots(*d));
             let kept = |slots: u32| commit_slots(self.slot_blocks) + clean_slots(slots);
             let left =
                 |slots: u32| u64::from(slots).saturating_sub((kept(slots) + OPEN_SLOTS) as u64);
-            let mut slots: Vec<u64> = counted.map(left).collect();
+            let counted = |d: &u16| Some((left(slots(*d)?), self.domains.of(*d)));
+            let mut slots: Vec<(u64, u16)> = group.iter().filter_map(counted).collect();
             let devices = slots.len();
             slots.sort_unstable();
             slots.truncate(devices.saturating_sub(self.spare_of(spare, group, devices))); // without the largest
+            // Without all devices what was promised comes before the loss of a domain.
+            let domains = if devices == group.len() { m } else { 0 };
             let k = devices
                 .saturating_sub(m)
                 .clamp(self.least_data, usize::from(full.k));
@@ -65,11 +71,19 @@ impl Space<'_> {
                 ..full
             };
             // With M devices or fewer there is no full redundancy.
-            segments_that_fit(&slots, (k + m) as u64) * u64::from(geometry.data_blocks())
+            segments_that_fit(&slots, k + m, domains) * u64::from(geometry.data_blocks())
         };
         let data = self.shape.groups.iter().map(of_group).sum::<u64>() * BLOCK_U64;
         let reserve = data / 100 * self.clean_reserve;
-        let metadata = data / 100_000 * self.metadata_share(&full);
+        let spares = |group: &Vec<u16>| {
+            let counted = group.iter().filter(|d| slots(**d).is_some()).count();
+            self.spare_of(spare, group, counted)
+        };
+        let groups = self.shape.groups.iter();
+        let counted = groups.clone().flatten().filter(|d| slots(**d).is_some());
+        let counted: Vec<u16> = counted.copied().collect();
+        let metadata =
+            data / 100_000 * self.metadata_share(&full, &counted, groups.map(spares).sum());
         data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
     }
 
@@ -84,17 +98,67 @@ impl Space<'_> {
     }
 
     /// Metadata per data, in 1/100,000 of the data's space: 32 bytes a block for the map and a record a
-    /// segment for liveness, at their own redundancy, twice, since what commits replace is cleaned later.
-    fn metadata_share(&self, geometry: &SegmentGeometry) -> u64 {
-        let devices = self.devices.max(1);
-        let m = metadata_survives(self.shape).min(255).min(devices - 1);
-        let k = (devices - m).clamp(1, 8);
+    /// segment for liveness, at the redundancy that they have on these devices without the spare, twice, since
+    /// what commits replace is cleaned later.
+    fn metadata_share(&self, geometry: &SegmentGeometry, devices: &[u16], spare: usize) -> u64 {
+        let count = devices.len().saturating_sub(spare).max(1);
+        let m = metadata_survives(self.shape).min(255).min(count - 1);
+        let columns = self.domains.columns(devices.iter().copied(), m);
+        let width = if columns > m {
+            columns.min(count)
+        } else {
+            count
+        };
+        let k = (width - m).clamp(1, 8);
         let map = 32.0 / 4096.0 * (1.0 + 1.0 / 63.0);
         let record = RecordShape::new(self.slot_blocks, self.shape.k).leaves_per_record()
             / f64::from(geometry.data_blocks());
         let overhead =
             (k + m) as f64 / k as f64 * f64::from(self.shape.k) / f64::from(self.shape.width());
         ((map + record) * overhead * 2.0 * 100_000.0) as u64
+    }
+}
+
+/// How volume blocks fill stripes. Each lies whole in one, so where a stripe is no multiple of them a part of
+/// it stays empty, which counts as taken.
+#[derive(Debug, Clone, Copy)]
+pub struct Packing {
+    stripe_blocks: u64,
+}
+
+impl Packing {
+    /// Stripes of `k` strips.
+    pub fn new(k: usize, strip_blocks: u32) -> Packing {
+        Packing {
+            stripe_blocks: k as u64 * u64::from(strip_blocks),
+        }
+    }
+
+    /// Volume blocks of so many blocks that a stripe holds, and whether they fill it.
+    fn each(self, block: u16) -> (u64, bool) {
+        let block = u64::from(block.max(1));
+        let each = (self.stripe_blocks / block).max(1);
+        (each, each * block >= self.stripe_blocks)
+    }
+
+    /// Bytes of stripes that `bytes` of volume blocks of so many blocks take.
+    pub fn taken(self, bytes: u64, block: u16) -> u64 {
+        let (each, filled) = self.each(block);
+        if filled {
+            return bytes;
+        }
+        let blocks = bytes.div_ceil(u64::from(block) * BLOCK_U64);
+        let taken = u128::from(blocks) * u128::from(self.stripe_blocks * BLOCK_U64);
+        u64::try_from(taken.div_ceil(u128::from(each))).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of such volume blocks that `free` bytes of stripes take.
+    pub fn fits(self, free: u64, block: u16) -> u64 {
+        let (each, filled) = self.each(block);
+        if filled {
+            return free;
+        }
+        free / (self.stripe_blocks * BLOCK_U64) * each * u64::from(block) * BLOCK_U64
     }
 }
 
@@ -109,10 +173,27 @@ pub enum Spare {
     None,
 }
 
-/// How many segments of `width` columns, each on a device of its own, fit devices with so many slots.
-pub(crate) fn segments_that_fit(slots: &[u64], width: u64) -> u64 {
-    let fits = |n: u64| slots.iter().map(|s| (*s).min(n)).sum::<u64>() >= n * width;
-    greatest(slots.iter().sum::<u64>() / width.max(1), fits)
+/// How many segments of `width` columns, each on a device of its own, fit devices with so many slots, each in
+/// a failure domain; with at most `m` columns of a segment in a domain where the domains can carry that.
+pub(crate) fn segments_that_fit(slots: &[(u64, u16)], width: usize, m: usize) -> u64 {
+    let columns = |n: u64, most: usize| -> u64 {
+        let mut domains: BTreeMap<u16, u64> = BTreeMap::new();
+        for (free, domain) in slots {
+            *domains.entry(*domain).or_default() += (*free).min(n);
+        }
+        let most = n.saturating_mul(most as u64);
+        domains.values().map(|columns| (*columns).min(most)).sum()
+    };
+    let width_of = |n: u64| n * width as u64;
+    let most = if columns(1, m) >= width_of(1) {
+        m
+    } else {
+        width
+    };
+    let all = slots.iter().map(|(free, _)| free).sum::<u64>();
+    greatest(all / width.max(1) as u64, |n| {
+        columns(n, most) >= width_of(n)
+    })
 }
 
 /// The greatest number up to `most` that fits, or 0; with one that fits all below it fit.
@@ -131,13 +212,22 @@ fn greatest(mut most: u64, fits: impl Fn(u64) -> bool) -> u64 {
 
 impl Home {
     fn usable(&self, spare: Spare, counted: impl Fn(&Member) -> bool) -> u64 {
+        self.usable_with(self.clean_reserve_percent(), spare, counted)
+    }
+
+    fn usable_with(
+        &self,
+        clean_reserve: u64,
+        spare: Spare,
+        counted: impl Fn(&Member) -> bool,
+    ) -> u64 {
         let space = Space {
             shape: &self.shape,
-            devices: self.core.members.len(),
+            domains: &self.core.domains,
             strip_blocks: self.superblock.borrow().strip_blocks,
             slot_blocks: self.core.slot_blocks,
             least_data: self.least_data_columns(),
-            clean_reserve: self.clean_reserve_percent(),
+            clean_reserve,
         };
         space.usable_bytes(spare, |index| {
             let member = self.core.member(index);
@@ -153,28 +243,78 @@ impl Home {
 
     /// Where usable space ends with the devices in use, in bytes: what volumes may be promised now.
     pub(crate) fn usable_now(&self) -> u64 {
-        self.usable(Spare::Left, Member::is_online)
+        let whole = self.usable_whole(); // less where domains constrain it
+        self.usable(Spare::Left, Member::is_online).min(whole)
     }
 
-    /// What volumes were promised, and what thin ones have taken, in bytes, as of the last fold.
-    fn promised_bytes(&self) -> u64 {
+    /// The fewest devices of a group, those in use and some of those that are gone, with which all that volumes
+    /// were promised would fit at full redundancy (all of the group, if it needs more), and the data columns of
+    /// a segment on so many.
+    pub(crate) fn devices_for_promises(&self, group: &[u16]) -> (usize, usize) {
+        let online: Vec<u16> = self.online_of(group).collect();
+        let mut gone: Vec<u16> = group.to_vec();
+        gone.retain(|d| !online.contains(d));
+        gone.sort_by_key(|d| std::cmp::Reverse(self.core.member(*d).geometry.slots));
+        let fits = |more: &usize| {
+            let stays = |m: &Member| m.is_online() || gone[..*more].contains(&m.index);
+            let packing = self.packing_on(online.len() + more);
+            self.promised_bytes(packing) <= self.usable(Spare::None, stays)
+        };
+        let more = (1..=gone.len()).find(fits).unwrap_or(gone.len());
+        let devices = online.len() + more;
+        (devices, self.data_columns_on(devices))
+    }
+
+    /// Data columns of a segment on so many devices of a group.
+    fn data_columns_on(&self, devices: usize) -> usize {
+        let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
+        let least = self.least_data_columns().min(k);
+        devices.saturating_sub(m).clamp(least, k)
+    }
+
+    fn packing_on(&self, devices: usize) -> Packing {
+        let strip_blocks = self.superblock.borrow().strip_blocks;
+        Packing::new(self.data_columns_on(devices), strip_blocks)
+    }
+
+    /// How volume blocks fill stripes with all devices there.
+    pub(crate) fn packing_whole(&self) -> Packing {
+        Packing::new(self.shape.k.into(), self.superblock.borrow().strip_blocks)
+    }
+
+    /// The same in the narrowest group of the devices in use.
+    fn packing_now(&self) -> Packing {
+        let online = |group: &Vec<u16>| self.online_of(group).count();
+        let least = self.shape.groups.iter().map(online).min();
+        self.packing_on(least.unwrap_or(0))
+    }
+
+    /// What volumes were promised, and what thin ones have taken, in bytes of stripes, as of the last fold.
+    fn promised_bytes(&self, packing: Packing) -> u64 {
         let catalog = self.catalog.borrow();
-        let promised = catalog
-            .volumes
-            .iter()
-            .map(|v| if v.thin { v.mapped_bytes } else { v.size_bytes });
-        promised.sum()
+        let bytes = |v: &VolumeEntry| if v.thin { v.mapped_bytes } else { v.size_bytes };
+        let promised = catalog.volumes.iter();
+        promised
+            .map(|v| packing.taken(bytes(v), v.block_blocks))
+            .sum()
     }
 
-    /// What may still be promised to a volume, in bytes, as of the last fold.
-    pub(crate) fn unpromised_bytes(&self) -> u64 {
-        self.usable_now().saturating_sub(self.promised_bytes())
+    /// What may still be promised to a volume, in bytes of stripes, as of the last fold.
+    fn unpromised_bytes(&self) -> u64 {
+        let promised = self.promised_bytes(self.packing_now());
+        self.usable_now().saturating_sub(promised)
+    }
+
+    /// The largest volume of such blocks that can be promised all its space, in bytes, as of the last fold.
+    pub(crate) fn room_for(&self, block: u16) -> u64 {
+        self.packing_now().fits(self.unpromised_bytes(), block)
     }
 
     /// Counts anew what thin volumes may still take: `pending` bytes of theirs are not folded, and since
     /// that was counted so many more were `charged`.
     pub(crate) fn count_thin(&self, pending: u64, charged: u64) {
-        let left = self.usable_whole().saturating_sub(self.promised_bytes());
+        let promised = self.promised_bytes(self.packing_whole());
+        let left = self.usable_whole().saturating_sub(promised);
         let left = left.saturating_sub(pending);
         self.core.thin_left.set(left.saturating_sub(charged));
     }
@@ -188,13 +328,26 @@ impl Home {
 
     /// Whether the devices in use would not hold at full redundancy what volumes were promised.
     pub(crate) fn is_overpromised(&self) -> bool {
-        self.promised_bytes() > self.usable(Spare::None, Member::is_online)
+        self.promised_bytes(self.packing_now()) > self.usable(Spare::None, Member::is_online)
     }
 
-    /// Bytes of volumes that are mapped, as of the last fold.
+    /// Up to how many percent may be kept for cleaning, so that what volumes were promised still fits; `None`
+    /// if not even the least. Were more kept, what is written once devices are gone would have to do without
+    /// their columns for the sake of room that there is.
+    pub(crate) fn clean_reserve_that_fits(&self) -> Option<u64> {
+        let promised = self.promised_bytes(self.packing_now());
+        let fits =
+            |percent: &u64| promised <= self.usable_with(*percent, Spare::Left, Member::is_online);
+        CLEAN_RESERVE.rev().find(fits)
+    }
+
+    /// Bytes of stripes that what volumes have mapped takes, as of the last fold.
     fn used_bytes(&self) -> u64 {
-        let catalog = self.catalog.borrow();
-        catalog.volumes.iter().map(|v| v.mapped_bytes).sum()
+        let (catalog, packing) = (self.catalog.borrow(), self.packing_now());
+        let volumes = catalog.volumes.iter();
+        volumes
+            .map(|v| packing.taken(v.mapped_bytes, v.block_blocks))
+            .sum()
     }
 
     /// Where the space of the devices in use is.
@@ -205,7 +358,7 @@ impl Home {
             self.usable_now(),
             self.used_bytes(),
         );
-        let promised = self.promised_bytes().saturating_sub(used);
+        let promised = self.promised_bytes(self.packing_now()).saturating_sub(used);
         let (k, width) = (u128::from(self.shape.k), u128::from(self.shape.width()));
         let with_parity =
             |data: u64| u64::try_from(u128::from(data) * width / k).unwrap_or(u64::MAX);

@@ -140,9 +140,10 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
             need,
         })?);
     }
+    let labels = options.domains.iter().map(String::as_str);
     let space = Space {
         shape: &shape,
-        devices: sizes.len(),
+        domains: &Domains::new(labels),
         strip_blocks: strip_bytes / BLOCK as u32,
         slot_blocks: crate::commit::slot_blocks(slot_bytes),
         least_data: 1,

@@ -48,25 +48,48 @@ impl Domains {
         self.count(devices).values().map(|n| (*n).min(m)).sum()
     }
 
-    /// The devices in an order in which those of a domain are as far from each other as can be, going round;
-    /// as they came where each is a domain of its own.
-    pub fn apart(&self, devices: &[u16]) -> Vec<u16> {
+    /// Orders in which the devices of a domain are far from each other, going round; which of them keeps them
+    /// apart best depends on how many devices the domains have. As they came where each is a domain of its own.
+    pub fn apart(&self, devices: &[u16]) -> Vec<Vec<u16>> {
         let sizes = self.count(devices.iter().copied());
+        let largest = sizes.values().copied().max().unwrap_or(1);
+        if largest <= 1 {
+            return vec![devices.to_vec()];
+        }
+        let (few, many) = (devices.len() / largest, devices.len().div_ceil(largest));
+        let mut orders = vec![
+            self.evenly(devices, &sizes),
+            self.strided(devices, &sizes, few),
+        ];
+        if many != few {
+            orders.push(self.strided(devices, &sizes, many));
+        }
+        orders
+    }
+
+    /// Each device in the middle of its share of the way round.
+    fn evenly(&self, devices: &[u16], sizes: &BTreeMap<u16, usize>) -> Vec<u16> {
         let mut seen: BTreeMap<u16, usize> = BTreeMap::new();
         let mut placed: Vec<(u64, usize, u16)> = Vec::new();
         for (at, device) in devices.iter().enumerate() {
             let domain = self.of(*device);
             let nth = seen.entry(domain).or_insert(0);
-            // The middle of its share of the way round.
-            placed.push((
-                ((2 * *nth as u64 + 1) << 32) / sizes[&domain] as u64,
-                at,
-                *device,
-            ));
+            let middle = ((2 * *nth as u64 + 1) << 32) / sizes[&domain] as u64;
+            placed.push((middle, at, *device));
             *nth += 1;
         }
         placed.sort_unstable();
         placed.into_iter().map(|(_, _, device)| device).collect()
+    }
+
+    /// Domain after domain, the largest first, on places `stride` apart, going round as often as it takes.
+    fn strided(&self, devices: &[u16], sizes: &BTreeMap<u16, usize>, stride: usize) -> Vec<u16> {
+        let mut sorted = devices.to_vec();
+        sorted.sort_by_key(|d| (std::cmp::Reverse(sizes[&self.of(*d)]), self.of(*d)));
+        let places = (0..stride).flat_map(|first| (first..devices.len()).step_by(stride));
+        let mut placed: Vec<(usize, u16)> = places.zip(sorted).collect();
+        placed.sort_unstable();
+        placed.into_iter().map(|(_, device)| device).collect()
     }
 
     /// Whether any `width` devices of these that follow each other, going round, hold at most `m` of a domain.
@@ -92,14 +115,18 @@ mod tests {
     fn devices_of_a_domain_go_apart() {
         let domains = Domains::new(["a", "a", "a", "", "b", "b", "b", ""].into_iter());
         assert_eq!((domains.of(2), domains.of(3), domains.of(6)), (0, 3, 4));
-        let order = domains.apart(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        let order = domains.apart(&[0, 1, 2, 3, 4, 5, 6, 7]).remove(0);
         assert_eq!(order, [0, 4, 1, 3, 5, 7, 2, 6]);
         assert!(domains.is_apart(&order, 2, 1) && !domains.is_apart(&order, 3, 1));
         assert!(domains.is_apart(&order, 6, 3) && !domains.is_apart(&order, 7, 2));
         assert!(domains.is_apart(&order, 8, 3) && !domains.is_apart(&order, 8, 2));
         assert_eq!(domains.columns([0, 1, 2, 3, 5].into_iter(), 2), 4);
         let alone = Domains::new(["", "", ""].into_iter());
-        assert_eq!(alone.apart(&[2, 0, 1]), [2, 0, 1]);
+        assert_eq!(alone.apart(&[2, 0, 1]), [[2, 0, 1]]);
+        // Two devices in one enclosure, two alone: none next to its neighbour, going round.
+        let uneven = Domains::new(["a", "a", "", ""].into_iter());
+        let orders = uneven.apart(&[0, 1, 2, 3]);
+        assert!(orders.iter().any(|order| uneven.is_apart(order, 2, 1)));
         assert!(alone.is_apart(&[2, 0, 1], 3, 1));
     }
 }

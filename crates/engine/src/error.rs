@@ -121,6 +121,14 @@ pub enum Error {
         /// Free for new thick volumes.
         free: u64,
     },
+    /// Space was promised that a larger reserve would take.
+    #[error(
+        "volumes were promised so much that clean.reserve can be at most {most} %; destroy a volume, or leave it as it is"
+    )]
+    Promised {
+        /// The largest reserve that fits, in percent; 0 if none does.
+        most: u64,
+    },
     /// A device index beyond the array.
     #[error("the array has no device {0}")]
     NoDevice(u16),

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use ashlar_format::BLOCK;
 use ashlar_format::node::{LEAF_ENTRIES, LEAF_ENTRY, LeafEntry};
-use ashlar_format::{BLOCK, BLOCK_U64};
 
 use crate::delta::{Deltas, HoleRange, What};
 use crate::messages::{FoldLimit, HomeMessage, Prepared, VolumeShape, ask};
@@ -228,12 +228,12 @@ impl Shard {
         false
     }
 
-    /// Bytes of thin volumes' blocks in the deltas.
+    /// Bytes of stripes that thin volumes' blocks in the deltas take.
     fn thin_pending(&self) -> u64 {
         let volumes = self.volumes.borrow();
         let deltas = self.deltas.borrow();
         let thin = volumes.values().filter(|v| v.thin);
-        thin.map(|v| deltas.blocks_of(v.tree) as u64 * u64::from(v.pieces) * BLOCK_U64)
+        thin.map(|v| deltas.blocks_of(v.tree) as u64 * v.takes_bytes)
             .sum()
     }
 

@@ -134,6 +134,8 @@ pub struct VolumeShape {
     pub pieces: u32,
     /// Digest algorithm of new blocks.
     pub algorithm: u8,
+    /// Bytes of a stripe that a volume block takes.
+    pub takes_bytes: u64,
     /// Whether it was promised no space.
     pub thin: bool,
     /// Being destroyed: it takes no more writes.

@@ -90,7 +90,7 @@ impl Home {
     fn falls_short(&self, segment: &Segment) -> bool {
         self.core.has_lost_column(segment)
             || self.core.missing_columns(segment) > 0
-                && self.narrow_metadata_fits(self.core.online().len())
+                && self.meta_anew().0 < usize::from(segment.geometry.k)
     }
 
     /// Writes every stripe that has places, with the nodes at them; blocks without a node are padding.

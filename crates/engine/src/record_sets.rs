@@ -28,11 +28,17 @@ pub struct RecordSet {
 
 impl RecordSet {
     fn new(devices: &[u16], domains: &Domains, parity: u16) -> RecordSet {
-        let devices = domains.apart(devices);
         let m = usize::from(parity).min(devices.len().saturating_sub(1));
-        let apart = |data: &usize| domains.is_apart(&devices, data + m, m.max(1));
         let widest = (devices.len() - m).clamp(1, MOST_DATA);
-        let most_data = (1..=widest).rev().find(apart);
+        let data = |order: &[u16]| {
+            let apart = |data: &usize| domains.is_apart(order, data + m, m.max(1));
+            (1..=widest).rev().find(apart)
+        };
+        let orders = domains.apart(devices).into_iter();
+        let orders = orders.map(|order| (data(&order), order));
+        // The first of those with the widest records.
+        let best = orders.reduce(|best, next| if next.0 > best.0 { next } else { best });
+        let (most_data, devices) = best.unwrap_or_default();
         RecordSet {
             most_data: most_data.unwrap_or(widest),
             survives_domains: most_data.is_some(),

@@ -136,7 +136,7 @@ fn overwriting_a_full_volume_many_times_never_runs_out_of_space() {
         let array = Array::create(&handle, refs(&disks), create("ec4+2", 1))
             .await
             .unwrap();
-        let size = array.unpromised_bytes() / MIB * MIB;
+        let size = array.room_for(4096) / MIB * MIB;
         assert!(size > 20 * MIB, "{size}");
         array.volume_create("v", volume(size)).await.unwrap();
         let v = array.volume("v").unwrap();
@@ -226,7 +226,7 @@ fn a_thin_volume_leaves_promised_space_alone() {
             block(at).await.unwrap();
         }
         // What it has written is no longer to be promised; 64 blocks are left besides.
-        let size = (array.unpromised_bytes() - 96 * 4096) / 4096 * 4096;
+        let size = (array.room_for(4096) - 96 * 4096) / 4096 * 4096;
         array.volume_create("thick", volume(size)).await.unwrap();
         let mut at = 32;
         while block(at).await.is_ok() {
@@ -244,7 +244,7 @@ fn a_thin_volume_leaves_promised_space_alone() {
                 .unwrap();
         }
         array.volume_destroy("thick").await.unwrap();
-        while array.unpromised_bytes() < 4096 {
+        while array.room_for(4096) < 4096 {
             handle.sleep(ashlar_rt::MILLISECOND).await; // it comes back in the background
         }
         block(at).await.unwrap();

@@ -129,7 +129,7 @@ fn stripe_lost_in_flight(layout: &'static str, count: usize, moment: u64) {
         let array = Array::create(&handle, members, small(layout))
             .await
             .unwrap();
-        let size = array.unpromised_bytes();
+        let size = array.room_for(4096);
         array.volume_create("v", volume(size)).await.unwrap();
         let blocks = size / BLOCK;
         let v = Rc::new(array.volume("v").unwrap());

@@ -46,7 +46,7 @@ fn space_adds_up_and_is_what_the_devices_in_use_hold() {
                 "{layout}"
             );
             assert_eq!(fresh.capacity.raw_bytes, 16 * MIB * count as u64);
-            assert_eq!(fresh.capacity.free_bytes, array.unpromised_bytes());
+            assert_eq!(fresh.capacity.free_bytes, array.room_for(4096));
             let size = 4 * MIB;
             array.volume_create("v", volume(size)).await.unwrap();
             let promised = array.status().await;
@@ -160,7 +160,7 @@ fn the_last_copy_goes_where_there_is_room_for_two() {
             let array = Array::create(&handle, refs(&disks), small("raid10"))
                 .await
                 .unwrap();
-            let mut options = volume(array.unpromised_bytes());
+            let mut options = volume(array.room_for(4096));
             options.thin = thin;
             array.volume_create("v", options).await.unwrap();
             let v = array.volume("v").unwrap();

@@ -640,8 +640,13 @@ impl Session {
             self.log(client, || format!("set {key:?} to {value}: {result:?}"));
             self.world.trace.mark("a setting changes");
             self.world.settings.borrow_mut().end(&key, result.is_ok());
-            if let Err(error) = &result {
-                self.judge("set", error).await;
+            match &result {
+                Ok(()) => {}
+                // A reserve that would take what volumes were promised.
+                Err(StoreError::NoSpace) if key.1 == "clean.reserve" => {
+                    self.world.trace.mark("a setting is refused");
+                }
+                Err(error) => self.judge("set", error).await,
             }
         }
         self.answered();

@@ -251,10 +251,18 @@ impl Driver<'_> {
             store: store.clone(),
         };
         let (mut volumes, full) = (self.world.config.volumes.clone(), self.world.config.full);
+        let k = self.world.config.k;
         self.finish(rt, "volume create", async move {
             if let Some(percent) = full {
                 volumes.truncate(1);
-                let usable = session.store.status().await.usable_bytes;
+                let status = session.store.status().await;
+                // A volume block lies whole in a stripe; what is left of that stays empty.
+                let (stripe, block) = (status.strip_bytes * k as u64, volumes[0].block_bytes);
+                let whole = stripe / block * block;
+                let usable = match whole {
+                    0 => status.usable_bytes,
+                    _ => status.usable_bytes / stripe * whole,
+                };
                 volumes[0].size = (usable * percent / 100 / 65_536).max(1) * 65_536;
                 volumes[0].thin = false;
                 session.world.trace.mark("an array to be filled");

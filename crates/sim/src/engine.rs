@@ -32,7 +32,7 @@ fn settings(config: &Config) -> Settings {
 impl From<Error> for StoreError {
     fn from(error: Error) -> StoreError {
         match error {
-            Error::NoSpace { .. } => StoreError::NoSpace,
+            Error::NoSpace { .. } | Error::Promised { .. } => StoreError::NoSpace,
             Error::Duplicate(_) => StoreError::Twice(error.to_string()),
             Error::TooFew { .. } | Error::NoQuorum { .. } => {
                 StoreError::Degraded(error.to_string())
@@ -247,6 +247,7 @@ impl Store for EngineStore {
                 journal_percent: status.journal.used_bytes * 100 / status.journal.bytes.max(1),
                 map_nodes: status.map.bytes / 4096,
                 usable_bytes: status.capacity.usable_bytes,
+                strip_bytes: status.strip_bytes,
                 online: status
                     .devices
                     .iter()

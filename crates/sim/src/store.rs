@@ -43,6 +43,8 @@ pub struct StoreStatus {
     pub lost: usize,
     /// Bytes that volumes can have in all.
     pub usable_bytes: u64,
+    /// Bytes of a strip; 0 where there are none.
+    pub strip_bytes: u64,
     /// Nodes of maps and of other metadata.
     pub map_nodes: u64,
     /// How full the journal is, in 100.

@@ -42,6 +42,7 @@ use self::segments::{
 };
 use crate::array::Import;
 use crate::assemble::{assemble, make_members};
+use crate::capacity::Packing;
 use crate::core::Core;
 use crate::error::Error;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE, metadata_survives};
@@ -183,8 +184,9 @@ pub async fn import(
     let birth = Rc::new(Cell::new(root.number));
     let (shards, to_home, at_home) =
         start_shards(&core, &shape, &newest, &options.settings, &birth);
+    let packing = Packing::new(shape.k.into(), newest.strip_blocks);
     for volume in &catalog.volumes {
-        add_volume(&shards, volume).await;
+        add_volume(&shards, volume, packing).await;
     }
     let open = root.epochs.last().cloned().ok_or(Error::NoRoot)?;
     let journal = Journal::new(

@@ -72,6 +72,9 @@ impl Home {
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
     pub(crate) fn cleaner_can_gain(&self) -> bool {
+        if self.tasks.borrow().cleaning {
+            return true;
+        }
         if self.cleaner_rests() {
             return false;
         }
@@ -122,8 +125,7 @@ impl Home {
     }
 
     /// How many blocks the slots of a segment are worth: what it holds, or, in a `short` group, in which
-    /// new data take no more of each device than with all of them there (`keeps_shares`), what those would
-    /// hold. So columns that were laid while there was room give it back.
+    /// new data keep to shares (`keeps_shares`), what those would hold. So columns that were laid while there was room give it back.
     fn worth(&self, segment: &Segment, short: &[&Vec<u16>]) -> u64 {
         let holds = u64::from(segment.geometry.data_blocks());
         if short.is_empty() || segment.kind != SegmentKind::Data {
@@ -136,9 +138,11 @@ impl Home {
         };
         let usable = |column: &usize| self.core.column_usable(segment, *column);
         let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
-        let share = self.online_of(group).count() as u64 * u64::from(self.shape.width());
-        let (k, own) = (u64::from(self.shape.k), u64::from(segment.geometry.k));
-        (holds / own * placed * k * group.len() as u64 / share.max(1)).max(holds)
+        let share = self.share(group);
+        let taken = self.online_of(group).count() as u64 * share.width as u64;
+        let own = u64::from(segment.geometry.k);
+        let worth = holds / own * placed * (share.k * share.devices) as u64;
+        (worth / taken.max(1)).max(holds)
     }
 
     pub(super) async fn clean_forever(self: Rc<Self>) {
@@ -178,7 +182,9 @@ impl Home {
                     continue;
                 }
             }
+            self.tasks.borrow_mut().cleaning = true;
             self.clean_once().await;
+            self.tasks.borrow_mut().cleaning = false;
             self.core.progress.open();
             let gained = self.fewer_segments(&seen);
             self.tasks.borrow_mut().clean_rest.round(gained, seen);

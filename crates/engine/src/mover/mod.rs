@@ -121,6 +121,8 @@ pub struct Tasks {
     pub reconstruct_rest: Rest<Redundancy>,
     /// Whether the cleaner could gain anything.
     pub clean_rest: Rest<Garbage>,
+    /// Whether a round of cleaning is under way: what it has moved is freed by the commit that ends it.
+    pub cleaning: bool,
     /// Fewest segments there were after a round of cleaning since this changed.
     pub fewest: Option<(Garbage, usize)>,
     /// Columns reconstructed, blocks healed, rounds in which the cleaner gained slots.

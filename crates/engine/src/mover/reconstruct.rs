@@ -39,18 +39,23 @@ impl Home {
             .segments
             .borrow()
             .values()
-            .filter(|s| s.sealed.get())
+            .filter(|s| self.is_to_reconstruct(&Rc::clone(s)))
             .map(|s| (self.core.missing_columns(s), s.clone()))
-            .filter(|(missing, s)| {
-                *missing > 0
-                    && *missing <= usize::from(s.geometry.m)
-                    && (!s.live.borrow().is_empty() || Rc::strong_count(s) > 2)
-            })
             .collect();
         due.sort_by_key(|(missing, s)| {
             std::cmp::Reverse((*missing as i64 - i64::from(s.geometry.m), s.number))
         });
         due
+    }
+
+    /// Whether a segment misses columns that can be had from the others, and holds anything; whoever asks
+    /// holds it once beside the table.
+    fn is_to_reconstruct(&self, segment: &Rc<Segment>) -> bool {
+        let missing = self.core.missing_columns(segment);
+        segment.sealed.get()
+            && missing > 0
+            && missing <= usize::from(segment.geometry.m)
+            && (!segment.live.borrow().is_empty() || Rc::strong_count(segment) > 2)
     }
 
     pub(super) async fn reconstruct_forever(self: Rc<Self>) {
@@ -105,8 +110,14 @@ impl Home {
             return gained;
         }
         self.start_progress(&due);
+        // By number: held, none that dies before its turn could be freed, and this may take hours.
+        let due: Vec<u64> = due.into_iter().map(|(_, segment)| segment.number).collect();
         let mut moved = 0;
-        for (_, segment) in due {
+        for number in due {
+            let segment = self.core.segment(number);
+            let Some(segment) = segment.filter(|s| self.is_to_reconstruct(s)) else {
+                continue;
+            };
             if self.reconstruct_segment(&segment).await {
                 moved += 1;
             }
@@ -175,16 +186,12 @@ impl Home {
 
     /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
     async fn renew_metadata(self: &Rc<Self>) -> bool {
-        let online = self.core.online().len();
-        if !self.narrow_metadata_fits(online) {
-            return false;
-        }
-        let fits = usize::from(self.meta_m).min(online.saturating_sub(1));
+        let (_, survives) = self.meta_anew();
         let short: Vec<Rc<Segment>> = self
             .to_reconstruct()
             .into_iter()
             .filter(|(missing, s)| {
-                s.kind == SegmentKind::Meta && fits > usize::from(s.geometry.m) - missing
+                s.kind == SegmentKind::Meta && survives > usize::from(s.geometry.m) - missing
             })
             .map(|(_, s)| s)
             .collect();
@@ -281,7 +288,7 @@ impl Home {
             .map(|(_, v)| v.clone());
         let policy = setting.unwrap_or_else(|| "critical".to_string());
         let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
-        let narrow_metadata = self.narrow_metadata_fits(online);
+        let (_, survives) = self.meta_anew();
         let critical: Vec<Rc<Segment>> = self
             .to_reconstruct()
             .into_iter()
@@ -301,7 +308,7 @@ impl Home {
                 // metadata, it would only be written again.
                 let left = usize::from(s.geometry.m) - missing;
                 match s.kind {
-                    SegmentKind::Meta => narrow_metadata,
+                    SegmentKind::Meta => survives > left,
                     SegmentKind::Data => roomy || self.redundancy_anew(s) > left,
                 }
             })

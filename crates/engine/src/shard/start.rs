@@ -12,6 +12,7 @@ use ashlar_rt::{Sender, mailbox};
 
 use super::{Bounds, Shard};
 use crate::array::Settings;
+use crate::capacity::Packing;
 use crate::core::Core;
 use crate::messages::{ShardMessage, VolumeShape, ask};
 
@@ -83,23 +84,26 @@ pub fn start_shards(
 pub async fn add_volume(
     shards: &[Sender<ShardMessage>],
     volume: &ashlar_format::catalog::VolumeEntry,
+    packing: Packing,
 ) {
+    let shape = volume_shape(volume, packing);
     for shard in shards {
         ask(shard, |reply| {
-            ShardMessage::AddVolume(volume_shape(volume), volume.maps.clone(), reply)
+            ShardMessage::AddVolume(shape, volume.maps.clone(), reply)
         })
         .await;
     }
 }
 
 /// A catalog entry as shards need it.
-pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry) -> VolumeShape {
+pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry, packing: Packing) -> VolumeShape {
     let unit = u64::from(volume.block_blocks) * BLOCK as u64;
     VolumeShape {
         tree: volume.number,
         blocks: volume.size_bytes.div_ceil(unit),
         pieces: u32::from(volume.block_blocks),
         algorithm: volume.digest,
+        takes_bytes: packing.taken(unit, volume.block_blocks),
         thin: volume.thin,
         leaving: volume.destroying,
     }

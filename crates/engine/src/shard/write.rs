@@ -121,7 +121,7 @@ impl Shard {
         if !shape.thin {
             return Ok(());
         }
-        let bytes = u64::from(shape.pieces) * BLOCK as u64;
+        let bytes = shape.takes_bytes;
         for again in [true, false] {
             let left = self.core.thin_left.get();
             if left >= bytes {

@@ -1,0 +1,275 @@
+//! Where room is short: what volumes were promised fits, whatever their blocks and whatever the failure domains,
+//! and what is written once devices are gone stays as redundant as what was there.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::rc::Rc;
+
+use ashlar_device::MemDevice;
+use ashlar_engine::status::ArrayState;
+use ashlar_engine::{Array, Create, Error, Import, Volume, VolumeOptions};
+use ashlar_rt::{Buf, Rt, SECOND, Slice};
+
+use common::{BLOCK, devices, pattern, refs, small, volume};
+
+const MIB: u64 = 1 << 20;
+
+/// Writes every block of a volume, `unit` bytes at a time.
+async fn fill(v: &Volume, size: u64, unit: u64, version: u64, what: &str) {
+    for first in (0..size / BLOCK).step_by((unit / BLOCK) as usize) {
+        let data = run(first, unit / BLOCK, version);
+        let done = v.write(first * BLOCK, data, false).await;
+        assert!(
+            done.is_ok(),
+            "{what}: block {first}, version {version}: {done:?}"
+        );
+    }
+    v.flush().await.unwrap();
+}
+
+async fn check(v: &Volume, size: u64, version: u64, what: &str) {
+    for block in 0..size / BLOCK {
+        let read = v.read(block * BLOCK, BLOCK as usize).await;
+        let read = read.unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
+        assert!(*read == *pattern(block, version), "{what}: block {block}");
+    }
+}
+
+/// A run of blocks.
+fn run(first: u64, count: u64, version: u64) -> Slice {
+    let mut buf = Buf::zeroed((count * BLOCK) as usize);
+    for (block, bytes) in (first..).zip(buf.chunks_mut(BLOCK as usize)) {
+        bytes.copy_from_slice(&pattern(block, version));
+    }
+    buf.freeze()
+}
+
+/// The power goes, and the array starts without some devices.
+fn starts_without(disks: &[Rc<MemDevice>], gone: &[usize], size: u64, version: u64, what: &str) {
+    let rt = Rt::simulated(7);
+    let handle = rt.clone();
+    let kept = disks.iter().enumerate().filter(|(i, _)| !gone.contains(i));
+    let kept = refs(&kept.map(|(_, d)| d.clone()).collect::<Vec<_>>());
+    let what = what.to_string();
+    // Also where half of them or more are gone.
+    let degraded = Import {
+        degraded: true,
+        ..Import::default()
+    };
+    rt.block_on(async move {
+        let array = Array::import(&handle, kept, degraded).await;
+        let array = array.unwrap_or_else(|error| panic!("{what}: {error}"));
+        check(&array.volume("v").unwrap(), size, version, &what).await;
+    });
+    rt.shutdown();
+}
+
+/// Volume blocks that do not fill a stripe leave a part of each empty: that counts as taken, and a thick volume
+/// that was promised all the room can be written again and again.
+#[test]
+fn volume_blocks_that_do_not_fill_stripes_have_room() {
+    for (layout, count, strip, block) in [
+        ("ec3+1", 6, 8 << 10, 16 << 10),
+        ("ec3+1", 8, 4 << 10, 8 << 10),
+        ("ec5+2", 8, 4 << 10, 16 << 10),
+    ] {
+        let disks = devices(count, 8 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                strip_bytes: Some(strip),
+                ..small(layout)
+            };
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            let unit = u64::from(block);
+            let size = array.room_for(block) / unit * unit;
+            assert!(size < array.room_for(4096), "{layout}");
+            let options = VolumeOptions {
+                block_bytes: block,
+                ..volume(size)
+            };
+            array.volume_create("v", options).await.unwrap();
+            let v = array.volume("v").unwrap();
+            for version in 1..4 {
+                fill(&v, size, unit, version, layout).await;
+            }
+            check(&v, size, 3, layout).await;
+            let c = array.status().await.capacity;
+            assert_eq!(
+                c.usable_bytes,
+                c.used_bytes + c.free_bytes,
+                "{layout}: {c:?}"
+            );
+        });
+        rt.shutdown();
+    }
+}
+
+/// Failure domains of different sizes: what is promised is what fits with no more than M columns in a domain,
+/// and a full array still loses any domain.
+#[test]
+fn a_full_array_may_lose_any_domain() {
+    for (layout, domains) in [
+        ("ec2+1", &[0, 0, 1, 2][..]),
+        ("ec4+2", &[0, 0, 0, 0, 1, 1, 1, 2, 2, 2]),
+        ("ec2+2", &[0, 0, 0, 1, 1, 2, 2]),
+        ("ec4+2", &[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]),
+    ] {
+        for lost in 0..3 {
+            let disks = devices(domains.len(), 8 * MIB);
+            let rt = Rt::simulated(1);
+            let (handle, kept) = (rt.clone(), refs(&disks));
+            let size = rt.block_on(async move {
+                let create = Create {
+                    domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
+                    ..small(layout)
+                };
+                let array = Array::create(&handle, kept, create).await.unwrap();
+                let size = array.room_for(4096);
+                array.volume_create("v", volume(size)).await.unwrap();
+                let v = array.volume("v").unwrap();
+                for version in 1..3 {
+                    fill(&v, size, BLOCK, version, layout).await;
+                }
+                size
+            });
+            rt.shutdown();
+            let gone = (0..domains.len()).filter(|d| domains[*d] == lost);
+            let what = format!("{layout} without domain {lost}");
+            starts_without(&disks, &gone.collect::<Vec<_>>(), size, 2, &what);
+        }
+    }
+}
+
+/// One device is gone and all is redundant again, on the others; then a second goes, which leaves too little
+/// room for that. What is written from then on has to do without one column, not two: one device more may go.
+#[test]
+fn shares_are_those_of_the_devices_that_had_room() {
+    let (size, disks) = (37 * MIB / 2, devices(10, 7 * MIB));
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("ec4+2")).await.unwrap();
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, size, BLOCK, 1, "all there").await;
+        array.fail(6, false).await.unwrap();
+        array.wait_idle(&["reconstruct"]).await;
+        let status = array.status().await;
+        assert_eq!(status.state, ArrayState::Optimal);
+        assert!(!status.capacity.overpromised);
+        array.fail(4, false).await.unwrap();
+        fill(&v, size, BLOCK, 2, "without two").await;
+        let status = array.status().await;
+        assert!(status.capacity.overpromised);
+    });
+    rt.shutdown();
+    for gone in [0, 9] {
+        starts_without(&disks, &[4, 6, gone], size, 2, "without three");
+    }
+}
+
+/// The room that is kept for cleaning does not grow at the cost of what volumes were promised.
+#[test]
+fn a_reserve_takes_nothing_that_was_promised() {
+    let disks = devices(6, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs(&disks), small("ec4+2"));
+        let array = array.await.unwrap();
+        let size = array.room_for(4096) / 4 * 3 / BLOCK * BLOCK;
+        array.volume_create("v", volume(size)).await.unwrap();
+        array.set("clean.reserve", "25%").await.unwrap();
+        let refused = array.set("clean.reserve", "50%").await.unwrap_err();
+        let Error::Promised { most } = refused else {
+            panic!("{refused}");
+        };
+        assert!((26..50).contains(&most), "{most}");
+        array
+            .set("clean.reserve", &format!("{most}%"))
+            .await
+            .unwrap();
+        assert!(
+            array
+                .set("clean.reserve", &format!("{}%", most + 1))
+                .await
+                .is_err()
+        );
+        array.set("clean.reserve", "2%").await.unwrap();
+    });
+    rt.shutdown();
+}
+
+/// An array that lost devices, and has all its redundancy back, keeps it while nothing else fails: its metadata
+/// lies in narrow segments then, and goes on doing so where data leave little room.
+#[test]
+fn redundancy_that_came_back_stays() {
+    let mut healed = 0;
+    for (layout, count, gone) in [
+        ("ec1+3", 7, 3),
+        ("ec1+3", 7, 2),
+        ("ec4+2", 8, 2),
+        ("ec2+2", 7, 3),
+    ] {
+        for mib in [3, 5, 6, 7, 8, 10, 13] {
+            healed += usize::from(keeps_redundancy(layout, count, gone, mib << 20));
+        }
+    }
+    assert!(healed >= 10, "only {healed} arrays were optimal again");
+}
+
+/// Whether the array was optimal again after its losses.
+fn keeps_redundancy(layout: &'static str, count: usize, gone: u16, size: u64) -> bool {
+    let disks = devices(count, 16 * MIB);
+    let rt = Rt::simulated(size);
+    let handle = rt.clone();
+    let (kept, title) = (
+        refs(&disks),
+        format!("{layout} of {count}, {} MiB", size >> 20),
+    );
+    let healed = rt.block_on(async move {
+        let array = Array::create(&handle, kept, small(layout)).await.unwrap();
+        if array.volume_create("v", volume(size)).await.is_err() {
+            return false;
+        }
+        let v = array.volume("v").unwrap();
+        for block in 0..size / BLOCK {
+            v.write(block * BLOCK, pattern(block, 1), false)
+                .await
+                .unwrap();
+        }
+        v.flush().await.unwrap();
+        for device in 0..gone {
+            array.fail(device, false).await.unwrap();
+            array.wait_idle(&["reconstruct"]).await;
+        }
+        let status = array.status().await;
+        if status.state != ArrayState::Optimal || status.capacity.overpromised {
+            return false;
+        }
+        let blocks = size / BLOCK;
+        for round in 0..12 {
+            for i in 0..blocks / 16 {
+                let block = (i * 37 + round * 101) % blocks;
+                let done = v.write(block * BLOCK, pattern(block, 2), false).await;
+                assert!(done.is_ok(), "{title}: {done:?}");
+            }
+            v.flush().await.unwrap();
+            handle.sleep(40 * SECOND).await; // a commit
+            let status = array.status().await;
+            assert_eq!(
+                status.state,
+                ArrayState::Optimal,
+                "{title}, round {round}: {:?}",
+                status.exposure
+            );
+        }
+        array.export().await.unwrap();
+        true
+    });
+    rt.shutdown();
+    healed
+}
