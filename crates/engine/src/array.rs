@@ -244,7 +244,10 @@ impl Array {
         let home = &self.0.home;
         let work = async {
             home.fold().await;
-            home.batch(true).await;
+            // Nothing is journalled from here on but what the last commit writes: what still runs in the
+            // background must not add to what its root says.
+            let _no_batch = home.batch_lock.lock().await;
+            home.batch_locked(true).await;
             let _one = home.commit_lock.lock().await;
             home.seal_idle().await;
             home.commit_locked(home.journal.next(), true).await;

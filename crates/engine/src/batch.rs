@@ -35,6 +35,11 @@ impl Home {
     /// rather than journalled as data.
     pub async fn batch(self: &Rc<Self>, close: bool) {
         let _one = self.batch_lock.lock().await;
+        self.batch_locked(close).await;
+    }
+
+    /// The same, by a caller that holds the batch lock.
+    pub(crate) async fn batch_locked(self: &Rc<Self>, close: bool) {
         let written = self.core.amplification.0.get();
         let (size, used) = self.journal.usage(Ring::Data);
         let (delta_size, delta_used) = self.journal.usage(Ring::Delta);

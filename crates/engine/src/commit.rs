@@ -21,7 +21,7 @@ use std::rc::Rc;
 use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::node::Place;
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, RingPosition, Root};
-use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, TablePage};
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, SlotEntry, TablePage};
 use ashlar_format::summary::Owner;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::Buf;
@@ -74,6 +74,9 @@ impl Home {
         let imaged = self.journal.next();
         let freed = self.free_segments();
         self.place_system_nodes(&mut nodes).await;
+        // What liveness knows: a clean root has no journal that could tell of others.
+        let known: Option<BTreeSet<u64>> =
+            clean.then(|| self.core.segments.borrow().keys().copied().collect());
         self.let_go_of_room();
         let Ok(stripes) = self.meta_write(&nodes).await else {
             self.halt(
@@ -118,7 +121,7 @@ impl Home {
         if planted::on(Bug::SlotsFreedEarly) {
             self.release(freed.clone()).await;
         }
-        self.write_root(cut, imaged, clean).await;
+        self.write_root(cut, imaged, known).await;
         self.release(freed).await;
         self.count_thin(pending, self.core.thin_charged.get() - charged);
         self.warn_of_space();
@@ -425,7 +428,11 @@ impl Home {
 
     /// Writes slot table pages and a new root. After a clean one nothing is journalled: what runs in the
     /// background until the array stops must not make that root untrue.
-    async fn write_root(self: &Rc<Self>, cut: u64, imaged: u64, clean: bool) {
+    ///
+    /// The slots of segments that are not `known` stay free in a clean root's table: who opened them since
+    /// liveness was imaged has written nothing that counts.
+    async fn write_root(self: &Rc<Self>, cut: u64, imaged: u64, known: Option<BTreeSet<u64>>) {
+        let clean = known.is_some();
         let _log = self.log_lock.lock().await;
         let mut root = self.root.borrow().clone();
         root.number += 1;
@@ -443,7 +450,7 @@ impl Home {
             e.number == open
                 || (!planted::on(Bug::EpochDroppedEarly) && e.end.is_none_or(|end| end > cut))
         });
-        let pages = self.write_pages(root.number).await;
+        let pages = self.write_pages(root.number, known.as_ref()).await;
         self.publish(root).await;
         self.log_ended.set(clean);
         for (member, page) in pages {
@@ -472,7 +479,12 @@ impl Home {
     }
 
     /// Writes every changed page to its other copy; which were written.
-    async fn write_pages(self: &Rc<Self>, root: u64) -> Vec<(u16, u32)> {
+    async fn write_pages(
+        self: &Rc<Self>,
+        root: u64,
+        known: Option<&BTreeSet<u64>>,
+    ) -> Vec<(u16, u32)> {
+        let counts = |entry: &SlotEntry| known.is_none_or(|known| known.contains(&entry.segment));
         let mut written = Vec::new();
         let mut joins = Vec::new();
         for member in &self.core.members {
@@ -483,12 +495,12 @@ impl Home {
             for number in pages {
                 let first = (number * ENTRIES_PER_PAGE) as usize;
                 let slots = member.slots.borrow();
-                let entries =
-                    slots[first..slots.len().min(first + ENTRIES_PER_PAGE as usize)].to_vec();
+                let end = slots.len().min(first + ENTRIES_PER_PAGE as usize);
+                let entries = slots[first..end].iter();
                 let page = TablePage {
                     page: number,
                     root,
-                    entries,
+                    entries: entries.map(|e| e.filter(counts)).collect(),
                 };
                 let bytes = Buf::copy_of(&page.encode(&self.core.array, member.index)).freeze();
                 let mut copy = 1 - member.page_copy.borrow()[number as usize];
