@@ -186,7 +186,7 @@ impl Home {
             // Now more columns, now fewer, so that it comes out even.
             let columns = |n: usize| n * share.width * online / share.devices;
             let kept = columns(number + 1) - columns(number);
-            let kept = kept.clamp(share.k.min(online), share.width.min(online));
+            let kept = kept.min(online).max(share.k);
             if kept < share.width && eligible.len() >= kept {
                 let mut devices: Vec<Option<u16>> = self
                     .pick(1, eligible, kept, m)
