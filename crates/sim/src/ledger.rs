@@ -239,8 +239,8 @@ impl Ledger {
         }
     }
 
-    /// A segment is laid: while nothing has happened to any device, no domain has more than M of its
-    /// columns where the domains can carry it.
+    /// A segment is laid: while nothing has happened to any device, no domain has more of its columns than it
+    /// has parity, where the domains can carry the layout.
     fn domains(&self, header: &SlotHeader) {
         let Some(world) = self.world.upgrade() else {
             return;
@@ -249,20 +249,18 @@ impl Ledger {
         if config.domains.is_empty() || !world.touched.borrow().is_empty() {
             return;
         }
-        let Some(first) = header.devices.first() else {
-            return;
+        let carries = |group: usize| {
+            let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
+            for device in (0..config.devices).filter(|d| config.group_of(*d) == group) {
+                *sizes.entry(config.domains[device]).or_default() += 1;
+            }
+            let columns: usize = sizes.values().map(|size| config.m.min(*size)).sum();
+            columns >= config.k + config.m
         };
-        let group = config.group_of(usize::from(*first));
-        let eligible =
-            |device: &usize| entry.kind == SegmentKind::Meta || config.group_of(*device) == group;
-        let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-        for device in (0..config.devices).filter(eligible) {
-            *sizes.entry(config.domains[device]).or_default() += 1;
-        }
-        let m = usize::from(entry.m);
-        if sizes.values().map(|size| m.min(*size)).sum::<usize>() < header.devices.len() {
+        if !(0..config.groups).all(carries) {
             return; // they cannot carry it
         }
+        let m = usize::from(entry.m);
         world.trace.mark("ledger: domains respected");
         let mut columns: BTreeMap<usize, usize> = BTreeMap::new();
         for device in &header.devices {
