@@ -6,7 +6,7 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::MemDevice;
+use ashlar_device::{Delay, DelayFilter, DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Error, Import, Volume, VolumeOptions};
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
@@ -169,6 +169,47 @@ fn shares_are_those_of_the_devices_that_had_room() {
     for gone in [0, 9] {
         starts_without(&disks, &[4, 6, gone], size, 2, "without three");
     }
+}
+
+/// Reconstruct takes long on devices that read slowly, and what it has still to look at dies meanwhile: its room
+/// comes back with the next commit, not with the end of reconstruct.
+#[test]
+fn what_dies_while_reconstruct_runs_is_free() {
+    let (size, disks) = (8 * MIB, devices(6, 16 * MIB));
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let delay = Delay {
+            read: SECOND,
+            ..Delay::default()
+        };
+        let slow = |d: &Rc<MemDevice>| {
+            DelayFilter::new(&handle, d.clone() as DeviceRef, delay) as DeviceRef
+        };
+        let members = disks.iter().map(slow).collect();
+        let array = Array::create(&handle, members, small("ec2+1"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, size, 64 << 10, 1, "all there").await;
+        array.fail(0, false).await.unwrap();
+        let before = array.status().await.clean.free_slots;
+        handle.sleep(3 * SECOND).await;
+        fill(&v, size, 64 << 10, 2, "without one").await;
+        // Two commits: one that kills what was replaced, one that frees what that made empty.
+        for name in ["a", "b"] {
+            array.volume_create(name, volume(BLOCK)).await.unwrap();
+        }
+        handle.sleep(35 * SECOND).await;
+        let free = array.status().await.clean.free_slots;
+        let written = size * 3 / 2 / (64 << 10);
+        assert!(
+            free + written / 3 > before,
+            "{free} of {before} slots are free, {written} were written"
+        );
+    });
+    rt.shutdown();
 }
 
 /// The room that is kept for cleaning does not grow at the cost of what volumes were promised.

@@ -16,7 +16,7 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, MILLISECOND, SECOND};
 
-use crate::alloc::reserve;
+use crate::alloc::{Share, reserve};
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
@@ -101,9 +101,10 @@ impl Home {
     /// it if cleaning gains at least a twentieth of it.
     fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
-        let short: Vec<&Vec<u16>> = {
+        let short: Vec<(&Vec<u16>, Share)> = {
             let groups = self.shape.groups.iter();
-            groups.filter(|g| self.keeps_shares(g)).collect()
+            let short = groups.filter(|g| self.keeps_shares(g));
+            short.map(|g| (g, self.share(g))).collect()
         };
         let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
             .core
@@ -126,19 +127,18 @@ impl Home {
 
     /// How many blocks the slots of a segment are worth: what it holds, or, in a `short` group, in which
     /// new data keep to shares (`keeps_shares`), what those would hold. So columns that were laid while there was room give it back.
-    fn worth(&self, segment: &Segment, short: &[&Vec<u16>]) -> u64 {
+    fn worth(&self, segment: &Segment, short: &[(&Vec<u16>, Share)]) -> u64 {
         let holds = u64::from(segment.geometry.data_blocks());
         if short.is_empty() || segment.kind != SegmentKind::Data {
             return holds;
         }
         let columns = segment.columns.borrow();
         let on = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
-        let Some(group) = short.iter().find(|g| g.iter().any(on)) else {
+        let Some((group, share)) = short.iter().find(|(g, _)| g.iter().any(on)) else {
             return holds;
         };
         let usable = |column: &usize| self.core.column_usable(segment, *column);
         let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
-        let share = self.share(group);
         let taken = self.online_of(group).count() as u64 * share.width as u64;
         let own = u64::from(segment.geometry.k);
         let worth = holds / own * placed * (share.k * share.devices) as u64;
