@@ -74,14 +74,14 @@ struct Wanted {
     spared: usize,
 }
 
-/// How segments are laid that keep to shares.
-pub(crate) struct Share {
-    /// The devices of which they take each as much as they may.
-    pub devices: usize,
-    /// Data columns.
-    pub k: usize,
-    /// Columns, those of devices that are gone included.
-    pub width: usize,
+/// The devices of a segment of `width` columns, those that are missing at another place in each `number`.
+fn with_missing(picked: &[u16], width: usize, number: usize) -> Vec<Option<u16>> {
+    let mut devices: Vec<Option<u16>> = picked.iter().copied().map(Some).collect();
+    if picked.len() < width {
+        devices.resize(width, None);
+        devices.rotate_right(number % width);
+    }
+    devices
 }
 
 /// What metadata holds.
@@ -181,27 +181,10 @@ impl Home {
         let least = self.least_data_columns();
         let reach = self.columns_on(eligible, group, full, m);
         let number = usize::try_from(self.next_segment.get() % (1 << 20)).expect("small");
-        if self.keeps_shares(group) {
-            let share = self.share(group);
-            // Now more columns, now fewer, so that it comes out even.
-            let columns = |n: usize| n * share.width * online / share.devices;
-            let kept = columns(number + 1) - columns(number);
-            let kept = kept.min(online).max(share.k);
-            if kept < share.width && eligible.len() >= kept {
-                let mut devices: Vec<Option<u16>> = self
-                    .pick(1, eligible, kept, m)
-                    .into_iter()
-                    .map(Some)
-                    .collect();
-                devices.resize(share.width, None);
-                devices.rotate_right(number % share.width);
-                return Some(Wanted {
-                    k: u16::try_from(share.k).expect("not above K"),
-                    m: self.shape.m,
-                    devices,
-                    spared: share.width - kept,
-                });
-            }
+        if self.keeps_shares(group)
+            && let Some(wanted) = self.want_share(group, eligible, number)
+        {
+            return Some(wanted);
         }
         if reach >= full {
             let devices = self.pick(1, eligible, full, m);
@@ -220,24 +203,34 @@ impl Home {
         }
         let narrow = reach.saturating_sub(m).clamp(least, k);
         let parity = m.min(reach - narrow);
-        let mut devices: Vec<Option<u16>> = self
-            .pick(1, eligible, narrow + parity, parity)
-            .into_iter()
-            .map(Some)
-            .collect();
-        let placed = devices.len();
-        let mut parity = parity;
-        if narrow == k {
-            // As wide as ever: it gets the columns that are missing when there are devices for them.
-            parity = m;
-            devices.resize(full, None);
-            devices.rotate_right(number % full);
-        }
+        let picked = self.pick(1, eligible, narrow + parity, parity);
+        // As wide as ever, it gets the columns that are missing when there are devices for them.
+        let parity = if narrow == k { m } else { parity };
+        let width = picked.len().max(narrow + parity);
         Some(Wanted {
             k: u16::try_from(narrow).expect("at most 256"),
             m: u16::try_from(parity).expect("at most 255"),
-            spared: devices.len() - placed,
-            devices,
+            devices: with_missing(&picked, width, number),
+            spared: width - picked.len(),
+        })
+    }
+
+    /// The next data segment of a group that keeps to shares, if they cost it a column.
+    fn want_share(&self, group: &[u16], eligible: &[u16], number: usize) -> Option<Wanted> {
+        let (share, online) = (self.share(group), self.online_of(group).count());
+        // Now more columns, now fewer, so that it comes out even.
+        let columns = |n: usize| n * share.width * online / share.devices;
+        let kept = columns(number + 1) - columns(number);
+        let kept = kept.min(online).max(share.k);
+        if kept >= share.width || eligible.len() < kept {
+            return None;
+        }
+        let picked = self.pick(1, eligible, kept, self.shape.m.into());
+        Some(Wanted {
+            k: u16::try_from(share.k).expect("not above K"),
+            m: self.shape.m,
+            devices: with_missing(&picked, share.width, number),
+            spared: share.width - kept,
         })
     }
 
@@ -273,19 +266,6 @@ impl Home {
             columns(eligible)
         } else {
             eligible.len()
-        }
-    }
-
-    /// What segments of a group are laid as where they keep to shares: as on the fewest devices that would hold
-    /// at full redundancy all that volumes were promised. An array that was optimal, and not overpromised,
-    /// had as many; so after up to M more losses what is written has all its data columns, and as much
-    /// redundancy as what was there.
-    pub(crate) fn share(&self, group: &[u16]) -> Share {
-        let (devices, k) = self.devices_for_promises(group);
-        Share {
-            devices,
-            k,
-            width: k + usize::from(self.shape.m),
         }
     }
 
@@ -369,15 +349,8 @@ impl Home {
     /// in one failure domain, unless there is but one.
     fn meta_shape(&self, devices: &[u16]) -> (usize, usize) {
         let m = usize::from(self.meta_m).min(devices.len().saturating_sub(1));
-        let columns = self.core.domains.columns(devices.iter().copied(), m);
-        let width = if columns > m { columns } else { devices.len() };
+        let width = self.core.domains.width(devices, m);
         ((width - m).clamp(1, 8).min(256 - m), m)
-    }
-
-    /// The same with all devices there.
-    fn meta_shape_whole(&self) -> (usize, usize) {
-        let all: Vec<u16> = self.core.members.iter().map(|m| m.index).collect();
-        self.meta_shape(&all)
     }
 
     /// What metadata needs of each device.
@@ -394,7 +367,7 @@ impl Home {
     /// Slots of each device that metadata may still take until it is there twice in segments of `k` data
     /// columns, or fewer.
     fn meta_growth(&self, metadata: &Metadata, k: usize, devices: usize) -> usize {
-        let (_, m) = self.meta_shape_whole();
+        let m = usize::from(self.meta_m);
         let there: usize = metadata.segments.range(..=k).map(|(_, count)| count).sum();
         let twice = (2 * metadata.nodes).div_ceil(self.meta_nodes(k));
         slots_each(twice.saturating_sub(there), k + m, devices)
@@ -450,9 +423,14 @@ impl Home {
     /// with the columns of the devices that are gone missing (of none that is only full). Never wider than
     /// the widest segment that holds a node: no commit writes nodes with less redundancy than others have.
     fn meta_wanted(&self, eligible: &[u16]) -> (usize, usize) {
-        let ((whole, m), narrow) = (self.meta_shape_whole(), self.meta_shape(eligible));
-        let devices = eligible.len();
-        if devices < self.core.online().len() || narrow.0 >= whole {
+        let (narrow, devices) = (self.meta_shape(eligible), eligible.len());
+        let (online, all) = (self.core.online().len(), self.core.members.len());
+        if devices < online || online == all {
+            return narrow;
+        }
+        let all: Vec<u16> = self.core.members.iter().map(|m| m.index).collect();
+        let (whole, m) = self.meta_shape(&all);
+        if narrow.0 >= whole {
             return narrow;
         }
         let metadata = self.metadata();
@@ -540,16 +518,8 @@ impl Home {
         }
         let (k, m) = self.meta_wanted(&eligible);
         let placed = (k + m).min(eligible.len());
-        let mut devices: Vec<Option<u16>> = self
-            .pick(2, &eligible, placed, m)
-            .into_iter()
-            .map(Some)
-            .collect();
-        devices.resize(k + m, None);
-        if placed < k + m {
-            let shift = usize::try_from(self.next_segment.get() % (k + m) as u64).expect("small");
-            devices.rotate_right(shift);
-        }
+        let shift = usize::try_from(self.next_segment.get() % (k + m) as u64).expect("small");
+        let devices = with_missing(&self.pick(2, &eligible, placed, m), k + m, shift);
         let wanted = Wanted {
             k: u16::try_from(k).expect("at most 8"),
             m: u16::try_from(m).expect("at most 255"),

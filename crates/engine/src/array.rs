@@ -626,13 +626,13 @@ impl Array {
         self.check_writable()?;
         let known = SETTINGS.iter().find(|s| s.key == key);
         let setting = known.ok_or_else(|| no_setting(key))?;
-        let reserve = {
-            let percent = value.strip_suffix('%').unwrap_or(value);
-            let number: Option<u64> = percent.parse().ok();
-            number.filter(|v| v.to_string() == percent && CLEAN_RESERVE.contains(v))
-        };
+        let mut reserve: Option<u64> = None;
         let good = match key {
-            "clean.reserve" => reserve.is_some(),
+            "clean.reserve" => {
+                let percent = value.strip_suffix('%').unwrap_or(value);
+                reserve = percent.parse().ok();
+                reserve.is_some_and(|v| v.to_string() == percent && CLEAN_RESERVE.contains(&v))
+            }
             _ => ["critical", "always", "never"].contains(&value),
         };
         if !good {
@@ -644,7 +644,7 @@ impl Array {
             });
         }
         let home = &self.0.home;
-        if let (Some(percent), "clean.reserve") = (reserve, key)
+        if let Some(percent) = reserve
             && percent > home.clean_reserve_percent()
         {
             let most = home.clean_reserve_that_fits().unwrap_or(0);

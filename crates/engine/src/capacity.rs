@@ -103,12 +103,7 @@ impl Space<'_> {
     fn metadata_share(&self, geometry: &SegmentGeometry, devices: &[u16], spare: usize) -> u64 {
         let count = devices.len().saturating_sub(spare).max(1);
         let m = metadata_survives(self.shape).min(255).min(count - 1);
-        let columns = self.domains.columns(devices.iter().copied(), m);
-        let width = if columns > m {
-            columns.min(count)
-        } else {
-            count
-        };
+        let width = self.domains.width(devices, m).min(count);
         let k = (width - m).clamp(1, 8);
         let map = 32.0 / 4096.0 * (1.0 + 1.0 / 63.0);
         let record = RecordShape::new(self.slot_blocks, self.shape.k).leaves_per_record()
@@ -160,6 +155,16 @@ impl Packing {
         }
         free / (self.stripe_blocks * BLOCK_U64) * each * u64::from(block) * BLOCK_U64
     }
+}
+
+/// How segments are laid that keep to shares.
+pub(crate) struct Share {
+    /// The devices of which they take each as much as they may.
+    pub devices: usize,
+    /// Data columns.
+    pub k: usize,
+    /// Columns, those of devices that are gone included.
+    pub width: usize,
 }
 
 /// How much of the spare space is kept out of what may be promised.
@@ -247,10 +252,11 @@ impl Home {
         self.usable(Spare::Left, Member::is_online).min(whole)
     }
 
-    /// The fewest devices of a group, those in use and some of those that are gone, with which all that volumes
-    /// were promised would fit at full redundancy (all of the group, if it needs more), and the data columns of
-    /// a segment on so many.
-    pub(crate) fn devices_for_promises(&self, group: &[u16]) -> (usize, usize) {
+    /// What segments of a group are laid as where they keep to shares: as on the fewest devices, those in use and
+    /// some of those that are gone, that would hold at full redundancy all that volumes were promised (all of
+    /// the group, if it needs more). An array that was optimal, and not overpromised, had as many; so after up
+    /// to M more losses what is written has all its data columns, and as much redundancy as what was there.
+    pub(crate) fn share(&self, group: &[u16]) -> Share {
         let online: Vec<u16> = self.online_of(group).collect();
         let mut gone: Vec<u16> = group.to_vec();
         gone.retain(|d| !online.contains(d));
@@ -262,7 +268,12 @@ impl Home {
         };
         let more = (1..=gone.len()).find(fits).unwrap_or(gone.len());
         let devices = online.len() + more;
-        (devices, self.data_columns_on(devices))
+        let k = self.data_columns_on(devices);
+        Share {
+            devices,
+            k,
+            width: k + usize::from(self.shape.m),
+        }
     }
 
     /// Data columns of a segment on so many devices of a group.

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::node::Place;
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, RingPosition, Root};
-use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, SlotEntry, TablePage};
+use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::Owner;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::Buf;
@@ -493,16 +493,7 @@ impl Home {
                 continue;
             }
             for number in pages {
-                let first = (number * ENTRIES_PER_PAGE) as usize;
-                let slots = member.slots.borrow();
-                let end = slots.len().min(first + ENTRIES_PER_PAGE as usize);
-                let entries = slots[first..end].iter();
-                let page = TablePage {
-                    page: number,
-                    root,
-                    entries: entries.map(|e| e.filter(counts)).collect(),
-                };
-                let bytes = Buf::copy_of(&page.encode(&self.core.array, member.index)).freeze();
+                let bytes = member.table_page(&self.core.array, number, root, counts);
                 let mut copy = 1 - member.page_copy.borrow()[number as usize];
                 copy ^= u8::from(planted::on(Bug::PagesInPlace));
                 let offset = member.geometry.page_offset(number, u32::from(copy));

@@ -48,6 +48,13 @@ impl Domains {
         self.count(devices).values().map(|n| (*n).min(m)).sum()
     }
 
+    /// How wide a segment with `m` parity columns can be on these devices, with no more than `m` columns in a
+    /// domain; as wide as there are devices where they have but one.
+    pub fn width(&self, devices: &[u16], m: usize) -> usize {
+        let columns = self.columns(devices.iter().copied(), m);
+        if columns > m { columns } else { devices.len() }
+    }
+
     /// Orders in which the devices of a domain are far from each other, going round; which of them keeps them
     /// apart best depends on how many devices the domains have. As they came where each is a domain of its own.
     pub fn apart(&self, devices: &[u16]) -> Vec<Vec<u16>> {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ashlar_device::{DeviceRef, Fault, IoFuture};
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::DeviceGeometry;
-use ashlar_format::slot::SlotEntry;
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
 use ashlar_format::superblock::MemberState;
 use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
 
@@ -372,7 +372,27 @@ impl Member {
         self.slots.borrow_mut()[slot as usize] = entry;
         self.dirty_pages
             .borrow_mut()
-            .insert(slot / ashlar_format::slot::ENTRIES_PER_PAGE);
+            .insert(slot / ENTRIES_PER_PAGE);
+    }
+
+    /// A page of the slot table under a root, with the entries that count.
+    pub fn table_page(
+        &self,
+        array: &[u8; 16],
+        page: u32,
+        root: u64,
+        counts: impl Fn(&SlotEntry) -> bool,
+    ) -> Slice {
+        let slots = self.slots.borrow();
+        let first = (page * ENTRIES_PER_PAGE) as usize;
+        let end = slots.len().min(first + ENTRIES_PER_PAGE as usize);
+        let entries = slots[first..end].iter();
+        let table = TablePage {
+            page,
+            root,
+            entries: entries.map(|e| e.filter(&counts)).collect(),
+        };
+        Buf::copy_of(&table.encode(array, self.index)).freeze()
     }
 
     /// Claims a particular slot (at import).

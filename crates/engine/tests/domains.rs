@@ -10,25 +10,17 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Import, Volume};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{BLOCK, devices, pattern, small, volume};
+use common::{BLOCK, devices, small, volume};
 
 const MIB: u64 = 1 << 20;
-const BLOCKS: u64 = 2 * MIB / BLOCK;
+const SIZE: u64 = 2 * MIB;
 
 async fn fill(v: &Volume, version: u64) {
-    for block in 0..BLOCKS {
-        let done = v.write(block * BLOCK, pattern(block, version), false).await;
-        assert!(done.is_ok(), "block {block}, version {version}: {done:?}");
-    }
-    v.flush().await.unwrap();
+    common::fill(v, SIZE, BLOCK, version, "").await;
 }
 
 async fn check(v: &Volume, version: u64, what: &str) {
-    for block in 0..BLOCKS {
-        let read = v.read(block * BLOCK, BLOCK as usize).await;
-        let read = read.unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
-        assert!(*read == *pattern(block, version), "{what}: block {block}");
-    }
+    common::check(v, SIZE, version, what).await;
 }
 
 fn filtered(disks: &[Rc<MemDevice>]) -> (Vec<Rc<FaultFilter>>, Vec<DeviceRef>) {

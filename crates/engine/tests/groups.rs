@@ -3,14 +3,11 @@
 
 mod common;
 
-use std::rc::Rc;
-
-use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Import, Volume};
 use ashlar_rt::Rt;
 
-use common::{BLOCK, devices, pattern, refs, small, volume};
+use common::{BLOCK, devices, pattern, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 
@@ -19,11 +16,6 @@ async fn check(v: &Volume, blocks: u64) {
         let found = v.read(block * BLOCK, BLOCK as usize).await.unwrap();
         assert_eq!(found[..], pattern(block, 1)[..], "block {block}");
     }
-}
-
-fn without(disks: &[Rc<MemDevice>], gone: &[usize]) -> Vec<DeviceRef> {
-    let here = disks.iter().enumerate().filter(|(i, _)| !gone.contains(i));
-    refs(&here.map(|(_, d)| d.clone()).collect::<Vec<_>>())
 }
 
 /// The power goes, and with it M devices of every group: all data are still readable, so must be what leads to

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Import, Volume, VolumeOptions};
-use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
+use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::{BLOCK, devices, pattern, refs, small, volume};
+use common::{BLOCK, devices, pattern, refs, run, small, volume};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,15 +21,6 @@ fn large_blocks(block_bytes: u32) -> VolumeOptions {
         block_bytes,
         ..volume(2 * MIB)
     }
-}
-
-/// A run of blocks.
-fn run(first: u64, count: u64, version: u64) -> Slice {
-    let mut buf = Buf::zeroed((count * BLOCK) as usize);
-    for (block, bytes) in (first..).zip(buf.chunks_mut(BLOCK as usize)) {
-        bytes.copy_from_slice(&pattern(block, version));
-    }
-    buf.freeze()
 }
 
 async fn fill(v: &Volume, version: u64) {

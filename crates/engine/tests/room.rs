@@ -8,50 +8,18 @@ use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Create, Error, Import, Volume, VolumeOptions};
-use ashlar_rt::{Buf, Rt, SECOND, Slice};
+use ashlar_engine::{Array, Create, Error, Import, VolumeOptions};
+use ashlar_rt::{Rt, SECOND};
 
-use common::{BLOCK, devices, pattern, refs, small, volume};
+use common::{BLOCK, check, devices, fill, pattern, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
-
-/// Writes every block of a volume, `unit` bytes at a time.
-async fn fill(v: &Volume, size: u64, unit: u64, version: u64, what: &str) {
-    for first in (0..size / BLOCK).step_by((unit / BLOCK) as usize) {
-        let data = run(first, unit / BLOCK, version);
-        let done = v.write(first * BLOCK, data, false).await;
-        assert!(
-            done.is_ok(),
-            "{what}: block {first}, version {version}: {done:?}"
-        );
-    }
-    v.flush().await.unwrap();
-}
-
-async fn check(v: &Volume, size: u64, version: u64, what: &str) {
-    for block in 0..size / BLOCK {
-        let read = v.read(block * BLOCK, BLOCK as usize).await;
-        let read = read.unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
-        assert!(*read == *pattern(block, version), "{what}: block {block}");
-    }
-}
-
-/// A run of blocks.
-fn run(first: u64, count: u64, version: u64) -> Slice {
-    let mut buf = Buf::zeroed((count * BLOCK) as usize);
-    for (block, bytes) in (first..).zip(buf.chunks_mut(BLOCK as usize)) {
-        bytes.copy_from_slice(&pattern(block, version));
-    }
-    buf.freeze()
-}
 
 /// The power goes, and the array starts without some devices.
 fn starts_without(disks: &[Rc<MemDevice>], gone: &[usize], size: u64, version: u64, what: &str) {
     let rt = Rt::simulated(7);
     let handle = rt.clone();
-    let kept = disks.iter().enumerate().filter(|(i, _)| !gone.contains(i));
-    let kept = refs(&kept.map(|(_, d)| d.clone()).collect::<Vec<_>>());
-    let what = what.to_string();
+    let (kept, what) = (without(disks, gone), what.to_string());
     // Also where half of them or more are gone.
     let degraded = Import {
         degraded: true,

@@ -9,7 +9,6 @@ use std::rc::Rc;
 use ashlar_format::SegmentGeometry;
 use ashlar_format::journal::Entry;
 use ashlar_format::root::MAX_EPOCH_BYTES;
-use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
 use ashlar_rt::Buf;
 
 use crate::assemble::Spread;
@@ -176,17 +175,7 @@ impl Home {
         let number = self.root.borrow().number;
         for (index, page) in later {
             let member = self.core.member(*index);
-            let first = (page * ENTRIES_PER_PAGE) as usize;
-            let entries = {
-                let slots = member.slots.borrow();
-                slots[first..slots.len().min(first + ENTRIES_PER_PAGE as usize)].to_vec()
-            };
-            let table = TablePage {
-                page: *page,
-                root: number,
-                entries,
-            };
-            let bytes = Buf::copy_of(&table.encode(&self.core.array, *index)).freeze();
+            let bytes = member.table_page(&self.core.array, *page, number, |_| true);
             let copy = 1 - member.page_copy.borrow()[*page as usize];
             let written = member
                 .write(

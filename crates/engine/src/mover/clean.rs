@@ -16,7 +16,8 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, MILLISECOND, SECOND};
 
-use crate::alloc::{Share, reserve};
+use crate::alloc::reserve;
+use crate::capacity::Share;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
@@ -126,7 +127,8 @@ impl Home {
     }
 
     /// How many blocks the slots of a segment are worth: what it holds, or, in a `short` group, in which
-    /// new data keep to shares (`keeps_shares`), what those would hold. So columns that were laid while there was room give it back.
+    /// new data keep to shares (`keeps_shares`), what those would hold. So columns that were laid while there
+    /// was room give it back.
     fn worth(&self, segment: &Segment, short: &[(&Vec<u16>, Share)]) -> u64 {
         let holds = u64::from(segment.geometry.data_blocks());
         if short.is_empty() || segment.kind != SegmentKind::Data {

@@ -39,8 +39,8 @@ impl Home {
             .segments
             .borrow()
             .values()
-            .filter(|s| self.is_to_reconstruct(&Rc::clone(s)))
-            .map(|s| (self.core.missing_columns(s), s.clone()))
+            .cloned()
+            .filter_map(|s| Some((self.columns_to_gain(&s)?, s)))
             .collect();
         due.sort_by_key(|(missing, s)| {
             std::cmp::Reverse((*missing as i64 - i64::from(s.geometry.m), s.number))
@@ -48,14 +48,13 @@ impl Home {
         due
     }
 
-    /// Whether a segment misses columns that can be had from the others, and holds anything; whoever asks
-    /// holds it once beside the table.
-    fn is_to_reconstruct(&self, segment: &Rc<Segment>) -> bool {
+    /// How many columns a sealed segment misses that can be had from the others, if any, and if it holds
+    /// anything; whoever asks holds it once beside the table.
+    fn columns_to_gain(&self, segment: &Rc<Segment>) -> Option<usize> {
         let missing = self.core.missing_columns(segment);
-        segment.sealed.get()
-            && missing > 0
-            && missing <= usize::from(segment.geometry.m)
-            && (!segment.live.borrow().is_empty() || Rc::strong_count(segment) > 2)
+        let holds = !segment.live.borrow().is_empty() || Rc::strong_count(segment) > 2;
+        let gains = missing > 0 && missing <= usize::from(segment.geometry.m);
+        (segment.sealed.get() && gains && holds).then_some(missing)
     }
 
     pub(super) async fn reconstruct_forever(self: Rc<Self>) {
@@ -115,7 +114,7 @@ impl Home {
         let mut moved = 0;
         for number in due {
             let segment = self.core.segment(number);
-            let Some(segment) = segment.filter(|s| self.is_to_reconstruct(s)) else {
+            let Some(segment) = segment.filter(|s| self.columns_to_gain(s).is_some()) else {
                 continue;
             };
             if self.reconstruct_segment(&segment).await {

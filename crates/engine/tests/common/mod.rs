@@ -1,10 +1,10 @@
 //! What the engine's tests share: devices in memory, and small arrays on them.
-#![allow(dead_code, reason = "no test uses all of it")]
+#![allow(dead_code, clippy::unwrap_used, reason = "no test uses all of it")]
 
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
-use ashlar_engine::{Create, Settings, VolumeOptions};
+use ashlar_engine::{Create, Settings, Volume, VolumeOptions};
 use ashlar_rt::{Buf, Slice};
 
 /// Bytes of a block.
@@ -52,4 +52,41 @@ pub fn pattern(block: u64, version: u64) -> Slice {
         chunk[16..24].copy_from_slice(&at.to_le_bytes());
     }
     buf.freeze()
+}
+
+/// A run of such blocks.
+pub fn run(first: u64, count: u64, version: u64) -> Slice {
+    let mut buf = Buf::zeroed((count * BLOCK) as usize);
+    for (block, bytes) in (first..).zip(buf.chunks_mut(BLOCK as usize)) {
+        bytes.copy_from_slice(&pattern(block, version));
+    }
+    buf.freeze()
+}
+
+/// Writes the first `size` bytes of a volume, `unit` at a time.
+pub async fn fill(v: &Volume, size: u64, unit: u64, version: u64, what: &str) {
+    for first in (0..size / BLOCK).step_by((unit / BLOCK) as usize) {
+        let data = run(first, unit / BLOCK, version);
+        let done = v.write(first * BLOCK, data, false).await;
+        assert!(
+            done.is_ok(),
+            "{what}: block {first}, version {version}: {done:?}"
+        );
+    }
+    v.flush().await.unwrap();
+}
+
+/// Reads the first `size` bytes of a volume, block by block.
+pub async fn check(v: &Volume, size: u64, version: u64, what: &str) {
+    for block in 0..size / BLOCK {
+        let read = v.read(block * BLOCK, BLOCK as usize).await;
+        let read = read.unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
+        assert!(*read == *pattern(block, version), "{what}: block {block}");
+    }
+}
+
+/// All devices but some, as an array takes them.
+pub fn without(disks: &[Rc<MemDevice>], gone: &[usize]) -> Vec<DeviceRef> {
+    let here = disks.iter().enumerate().filter(|(i, _)| !gone.contains(i));
+    refs(&here.map(|(_, d)| d.clone()).collect::<Vec<_>>())
 }
