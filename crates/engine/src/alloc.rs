@@ -141,10 +141,10 @@ impl Home {
                     row: row.min(slots / 64).max(1),
                 });
             }
-            // Room would not help where too few devices are left for the largest volume block.
-            let least = self.least_data_columns();
-            let mut groups = self.shape.groups.iter();
-            let too_few = !groups.any(|g| self.online_of(g).count() >= least);
+            let too_few = self.too_few_for_blocks();
+            if recovering && too_few {
+                self.halt("too few devices are left to hold what the journal has; import it again when they are back");
+            }
             if purpose != Purpose::Client || too_few || !self.cleaner_can_gain() {
                 return None;
             }
@@ -247,6 +247,13 @@ impl Home {
         let catalog = self.catalog.borrow();
         let blocks = catalog.volumes.iter().map(|v| usize::from(v.block_blocks));
         blocks.max().unwrap_or(1).div_ceil(strip_blocks)
+    }
+
+    /// Whether no group has devices left for a stripe that holds the largest volume block: no room would help.
+    pub(crate) fn too_few_for_blocks(&self) -> bool {
+        let least = self.least_data_columns();
+        let mut groups = self.shape.groups.iter();
+        !groups.any(|g| self.online_of(g).count() >= least)
     }
 
     /// The devices of a group that are in use.

@@ -383,6 +383,7 @@ impl Array {
             thin: options.thin,
             destroying: false,
             mapped_bytes: 0,
+            map_nodes: 0,
             snapshot_of: (0, 0),
             clone_of: 0,
             frontends: Vec::new(),
@@ -390,7 +391,8 @@ impl Array {
         };
         // In the catalog before anything waits: another with its name, or for its space, must see it.
         home.catalog.borrow_mut().volumes.push(entry.clone());
-        add_volume(&home.shards, &entry, home.packing_whole()).await;
+        let (packing, node) = (home.packing_whole(), home.node_room());
+        add_volume(&home.shards, &entry, packing, node).await;
         self.keep(home.commit(0)).await?;
         home.core
             .event("volume-created", None, format!("volume {name} was created"));
@@ -438,7 +440,7 @@ impl Array {
             .cloned();
         let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
         home.tasks.borrow_mut().releasing += 1;
-        let shape = volume_shape(&volume, home.packing_whole());
+        let shape = volume_shape(&volume, home.packing_whole(), home.node_room());
         for shard in &home.shards {
             ask(shard, |reply| ShardMessage::Leave(shape.tree, reply)).await;
             ask(shard, |reply| {

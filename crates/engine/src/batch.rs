@@ -69,6 +69,7 @@ impl Home {
         let opened = self.take_opened(SegmentKind::Data);
         self.flush_for(&collected, &opened).await;
         let extra = std::mem::take(&mut *self.extra.borrow_mut());
+        let moved = extra.len();
         let mut parts = self.parts(collected, &opened, extra);
         while !parts.is_empty() {
             let bytes: usize = parts[0].deltas.iter().map(entry_bytes).sum();
@@ -79,6 +80,7 @@ impl Home {
             }
             self.record(parts.remove(0)).await;
         }
+        self.unrecorded.set(self.unrecorded.get() - moved);
         self.recorded_at.set(written);
         self.core.progress.open();
     }

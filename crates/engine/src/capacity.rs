@@ -9,7 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use ashlar_format::catalog::VolumeEntry;
+use ashlar_format::catalog::{Catalog, VolumeEntry};
+use ashlar_format::node::{FANOUT, LEAF_ENTRIES};
 use ashlar_format::superblock::MemberState;
 use ashlar_format::{BLOCK_U64, SegmentGeometry};
 use ashlar_layout::Shape;
@@ -82,8 +83,9 @@ impl Space<'_> {
         let groups = self.shape.groups.iter();
         let counted = groups.clone().flatten().filter(|d| slots(**d).is_some());
         let counted: Vec<u16> = counted.copied().collect();
-        let metadata =
-            data / 100_000 * self.metadata_share(&full, &counted, groups.map(spares).sum());
+        let overhead =
+            metadata_overhead(self.shape, self.domains, &counted, groups.map(spares).sum());
+        let metadata = data / 100_000 * (self.metadata_share(&full) * overhead) as u64;
         data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
     }
 
@@ -97,21 +99,30 @@ impl Space<'_> {
         }
     }
 
-    /// Metadata per data, in 1/100,000 of the data's space: 32 bytes a block for the map and a record a
-    /// segment for liveness, at the redundancy that they have on these devices without the spare, twice, since
-    /// what commits replace is cleaned later.
-    fn metadata_share(&self, geometry: &SegmentGeometry, devices: &[u16], spare: usize) -> u64 {
-        let count = devices.len().saturating_sub(spare).max(1);
-        let m = metadata_survives(self.shape).min(255).min(count - 1);
-        let width = self.domains.width(devices, m).min(count);
-        let k = (width - m).clamp(1, 8);
+    /// Metadata per data, in 1/100,000: 32 bytes a block for the map, and a record a segment for liveness.
+    fn metadata_share(&self, geometry: &SegmentGeometry) -> f64 {
         let map = 32.0 / 4096.0 * (1.0 + 1.0 / 63.0);
         let record = RecordShape::new(self.slot_blocks, self.shape.k).leaves_per_record()
             / f64::from(geometry.data_blocks());
-        let overhead =
-            (k + m) as f64 / k as f64 * f64::from(self.shape.k) / f64::from(self.shape.width());
-        ((map + record) * overhead * 2.0 * 100_000.0) as u64
+        (map + record) * 100_000.0
     }
+}
+
+/// The room of how much data metadata takes: at the redundancy that it has on these devices without the spare,
+/// twice, since what commits replace is cleaned later.
+fn metadata_overhead(shape: &Shape, domains: &Domains, devices: &[u16], spare: usize) -> f64 {
+    let count = devices.len().saturating_sub(spare).max(1);
+    let m = metadata_survives(shape).min(255).min(count - 1);
+    let width = domains.width(devices, m).min(count);
+    let k = (width - m).clamp(1, 8);
+    let wide = f64::from(shape.width()) / f64::from(shape.k);
+    (k + m) as f64 / k as f64 / wide * 2.0
+}
+
+/// Bytes of data that a node takes the room of, with all devices there.
+pub fn node_room(shape: &Shape, domains: &Domains) -> u64 {
+    let devices = shape.groups.concat();
+    (metadata_overhead(shape, domains, &devices, shape.spare.into()) * BLOCK_U64 as f64) as u64
 }
 
 /// How volume blocks fill stripes. Each lies whole in one, so where a stripe is no multiple of them a part of
@@ -300,14 +311,32 @@ impl Home {
         self.packing_on(least.unwrap_or(0))
     }
 
-    /// What volumes were promised, and what thin ones have taken, in bytes of stripes, as of the last fold.
+    /// What volumes were promised, and what thin ones have taken, their maps included, in bytes of stripes, as of
+    /// the last fold.
     fn promised_bytes(&self, packing: Packing) -> u64 {
         let catalog = self.catalog.borrow();
         let bytes = |v: &VolumeEntry| if v.thin { v.mapped_bytes } else { v.size_bytes };
         let promised = catalog.volumes.iter();
-        promised
-            .map(|v| packing.taken(bytes(v), v.block_blocks))
-            .sum()
+        let promised = promised.map(|v| packing.taken(bytes(v), v.block_blocks));
+        promised.sum::<u64>() + self.maps_apart(&catalog)
+    }
+
+    /// What maps of thin volumes take beyond metadata's share of usable space: one that is written far apart has
+    /// a leaf for every few blocks. Others were promised the space of a whole map.
+    fn maps_apart(&self, catalog: &Catalog) -> u64 {
+        let thin = catalog.volumes.iter().filter(|v| v.thin);
+        let apart = thin.map(|v| {
+            let blocks = v.mapped_bytes / BLOCK_U64 / u64::from(v.block_blocks.max(1));
+            let leaves = blocks.div_ceil(LEAF_ENTRIES as u64);
+            v.map_nodes
+                .saturating_sub(leaves + leaves.div_ceil(FANOUT as u64))
+        });
+        apart.sum::<u64>() * self.node_room()
+    }
+
+    /// See [`node_room`].
+    pub(crate) fn node_room(&self) -> u64 {
+        node_room(&self.shape, &self.core.domains)
     }
 
     /// What may still be promised to a volume, in bytes of stripes, as of the last fold.
@@ -352,13 +381,13 @@ impl Home {
         CLEAN_RESERVE.rev().find(fits)
     }
 
-    /// Bytes of stripes that what volumes have mapped takes, as of the last fold.
+    /// Bytes of stripes that what volumes have mapped takes, and what thin ones' maps take beyond their share, as
+    /// of the last fold.
     fn used_bytes(&self) -> u64 {
         let (catalog, packing) = (self.catalog.borrow(), self.packing_now());
         let volumes = catalog.volumes.iter();
-        volumes
-            .map(|v| packing.taken(v.mapped_bytes, v.block_blocks))
-            .sum()
+        let used = volumes.map(|v| packing.taken(v.mapped_bytes, v.block_blocks));
+        used.sum::<u64>() + self.maps_apart(&catalog)
     }
 
     /// Where the space of the devices in use is.

@@ -62,6 +62,7 @@ impl Home {
         let recorded = self.recorded_at.get();
         let charged = self.core.thin_charged.get();
         self.seal_pinned().await;
+        self.core.commit_short.set(Some(self.is_degraded()));
         self.hold_room();
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
@@ -122,6 +123,7 @@ impl Home {
             self.release(freed.clone()).await;
         }
         self.write_root(cut, imaged, known).await;
+        self.core.commit_short.set(None);
         self.release(freed).await;
         self.count_thin(pending, self.core.thin_charged.get() - charged);
         self.warn_of_space();
@@ -176,6 +178,11 @@ impl Home {
         for (tree, change) in part.mapped {
             if let Some(volume) = catalog.volumes.iter_mut().find(|v| v.number == tree) {
                 volume.mapped_bytes = volume.mapped_bytes.saturating_add_signed(change);
+            }
+        }
+        for (tree, change) in part.map_nodes {
+            if let Some(volume) = catalog.volumes.iter_mut().find(|v| v.number == tree) {
+                volume.map_nodes = volume.map_nodes.saturating_add_signed(change);
             }
         }
         drop(catalog);
@@ -763,6 +770,7 @@ impl Home {
     pub(crate) fn halt(&self, why: &str) {
         self.core.tell_sums();
         self.core.event("halted", None, why.to_string());
+        *self.stopped.borrow_mut() = why.to_string();
         self.core.closed.set(true);
         self.refuse_waiters();
         for shard in &self.shards {

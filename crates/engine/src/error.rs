@@ -105,6 +105,14 @@ pub enum Error {
         "{0} journal record(s) that were acknowledged cannot be read; find the missing devices, or use --degraded to give up what only those records held"
     )]
     JournalLoss(u64),
+    /// Acknowledged journal records whose blocks no stripe on the devices here can hold.
+    #[error(
+        "the journal holds {0} write(s) whose blocks are too large for what so few devices can hold; find the missing devices, or use --degraded to give these writes up"
+    )]
+    NoPlace(u64),
+    /// More devices were lost while the import ran, and the array stopped.
+    #[error("the array stopped while it was imported: {0}")]
+    Stopped(String),
     /// A volume that does not exist.
     #[error("there is no volume '{0}'; `ashlar volume list` shows what there is")]
     NoVolume(String),

@@ -57,7 +57,7 @@ impl Shard {
             .into_iter()
             .flatten()
             .min();
-        let due = self.due_leaves(target, limit).await;
+        let due = self.due_leaves(target, limit, give_up).await;
         let leaves: Vec<Leaf> = due.leaves.into_iter().collect();
         let mut done = due.done;
         self.load_leaves(&leaves).await;
@@ -102,6 +102,7 @@ impl Shard {
                         .extend(placed.writes.iter().map(|w| (w.place, 1)));
                     prepared.dead.extend(placed.freed.iter().map(|p| (*p, 1)));
                     prepared.writes = placed.writes;
+                    prepared.map_nodes = placed.nodes;
                 }
             }
             Ok(_) => {}
@@ -144,7 +145,7 @@ impl Shard {
 
     /// What is to be folded: up to `limit`, from the oldest on. A run of holes that spans more is worked
     /// off piece by piece, since what an earlier step has unmapped is not looked at again.
-    async fn due_leaves(&self, target: u64, limit: FoldLimit) -> DueLeaves {
+    async fn due_leaves(&self, target: u64, limit: FoldLimit, give_up: bool) -> DueLeaves {
         let mut due: Vec<(u64, Due)> = Vec::new();
         {
             let deltas = self.deltas.borrow();
@@ -172,23 +173,40 @@ impl Shard {
                         taken.blocks += 1;
                     }
                 }
-                Due::Holes(hole) => self.add_holes(&hole, limit, &mut taken).await,
+                Due::Holes(hole) => self.add_holes(&hole, limit, give_up, &mut taken).await,
             }
         }
         taken
     }
 
-    /// Adds the leaves that a run of holes concerns.
-    async fn add_holes(&self, hole: &HoleRange, limit: FoldLimit, taken: &mut DueLeaves) {
+    /// Adds the leaves that a run of holes concerns. Where a node above them is lost the run keeps its part
+    /// of the journal, as leaves that are lost do, until that is needed.
+    async fn add_holes(
+        &self,
+        hole: &HoleRange,
+        limit: FoldLimit,
+        give_up: bool,
+        taken: &mut DueLeaves,
+    ) {
         let Ok(shape) = self.shape(hole.tree) else {
             return;
         };
         let partitioning = self.partitioning(shape);
         let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
+        let run = (hole.tree, hole.stamp);
+        let give_up = give_up && self.lost_runs.borrow().contains(&run);
         let mut whole = true;
         for partition in self.own_partitions() {
-            // A part of the tree that cannot be read keeps its run of holes.
-            let Ok(found) = self.store.leaves_in(hole.tree, partition, first, end).await else {
+            let leaves = || self.store.leaves_in(hole.tree, partition, first, end);
+            let mut found = leaves().await;
+            if found.is_err() && give_up {
+                let covered = partitioning.leaves_within(hole.first, hole.first + hole.count);
+                self.store
+                    .give_up_between(hole.tree, partition, first..end, covered)
+                    .await;
+                found = leaves().await;
+            }
+            let Ok(found) = found else {
                 whole = false;
                 continue;
             };
@@ -209,7 +227,10 @@ impl Shard {
             }
         }
         if whole {
-            taken.done.push((hole.tree, hole.stamp));
+            self.lost_runs.borrow_mut().remove(&run);
+            taken.done.push(run);
+        } else {
+            self.lost_runs.borrow_mut().insert(run);
         }
     }
 

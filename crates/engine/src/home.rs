@@ -88,6 +88,8 @@ pub struct Home {
     pub(crate) opened: RefCell<Vec<Rc<Segment>>>,
     /// Entries of background work that are to go into the next batch.
     pub(crate) extra: RefCell<Vec<Entry>>,
+    /// How many such entries are not durable yet, those of the batch under way included.
+    pub(crate) unrecorded: Cell<usize>,
     pub(crate) batch_lock: Lock<()>,
     pub(crate) commit_lock: Lock<()>,
     pub(crate) meta_lock: Lock<()>,
@@ -114,6 +116,8 @@ pub struct Home {
     pub(crate) forced: Cell<bool>,
     pub(crate) force_gate: Gate,
     pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
+    /// Why the array stopped, if it did.
+    pub(crate) stopped: RefCell<String>,
     /// Opens when a commit has ended.
     pub(crate) committed: Gate,
     pub(crate) commits: Cell<u64>,
@@ -215,6 +219,7 @@ impl Home {
             tile: Cell::new(0),
             opened: RefCell::default(),
             extra: RefCell::default(),
+            unrecorded: Cell::new(0),
             batch_lock: Lock::new(()),
             commit_lock: Lock::new(()),
             meta_lock: Lock::new(()),
@@ -235,6 +240,7 @@ impl Home {
             forced: Cell::new(false),
             force_gate: Gate::default(),
             waiting_quorum: Cell::new(None),
+            stopped: RefCell::default(),
             committed: Gate::default(),
             commits: Cell::new(0),
             recovering: Cell::new(None),

@@ -104,6 +104,8 @@ pub struct Prepared {
     pub thin_pending: u64,
     /// By volume: blocks mapped more (or fewer) than before.
     pub mapped: BTreeMap<u32, i64>,
+    /// By volume: nodes of its maps more (or fewer) than before.
+    pub map_nodes: BTreeMap<u32, i64>,
 }
 
 /// A live block the mover wants moved.
@@ -134,7 +136,7 @@ pub struct VolumeShape {
     pub pieces: u32,
     /// Digest algorithm of new blocks.
     pub algorithm: u8,
-    /// Bytes of a stripe that a volume block takes.
+    /// Bytes of stripes that a block of a thin volume may take, with a leaf of its own.
     pub takes_bytes: u64,
     /// Whether it was promised no space.
     pub thin: bool,

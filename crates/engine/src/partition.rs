@@ -77,6 +77,14 @@ impl Partitioning {
         let last_row = end.saturating_sub(1) / self.tile / self.partitions;
         (first_row * per_tile, (last_row + 1) * per_tile)
     }
+
+    /// The leaves of a partition that hold no block but of `first..end`: those of all rows of tiles but the
+    /// first and the last that [`Partitioning::leaf_range`] names.
+    pub fn leaves_within(&self, first: u64, end: u64) -> std::ops::Range<u64> {
+        let per_tile = self.tile / LEAF;
+        let (first, end) = self.leaf_range(first, end);
+        first + per_tile..end - per_tile
+    }
 }
 
 #[cfg(test)]
@@ -98,6 +106,21 @@ mod tests {
                 assert!(at.leaf < p.leaves(20_000));
                 let (first, end) = p.leaf_range(address, address + 1);
                 assert!((first..end).contains(&at.leaf));
+            }
+        }
+    }
+
+    #[test]
+    fn leaves_within_a_run_hold_nothing_else() {
+        for (partitions, pieces) in [(1, 1), (4, 1), (3, 2), (4, 32)] {
+            let p = Partitioning::new(partitions, pieces);
+            let row = p.tile * p.partitions;
+            for (first, end) in [(5, 6), (1, 3 * row), (row, 4 * row), (row - 1, 5 * row + 1)] {
+                let within = p.leaves_within(first, end);
+                assert_eq!(within.is_empty(), end - first < 3 * row - 1);
+                for address in (0..6 * row).filter(|a| !(first..end).contains(a)) {
+                    assert!(!within.contains(&p.locate(address).leaf), "{address}");
+                }
             }
         }
     }

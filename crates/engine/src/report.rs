@@ -184,13 +184,13 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
 impl Home {
     /// How the array is: the worst of its live segments.
     pub(crate) fn state(&self) -> ArrayState {
-        let mut state = if self.journal_is_short() {
+        let mut state = if self.journal_is_short() || self.unsettled() {
             ArrayState::Degraded
         } else {
             ArrayState::Optimal
         };
         for segment in self.core.segments.borrow().values() {
-            if segment.live.borrow().is_empty() && segment.recorded.get() == 0 {
+            if self.holds_nothing(segment) {
                 continue;
             }
             let missing = self.core.missing_columns(segment);
@@ -229,9 +229,13 @@ impl Home {
         };
         let warned = self.warned.get();
         if reached(percent) > warned {
-            let text = format!(
-                "{percent} % of usable space is in use: trim, destroy a volume, or use a larger array"
-            );
+            let text = match usable_bytes {
+                0 => "the devices in use have no room for data: bring back those that are missing"
+                    .to_string(),
+                _ => format!(
+                    "{percent} % of usable space is in use: trim, destroy a volume, or use a larger array"
+                ),
+            };
             self.core.event("space-low", None, text);
         }
         self.warned

@@ -10,6 +10,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use ashlar_format::node::{
@@ -53,6 +54,8 @@ pub struct Placed {
     pub writes: Vec<NodeWrite>,
     /// Places of nodes that are no longer part of a tree.
     pub freed: Vec<Place>,
+    /// By tree: nodes more (or fewer) than before.
+    pub nodes: BTreeMap<u32, i64>,
 }
 
 /// The trees of a shard's partitions.
@@ -92,6 +95,11 @@ fn nodes_in(budget_bytes: u64) -> usize {
     usize::try_from(budget_bytes / BLOCK as u64)
         .unwrap_or(usize::MAX)
         .max(16)
+}
+
+/// The leaves under node `index` of `level`.
+fn leaves_under(level: u8, index: u64) -> Range<u64> {
+    index << (6 * level)..(index + 1) << (6 * level)
 }
 
 fn inner_entry(bytes: &[u8], slot: usize) -> Result<Option<NodeEntry>, Lost> {
@@ -361,21 +369,70 @@ impl NodeStore {
             if self.load(key).await.is_ok() {
                 continue;
             }
-            let lost: &[u8] = match level {
-                0 => &LOST_LEAF_ENTRY,
-                _ => &LOST_INNER_ENTRY,
+            self.make_lost(key, 0..0);
+        }
+    }
+
+    /// Makes the inner nodes above the leaves `range` that cannot be read anew, in memory. Their entries are
+    /// marked lost, but for those all of whose leaves are within `covered`: nothing of them is wanted any
+    /// more, and they are empty.
+    pub async fn give_up_between(
+        &self,
+        tree: u32,
+        partition: u16,
+        range: Range<u64>,
+        covered: Range<u64>,
+    ) {
+        let Some(Tree { height, .. }) = self.trees.borrow().get(&(tree, partition)).copied() else {
+            return;
+        };
+        let mut nodes = vec![0];
+        for level in (1..=height).rev() {
+            let mut below = Vec::new();
+            for index in nodes {
+                let key = (tree, partition, level, index);
+                if self.load(key).await.is_err() {
+                    self.make_lost(key, covered.clone());
+                }
+                let children = index * FANOUT as u64..(index + 1) * FANOUT as u64;
+                for child in children {
+                    let leaves = leaves_under(level - 1, child);
+                    let inside = leaves.start < range.end && leaves.end > range.start;
+                    let slot = child as usize % FANOUT;
+                    let entry = self.with_cached(key, |b| inner_entry(b, slot));
+                    if inside && !matches!(entry, None | Some(Ok(None))) {
+                        below.push(child);
+                    }
+                }
+            }
+            nodes = below;
+        }
+    }
+
+    /// Makes a node that cannot be read anew: every entry is marked lost, or empty where all leaves under it
+    /// are within `covered`.
+    fn make_lost(&self, key: Key, covered: Range<u64>) {
+        let (tree, partition, level, index) = key;
+        let lost: &[u8] = match level {
+            0 => &LOST_LEAF_ENTRY,
+            _ => &LOST_INNER_ENTRY,
+        };
+        let mut node = Buf::zeroed(BLOCK);
+        for (entry, slot) in node.chunks_mut(lost.len()).zip(0..) {
+            let wanted = level == 0 || {
+                let leaves = leaves_under(level - 1, index * FANOUT as u64 + slot);
+                leaves.start < covered.start || leaves.end > covered.end
             };
-            let mut node = Buf::zeroed(BLOCK);
-            for entry in node.chunks_mut(lost.len()) {
+            if wanted {
                 entry.copy_from_slice(lost);
             }
-            self.dirty.borrow_mut().insert(key, node);
-            self.core.event(
-                "node-lost",
-                None,
-                format!("node {index} of level {level} of volume {tree}, partition {partition}, is lost and is written anew, so that writes go on: blocks under it that are not written again cannot be read", index = key.3),
-            );
         }
+        self.dirty.borrow_mut().insert(key, node);
+        self.core.event(
+            "node-lost",
+            None,
+            format!("node {index} of level {level} of volume {tree}, partition {partition}, is lost and is written anew, so that writes go on: blocks under it that are not written again cannot be read"),
+        );
     }
 
     /// Gives up what cannot be read above dirty leaves.
@@ -467,7 +524,9 @@ impl NodeStore {
         let (tree, partition, level, index) = key;
         let old = self.parent_entry(key);
         placed.freed.extend(old.map(|e| e.place));
-        if buf.iter().all(|b| *b == 0) {
+        let empty = buf.iter().all(|b| *b == 0);
+        *placed.nodes.entry(tree).or_insert(0) += i64::from(!empty) - i64::from(old.is_some());
+        if empty {
             self.set_parent_entry(key, None);
             return;
         }
@@ -570,14 +629,14 @@ impl NodeStore {
         };
         let mut nodes = vec![0u64];
         for level in (0..height).rev() {
-            let span = 1u64 << (6 * level);
             let mut below = Vec::new();
             for index in nodes {
                 let key = (tree, partition, level + 1, index);
                 let loaded = self.load(key).await?;
                 for slot in 0..FANOUT as u64 {
                     let child = index * FANOUT as u64 + slot;
-                    let inside = child * span < end && (child + 1) * span > first;
+                    let leaves = leaves_under(level, child);
+                    let inside = leaves.start < end && leaves.end > first;
                     // One that is lost is there: whoever wants it finds out.
                     let entry = self.with_cached(key, |b| inner_entry(b, slot as usize));
                     let there = loaded && !matches!(entry, None | Some(Ok(None)));
@@ -589,7 +648,7 @@ impl NodeStore {
             }
             nodes = below;
         }
-        if height == 0 && !self.load((tree, partition, 0, 0)).await? {
+        if height == 0 && self.load((tree, partition, 0, 0)).await == Ok(false) {
             nodes.clear();
         }
         Ok(nodes

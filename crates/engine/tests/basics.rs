@@ -244,7 +244,7 @@ fn a_thin_volume_leaves_promised_space_alone() {
                 .unwrap();
         }
         array.volume_destroy("thick").await.unwrap();
-        while array.room_for(4096) < 4096 {
+        while array.room_for(4096) < 8 * 4096 {
             handle.sleep(ashlar_rt::MILLISECOND).await; // it comes back in the background
         }
         block(at).await.unwrap();

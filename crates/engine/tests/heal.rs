@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, FaultFilter, MemDevice, OpKind, Rule};
@@ -175,6 +176,24 @@ fn copies(disks: &[Rc<MemDevice>], bytes: u64) -> Vec<Rc<MemDevice>> {
     disks.iter().enumerate().map(copy).collect()
 }
 
+/// Where both devices of a mirror have the same block that is no client's: some of these are nodes of the map.
+fn nodes_on_both(disks: &[Rc<MemDevice>], bytes: u64) -> Vec<(u64, u64)> {
+    let read = |disk: &MemDevice| {
+        let mut held = vec![0; usize::try_from(bytes).unwrap()];
+        disk.peek(0, &mut held);
+        held
+    };
+    let (first, second) = (read(&disks[0]), read(&disks[1]));
+    let offsets = || (0..).step_by(BLOCK);
+    let on_second: BTreeMap<&[u8], u64> = second.chunks(BLOCK).zip(offsets()).collect();
+    let client = |b: &[u8]| b[8..16] == 0x5EEDu64.to_le_bytes();
+    let blocks = first.chunks(BLOCK).zip(offsets());
+    let blocks = blocks.filter(|(block, _)| !client(block) && *block != [0; BLOCK]);
+    blocks
+        .filter_map(|(block, at)| Some((at, *on_second.get(block)?)))
+        .collect()
+}
+
 /// Blocks of a node of the map were lost, and nothing but their readers' errors said so.
 #[test]
 fn blocks_under_a_lost_node_are_listed() {
@@ -187,27 +206,11 @@ fn blocks_under_a_lost_node_are_listed() {
         array.export().await.unwrap();
     });
     rt.shutdown();
-    // Every block that both devices have, and that is no client's: some are nodes of the map.
-    let read = |disk: &MemDevice| {
-        let mut held = vec![0; usize::try_from(bytes).unwrap()];
-        disk.peek(0, &mut held);
-        held
-    };
-    let (first, second) = (read(&disks[0]), read(&disks[1]));
-    let client = |b: &[u8]| b[8..16] == 0x5EEDu64.to_le_bytes();
-    let on_second: std::collections::BTreeMap<&[u8], usize> =
-        second.chunks(BLOCK).zip(0..).collect();
     let mut listed = 0;
-    for (at, block) in first.chunks(BLOCK).enumerate() {
-        let Some(twin) = on_second.get(block) else {
-            continue;
-        };
-        if block.iter().all(|b| *b == 0) || client(block) {
-            continue;
-        }
+    for (first, second) in nodes_on_both(&disks, bytes) {
         let disks = copies(&disks, bytes);
-        disks[0].poke((at * BLOCK) as u64, &[0xA5; BLOCK]);
-        disks[1].poke((twin * BLOCK) as u64, &[0xA5; BLOCK]);
+        disks[0].poke(first, &[0xA5; BLOCK]);
+        disks[1].poke(second, &[0xA5; BLOCK]);
         let rt = Rt::simulated(2);
         let handle = rt.clone();
         listed += rt.block_on(async move {
@@ -366,20 +369,11 @@ fn a_lost_leaf_does_not_keep_writes_waiting() {
         array.export().await.unwrap();
     });
     rt.shutdown();
-    let mut first = vec![0; usize::try_from(bytes).unwrap()];
-    disks[0].peek(0, &mut first);
-    let mut second = first.clone();
-    disks[1].peek(0, &mut second);
-    let twins: std::collections::BTreeMap<&[u8], usize> = second.chunks(BLOCK).zip(0..).collect();
     let mut tried = 0;
-    for (at, block) in first.chunks(BLOCK).enumerate() {
-        let client = block[8..16] == 0x5EEDu64.to_le_bytes();
-        let Some(twin) = twins.get(block).filter(|_| !client && block != [0; BLOCK]) else {
-            continue;
-        };
+    for (first, second) in nodes_on_both(&disks, bytes) {
         let disks = copies(&disks, bytes);
-        disks[0].poke((at * BLOCK) as u64, &[0xA5; BLOCK]);
-        disks[1].poke((twin * BLOCK) as u64, &[0xA5; BLOCK]);
+        disks[0].poke(first, &[0xA5; BLOCK]);
+        disks[1].poke(second, &[0xA5; BLOCK]);
         tried += usize::from(write_under_a_lost_leaf(&disks, blocks));
     }
     assert!(tried > 2, "{tried} leaves were lost");
@@ -443,4 +437,104 @@ fn write_under_a_lost_leaf(disks: &[Rc<MemDevice>], blocks: u64) -> bool {
         rt.shutdown();
     }
     true
+}
+
+/// Blocks far apart, so that the map has inner nodes below its top in each partition.
+const FAR: u64 = 331;
+
+/// S112: a run of holes above whose leaves a node was lost stayed in the journal, which filled up: no write
+/// ended any more.
+#[test]
+fn a_trim_above_a_lost_node_does_not_keep_writes_waiting() {
+    let (bytes, blocks) = (16 * MIB, 200);
+    let disks: Vec<_> = devices(2, bytes);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), disks.clone());
+    rt.block_on(async move {
+        let array = Array::create(&handle, refs(&kept), small("raid1"));
+        let array = array.await.unwrap();
+        let mut options = volume(512 * MIB);
+        options.thin = true;
+        array.volume_create("v", options).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in (0..blocks).map(|n| n * FAR) {
+            let offset = block * BLOCK as u64;
+            v.write(offset, pattern(block), false).await.unwrap();
+        }
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let mut tried = Vec::new();
+    for (first, second) in nodes_on_both(&disks, bytes) {
+        let disks = copies(&disks, bytes);
+        disks[0].poke(first, &[0xA5; BLOCK]);
+        disks[1].poke(second, &[0xA5; BLOCK]);
+        tried.extend(trim_above_a_lost_node(&disks, blocks));
+    }
+    let (most, fewest) = (tried.iter().max(), tried.iter().min());
+    assert!(
+        most > fewest,
+        "nodes of several levels were lost: {tried:?}"
+    );
+}
+
+/// How many blocks are lost, if enough to trim between them; then writes go on, what was trimmed is a hole,
+/// and nothing else is lost or back, also by the next imports.
+fn trim_above_a_lost_node(disks: &[Rc<MemDevice>], blocks: u64) -> Option<usize> {
+    let rt = Rt::simulated(2);
+    let (handle, devices) = (rt.clone(), refs(disks));
+    let read_far = move |array: Array| async move {
+        let v = array.volume("v").unwrap();
+        let (mut lost, mut holes) = (Vec::new(), Vec::new());
+        for block in (0..blocks).map(|n| n * FAR) {
+            match v.read(block * BLOCK as u64, BLOCK).await {
+                Err(VolumeError::Lost) => lost.push(block),
+                Ok(found) if found.iter().all(|b| *b == 0) => holes.push(block),
+                Ok(found) => assert_eq!(&*found, &*pattern(block), "block {block}"),
+                Err(error) => panic!("block {block}: {error}"),
+            }
+        }
+        (array, lost, holes)
+    };
+    let story = rt.run_for(ENDLESS, async move {
+        let imported = Array::import(&handle, devices, Import::default()).await;
+        let array = imported.ok().filter(|a| a.volume("v").is_some())?;
+        let (array, lost, _) = read_far(array).await;
+        if lost.len() < 4 {
+            return None;
+        }
+        let v = array.volume("v").unwrap();
+        let (from, to) = (lost[1], lost[lost.len() - 1]);
+        let length = (to - from) * BLOCK as u64;
+        v.trim(from * BLOCK as u64, length, true).await.unwrap();
+        // Many times what the journal holds, where nothing is lost.
+        let mut sound = (0..blocks).map(|n| n * FAR).filter(|b| !lost.contains(b));
+        let sound = sound.next()?;
+        for _ in 0..600 {
+            let offset = sound * BLOCK as u64;
+            v.write(offset, pattern(sound), true).await.unwrap();
+        }
+        let trimmed = move |b: &u64| (from..to).contains(b) && *b != sound;
+        Some((lost, trimmed))
+    });
+    rt.shutdown();
+    let (lost, trimmed) = story.expect("writes go on")?;
+    for round in 0..3 {
+        let rt = Rt::simulated(3 + round);
+        let (handle, devices) = (rt.clone(), refs(disks));
+        let (still, holes) = rt.block_on(async move {
+            let imported = Array::import(&handle, devices, Import::default()).await;
+            let (array, still, holes) = read_far(imported.unwrap()).await;
+            if round == 1 {
+                array.export().await.unwrap();
+            }
+            (still, holes)
+        });
+        rt.shutdown();
+        let all = (0..blocks).map(|n| n * FAR);
+        assert_eq!(holes, all.filter(|b| trimmed(b)).collect::<Vec<_>>());
+        let expected = lost.iter().copied().filter(|b| !trimmed(b));
+        assert_eq!(still, expected.collect::<Vec<_>>());
+    }
+    Some(lost.len())
 }

@@ -10,7 +10,7 @@ use ashlar_device::{DeviceRef, MemDevice};
 use ashlar_engine::{Array, Error, Import, VolumeOptions};
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{small, volume};
+use common::{check, devices, fill, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -134,4 +134,43 @@ fn a_new_volume_is_not_given_what_a_lost_one_was_written() {
         });
         rt.shutdown();
     }
+}
+
+/// S115: a device lost its slot table, and was given another column of a segment; then an older copy of it turned
+/// up in its place, whose table had the one it was made with. Both counted: without that device two were gone.
+#[test]
+fn an_older_copy_of_a_device_holds_one_column_of_a_segment() {
+    const TABLE: (u64, usize) = (128 << 10, 4 * BLOCK);
+    let (disks, size) = (devices(6, 16 * MIB), 2 * MIB);
+    let session = |gone: &[usize], narrow: &'static str| {
+        let rt = Rt::simulated(1);
+        let (handle, left) = (rt.clone(), without(&disks, gone));
+        rt.block_on(async move {
+            let array = Array::import(&handle, left, options(false)).await.unwrap();
+            check(&array.volume("v").unwrap(), size, 1, "read").await;
+            array.set("reconstruct.narrow", narrow).await.unwrap();
+            array.wait_idle(&[]).await;
+            let st = array.status().await;
+            println!("{narrow} {:?} {:?} {:?}", st.state, st.exposure, st.tasks);
+            array.export().await.unwrap();
+        });
+        rt.shutdown();
+    };
+    let rt = Rt::simulated(1);
+    let (handle, all) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, all, small("ec4+2")).await.unwrap();
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, size, BLOCK as u64, 1, "all there").await;
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let mut copy = vec![0; 16 * MIB as usize];
+    disks[4].peek(0, &mut copy);
+    disks[4].poke(TABLE.0, &vec![0xA5; TABLE.1]);
+    session(&[2], "never");
+    disks[4].poke(0, &copy);
+    session(&[2], "always");
+    session(&[2, 4, 5], "never");
 }

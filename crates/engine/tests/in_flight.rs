@@ -7,14 +7,16 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter};
+use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Import, Volume, VolumeOptions};
+use ashlar_engine::{Array, Create, Error, Import, Volume, VolumeOptions};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::{BLOCK, devices, pattern, refs, run, small, volume};
+use common::{BLOCK, devices, pattern, refs, run, small, volume, without};
 
 const MIB: u64 = 1 << 20;
+/// Polls after which something that should end counts as endless.
+const ENDLESS: u64 = 2_000_000;
 
 fn large_blocks(block_bytes: u32) -> VolumeOptions {
     VolumeOptions {
@@ -222,4 +224,117 @@ fn a_write_that_too_few_devices_are_left_for_is_refused() {
         }
     });
     rt.shutdown();
+}
+
+/// An array of six devices with a small block that only the journal has, and blocks that take four devices: two
+/// have failed, and, if that is `known`, a third one. Then the power goes.
+fn a_block_in_the_journal(known: bool) -> Vec<Rc<MemDevice>> {
+    let disks = devices(6, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let options = Create {
+            strip_bytes: Some(16384),
+            ..small("ec4+2")
+        };
+        let array = Array::create(&handle, kept, options).await.unwrap();
+        array
+            .volume_create("v", large_blocks(64 << 10))
+            .await
+            .unwrap();
+        array.volume_create("w", volume(MIB)).await.unwrap();
+        let (v, w) = (array.volume("v").unwrap(), array.volume("w").unwrap());
+        fill(&v, 1).await;
+        array.wait_idle(&[]).await;
+        array.fail(0, true).await.unwrap();
+        array.fail(1, true).await.unwrap();
+        array.wait_idle(&[]).await; // nothing hangs on records of theirs
+        w.write(0, pattern(0, 1), true).await.unwrap(); // in the journal: no stripe is full
+        if known {
+            array.fail(2, true).await.unwrap();
+        }
+    });
+    rt.shutdown(); // the power goes
+    disks
+}
+
+/// S114: what only the journal had, of blocks that the devices left cannot hold, was waited for for ever by
+/// the import.
+#[test]
+fn an_import_does_not_wait_for_a_place_that_there_is_not() {
+    for known in [true, false] {
+        let disks = a_block_in_the_journal(known);
+        for degraded in [false, true] {
+            let rt = Rt::simulated(2);
+            let (handle, left) = (rt.clone(), without(&disks, &[0, 1, 2]));
+            let story = rt.run_for(ENDLESS, async move {
+                let options = Import {
+                    degraded,
+                    ..Import::default()
+                };
+                let imported = Array::import(&handle, left, options).await;
+                match imported {
+                    Ok(array) => {
+                        let events = array.events(0);
+                        assert!(
+                            events.iter().any(|e| e.kind == "journal-lost"),
+                            "{events:?}"
+                        );
+                        assert!(degraded, "only with the operator's word");
+                    }
+                    Err(Error::TooFew { .. }) => assert!(!degraded && !known),
+                    Err(Error::NoPlace(1)) => assert!(!degraded && known),
+                    Err(error) => panic!("{error}"),
+                }
+            });
+            rt.shutdown();
+            story.expect("an import ends");
+        }
+    }
+}
+
+/// S113: a stripe begun, of which nothing was written yet, did not count: the array was optimal without a device
+/// that this stripe then lacked, and M more lost what had been acknowledged.
+#[test]
+fn a_stripe_begun_counts_for_the_redundancy() {
+    for failed in 0..7 {
+        for other in 1..6 {
+            let what = move || {
+                format!("device {failed} failed, then {other} further on and the one before")
+            };
+            let disks = devices(7, 8 * MIB);
+            let rt = Rt::simulated(1);
+            let (handle, kept) = (rt.clone(), refs(&disks));
+            rt.block_on(async move {
+                let options = Create {
+                    strip_bytes: Some(16384),
+                    ..small("ec4+2")
+                };
+                let array = Array::create(&handle, kept, options).await.unwrap();
+                array.volume_create("v", volume(MIB)).await.unwrap();
+                let v = array.volume("v").unwrap();
+                v.write(0, pattern(0, 1), true).await.unwrap(); // in the journal: no stripe is full
+                array.fail(failed, false).await.unwrap();
+                array.wait_idle(&["reconstruct"]).await;
+                assert_eq!(
+                    array.status().await.state,
+                    ArrayState::Optimal,
+                    "{}",
+                    what()
+                );
+                array.export().await.unwrap();
+            });
+            rt.shutdown();
+            let failed = usize::from(failed);
+            let left = without(&disks, &[failed, (failed + other) % 7, (failed + 6) % 7]);
+            let rt = Rt::simulated(2);
+            let handle = rt.clone();
+            rt.block_on(async move {
+                let imported = Array::import(&handle, left, Import::default()).await;
+                let array = imported.unwrap_or_else(|error| panic!("{}: {error}", what()));
+                common::check(&array.volume("v").unwrap(), BLOCK, 1, &what()).await;
+            });
+            rt.shutdown();
+        }
+    }
 }

@@ -4,11 +4,14 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use ashlar_engine::status::{ArrayState, ArrayStatus, Service};
 use ashlar_engine::{Array, Create, Error, Import, plan};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{BLOCK, devices, pattern, refs, small, volume};
+use common::{BLOCK, devices, fill, pattern, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,7 +26,7 @@ fn adds_up(status: &ArrayStatus) {
 #[test]
 fn space_adds_up_and_is_what_the_devices_in_use_hold() {
     for (layout, count, spare) in [
-        ("ec4+2", 9, 2),
+        ("ec4+2", 13, 2),
         ("ec4+2", 6, 0),
         ("raid10", 6, 0),
         ("raid0", 4, 0),
@@ -282,4 +285,79 @@ fn memory_can_be_taken_and_given_while_an_array_works() {
         assert!(array.status().await.map.cached_bytes > 400_000);
     });
     rt.shutdown();
+}
+
+/// S117, S118: what a commit had freed, and columns that reconstruct had moved, counted before that was durable;
+/// S120: the import read the trees without columns that only the journal named. An array was optimal that could
+/// not lose M more devices if the power went then.
+#[test]
+fn optimal_is_what_a_power_cut_leaves() {
+    for (layout, count, m) in [("ec3+1", 6, 1), ("ec4+2", 13, 2)] {
+        let optimal = (1500..12_000).step_by(29);
+        let optimal = optimal.filter(|polls| is_optimal_after(*polls, layout, count, m));
+        assert!(optimal.count() > 0);
+    }
+}
+
+/// M devices fail, and all is written again; after so many polls the array is asked how it is, and the power
+/// goes. If it said optimal, any M others may be missing.
+fn is_optimal_after(polls: u64, layout: &'static str, count: usize, m: usize) -> bool {
+    let disks = devices(count, 8 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    let failed: Rc<RefCell<Option<Array>>> = Rc::default();
+    let without_them = failed.clone();
+    let story = async move {
+        let array = Array::create(&handle, kept, small(layout)).await.unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
+        for other in 0..20 {
+            // A catalog of which a commit changes a part.
+            array
+                .volume_create(&format!("v{other}"), volume(BLOCK))
+                .await
+                .unwrap();
+        }
+        let v = array.volume("v").unwrap();
+        fill(&v, MIB / 4, BLOCK, 1, "all there").await;
+        for device in 0..m {
+            array
+                .fail(u16::try_from(device).unwrap(), false)
+                .await
+                .unwrap();
+        }
+        *without_them.borrow_mut() = Some(array.clone());
+        for version in 2..6 {
+            fill(&v, MIB / 4, BLOCK, version, "without them").await;
+            array.wait_idle(&["reconstruct"]).await;
+        }
+    };
+    let _ = rt.run_for(polls, story);
+    let Some(array) = failed.take() else {
+        rt.shutdown();
+        return false;
+    };
+    let state = rt.run_for(1000, async move { array.status().await.state });
+    rt.shutdown();
+    if state != Ok(ArrayState::Optimal) {
+        return false;
+    }
+    for next in m..count + 1 - m {
+        let rt = Rt::simulated(2);
+        let gone: Vec<usize> = (0..m).chain(next..next + m).collect();
+        let (handle, left) = (rt.clone(), without(&disks, &gone));
+        let options = Import {
+            read_only: true, // the devices are as they were for the next ones
+            ..Import::default()
+        };
+        let imported = rt.block_on(async move {
+            let imported = Array::import(&handle, left, options).await;
+            imported.map(drop)
+        });
+        rt.shutdown();
+        assert!(
+            imported.is_ok(),
+            "{polls} polls, without {gone:?}: {imported:?}"
+        );
+    }
+    true
 }

@@ -37,6 +37,8 @@ pub struct VolumeEntry {
     pub destroying: bool,
     /// Bytes of it that its map holds, as of the root.
     pub mapped_bytes: u64,
+    /// Nodes of its maps, as of the root.
+    pub map_nodes: u64,
     /// Snapshot of this volume number, 0 for a volume; and the root number at which it was taken.
     pub snapshot_of: (u32, u64),
     /// Clone of this snapshot's number, 0 if not.
@@ -75,7 +77,8 @@ impl Catalog {
                 .string(&v.layout)
                 .u8(v.write_cache);
             w.u8(u8::from(v.thin) | u8::from(v.destroying) << 1)
-                .u64(v.mapped_bytes);
+                .u64(v.mapped_bytes)
+                .u64(v.map_nodes);
             w.u32(v.snapshot_of.0).u64(v.snapshot_of.1).u32(v.clone_of);
             w.u16(u16::try_from(v.frontends.len()).expect("few frontends"));
             for (kind, address) in &v.frontends {
@@ -130,8 +133,8 @@ fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
     let (number, name, size_bytes, block_blocks) =
         (r.u32()?, r.string(MAX_NAME)?, r.u64()?, r.u16()?);
     let (digest, digest_bytes, compression) = (r.u8()?, r.u8()?, r.u8()?);
-    let (layout, write_cache, flags, mapped_bytes) =
-        (r.string(MAX_NAME)?, r.u8()?, r.u8()?, r.u64()?);
+    let (layout, write_cache, flags) = (r.string(MAX_NAME)?, r.u8()?, r.u8()?);
+    let (mapped_bytes, map_nodes) = (r.u64()?, r.u64()?);
     let (snapshot_of, clone_of) = ((r.u32()?, r.u64()?), r.u32()?);
     let mut frontends = Vec::new();
     for _ in 0..r.u16()? {
@@ -161,6 +164,7 @@ fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
         thin: flags & 1 != 0,
         destroying: flags & 2 != 0,
         mapped_bytes,
+        map_nodes,
         snapshot_of,
         clone_of,
         frontends,
@@ -189,6 +193,7 @@ mod tests {
                 thin: true,
                 destroying: false,
                 mapped_bytes: 0,
+                map_nodes: 0,
                 snapshot_of: (0, 0),
                 clone_of: 0,
                 frontends: vec![("nbd".into(), "unix:/tmp/x".into())],

@@ -119,10 +119,11 @@ impl Driver<'_> {
     }
 
     /// Detection accounting (P6): nobody is blamed for nothing, and no failed read goes uncounted. The
-    /// superblocks and the reads of an import that is refused are looked at before a device counts; beyond
-    /// the redundancy imports are refused so often that these are most.
+    /// superblocks, the roots of a generation that may not be in effect, and the reads of an import that is
+    /// refused are looked at before a device counts; beyond the redundancy imports are refused so often that
+    /// these are most.
     fn account(&self, status: &StoreStatus) {
-        const BEFORE_IT_COUNTS: u64 = 4;
+        const BEFORE_IT_COUNTS: u64 = 2 + ashlar_format::geometry::ROOT_COUNT;
         let touched = self.world.touched.borrow();
         for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
             let disk = &self.world.disks[device];
@@ -219,8 +220,7 @@ impl Driver<'_> {
     /// Marks what the shape of this seed has led to.
     fn mark_reached(&self, status: &StoreStatus) {
         let config = &self.world.config;
-        let strip = config.strip_bytes.map_or(4096, u64::from);
-        if config.volumes.iter().any(|v| v.block_bytes > strip) {
+        if config.least_columns() > 1 {
             self.world.trace.mark("volume blocks larger than a strip");
         }
         if status.map_nodes > 2 * self.world.config.cached_nodes() {

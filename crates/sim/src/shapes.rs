@@ -125,12 +125,7 @@ impl Config {
     /// Volume blocks of up to a whole stripe: larger than the strips of a narrow one.
     fn large_blocks(&mut self, rng: &mut Rng) {
         let wanted = rng.chance(15);
-        let strip = match self.strip_bytes {
-            Some(bytes) => u64::from(bytes),
-            None if self.slot_bytes == MIB => 64 * KIB,
-            None => 4 * KIB, // or more: a slot has a dozen stripes
-        };
-        let stripe = (strip * self.k as u64).min(128 * KIB);
+        let stripe = (self.strip() * self.k as u64).min(128 * KIB);
         for volume in &mut self.volumes {
             let bytes = (8 * KIB) << rng.below(5);
             if wanted {
@@ -140,6 +135,23 @@ impl Config {
                 volume.size = volume.size.next_multiple_of(volume.block_bytes);
             }
         }
+    }
+
+    /// The strip, or the least that it may be where the array chooses it.
+    pub fn strip(&self) -> u64 {
+        match self.strip_bytes {
+            Some(bytes) => u64::from(bytes),
+            None if self.slot_bytes == MIB => 64 * KIB,
+            None => 4 * KIB, // or more: a slot has a dozen stripes
+        }
+    }
+
+    /// Data columns that the largest volume block may take, which comes before the redundancy of what is written
+    /// with too few devices (S87).
+    pub fn least_columns(&self) -> usize {
+        let blocks = self.volumes.iter().map(|v| v.block_bytes);
+        let columns = blocks.max().unwrap_or(1).div_ceil(self.strip());
+        usize::try_from(columns).expect("at most K")
     }
 
     /// How many nodes of maps its shards keep in memory, together.

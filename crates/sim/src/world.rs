@@ -152,7 +152,8 @@ fn within(config: &Config, budget: &Budget) -> bool {
     let damaged = |group| of(group).filter(|d| budget.damaged.contains(d)).count();
     let ill = |d: &usize| budget.damaged.contains(d) || budget.gone.contains(d);
     let lacking = |group| of(group).filter(ill).count();
-    let whole = |group| of(group).count() - lacking(group) > config.m;
+    let least = config.least_columns();
+    let whole = |group| of(group).count() - lacking(group) >= least + config.m;
     // A sparse volume may come to take what the devices left hold at full redundancy (S74, S90).
     let sparse = config.volumes.iter().any(|volume| volume.sparse);
     let apart =

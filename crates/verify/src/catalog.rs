@@ -13,6 +13,7 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) block_bytes: u64,
     pub(crate) mapped_bytes: u64,
+    pub(crate) map_nodes: u64,
     pub(crate) maps: Vec<Slot<Inner>>,
 }
 
@@ -51,7 +52,7 @@ fn volume(f: &mut Fields<'_>, partitions: u16) -> Option<Listed> {
     let (_tag, digest_bytes, compression) = (f.u8()?, f.u8()?, f.u8()?);
     f.string(255)?;
     f.take(2)?; // write cache, flags
-    let mapped_bytes = f.u64()?;
+    let (mapped_bytes, map_nodes) = (f.u64()?, f.u64()?);
     f.take(16)?; // snapshots and clones
     for _ in 0..f.u16()? {
         f.string(255)?;
@@ -78,6 +79,7 @@ fn volume(f: &mut Fields<'_>, partitions: u16) -> Option<Listed> {
         name,
         block_bytes,
         mapped_bytes,
+        map_nodes,
         maps,
     })
 }

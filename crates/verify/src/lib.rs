@@ -63,16 +63,22 @@ fn check(devices: &[&dyn Source], report: &mut Report) -> Option<()> {
     let volumes = volumes(&mut walk)?;
     walk.report.counts.volumes = volumes.len() as u64;
     for listed in &volumes {
-        let mut mapped = 0;
+        let (mut blocks, mut nodes) = (0u64, 0);
         for (partition, top) in (0u16..).zip(&listed.maps) {
-            mapped += walk.map(&listed.volume, partition, top);
+            let mapped = walk.map(&listed.volume, partition, top);
+            blocks += mapped.blocks;
+            nodes += mapped.nodes;
         }
+        let at = At::Volume {
+            volume: listed.volume.number,
+            block: 0,
+        };
         let known = !walk.lost_entries;
-        if known && mapped.checked_mul(listed.block_bytes) != Some(listed.mapped_bytes) {
-            walk.report.find(Kind::MappedBytes).at(At::Volume {
-                volume: listed.volume.number,
-                block: 0,
-            });
+        if known && blocks.checked_mul(listed.block_bytes) != Some(listed.mapped_bytes) {
+            walk.report.find(Kind::MappedBytes).at(at);
+        }
+        if known && nodes != listed.map_nodes {
+            walk.report.find(Kind::MapNodes).at(at);
         }
     }
     let whole = !walk.lost_entries;

@@ -132,6 +132,8 @@ kinds! {
     ContentRoot Structure "content-root" "a content root is not that of what it covers";
     /// A volume's mapped bytes are not those of its map.
     MappedBytes Structure "mapped-bytes" "the catalog counts other mapped bytes than the map has";
+    /// A volume's map nodes are not those of its map.
+    MapNodes Structure "map-nodes" "the catalog counts other nodes of a map than it has";
     /// Rows of live blocks name other owners than the maps do.
     OwnersDiffer Structure "owners-differ" "rows name other owners, or other digests, than the maps do";
     /// Parity is not that of its data, though both match their digests.

@@ -37,6 +37,15 @@ pub(crate) struct Placed {
     pub(crate) place: Place,
 }
 
+/// What the map of a partition has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mapped {
+    /// Volume blocks.
+    pub(crate) blocks: u64,
+    /// Nodes.
+    pub(crate) nodes: u64,
+}
+
 /// A volume as its map needs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
@@ -227,8 +236,9 @@ impl<'w, 'a> Walk<'w, 'a> {
         Some(leaves)
     }
 
-    /// Walks the map of one partition; gives the volume blocks that it maps.
-    pub(crate) fn map(&mut self, volume: &Volume, partition: u16, top: &Slot<Inner>) -> u64 {
+    /// Walks the map of one partition.
+    pub(crate) fn map(&mut self, volume: &Volume, partition: u16, top: &Slot<Inner>) -> Mapped {
+        let mut mapped = Mapped::default();
         let at = NodeAt {
             tree: volume.number,
             partition,
@@ -236,24 +246,24 @@ impl<'w, 'a> Walk<'w, 'a> {
             index: 0,
         };
         let mut todo = match top {
-            Slot::Empty => return 0,
+            Slot::Empty => return mapped,
             Slot::Entry(entry) => vec![(at, *entry)],
             Slot::Lost => {
                 self.lost_entries = true;
                 self.report.find(Kind::EntryLost).at(At::Node(at));
-                return 0;
+                return mapped;
             }
             Slot::Malformed => {
                 self.report.find(Kind::Malformed).at(At::Node(at));
-                return 0;
+                return mapped;
             }
         };
-        let mut mapped = 0;
         while let Some((at, entry)) = todo.pop() {
             let Some(bytes) = self.node(at, &entry, Kind::NodeLost) else {
                 self.lost_entries = true; // nobody knows what it points to
                 continue;
             };
+            mapped.nodes += 1;
             let step = if at.level == 0 { 32 } else { 64 };
             let parts = bytes.chunks_exact(step).map(|entry| &entry[step / 2..]);
             if self.array.key.content(at, parts) != Some(entry.content) {
@@ -262,7 +272,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             if at.level > 0 {
                 todo.extend(self.below(at, &bytes));
             } else {
-                mapped += self.leaf(volume, at, &bytes);
+                mapped.blocks += self.leaf(volume, at, &bytes);
             }
         }
         mapped

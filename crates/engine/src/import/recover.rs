@@ -9,6 +9,7 @@ use std::rc::Rc;
 use ashlar_format::SegmentGeometry;
 use ashlar_format::journal::Entry;
 use ashlar_format::root::MAX_EPOCH_BYTES;
+use ashlar_format::summary::Owner;
 use ashlar_rt::Buf;
 
 use crate::assemble::Spread;
@@ -47,11 +48,12 @@ impl Home {
         self: &Rc<Self>,
         spread: &Spread,
         later: &[(u16, u32)],
-        rest: Vec<(u64, Entry)>,
+        mut rest: Vec<(u64, Entry)>,
         mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
         last: Option<&journal::Record>,
         degraded: bool,
     ) -> Result<(), Error> {
+        self.check_room_for(&mut rest, degraded)?;
         self.give_records(&rest);
         self.rewrite_pages(later).await;
         if let Some(last) = last {
@@ -90,6 +92,15 @@ impl Home {
         if early {
             self.start_batches();
         }
+        self.unless_closed(self.replay(rest, early)).await;
+        if self.core.closed.get() {
+            return Err(Error::Stopped(self.stopped.borrow().clone()));
+        }
+        Ok(())
+    }
+
+    /// Places and makes durable, on what is left, all that the journal had.
+    async fn replay(self: &Rc<Self>, rest: Vec<(u64, Entry)>, early: bool) {
         self.adopt_all(rest).await;
         if !early {
             self.start_batches();
@@ -117,6 +128,46 @@ impl Home {
         // its first one would have more than a root can name.
         if self.root.borrow().epoch_bytes() * 2 > MAX_EPOCH_BYTES {
             self.commit(self.journal.next()).await;
+        }
+    }
+
+    /// Blocks that only the journal has need a stripe that holds them. Where too few devices are left for one
+    /// the array does not start without the operator's word, and with it gives up these blocks: what an
+    /// earlier root says of them is then what is known.
+    fn check_room_for(&self, rest: &mut Vec<(u64, Entry)>, degraded: bool) -> Result<(), Error> {
+        if !self.too_few_for_blocks() {
+            return Ok(());
+        }
+        // A block that a later record names in a stripe has its place.
+        let mut placed: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+        for (sequence, entry) in rest.iter() {
+            let Entry::Stripe(stripe) = entry else {
+                continue;
+            };
+            let written = stripe.deltas.iter().filter(|d| d.from.is_none());
+            for row in written.filter_map(|d| stripe.rows.get(d.block as usize)) {
+                let owner = Owner::from_bytes(&row.owner);
+                placed.insert((owner.tree, owner.address), *sequence);
+            }
+        }
+        let mut given_up = 0;
+        rest.retain(|(sequence, entry)| {
+            let Entry::Data(data) = entry else {
+                return true;
+            };
+            let place = placed.get(&(data.tree, data.address));
+            given_up += u64::from(place.is_none_or(|at| at < sequence));
+            false
+        });
+        if given_up > 0 && !degraded {
+            return Err(Error::NoPlace(given_up));
+        }
+        if given_up > 0 {
+            self.core.event(
+                "journal-lost",
+                None,
+                format!("{given_up} write(s) that only the journal had are given up: too few devices are left to hold them"),
+            );
         }
         Ok(())
     }
@@ -212,7 +263,7 @@ impl Home {
                         let Some(row) = stripe.rows.get(delta.block as usize) else {
                             continue;
                         };
-                        let owner = ashlar_format::summary::Owner::from_bytes(&row.owner);
+                        let owner = Owner::from_bytes(&row.owner);
                         let Some(pieces) = pieces.get(&owner.tree) else {
                             continue;
                         };

@@ -185,8 +185,9 @@ pub(super) fn take_liveness(
     Ok(named)
 }
 
-/// Gives segments of the table the rows of their unfinished courses, so that what the root names can be
-/// verified and decoded before anything else is known.
+/// Gives segments of the table the rows of their unfinished courses, and the columns that were moved since their
+/// table pages were written, so that what the root names can be verified and decoded before anything else is
+/// known.
 pub(super) fn take_rows(core: &Core, recovered: &Recovered) -> Result<(), FormatError> {
     for record in recovered
         .records
@@ -194,10 +195,26 @@ pub(super) fn take_rows(core: &Core, recovered: &Recovered) -> Result<(), Format
         .filter(|r| r.header.ring == Ring::Delta)
     {
         for entry in decode_entries(&record.payload)? {
-            if let Entry::Stripe(stripe) = entry
-                && let Some(segment) = core.segment(stripe.segment)
-            {
-                replay_stripe(&segment, &stripe, record.header.sequence);
+            match entry {
+                Entry::Stripe(stripe) => {
+                    if let Some(segment) = core.segment(stripe.segment) {
+                        replay_stripe(&segment, &stripe, record.header.sequence);
+                    }
+                }
+                Entry::Column {
+                    segment,
+                    column,
+                    version,
+                    device,
+                    slot,
+                } => {
+                    let place = Column {
+                        version,
+                        ..opened_column(core, device, slot)
+                    };
+                    move_column(core, segment, column, place);
+                }
+                _ => {}
             }
         }
     }
@@ -272,16 +289,11 @@ pub(super) fn replay_segments(
                     device,
                     slot,
                 } => {
-                    if let Some(found) = core.segment(*segment)
-                        && let Some(place) =
-                            found.columns.borrow_mut().get_mut(usize::from(*column))
-                        && place.version < *version
-                    {
-                        *place = Column {
-                            version: *version,
-                            ..opened_column(core, *device, *slot)
-                        };
-                    }
+                    let place = Column {
+                        version: *version,
+                        ..opened_column(core, *device, *slot)
+                    };
+                    move_column(core, *segment, *column, place);
                 }
                 Entry::Seal { segment } => {
                     if let Some(found) = core.segment(*segment) {
@@ -293,6 +305,16 @@ pub(super) fn replay_segments(
         }
     }
     Ok((rest, opened))
+}
+
+/// A column is where a newer version of it is.
+fn move_column(core: &Core, segment: u64, column: u16, place: Column) {
+    if let Some(found) = core.segment(segment)
+        && let Some(held) = found.columns.borrow_mut().get_mut(usize::from(column))
+        && held.version < place.version
+    {
+        *held = place;
+    }
 }
 
 fn opened_column(core: &Core, device: u16, slot: u32) -> Column {
@@ -351,13 +373,17 @@ pub(super) fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTree
         .retain(|number, _| named.contains(number) || opened.contains(number));
     // Two segments can name one slot only if a root newer than this one was lost beyond its
     // redundancy: the newer segment was given what that root had freed, and has overwritten it.
+    // And two columns of a segment are on one device only if its table is older than it should be, of a time
+    // before the others were given what they have now: then one of them is missing.
     let mut taken = BTreeSet::new();
     for segment in core.segments.borrow().values().rev() {
+        let mut devices = BTreeSet::new();
         for (column, index) in segment.columns.borrow_mut().iter_mut().zip(0u16..) {
             if !column.is_placed() {
                 continue;
             }
-            if !taken.insert((column.device, column.slot)) {
+            let twice = !devices.insert(column.device);
+            if !taken.insert((column.device, column.slot)) || twice {
                 *column = Column::MISSING;
                 continue;
             }

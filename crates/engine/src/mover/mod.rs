@@ -94,6 +94,8 @@ pub struct Redundancy {
     generation: u64,
     /// Columns reconstructed, blocks healed, slots gained by the cleaner.
     gains: u64,
+    /// What the policy is.
+    narrow: String,
     /// Segments with missing columns, and the youngest of them.
     short: (usize, u64),
 }
@@ -171,8 +173,8 @@ impl Home {
             segments.values().any(short)
         };
         let journal = self.journal_is_short() && !planted::on(Bug::OptimalTooSoon);
-        let degraded =
-            self.core.maybe_degraded.get() && (journal || any(&|s| self.redundancy_lost(s) > 0));
+        let lost = journal || self.unsettled() || any(&|s| self.redundancy_lost(s) > 0);
+        let degraded = self.core.maybe_degraded.get() && lost;
         // Segments change only for the worse by a failure or by being made short: both set the mark. One that
         // was made short counts only once it holds something, and keeps the mark until then.
         let failing = !self.core.failing.borrow().is_empty();
@@ -181,6 +183,12 @@ impl Home {
             || self.core.maybe_degraded.get() && any(&|s| self.columns_lacking(s) > 0);
         self.core.maybe_degraded.set(marked);
         degraded
+    }
+
+    /// Whether redundancy that is there in memory is not durable yet: a power cut would take it back.
+    pub(crate) fn unsettled(&self) -> bool {
+        let short = self.core.commit_short.get() == Some(true) || self.unrecorded.get() > 0;
+        self.core.maybe_degraded.get() && short
     }
 
     /// Whether the journal still needs records of an epoch whose device set has lost a member: what they
@@ -214,14 +222,21 @@ impl Home {
     }
 
     /// By how much a segment's redundancy is below what its kind should have. One that holds nothing lacks
-    /// nothing; what is not folded yet is held by those that have the segment besides the table.
+    /// nothing.
     pub(crate) fn redundancy_lost(&self, segment: &Rc<Segment>) -> usize {
-        let (recorded, stripes) = (segment.recorded.get(), segment.geometry.stripes());
-        let full_and_folded = recorded == stripes && Rc::strong_count(segment) == 1;
-        if segment.live.borrow().is_empty() && (recorded == 0 || full_and_folded) {
+        if self.holds_nothing(segment) {
             return 0;
         }
         self.columns_lacking(segment)
+    }
+
+    /// Whether a segment holds nothing, and will hold nothing of a stripe begun. What is not folded yet is held
+    /// by those that have the segment besides the table.
+    pub(crate) fn holds_nothing(&self, segment: &Rc<Segment>) -> bool {
+        let stripes = segment.geometry.stripes();
+        let full_and_folded = segment.recorded.get() == stripes && Rc::strong_count(segment) == 1;
+        let untouched = segment.next_stripe.get() == 0;
+        segment.live.borrow().is_empty() && (untouched || full_and_folded)
     }
 
     /// By how much fewer parity columns a segment has than its kind should, whatever it holds.
@@ -292,6 +307,7 @@ impl Home {
         Redundancy {
             generation: self.superblock.borrow().generation.number,
             gains: self.tasks.borrow().gains,
+            narrow: self.narrow_policy(),
             short: (short.len(), short.last().copied().unwrap_or(0)),
         }
     }

@@ -238,6 +238,8 @@ impl Home {
         if broken.is_empty() {
             return false;
         }
+        // Of these the batch closes stripes that took nothing as well.
+        broken.iter().for_each(|s| s.retired.set(true));
         self.batch(true).await;
         for segment in &broken {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
@@ -275,17 +277,18 @@ impl Home {
         }
     }
 
+    /// What `reconstruct.narrow` says.
+    pub(super) fn narrow_policy(&self) -> String {
+        let catalog = self.catalog.borrow();
+        let mut settings = catalog.settings.iter();
+        let set = settings.find(|(key, _)| key == "reconstruct.narrow");
+        set.map_or_else(|| "critical".to_string(), |(_, value)| value.clone())
+    }
+
     /// With neither spare nor replacement, segments without redundancy left are written anew, narrower
     /// (`reconstruct.narrow = critical`). Whether anything was moved.
     async fn narrow_critical(self: &Rc<Self>) -> bool {
-        let setting = self
-            .catalog
-            .borrow()
-            .settings
-            .iter()
-            .find(|(k, _)| k == "reconstruct.narrow")
-            .map(|(_, v)| v.clone());
-        let policy = setting.unwrap_or_else(|| "critical".to_string());
+        let policy = self.narrow_policy();
         let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
         let (_, survives) = self.meta_anew();
         let critical: Vec<Rc<Segment>> = self
@@ -463,6 +466,7 @@ impl Home {
         segment.columns.borrow_mut()[index] = new;
         self.core.heals.borrow_mut().moved(segment.number, column);
         self.tasks.borrow_mut().gains += 1;
+        self.unrecorded.set(self.unrecorded.get() + 1);
         self.extra.borrow_mut().push(Entry::Column {
             segment: segment.number,
             column,

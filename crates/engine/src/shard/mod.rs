@@ -72,6 +72,8 @@ pub struct Shard {
     pub(crate) folds: Cell<u64>,
     /// Leaves that could not be read when they were to be folded.
     pub(crate) lost_leaves: RefCell<BTreeSet<crate::fold::Leaf>>,
+    /// Runs of holes above whose leaves a node could not be read: volume and stamp.
+    pub(crate) lost_runs: RefCell<BTreeSet<(u32, u64)>>,
     /// What was folded but could not be placed, and the oldest sequence it hangs on.
     pub(crate) carry: RefCell<(crate::messages::Prepared, Option<u64>)>,
 }
@@ -118,6 +120,7 @@ impl Shard {
             bounds: Cell::new(bounds),
             room: Gate::default(),
             lost_leaves: RefCell::default(),
+            lost_runs: RefCell::default(),
             carry: RefCell::default(),
             pressed: Cell::new(false),
             folds: Cell::new(0),
@@ -187,6 +190,8 @@ impl Shard {
                 self.volumes.borrow_mut().remove(&tree);
                 self.store.remove_tree(tree);
                 self.deltas.borrow_mut().forget_tree(tree);
+                self.lost_leaves.borrow_mut().retain(|leaf| leaf.0 != tree);
+                self.lost_runs.borrow_mut().retain(|run| run.0 != tree);
                 reply.send(());
             }
             ShardMessage::Stats(reply) => reply.send(self.stats()),

@@ -85,8 +85,9 @@ pub async fn add_volume(
     shards: &[Sender<ShardMessage>],
     volume: &ashlar_format::catalog::VolumeEntry,
     packing: Packing,
+    node_room: u64,
 ) {
-    let shape = volume_shape(volume, packing);
+    let shape = volume_shape(volume, packing, node_room);
     for shard in shards {
         ask(shard, |reply| {
             ShardMessage::AddVolume(shape, volume.maps.clone(), reply)
@@ -95,15 +96,19 @@ pub async fn add_volume(
     }
 }
 
-/// A catalog entry as shards need it.
-pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry, packing: Packing) -> VolumeShape {
+/// A catalog entry as shards need it, where a node takes the room of so many bytes of data.
+pub fn volume_shape(
+    volume: &ashlar_format::catalog::VolumeEntry,
+    packing: Packing,
+    node_room: u64,
+) -> VolumeShape {
     let unit = u64::from(volume.block_blocks) * BLOCK as u64;
     VolumeShape {
         tree: volume.number,
         blocks: volume.size_bytes.div_ceil(unit),
         pieces: u32::from(volume.block_blocks),
         algorithm: volume.digest,
-        takes_bytes: packing.taken(unit, volume.block_blocks),
+        takes_bytes: packing.taken(unit, volume.block_blocks) + node_room,
         thin: volume.thin,
         leaving: volume.destroying,
     }
