@@ -378,10 +378,10 @@ impl Config {
             } else {
                 rng.pick(&[50, 80, 100])
             },
-            import_crash_percent: if mode == Mode::Calm {
-                0
-            } else {
-                rng.pick(&[0, 20, 60])
+            import_crash_percent: match (mode, options.pressed) {
+                (Mode::Calm, _) => 0,
+                (_, true) => 60,
+                (_, false) => rng.pick(&[0, 20, 60]),
             },
             press_percent,
             slow_import_percent,

@@ -323,8 +323,11 @@ impl Driver<'_> {
         if !rng.chance(world.config.slow_import_percent) {
             return None;
         }
-        let factor = rng.pick(&[30, 4000, 20_000]);
-        let percent = rng.pick(&[20, 100]);
+        let (mut factor, mut percent) = (rng.pick(&[30, 4000, 20_000]), rng.pick(&[20, 100]));
+        if world.config.press_percent == 100 {
+            // What would run beside it is to begin.
+            (factor, percent) = (factor.max(4000), 100);
+        }
         world.trace.mark("a slow import");
         world
             .trace
