@@ -155,8 +155,10 @@ impl Home {
             let Entry::Data(data) = entry else {
                 return true;
             };
+            let there = self.catalog.borrow();
+            let there = there.volumes.iter().any(|v| v.number == data.tree);
             let place = placed.get(&(data.tree, data.address));
-            given_up += u64::from(place.is_none_or(|at| at < sequence));
+            given_up += u64::from(there && place.is_none_or(|at| at < sequence));
             false
         });
         if given_up > 0 && !degraded {

@@ -94,7 +94,7 @@ pub struct Redundancy {
     generation: u64,
     /// Columns reconstructed, blocks healed, slots gained by the cleaner.
     gains: u64,
-    /// What the policy is.
+    /// What `reconstruct.narrow` says.
     narrow: String,
     /// Segments with missing columns, and the youngest of them.
     short: (usize, u64),
