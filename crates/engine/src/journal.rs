@@ -240,7 +240,7 @@ impl Journal {
         if end - self.reusable.get()[at].bytes > size {
             return Err(AppendError::Full);
         }
-        if !self.write_columns(&header, payload).await {
+        if !self.write_columns(&header, payload, false).await {
             return Err(AppendError::Broken);
         }
         let mut position = self.position.get();
@@ -263,10 +263,15 @@ impl Journal {
         })
     }
 
-    /// Writes all columns of the last record again, where it lies: power may have gone after only some
-    /// of them were written. The bytes are the same, so that a torn write changes nothing.
+    /// Writes the columns of the last record that are not there, where it lies: power may have gone after only
+    /// some of them were written.
+    ///
+    /// Crash argument: those that are there may be all that an acknowledged write has. They are flushed, since
+    /// a daemon that died may have left them in their devices' caches, and not written: power that goes
+    /// meanwhile can leave anything where a write was, also one of the same bytes.
     pub async fn complete(&self, record: &Record) {
-        self.write_columns(&record.header, &record.payload).await;
+        self.write_columns(&record.header, &record.payload, true)
+            .await;
     }
 
     fn code(&self, w: usize, m: usize) -> Code {
@@ -280,7 +285,9 @@ impl Journal {
             .clone()
     }
 
-    async fn write_columns(&self, header: &ColumnHeader, payload: &[u8]) -> bool {
+    /// Writes and flushes the columns of a record; with `missing` only those that are not there are written.
+    /// Whether all devices took theirs.
+    async fn write_columns(&self, header: &ColumnHeader, payload: &[u8], missing: bool) -> bool {
         let (w, m) = (usize::from(header.w), usize::from(header.m));
         let share = header.share_bytes();
         let mut columns: Vec<Buf> = (0..w + m)
@@ -318,7 +325,9 @@ impl Journal {
             let offset = ring_start(&core, device, header.ring) + ring_offset;
             joins.push(self.core.rt.spawn(async move {
                 let member = core.member(device);
-                let done = member.write(offset, vec![column.freeze()]).await.is_ok()
+                let there = missing
+                    && (member.read(offset, column.len()).await).is_ok_and(|b| *b == *column);
+                let done = (there || member.write(offset, vec![column.freeze()]).await.is_ok())
                     && (planted::on(Bug::JournalNotFlushed) || member.flush().await.is_ok());
                 if !done {
                     core.report_failed(device);

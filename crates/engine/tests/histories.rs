@@ -6,7 +6,7 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_device::{DeviceRef, MemDevice, OpKind, TraceFilter};
 use ashlar_engine::{Array, Error, Import, VolumeOptions};
 use ashlar_rt::{Buf, Rt, Slice};
 
@@ -173,4 +173,46 @@ fn an_older_copy_of_a_device_holds_one_column_of_a_segment() {
     disks[4].poke(0, &copy);
     session(&[2], "always");
     session(&[2, 4, 5], "never");
+}
+
+/// S121: an import wrote the last record of the journal again, where it lay. Power that went meanwhile could take
+/// with it what had been acknowledged.
+#[test]
+fn an_import_writes_no_record_that_is_there() {
+    let disk = Rc::new(MemDevice::new("mem0", 16 * MIB));
+    let rt = Rt::simulated(1);
+    let (handle, device) = (rt.clone(), disk.clone() as DeviceRef);
+    rt.block_on(async move {
+        let array = Array::create(&handle, vec![device], small("raid0"));
+        let array = array.await.unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for number in 0..3 {
+            v.write(number * BLOCK as u64, block(7), true)
+                .await
+                .unwrap();
+        }
+    });
+    rt.shutdown();
+    let mut held = vec![0; 16 * MIB as usize];
+    disk.peek(0, &mut held);
+    let rt = Rt::simulated(2);
+    let trace = TraceFilter::new(&rt, disk.clone() as DeviceRef, 10_000);
+    let (handle, device) = (rt.clone(), trace.clone() as DeviceRef);
+    rt.block_on(async move {
+        let imported = Array::import(&handle, vec![device], options(false)).await;
+        imported.unwrap().export().await.unwrap();
+    });
+    rt.shutdown();
+    let rings = 144 << 10..1 << 20;
+    let mut written = 0;
+    for entry in trace.entries() {
+        if entry.op == OpKind::Write && rings.contains(&entry.offset) {
+            let at = usize::try_from(entry.offset).unwrap();
+            let before = &held[at..at + usize::try_from(entry.length).unwrap()];
+            assert!(before.iter().all(|b| *b == 0), "a record at {at}");
+            written += 1;
+        }
+    }
+    assert!(written > 0, "records were written elsewhere");
 }
