@@ -76,6 +76,8 @@ pub enum Io {
         /// What it holds now.
         content: Slice,
     },
+    /// Another disk is in its place.
+    Replaced,
 }
 
 /// Hears of everything that happens to the content of disks: the disk's number, and what; called

@@ -68,8 +68,11 @@ pub fn watch(world: &Rc<World>) -> Rc<Ledger> {
     });
     let to = ledger.clone();
     let recorder: crate::disk::Recorder = Rc::new(move |disk, io| {
-        if let Io::Submit { page, pages, .. } = io {
-            to.submitted(disk, page, &pages);
+        match io {
+            Io::Submit { page, pages, .. } => to.submitted(disk, page, &pages),
+            // What lies in its slots is told by headers that nobody saw being written.
+            Io::Replaced => to.owners.borrow_mut().retain(|(of, _), _| *of != disk),
+            _ => {}
         }
     });
     for disk in &world.disks {

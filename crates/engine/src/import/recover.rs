@@ -15,6 +15,7 @@ use ashlar_rt::Buf;
 use crate::assemble::Spread;
 use crate::error::Error;
 use crate::home::Home;
+use crate::import::segments::PageCopy;
 use crate::journal;
 use crate::messages::{Adopted, ShardMessage, ask};
 use crate::partition::Partitioning;
@@ -47,7 +48,7 @@ impl Home {
     pub(super) async fn recover(
         self: &Rc<Self>,
         spread: &Spread,
-        later: &[(u16, u32)],
+        later: &[PageCopy],
         mut rest: Vec<(u64, Entry)>,
         mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
         last: Option<&journal::Record>,
@@ -222,17 +223,16 @@ impl Home {
         }
     }
 
-    /// Table pages of a commit that never ended are replaced by what the root says, so that the next
-    /// root does not make them valid.
-    async fn rewrite_pages(&self, later: &[(u16, u32)]) {
+    /// Copies of table pages of a commit that never ended, or of a history that was lost, are replaced by what
+    /// the root says, so that no later root makes them valid. That may be both of a page.
+    async fn rewrite_pages(&self, later: &[PageCopy]) {
         let number = self.root.borrow().number;
-        for (index, page) in later {
+        for (index, page, copy) in later {
             let member = self.core.member(*index);
             let bytes = member.table_page(&self.core.array, *page, number, |_| true);
-            let copy = 1 - member.page_copy.borrow()[*page as usize];
             let written = member
                 .write(
-                    member.geometry.page_offset(*page, u32::from(copy)),
+                    member.geometry.page_offset(*page, u32::from(*copy)),
                     vec![bytes],
                 )
                 .await;

@@ -25,9 +25,12 @@ type Sequenced = (u64, Entry);
 /// Claims of columns, by segment.
 pub(super) type Claims = BTreeMap<u64, BTreeMap<u16, (Column, SlotEntry)>>;
 
-/// Reads all slot tables: of each page the newest not later than `root`. Also the pages whose other
-/// copy is later than the root.
-pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<(u16, u32)>) {
+/// A copy of a slot table page: device, page, copy.
+pub(super) type PageCopy = (u16, u32, u8);
+
+/// Reads all slot tables: of each page the newest not later than `root`. Also the copies of pages that are
+/// later than the root.
+pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<PageCopy>) {
     let mut claims = Claims::new();
     let mut later = Vec::new();
     let mut joins = Vec::new();
@@ -41,7 +44,7 @@ pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<(u16
     }
     for (index, join) in joins {
         let (entries, pages) = join.await;
-        later.extend(pages.into_iter().map(|page| (index, page)));
+        later.extend(pages.into_iter().map(|(page, copy)| (index, page, copy)));
         for (slot, entry) in entries {
             // The next root's page says what becomes of the claim: it is not to stay if it comes to nothing.
             let page = slot / ENTRIES_PER_PAGE;
@@ -67,7 +70,11 @@ fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
     }
 }
 
-async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEntry)>, Vec<u32>) {
+async fn read_table(
+    core: &Rc<Core>,
+    index: u16,
+    root: u64,
+) -> (Vec<(u32, SlotEntry)>, Vec<(u32, u8)>) {
     let member = core.member(index);
     let geometry = member.geometry;
     let (mut entries, mut later) = (Vec::new(), Vec::new());
@@ -96,7 +103,7 @@ async fn read_table(core: &Rc<Core>, index: u16, root: u64) -> (Vec<(u32, SlotEn
                 continue;
             };
             if found.root > root {
-                later.push(page);
+                later.push((page, copy));
             } else if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
                 best = Some((copy, found));
             }

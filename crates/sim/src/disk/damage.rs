@@ -177,6 +177,7 @@ impl SimDisk {
         state.earlier.clear();
         state.bad.clear();
         self.trace.mix(&[self.index as u64, 79]);
+        self.tell(|| Io::Replaced);
     }
 
     /// Says from now on that it has only `pages` pages, and fails what lies beyond; `None`: all of them

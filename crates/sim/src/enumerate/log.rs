@@ -181,6 +181,7 @@ impl Replay {
                 }
             }
             Io::Rot { page, content } => drop(durable.set(*page, content.clone())),
+            Io::Replaced => unreachable!("no disk of an enumeration is replaced"),
         }
     }
 
