@@ -197,7 +197,7 @@ impl Home {
             let m = usize::from(segment.geometry.m);
             let worse = if missing > m {
                 ArrayState::Failed
-            } else if self.redundancy_lost(segment) == 0 {
+            } else if self.columns_lacking(segment) == 0 {
                 ArrayState::Optimal
             } else if missing == m {
                 ArrayState::Critical

@@ -102,6 +102,15 @@ fn leaves_under(level: u8, index: u64) -> Range<u64> {
     index << (6 * level)..(index + 1) << (6 * level)
 }
 
+/// The children of node `index` of `level`, above the leaves, that have some of these leaves under them.
+fn children_above(level: u8, index: u64, leaves: &Range<u64>) -> impl Iterator<Item = u64> {
+    let children = index * FANOUT as u64..(index + 1) * FANOUT as u64;
+    children.filter(move |child| {
+        let under = leaves_under(level - 1, *child);
+        under.start < leaves.end && under.end > leaves.start
+    })
+}
+
 fn inner_entry(bytes: &[u8], slot: usize) -> Result<Option<NodeEntry>, Lost> {
     NodeEntry::read(&bytes[slot * INNER_ENTRY..(slot + 1) * INNER_ENTRY]).map_err(|_| Lost)
 }
@@ -394,13 +403,10 @@ impl NodeStore {
                 if self.load(key).await.is_err() {
                     self.make_lost(key, covered.clone());
                 }
-                let children = index * FANOUT as u64..(index + 1) * FANOUT as u64;
-                for child in children {
-                    let leaves = leaves_under(level - 1, child);
-                    let inside = leaves.start < range.end && leaves.end > range.start;
+                for child in children_above(level, index, &range) {
                     let slot = child as usize % FANOUT;
                     let entry = self.with_cached(key, |b| inner_entry(b, slot));
-                    if inside && !matches!(entry, None | Some(Ok(None))) {
+                    if !matches!(entry, None | Some(Ok(None))) {
                         below.push(child);
                     }
                 }
@@ -633,15 +639,13 @@ impl NodeStore {
             for index in nodes {
                 let key = (tree, partition, level + 1, index);
                 let loaded = self.load(key).await?;
-                for slot in 0..FANOUT as u64 {
-                    let child = index * FANOUT as u64 + slot;
-                    let leaves = leaves_under(level, child);
-                    let inside = leaves.start < end && leaves.end > first;
+                for child in children_above(level + 1, index, &(first..end)) {
                     // One that is lost is there: whoever wants it finds out.
-                    let entry = self.with_cached(key, |b| inner_entry(b, slot as usize));
+                    let slot = child as usize % FANOUT;
+                    let entry = self.with_cached(key, |b| inner_entry(b, slot));
                     let there = loaded && !matches!(entry, None | Some(Ok(None)));
                     let dirty = || self.has_dirty_below(tree, partition, level, child);
-                    if inside && (there || dirty()) {
+                    if there || dirty() {
                         below.push(child);
                     }
                 }

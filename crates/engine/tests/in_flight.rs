@@ -18,6 +18,14 @@ const MIB: u64 = 1 << 20;
 /// Polls after which something that should end counts as endless.
 const ENDLESS: u64 = 2_000_000;
 
+/// 4+2 with stripes that a block does not fill.
+fn large_strips() -> Create {
+    Create {
+        strip_bytes: Some(16384),
+        ..small("ec4+2")
+    }
+}
+
 fn large_blocks(block_bytes: u32) -> VolumeOptions {
     VolumeOptions {
         block_bytes,
@@ -233,11 +241,7 @@ fn a_block_in_the_journal(known: bool) -> Vec<Rc<MemDevice>> {
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), refs(&disks));
     rt.block_on(async move {
-        let options = Create {
-            strip_bytes: Some(16384),
-            ..small("ec4+2")
-        };
-        let array = Array::create(&handle, kept, options).await.unwrap();
+        let array = Array::create(&handle, kept, large_strips()).await.unwrap();
         array
             .volume_create("v", large_blocks(64 << 10))
             .await
@@ -306,11 +310,7 @@ fn a_stripe_begun_counts_for_the_redundancy() {
             let rt = Rt::simulated(1);
             let (handle, kept) = (rt.clone(), refs(&disks));
             rt.block_on(async move {
-                let options = Create {
-                    strip_bytes: Some(16384),
-                    ..small("ec4+2")
-                };
-                let array = Array::create(&handle, kept, options).await.unwrap();
+                let array = Array::create(&handle, kept, large_strips()).await.unwrap();
                 array.volume_create("v", volume(MIB)).await.unwrap();
                 let v = array.volume("v").unwrap();
                 v.write(0, pattern(0, 1), true).await.unwrap(); // in the journal: no stripe is full

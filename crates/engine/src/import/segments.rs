@@ -202,25 +202,13 @@ pub(super) fn take_rows(core: &Core, recovered: &Recovered) -> Result<(), Format
         .filter(|r| r.header.ring == Ring::Delta)
     {
         for entry in decode_entries(&record.payload)? {
-            match entry {
+            match &entry {
                 Entry::Stripe(stripe) => {
                     if let Some(segment) = core.segment(stripe.segment) {
-                        replay_stripe(&segment, &stripe, record.header.sequence);
+                        replay_stripe(&segment, stripe, record.header.sequence);
                     }
                 }
-                Entry::Column {
-                    segment,
-                    column,
-                    version,
-                    device,
-                    slot,
-                } => {
-                    let place = Column {
-                        version,
-                        ..opened_column(core, device, slot)
-                    };
-                    move_column(core, segment, column, place);
-                }
+                Entry::Column { .. } => move_column(core, &entry),
                 _ => {}
             }
         }
@@ -289,19 +277,7 @@ pub(super) fn replay_segments(
                     }
                     rest.push((sequence, entry));
                 }
-                Entry::Column {
-                    segment,
-                    column,
-                    version,
-                    device,
-                    slot,
-                } => {
-                    let place = Column {
-                        version: *version,
-                        ..opened_column(core, *device, *slot)
-                    };
-                    move_column(core, *segment, *column, place);
-                }
+                Entry::Column { .. } => move_column(core, &entry),
                 Entry::Seal { segment } => {
                     if let Some(found) = core.segment(*segment) {
                         found.sealed.set(true);
@@ -314,13 +290,26 @@ pub(super) fn replay_segments(
     Ok((rest, opened))
 }
 
-/// A column is where a newer version of it is.
-fn move_column(core: &Core, segment: u64, column: u16, place: Column) {
-    if let Some(found) = core.segment(segment)
-        && let Some(held) = found.columns.borrow_mut().get_mut(usize::from(column))
-        && held.version < place.version
+/// A column is where a Column entry says, if that is of a newer version.
+fn move_column(core: &Core, entry: &Entry) {
+    let Entry::Column {
+        segment,
+        column,
+        version,
+        device,
+        slot,
+    } = entry
+    else {
+        return;
+    };
+    if let Some(found) = core.segment(*segment)
+        && let Some(place) = found.columns.borrow_mut().get_mut(usize::from(*column))
+        && place.version < *version
     {
-        *held = place;
+        *place = Column {
+            version: *version,
+            ..opened_column(core, *device, *slot)
+        };
     }
 }
 
