@@ -80,7 +80,7 @@ impl Home {
             }
             self.record(parts.remove(0)).await;
         }
-        self.unrecorded.set(self.unrecorded.get() - moved);
+        self.unrecorded.borrow_mut().drain(..moved);
         self.recorded_at.set(written);
         self.core.progress.open();
     }

@@ -425,13 +425,7 @@ impl Home {
         let online = |group: &Vec<u16>| self.online_of(group).count();
         let devices = self.shape.groups.iter().map(online).max().unwrap_or(0);
         let new_data = usize::from(self.shape.m).min(devices.saturating_sub(1));
-        let segments = self.core.segments.borrow();
-        let holding = segments
-            .values()
-            .filter(|s| !s.live.borrow().is_empty() || s.recorded.get() > 0);
-        let left =
-            holding.map(|s| usize::from(s.geometry.m).saturating_sub(self.core.missing_columns(s)));
-        let more_losses = left.min().map_or(new_data, |least| least.min(new_data));
+        let more_losses = self.losses_left().min(new_data);
         let reconstructs = self.shape.groups.iter().map(|g| self.reconstructs(g)).min();
         let count = |n: usize| u16::try_from(n).expect("16-bit indexes");
         Health {

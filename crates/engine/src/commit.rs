@@ -62,7 +62,7 @@ impl Home {
         let recorded = self.recorded_at.get();
         let charged = self.core.thin_charged.get();
         self.seal_pinned().await;
-        self.core.commit_short.set(Some(self.is_degraded()));
+        self.core.before_commit.set(Some(self.before_commit()));
         self.hold_room();
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
@@ -123,7 +123,7 @@ impl Home {
             self.release(freed.clone()).await;
         }
         self.write_root(cut, imaged, known).await;
-        self.core.commit_short.set(None);
+        self.core.before_commit.set(None);
         self.release(freed).await;
         self.count_thin(pending, self.core.thin_charged.get() - charged);
         self.warn_of_space();

@@ -63,9 +63,10 @@ pub struct Core {
     pub settled: Gate,
     /// Whether some segment may have less redundancy than the layout wants: false saves looking.
     pub maybe_degraded: Cell<bool>,
-    /// While a commit is under way: whether the array was degraded when it began, or a device failed since.
-    /// What it has freed or moved in memory is needed as it was until its root is durable.
-    pub commit_short: Cell<Option<bool>>,
+    /// While a commit is under way: whether the array was degraded when it began, or a device failed since, and
+    /// how many more may be lost. What it has freed or moved in memory is needed as it was until its root is
+    /// durable.
+    pub before_commit: Cell<Option<(bool, usize)>>,
     /// Opens when a segment, a member or free space changes: what background work waits for.
     pub progress: Gate,
     /// Volume blocks found unreadable: (volume, address).
@@ -119,7 +120,7 @@ impl Core {
             closed: Cell::new(false),
             settled: Gate::default(),
             maybe_degraded: Cell::new(true),
-            commit_short: Cell::new(None),
+            before_commit: Cell::new(None),
             progress: Gate::default(),
             lost: RefCell::default(),
             heals: RefCell::default(),
@@ -254,7 +255,9 @@ impl Core {
         }
         drop(failing);
         self.maybe_degraded.set(true);
-        self.commit_short.set(self.commit_short.get().map(|_| true));
+        let before = self.before_commit.get();
+        self.before_commit
+            .set(before.map(|(_, losses)| (true, losses.saturating_sub(1))));
         self.failing_gate.open();
     }
 

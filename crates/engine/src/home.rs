@@ -88,8 +88,8 @@ pub struct Home {
     pub(crate) opened: RefCell<Vec<Rc<Segment>>>,
     /// Entries of background work that are to go into the next batch.
     pub(crate) extra: RefCell<Vec<Entry>>,
-    /// How many such entries are not durable yet, those of the batch under way included.
-    pub(crate) unrecorded: Cell<usize>,
+    /// The segments whose columns those moved that are not durable yet, the ones of the batch under way first.
+    pub(crate) unrecorded: RefCell<Vec<u64>>,
     pub(crate) batch_lock: Lock<()>,
     pub(crate) commit_lock: Lock<()>,
     pub(crate) meta_lock: Lock<()>,
@@ -219,7 +219,7 @@ impl Home {
             tile: Cell::new(0),
             opened: RefCell::default(),
             extra: RefCell::default(),
-            unrecorded: Cell::new(0),
+            unrecorded: RefCell::default(),
             batch_lock: Lock::new(()),
             commit_lock: Lock::new(()),
             meta_lock: Lock::new(()),

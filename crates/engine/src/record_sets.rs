@@ -77,32 +77,70 @@ fn device_sets(shape: &Shape, in_use: impl Fn(u16) -> bool) -> (Vec<Vec<u16>>, u
     (sets, shape.m)
 }
 
+/// What is left of a set of an epoch.
+struct Left {
+    devices: usize,
+    gone: usize,
+    /// How many columns of a record these had at most.
+    lost: usize,
+    /// How many columns a record can do without.
+    spared: usize,
+}
+
+/// What is left of the sets of an epoch with these devices gone. Without parity in the layout any loss is one of
+/// data, and it is those that decide: no sets then.
+fn left_of(
+    shape: &Shape,
+    domains: &Domains,
+    epoch: &Epoch,
+    gone: impl Fn(u16) -> bool,
+) -> Vec<Left> {
+    if shape.m == 0 {
+        return Vec::new();
+    }
+    let (sets, _) = record_sets(shape, domains, |d| !epoch.excluded.contains(&d));
+    let left = |set: RecordSet| {
+        let devices = set.devices.len();
+        let spared = usize::from(epoch.m).max(1).min(devices.saturating_sub(1));
+        let gone: Vec<u16> = set.devices.into_iter().filter(|d| gone(*d)).collect();
+        let lost = if set.survives_domains {
+            domains.columns(gone.iter().copied(), spared.max(1))
+        } else {
+            gone.len()
+        };
+        Left {
+            devices,
+            gone: gone.len(),
+            lost,
+            spared,
+        }
+    };
+    sets.into_iter().map(left).collect()
+}
+
 /// Whether records of an epoch may be lost with these devices gone: more columns of one set than it has parity
-/// for. Without parity in the layout any loss is one of data, and it is those that decide. Gives how many of
-/// how many are gone.
+/// for. Gives how many of how many are gone.
 pub fn too_few(
     shape: &Shape,
     domains: &Domains,
     epoch: &Epoch,
     gone: impl Fn(u16) -> bool,
 ) -> Option<(usize, usize)> {
-    let (sets, _) = record_sets(shape, domains, |d| !epoch.excluded.contains(&d));
-    let here = |set: &RecordSet| {
-        let devices = set.devices.iter().copied();
-        devices.filter(|d| gone(*d)).collect::<Vec<u16>>()
-    };
-    let beyond = |set: &&RecordSet| {
-        let others = set.devices.len().saturating_sub(1);
-        let spared = usize::from(epoch.m).max(1).min(others);
-        let gone = here(set);
-        if set.survives_domains {
-            domains.columns(gone.into_iter(), spared.max(1)) > spared
-        } else {
-            gone.len() > spared
-        }
-    };
-    let found = sets.iter().find(beyond)?;
-    (shape.m > 0).then(|| (here(found).len(), found.devices.len()))
+    let left = left_of(shape, domains, epoch, gone);
+    let beyond = left.iter().find(|set| set.lost > set.spared)?;
+    Some((beyond.gone, beyond.devices))
+}
+
+/// How many more devices, whichever they are, records of an epoch can do without when these are gone.
+pub fn losses_left(
+    shape: &Shape,
+    domains: &Domains,
+    epoch: &Epoch,
+    gone: impl Fn(u16) -> bool,
+) -> usize {
+    let left = left_of(shape, domains, epoch, gone);
+    let more = left.iter().map(|set| set.spared.saturating_sub(set.lost));
+    more.min().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `status`: what there is to say about an array, from what the engine observes.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use ashlar_format::BLOCK_U64;
 use ashlar_format::journal::Ring;
@@ -12,6 +13,7 @@ use crate::array::Array;
 use crate::home::Home;
 use crate::messages::{ShardMessage, ask};
 use crate::mover::Progress;
+use crate::segment::Segment;
 use crate::status::{
     Accelerator, ArrayState, ArrayStatus, Capacity, Clean, DeviceErrors, DeviceState, DeviceStatus,
     Exposure, Frontend, HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service,
@@ -182,34 +184,20 @@ fn device_status(member: &crate::member::Member) -> DeviceStatus {
 }
 
 impl Home {
-    /// How the array is: the worst of its live segments.
+    /// How the array is: the worst of its live segments, and of what only the journal has.
     pub(crate) fn state(&self) -> ArrayState {
-        let mut state = if self.journal_is_short() || self.unsettled() {
-            ArrayState::Degraded
-        } else {
-            ArrayState::Optimal
-        };
-        for segment in self.core.segments.borrow().values() {
-            if self.holds_nothing(segment) {
-                continue;
-            }
-            let missing = self.core.missing_columns(segment);
-            let m = usize::from(segment.geometry.m);
-            let worse = if missing > m {
-                ArrayState::Failed
-            } else if self.columns_lacking(segment) == 0 {
-                ArrayState::Optimal
-            } else if missing == m {
-                ArrayState::Critical
-            } else {
-                ArrayState::Degraded
-            };
-            state = state.max(worse);
-        }
-        if !self.core.lost.borrow().is_empty() {
+        let segments = self.core.segments.borrow();
+        let holding = || segments.values().filter(|s| !self.holds_nothing(s));
+        let lost = |s: &Rc<Segment>| self.core.missing_columns(s) > usize::from(s.geometry.m);
+        let short = self.journal_is_short() || self.unsettled();
+        if !self.core.lost.borrow().is_empty() || holding().any(lost) {
             ArrayState::Failed
+        } else if !short && holding().all(|s| self.columns_lacking(s) == 0) {
+            ArrayState::Optimal
+        } else if self.shape.m > 0 && self.losses_left() == 0 {
+            ArrayState::Critical
         } else {
-            state
+            ArrayState::Degraded
         }
     }
 

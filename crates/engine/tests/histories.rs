@@ -8,6 +8,8 @@ use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice, OpKind, TraceFilter};
 use ashlar_engine::{Array, Error, Import, VolumeOptions};
+use ashlar_format::slot::TablePage;
+use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
 
 use common::{check, devices, fill, refs, small, volume, without};
@@ -35,6 +37,8 @@ fn session(disk: &Rc<MemDevice>, degraded: bool, writes: &[(u64, u8)]) -> Result
     let (handle, device, writes) = (rt.clone(), disk.clone() as DeviceRef, writes.to_vec());
     let found = rt.block_on(async move {
         let array = Array::import(&handle, vec![device], options(degraded)).await?;
+        let told = array.events(0).iter().any(|e| e.kind == "journal-lost");
+        assert_eq!(told, degraded, "what is given up is told");
         let v = array.volume("v").unwrap();
         let found = v.read(0, 16 * BLOCK).await.unwrap();
         for (number, byte) in writes {
@@ -215,4 +219,84 @@ fn an_import_writes_no_record_that_is_there() {
         }
     }
     assert!(written > 0, "records were written elsewhere");
+}
+
+/// S122: of a page of a device's slot table both copies were newer than the root, as that root's successors are
+/// lost. One of them stayed, and a root to come would have made its claims valid.
+#[test]
+fn nothing_newer_than_the_root_stays_in_a_slot_table() {
+    // Its second page: nothing is allocated there before the first one is full.
+    const PAGE: u64 = ROOTS.end + 2 * BLOCK as u64;
+    const SIZE: u64 = 4 * MIB;
+    let disks = devices(4, 16 * MIB);
+    // The roots that both copies of the first device's second page were written for.
+    let pages = |disk: &MemDevice| {
+        let mut bytes = vec![0; BLOCK];
+        disk.peek(0, &mut bytes);
+        bytes.resize(Superblock::encoded_bytes(&bytes).unwrap(), 0);
+        disk.peek(0, &mut bytes);
+        let array = Superblock::decode(&bytes).unwrap().array;
+        [0, 1].map(|copy| {
+            let mut page = vec![0; BLOCK];
+            disk.peek(PAGE + copy * BLOCK as u64, &mut page);
+            TablePage::decode(&array, 0, 1, 16, &page).map_or(0, |page| page.root)
+        })
+    };
+    let rt = Rt::simulated(1);
+    let (handle, all) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, all, small("ec2+1")).await.unwrap();
+        array.volume_create("v", volume(SIZE)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, SIZE, 64 << 10, 1, "before").await;
+        array.volume_create("rest", volume(4 * SIZE)).await.unwrap();
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let before = disks.iter().map(|disk| {
+        let mut bytes = vec![0; 16 * MIB as usize];
+        disk.peek(0, &mut bytes);
+        bytes
+    });
+    let before: Vec<_> = before.collect();
+    let session = |version| {
+        let rt = Rt::simulated(2);
+        let (handle, all) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let array = Array::import(&handle, all, options(false)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            check(&v, SIZE, version, "found").await;
+            if version == 1 {
+                let rest = array.volume("rest").unwrap();
+                fill(&rest, 4 * SIZE, 64 << 10, 1, "written").await;
+            }
+            fill(&v, SIZE, 64 << 10, version + 1, "written").await;
+            array.export().await.unwrap();
+        });
+        rt.shutdown();
+    };
+    for version in 1..4 {
+        session(version);
+    }
+    let newer = pages(&disks[0]);
+    let mut page = vec![0; 2 * BLOCK];
+    disks[0].peek(PAGE, &mut page);
+    for (disk, bytes) in disks.iter().zip(&before) {
+        disk.poke(0, bytes);
+    }
+    let root = pages(&disks[0]).into_iter().max();
+    assert!(newer.into_iter().min() > root);
+    disks[0].poke(PAGE, &page);
+    let rt = Rt::simulated(2);
+    let (handle, all) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::import(&handle, all, options(false)).await.unwrap();
+        check(&array.volume("v").unwrap(), SIZE, 1, "found").await;
+    });
+    rt.shutdown();
+    let left = pages(&disks[0]);
+    assert!(
+        left.into_iter().max() < newer.into_iter().min(),
+        "{left:?} of {newer:?}, {root:?} before"
+    );
 }

@@ -4,14 +4,15 @@
 
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use ashlar_device::{Delay, DelayFilter, DeviceRef};
 use ashlar_engine::status::{ArrayState, ArrayStatus, Service};
 use ashlar_engine::{Array, Create, Error, Import, plan};
-use ashlar_rt::{Rt, SECOND};
+use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
-use common::{BLOCK, devices, fill, pattern, refs, small, volume, without};
+use common::{BLOCK, check, devices, fill, pattern, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 
@@ -285,6 +286,90 @@ fn memory_can_be_taken_and_given_while_an_array_works() {
         assert!(array.status().await.map.cached_bytes > 400_000);
     });
     rt.shutdown();
+}
+
+/// S123: what only the journal had did not count for the losses that an array was said to survive, and columns
+/// that reconstruct had moved counted before that was durable.
+#[test]
+fn as_many_more_may_be_lost_as_is_told() {
+    for (layout, count, m) in [("ec2+1", 5, 1), ("ec2+2", 7, 2)] {
+        let mut told = vec![0; m + 1];
+        for blocks in [1, 40, 79, 118] {
+            for polls in (0..1500).step_by(37) {
+                if let Some(more) = losses_told(layout, count, blocks, polls) {
+                    told[more] += 1;
+                }
+            }
+        }
+        assert!(told[m - 1].min(told[m]) > 0, "{layout}: {told:?}");
+    }
+}
+
+/// A device fails while so many blocks are written. So many polls later, if they are flushed, the array is asked
+/// how many more may fail, and the power goes: without so many all blocks are there.
+fn losses_told(layout: &'static str, count: usize, blocks: u64, polls: u64) -> Option<usize> {
+    const GONE: u16 = 1;
+    let disks = devices(count, 8 * MIB);
+    let rt = Rt::simulated(1);
+    let slow = Delay {
+        write: MILLISECOND,
+        flush: MILLISECOND,
+        ..Delay::default()
+    };
+    let kept = refs(&disks)
+        .into_iter()
+        .map(|disk| DelayFilter::new(&rt, disk, slow) as DeviceRef)
+        .collect();
+    let handle = rt.clone();
+    let (array, v) = rt.block_on(async move {
+        let array = Array::create(&handle, kept, small(layout)).await.unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..blocks {
+            let data = pattern(block, 1);
+            v.write(block * BLOCK, data, false).await.unwrap();
+        }
+        (array, v)
+    });
+    let flushed = Rc::new(Cell::new(false));
+    let (failing, done) = (array.clone(), flushed.clone());
+    let story = async move {
+        failing.fail(GONE, false).await.unwrap();
+        v.flush().await.unwrap();
+        done.set(true);
+        std::future::pending::<()>().await;
+    };
+    let _ = rt.run_for(polls, story);
+    let asked = async move { array.status().await.health.more_losses };
+    let more = rt.run_for(1000, asked);
+    rt.shutdown(); // the power goes
+    let more = usize::from(more.ok().filter(|_| flushed.get())?);
+    let others: Vec<usize> = (0..count).filter(|d| *d != usize::from(GONE)).collect();
+    for next in 0..others.len() {
+        let mut gone: Vec<usize> = others
+            .iter()
+            .copied()
+            .cycle()
+            .skip(next)
+            .take(more)
+            .collect();
+        gone.push(usize::from(GONE));
+        let what = format!("{layout}, {blocks} blocks, {polls} polls, without {gone:?}");
+        let rt = Rt::simulated(2);
+        let (handle, left) = (rt.clone(), without(&disks, &gone));
+        rt.block_on(async move {
+            let options = Import {
+                degraded: true,
+                read_only: true, // the devices are as they were for the next ones
+                ..Import::default()
+            };
+            let imported = Array::import(&handle, left, options).await;
+            let array = imported.unwrap_or_else(|error| panic!("{what}: {error}"));
+            check(&array.volume("v").unwrap(), blocks * BLOCK, 1, &what).await;
+        });
+        rt.shutdown();
+    }
+    Some(more)
 }
 
 /// S117, S118: what a commit had freed, and columns that reconstruct had moved, counted before that was durable;

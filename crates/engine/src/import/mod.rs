@@ -278,6 +278,13 @@ fn check_journal(
     degraded: bool,
 ) -> Result<(), Error> {
     if degraded {
+        if recovered.lost > 0 {
+            core.event(
+                "journal-lost",
+                None,
+                format!("{} journal record(s) that were acknowledged cannot be read: what only they held is given up", recovered.lost),
+            );
+        }
         return Ok(());
     }
     if recovered.lost > 0 {

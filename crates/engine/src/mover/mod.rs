@@ -18,12 +18,13 @@ pub use heal::{BadBlock, Heals, SUMMARY};
 
 use std::rc::Rc;
 
+use ashlar_format::root::Epoch;
 use ashlar_format::slot::SegmentKind;
 use ashlar_rt::Nanos;
 
 use crate::home::Home;
 use crate::planted::{self, Bug};
-use crate::record_sets::too_few;
+use crate::record_sets::{losses_left, too_few};
 use crate::segment::Segment;
 use crate::status::ArrayState;
 
@@ -187,8 +188,9 @@ impl Home {
 
     /// Whether redundancy that is there in memory is not durable yet: a power cut would take it back.
     pub(crate) fn unsettled(&self) -> bool {
-        let short = self.core.commit_short.get() == Some(true) || self.unrecorded.get() > 0;
-        self.core.maybe_degraded.get() && short
+        let commit = self.core.before_commit.get();
+        let short = commit.is_some_and(|(short, _)| short);
+        self.core.maybe_degraded.get() && (short || !self.unrecorded.borrow().is_empty())
     }
 
     /// Whether the journal still needs records of an epoch whose device set has lost a member: what they
@@ -207,6 +209,43 @@ impl Home {
             .epochs
             .iter()
             .any(|e| out.iter().any(|i| !e.excluded.contains(i)))
+    }
+
+    /// Whether the array is degraded, and how many more devices may be lost, for a commit that begins now.
+    pub(crate) fn before_commit(&self) -> (bool, usize) {
+        let failing = self.core.failing.borrow().len();
+        if self.is_degraded() {
+            (true, self.losses_left().saturating_sub(failing))
+        } else {
+            (false, usize::from(self.shape.m).saturating_sub(failing))
+        }
+    }
+
+    /// How many more devices, whichever they are, may be lost at once, also if the power goes with them.
+    pub(crate) fn losses_left(&self) -> usize {
+        let segments = self.core.segments.borrow();
+        let holding = segments.values().filter(|s| !self.holds_nothing(s));
+        let left =
+            holding.map(|s| usize::from(s.geometry.m).saturating_sub(self.missing_if_cut(s)));
+        let commit = self.core.before_commit.get().map(|(_, losses)| losses);
+        let others = [usize::from(self.shape.m), self.losses_left_to_journal()];
+        left.chain(commit).chain(others).min().unwrap_or(0)
+    }
+
+    /// How many columns of a segment would be missing if the power went: also those whose new places no record
+    /// tells yet.
+    pub(crate) fn missing_if_cut(&self, segment: &Segment) -> usize {
+        let unrecorded = self.unrecorded.borrow();
+        let moved = unrecorded.iter().filter(|s| **s == segment.number).count();
+        self.core.missing_columns(segment) + moved
+    }
+
+    /// How many more devices, whichever they are, the journal can do without.
+    pub(crate) fn losses_left_to_journal(&self) -> usize {
+        let gone = |i: u16| !self.core.member(i).is_online();
+        let left = |e: &Epoch| losses_left(&self.shape, &self.core.domains, e, gone);
+        let root = self.root.borrow();
+        root.epochs.iter().map(left).min().unwrap_or(usize::MAX)
     }
 
     /// Whether the journal could not be read without this member: too many of an epoch that is still needed are

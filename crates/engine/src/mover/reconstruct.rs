@@ -466,7 +466,7 @@ impl Home {
         segment.columns.borrow_mut()[index] = new;
         self.core.heals.borrow_mut().moved(segment.number, column);
         self.tasks.borrow_mut().gains += 1;
-        self.unrecorded.set(self.unrecorded.get() + 1);
+        self.unrecorded.borrow_mut().push(segment.number);
         self.extra.borrow_mut().push(Entry::Column {
             segment: segment.number,
             column,
