@@ -37,6 +37,11 @@ const PARTS: &[Part] = &[
         arguments: |first, seconds| seeds(first, seconds, "within", "--roomy"),
     },
     Part {
+        name: "within, told",
+        share: 1,
+        arguments: |first, seconds| seeds(first, seconds, "within", "--roomy --told"),
+    },
+    Part {
         name: "beyond",
         share: 2,
         arguments: |first, seconds| seeds(first, seconds, "beyond", "--roomy"),

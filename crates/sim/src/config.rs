@@ -120,6 +120,8 @@ pub struct Options {
     pub grouped: bool,
     /// Sessions that crash do so as the journal presses, and every import is slow.
     pub pressed: bool,
+    /// A degraded array is taken at its word: as many more devices are lost as it says it survives.
+    pub told: bool,
     /// At most this many operations a client does in a session.
     pub operations: Option<u64>,
     /// Parts left out: bits of [`Part::bit`].
@@ -260,6 +262,8 @@ pub struct Config {
     pub crash_at: Option<u64>,
     /// Parts left out: bits of [`Part::bit`].
     pub without: u32,
+    /// A degraded array is taken at its word.
+    pub told: bool,
     /// Whether nothing is checked, to measure what checking costs.
     pub unchecked: bool,
     /// One seed in so many is verified offline.
@@ -388,6 +392,7 @@ impl Config {
             same_cut: rng.chance(30),
             crash_at: options.crash_at,
             without: options.without,
+            told: options.told,
             unchecked: options.unchecked,
             verify: options.verify,
             verify_crashed: options.verify_crashed,

@@ -242,6 +242,8 @@ impl Store for EngineStore {
             StoreStatus {
                 // Where what is written next cannot be redundant, past losses still count.
                 optimal: status.state == ArrayState::Optimal && !status.capacity.overpromised,
+                more_losses: usize::from(status.health.more_losses),
+                overpromised: status.capacity.overpromised,
                 state: format!("{:?}", status.state),
                 lost: status.lost.len(),
                 journal_percent: status.journal.used_bytes * 100 / status.journal.bytes.max(1),

@@ -207,13 +207,36 @@ impl Driver<'_> {
             budget
                 .damaged
                 .retain(|d| tainted.contains(d) && !gone.contains(d));
+            budget.spent = 0;
             self.world.trace.mark("full redundancy back");
             return;
         }
         drop(budget);
+        self.take_its_word(&status);
         if self.may_heal() {
             self.world
                 .fail(|| format!("no full redundancy though it is possible (P5): {status:?}"));
+        }
+    }
+
+    /// Where as many devices are left as new data need, a degraded array may lose as many more as it says:
+    /// those that it does without do not count any more.
+    fn take_its_word(&self, status: &StoreStatus) {
+        let config = &self.world.config;
+        let mut budget = self.world.budget.borrow_mut();
+        let enough = status.online.len() >= config.least_columns() + config.m;
+        let plain = config.groups == 1 && config.domains.is_empty();
+        if !config.told || config.mode != Mode::Within || !plain || !enough || status.overpromised {
+            return;
+        }
+        budget.gone = (0..config.devices)
+            .filter(|d| !status.online.contains(d))
+            .collect();
+        let gone = budget.gone.clone();
+        budget.damaged.retain(|d| !gone.contains(d));
+        budget.spent = config.m.saturating_sub(status.more_losses);
+        if !gone.is_empty() && status.more_losses > 0 {
+            self.world.trace.mark("a degraded array that may lose more");
         }
     }
 

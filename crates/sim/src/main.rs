@@ -44,6 +44,7 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --full                            full arrays only, where K is at most 4
   --grouped                         layouts of several groups only
   --pressed                         crashes as the journal presses, and slow imports
+  --told                            a degraded array loses as many more devices as it says it survives
   --crash-at POLLS                  one session, crashed there
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
@@ -110,6 +111,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--full" => out.options.full = true,
             "--pressed" => out.options.pressed = true,
             "--grouped" => out.options.grouped = true,
+            "--told" => out.options.told = true,
             "--operations" => out.options.operations = Some(words.next()?.parse().ok()?),
             "--without" => {
                 out.options.without = u32::from_str_radix(words.next()?, 16).ok()?;
@@ -190,6 +192,9 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.pressed {
         text += " --pressed";
+    }
+    if arguments.options.told {
+        text += " --told";
     }
     if let Some(operations) = arguments.options.operations {
         text += &format!(" --operations {operations}");

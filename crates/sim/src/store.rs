@@ -37,6 +37,10 @@ pub enum StoreError {
 pub struct StoreStatus {
     /// Every live stripe has its layout's redundancy.
     pub optimal: bool,
+    /// So many more devices may be lost.
+    pub more_losses: usize,
+    /// The devices in use do not hold what volumes were promised.
+    pub overpromised: bool,
     /// The state's name.
     pub state: String,
     /// Ranges reported as lost.

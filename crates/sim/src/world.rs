@@ -61,6 +61,8 @@ pub struct Budget {
     pub foreign: BTreeSet<usize>,
     /// Smaller than they were.
     pub shrunken: BTreeSet<usize>,
+    /// How much redundancy has gone with those that are gone, as the array tells.
+    pub spent: usize,
 }
 
 /// The state of one seed.
@@ -158,8 +160,9 @@ fn within(config: &Config, budget: &Budget) -> bool {
     let sparse = config.volumes.iter().any(|volume| volume.sparse);
     let apart =
         sparse || config.groups > 1 && (config.full.is_some() || !(0..config.groups).any(whole));
-    (0..config.groups)
-        .all(|group| damaged(group) <= config.m && (!apart || lacking(group) <= config.m))
+    (0..config.groups).all(|group| {
+        damaged(group) + budget.spent <= config.m && (!apart || lacking(group) <= config.m)
+    })
 }
 
 /// Whether it promises to go on with this device damaged as well.

@@ -6,15 +6,15 @@ use ashlar_sim::engine::Engine;
 use ashlar_sim::run::{Batch, Summary, run_batch};
 
 fn run(from: u64, count: u64, mode: Option<Mode>, twice: bool) -> Summary {
-    run_with(from, count, mode, true, twice)
-}
-
-fn run_with(from: u64, count: u64, mode: Option<Mode>, roomy: bool, twice: bool) -> Summary {
     let options = Options {
         mode,
-        roomy,
+        roomy: true,
         ..Options::default()
     };
+    run_with(from, count, options, twice)
+}
+
+fn run_with(from: u64, count: u64, options: Options, twice: bool) -> Summary {
     let jobs = std::thread::available_parallelism()
         .map_or(2, std::num::NonZero::get)
         .min(8);
@@ -27,9 +27,11 @@ fn run_with(from: u64, count: u64, mode: Option<Mode>, roomy: bool, twice: bool)
     };
     let summary = run_batch(from..from + count, batch, || Engine);
     if let Some((seed, failure)) = summary.failures.first() {
+        let mode = options.mode;
         let mode = mode.map_or(String::new(), |m| format!(" --mode {m:?}").to_lowercase());
-        let roomy = if roomy { " --roomy" } else { "" };
-        panic!("{failure}\nreplay: ashlar-sim replay {seed} --trace{roomy}{mode}");
+        let roomy = if options.roomy { " --roomy" } else { "" };
+        let told = if options.told { " --told" } else { "" };
+        panic!("{failure}\nreplay: ashlar-sim replay {seed} --trace{roomy}{told}{mode}");
     }
     assert_eq!(summary.seeds, count);
     summary
@@ -112,6 +114,20 @@ fn faults_within_the_redundancy_are_survived() {
     assert!(met.count() >= 8, "{:?}", summary.marks);
 }
 
+/// An array that is not optimal loses as many more devices as it says it survives.
+#[test]
+fn a_degraded_array_is_taken_at_its_word() {
+    let options = Options {
+        mode: Some(Mode::Within),
+        roomy: true,
+        told: true,
+        ..Options::default()
+    };
+    let summary = run_with(100_000, 600, options, false);
+    let taken = summary.marks.get("a degraded array that may lose more");
+    assert!(taken.is_some_and(|n| *n > 50), "{:?}", summary.marks);
+}
+
 /// Whatever is lost: no wrong byte, and everything ends.
 #[test]
 fn beyond_the_redundancy_no_wrong_bytes_are_read() {
@@ -134,7 +150,7 @@ fn beyond_the_redundancy_no_wrong_bytes_are_read() {
 /// Arrays filled to the last byte, in every mode: nothing stops, and who was promised space has it.
 #[test]
 fn full_arrays_go_on() {
-    let summary = run_with(0, 1_200, None, false, false);
+    let summary = run_with(0, 1_200, Options::default(), false);
     let filled = summary.marks.get("an array to be filled");
     assert!(filled.is_some_and(|n| *n > 50), "{:?}", summary.marks);
 }
