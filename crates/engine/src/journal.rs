@@ -266,9 +266,9 @@ impl Journal {
     /// Writes the columns of the last record that are not there, where it lies: power may have gone after only
     /// some of them were written.
     ///
-    /// Crash argument: those that are there may be all that an acknowledged write has. They are flushed, since
-    /// a daemon that died may have left them in their devices' caches, and not written: power that goes
-    /// meanwhile can leave anything where a write was, also one of the same bytes.
+    /// Crash argument: those that are there may be all that an acknowledged write has. They are durable by now
+    /// (`flush_what_was_read`), and not written: power that goes meanwhile can leave anything where a write was,
+    /// also one of the same bytes.
     pub async fn complete(&self, record: &Record) {
         self.write_columns(&record.header, &record.payload, true)
             .await;

@@ -128,7 +128,8 @@ impl Member {
             dirty_pages: RefCell::default(),
             super_copy: Cell::new(0),
             page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),
-            writes_done: Cell::new(0),
+            // A daemon that died may have left writes in the device's cache.
+            writes_done: Cell::new(1),
             flushed: Cell::new(0),
             flush_lock: Lock::new(()),
             changed: Gate::default(),

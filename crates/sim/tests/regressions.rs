@@ -330,3 +330,35 @@ fn an_export_leaves_no_write_in_flight() {
         assert_eq!(in_flight, 0, "export {delay} x 1.5 ms after the failure");
     }
 }
+
+/// S124: what a daemon that died had left in the caches of its devices counted as if it were durable. An import
+/// wrote the other copy of a superblock, and power that went meanwhile took both: that device was lost.
+#[test]
+fn an_import_makes_durable_what_it_found() {
+    let mut cut = 0;
+    for died in (0..40).step_by(4) {
+        for polls in (900..1300).step_by(12) {
+            let mut rig = Rig::new("ec2+1", 2, 1, 5);
+            let store = rig.store.take().unwrap();
+            // A generation without the first device is being stored.
+            let failed = rig.rt.run_for(died, store.fail(0, false));
+            drop(store);
+            rig.rt.shutdown();
+            rig.disks.iter().for_each(|disk| disk.settle_in_flight());
+            rig.rt = Rt::simulated(4);
+            let import = Engine.import(&rig.rt, rig.devices(), &rig.config, false);
+            let imported = rig.rt.run_for(polls, import);
+            cut += u32::from(failed.is_err() && imported.is_err());
+            drop(imported);
+            rig.rt.shutdown();
+            for disk in &rig.disks {
+                disk.power_cut(Cut::Garbage);
+            }
+            rig.import_without(&[]);
+            let online = rig.with(|store| store.status()).online;
+            let all = (1..5).all(|device| online.contains(&device));
+            assert!(all, "died {died}, cut {polls}: {online:?} are left");
+        }
+    }
+    assert!(cut > 0, "power goes in an import after a death");
+}
