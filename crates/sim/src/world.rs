@@ -160,9 +160,11 @@ fn within(config: &Config, budget: &Budget) -> bool {
     let sparse = config.volumes.iter().any(|volume| volume.sparse);
     let apart =
         sparse || config.groups > 1 && (config.full.is_some() || !(0..config.groups).any(whole));
-    (0..config.groups).all(|group| {
-        damaged(group) + budget.spent <= config.m && (!apart || lacking(group) <= config.m)
-    })
+    // One group lays ever narrower stripes of full redundancy, down to those that hold a volume block (S87).
+    let holds_blocks = config.groups > 1 || of(0).count() - lacking(0) >= least;
+    let redundant =
+        |group| damaged(group) + budget.spent <= config.m && (!apart || lacking(group) <= config.m);
+    holds_blocks && (0..config.groups).all(redundant)
 }
 
 /// Whether it promises to go on with this device damaged as well.
