@@ -128,7 +128,8 @@ impl Home {
                     .await;
                 let online = self.core.online().len();
                 let row = Placement::row_len(online, wanted.devices.len()).max(1);
-                // Each open segment holds slots that cleaning cannot reach: few in a small array.
+                // Each open segment holds slots that cleaning cannot reach: few in a small array, where each
+                // shard has its own.
                 let slots = self
                     .core
                     .members
@@ -138,7 +139,7 @@ impl Home {
                     .unwrap_or(1) as usize;
                 return Some(Allocated {
                     segment,
-                    row: row.min(slots / 64).max(1),
+                    row: row.min(slots / 64 / self.shards.len()).max(1),
                 });
             }
             let too_few = self.too_few_for_blocks();

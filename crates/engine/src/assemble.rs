@@ -152,14 +152,19 @@ impl Known {
     }
 }
 
-/// Whether a device has a root of the generation it holds.
+/// Whether a device has a root of the generation it holds, or of a later one. Of a rival of the same number it may
+/// have one as well: it held that, and then an older copy of its superblock came back.
 async fn has_root(candidate: &Candidate) -> bool {
     let superblock = &candidate.superblock;
     for entry in 0..ROOT_COUNT {
         let offset = superblock.geometry.root_offset(entry);
         let bytes = read_at(&candidate.device, offset, ROOT_BYTES as usize).await;
         let root = bytes.and_then(|b| Root::decode(&superblock.array, &b).ok());
-        if root.is_some_and(|r| r.generation >= superblock.generation.number) {
+        let own = &superblock.generation;
+        let proves = |r: &Root| {
+            r.generation > own.number || (r.generation, r.generation_id) == (own.number, own.id)
+        };
+        if root.is_some_and(|r| proves(&r)) {
             return true;
         }
     }

@@ -101,6 +101,7 @@ mod tests {
         Root {
             number: 1,
             generation: 1,
+            generation_id: [0; 16],
             clean: false,
             next_segment: 1,
             next_tree: 16,

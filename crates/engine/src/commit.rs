@@ -623,14 +623,16 @@ impl Home {
             self.waiting_quorum.set(None);
         }
         let next = self.journal.next();
-        root.generation = self.superblock.borrow().generation.number;
         root.number += 1;
         self.close_epoch(root, next);
         self.core.progress.open();
     }
 
-    /// Ends the open epoch of `root` at `next` and begins another with the members in use.
+    /// Ends the open epoch of `root` at `next` and begins another, of the present generation and with the members
+    /// in use.
     pub(crate) fn close_epoch(&self, root: &mut Root, next: u64) {
+        let generation = self.superblock.borrow().generation;
+        (root.generation, root.generation_id) = (generation.number, generation.id);
         if let Some(last) = root.epochs.last_mut() {
             if last.first == next && last.end.is_none() {
                 // Nothing was written under it: it is as if it had not been, but its number is used.

@@ -296,7 +296,8 @@ impl Array {
             excluded: Vec::new(),
         };
         let root = Root {
-            generation: 1,
+            generation: superblock.generation.number,
+            generation_id: superblock.generation.id,
             number: 0,
             clean: false,
             next_segment: 1,

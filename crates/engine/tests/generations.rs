@@ -179,6 +179,23 @@ fn a_generation_of_too_few_is_given_up_when_all_are_back() {
     assert_eq!(session(&disks, &[2, 3, 4], 3).unwrap(), 2);
 }
 
+/// S126: a generation that never took effect was held by one device, whose roots of another one with the same number
+/// proved it: its superblock, damaged, was an older copy. The array was refused with nothing missing.
+#[test]
+fn a_rivals_root_proves_nothing() {
+    let disks = five();
+    cut_off(&disks, 9, &[0, 1, 2, 3], &[1]);
+    let (_, never) = superblock(&disks[1]);
+    assert_eq!(session(&disks, &[0, 1, 2, 3], 2).unwrap(), 1);
+    let other = generation(&disks[1]);
+    assert_eq!(other.number, never.generation.number);
+    assert_ne!(other.id, never.generation.id);
+    for at in [0, BYTES - super_bytes(BYTES)] {
+        disks[1].poke(at, &never.encode());
+    }
+    assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 3).unwrap(), 2);
+}
+
 /// A superblock is never written over a device's newer copy, wherever that lies.
 #[test]
 fn a_device_that_is_behind_keeps_its_word_until_the_next_is_written() {

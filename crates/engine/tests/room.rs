@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Create, Error, Import, VolumeOptions};
+use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
 use ashlar_rt::{Rt, SECOND};
 
 use common::{BLOCK, check, devices, fill, pattern, refs, small, volume, without};
@@ -322,5 +322,46 @@ fn a_thin_volume_written_far_apart_leaves_promised_space_alone() {
         });
         rt.shutdown();
         story.unwrap_or_else(|stopped| panic!("{apart} apart: {stopped:?}"));
+    }
+}
+
+/// S125: the segments that streams of many shards were filling took more of a small array than is reckoned for
+/// them: a thick volume that had all its space got `NoSpace` as it was overwritten.
+#[test]
+fn an_array_of_many_shards_can_be_overwritten() {
+    for shards in [1, 2, 4] {
+        let disks = devices(4, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let settings = Settings {
+                shards,
+                ..Settings::default()
+            };
+            let create = Create {
+                settings,
+                ..small("ec2+1")
+            };
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            array.set("clean.reserve", "2%").await.unwrap();
+            let size = array.room_for(4096);
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = Rc::new(array.volume("v").unwrap());
+            let writers = (0..4).map(|writer: u64| {
+                let v = v.clone();
+                handle.spawn(async move {
+                    let blocks = size / BLOCK;
+                    for number in 0..3 * blocks / 4 {
+                        let block = (number * 7919 + writer * blocks / 4) % blocks;
+                        let done = v.write(block * BLOCK, pattern(block, number), false).await;
+                        assert!(done.is_ok(), "{shards} shards, write {number}: {done:?}");
+                    }
+                })
+            });
+            for writer in writers.collect::<Vec<_>>() {
+                writer.await;
+            }
+        });
+        rt.shutdown();
     }
 }

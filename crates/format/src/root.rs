@@ -62,6 +62,8 @@ pub struct Epoch {
 pub struct Root {
     /// The membership generation it was written under.
     pub generation: u64,
+    /// Which one of that number.
+    pub generation_id: [u8; 16],
     /// Counts commits, from 1.
     pub number: u64,
     /// Whether the array was exported: its trees hold every delta, so that a missing journal device is no
@@ -109,6 +111,7 @@ impl Root {
         let mut w = Writer::new();
         w.bytes(MAGIC)
             .u64(self.generation)
+            .bytes(&self.generation_id)
             .u64(self.number)
             .u8(u8::from(self.clean));
         w.u64(self.next_segment)
@@ -150,7 +153,8 @@ impl Root {
         }
         let mut r = Reader::new(unseal(array, bytes)?);
         r.bytes(8)?;
-        let (generation, number, clean) = (r.u64()?, r.u64()?, r.u8()? != 0);
+        let (generation, generation_id) = (r.u64()?, r.array()?);
+        let (number, clean) = (r.u64()?, r.u8()? != 0);
         let (next_segment, next_tree, cut, imaged) = (r.u64()?, r.u32()?, r.u64()?, r.u64()?);
         let delta_tail = RingPosition {
             count: r.u64()?,
@@ -178,6 +182,7 @@ impl Root {
         }
         Ok(Root {
             generation,
+            generation_id,
             number,
             clean,
             next_segment,
@@ -217,6 +222,7 @@ mod tests {
         };
         let root = Root {
             generation: 2,
+            generation_id: [9; 16],
             number: 30,
             clean: true,
             next_segment: 99,

@@ -140,7 +140,9 @@ fn newest<'c>(candidates: &'c [Candidate<'_>]) -> Vec<Known<'c>> {
         });
         one.holders.insert(superblock.device);
         let roots = roots_of(candidate.source, &superblock.geometry, &superblock.array);
-        one.rooted |= roots.iter().any(|r| r.generation >= superblock.generation);
+        let this = (superblock.generation, superblock.identity);
+        let rooted = |r: &Root| r.generation > this.0 || (r.generation, r.identity) == this;
+        one.rooted |= roots.iter().any(rooted);
         if superblock.writes > one.superblock.writes {
             one.superblock = superblock;
         }

@@ -45,6 +45,7 @@ pub(crate) struct Top {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     pub(crate) generation: u64,
+    pub(crate) identity: [u8; 16],
     pub(crate) number: u64,
     pub(crate) clean: bool,
     pub(crate) next_segment: u64,
@@ -69,7 +70,8 @@ impl Root {
         if f.take(8)? != b"ASHROOT1" {
             return None;
         }
-        let (generation, number, clean) = (f.u64()?, f.u64()?, f.u8()? != 0);
+        let (generation, identity) = (f.u64()?, f.array()?);
+        let (number, clean) = (f.u64()?, f.u8()? != 0);
         let (next_segment, _tree) = (f.u64()?, f.u32()?);
         let (cut, imaged) = (f.u64()?, f.u64()?);
         let tails = [Position::read(&mut f)?, Position::read(&mut f)?];
@@ -97,6 +99,7 @@ impl Root {
         }
         Some(Root {
             generation,
+            identity,
             number,
             clean,
             next_segment,

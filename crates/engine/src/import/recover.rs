@@ -72,7 +72,6 @@ impl Home {
         {
             let _log = self.log_lock.lock().await;
             self.settle_generation(spread, degraded).await?;
-            root.generation = self.superblock.borrow().generation.number;
             root.number += 1;
             root.clean = false;
             let next = self.journal.next();

@@ -429,8 +429,8 @@ fn a_device_that_only_the_journal_does_without_is_found() {
     });
     for device in &mut images.0 {
         let root = &mut device[offset..offset + 16_384];
-        let count = u16::from_le_bytes([root[373], root[374]]);
-        let mut at = 375;
+        let count = u16::from_le_bytes([root[389], root[390]]);
+        let mut at = 391;
         for _ in 1..count {
             let absent = u16::from_le_bytes([root[at + 26], root[at + 27]]);
             at += 28 + 2 * usize::from(absent);
