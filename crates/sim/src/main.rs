@@ -12,7 +12,7 @@ use std::time::Instant;
 use ashlar_sim::config::{Mode, Options};
 use ashlar_sim::driver::run_seed;
 use ashlar_sim::engine::Engine;
-use ashlar_sim::run::{Batch, Summary, run_batch, sweep};
+use ashlar_sim::run::{Batch, run_batch_telling, sweep};
 use ashlar_sim::shrink::shrink;
 use ashlar_sim::store::Subject;
 use ashlar_sim::toy::{Plant, Toy};
@@ -226,19 +226,22 @@ fn run(seeds: Range<u64>, arguments: &Arguments) -> bool {
         options: arguments.options,
     };
     let begun = Instant::now();
-    let summary = run_with(seeds, batch, arguments.toy);
+    let flags = flags(arguments);
+    // At once: a long run is looked at before its end.
+    let tell = |seed: u64, failure: &str| {
+        println!("seed {seed} FAILED: {failure}");
+        println!("  replay: ashlar-sim replay {seed} --trace{flags}");
+    };
+    let summary = if arguments.toy {
+        run_batch_telling(seeds, batch, || Toy(Plant::Nothing), tell)
+    } else {
+        run_batch_telling(seeds, batch, || Engine, tell)
+    };
     let seconds = begun.elapsed().as_secs_f64();
     if arguments.marks {
         for (mark, count) in &summary.marks {
             println!("{count:>10}  {mark}");
         }
-    }
-    for (seed, failure) in &summary.failures {
-        println!("seed {seed} FAILED: {failure}");
-        println!(
-            "  replay: ashlar-sim replay {seed} --trace{}",
-            flags(arguments)
-        );
     }
     println!(
         "{} seeds, {} operations, histories {:016x}, {} failed, {seconds:.1} s, {:.0} seeds/s",
@@ -249,14 +252,6 @@ fn run(seeds: Range<u64>, arguments: &Arguments) -> bool {
         summary.seeds as f64 / seconds.max(1e-9)
     );
     summary.failures.is_empty()
-}
-
-fn run_with(seeds: Range<u64>, batch: Batch, toy: bool) -> Summary {
-    if toy {
-        run_batch(seeds, batch, || Toy(Plant::Nothing))
-    } else {
-        run_batch(seeds, batch, || Engine)
-    }
 }
 
 fn sweep_seeds(seeds: Range<u64>, step: u64, arguments: &Arguments) -> bool {

@@ -48,6 +48,16 @@ pub fn run_batch<S: Subject>(
     batch: Batch,
     make: impl Fn() -> S + Sync,
 ) -> Summary {
+    run_batch_telling(seeds, batch, make, |_, _| ())
+}
+
+/// As [`run_batch`]; `tell` hears of each seed that failed, and of how, at once.
+pub fn run_batch_telling<S: Subject>(
+    seeds: Range<u64>,
+    batch: Batch,
+    make: impl Fn() -> S + Sync,
+    tell: impl Fn(u64, &str) + Sync,
+) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let begun = std::time::Instant::now();
     let total = Mutex::new(Summary::default());
@@ -65,6 +75,9 @@ pub fn run_batch<S: Subject>(
                     }
                     let outcome = one(&subject, seed, batch);
                     let mut total = lock(&total);
+                    if let Some(failure) = &outcome.failure {
+                        tell(seed, failure);
+                    }
                     total.add(outcome);
                     if total.failures.len() >= batch.most_failures {
                         next.store(seeds.end, Ordering::Relaxed);
