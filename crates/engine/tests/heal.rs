@@ -6,12 +6,12 @@ mod common;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, Effect, FaultFilter, MemDevice, OpKind, Rule};
+use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
 use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{devices, refs, small, volume};
+use common::{check, devices, fill, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -537,4 +537,42 @@ fn trim_above_a_lost_node(disks: &[Rc<MemDevice>], blocks: u64) -> Option<usize>
         assert_eq!(still, expected.collect::<Vec<_>>());
     }
     Some(lost.len())
+}
+
+/// An import flushes its devices before anything else: those that cannot are done without, up to M of them and
+/// whether they fail or never answer.
+#[test]
+fn devices_that_cannot_flush_at_an_import_are_done_without() {
+    for effect in [Effect::Fail(Fault::Media), Effect::Hang] {
+        let disks = devices(7, 8 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, all) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let array = Array::create(&handle, all, small("ec4+2")).await.unwrap();
+            array.volume_create("v", volume(MIB)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            fill(&v, MIB, common::BLOCK, 1, "all there").await;
+        });
+        rt.shutdown();
+        let rt = Rt::simulated(2);
+        let handle = rt.clone();
+        let filtered = disks.iter().zip(0..).map(|(disk, index)| {
+            let filter = FaultFilter::new(disk.clone() as DeviceRef);
+            if index < 2 {
+                filter.add(Rule::always(OpKind::Flush, effect));
+            }
+            filter as DeviceRef
+        });
+        let filtered = filtered.collect();
+        rt.block_on(async move {
+            let import = Array::import(&handle, filtered, Import::default());
+            let array = import.await.unwrap();
+            let v = array.volume("v").unwrap();
+            check(&v, MIB, 1, "without two").await;
+            fill(&v, MIB, common::BLOCK, 2, "without two").await;
+            check(&v, MIB, 2, "without two").await;
+            assert_eq!(array.status().await.health.devices_gone, 2, "{effect:?}");
+        });
+        rt.shutdown();
+    }
 }
