@@ -523,21 +523,6 @@ impl Home {
         written
     }
 
-    async fn flush_members(&self, members: Vec<u16>) {
-        let mut joins = Vec::new();
-        for index in members {
-            let core = self.core.clone();
-            joins.push(self.core.rt.spawn(async move {
-                if core.member(index).is_online() && core.member(index).flush().await.is_err() {
-                    core.report_failed(index);
-                }
-            }));
-        }
-        for join in joins {
-            join.await;
-        }
-    }
-
     /// Makes `root` durable on every root-set device in use, taking out whatever fails on the way by a
     /// generation change. The caller holds the log lock.
     pub(crate) async fn publish(self: &Rc<Self>, mut root: Root) {

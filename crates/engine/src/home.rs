@@ -397,13 +397,19 @@ impl Home {
 
     /// Flushes devices; those that cannot are reported and taken out before this returns.
     pub(crate) async fn flush(&self, devices: Vec<u16>) {
+        self.flush_members(devices).await;
+        self.members_settled().await;
+    }
+
+    /// Flushes devices; those that cannot are reported.
+    pub(crate) async fn flush_members(&self, members: Vec<u16>) {
         let mut joins = Vec::new();
-        for device in devices {
-            if self.core.member(device).is_online() {
+        for index in members {
+            if self.core.member(index).is_online() {
                 let core = self.core.clone();
                 joins.push(self.core.rt.spawn(async move {
-                    if core.member(device).flush().await.is_err() {
-                        core.report_failed(device);
+                    if core.member(index).flush().await.is_err() {
+                        core.report_failed(index);
                     }
                 }));
             }
@@ -411,7 +417,6 @@ impl Home {
         for join in joins {
             join.await;
         }
-        self.members_settled().await;
     }
 
     /// Writes delta entries, in as many records as they need; the first sequence. A commit cannot wait

@@ -11,7 +11,7 @@ use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{check, devices, fill, refs, small, volume};
+use common::{check, devices, fill, image, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -166,24 +166,17 @@ fn heals_last_over_a_crash() {
 
 /// Devices with the bytes of others.
 fn copies(disks: &[Rc<MemDevice>], bytes: u64) -> Vec<Rc<MemDevice>> {
-    let mut held = vec![0; usize::try_from(bytes).unwrap()];
     let copy = |(i, disk): (usize, &Rc<MemDevice>)| {
-        disk.peek(0, &mut held);
         let new = MemDevice::new(&format!("copy{i}"), bytes);
-        new.poke(0, &held);
+        new.poke(0, &image(disk));
         Rc::new(new)
     };
     disks.iter().enumerate().map(copy).collect()
 }
 
 /// Where both devices of a mirror have the same block that is no client's: some of these are nodes of the map.
-fn nodes_on_both(disks: &[Rc<MemDevice>], bytes: u64) -> Vec<(u64, u64)> {
-    let read = |disk: &MemDevice| {
-        let mut held = vec![0; usize::try_from(bytes).unwrap()];
-        disk.peek(0, &mut held);
-        held
-    };
-    let (first, second) = (read(&disks[0]), read(&disks[1]));
+fn nodes_on_both(disks: &[Rc<MemDevice>]) -> Vec<(u64, u64)> {
+    let (first, second) = (image(&disks[0]), image(&disks[1]));
     let offsets = || (0..).step_by(BLOCK);
     let on_second: BTreeMap<&[u8], u64> = second.chunks(BLOCK).zip(offsets()).collect();
     let client = |b: &[u8]| b[8..16] == 0x5EEDu64.to_le_bytes();
@@ -207,7 +200,7 @@ fn blocks_under_a_lost_node_are_listed() {
     });
     rt.shutdown();
     let mut listed = 0;
-    for (first, second) in nodes_on_both(&disks, bytes) {
+    for (first, second) in nodes_on_both(&disks) {
         let disks = copies(&disks, bytes);
         disks[0].poke(first, &[0xA5; BLOCK]);
         disks[1].poke(second, &[0xA5; BLOCK]);
@@ -370,7 +363,7 @@ fn a_lost_leaf_does_not_keep_writes_waiting() {
     });
     rt.shutdown();
     let mut tried = 0;
-    for (first, second) in nodes_on_both(&disks, bytes) {
+    for (first, second) in nodes_on_both(&disks) {
         let disks = copies(&disks, bytes);
         disks[0].poke(first, &[0xA5; BLOCK]);
         disks[1].poke(second, &[0xA5; BLOCK]);
@@ -465,7 +458,7 @@ fn a_trim_above_a_lost_node_does_not_keep_writes_waiting() {
     });
     rt.shutdown();
     let mut tried = Vec::new();
-    for (first, second) in nodes_on_both(&disks, bytes) {
+    for (first, second) in nodes_on_both(&disks) {
         let disks = copies(&disks, bytes);
         disks[0].poke(first, &[0xA5; BLOCK]);
         disks[1].poke(second, &[0xA5; BLOCK]);

@@ -12,7 +12,7 @@ use ashlar_format::slot::TablePage;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{check, devices, fill, refs, small, volume, without};
+use common::{check, devices, fill, image, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -154,8 +154,6 @@ fn an_older_copy_of_a_device_holds_one_column_of_a_segment() {
             check(&array.volume("v").unwrap(), size, 1, "read").await;
             array.set("reconstruct.narrow", narrow).await.unwrap();
             array.wait_idle(&[]).await;
-            let st = array.status().await;
-            println!("{narrow} {:?} {:?} {:?}", st.state, st.exposure, st.tasks);
             array.export().await.unwrap();
         });
         rt.shutdown();
@@ -170,8 +168,7 @@ fn an_older_copy_of_a_device_holds_one_column_of_a_segment() {
         array.export().await.unwrap();
     });
     rt.shutdown();
-    let mut copy = vec![0; 16 * MIB as usize];
-    disks[4].peek(0, &mut copy);
+    let copy = image(&disks[4]);
     disks[4].poke(TABLE.0, &vec![0xA5; TABLE.1]);
     session(&[2], "never");
     disks[4].poke(0, &copy);
@@ -198,8 +195,7 @@ fn an_import_writes_no_record_that_is_there() {
         }
     });
     rt.shutdown();
-    let mut held = vec![0; 16 * MIB as usize];
-    disk.peek(0, &mut held);
+    let held = image(&disk);
     let rt = Rt::simulated(2);
     let trace = TraceFilter::new(&rt, disk.clone() as DeviceRef, 10_000);
     let (handle, device) = (rt.clone(), trace.clone() as DeviceRef);
@@ -253,12 +249,7 @@ fn nothing_newer_than_the_root_stays_in_a_slot_table() {
         array.export().await.unwrap();
     });
     rt.shutdown();
-    let before = disks.iter().map(|disk| {
-        let mut bytes = vec![0; 16 * MIB as usize];
-        disk.peek(0, &mut bytes);
-        bytes
-    });
-    let before: Vec<_> = before.collect();
+    let before: Vec<_> = disks.iter().map(|disk| image(disk)).collect();
     let session = |version| {
         let rt = Rt::simulated(2);
         let (handle, all) = (rt.clone(), refs(&disks));

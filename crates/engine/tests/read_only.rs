@@ -9,7 +9,7 @@ use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Ru
 use ashlar_engine::{Array, Error, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
 
-use common::{devices, refs, small, volume};
+use common::{devices, image, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 16 * MIB;
@@ -52,12 +52,7 @@ fn crashed() -> Vec<Rc<MemDevice>> {
 }
 
 fn content(disks: &[Rc<MemDevice>]) -> Vec<Vec<u8>> {
-    let all = |d: &Rc<MemDevice>| {
-        let mut bytes = vec![0; usize::try_from(BYTES).unwrap()];
-        d.peek(0, &mut bytes);
-        bytes
-    };
-    disks.iter().map(all).collect()
+    disks.iter().map(|disk| image(disk)).collect()
 }
 
 async fn check(array: &Array) {

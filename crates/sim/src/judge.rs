@@ -16,7 +16,7 @@ use crate::model::VolumeModel;
 use crate::rng::Rng;
 use crate::store::{Store, StoreStatus, Subject};
 use crate::trace::Trace;
-use crate::world::{Presence, VolumeEntry, World, room_for};
+use crate::world::{Budget, Presence, VolumeEntry, World, room_for};
 
 /// Full redundancy must be back within this, in virtual time, once faults have stopped.
 const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
@@ -200,14 +200,11 @@ impl Driver<'_> {
             return; // nothing has been asked of it since: the array does not know, and has not healed
         }
         if status.optimal {
-            let members = |d: &usize| status.online.contains(d) && !offline(d);
-            budget.gone = (0..config.devices).filter(|d| !members(d)).collect();
-            let tainted = budget.tainted.clone();
-            let gone = budget.gone.clone();
-            budget
-                .damaged
-                .retain(|d| tainted.contains(d) && !gone.contains(d));
-            budget.spent = 0;
+            budget.let_go(config.devices, &status.online, 0);
+            let Budget {
+                damaged, tainted, ..
+            } = &mut *budget;
+            damaged.retain(|d| tainted.contains(d));
             self.world.trace.mark("full redundancy back");
             return;
         }
@@ -229,13 +226,9 @@ impl Driver<'_> {
         if !config.told || config.mode != Mode::Within || !plain || !enough || status.overpromised {
             return;
         }
-        budget.gone = (0..config.devices)
-            .filter(|d| !status.online.contains(d))
-            .collect();
-        let gone = budget.gone.clone();
-        budget.damaged.retain(|d| !gone.contains(d));
-        budget.spent = config.m.saturating_sub(status.more_losses);
-        if !gone.is_empty() && status.more_losses > 0 {
+        let spent = config.m.saturating_sub(status.more_losses);
+        budget.let_go(config.devices, &status.online, spent);
+        if !budget.gone.is_empty() && status.more_losses > 0 {
             self.world.trace.mark("a degraded array that may lose more");
         }
     }

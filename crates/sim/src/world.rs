@@ -65,6 +65,16 @@ pub struct Budget {
     pub spent: usize,
 }
 
+impl Budget {
+    /// Of so many devices the array does without those that are not `online`: they count no more, but for the
+    /// redundancy `spent` with them.
+    pub fn let_go(&mut self, devices: usize, online: &[usize], spent: usize) {
+        self.gone = (0..devices).filter(|d| !online.contains(d)).collect();
+        self.damaged.retain(|d| !self.gone.contains(d));
+        self.spent = spent;
+    }
+}
+
 /// The state of one seed.
 pub struct World {
     /// Its shape.

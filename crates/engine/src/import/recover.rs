@@ -55,7 +55,10 @@ impl Home {
         degraded: bool,
     ) -> Result<(), Error> {
         self.check_room_for(&mut rest, degraded)?;
-        self.flush_what_was_read().await;
+        // Crash argument: a daemon that died may have left in the devices' caches what this import has read. Of
+        // what exists twice, as superblocks do, one copy is written while the other is all there is; and what is
+        // told to clients from now on must not go again with the power.
+        self.flush_members(self.core.online()).await;
         self.give_records(&rest);
         self.rewrite_pages(later).await;
         if let Some(last) = last {
@@ -220,26 +223,6 @@ impl Home {
             if unknown || changed.contains(&segment.number) {
                 self.mark_header(segment);
             }
-        }
-    }
-
-    /// Makes durable what this import has read and relies on.
-    ///
-    /// Crash argument: a daemon that died may have left it in the devices' caches. Of what exists twice, as
-    /// superblocks do, one copy is written while the other is all there is; and what is told to clients from
-    /// now on must not go again with the power.
-    async fn flush_what_was_read(&self) {
-        let mut joins = Vec::new();
-        for index in self.core.online() {
-            let core = self.core.clone();
-            joins.push(self.core.rt.spawn(async move {
-                if core.member(index).flush().await.is_err() {
-                    core.report_failed(index);
-                }
-            }));
-        }
-        for join in joins {
-            join.await;
         }
     }
 

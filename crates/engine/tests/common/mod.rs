@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_device::{Device, DeviceRef, MemDevice};
 use ashlar_engine::{Create, Settings, Volume, VolumeOptions};
 use ashlar_rt::{Buf, Slice};
 
@@ -15,6 +15,13 @@ pub fn devices(count: usize, bytes: u64) -> Vec<Rc<MemDevice>> {
     (0..count)
         .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
         .collect()
+}
+
+/// All bytes of a device.
+pub fn image(disk: &MemDevice) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(disk.info().size_bytes).unwrap()];
+    disk.peek(0, &mut bytes);
+    bytes
 }
 
 /// The same devices, as an array takes them.
