@@ -4,7 +4,8 @@
 // Messages: a digest kernel hashes `count` messages. The first `count0` lie in the strips at
 // `base0`, the others in those at `base1`. A strip is cut into `per_strip` blocks of `block` bytes,
 // the last one shorter where the strip is no multiple. A message is its block followed by
-// `suffix_len` bytes at `suffix + t * suffix_stride`; stride 0 gives all messages one suffix.
+// `suffix_len` bytes at `suffix + t * suffix_stride`; stride 0 gives all messages one suffix. With
+// SUFFIX_VARIES for the length, the last byte of each stride says how many of the others count.
 #ifdef ASHLAR_EMULATOR
 #include "emulator.h"
 #define OUTLINED __attribute__((noinline))
@@ -16,6 +17,8 @@ typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 #define DEVICE static __device__ __forceinline__
+
+enum : u32 { SUFFIX_VARIES = 0xffffffff };
 
 struct Messages {
     const u8* base0;
@@ -48,7 +51,7 @@ DEVICE Message message(const Messages& all, u64 t) {
     m.p = (first ? all.base0 : all.base1) + strip * all.strip + start;
     m.len = left < all.block ? (u32)left : all.block;
     m.s = all.suffix + t * all.suffix_stride;
-    m.slen = all.suffix_len;
+    m.slen = all.suffix_len == SUFFIX_VARIES ? m.s[all.suffix_stride - 1] : all.suffix_len;
     return m;
 }
 

@@ -64,8 +64,12 @@ fn find(digests: &Digests, per_strip: usize, strips: &[&[u8]]) -> Found {
                 key,
                 contexts,
                 each,
+                lengths,
             } => {
-                let context = &contexts[number * each..][..*each];
+                let long = lengths
+                    .as_ref()
+                    .map_or(*each, |all| usize::from(all[number]));
+                let context = &contexts[number * each..][..long];
                 digests.function.keyed(key, context, block, out);
             }
         }

@@ -23,6 +23,9 @@ pub type Input = Box<dyn Deref<Target = [u8]> + Send + Sync>;
 /// The longest message that a device takes: what the stack of its BLAKE3 kernel holds.
 pub(crate) const MESSAGE_MAX: usize = 4096 * 1024;
 
+/// The most bytes that a context has for itself where contexts have lengths of their own.
+pub const CONTEXT_MAX: usize = 240;
+
 /// A matrix over GF(2^8), and the codec that applies it on the processor.
 pub struct Coding {
     how: How,
@@ -172,14 +175,18 @@ pub enum Form {
         /// Bytes of one.
         each: usize,
     },
-    /// [`ashlar_digest::keyed`] of the block with `each` bytes of `contexts`, message after message.
+    /// [`ashlar_digest::keyed`] of the block with its context: of `each` bytes of `contexts`, message after
+    /// message, all or the first that `lengths` says.
     Keyed {
         /// The key.
         key: [u8; 32],
         /// All contexts, one after the other.
         contexts: Vec<u8>,
-        /// Bytes of one.
+        /// Bytes that each has there.
         each: usize,
+        /// How many of them count, for each message; `None`: all. With lengths `each` is at most
+        /// [`CONTEXT_MAX`].
+        lengths: Option<Vec<u8>>,
     },
 }
 
@@ -238,6 +245,9 @@ pub enum JobError {
         /// Messages there are.
         messages: usize,
     },
+    /// The lengths of contexts are not one for each message, or longer than the contexts.
+    #[error("the lengths of contexts do not go with the contexts")]
+    Lengths,
     /// The function has no keyed form.
     #[error("this digest function has no keyed form")]
     NotKeyed,
@@ -395,8 +405,18 @@ impl Digests {
         if bytes != messages * each {
             return Err(JobError::Suffixes { bytes, messages });
         }
-        match self.form {
+        match &self.form {
             Form::Keyed { .. } if !self.function.is_keyed() => Err(JobError::NotKeyed),
+            Form::Keyed {
+                lengths: Some(lengths),
+                each,
+                ..
+            } => {
+                let good = lengths.len() == messages
+                    && *each <= CONTEXT_MAX
+                    && lengths.iter().all(|n| usize::from(*n) <= *each);
+                good.then_some(()).ok_or(JobError::Lengths)
+            }
             _ => Ok(()),
         }
     }
@@ -503,11 +523,23 @@ mod tests {
             key: [0; 32],
             contexts: vec![],
             each: 0,
+            lengths: None,
         };
         assert_eq!(
             job(64, 32, Some(digests(8, form, None))).unwrap_err(),
             JobError::NotKeyed
         );
+        for (each, length, count) in [(2, 3, 12), (2, 1, 11), (CONTEXT_MAX + 1, 0, 12)] {
+            let mut bad = digests(8, Form::Plain, None);
+            bad.function = Function::Blake3;
+            bad.form = Form::Keyed {
+                key: [0; 32],
+                contexts: vec![0; 12 * each],
+                each,
+                lengths: Some(vec![length; count]),
+            };
+            assert_eq!(job(64, 32, Some(bad)).unwrap_err(), JobError::Lengths);
+        }
         let nothing = Job::new(8, input(64), vec![], fresh, None, None);
         assert_eq!(nothing.unwrap_err(), JobError::Empty);
     }

@@ -32,5 +32,5 @@ pub use choice::{Choice, ChoiceError};
 pub use cost::{DeviceRates, Rates};
 pub use fault::Fault;
 pub use function::Function;
-pub use job::{Coding, Digests, Form, Input, Job, JobError, Of, Shape};
+pub use job::{CONTEXT_MAX, Coding, Digests, Form, Input, Job, JobError, Of, Shape};
 pub use region::Region;

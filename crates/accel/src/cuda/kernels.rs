@@ -104,6 +104,9 @@ pub(crate) struct Product {
     pub(crate) chunk: u32,
 }
 
+/// `SUFFIX_VARIES` in `common.cuh`.
+pub(crate) const SUFFIX_VARIES: u32 = u32::MAX;
+
 /// `Messages` in `common.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 
 use super::driver::Grid;
-use super::kernels::{Key, Messages, Product, TILE_ANY, TILES};
+use super::kernels::{Key, Messages, Product, SUFFIX_VARIES, TILE_ANY, TILES};
 use super::parts::{Extra, LEVEL_BYTES, levels};
 use super::slot::{Common, Slot};
 use crate::job::{Coding, Digests, Form, Of, Plan};
@@ -123,7 +123,11 @@ impl Slot {
             suffix: suffixes + extra.suffixes as u64,
             block: count(digests.block.min(shape.strip)),
             per_strip: count(shape.per_strip),
-            suffix_len: count(extra.each),
+            suffix_len: if extra.varying {
+                SUFFIX_VARIES
+            } else {
+                count(extra.each)
+            },
             suffix_stride: count(extra.each),
         };
         self.hash(common, digests.function, key, messages, self.level(0))?;

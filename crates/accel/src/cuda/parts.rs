@@ -54,8 +54,10 @@ pub(super) struct Extra {
     pub(super) high: usize,
     pub(super) suffixes: usize,
     pub(super) end: usize,
-    /// Bytes of one message's suffix.
+    /// Bytes that one message's suffix has.
     pub(super) each: usize,
+    /// Whether the last of them says how many of the others count.
+    pub(super) varying: bool,
 }
 
 impl Extra {
@@ -64,10 +66,13 @@ impl Extra {
             .coding
             .as_ref()
             .map_or((0, 0), |coding| (coding.low.len(), coding.high.len()));
-        let each = match plan.digests.as_ref().map(|digests| &digests.form) {
-            Some(Form::Suffixed { each, .. }) => *each,
-            Some(Form::Keyed { each, .. }) => *each + 8,
-            Some(Form::Plain) | None => 0,
+        let (each, varying) = match plan.digests.as_ref().map(|digests| &digests.form) {
+            Some(Form::Suffixed { each, .. }) => (*each, false),
+            Some(Form::Keyed { each, lengths, .. }) => (
+                *each + 8 + usize::from(lengths.is_some()),
+                lengths.is_some(),
+            ),
+            Some(Form::Plain) | None => (0, false),
         };
         let start = LEVELS * LEVEL_BYTES;
         let suffixes = (start + low + high).next_multiple_of(16);
@@ -78,6 +83,7 @@ impl Extra {
             suffixes,
             end,
             each,
+            varying,
         }
     }
 
@@ -99,11 +105,22 @@ impl Extra {
             Form::Suffixed { suffixes, .. } => {
                 out[self.suffixes..self.end].copy_from_slice(suffixes);
             }
-            Form::Keyed { contexts, each, .. } => {
+            Form::Keyed {
+                contexts,
+                each,
+                lengths,
+                ..
+            } => {
                 let suffixes = out[self.suffixes..self.end].chunks_exact_mut(self.each);
                 for (number, suffix) in suffixes.enumerate() {
-                    suffix[..*each].copy_from_slice(&contexts[number * each..][..*each]);
-                    suffix[*each..].copy_from_slice(&(*each as u64).to_le_bytes());
+                    let long = lengths
+                        .as_ref()
+                        .map_or(*each, |all| usize::from(all[number]));
+                    suffix[..long].copy_from_slice(&contexts[number * each..][..long]);
+                    suffix[long..long + 8].copy_from_slice(&(long as u64).to_le_bytes());
+                    if let (true, Some(last)) = (self.varying, suffix.last_mut()) {
+                        *last = u8::try_from(long + 8).expect("a job's contexts were checked");
+                    }
                 }
             }
         }

@@ -193,12 +193,16 @@ fn suffixes_and_keys() {
                 }
                 let key = random.bytes(32).try_into().unwrap();
                 let contexts = random.bytes(4 * each);
-                recipe.digests.as_mut().unwrap().form = Form::Keyed {
-                    key,
-                    contexts,
-                    each,
-                };
-                recipe.compare(device);
+                // All of each context, then of each another part of it.
+                for lengths in [None, Some((0..4).map(|n| (each * n / 3) as u8).collect())] {
+                    recipe.digests.as_mut().unwrap().form = Form::Keyed {
+                        key,
+                        contexts: contexts.clone(),
+                        each,
+                        lengths,
+                    };
+                    recipe.compare(device);
+                }
             }
         },
         64 << 10,
@@ -219,6 +223,7 @@ fn trees() {
                         key,
                         contexts,
                         each: 8,
+                        lengths: None,
                     };
                     recipe.compare(device);
                 }

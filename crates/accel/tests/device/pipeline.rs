@@ -400,11 +400,17 @@ fn any_job(random: &mut Random) -> Recipe {
     let suffixes = random.bytes(strips * strip.div_ceil(block) * each);
     let form = match random.below(3) {
         0 => Form::Plain,
-        1 if function.is_keyed() => Form::Keyed {
-            key: [9; 32],
-            contexts: suffixes,
-            each,
-        },
+        1 if function.is_keyed() => {
+            let messages = strips * strip.div_ceil(block);
+            let lengths = (0..messages).map(|_| random.below(each + 1) as u8);
+            let lengths: Vec<u8> = lengths.collect();
+            Form::Keyed {
+                key: [9; 32],
+                contexts: suffixes,
+                each,
+                lengths: (random.below(2) == 0).then_some(lengths),
+            }
+        }
         _ => Form::Suffixed { suffixes, each },
     };
     let tree = [None, Some(2 + random.below(9))][random.below(2)];
