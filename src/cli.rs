@@ -122,8 +122,12 @@ const STATUS_EXAMPLES: &str = "Examples:
 const SET_HELP: &str = "Examples:
   ashlar set tank clean.reserve=15%
   ashlar set tank reconstruct.narrow=never
+  ashlar set tank accelerator=cpu
 
 Settings:
+  accelerator         what computes parity and lost data: a GPU where that measures cheaper, the
+                      processor alone, GPU N for all it can take
+                      auto, cpu or cuda:N [default: auto]
   clean.reserve       space that volumes are not promised, so that cleaning stays quick
                       2% to 50% [default: 10%]
   reconstruct.narrow  without a free device, which data are written anew over fewer: those with no

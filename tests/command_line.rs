@@ -270,6 +270,10 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
         ("get t no.such.key", "no.such.key"),
         ("set t no.such.key=1", "clean.reserve, reconstruct.narrow"),
         ("set t reconstruct.min=50M", "there is no setting"),
+        (
+            "set t accelerator=gpu",
+            "auto, cpu or cuda:N (default: auto)",
+        ),
         ("set t clean.reserve=99%", "2% to 50% (default: 10%)"),
         ("set t clean.reserve=1", "2% to 50%"),
         ("set t clean.reserve=ten", "cannot be 'ten'"),

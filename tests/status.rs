@@ -418,3 +418,43 @@ fn the_demonstration_keeps_its_word_when_it_is_small() {
         "nothing is left behind"
     );
 }
+
+/// What computes is set, kept, and told with its reason. (With a GPU, `crates/accel` runs arrays on it.)
+#[test]
+fn the_accelerator_is_set_and_told() {
+    let mut daemon = Daemon::start("accelerator");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let told = |daemon: &Daemon| daemon.status("t")["accelerator"].clone();
+    let reason = |daemon: &Daemon| told(daemon)["reason"].as_str().unwrap().to_string();
+    assert!(daemon.ok(&["get", "t", "accelerator"]).contains("auto"));
+    daemon.ok(&["set", "t", "accelerator=cpu"]);
+    assert!(
+        told(&daemon)["chosen"]
+            .as_str()
+            .unwrap()
+            .starts_with("cpu (")
+    );
+    assert_eq!(reason(&daemon), "the fastest kernel this processor has");
+    daemon.ok(&["set", "t", "accelerator=cuda:9"]);
+    let limit = Duration::from_secs(60);
+    common::wait_until("an answer about cuda:9", limit, || {
+        !reason(&daemon).contains("being opened")
+    });
+    // No machine has ten of them.
+    let why = reason(&daemon);
+    assert!(why.starts_with("processor only: "), "{why}");
+    write(&daemon, 4 << 20);
+    let words = daemon.ok(&["status"]);
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("the processor does a GPU's work: "),
+        "{words}"
+    );
+    assert!(daemon.ok(&["status", "-v"]).contains("processor only: "));
+    assert!(daemon.stop());
+    daemon.launch();
+    assert!(daemon.ok(&["get", "t", "accelerator"]).contains("cuda:9"));
+    daemon
+        .disk("t")
+        .compare_range((0, 4 << 20), 4096, 16, pattern(1));
+}

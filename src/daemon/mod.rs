@@ -23,8 +23,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use ashlar_engine::Settings;
+use ashlar_accel::Accelerator;
+use ashlar_engine::{Accelerators, Settings};
 use ashlar_rt::{Mailbox, Rt, SECOND, mailbox};
 use rustix::fs::{FlockOperation, Gid, flock};
 
@@ -173,8 +175,23 @@ fn settings(args: &DaemonArgs) -> Result<Settings, Failure> {
     Ok(Settings {
         shards,
         memory_bytes,
+        accelerators: accelerators(),
         ..defaults
     })
+}
+
+/// Each array has an accelerator of its own, which is opened in the background.
+fn accelerators() -> Accelerators {
+    let begun = std::time::Instant::now();
+    let clock = move || u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let options = ashlar_accel::Options {
+        clock: Some(Arc::new(clock)),
+        pinned_bytes: 0, // the engine's buffers are its own
+        ..ashlar_accel::Options::default()
+    };
+    Accelerators(Rc::new(move |choice| {
+        Rc::new(Accelerator::new(choice, options.clone()))
+    }))
 }
 
 fn machine_memory() -> u64 {

@@ -26,6 +26,13 @@ pub(crate) fn advice(array: &ArrayStatus) -> Vec<String> {
     redundancy(array, &mut lines);
     errors(array, &mut lines);
     space(array, &mut lines);
+    if let Some(fault) = &array.accelerator.fault {
+        lines.push(format!(
+            "the processor does a GPU's work: {}. 'ashlar set {} accelerator=auto' tries again",
+            safe(fault),
+            safe(&array.name)
+        ));
+    }
     if lines.is_empty() && array.state != ArrayState::Optimal {
         lines.push("the journal holds what has less redundancy; that ends by itself".to_string());
     }

@@ -362,7 +362,7 @@ fn details(array: &ArrayStatus, style: Style) -> String {
         (
             "computes",
             format!(
-                "{} ({})",
+                "{}: {}",
                 safe(&array.accelerator.chosen),
                 safe(&array.accelerator.reason)
             ),

@@ -71,6 +71,7 @@ fn sample(states: &[DeviceState]) -> ArrayStatus {
         accelerator: Accelerator {
             chosen: "cpu".into(),
             reason: "only one".into(),
+            fault: None,
         },
         exposure: vec![Exposure {
             redundancy: 3,

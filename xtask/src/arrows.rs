@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "ashlar-sim",
         &[
-            "rt", "device", "engine", "format", "layout", "digest", "verify",
+            "rt", "device", "engine", "format", "layout", "digest", "verify", "accel",
         ],
     ),
     ("ashlar-verify", &[]),
@@ -50,7 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// More that tests may use.
 const TEST_ARROWS: &[(&str, &[&str])] = &[
-    ("ashlar-accel", &["rt"]),
+    ("ashlar-accel", &["rt", "device", "engine"]),
     ("ashlar-engine", &["sim"]),
     ("ashlar-serve", &["device"]),
     (

@@ -42,6 +42,11 @@ const PARTS: &[Part] = &[
         arguments: |first, seconds| seeds(first, seconds, "within", "--roomy --told"),
     },
     Part {
+        name: "within, late",
+        share: 1,
+        arguments: |first, seconds| seeds(first, seconds, "within", "--roomy --late"),
+    },
+    Part {
         name: "beyond",
         share: 2,
         arguments: |first, seconds| seeds(first, seconds, "beyond", "--roomy"),

@@ -646,18 +646,6 @@ impl Home {
         records.insert(record, number);
         record
     }
-
-    pub(crate) fn clean_reserve_percent(&self) -> u64 {
-        let catalog = self.catalog.borrow();
-        let setting = catalog
-            .settings
-            .iter()
-            .find(|(k, _)| k == "clean.reserve")
-            .map(|(_, v)| v.clone());
-        setting
-            .and_then(|v| v.trim_end_matches('%').parse().ok())
-            .unwrap_or(DEFAULT_CLEAN_RESERVE)
-    }
 }
 
 /// The header block of a column's slot.

@@ -11,7 +11,7 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::{Buf, Rt, Sender};
 
-use crate::alloc::CLEAN_RESERVE;
+use crate::coder::Accelerators;
 use crate::error::{Error, VolumeError};
 use crate::home::Home;
 use crate::messages::{HomeMessage, ShardMessage, ask};
@@ -29,6 +29,8 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Partitions of every volume, fixed at creation; `None`: 64, fewer in tiny arrays.
     pub partitions: Option<u16>,
+    /// What computes parity and lost columns, by the array's setting `accelerator`.
+    pub accelerators: Accelerators,
 }
 
 impl Default for Settings {
@@ -37,6 +39,7 @@ impl Default for Settings {
             shards: 1,
             memory_bytes: 256 << 20,
             partitions: None,
+            accelerators: Accelerators::default(),
         }
     }
 }
@@ -196,7 +199,7 @@ impl Array {
         }
     }
 
-    fn check_writable(&self) -> Result<(), Error> {
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
         self.check_open()?;
         if self.0.read_only {
             Err(Error::ReadOnly)
@@ -256,7 +259,7 @@ impl Array {
     }
 
     /// Does `work`; an error if the array stopped before it was done.
-    async fn keep(&self, work: impl Future<Output = ()>) -> Result<(), Error> {
+    pub(crate) async fn keep(&self, work: impl Future<Output = ()>) -> Result<(), Error> {
         self.0.home.unless_closed(work).await;
         if self.0.home.core.closed.get() {
             Err(Error::Closed)
@@ -593,76 +596,6 @@ impl Array {
         Ok(())
     }
 
-    /// Settings and their values.
-    pub fn get(&self, key: Option<&str>) -> Result<Vec<(String, String)>, Error> {
-        let catalog = self.0.home.catalog.borrow();
-        let value = |key: &str| {
-            catalog
-                .settings
-                .iter()
-                .find(|(k, _)| k == key)
-                .map(|(_, v)| v.clone())
-        };
-        let all: Vec<(String, String)> = SETTINGS
-            .iter()
-            .map(|s| {
-                let value = value(s.key).unwrap_or_else(|| s.default.to_string());
-                (s.key.to_string(), value)
-            })
-            .collect();
-        match key {
-            None => Ok(all),
-            Some(key) => {
-                let found: Vec<_> = all.into_iter().filter(|(k, _)| k == key).collect();
-                if found.is_empty() {
-                    Err(no_setting(key))
-                } else {
-                    Ok(found)
-                }
-            }
-        }
-    }
-
-    /// Changes a setting.
-    pub async fn set(&self, key: &str, value: &str) -> Result<(), Error> {
-        self.check_writable()?;
-        let known = SETTINGS.iter().find(|s| s.key == key);
-        let setting = known.ok_or_else(|| no_setting(key))?;
-        let mut reserve: Option<u64> = None;
-        let good = match key {
-            "clean.reserve" => {
-                let percent = value.strip_suffix('%').unwrap_or(value);
-                reserve = percent.parse().ok();
-                reserve.is_some_and(|v| v.to_string() == percent && CLEAN_RESERVE.contains(&v))
-            }
-            _ => ["critical", "always", "never"].contains(&value),
-        };
-        if !good {
-            return Err(Error::Setting {
-                key: setting.key,
-                value: value.to_string(),
-                takes: setting.takes,
-                default: setting.default,
-            });
-        }
-        let home = &self.0.home;
-        if let Some(percent) = reserve
-            && percent > home.clean_reserve_percent()
-        {
-            let most = home.clean_reserve_that_fits().unwrap_or(0);
-            if percent > most {
-                return Err(Error::Promised { most });
-            }
-        }
-        {
-            let mut catalog = home.catalog.borrow_mut();
-            catalog.settings.retain(|(k, _)| k != key);
-            catalog.settings.push((key.to_string(), value.to_string()));
-        }
-        self.keep(home.commit(0)).await?;
-        Ok(())
-    }
-
     /// Makes events of what was only counted since the last of its kind.
     pub fn tell_events(&self) {
         self.0.home.core.tell_sums();
@@ -719,38 +652,6 @@ impl Array {
         ask(&self.0.to_home, HomeMessage::Durable)
             .await
             .unwrap_or(Err(VolumeError::Closed))
-    }
-}
-
-/// A setting of an array.
-#[derive(Debug)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct Setting {
-    pub key: &'static str,
-    pub default: &'static str,
-    /// The values it takes.
-    pub takes: &'static str,
-}
-
-/// All settings of an array.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        key: "clean.reserve",
-        default: "10%",
-        takes: "2% to 50%",
-    },
-    Setting {
-        key: "reconstruct.narrow",
-        default: "critical",
-        takes: "critical, always or never",
-    },
-];
-
-fn no_setting(key: &str) -> Error {
-    let known: Vec<&str> = SETTINGS.iter().map(|s| s.key).collect();
-    Error::NoSetting {
-        key: key.to_string(),
-        known: known.join(", "),
     }
 }
 

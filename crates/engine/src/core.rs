@@ -9,9 +9,11 @@ use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
 use ashlar_digest::Kind;
-use ashlar_format::{DigestContext, SegmentNumber};
+use ashlar_format::SegmentNumber;
 use ashlar_rt::{Gate, Nanos, Rt, SECOND};
 
+use crate::coder::{Accelerators, Coder};
+use crate::contexts::Context;
 use crate::domains::Domains;
 use crate::member::{Member, add};
 use crate::mover::{BadBlock, Heals};
@@ -48,6 +50,8 @@ pub struct Core {
     /// Every segment.
     pub segments: RefCell<BTreeMap<SegmentNumber, Rc<Segment>>>,
     codes: RefCell<BTreeMap<(u8, u16, u16), Code>>,
+    /// What computes parity and lost columns.
+    pub coder: Coder,
     events: RefCell<VecDeque<Event>>,
     event_count: Cell<u64>,
     sums: RefCell<BTreeMap<(&'static str, u16), Sum>>,
@@ -101,6 +105,7 @@ impl Core {
         key: [u8; 32],
         slot_blocks: u32,
         members: Vec<Member>,
+        accelerators: &Accelerators,
     ) -> Rc<Core> {
         Rc::new(Core {
             rt: rt.clone(),
@@ -111,6 +116,7 @@ impl Core {
             members,
             segments: RefCell::default(),
             codes: RefCell::default(),
+            coder: Coder::new(accelerators),
             events: RefCell::default(),
             event_count: Cell::new(0),
             sums: RefCell::default(),
@@ -185,30 +191,14 @@ impl Core {
         placed.any(|c| !self.member(c.device).is_online())
     }
 
-    /// The digest of a volume block, cut to 16 bytes.
-    pub fn block_digest(&self, kind: Kind, tree: u32, address: u64, bytes: &[u8]) -> [u8; 16] {
-        let mut context = [0u8; 13];
-        context[0] = DigestContext::Block as u8;
-        context[1..5].copy_from_slice(&tree.to_le_bytes());
-        context[5..].copy_from_slice(&address.to_le_bytes());
-        ashlar_digest::block(kind, &self.key, &context, bytes)
+    /// The digest of a block, cut to 16 bytes.
+    pub fn digest(&self, kind: Kind, context: Context, bytes: &[u8]) -> [u8; 16] {
+        ashlar_digest::block(kind, &self.key, context.bytes(), bytes)
     }
 
-    /// The digest of one 4 KiB piece of a larger volume block.
-    pub fn piece_digest(
-        &self,
-        kind: Kind,
-        tree: u32,
-        address: u64,
-        piece: u8,
-        bytes: &[u8],
-    ) -> [u8; 16] {
-        let mut context = [0u8; 14];
-        context[0] = DigestContext::Piece as u8;
-        context[1..5].copy_from_slice(&tree.to_le_bytes());
-        context[5..13].copy_from_slice(&address.to_le_bytes());
-        context[13] = piece;
-        ashlar_digest::block(kind, &self.key, &context, bytes)
+    /// The digest of a volume block.
+    pub fn block_digest(&self, kind: Kind, tree: u32, address: u64, bytes: &[u8]) -> [u8; 16] {
+        self.digest(kind, Context::block(tree, address), bytes)
     }
 
     /// The digest of a tree's node.
@@ -220,31 +210,8 @@ impl Core {
         index: u64,
         bytes: &[u8],
     ) -> [u8; 16] {
-        let mut context = [0u8; 16];
-        context[0] = DigestContext::Node as u8;
-        context[1..5].copy_from_slice(&tree.to_le_bytes());
-        context[5..7].copy_from_slice(&partition.to_le_bytes());
-        context[7] = level;
-        context[8..].copy_from_slice(&index.to_le_bytes());
-        ashlar_digest::block(Kind::Blake3, &self.key, &context, bytes)
-    }
-
-    /// The digest of a parity block.
-    pub fn parity_digest(
-        &self,
-        segment: SegmentNumber,
-        stripe: u32,
-        column: u16,
-        block: u32,
-        bytes: &[u8],
-    ) -> [u8; 16] {
-        let mut context = [0u8; 19];
-        context[0] = DigestContext::Parity as u8;
-        context[1..9].copy_from_slice(&segment.to_le_bytes());
-        context[9..13].copy_from_slice(&stripe.to_le_bytes());
-        context[13..15].copy_from_slice(&column.to_le_bytes());
-        context[15..19].copy_from_slice(&block.to_le_bytes());
-        ashlar_digest::block(Kind::Blake3, &self.key, &context, bytes)
+        let context = Context::node(tree, partition, level, index);
+        self.digest(Kind::Blake3, context, bytes)
     }
 
     /// Asks for a member to be taken out, after a failed write, flush or a device that is gone.

@@ -278,6 +278,7 @@ impl Array {
             superblock.key,
             crate::commit::slot_blocks(plan.slot_bytes),
             members,
+            &options.settings.accelerators,
         );
         for member in &core.members {
             let device = usize::from(member.index);

@@ -254,6 +254,7 @@ impl Home {
 
     /// Answers messages until the array is closed.
     pub fn start(self: &Rc<Self>, mailbox: Mailbox<HomeMessage>) {
+        self.choose_accelerator();
         let (home, rt) = (self.clone(), self.core.rt.clone());
         rt.spawn(async move { home.serve(mailbox).await });
         let home = self.clone();

@@ -7,6 +7,7 @@
 //! home               journal, allocator, liveness, commits, members  (by message)
 //! mover              cleaner, reconstruct, heal
 //! stripe, read       one stripe written; one unit read, verified, decoded
+//! coder              parity, lost columns and their digests, on the processor or a GPU
 //! core               members, segment table: what all of them look at
 //! ```
 
@@ -16,7 +17,9 @@ mod assemble;
 mod batch;
 mod capacity;
 mod chain;
+mod coder;
 mod commit;
+mod contexts;
 mod core;
 mod create;
 mod delta;
@@ -41,6 +44,7 @@ mod read;
 mod record_sets;
 mod report;
 mod segment;
+mod settings;
 mod shard;
 pub mod status;
 mod stream;
@@ -49,10 +53,12 @@ mod systree;
 mod tree;
 mod volume;
 
-pub use array::{Array, Import, Label, SETTINGS, Setting, Settings, VolumeOptions, wipe};
+pub use array::{Array, Import, Label, Settings, VolumeOptions, wipe};
 pub use ashlar_digest::Kind as DigestKind;
 pub use assemble::probe;
+pub use coder::{Accelerate, Accelerators, Computing};
 pub use create::{Create, Plan, default_strip_bytes, plan};
 pub use error::{Error, VolumeError};
 pub use report::uuid_text;
+pub use settings::{SETTINGS, Setting};
 pub use volume::{Extent, Volume, VolumeInfo, WriteCache};

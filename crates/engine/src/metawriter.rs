@@ -7,12 +7,15 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
 use ashlar_format::journal::{Entry, StripeEntry};
 use ashlar_format::node::Place;
 use ashlar_format::summary::Owner;
 use ashlar_rt::{Buf, Slice};
 
+use crate::coder::begin;
+use crate::contexts::Context;
 use crate::home::Home;
 use crate::segment::Segment;
 use crate::stripe::{self, TooFewColumns};
@@ -101,7 +104,6 @@ impl Home {
         nodes: &BTreeMap<Place, PlacedNode>,
     ) -> Result<Vec<(Rc<Segment>, u32, Entry)>, TooFewColumns> {
         let stripes = std::mem::take(&mut self.meta.borrow_mut().stripes);
-        let mut entries = Vec::new();
         let mut joins = Vec::new();
         for (segment, number, taken) in stripes {
             let blocks = segment.geometry.stripe_blocks();
@@ -120,43 +122,34 @@ impl Home {
                     }
                     None => {
                         let column = u16::try_from(block).expect("one block a strip");
-                        let digest =
-                            self.core
-                                .parity_digest(segment.number, number, column, 0, bytes);
+                        let context = Context::parity(segment.number, number, column, 0);
+                        let digest = self.core.digest(Kind::Blake3, context, bytes);
                         owners.push((Owner::default(), digest));
                     }
                 }
             }
-            let written = Rc::new(stripe::prepare(
-                &self.core,
-                &segment,
-                number,
-                &data.freeze(),
-                &owners,
-            ));
-            let entry = Entry::Stripe(StripeEntry {
-                segment: segment.number,
-                stripe: number,
-                first_block: number * blocks,
-                used_strips: written.used_strips,
-                birth: self.birth.get(),
-                rows: written.rows.concat(),
-                deltas: Vec::new(),
-            });
-            entries.push((segment.clone(), number, entry));
-            let core = self.core.clone();
-            joins.push(
-                self.core
-                    .rt
-                    .spawn(async move { stripe::write(&core, &written).await }),
-            );
+            let (core, birth) = (self.core.clone(), self.birth.get());
+            let (of, data) = (segment.clone(), data.freeze());
+            let preparing = begin(stripe::prepare(core.clone(), of, number, data, owners));
+            joins.push(self.core.rt.spawn(async move {
+                let written = preparing.await;
+                let entry = Entry::Stripe(StripeEntry {
+                    segment: segment.number,
+                    stripe: number,
+                    first_block: number * blocks,
+                    used_strips: written.used_strips,
+                    birth,
+                    rows: written.rows.concat(),
+                    deltas: Vec::new(),
+                });
+                stripe::write(&core, &written).await?;
+                Ok((segment, number, entry))
+            }));
         }
-        let mut result = Ok(entries);
+        let mut entries = Vec::new();
         for join in joins {
-            if let Err(error) = join.await {
-                result = Err(error);
-            }
+            entries.push(join.await);
         }
-        result
+        entries.into_iter().collect()
     }
 }

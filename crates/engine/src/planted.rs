@@ -103,6 +103,8 @@ pub enum Bug {
     ParityOfOldData,
     /// A node is looked for at its new place before its bytes are there (S81).
     NodeReadTooSoon,
+    /// The last stripe of a course is written with the rows of those computed before it.
+    RowsOutOfTurn,
 }
 
 #[cfg(feature = "planted")]
@@ -300,6 +302,10 @@ mod switch {
             (
                 Bug::NodeReadTooSoon,
                 "A node is looked for at its new place before its bytes are there (S81).",
+            ),
+            (
+                Bug::RowsOutOfTurn,
+                "The last stripe of a course is written with the rows of those computed before it.",
             ),
         ];
     }

@@ -13,6 +13,7 @@ use ashlar_format::summary::{self, Row, SummaryId};
 use ashlar_format::{BLOCK, geometry::ROWS_PER_SUMMARY};
 use ashlar_rt::Buf;
 
+use crate::coder::Survivor;
 use crate::core::Core;
 use crate::mover::{BadBlock, SUMMARY};
 use crate::planted::{self, Bug};
@@ -135,6 +136,27 @@ fn note_bad_block(
         within,
     };
     core.report_bad(place.device, block);
+}
+
+/// Counts blocks of a column of a course that turned out bad after it was read.
+pub fn note_bad_blocks(
+    core: &Rc<Core>,
+    segment: &Segment,
+    course: u32,
+    survivor: &Survivor,
+    bad: &[usize],
+) {
+    let geometry = segment.geometry;
+    let first = course * geometry.course_strips();
+    for at in bad {
+        let at = u32::try_from(*at).expect("a course is small");
+        let (stripe, within) = (
+            first + at / geometry.strip_blocks,
+            at % geometry.strip_blocks,
+        );
+        let place = Some(survivor.place);
+        note_bad_block(core, segment, stripe, survivor.column, within, place);
+    }
 }
 
 /// Reads data blocks straight from their columns, strip by strip; gives the blocks that did not come.
@@ -366,14 +388,14 @@ pub async fn read_course_rows(
     (all.len() == (strips * geometry.strip_blocks) as usize).then_some(all)
 }
 
-/// All strips of a column of a course with one device read, and which of its blocks do not match their
-/// rows. Strips that were never written are zeros. `None` if rows or strips cannot be read.
+/// All strips of a column of a course with one device read, not verified yet, with their rows. Strips that
+/// were never written are zeros. `None` if rows or strips cannot be read.
 pub async fn read_course(
     core: &Rc<Core>,
     segment: &Rc<Segment>,
     course: u32,
     column: usize,
-) -> Option<(Buf, Vec<u32>)> {
+) -> Option<Survivor> {
     let geometry = segment.geometry;
     let rows = read_course_rows(core, segment, course, column).await?;
     let first = course * geometry.course_strips();
@@ -384,28 +406,15 @@ pub async fn read_course(
         .read(offset, rows.len() * BLOCK)
         .await
         .ok()?;
-    let number = u16::try_from(column).expect("at most 256 columns");
-    let mut bad = Vec::new();
-    for ((at, row), block) in (0u32..).zip(&rows).zip(bytes.chunks_mut(BLOCK)) {
-        let (stripe, within) = (
-            first + at / geometry.strip_blocks,
-            at % geometry.strip_blocks,
-        );
+    for (row, block) in rows.iter().zip(bytes.chunks_mut(BLOCK)) {
         if row.digest == [0; 16] {
             block.fill(0);
-        } else if !row_matches(core, segment, stripe, number, within, row, block) {
-            bad.push(at);
         }
     }
-    for at in &bad {
-        note_bad_block(
-            core,
-            segment,
-            first + at / geometry.strip_blocks,
-            column,
-            at % geometry.strip_blocks,
-            Some(place),
-        );
-    }
-    Some((bytes, bad))
+    Some(Survivor {
+        column,
+        place,
+        bytes: bytes.freeze(),
+        rows,
+    })
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ashlar_accel::{Choice, Fault};
 use ashlar_format::BLOCK_U64;
 use ashlar_format::journal::Ring;
 use ashlar_format::slot::SegmentKind;
@@ -78,15 +79,37 @@ impl Array {
                 limit_bytes: self.0.memory.get(),
                 used_bytes: cached + dirty,
             },
-            accelerator: Accelerator {
-                chosen: format!("cpu ({})", home.kernel()),
-                reason: "the fastest kernel this processor has".to_string(),
-            },
+            accelerator: self.accelerator(),
             exposure: home.exposure(),
             devices: home.core.members.iter().map(device_status).collect(),
             tasks: home.task_status(),
             volumes: self.volume_status(),
             lost: home.lost_ranges(),
+        }
+    }
+
+    fn accelerator(&self) -> Accelerator {
+        let (home, best) = (&self.0.home, "the fastest kernel this processor has");
+        let status = home.core.coder.status();
+        let (reason, fault) = match (status.choice, status.fault) {
+            (Choice::Cpu, _) => (best.to_string(), None),
+            (Choice::Auto, Some(Fault::NoDriver)) => (format!("{best}; no GPU here"), None),
+            // Nobody asked for it, and it has done nothing yet.
+            (Choice::Auto, Some(fault)) if status.device.is_none() => {
+                (format!("{best}; no GPU: {fault}"), None)
+            }
+            (_, Some(fault)) => (status.reason(), Some(fault.to_string())),
+            (_, None) => (status.reason(), None),
+        };
+        let chosen = if status.is_on_device() {
+            status.chosen()
+        } else {
+            format!("cpu ({})", home.kernel())
+        };
+        Accelerator {
+            chosen,
+            reason,
+            fault,
         }
     }
 

@@ -8,13 +8,14 @@
 //! - `live` is the exact image of the trees as of the last fold; a delta's block is not in it yet.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ashlar_format::node::Place;
 use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::Row;
 use ashlar_format::{SegmentGeometry, SegmentNumber};
+use ashlar_rt::Gate;
 
 /// Slot number of a column that was never there (a full-width segment written degraded).
 pub const NO_SLOT: u32 = u32::MAX;
@@ -62,6 +63,9 @@ pub struct Segment {
     pub columns: RefCell<Vec<Column>>,
     /// The next stripe to hand out.
     pub next_stripe: Cell<u32>,
+    /// Stripes handed out whose rows are not known yet.
+    uncoded: RefCell<BTreeSet<u32>>,
+    coded: Gate,
     /// Stripes recorded.
     pub recorded: Cell<u32>,
     /// Takes no more stripes, and everything of it is durable.
@@ -103,6 +107,8 @@ impl Segment {
             code,
             columns: RefCell::new(columns),
             next_stripe: Cell::new(0),
+            uncoded: RefCell::default(),
+            coded: Gate::default(),
             recorded: Cell::new(0),
             sealed: Cell::new(false),
             retired: Cell::new(false),
@@ -127,7 +133,22 @@ impl Segment {
         let stripe = self.next_stripe.get();
         assert!(self.has_room(), "a sealed or full segment takes no stripe");
         self.next_stripe.set(stripe + 1);
+        self.uncoded.borrow_mut().insert(stripe);
         stripe
+    }
+
+    /// Waits until the rows of every stripe handed out before `stripe` are known, or it is known that they
+    /// have none: the last stripe of a course is written with all of them.
+    pub async fn turn_of(&self, stripe: u32) {
+        self.coded
+            .until(|| self.uncoded.borrow().first().is_none_or(|s| *s >= stripe))
+            .await;
+    }
+
+    /// The rows of `stripe` are known, or that it has none.
+    pub fn end_turn(&self, stripe: u32) {
+        self.uncoded.borrow_mut().remove(&stripe);
+        self.coded.open();
     }
 
     /// What a slot with this version of a column says of it.

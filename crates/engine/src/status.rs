@@ -196,6 +196,9 @@ pub struct Accelerator {
     pub chosen: String,
     /// Why it was chosen.
     pub reason: String,
+    /// Why a GPU that was asked for, or was in use, is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// Live bytes that have `redundancy` redundancies left.

@@ -16,6 +16,8 @@ use ashlar_format::summary::{self, Owner, Row, SummaryId};
 use ashlar_format::{BLOCK, BLOCK_U64, geometry::ROWS_PER_SUMMARY};
 use ashlar_rt::{Buf, Slice};
 
+use crate::coder;
+use crate::contexts::Context;
 use crate::core::Core;
 use crate::member::add;
 use crate::planted::{self, Bug};
@@ -39,17 +41,19 @@ pub struct Stripe {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooFewColumns;
 
-/// Prepares stripe `number` of `segment`. `data` is all data strips one after another; `owners` and
-/// `digests` say what the blocks from the front hold, the rest is padding.
+/// Prepares stripe `number` of `segment`. `data` is all data strips one after another; `owners` say what
+/// the blocks from the front hold, with their digests; the rest is padding.
 ///
-/// Called in the order of stripe numbers, so that the last stripe of a course finds all its rows.
-pub fn prepare(
-    core: &Core,
-    segment: &Rc<Segment>,
+/// Stripes may be computed in any order. Their rows are put down in that of their numbers, so that the last
+/// stripe of a course finds all its rows.
+pub async fn prepare(
+    core: Rc<Core>,
+    segment: Rc<Segment>,
     number: u32,
-    data: &Slice,
-    owners: &[(Owner, [u8; 16])],
+    data: Slice,
+    owners: Vec<(Owner, [u8; 16])>,
 ) -> Stripe {
+    let (core, segment) = (&core, &segment);
     let geometry = segment.geometry;
     let strip_blocks = geometry.strip_blocks as usize;
     let strip_bytes = strip_blocks * BLOCK;
@@ -61,18 +65,17 @@ pub fn prepare(
     );
     assert!(!owners.is_empty(), "an empty stripe is not written");
     let used = owners.len().div_ceil(strip_blocks);
-    let mut parity: Vec<Buf> = (0..geometry.m).map(|_| Buf::zeroed(strip_bytes)).collect();
-    {
-        let mut strips: Vec<&[u8]> = data.chunks(strip_bytes).collect();
-        let zeros = vec![0; strip_bytes];
-        if planted::on(Bug::ParityOfOldData) && used == k && k > 1 {
-            strips[k - 1] = &zeros;
-        }
-        let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut **p).collect();
-        core.code(segment).encode(&strips, &mut out);
+    let coded = if planted::on(Bug::ParityOfOldData) && used == k && k > 1 {
+        let old = Slice::zeroed(strip_bytes);
+        vec![data.cut(0..(k - 1) * strip_bytes), old]
+    } else {
+        vec![data.clone()]
+    };
+    let (parity, digests) = coder::encode(core, segment, number, coded).await;
+    if !planted::on(Bug::RowsOutOfTurn) {
+        segment.turn_of(number).await;
     }
-    let parity: Vec<Slice> = parity.into_iter().map(Buf::freeze).collect();
-    let rows = make_rows(core, segment, number, data, owners, &parity);
+    let rows = make_rows(core, segment, number, &data, &owners, &digests);
     let mut columns: Vec<Vec<Slice>> = Vec::with_capacity(geometry.width());
     for strip in 0..k {
         let written = strip < used;
@@ -84,6 +87,7 @@ pub fn prepare(
     }
     columns.extend(parity.into_iter().map(|p| vec![p]));
     segment.rows.borrow_mut().insert(number, rows.clone());
+    segment.end_turn(number);
     if used < k {
         let used = u16::try_from(used).expect("at most 256 strips");
         segment.short.borrow_mut().insert(number, used);
@@ -104,14 +108,14 @@ pub fn prepare(
     }
 }
 
-/// The rows of a stripe, column by column.
+/// The rows of a stripe, column by column; `parity` are the digests of the parity blocks.
 fn make_rows(
     core: &Core,
     segment: &Segment,
     number: u32,
     data: &Slice,
     owners: &[(Owner, [u8; 16])],
-    parity: &[Slice],
+    parity: &[[u8; 16]],
 ) -> Vec<Vec<Row>> {
     let geometry = segment.geometry;
     let strip_blocks = geometry.strip_blocks as usize;
@@ -132,7 +136,8 @@ fn make_rows(
                         u16::try_from(strip).unwrap_or(0),
                         u32::try_from(block).unwrap_or(0),
                     );
-                    let digest = core.parity_digest(segment.number, number, column, block, bytes);
+                    let context = Context::parity(segment.number, number, column, block);
+                    let digest = core.digest(Kind::Blake3, context, bytes);
                     Row {
                         digest,
                         owner: Owner::default().to_bytes(),
@@ -143,26 +148,16 @@ fn make_rows(
         }
     }
     let owner_parity = encode_owners(core, segment, &rows[..k]);
-    for (p, slice) in parity.iter().enumerate() {
-        let column = u16::try_from(k + p).expect("at most 256 columns");
-        rows[k + p] = (0..strip_blocks)
-            .map(|block| {
-                let bytes = &slice[block * BLOCK..(block + 1) * BLOCK];
-                let number_in_strip = u32::try_from(block).expect("at most 256");
-                let mut owner = [0; summary::OWNER_BYTES];
-                owner.copy_from_slice(&owner_parity[p][block * 16..block * 16 + 16]);
-                Row {
-                    digest: core.parity_digest(
-                        segment.number,
-                        number,
-                        column,
-                        number_in_strip,
-                        bytes,
-                    ),
-                    owner,
-                }
-            })
-            .collect();
+    let strips = parity.chunks(strip_blocks).zip(owner_parity);
+    for (rows, (digests, owners)) in rows[k..].iter_mut().zip(strips) {
+        let (owners, []) = owners.as_chunks() else {
+            unreachable!("whole owners")
+        };
+        let row = |(digest, owner): (&[u8; 16], &[u8; summary::OWNER_BYTES])| Row {
+            digest: *digest,
+            owner: *owner,
+        };
+        *rows = digests.iter().zip(owners).map(row).collect();
     }
     rows
 }
@@ -385,20 +380,8 @@ pub fn strip_digest(
     owner: &Owner,
     bytes: &[u8],
 ) -> Option<[u8; 16]> {
-    let (stripe, column, block) = at;
-    if column >= segment.geometry.k || owner.tree == 0 {
-        return Some(core.parity_digest(segment.number, stripe, column, block, bytes));
-    }
-    if owner.kind > 0 {
-        let (partition, index) = node_address(owner.address);
-        return Some(core.node_digest(owner.tree, partition, owner.kind - 1, index, bytes));
-    }
-    let kind = Kind::from_tag(owner.algorithm)?;
-    Some(if owner.pieces_less_one == 0 {
-        core.block_digest(kind, owner.tree, owner.address, bytes)
-    } else {
-        core.piece_digest(kind, owner.tree, owner.address, owner.piece, bytes)
-    })
+    let (kind, context) = Context::of_strip(segment, at, owner)?;
+    Some(core.digest(kind, context, bytes))
 }
 
 /// Splits the address of a node's owner into partition and index.

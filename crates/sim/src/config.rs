@@ -122,6 +122,8 @@ pub struct Options {
     pub pressed: bool,
     /// A degraded array is taken at its word: as many more devices are lost as it says it survives.
     pub told: bool,
+    /// Parity and lost columns are computed by an accelerator that answers late.
+    pub late: bool,
     /// At most this many operations a client does in a session.
     pub operations: Option<u64>,
     /// Parts left out: bits of [`Part::bit`].
@@ -264,6 +266,8 @@ pub struct Config {
     pub without: u32,
     /// A degraded array is taken at its word.
     pub told: bool,
+    /// What is computed comes late.
+    pub late: bool,
     /// Whether nothing is checked, to measure what checking costs.
     pub unchecked: bool,
     /// One seed in so many is verified offline.
@@ -393,6 +397,7 @@ impl Config {
             crash_at: options.crash_at,
             without: options.without,
             told: options.told,
+            late: options.late,
             unchecked: options.unchecked,
             verify: options.verify,
             verify_crashed: options.verify_crashed,

@@ -15,17 +15,24 @@ use ashlar_layout::Layout;
 use ashlar_rt::{Buf, Rt, Slice};
 
 use crate::config::{Config, VolumeConfig};
+use crate::late;
 use crate::store::{Store, StoreError, StoreFuture, StoreStatus, Subject};
 
 /// Makes arrays of the real engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Engine;
 
-fn settings(config: &Config) -> Settings {
+fn settings(config: &Config, rt: &Rt) -> Settings {
+    let defaults = Settings::default();
     Settings {
         shards: config.shards,
         memory_bytes: config.memory_bytes,
-        ..Settings::default()
+        accelerators: if config.late {
+            late::accelerators(rt)
+        } else {
+            defaults.accelerators
+        },
+        ..defaults
     }
 }
 
@@ -70,7 +77,7 @@ impl Subject for Engine {
                 slot_bytes: Some(config.slot_bytes),
                 spare: config.spare,
                 domains: config.domains.iter().map(|d| format!("d{d}")).collect(),
-                settings: settings(&config),
+                settings: settings(&config, &rt),
             };
             let array = Array::create(&rt, devices, options).await?;
             Ok(Rc::new(EngineStore(array)) as Rc<dyn Store>)
@@ -84,7 +91,7 @@ impl Subject for Engine {
         config: &Config,
         degraded: bool,
     ) -> StoreFuture<Result<Rc<dyn Store>, StoreError>> {
-        let (rt, settings) = (rt.clone(), settings(config));
+        let (rt, settings) = (rt.clone(), settings(config, rt));
         Box::pin(async move {
             let options = Import {
                 degraded,

@@ -7,7 +7,8 @@
 //! * [`config`] (with `shapes`), [`client`], [`nemesis`], [`driver`] (with `outage` and `judge`): one seed's
 //!   history.
 //! * `verifier`: the independent verifier over what a seed left.
-//! * [`store`]: what is driven; [`engine`] is the real one, [`toy`] tests the simulator itself.
+//! * [`store`]: what is driven; [`engine`] is the real one (with `late`: an accelerator that takes its time),
+//!   [`toy`] tests the simulator itself.
 //! * [`run`]: many seeds on several threads. [`shrink`]: the smallest history that fails.
 //! * `planted` (a feature): how soon bugs made on purpose are found.
 //! * [`enumerate`]: every crash of every short workload.
@@ -24,7 +25,8 @@ pub mod driver;
 pub mod engine;
 pub mod enumerate;
 mod judge;
-pub mod ledger;
+mod late;
+mod ledger;
 pub mod model;
 pub mod nemesis;
 mod outage;

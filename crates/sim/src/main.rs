@@ -45,6 +45,7 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --grouped                         layouts of several groups only
   --pressed                         crashes as the journal presses, and slow imports
   --told                            a degraded array loses as many more devices as it says it survives
+  --late                            parity and lost columns are computed by what answers late
   --crash-at POLLS                  one session, crashed there
   --toy                             drive the built-in toy store instead of the engine
   --marks                           print what was reached, and how often
@@ -112,6 +113,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--pressed" => out.options.pressed = true,
             "--grouped" => out.options.grouped = true,
             "--told" => out.options.told = true,
+            "--late" => out.options.late = true,
             "--operations" => out.options.operations = Some(words.next()?.parse().ok()?),
             "--without" => {
                 out.options.without = u32::from_str_radix(words.next()?, 16).ok()?;
@@ -195,6 +197,9 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.told {
         text += " --told";
+    }
+    if arguments.options.late {
+        text += " --late";
     }
     if let Some(operations) = arguments.options.operations {
         text += &format!(" --operations {operations}");

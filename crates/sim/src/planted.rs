@@ -54,7 +54,8 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::ReconstructUnverified
         | Bug::ReconstructWithoutSummary
         | Bug::ShortParityForgotten
-        | Bug::ParityOfOldData => &[("within", Mode::Within, false)],
+        | Bug::ParityOfOldData
+        | Bug::RowsOutOfTurn => &[("within", Mode::Within, false)],
         _ => &[
             ("crash", Mode::Crash, false),
             ("within", Mode::Within, false),
@@ -76,6 +77,7 @@ pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
             full,
             roomy: !full,
             pressed: bug == Bug::BatchesBeforeAdoption,
+            late: bug == Bug::RowsOutOfTurn,
             ..Options::default()
         };
         let batch = Batch {

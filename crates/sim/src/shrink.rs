@@ -146,7 +146,7 @@ impl Small {
         }
         let o = &self.options;
         text += &format!(
-            "#[test]\nfn seed_{}() {{\n    let options = Options {{\n        mode: {},\n        rounds: {:?},\n        clients: {:?},\n        crash_at: {:?},\n        roomy: {},\n        full: {},\n        grouped: {},\n        pressed: {},\n        told: {},\n        operations: {:?},\n        without: 0x{:x},\n        ..Options::default()\n    }};\n    assert_eq!(run_seed(&Engine, {}, options).failure, None);\n}}\n",
+            "#[test]\nfn seed_{}() {{\n    let options = Options {{\n        mode: {},\n        rounds: {:?},\n        clients: {:?},\n        crash_at: {:?},\n        roomy: {},\n        full: {},\n        grouped: {},\n        pressed: {},\n        told: {},\n        late: {},\n        operations: {:?},\n        without: 0x{:x},\n        ..Options::default()\n    }};\n    assert_eq!(run_seed(&Engine, {}, options).failure, None);\n}}\n",
             self.seed,
             o.mode
                 .map_or("None".to_string(), |mode| format!("Some(Mode::{mode:?})")),
@@ -158,6 +158,7 @@ impl Small {
             o.grouped,
             o.pressed,
             o.told,
+            o.late,
             o.operations,
             o.without,
             self.seed

@@ -31,7 +31,8 @@ fn run_with(from: u64, count: u64, options: Options, twice: bool) -> Summary {
         let mode = mode.map_or(String::new(), |m| format!(" --mode {m:?}").to_lowercase());
         let roomy = if options.roomy { " --roomy" } else { "" };
         let told = if options.told { " --told" } else { "" };
-        panic!("{failure}\nreplay: ashlar-sim replay {seed} --trace{roomy}{told}{mode}");
+        let late = if options.late { " --late" } else { "" };
+        panic!("{failure}\nreplay: ashlar-sim replay {seed} --trace{roomy}{told}{late}{mode}");
     }
     assert_eq!(summary.seeds, count);
     summary
@@ -126,6 +127,20 @@ fn a_degraded_array_is_taken_at_its_word() {
     let summary = run_with(100_000, 600, options, false);
     let taken = summary.marks.get("a degraded array that may lose more");
     assert!(taken.is_some_and(|n| *n > 50), "{:?}", summary.marks);
+}
+
+/// Parity and lost columns that come late and in any order, as from a GPU, and after faults.
+#[test]
+fn what_is_computed_may_come_late() {
+    for (first, mode) in [(120_000, Mode::Within), (130_000, Mode::Crash)] {
+        let options = Options {
+            mode: Some(mode),
+            roomy: true,
+            late: true,
+            ..Options::default()
+        };
+        run_with(first, 400, options, false);
+    }
 }
 
 /// Whatever is lost: no wrong byte, and everything ends.

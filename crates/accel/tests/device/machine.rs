@@ -7,7 +7,7 @@ use std::time::Duration;
 use ashlar_accel::{Accelerator, Choice, Fault, Options, Ran};
 
 use crate::standin::{Random, is_here, small};
-use crate::{digests, pipeline, products};
+use crate::{arrays, digests, pipeline, products};
 
 pub const ALL: &[crate::Scenario] = &[
     (
@@ -51,6 +51,7 @@ fn every_kernel_if_there_is_a_gpu() {
             .iter()
             .chain(digests::ALL)
             .chain(pipeline::ON_ANY)
+            .chain(arrays::ON_ANY)
         {
             scenario();
             println!("on the GPU: {name}");

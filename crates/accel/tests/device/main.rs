@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod arrays;
 mod build;
 mod digests;
 mod faults;
@@ -36,6 +37,7 @@ enum On {
 
 const GROUPS: &[(&str, On, &[Scenario])] = &[
     ("faults", On::StandIn, faults::ALL),
+    ("arrays", On::StandIn, arrays::ALL),
     ("mistakes", On::Parent, mistakes::ALL),
     ("pipeline", On::StandIn, pipeline::ALL),
     ("digests", On::StandIn, digests::ALL),

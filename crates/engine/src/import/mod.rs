@@ -126,7 +126,14 @@ pub async fn import(
     let slot_blocks = crate::commit::slot_blocks(newest.geometry.slot_bytes);
     let (members, missing) = make_members(rt, &newest, candidates);
     spread.missing = missing;
-    let core = Core::new(rt, newest.array, newest.key, slot_blocks, members);
+    let core = Core::new(
+        rt,
+        newest.array,
+        newest.key,
+        slot_blocks,
+        members,
+        &options.settings.accelerators,
+    );
     if options.read_only {
         // What is recovered is made durable in memory.
         core.members.iter().for_each(Member::keep_writes);

@@ -16,12 +16,13 @@ use ashlar_format::BLOCK;
 use ashlar_format::journal::Entry;
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{Owner, Row};
-use ashlar_rt::{Buf, Nanos, SECOND, Slice};
+use ashlar_rt::{Nanos, SECOND, Slice};
 
 use crate::alloc::{commit_slots, header_bytes};
+use crate::coder::{Survivor, decode_course, verify_course};
 use crate::home::Home;
 use crate::planted::{self, Bug};
-use crate::read::{decode_column, read_course, read_course_rows};
+use crate::read::{decode_column, note_bad_blocks, read_course, read_course_rows};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, strip_digest, summary_bytes};
 
@@ -275,14 +276,6 @@ impl Home {
                 segment.retired.set(true); // sealed once its last stripe is recorded
             }
         }
-    }
-
-    /// What `reconstruct.narrow` says.
-    pub(super) fn narrow_policy(&self) -> String {
-        let catalog = self.catalog.borrow();
-        let mut settings = catalog.settings.iter();
-        let set = settings.find(|(key, _)| key == "reconstruct.narrow");
-        set.map_or_else(|| "critical".to_string(), |(_, value)| value.clone())
     }
 
     /// With neither spare nor replacement, segments without redundancy left are written anew, narrower
@@ -551,38 +544,32 @@ impl Home {
         let owners = self.decode_owners(segment, course, index).await?;
         let mut others =
             (0..geometry.width()).filter(|c| *c != index && self.core.column_usable(segment, *c));
-        let mut inputs: Vec<Option<Buf>> = (0..geometry.width()).map(|_| None).collect();
-        let mut doubtful = BTreeSet::new();
-        let mut have = 0;
-        while have < k {
+        let mut survivors: Vec<Survivor> = Vec::new();
+        while survivors.len() < k {
             let mut joins = Vec::new();
-            for other in others.by_ref().take(k - have) {
+            for other in others.by_ref().take(k - survivors.len()) {
                 let (core, segment) = (self.core.clone(), segment.clone());
-                joins.push((
-                    other,
-                    self.core
-                        .rt
-                        .spawn(async move { read_course(&core, &segment, course, other).await }),
-                ));
+                let read = async move { read_course(&core, &segment, course, other).await };
+                joins.push(self.core.rt.spawn(read));
             }
             if joins.is_empty() {
                 return None;
             }
-            for (other, join) in joins {
-                if let Some((bytes, bad)) = join.await {
-                    doubtful.extend(bad);
-                    inputs[other] = Some(bytes);
-                    have += 1;
-                }
+            for join in joins {
+                survivors.extend(join.await);
             }
         }
-        let mut out = Buf::zeroed(blocks as usize * BLOCK);
-        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-        let whole = self
-            .core
-            .code(segment)
-            .decode(&strips, &[index], &mut [&mut out])
-            .is_ok();
+        let of: Vec<Owner> = owners
+            .iter()
+            .map(|row| Owner::from_bytes(&row.owner))
+            .collect();
+        let decoded = decode_course(&self.core, segment, course, &survivors, index, &of).await?;
+        let mut doubtful: BTreeSet<usize> = BTreeSet::new();
+        for (survivor, bad) in survivors.iter().zip(&decoded.bad) {
+            note_bad_blocks(&self.core, segment, course, survivor, bad);
+            doubtful.extend(bad);
+        }
+        let mut out = decoded.bytes;
         let mut rows = Vec::new();
         for at in 0..blocks {
             let (stripe, within) = (
@@ -596,18 +583,17 @@ impl Home {
             }
             let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
             let trusted = planted::on(Bug::ReconstructUnverified);
-            if !whole || (doubtful.contains(&at) && !trusted) {
+            let mut digest = decoded.digests[at as usize];
+            if doubtful.contains(&(at as usize)) && !trusted {
                 bytes.copy_from_slice(
                     &decode_column(&self.core, segment, stripe, index, within, true).await?,
                 );
+                let place = (stripe, column, within);
+                digest = strip_digest(&self.core, segment, place, &of[at as usize], bytes);
             }
-            let owner_bytes = owners.get(at as usize)?.owner;
-            let owner = Owner::from_bytes(&owner_bytes);
-            let place = (stripe, column, within);
-            let digest = strip_digest(&self.core, segment, place, &owner, bytes)?;
             rows.push(Row {
-                digest,
-                owner: owner_bytes,
+                digest: digest?,
+                owner: owners[at as usize].owner,
             });
         }
         Some((vec![out.freeze()], rows))
@@ -697,9 +683,13 @@ impl Home {
             if course * geometry.course_strips() >= segment.recorded.get() {
                 break;
             }
-            match read_course(&self.core, &copy, course, index).await {
-                Some((_, bad)) if bad.is_empty() => {}
-                _ => return false,
+            let Some(column) = read_course(&self.core, &copy, course, index).await else {
+                return false;
+            };
+            let bad = verify_course(&self.core, &copy, course, &column).await;
+            note_bad_blocks(&self.core, &copy, course, &column, &bad);
+            if !bad.is_empty() {
+                return false;
             }
         }
         true

@@ -12,6 +12,7 @@ use ashlar_rt::Buf;
 
 use super::Shard;
 use super::write::Seen;
+use crate::coder::begin;
 use crate::error::VolumeError;
 use crate::messages::{HomeMessage, Purpose, ask};
 use crate::segment::Segment;
@@ -109,16 +110,12 @@ impl Shard {
                 .spawn(async move { shard.end_void(&stripe).await });
             return;
         }
-        let written = Rc::new(stripe::prepare(
-            &self.core,
-            &stripe.segment,
-            stripe.number,
-            &data,
-            &owners,
-        ));
-        *stripe.written.borrow_mut() = Some(written.clone());
+        let (core, segment) = (self.core.clone(), stripe.segment.clone());
+        let preparing = begin(stripe::prepare(core, segment, stripe.number, data, owners));
         let (shard, stripe) = (self.clone(), stripe.clone());
         self.core.rt.spawn(async move {
+            let written = Rc::new(preparing.await);
+            *stripe.written.borrow_mut() = Some(written.clone());
             match stripe::write(&shard.core, &written).await {
                 Ok(()) => shard.stripe_done(&stripe, Phase::Written),
                 Err(stripe::TooFewColumns) => shard.place_anew(&stripe).await,
@@ -195,8 +192,10 @@ impl Shard {
     /// where it is not written, the summary is, before the rows can be forgotten.
     async fn end_void(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
         let (segment, number) = (&stripe.segment, stripe.number);
+        segment.turn_of(number).await;
         segment.rows.borrow_mut().remove(&number);
         segment.short.borrow_mut().insert(number, 0);
+        segment.end_turn(number);
         let geometry = segment.geometry;
         let course = geometry.course_of(number);
         if number + 1 == course * geometry.course_strips() + geometry.strips_in(course) {

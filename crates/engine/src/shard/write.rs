@@ -15,6 +15,7 @@ use ashlar_rt::Slice;
 
 use super::Shard;
 use super::read::Found;
+use crate::contexts::Context;
 use crate::delta::{HoleRange, State, Version, What};
 use crate::error::VolumeError;
 use crate::messages::{HomeMessage, Move, Purpose, VolumeShape, ask};
@@ -252,9 +253,8 @@ impl Shard {
         (0u8..)
             .zip(bytes.chunks(BLOCK))
             .map(|(piece, bytes)| {
-                let digest = self
-                    .core
-                    .piece_digest(kind, shape.tree, address, piece, bytes);
+                let context = Context::piece(shape.tree, address, piece);
+                let digest = self.core.digest(kind, context, bytes);
                 (
                     Owner {
                         piece,
