@@ -42,6 +42,9 @@ pub struct Options {
     pub pinned_bytes: usize,
     /// A device that takes longer than this for what it was given is given up, in milliseconds.
     pub deadline_ms: u32,
+    /// One in so many jobs that the device did is done again by the processor and compared; 0: none. A device
+    /// that computes something else is given up.
+    pub check_one_in: u64,
     /// Bytes that are copied, coded and hashed to measure rates.
     pub calibrate_bytes: usize,
     /// The clock. Without one nothing is measured on the processor, and `auto` never chooses a device.
@@ -56,6 +59,7 @@ impl Default for Options {
             queue: 8,
             pinned_bytes: 128 << 20,
             deadline_ms: 10_000,
+            check_one_in: 64,
             calibrate_bytes: 4 << 20,
             clock: None,
         }
@@ -70,6 +74,7 @@ impl fmt::Debug for Options {
             .field("queue", &self.queue)
             .field("pinned_bytes", &self.pinned_bytes)
             .field("deadline_ms", &self.deadline_ms)
+            .field("check_one_in", &self.check_one_in)
             .finish_non_exhaustive()
     }
 }
@@ -98,6 +103,8 @@ pub struct Counters {
     pub redone: u64,
     /// Jobs that the device had no room for.
     pub full: u64,
+    /// Jobs of the device that the processor did again to compare.
+    pub checked: u64,
 }
 
 /// A job's result.
@@ -236,12 +243,7 @@ impl Accelerator {
             return Pending(State::Done(Some(self.run_here(&job.plan, job.write, None))));
         };
         let lengths = job.write.iter().map(|piece| piece.len()).collect();
-        let write = job
-            .write
-            .into_iter()
-            .map(|w| Box::new(w) as Box<dyn Piece>)
-            .collect();
-        let flight = Flight::new(job.plan, write, cost);
+        let flight = Flight::new(job.plan, forgotten(job.write), cost);
         device.submit(flight.clone());
         Pending(State::Flying {
             accelerator: self.clone(),
@@ -285,10 +287,7 @@ impl Accelerator {
         fault: Option<Fault>,
     ) -> Done<W> {
         let inner = &*self.0;
-        let mut pieces: Vec<Box<dyn Piece>> = write
-            .into_iter()
-            .map(|w| Box::new(w) as Box<dyn Piece>)
-            .collect();
+        let mut pieces = forgotten(write);
         let clock = inner
             .options
             .clock
@@ -328,6 +327,41 @@ impl Accelerator {
         drop(counters);
         let pieces = std::mem::take(&mut *lock(&flight.write));
         done(pieces, landed.found, Ran::Cuda(number), None)
+    }
+
+    /// Whether it is another one's turn to be compared.
+    fn is_check_due(&self) -> bool {
+        let inner = &*self.0;
+        let mut counters = lock(&inner.counters);
+        let nth = counters.device_jobs.checked_rem(inner.options.check_one_in);
+        let due = nth.is_some_and(|nth| nth == 0);
+        counters.checked += u64::from(due);
+        due
+    }
+
+    /// What the processor makes of a job, if that is something else than what the device made of it, which then
+    /// is given up.
+    fn compared<W: DerefMut<Target = [u8]> + Send + 'static>(
+        &self,
+        plan: &Plan,
+        theirs: &Done<W>,
+        write: Vec<W>,
+    ) -> Option<Done<W>> {
+        let mut pieces = forgotten(write);
+        let found = cpu::run(plan, &mut pieces);
+        let ours: Done<W> = done(pieces, found, Ran::Cpu, Some(Fault::Unequal));
+        let strips = ours.write.iter().zip(&theirs.write);
+        let equal = ours.digests == theirs.digests && ours.roots == theirs.roots;
+        if equal && strips.into_iter().all(|(ours, theirs)| **ours == **theirs) {
+            return None;
+        }
+        if let Some(device) = self.device() {
+            device.give_up(Fault::Unequal);
+        }
+        let mut counters = lock(&self.0.counters);
+        counters.cpu_jobs += 1;
+        counters.redone += 1;
+        Some(ours)
     }
 
     /// What was chosen, why, and what has been done.
@@ -382,6 +416,12 @@ impl fmt::Debug for Accelerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Accelerator({})", self.0.choice)
     }
+}
+
+/// Pieces without their type.
+fn forgotten<W: DerefMut<Target = [u8]> + Send + 'static>(write: Vec<W>) -> Vec<Box<dyn Piece>> {
+    let boxed = |piece: W| Box::new(piece) as Box<dyn Piece>;
+    write.into_iter().map(boxed).collect()
 }
 
 fn done<W: 'static>(
@@ -452,12 +492,15 @@ impl<W: DerefMut<Target = [u8]> + Send + 'static> Pending<W> {
         else {
             return;
         };
+        let again = || lengths.iter().map(|bytes| fresh(*bytes)).collect();
         let done = match answer {
-            Ok(landed) => accelerator.landed(flight, landed, *number),
-            Err(fault) => {
-                let write = lengths.iter().map(|bytes| fresh(*bytes)).collect();
-                accelerator.run_here(&flight.plan, write, Some(fault))
+            Ok(landed) => {
+                let done = accelerator.landed(flight, landed, *number);
+                let other = accelerator.is_check_due();
+                let other = other.then(|| accelerator.compared(&flight.plan, &done, again()));
+                other.flatten().unwrap_or(done)
             }
+            Err(fault) => accelerator.run_here(&flight.plan, again(), Some(fault)),
         };
         self.0 = State::Done(Some(done));
     }
@@ -526,11 +569,7 @@ fn measure_cpu(options: &Options) -> Rates {
             else {
                 break;
             };
-            let mut pieces: Vec<Box<dyn Piece>> = job
-                .write
-                .into_iter()
-                .map(|w| Box::new(w) as Box<dyn Piece>)
-                .collect();
+            let mut pieces = forgotten(job.write);
             let from = clock();
             cpu::run(&job.plan, &mut pieces);
             best = best.min(clock().saturating_sub(from) as f64);
@@ -626,8 +665,8 @@ impl fmt::Display for Status {
         let c = &self.counters;
         write!(
             f,
-            "; batches: {} on the device, {} on the processor ({} because it was full, {} after a fault)",
-            c.device_jobs, c.cpu_jobs, c.full, c.redone
+            "; batches: {} on the device ({} checked), {} on the processor ({} because it was full, {} after a fault)",
+            c.device_jobs, c.checked, c.cpu_jobs, c.full, c.redone
         )
     }
 }

@@ -46,6 +46,11 @@ pub enum Fault {
     /// The device computed something else than the processor when it was tested.
     #[error("cuda computed a wrong {0} when tested: replace the device")]
     Wrong(&'static str),
+    /// The device computed something else than the processor while it worked.
+    #[error(
+        "the device computed something else than the processor: do not use it, and have 'ashlar verify' check parity that it has computed"
+    )]
+    Unequal,
     /// The accelerator was closed while the job waited.
     #[error("the accelerator was closed")]
     Closed,

@@ -28,7 +28,8 @@ typedef unsigned long long Address;
 enum { INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, BAD_ORDINAL = 101, NOT_FOUND = 500, NOT_READY = 600 };
 // How a chosen call fails: it returns the error; so do all later ones; its work fails when it runs, and all
 // later calls; whoever waits, waits until `standin_release`.
-enum Mode { ONCE = 0, STICKY = 1, LATER = 2, HANG = 3 };
+// Or all goes well, and what it copies has a bit changed.
+enum Mode { ONCE = 0, STICKY = 1, LATER = 2, HANG = 3, WRONG = 4 };
 
 struct Event {
     bool recorded = true;
@@ -58,7 +59,7 @@ std::map<void*, size_t> sizes;
 size_t memory_used = 0, memory_limit = 1ull << 30;
 long calls = 0, fault_at = 0, launches = 0;
 int fault_code = 0, fault_mode = 0, sticky = 0, devices = 1;
-bool fail_work = false, hung = false;
+bool fail_work = false, hung = false, flip = false;
 std::string fault_name, failed_call;
 std::map<std::string, long> counts;
 std::map<std::string, long> kernel_launches;
@@ -79,6 +80,10 @@ Result enter(const char* name) {
     }
     if (fault_mode == LATER) {
         fail_work = true;
+        return 0;
+    }
+    if (fault_mode == WRONG) {
+        flip = true;
         return 0;
     }
     if (fault_mode == STICKY) sticky = fault_code;
@@ -153,7 +158,7 @@ API void standin_reset(unsigned long long seed) {
     rng.seed(seed);
     calls = fault_at = launches = 0;
     fault_code = fault_mode = sticky = 0;
-    fail_work = hung = false;
+    fail_work = hung = flip = false;
     fault_name.clear();
     failed_call.clear();
     counts.clear();
@@ -349,8 +354,11 @@ API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void
 }
 API Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
     ENTER("cuMemcpyDtoHAsync_v2");
+    const bool wrong = flip;
+    flip = false;
     put((Stream*)stream, [=] {
         memcpy(to, (const void*)from, bytes);
+        if (wrong) ((unsigned char*)to)[bytes / 2] ^= 4;
         return 0;
     });
     return 0;

@@ -198,6 +198,11 @@ impl Device {
         self.shared.changed.notify_all();
     }
 
+    /// Not to be used any more.
+    pub(crate) fn give_up(&self, fault: Fault) {
+        self.shared.fail(fault, false);
+    }
+
     /// Why it is not used any more, if so.
     pub(crate) fn lost(&self) -> Option<Fault> {
         lock(&self.shared.state).lost

@@ -18,6 +18,10 @@ pub const ALL: &[crate::Scenario] = &[
     ("faults::there_is_no_device", there_is_no_device),
     ("faults::the_device_hangs", the_device_hangs),
     (
+        "faults::a_wrong_result_is_noticed",
+        a_wrong_result_is_noticed,
+    ),
+    (
         "faults::the_device_hangs_while_it_is_opened",
         the_device_hangs_while_it_is_opened,
     ),
@@ -264,6 +268,41 @@ fn the_device_hangs_while_it_is_opened() {
     assert!(accelerator.status().to_string().contains("being opened"));
     drop(accelerator);
     standin::release();
+    until_nothing_is_left();
+}
+
+/// Of the jobs that are done again, one whose output or digests are not the processor's gives the device up.
+fn a_wrong_result_is_noticed() {
+    let recipes = recipes();
+    let copies = |recipe: &Recipe| {
+        let before = calls("cuMemcpyDtoHAsync_v2");
+        let device = device(options());
+        let from = calls("cuMemcpyDtoHAsync_v2");
+        recipe.compare(&device);
+        (from - before, calls("cuMemcpyDtoHAsync_v2") - from)
+    };
+    for recipe in &recipes {
+        standin::reset(2);
+        let (opening, of_a_job) = copies(recipe);
+        assert!(of_a_job > 1, "{of_a_job}");
+        for copy in 1..=of_a_job {
+            standin::reset(2);
+            let device = device(Options {
+                check_one_in: 2,
+                ..options()
+            });
+            recipe.compare(&device); // the first is not looked at
+            let at = opening + of_a_job + copy;
+            standin::fault("cuMemcpyDtoHAsync_v2", at, 0, Mode::Wrong);
+            let done = device.submit(recipe.job()).wait();
+            recipe.check(&done);
+            assert_eq!((done.ran, done.fault), (Ran::Cpu, Some(Fault::Unequal)));
+            let status = device.status();
+            assert_eq!(status.fault, Some(Fault::Unequal), "{status}");
+            assert_eq!(status.counters.checked, 1, "{status}");
+            assert_eq!(device.submit(recipe.job()).wait().ran, Ran::Cpu);
+        }
+    }
     until_nothing_is_left();
 }
 

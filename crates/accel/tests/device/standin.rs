@@ -48,6 +48,8 @@ pub enum Mode {
     Later = 2,
     /// Whoever waits for work from then on, waits until [`release`].
     Hang = 3,
+    /// The call succeeds; what it copies has a bit changed.
+    Wrong = 4,
 }
 
 /// Forgets everything; work on streams is mixed by `seed`. Nothing on a machine's own driver.
@@ -159,6 +161,7 @@ pub fn small(slot_bytes: usize) -> Options {
         queue: 4,
         pinned_bytes: 256 << 10,
         deadline_ms: 60_000,
+        check_one_in: 0,
         calibrate_bytes: 1 << 10,
         clock: None,
     }
