@@ -70,8 +70,9 @@ impl Accelerate for Scripted {
         })
     }
 
+    /// One stripe.
     fn job_bytes(&self) -> usize {
-        64 << 10
+        16 << 10
     }
 
     fn status(&self) -> Status {

@@ -189,7 +189,7 @@ fn what_the_device_writes_the_processor_reads() {
         fill(&array, &expected).await;
         let written = opened.status().counters;
         assert!(
-            written.device_jobs > 20 && written.redone == 0,
+            written.device_jobs > 10 && written.redone == 0,
             "{written:?}"
         );
         array.fail(3, false).await.unwrap();
@@ -227,9 +227,13 @@ fn a_stripe_crosses_the_link_once() {
         let (products, digests) = (launches("gf_product_2"), launches("blake3_messages"));
         fill(&array, &contents(32)).await;
         let now = opened.status().counters;
+        let bytes = now.device_bytes - jobs.device_bytes;
         let jobs = i64::try_from(now.device_jobs - jobs.device_jobs).unwrap();
+        // Several stripes a job, and nothing twice but what a flush had to take out of an open stripe.
+        let data = 2 * SIZE as u64;
+        assert!((data..data * 5 / 4).contains(&bytes), "{bytes}");
+        assert!((2..24).contains(&jobs), "{jobs}");
         // Data, and coefficients with contexts; one product; one launch for all digests.
-        assert!(jobs > 20, "{jobs}");
         assert_eq!(calls("cuMemcpyHtoDAsync_v2") - crossed, 2 * jobs);
         assert_eq!(launches("gf_product_2") - products, jobs);
         assert_eq!(launches("blake3_messages") - digests, jobs);
