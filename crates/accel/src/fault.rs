@@ -23,7 +23,7 @@ pub enum Fault {
     },
     /// Not enough memory on the device, or for pinning.
     #[error(
-        "{call}: not enough memory on the device or for pinning: lower the accelerator's memory"
+        "{call}: not enough memory, not even for small batches: see nvidia-smi who has the device's, and ulimit -l for what may be pinned"
     )]
     Memory {
         /// The driver's function.

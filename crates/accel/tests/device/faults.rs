@@ -190,7 +190,7 @@ fn memory_is_short() {
     assert!(
         status
             .to_string()
-            .contains("lower the accelerator's memory")
+            .contains("not even for small batches")
     );
     recipe.check(&accelerator.submit(recipe.job()).wait());
     drop(accelerator);
