@@ -151,6 +151,31 @@ fn killed(name: &str, mkfs: &[&str], check: &[&str]) {
     daemon.ok(&["volume", "detach", &format!("{array}/v")]);
 }
 
+/// What a daemon that died has left is gone before the next one answers: its device would give errors, and may
+/// be another's soon.
+#[test]
+fn a_dead_daemons_devices_have_no_name_any_more() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        device,
+        files,
+        ..
+    } = mounted("dead-names", "ec2+1", 3, "64M");
+    daemon.kill9();
+    assert!(std::fs::symlink_metadata(&device).is_ok());
+    // Its devices are not there: the array is not served again.
+    let hidden = daemon.path("hidden");
+    std::fs::create_dir(&hidden).unwrap();
+    for file in &files {
+        std::fs::rename(file, hidden.join(file.file_name().unwrap())).unwrap();
+    }
+    daemon.launch();
+    assert!(std::fs::symlink_metadata(&device).is_err(), "{device}");
+}
+
 #[test]
 fn ext4_is_clean_and_synced_files_are_there_after_a_kill() {
     killed(

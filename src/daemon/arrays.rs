@@ -403,9 +403,6 @@ impl Host {
     pub(crate) async fn restore(self: &Rc<Host>, mut left: Vec<Known>) {
         let untried = |known: &Known| (known.clone(), "not tried yet".to_string());
         self.waiting.borrow_mut().extend(left.iter().map(untried));
-        for device in ashlar_serve::loopdev::clear_stale().await {
-            tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
-        }
         let patience = self.rt.now() + DEVICES_WAIT;
         let mut told = false;
         loop {

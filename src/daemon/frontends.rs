@@ -24,7 +24,7 @@ use crate::daemon::served::Served;
 use crate::failure::Failure;
 
 /// Where kernel devices get their names.
-const DEVICE_DIR: &str = "/dev/ashlar";
+pub(crate) const DEVICE_DIR: &str = "/dev/ashlar";
 
 /// How long a client that has just closed its connection may take to be gone.
 const LEAVING: Nanos = 500 * MILLISECOND;
@@ -524,6 +524,26 @@ fn unlink(name: &str) {
     let _ = std::fs::remove_file(name); // gone already is as good
     for dir in name.ancestors().skip(1).take(2) {
         let _ = std::fs::remove_dir(dir); // fails if another volume's link is there
+    }
+}
+
+/// Takes away what daemons that are gone have left: their loop devices, and links under `dir` to devices that
+/// no daemon serves, since the kernel may give these to anybody.
+pub(crate) async fn clear_dead(dir: &Path) {
+    for device in ashlar_serve::loopdev::clear_stale().await {
+        tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
+    }
+    let inside = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for array in inside(dir) {
+        for volume in inside(&array.path()) {
+            let name = volume.path();
+            let Ok(device) = std::fs::read_link(&name) else {
+                continue;
+            };
+            if !ashlar_serve::loopdev::is_served(&device) {
+                unlink(&name.to_string_lossy());
+            }
+        }
     }
 }
 

@@ -58,6 +58,8 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
             "the engine cannot start: {e}; raise the limit of open files"
         ))
     })?;
+    // Before anybody is answered: what is found under the old names then is served.
+    rt.block_on(async { frontends::clear_dead(Path::new(frontends::DEVICE_DIR)).await });
     http::start(listener, jobs, hurry)
         .map_err(|e| Failure::broken(format!("the control API cannot start: {e}")))?;
     tracing::info!(

@@ -122,6 +122,12 @@ pub async fn clear_stale() -> Vec<PathBuf> {
     on_thread(find_and_clear).await.unwrap_or_default()
 }
 
+/// Whether `device` is a loop device that a living process attached for a volume.
+pub fn is_served(device: &Path) -> bool {
+    let found = File::open(device).and_then(|opened| status(&opened));
+    found.is_ok_and(|info| tag_of(&info.file_name).is_some() && !may_be_stale(&info.file_name))
+}
+
 /// Whether `device` is a loop device that this process attached. May block: the kernel asks the
 /// volume's file, so this is for helper threads.
 pub fn is_own(device: &Path) -> bool {
