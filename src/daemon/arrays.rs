@@ -106,7 +106,7 @@ impl Host {
     /// is what `create` would give.
     async fn rehearse(
         &self,
-        options: ashlar_engine::Create,
+        mut options: ashlar_engine::Create,
         create: &Create,
         candidates: &[Candidate],
     ) -> Result<ashlar_engine::status::ArrayStatus, Failure> {
@@ -117,6 +117,7 @@ impl Host {
                 Rc::new(MemDevice::new(&c.path.display().to_string(), bytes)) as DeviceRef
             })
             .collect();
+        options.settings.accelerators = ashlar_engine::Accelerators::default(); // no GPU is opened for this
         let given: Vec<&str> = candidates.iter().map(|c| c.given.as_str()).collect();
         let array = Array::create(&self.rt, devices, options)
             .await

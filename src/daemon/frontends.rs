@@ -19,12 +19,10 @@ use ashlar_serve::loopdev::LoopAttachment;
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
 
 use crate::api::{Attached, FrontendSpec};
+use crate::daemon::names::{link, name_of, unlink};
 use crate::daemon::open::on_thread;
 use crate::daemon::served::Served;
 use crate::failure::Failure;
-
-/// Where kernel devices get their names.
-pub(crate) const DEVICE_DIR: &str = "/dev/ashlar";
 
 /// How long a client that has just closed its connection may take to be gone.
 const LEAVING: Nanos = 500 * MILLISECOND;
@@ -442,7 +440,7 @@ impl Frontends {
                 }
                 // Nobody else can reach a hidden file: what is left of its session may end.
                 mount.abort().await;
-                unlink(link);
+                unlink(Path::new(link));
             }
         }
         Ok(left)
@@ -502,51 +500,6 @@ fn clear_dead_mount(path: &Path) {
     }
 }
 
-/// Makes `name` a link to `device`, also if an older link is there.
-fn link(name: &str, device: &Path) -> Result<(), Failure> {
-    let name = Path::new(name);
-    let failed = |e: std::io::Error| Failure::broken(format!("{}: {e}", name.display()));
-    if let Some(dir) = name.parent() {
-        std::fs::create_dir_all(dir).map_err(failed)?;
-    }
-    // No volume's name begins with a dot.
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name.file_name().unwrap_or_default());
-    let beside = name.with_file_name(beside);
-    let _ = std::fs::remove_file(&beside); // left by a daemon that died here
-    std::os::unix::fs::symlink(device, &beside).map_err(failed)?;
-    std::fs::rename(&beside, name).map_err(failed)
-}
-
-/// Removes a link, and the directories that are empty then.
-fn unlink(name: &str) {
-    let name = Path::new(name);
-    let _ = std::fs::remove_file(name); // gone already is as good
-    for dir in name.ancestors().skip(1).take(2) {
-        let _ = std::fs::remove_dir(dir); // fails if another volume's link is there
-    }
-}
-
-/// Takes away what daemons that are gone have left: their loop devices, and links under `dir` to devices that
-/// no daemon serves, since the kernel may give these to anybody.
-pub(crate) async fn clear_dead(dir: &Path) {
-    for device in ashlar_serve::loopdev::clear_stale().await {
-        tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
-    }
-    let inside = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
-    for array in inside(dir) {
-        for volume in inside(&array.path()) {
-            let name = volume.path();
-            let Ok(device) = std::fs::read_link(&name) else {
-                continue;
-            };
-            if !ashlar_serve::loopdev::is_served(&device) {
-                unlink(&name.to_string_lossy());
-            }
-        }
-    }
-}
-
 /// Where NBD listens.
 enum NbdAt {
     Unix(PathBuf),
@@ -592,7 +545,7 @@ pub(crate) fn stored(array: &str, volume: &str, spec: &FrontendSpec) -> Frontend
     let (kind, address) = match spec {
         FrontendSpec::Nbd(address) => ("nbd", address.clone()),
         FrontendSpec::Fuse(dir) => ("fuse", dir.clone()),
-        FrontendSpec::Loop => ("loop", format!("{DEVICE_DIR}/{array}/{volume}")),
+        FrontendSpec::Loop => ("loop", name_of(array, volume)),
     };
     Frontend {
         kind: kind.to_string(),
@@ -663,24 +616,6 @@ mod tests {
         ] {
             check_write_cache(cache, spec).unwrap();
         }
-    }
-
-    #[test]
-    fn a_link_leaves_those_of_other_volumes_alone() {
-        let dir = std::env::temp_dir().join(format!("ashlar-links-{}", std::process::id()));
-        let name = |volume: &str| dir.join("t").join(volume).display().to_string();
-        let all = ["db.new", "vm.new", "db", "vm.1", "vm.2"];
-        for round in ["/dev/one", "/dev/two"] {
-            for volume in all {
-                link(&name(volume), Path::new(&format!("{round}-{volume}"))).unwrap();
-            }
-            for volume in all {
-                let to = std::fs::read_link(name(volume)).unwrap();
-                assert_eq!(to, PathBuf::from(format!("{round}-{volume}")));
-            }
-        }
-        assert_eq!(std::fs::read_dir(dir.join("t")).unwrap().count(), all.len());
-        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

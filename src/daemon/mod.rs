@@ -13,6 +13,7 @@ pub(crate) mod frontends;
 pub(crate) mod history;
 pub(crate) mod host;
 pub(crate) mod http;
+pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod served;
 pub(crate) mod state;
@@ -59,7 +60,7 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
         ))
     })?;
     // Before anybody is answered: what is found under the old names then is served.
-    rt.block_on(async { frontends::clear_dead(Path::new(frontends::DEVICE_DIR)).await });
+    rt.block_on(names::clear_dead());
     http::start(listener, jobs, hurry)
         .map_err(|e| Failure::broken(format!("the control API cannot start: {e}")))?;
     tracing::info!(

@@ -146,14 +146,9 @@ pub fn note_bad_blocks(
     survivor: &Survivor,
     bad: &[usize],
 ) {
-    let geometry = segment.geometry;
-    let first = course * geometry.course_strips();
     for at in bad {
         let at = u32::try_from(*at).expect("a course is small");
-        let (stripe, within) = (
-            first + at / geometry.strip_blocks,
-            at % geometry.strip_blocks,
-        );
+        let (stripe, within) = segment.geometry.in_course(course, at);
         let place = Some(survivor.place);
         note_bad_block(core, segment, stripe, survivor.column, within, place);
     }

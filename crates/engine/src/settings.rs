@@ -20,44 +20,42 @@ pub struct Setting {
     pub takes: &'static str,
 }
 
-const ACCELERATOR: &str = "accelerator";
-const RESERVE: &str = "clean.reserve";
-const NARROW: &str = "reconstruct.narrow";
+const ACCELERATOR: Setting = Setting {
+    key: "accelerator",
+    default: "auto",
+    takes: "auto, cpu or cuda:N",
+};
+const RESERVE: Setting = Setting {
+    key: "clean.reserve",
+    default: "10%",
+    takes: "2% to 50%",
+};
+const NARROW: Setting = Setting {
+    key: "reconstruct.narrow",
+    default: "critical",
+    takes: "critical, always or never",
+};
 
 /// All settings of an array.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        key: ACCELERATOR,
-        default: "auto",
-        takes: "auto, cpu or cuda:N",
-    },
-    Setting {
-        key: RESERVE,
-        default: "10%",
-        takes: "2% to 50%",
-    },
-    Setting {
-        key: NARROW,
-        default: "critical",
-        takes: "critical, always or never",
-    },
-];
+pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, NARROW];
 
 impl Setting {
     fn find(key: &str) -> Result<&'static Setting, Error> {
-        let known: Vec<&str> = SETTINGS.iter().map(|s| s.key).collect();
         let found = SETTINGS.iter().find(|s| s.key == key);
-        found.ok_or_else(|| Error::NoSetting {
-            key: key.to_string(),
-            known: known.join(", "),
+        found.ok_or_else(|| {
+            let known: Vec<&str> = SETTINGS.iter().map(|s| s.key).collect();
+            Error::NoSetting {
+                key: key.to_string(),
+                known: known.join(", "),
+            }
         })
     }
 
     /// What `value` is kept as, if it is one.
     fn parse(&self, value: &str) -> Result<String, Error> {
         let good = match self.key {
-            RESERVE => percent(value).map(|_| value.to_string()),
-            ACCELERATOR => value.parse().ok().map(|c: Choice| c.to_string()),
+            key if key == RESERVE.key => percent(value).map(|_| value.to_string()),
+            key if key == ACCELERATOR.key => value.parse().ok().map(|c: Choice| c.to_string()),
             _ => {
                 let policies = ["critical", "always", "never"];
                 policies.contains(&value).then(|| value.to_string())
@@ -80,28 +78,26 @@ fn percent(value: &str) -> Option<u64> {
 }
 
 impl Home {
-    fn setting(&self, key: &str) -> String {
+    /// What is set, or the default.
+    fn setting(&self, setting: &Setting) -> String {
         let catalog = self.catalog.borrow();
-        let set = catalog.settings.iter().find(|(k, _)| k == key);
-        let default = SETTINGS.iter().find(|s| s.key == key);
-        set.map(|(_, value)| value.clone())
-            .or_else(|| default.map(|s| s.default.to_string()))
-            .unwrap_or_default()
+        let set = catalog.settings.iter().find(|(k, _)| k == setting.key);
+        set.map_or_else(|| setting.default.to_string(), |(_, value)| value.clone())
     }
 
     /// What `clean.reserve` says.
     pub(crate) fn clean_reserve_percent(&self) -> u64 {
-        percent(&self.setting(RESERVE)).unwrap_or(crate::alloc::DEFAULT_CLEAN_RESERVE)
+        percent(&self.setting(&RESERVE)).unwrap_or(crate::alloc::DEFAULT_CLEAN_RESERVE)
     }
 
     /// What `reconstruct.narrow` says.
     pub(crate) fn narrow_policy(&self) -> String {
-        self.setting(NARROW)
+        self.setting(&NARROW)
     }
 
     /// Computes with what `accelerator` says from now on.
     pub(crate) fn choose_accelerator(&self) {
-        let choice = self.setting(ACCELERATOR).parse().unwrap_or_default();
+        let choice = self.setting(&ACCELERATOR).parse().unwrap_or_default();
         self.core.coder.choose(choice);
     }
 }
@@ -112,7 +108,7 @@ impl Array {
     /// # Errors
     /// [`Error::NoSetting`].
     pub fn get(&self, key: Option<&str>) -> Result<Vec<(String, String)>, Error> {
-        let pair = |s: &Setting| (s.key.to_string(), self.0.home.setting(s.key));
+        let pair = |s: &Setting| (s.key.to_string(), self.0.home.setting(s));
         match key {
             None => Ok(SETTINGS.iter().map(pair).collect()),
             Some(key) => Ok(vec![pair(Setting::find(key)?)]),
@@ -128,7 +124,7 @@ impl Array {
         self.check_writable()?;
         let value = Setting::find(key)?.parse(value)?;
         let home = &self.0.home;
-        if key == RESERVE
+        if key == RESERVE.key
             && let Some(percent) = percent(&value)
             && percent > home.clean_reserve_percent()
         {
@@ -143,7 +139,7 @@ impl Array {
             catalog.settings.push((key.to_string(), value));
         }
         self.keep(home.commit(0)).await?;
-        if key == ACCELERATOR {
+        if key == ACCELERATOR.key {
             home.choose_accelerator();
         }
         Ok(())

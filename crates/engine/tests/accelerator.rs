@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ashlar_accel::{Accelerator, Choice, Fault, Job, Status};
+use ashlar_device::MemDevice;
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Accelerate, Accelerators, Array, Computing, Create, Error, Import, Settings};
 use ashlar_rt::{Buf, MILLISECOND, Rt};
@@ -46,6 +47,14 @@ impl Script {
             })),
             ..Settings::default()
         }
+    }
+
+    async fn array(self: &Rc<Self>, rt: &Rt, disks: &[Rc<MemDevice>]) -> Array {
+        let options = Create {
+            settings: self.settings(rt),
+            ..small("ec4+2")
+        };
+        Array::create(rt, refs(disks), options).await.unwrap()
     }
 }
 
@@ -87,11 +96,7 @@ fn the_setting_is_checked_kept_and_followed() {
     let handle = rt.clone();
     rt.block_on(async move {
         let script = Rc::new(Script::default());
-        let options = Create {
-            settings: script.settings(&handle),
-            ..small("ec4+2")
-        };
-        let array = Array::create(&handle, refs(&disks), options).await.unwrap();
+        let array = script.array(&handle, &disks).await;
         let kept = |array: &Array| array.get(Some("accelerator")).unwrap()[0].1.clone();
         assert_eq!(kept(&array), "auto");
         for bad in ["gpu", "cuda:", "cuda:x", "CPU", ""] {
@@ -129,11 +134,7 @@ fn parity_may_come_in_any_order() {
             let what = format!("{turns} jobs backwards");
             let script = Rc::new(Script::default());
             script.backwards.set(turns);
-            let options = Create {
-                settings: script.settings(&handle),
-                ..small("ec4+2")
-            };
-            let array = Array::create(&handle, refs(&disks), options).await.unwrap();
+            let array = script.array(&handle, &disks).await;
             array.volume_create("v", volume(SIZE)).await.unwrap();
             let v = array.volume("v").unwrap();
             for version in 1..=3 {
@@ -169,11 +170,7 @@ fn a_lost_accelerator_is_told_once_until_it_is_chosen_again() {
     let handle = rt.clone();
     rt.block_on(async move {
         let script = Rc::new(Script::default());
-        let options = Create {
-            settings: script.settings(&handle),
-            ..small("ec4+2")
-        };
-        let array = Array::create(&handle, refs(&disks), options).await.unwrap();
+        let array = script.array(&handle, &disks).await;
         array.volume_create("v", volume(SIZE)).await.unwrap();
         let v = array.volume("v").unwrap();
         let told = |array: &Array| {

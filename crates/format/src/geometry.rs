@@ -222,6 +222,12 @@ impl SegmentGeometry {
         stripe / self.course_strips()
     }
 
+    /// The stripe of block `at` of a column's course, and which block of its strip it is.
+    pub fn in_course(&self, course: u32, at: u32) -> (u32, u32) {
+        let stripe = course * self.course_strips() + at / self.strip_blocks;
+        (stripe, at % self.strip_blocks)
+    }
+
     /// Strips of a course: fewer in the last one.
     pub fn strips_in(&self, course: u32) -> u32 {
         (self.stripes() - course * self.course_strips()).min(self.course_strips())

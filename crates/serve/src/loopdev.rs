@@ -124,8 +124,8 @@ pub async fn clear_stale() -> Vec<PathBuf> {
 
 /// Whether `device` is a loop device that a living process attached for a volume.
 pub fn is_served(device: &Path) -> bool {
-    let found = File::open(device).and_then(|opened| status(&opened));
-    found.is_ok_and(|info| tag_of(&info.file_name).is_some() && !may_be_stale(&info.file_name))
+    status_of(device)
+        .is_ok_and(|info| tag_of(&info.file_name).is_some() && !may_be_stale(&info.file_name))
 }
 
 /// Whether `device` is a loop device that this process attached. May block: the kernel asks the
@@ -135,8 +135,8 @@ pub fn is_own(device: &Path) -> bool {
     if !named.is_some_and(|name| name.starts_with("loop")) {
         return false;
     }
-    let found = File::open(device).and_then(|opened| status(&opened));
-    found.is_ok_and(|info| tag_of(&info.file_name).is_some_and(|tag| tag == process_tag(None)))
+    status_of(device)
+        .is_ok_and(|info| tag_of(&info.file_name).is_some_and(|tag| tag == process_tag(None)))
 }
 
 /// What `losetup` shows of our devices begins like this.
@@ -309,7 +309,7 @@ fn clear_if_stale(device: &Path) -> bool {
     if !is_block {
         return false;
     }
-    let Ok(found) = File::open(device).and_then(|opened| status(&opened)) else {
+    let Ok(found) = status_of(device) else {
         return false;
     };
     if !may_be_stale(&found.file_name) {
@@ -453,6 +453,10 @@ fn configure(device: &File, file: &File, plan: &Plan) -> io::Result<()> {
     } else {
         Ok(())
     }
+}
+
+fn status_of(device: &Path) -> std::io::Result<LoopInfo> {
+    File::open(device).and_then(|opened| status(&opened))
 }
 
 fn status(device: &File) -> io::Result<LoopInfo> {

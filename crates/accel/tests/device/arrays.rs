@@ -117,6 +117,12 @@ async fn create(rt: &Rt, disks: &[Rc<MemDevice>], opened: &Opened) -> Array {
     array
 }
 
+fn losses_told(array: &Array) -> usize {
+    let events = array.events(0);
+    let lost = events.iter().filter(|e| e.kind == "accelerator-lost");
+    lost.count()
+}
+
 fn contents(seed: u64) -> [Vec<u8>; 2] {
     let mut random = Random::new(seed);
     [random.bytes(SIZE), random.bytes(SIZE)]
@@ -146,7 +152,7 @@ async fn check(array: &Array, contents: &[Vec<u8>; 2], context: &str) {
     }
 }
 
-/// The array without any two of its devices, by an engine that has no accelerator.
+/// What an engine that has no accelerator reads of the array without the devices `gone`.
 fn check_with_losses(
     disks: &[Rc<MemDevice>],
     gone: &[usize],
@@ -201,14 +207,7 @@ fn what_the_device_writes_the_processor_reads() {
         assert_eq!((rebuilt.redone, rebuilt.cpu_jobs), (0, written.cpu_jobs));
         check(&array, &expected, "reconstructed").await;
         array.export().await.unwrap();
-        assert_eq!(
-            array
-                .events(0)
-                .iter()
-                .filter(|e| e.kind == "accelerator-lost")
-                .count(),
-            0
-        );
+        assert_eq!(losses_told(&array), 0);
     });
     for other in (0..DEVICES).filter(|d| *d != 3) {
         let gone = [3, other, (other + 1) % DEVICES];
@@ -263,10 +262,8 @@ fn with_fault(seed: u64, after: i64, mode: Mode, options: Options) -> String {
         let reason = array.status().await.accelerator.reason;
         let says = reason.starts_with("processor only");
         assert_eq!(lost, says, "{what}: {reason}; {status}");
-        let events = array.events(0);
-        let told = events.iter().filter(|e| e.kind == "accelerator-lost");
         let redone = usize::from(status.counters.redone > 0);
-        assert_eq!(told.count(), redone, "{what}: {status}");
+        assert_eq!(losses_told(&array), redone, "{what}: {status}");
         if lost {
             standin::release();
             standin::fault("", -1, 0, Mode::Once);

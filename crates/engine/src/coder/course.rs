@@ -175,13 +175,10 @@ fn contexts_of(
     column: usize,
     owners: impl Iterator<Item = Owner>,
 ) -> Contexts {
-    let geometry = segment.geometry;
-    let first = course * geometry.course_strips();
     let column = u16::try_from(column).expect("at most 256 columns");
     let context = |(at, owner): (u32, Owner)| {
-        let stripe = first + at / geometry.strip_blocks;
-        let place = (stripe, column, at % geometry.strip_blocks);
-        Context::of_strip(segment, place, &owner)
+        let (stripe, within) = segment.geometry.in_course(course, at);
+        Context::of_strip(segment, (stripe, column, within), &owner)
     };
     (0u32..).zip(owners).map(context).collect()
 }

@@ -539,7 +539,6 @@ impl Home {
             usize::from(geometry.k),
             u16::try_from(index).expect("at most 256 columns"),
         );
-        let first = course * geometry.course_strips();
         let blocks = geometry.strips_in(course) * geometry.strip_blocks;
         let owners = self.decode_owners(segment, course, index).await?;
         let mut others =
@@ -572,10 +571,7 @@ impl Home {
         let mut out = decoded.bytes;
         let mut rows = Vec::new();
         for at in 0..blocks {
-            let (stripe, within) = (
-                first + at / geometry.strip_blocks,
-                at % geometry.strip_blocks,
-            );
+            let (stripe, within) = geometry.in_course(course, at);
             if !self.is_written(segment, stripe, index).await? {
                 out[at as usize * BLOCK..(at as usize + 1) * BLOCK].fill(0);
                 rows.push(Row::default());

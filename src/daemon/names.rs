@@ -1,0 +1,83 @@
+//! The names of kernel devices: links `/dev/ashlar/ARRAY/VOL`.
+//!
+//! **Invariants**: a name is there or not, never half made; after [`clear_dead`] every name leads to a device
+//! that a daemon serves.
+
+use std::path::Path;
+
+use crate::failure::Failure;
+
+const DEVICE_DIR: &str = "/dev/ashlar";
+
+/// The name of a volume's kernel device.
+pub(crate) fn name_of(array: &str, volume: &str) -> String {
+    format!("{DEVICE_DIR}/{array}/{volume}")
+}
+
+/// Makes `name` a link to `device`, also if an older link is there.
+pub(crate) fn link(name: &str, device: &Path) -> Result<(), Failure> {
+    let name = Path::new(name);
+    let failed = |e: std::io::Error| Failure::broken(format!("{}: {e}", name.display()));
+    if let Some(dir) = name.parent() {
+        std::fs::create_dir_all(dir).map_err(failed)?;
+    }
+    // No volume's name begins with a dot.
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(name.file_name().unwrap_or_default());
+    let beside = name.with_file_name(beside);
+    let _ = std::fs::remove_file(&beside); // left by a daemon that died here
+    std::os::unix::fs::symlink(device, &beside).map_err(failed)?;
+    std::fs::rename(&beside, name).map_err(failed)
+}
+
+/// Removes a link, and the directories that are empty then.
+pub(crate) fn unlink(name: &Path) {
+    let _ = std::fs::remove_file(name); // gone already is as good
+    for dir in name.ancestors().skip(1).take(2) {
+        let _ = std::fs::remove_dir(dir); // fails if another volume's link is there
+    }
+}
+
+/// Takes away what daemons that are gone have left: their loop devices, and names of devices that no daemon
+/// serves, since the kernel may give these to anybody.
+pub(crate) async fn clear_dead() {
+    for device in ashlar_serve::loopdev::clear_stale().await {
+        tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
+    }
+    let inside = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for array in inside(Path::new(DEVICE_DIR)) {
+        for volume in inside(&array.path()) {
+            let name = volume.path();
+            let device = std::fs::read_link(&name);
+            if device.is_ok_and(|device| !ashlar_serve::loopdev::is_served(&device)) {
+                unlink(&name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_link_leaves_those_of_other_volumes_alone() {
+        let dir = std::env::temp_dir().join(format!("ashlar-links-{}", std::process::id()));
+        let name = |volume: &str| dir.join("t").join(volume).display().to_string();
+        let all = ["db.new", "vm.new", "db", "vm.1", "vm.2"];
+        for round in ["/dev/one", "/dev/two"] {
+            for volume in all {
+                link(&name(volume), Path::new(&format!("{round}-{volume}"))).unwrap();
+            }
+            for volume in all {
+                let to = std::fs::read_link(name(volume)).unwrap();
+                assert_eq!(to, PathBuf::from(format!("{round}-{volume}")));
+            }
+        }
+        assert_eq!(std::fs::read_dir(dir.join("t")).unwrap().count(), all.len());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
