@@ -1,4 +1,6 @@
 //! The array as its users see it: create, import, export, volumes, members, settings.
+//!
+//! Invariant: a change that was begun is made to its end, whether or not its caller still waits for it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -219,18 +221,21 @@ impl Array {
     /// [`Error::Closed`] if it had stopped by itself, or does so meanwhile: it is not clean, but its
     /// devices are let go all the same.
     pub async fn export(&self) -> Result<(), Error> {
-        let finished = if self.0.read_only {
-            self.check_open().map(|()| self.0.exporting.set(true))
-        } else {
-            self.finish().await
-        };
-        if finished.is_ok() {
-            self.0.home.halt("exported");
-        }
-        if self.0.home.core.closed.get() {
-            self.quiet().await;
-        }
-        finished
+        self.to_its_end(async |array| {
+            let finished = if array.0.read_only {
+                array.check_open().map(|()| array.0.exporting.set(true))
+            } else {
+                array.finish().await
+            };
+            if finished.is_ok() {
+                array.0.home.halt("exported");
+            }
+            if array.0.home.core.closed.get() {
+                array.quiet().await;
+            }
+            finished
+        })
+        .await
     }
 
     /// Waits for what is still under way on the devices: whoever opens them next must not be written over.
@@ -244,8 +249,7 @@ impl Array {
     async fn finish(&self) -> Result<(), Error> {
         self.check_open()?;
         self.0.exporting.set(true);
-        let home = &self.0.home;
-        let work = async {
+        self.keep(async |home| {
             home.fold().await;
             // Nothing is journalled from here on but what the last commit writes: what still runs in the
             // background must not add to what its root says.
@@ -254,29 +258,53 @@ impl Array {
             let _one = home.commit_lock.lock().await;
             home.seal_idle().await;
             home.commit_locked(home.journal.next(), true).await;
-        };
-        self.keep(work).await
+        })
+        .await
     }
 
-    /// Does `work`; an error if the array stopped before it was done.
-    pub(crate) async fn keep(&self, work: impl Future<Output = ()>) -> Result<(), Error> {
-        self.0.home.unless_closed(work).await;
-        if self.0.home.core.closed.get() {
-            Err(Error::Closed)
-        } else {
-            Ok(())
-        }
+    /// Does `work` in a task of its own, which goes on where the caller gives up waiting.
+    ///
+    /// Crash argument: a commit that is dropped half way leaves in memory what no crash leaves, since the array
+    /// goes on with it: a stripe of nodes that is written and never recorded, nodes that are clean and in no
+    /// root (S127).
+    async fn to_its_end<T: 'static>(&self, work: impl AsyncFnOnce(&Array) -> T + 'static) -> T {
+        let array = self.clone();
+        let rt = &self.0.home.core.rt;
+        rt.spawn(async move { work(&array).await }).await
+    }
+
+    /// Does `work` to its end, or until the array stops.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it stopped before the work was done.
+    pub(crate) async fn keep(
+        &self,
+        work: impl AsyncFnOnce(&Rc<Home>) + 'static,
+    ) -> Result<(), Error> {
+        self.to_its_end(async |array| {
+            let home = &array.0.home;
+            home.unless_closed(work(home)).await;
+            if home.core.closed.get() {
+                Err(Error::Closed)
+            } else {
+                Ok(())
+            }
+        })
+        .await
     }
 
     /// Exports the array and wipes the superblocks of the devices in use: it is gone, also if not all of
     /// them could be wiped.
     pub async fn destroy(&self) -> Result<(), Error> {
         self.check_writable()?;
-        self.finish().await?;
-        let wiped = self.wipe().await;
-        self.0.home.halt("destroyed"); // also if not every device could be wiped
-        self.quiet().await;
-        wiped
+        self.to_its_end(async |array| {
+            array.finish().await?;
+            let wiped = array.wipe().await;
+            array.0.home.halt("destroyed"); // also if not every device could be wiped
+            array.quiet().await;
+            wiped
+        })
+        .await
     }
 
     /// Wipes all that can be wiped; the error of one that could not.
@@ -356,7 +384,7 @@ impl Array {
         let block_blocks = blocks_of(block);
         if !options.thin {
             // Thin volumes may have taken more than the map says by now.
-            self.keep(home.fold()).await?;
+            self.keep(async |home| home.fold().await).await?;
             let left = home.core.thin_left.get();
             let packing = home.packing_whole();
             let free = packing
@@ -394,12 +422,14 @@ impl Array {
         };
         // In the catalog before anything waits: another with its name, or for its space, must see it.
         home.catalog.borrow_mut().volumes.push(entry.clone());
-        let (packing, node) = (home.packing_whole(), home.node_room());
-        add_volume(&home.shards, &entry, packing, node).await;
-        self.keep(home.commit(0)).await?;
-        home.core
-            .event("volume-created", None, format!("volume {name} was created"));
-        Ok(())
+        self.keep(async move |home| {
+            let (packing, node) = (home.packing_whole(), home.node_room());
+            add_volume(&home.shards, &entry, packing, node).await;
+            home.commit(0).await;
+            let text = format!("volume {} was created", entry.name);
+            home.core.event("volume-created", None, text);
+        })
+        .await
     }
 
     /// Destroys a volume: it is gone when this returns; its space comes back in the background, also
@@ -419,17 +449,15 @@ impl Array {
             volume.name = format!("{name}#{}", volume.number); // the name is free at once
             volume.name.clone()
         };
-        self.keep(home.commit(0)).await?;
-        home.core.event(
-            "volume-destroyed",
-            None,
-            format!("volume {name} was destroyed"),
-        );
-        let (array, rt) = (self.clone(), home.core.rt.clone());
-        rt.spawn(async move {
-            let _ = array.release_volume(&hidden).await; // resumed at the next import if it fails
-        });
-        Ok(())
+        let (array, text) = (self.clone(), format!("volume {name} was destroyed"));
+        self.keep(async move |home| {
+            home.commit(0).await;
+            home.core.event("volume-destroyed", None, text);
+            home.core.rt.spawn(async move {
+                let _ = array.release_volume(&hidden).await; // resumed at the next import if it fails
+            });
+        })
+        .await
     }
 
     async fn release_volume(&self, name: &str) -> Result<(), Error> {
@@ -451,7 +479,7 @@ impl Array {
             })
             .await;
         }
-        home.fold().await;
+        self.keep(async |home| home.fold().await).await?;
         let empty =
             |v: &VolumeEntry| v.number != volume.number || v.maps.iter().all(Option::is_none);
         if home.catalog.borrow().volumes.iter().all(empty) {
@@ -465,7 +493,7 @@ impl Array {
                 .borrow_mut()
                 .volumes
                 .retain(|v| v.number != volume.number);
-            self.keep(home.commit(0)).await?;
+            self.keep(async |home| home.commit(0).await).await?;
         }
         home.tasks.borrow_mut().releasing -= 1;
         home.core.progress.open();
@@ -531,8 +559,7 @@ impl Array {
                 }
             }
         }
-        self.keep(home.commit(0)).await?;
-        Ok(())
+        self.keep(async |home| home.commit(0).await).await
     }
 
     /// Keeps in the array how a volume is served.
@@ -548,8 +575,7 @@ impl Array {
             let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
             volume.frontends = frontends.into_iter().map(|f| (f.kind, f.address)).collect();
         }
-        self.keep(home.commit(0)).await?;
-        Ok(())
+        self.keep(async |home| home.commit(0).await).await
     }
 
     // ---- members, settings, events ----------------------------------------------------------------
@@ -584,15 +610,19 @@ impl Array {
         if in_use {
             home.core.report_failed(index);
         }
-        // The operator's word is for the devices that are gone now, not for a majority that goes later.
-        if force {
-            home.forced.set(true);
-            home.force_gate.open();
-        }
-        home.members_settled().await;
-        if force {
-            home.forced.set(false);
-        }
+        self.to_its_end(async move |array| {
+            let home = &array.0.home;
+            // The operator's word is for the devices that are gone now, not for a majority that goes later.
+            if force {
+                home.forced.set(true);
+                home.force_gate.open();
+            }
+            home.members_settled().await;
+            if force {
+                home.forced.set(false);
+            }
+        })
+        .await;
         Ok(())
     }
 

@@ -138,10 +138,13 @@ impl Array {
             catalog.settings.retain(|(k, _)| k != key);
             catalog.settings.push((key.to_string(), value));
         }
-        self.keep(home.commit(0)).await?;
-        if key == ACCELERATOR.key {
-            home.choose_accelerator();
-        }
-        Ok(())
+        let accelerator = key == ACCELERATOR.key;
+        self.keep(async move |home| {
+            home.commit(0).await;
+            if accelerator {
+                home.choose_accelerator();
+            }
+        })
+        .await
     }
 }

@@ -4,12 +4,15 @@
 mod common;
 
 use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use ashlar_device::{
     Delay, DelayFilter, Device, DeviceInfo, DeviceRef, Fault, FaultFilter, IoFuture, MemDevice,
 };
-use ashlar_engine::status::ArrayState;
+use ashlar_engine::status::{ArrayState, Frontend};
 use ashlar_engine::{Array, Create, Error, Import, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
 
@@ -519,6 +522,103 @@ fn nobody_waits_for_an_array_that_has_stopped() {
     }
 }
 
+/// Polls `work` so many times, and then gives it up.
+async fn give_up_after(polls: u64, work: impl Future) {
+    let mut work = pin!(work);
+    let mut left = polls;
+    poll_fn(|cx| {
+        if left == 0 || work.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        if left == 0 {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Whoever gives up waiting for a change leaves nothing half done: it is made to its end, and so are all that
+/// come after it.
+#[test]
+fn a_change_that_was_begun_is_made() {
+    for (what, polls) in (0..7).flat_map(|what| (1..40).map(move |polls| (what, polls))) {
+        let disks = devices(5, 8 * MIB);
+        let rt = Rt::simulated(polls);
+        let (handle, members) = (rt.clone(), slow(&rt, &disks, MILLISECOND));
+        let kept = rt.block_on(async move {
+            let array = Array::create(&handle, members, small("ec3+2"));
+            let array = array.await.unwrap();
+            array.volume_create("v", volume(MIB)).await.unwrap();
+            array.volume_create("x", volume(MIB)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            for block in 0..50 {
+                put(&v, block, 1).await.unwrap();
+            }
+            match what {
+                0 => give_up_after(polls, array.set("clean.reserve", "12%")).await,
+                1 => give_up_after(polls, array.volume_create("w", volume(MIB))).await,
+                2 => give_up_after(polls, array.volume_destroy("x")).await,
+                3 => give_up_after(polls, array.volume_set("x", "write-cache", "off")).await,
+                4 => {
+                    let nbd = Frontend {
+                        kind: "nbd".into(),
+                        address: "10809".into(),
+                    };
+                    give_up_after(polls, array.set_frontends("x", vec![nbd])).await;
+                }
+                5 => give_up_after(polls, array.fail(1, true)).await,
+                _ => give_up_after(polls, array.export()).await,
+            }
+            if what < 6 {
+                for block in 50..100 {
+                    put(&v, block, 1).await.unwrap();
+                }
+                array.set("reconstruct.narrow", "never").await.unwrap();
+                let told = |kind: &str| array.events(0).iter().any(|e| e.kind == kind);
+                match what {
+                    // The first of its waits is for room: nothing has changed yet.
+                    1 => assert!(polls == 1 || array.volume("w").is_some()),
+                    2 => assert!(told("volume-destroyed") && array.volume("x").is_none()),
+                    5 => assert!(told("device-failed")),
+                    _ => {}
+                }
+                array.export().await.unwrap();
+            }
+            handle.sleep(60 * SECOND).await;
+            assert!(!array.is_open());
+            disks
+        });
+        rt.shutdown();
+
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let title = format!("change {what} given up after {polls} polls");
+            let array = Array::import(&handle, refs(&kept), Import::default()).await;
+            let array = array.unwrap_or_else(|e| panic!("{title}: {e}"));
+            let v = array.volume("v").unwrap();
+            for block in 0..if what < 6 { 100 } else { 50 } {
+                let read = v.read(block * BLOCK, 4096).await.unwrap();
+                assert!(*read == *pattern(block, 1), "{title}: block {block}");
+            }
+            let status = array.status().await;
+            let named = |name: &str| status.volumes.iter().find(|v| v.name == name);
+            let made = match what {
+                0 => array.get(Some("clean.reserve")).unwrap()[0].1 == "12%",
+                1 => polls == 1 || named("w").is_some(),
+                2 => named("x").is_none(),
+                3 => named("x").unwrap().write_cache == "off",
+                4 => named("x").unwrap().frontends.len() == 1,
+                _ => true,
+            };
+            assert!(made, "{title}");
+        });
+        rt.shutdown();
+    }
+}
+
 /// A flipped bit of the format version, in both superblocks of one device: one damaged device, not a newer
 /// program's array.
 #[test]
@@ -598,38 +698,42 @@ fn a_leaf_that_is_being_written_is_not_read_from_its_new_place() {
     rt.shutdown();
 }
 
-/// `fail -f` speaks for the devices that are gone then, not for a majority that goes later (S10).
+/// `fail -f` speaks for the devices that are gone then, not for a majority that goes later (S10), also where
+/// the operator did not wait for its end (S127).
 #[test]
 fn the_operators_word_is_for_one_change_of_devices() {
-    let disks = devices(5, 16 * MIB);
-    let filters: Vec<Rc<FaultFilter>> = disks
-        .iter()
-        .map(|d| FaultFilter::new(d.clone() as DeviceRef))
-        .collect();
-    let rt = Rt::simulated(6);
-    let handle = rt.clone();
-    rt.block_on(async move {
-        let members = filters.iter().map(|f| f.clone() as DeviceRef).collect();
-        let array = Array::create(&handle, members, small("raid1"))
-            .await
-            .unwrap();
-        array.volume_create("v", volume(MIB)).await.unwrap();
-        let v = array.volume("v").unwrap();
-        array.fail(4, true).await.unwrap();
-        for gone in &filters[1..4] {
-            gone.set_offline(true);
-        }
-        let done = handle.spawn(async move { v.write(0, pattern(0, 1), true).await });
-        handle.sleep(200 * SECOND).await;
-        let waits = |array: &Array| array.events(0).iter().any(|e| e.kind == "writes-wait");
-        assert!(waits(&array), "one device of four went on by itself");
-        // Said once, it is for all of them, though one alone was named.
-        let said = handle.timeout(100 * SECOND, array.fail(1, true)).await;
-        said.expect("no second word is asked for").unwrap();
-        let written = handle.timeout(100 * SECOND, done).await;
-        written.expect("writes go on").unwrap();
-    });
-    rt.shutdown();
+    for polls in [1, u64::MAX] {
+        let disks = devices(5, 16 * MIB);
+        let filters: Vec<Rc<FaultFilter>> = disks
+            .iter()
+            .map(|d| FaultFilter::new(d.clone() as DeviceRef))
+            .collect();
+        let rt = Rt::simulated(6);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let members = filters.iter().map(|f| f.clone() as DeviceRef).collect();
+            let array = Array::create(&handle, members, small("raid1"))
+                .await
+                .unwrap();
+            array.volume_create("v", volume(MIB)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            give_up_after(polls, array.fail(4, true)).await;
+            handle.sleep(SECOND).await;
+            for gone in &filters[1..4] {
+                gone.set_offline(true);
+            }
+            let done = handle.spawn(async move { v.write(0, pattern(0, 1), true).await });
+            handle.sleep(200 * SECOND).await;
+            let waits = |array: &Array| array.events(0).iter().any(|e| e.kind == "writes-wait");
+            assert!(waits(&array), "one device of four went on by itself");
+            // Said once, it is for all of them, though one alone was named.
+            let said = handle.timeout(100 * SECOND, array.fail(1, true)).await;
+            said.expect("no second word is asked for").unwrap();
+            let written = handle.timeout(100 * SECOND, done).await;
+            written.expect("writes go on").unwrap();
+        });
+        rt.shutdown();
+    }
 }
 
 /// A device that says it is smaller than its superblock does is one that answers with errors there.
