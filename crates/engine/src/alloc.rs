@@ -267,7 +267,13 @@ impl Home {
     /// of the group there, and domains that can carry it, no more than `m` in a domain. So a device that is
     /// merely full does not cost the loss of a domain either; once devices are gone, what was promised to
     /// volumes comes first.
-    fn columns_on(&self, eligible: &[u16], group: &[u16], width: usize, m: usize) -> usize {
+    pub(crate) fn columns_on(
+        &self,
+        eligible: &[u16],
+        group: &[u16],
+        width: usize,
+        m: usize,
+    ) -> usize {
         let whole = self.online_of(group).count() == group.len();
         let columns = |devices: &[u16]| self.core.domains.columns(devices.iter().copied(), m);
         if whole && columns(group) >= width {

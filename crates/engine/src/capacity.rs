@@ -278,7 +278,11 @@ impl Home {
             self.promised_bytes(packing) <= self.usable(Spare::None, stays)
         };
         let more = (1..=gone.len()).find(fits).unwrap_or(gone.len());
-        let devices = online.len() + more;
+        self.share_on(online.len() + more)
+    }
+
+    /// What segments are laid as on so many devices of a group.
+    pub(crate) fn share_on(&self, devices: usize) -> Share {
         let k = self.data_columns_on(devices);
         Share {
             devices,

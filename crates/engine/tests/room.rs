@@ -111,6 +111,47 @@ fn a_full_array_may_lose_any_domain() {
     }
 }
 
+/// Failure domains of different sizes fill unequally. Once devices of the small ones are gone, what a thick volume
+/// was promised needs the room that is left in the large one as well (S106).
+#[test]
+fn a_full_array_goes_on_without_devices_of_small_domains() {
+    let domains = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2];
+    for percent in [80, 84, 88] {
+        let disks = devices(domains.len(), 7 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
+                ..small("ec4+2")
+            };
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            fill(&v, size, BLOCK, 1, "all there").await;
+            for device in [4, 7] {
+                array.fail(device, false).await.unwrap();
+                array.wait_idle(&["reconstruct"]).await;
+            }
+            let status = array.status().await;
+            assert_eq!(status.state, ArrayState::Optimal);
+            assert!(!status.capacity.overpromised);
+            // Here and there, so that every segment keeps most of what it holds.
+            let blocks = size / BLOCK;
+            for n in 0..2 * blocks {
+                let block = n * 7919 % blocks;
+                let done = v.write(block * BLOCK, pattern(block, 2), false).await;
+                let what = format!("{percent} % full, write {n} of {}", 2 * blocks);
+                assert!(done.is_ok(), "{what}: {done:?}");
+            }
+            check(&v, size, 2, "without two").await;
+            assert_eq!(array.status().await.state, ArrayState::Optimal);
+        });
+        rt.shutdown();
+    }
+}
+
 /// One device is gone and all is redundant again, on the others; then a second goes, which leaves too little
 /// room for that. What is written from then on has to do without one column, not two: one device more may go.
 #[test]

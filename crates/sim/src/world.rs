@@ -245,19 +245,9 @@ impl World {
     }
 
     /// Whether the array has so many of its devices that it owes the space it promised: it may have given
-    /// some up itself after errors. With failure domains of different sizes only while it has all of them:
-    /// its devices are not equally full then, and nothing moves columns from one to another (S106).
+    /// some up itself after errors.
     pub fn promised_space(&self, status: &StoreStatus) -> bool {
-        let config = &self.config;
-        let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-        for domain in &config.domains {
-            *sizes.entry(*domain).or_default() += 1;
-        }
-        let even = sizes
-            .values()
-            .all(|size| Some(size) == sizes.values().next());
-        let missed = if even { config.m } else { 0 };
-        status.online.len() + missed >= config.devices
+        status.online.len() + self.config.m >= self.config.devices
     }
 
     /// A new identity for a write.

@@ -5,6 +5,8 @@
 //!   stream as moves; the segment is freed by a commit once nothing needs it (S8).
 //! - Nodes are not moved but touched: the next commit writes them elsewhere.
 //! - Rounds that gain nothing end: until something is overwritten it then only waits.
+//! - Where devices of a group are full while others of it are not, what counts is the room on the full ones:
+//!   live blocks go where there is room, so that what was promised to volumes can be written (S106).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -30,6 +32,25 @@ use crate::stripe::{node_address, row_matches};
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
 
+/// How a group lays the data that are written anew, where that is not as all its devices would have it.
+struct Anew<'a> {
+    group: &'a [u16],
+    share: Share,
+    /// How many of its devices are in use.
+    online: usize,
+    /// Those of them that want room: all, unless some are full and others have room to spare.
+    wanting: Vec<u16>,
+    /// How many columns of `share.devices` new segments lie on these.
+    columns: u64,
+}
+
+impl Anew<'_> {
+    /// Whether some devices of the group are full and others have room to spare.
+    fn is_uneven(&self) -> bool {
+        self.wanting.len() < self.online
+    }
+}
+
 impl Home {
     /// Asks the cleaner to look now.
     pub(crate) fn ask_cleaner(&self) {
@@ -54,21 +75,33 @@ impl Home {
     /// are free above what cleaning must leave, less one for an open segment.
     fn clean_budget(&self) -> u64 {
         let (blocks, need) = (self.core.slot_blocks, self.metadata_need());
-        let kept = |m: &Member| reserve(Purpose::Clean, m.geometry.slots, blocks, need) + 1;
+        let spare = |m: &Member| {
+            let kept = reserve(Purpose::Clean, m.geometry.slots, blocks, need) + 1;
+            m.free_slots().saturating_sub(kept) as u64
+        };
         let online = self.core.members.iter().filter(|m| m.is_online());
-        let spare: usize = online.map(|m| m.free_slots().saturating_sub(kept(m))).sum();
-        (spare as u64 / u64::from(self.shape.width())).clamp(1, 64)
+        let all = online.map(spare).sum::<u64>() / u64::from(self.shape.width());
+        let of_wanting = |anew: &Anew| {
+            let spare: u64 = anew
+                .wanting
+                .iter()
+                .map(|d| spare(self.core.member(*d)))
+                .sum();
+            spare * anew.share.devices as u64 / anew.columns.max(1)
+        };
+        let uneven = self.anew().into_iter().filter(Anew::is_uneven);
+        let most = uneven.map(|a| of_wanting(&a)).fold(all, u64::min);
+        most.clamp(1, 64)
     }
 
     pub(super) fn low_on_slots(&self) -> bool {
-        let lowest = self
-            .core
-            .members
-            .iter()
-            .filter(|m| m.is_online())
-            .map(crate::member::Member::free_slots)
-            .min();
-        lowest.unwrap_or(0) < self.clean_below()
+        self.fewest_free_slots() < self.clean_below()
+    }
+
+    /// Free slots of the fullest device in use.
+    fn fewest_free_slots(&self) -> usize {
+        let online = self.core.members.iter().filter(|m| m.is_online());
+        online.map(Member::free_slots).min().unwrap_or(0)
     }
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
@@ -102,11 +135,7 @@ impl Home {
     /// it if cleaning gains at least a twentieth of it.
     fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
-        let short: Vec<(&Vec<u16>, Share)> = {
-            let groups = self.shape.groups.iter();
-            let short = groups.filter(|g| self.keeps_shares(g));
-            short.map(|g| (g, self.share(g))).collect()
-        };
+        let anew = self.anew();
         let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
             .core
             .segments
@@ -114,7 +143,7 @@ impl Home {
             .values()
             .filter(|s| s.sealed.get() && Some(s.number) != current)
             .map(|s| {
-                let worth = self.worth(s, &short);
+                let worth = self.worth(s, &anew);
                 let gain = worth.saturating_sub(u64::from(s.live.borrow().count()));
                 (s.clone(), gain, gain * 1000 / worth)
             })
@@ -126,25 +155,74 @@ impl Home {
         victims.into_iter().map(gain).collect()
     }
 
-    /// How many blocks the slots of a segment are worth: what it holds, or, in a `short` group, in which
-    /// new data keep to shares (`keeps_shares`), what those would hold. So columns that were laid while there
-    /// was room give it back.
-    fn worth(&self, segment: &Segment, short: &[(&Vec<u16>, Share)]) -> u64 {
+    /// The groups whose new data are not laid as on all their devices: they keep to shares (`keeps_shares`), or
+    /// are unevenly full.
+    fn anew(&self) -> Vec<Anew<'_>> {
+        let groups = self.shape.groups.iter();
+        groups.filter_map(|g| self.anew_in(g)).collect()
+    }
+
+    fn anew_in<'a>(&'a self, group: &'a [u16]) -> Option<Anew<'a>> {
+        let (below, m) = (self.clean_below(), usize::from(self.shape.m));
+        let online: Vec<u16> = self.online_of(group).collect();
+        let short = self.keeps_shares(group);
+        let share = if short {
+            self.share(group)
+        } else {
+            self.share_on(online.len())
+        };
+        let free = |d: &u16| self.core.member(*d).free_slots();
+        let columns_on = |devices: &[u16]| self.columns_on(devices, group, share.width, m);
+        // Those that are not full cannot take a segment alone, and some of them have room to spare: by half as
+        // much again as the cleaner sees to, which is more than `pick` lets devices differ by.
+        let not_full: Vec<u16> = online
+            .iter()
+            .copied()
+            .filter(|d| free(d) >= below)
+            .collect();
+        let uneven = columns_on(&not_full) < share.width;
+        let has_room = |d: &u16| uneven && 2 * free(d) >= 3 * below;
+        let (roomy, wanting): (Vec<u16>, Vec<u16>) = online.iter().partition(|d| has_room(d));
+        if !short && roomy.is_empty() {
+            return None;
+        }
+        let columns =
+            (online.len() * share.width).saturating_sub(columns_on(&roomy) * share.devices) as u64;
+        Some(Anew {
+            group,
+            share,
+            online: online.len(),
+            wanting,
+            columns,
+        })
+    }
+
+    /// How many blocks the slots of a segment are worth: what it holds, or, in a group that lays data otherwise
+    /// now, what new data would hold in its slots on the devices that want room. So columns that were laid while
+    /// there was room give it back, and what lies on full devices goes to others.
+    fn worth(&self, segment: &Segment, anew: &[Anew<'_>]) -> u64 {
         let holds = u64::from(segment.geometry.data_blocks());
-        if short.is_empty() || segment.kind != SegmentKind::Data {
+        if anew.is_empty() || segment.kind != SegmentKind::Data {
             return holds;
         }
         let columns = segment.columns.borrow();
         let on = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
-        let Some((group, share)) = short.iter().find(|(g, _)| g.iter().any(on)) else {
+        let Some(anew) = anew.iter().find(|a| a.group.iter().any(on)) else {
             return holds;
         };
-        let usable = |column: &usize| self.core.column_usable(segment, *column);
+        let usable = |c: &usize| {
+            self.core.column_usable(segment, *c) && anew.wanting.contains(&columns[*c].device)
+        };
         let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
-        let taken = self.online_of(group).count() as u64 * share.width as u64;
         let own = u64::from(segment.geometry.k);
+        let share = &anew.share;
         let worth = holds / own * placed * (share.k * share.devices) as u64;
-        (worth / taken.max(1)).max(holds)
+        let worth = worth / anew.columns.max(1);
+        if anew.is_uneven() {
+            worth.max(1)
+        } else {
+            worth.max(holds)
+        }
     }
 
     pub(super) async fn clean_forever(self: Rc<Self>) {
@@ -188,7 +266,7 @@ impl Home {
             self.clean_once().await;
             self.tasks.borrow_mut().cleaning = false;
             self.core.progress.open();
-            let gained = self.fewer_segments(&seen);
+            let gained = self.gained(&seen);
             self.tasks.borrow_mut().clean_rest.round(gained, seen);
             if gained {
                 pause = MILLISECOND;
@@ -201,15 +279,17 @@ impl Home {
         }
     }
 
-    /// Whether there are fewer segments than after any round since `seen` changed: moving the same few
-    /// nodes back and forth gains a segment every other time, and nothing in the end.
-    fn fewer_segments(&self, seen: &Garbage) -> bool {
-        let segments = self.core.segments.borrow().len();
-        let fewest = &mut self.tasks.borrow_mut().fewest;
-        let best = fewest.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
-        let gained = best.is_none_or(|best| segments < best);
-        *fewest = Some((seen.clone(), best.unwrap_or(segments).min(segments)));
-        gained
+    /// Whether there are fewer segments, or more free slots on the fullest device, than after any round since
+    /// `seen` changed: moving the same few nodes back and forth gains a segment every other time, and nothing in
+    /// the end.
+    fn gained(&self, seen: &Garbage) -> bool {
+        let now = (self.core.segments.borrow().len(), self.fewest_free_slots());
+        let best = &mut self.tasks.borrow_mut().best;
+        let before = best.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
+        let (segments, slots) = before.unwrap_or((usize::MAX, 0));
+        let least = (now.0.min(segments), now.1.max(slots));
+        *best = Some((seen.clone(), least));
+        now.0 < segments || now.1 > slots
     }
 
     /// Moves the live blocks of the best victims away and commits.

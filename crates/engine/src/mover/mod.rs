@@ -126,8 +126,9 @@ pub struct Tasks {
     pub clean_rest: Rest<Garbage>,
     /// Whether a round of cleaning is under way: what it has moved is freed by the commit that ends it.
     pub cleaning: bool,
-    /// Fewest segments there were after a round of cleaning since this changed.
-    pub fewest: Option<(Garbage, usize)>,
+    /// The fewest segments, and the most free slots of the fullest device, that there were after a round of
+    /// cleaning since this changed.
+    pub best: Option<(Garbage, (usize, usize))>,
     /// Columns reconstructed, blocks healed, rounds in which the cleaner gained slots.
     pub gains: u64,
     /// Batches that unmapped something: what they unmapped can be cleaned.
