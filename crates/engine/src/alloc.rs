@@ -5,25 +5,28 @@
 //!   it is durable (S3).
 //! - Free space has ordered reserves (S15): clients stop first, then the cleaner, which may use half of
 //!   what is kept for commits, since recovery can have used the rest, and leaves room for all nodes once
-//!   as far as that leaves it half of its own; commits and recovery may take the last slot. Clients leave
-//!   metadata room to grow to twice what of it is live, so that cleaning metadata always gains; a commit
-//!   folds no more than what fits (`fold_limit`), and while it places nodes nobody else takes more than a
-//!   quarter of what was free when it began (`hold_room`).
+//!   as far as that leaves it half of its own; commits and recovery may take the last slot. While a commit
+//!   places nodes nobody else takes more than a quarter of what was free when it began (`hold_room`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
 use ashlar_format::slot::{SegmentKind, SlotEntry, SlotHeader};
-use ashlar_format::{BLOCK, SegmentGeometry};
+use ashlar_format::{BLOCK_U64, SegmentGeometry};
 use ashlar_layout::Placement;
 use ashlar_rt::{Buf, Slice};
 
-use crate::capacity::segments_that_fit;
 use crate::home::Home;
 use crate::member::Member;
-use crate::messages::{Allocated, FoldLimit, Purpose};
+use crate::messages::{Allocated, Purpose};
+use crate::metaroom::MetadataNeed;
 use crate::segment::{Column, Segment};
+
+/// Bytes of one slot, in blocks.
+pub fn slot_blocks(slot_bytes: u64) -> u32 {
+    u32::try_from(slot_bytes / BLOCK_U64).expect("a slot is at most 1 GiB")
+}
 
 /// Slots of each device kept for commits and recovery: room for a few commits' nodes even where the
 /// array has shrunk so far that a metadata stripe holds a single node.
@@ -34,15 +37,6 @@ pub fn commit_slots(slot_blocks: u32) -> usize {
 /// Slots of a device kept for the cleaner, besides: what one round of cleaning may fill.
 pub fn clean_slots(slots: u32) -> usize {
     (slots as usize / 64).max(6)
-}
-
-/// Slots of a device that metadata needs.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct MetadataNeed {
-    /// All live nodes, written once.
-    pub once: usize,
-    /// What it may still grow by before half of it is dead for certain.
-    pub growth: usize,
 }
 
 /// Slots of a device that `purpose` must leave free.
@@ -82,23 +76,6 @@ fn with_missing(picked: &[u16], width: usize, number: usize) -> Vec<Option<u16>>
         devices.rotate_right(number % width);
     }
     devices
-}
-
-/// What metadata holds.
-#[derive(Debug, Default)]
-struct Metadata {
-    /// Nodes that are live, or will be once every segment's record has been written.
-    nodes: usize,
-    /// Its segments, by data columns.
-    segments: BTreeMap<usize, usize>,
-    /// Data columns of the widest that holds a live node.
-    widest: usize,
-}
-
-/// Slots that so many segments of `width` columns take of each device.
-fn slots_each(segments: usize, width: usize, devices: usize) -> usize {
-    let devices = devices.max(1);
-    (segments * width.min(devices)).div_ceil(devices)
 }
 
 impl Home {
@@ -326,157 +303,6 @@ impl Home {
     /// All nodes of the commit have their places.
     pub(crate) fn let_go_of_room(&self) {
         self.held_room.borrow_mut().clear();
-    }
-
-    /// What metadata holds now.
-    fn metadata(&self) -> Metadata {
-        let mut metadata = Metadata::default();
-        for segment in self.core.segments.borrow().values() {
-            if segment.kind == SegmentKind::Meta {
-                let (live, k) = (segment.live.borrow().count(), segment.geometry.k.into());
-                metadata.nodes += live as usize;
-                *metadata.segments.entry(k).or_default() += 1;
-                if live > 0 {
-                    metadata.widest = metadata.widest.max(k);
-                }
-            }
-        }
-        let unwritten = self
-            .record_nodes_total()
-            .saturating_sub(self.liveness.borrow().nodes());
-        metadata.nodes += unwritten;
-        metadata
-    }
-
-    /// Nodes that a metadata segment of `k` holds.
-    fn meta_nodes(&self, k: usize) -> usize {
-        let geometry = SegmentGeometry {
-            k: u16::try_from(k).expect("at most 8"),
-            m: 1,
-            strip_blocks: 1,
-            slot_blocks: self.core.slot_blocks,
-        };
-        geometry.data_blocks() as usize
-    }
-
-    /// The width of metadata segments on these devices: data and parity columns. No more than the parity lie
-    /// in one failure domain, unless there is but one.
-    fn meta_shape(&self, devices: &[u16]) -> (usize, usize) {
-        let m = usize::from(self.meta_m).min(devices.len().saturating_sub(1));
-        let width = self.core.domains.width(devices, m);
-        ((width - m).clamp(1, 8).min(256 - m), m)
-    }
-
-    /// What metadata needs of each device.
-    pub(crate) fn metadata_need(&self) -> MetadataNeed {
-        let metadata = self.metadata();
-        let online = self.core.online();
-        let (devices, (k, m)) = (online.len().max(1), self.meta_wanted(&online));
-        MetadataNeed {
-            once: slots_each(metadata.nodes.div_ceil(self.meta_nodes(k)), k + m, devices),
-            growth: self.meta_growth(&metadata, k, devices),
-        }
-    }
-
-    /// Slots of each device that metadata may still take until it is there twice in segments of `k` data
-    /// columns, or fewer.
-    fn meta_growth(&self, metadata: &Metadata, k: usize, devices: usize) -> usize {
-        let m = usize::from(self.meta_m);
-        let there: usize = metadata.segments.range(..=k).map(|(_, count)| count).sum();
-        let twice = (2 * metadata.nodes).div_ceil(self.meta_nodes(k));
-        slots_each(twice.saturating_sub(there), k + m, devices)
-    }
-
-    /// How many nodes the free slots take.
-    pub(crate) fn meta_room(&self) -> usize {
-        let online = self.core.members.iter().filter(|m| m.is_online());
-        let with_slots: Vec<u16> = online
-            .filter(|m| m.free_slots() > 0)
-            .map(|m| m.index)
-            .collect();
-        if with_slots.is_empty() {
-            return 0;
-        }
-        let (k, m) = self.meta_wanted(&with_slots);
-        let slots = |d: &u16| self.core.member(*d).free_slots() as u64;
-        let free = with_slots
-            .iter()
-            .map(|d| (slots(d), self.core.domains.of(*d)));
-        let free: Vec<(u64, u16)> = free.collect();
-        let segments = segments_that_fit(&free, (k + m).min(free.len()), m);
-        usize::try_from(segments).expect("a count of slots") * self.meta_nodes(k)
-    }
-
-    /// Whether the free slots would not take all nodes twice: then a commit may go in steps, and the
-    /// segments of nodes that are half dead are emptied before each of them.
-    pub(crate) fn room_is_tight(&self) -> bool {
-        self.meta_room() < 2 * self.metadata().nodes
-    }
-
-    /// What one commit may fold: what it writes must fit what is free.
-    pub(crate) fn fold_limit(&self) -> FoldLimit {
-        let catalog = self.catalog_bytes.borrow().len().div_ceil(BLOCK) * 2 + 2;
-        // Half: the next commit must fit before cleaning has gained what this one leaves dead. Where room
-        // is tight, a quarter: the rest is for that cleaning.
-        let share = if self.room_is_tight() { 4 } else { 2 };
-        FoldLimit {
-            nodes: (self.meta_room() / share).saturating_sub(catalog),
-            records: self.record_nodes_total(),
-        }
-    }
-
-    /// How many nodes the cleaning before a step of a commit may write anew, beside what the step folds.
-    pub(crate) fn clean_limit(&self) -> usize {
-        let step = self.fold_limit();
-        let most = self.meta_room().saturating_sub(step.nodes + step.records);
-        most.min(self.meta_room() * 3 / 4)
-    }
-
-    /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.
-    /// Without all devices: as narrow as full redundancy wants if all metadata has room so; else wider,
-    /// with the columns of the devices that are gone missing (of none that is only full). Never wider than
-    /// the widest segment that holds a node: no commit writes nodes with less redundancy than others have.
-    fn meta_wanted(&self, eligible: &[u16]) -> (usize, usize) {
-        let (narrow, devices) = (self.meta_shape(eligible), eligible.len());
-        let (online, all) = (self.core.online().len(), self.core.members.len());
-        if devices < online || online == all {
-            return narrow;
-        }
-        let all: Vec<u16> = self.core.members.iter().map(|m| m.index).collect();
-        let (whole, m) = self.meta_shape(&all);
-        if narrow.0 >= whole {
-            return narrow;
-        }
-        let metadata = self.metadata();
-        let widest = whole.min(devices.saturating_sub(1)).max(narrow.0);
-        let fits = |k: &usize| metadata.widest <= *k || self.has_meta_room(&metadata, *k, devices);
-        let k = (narrow.0..widest).find(fits).unwrap_or(widest);
-        if k == narrow.0 { narrow } else { (k, m) }
-    }
-
-    /// Whether metadata could grow to what it is twice in segments of `k` data columns, while clients find
-    /// the room that they may always use.
-    fn has_meta_room(&self, metadata: &Metadata, k: usize, devices: usize) -> bool {
-        let growth = self.meta_growth(metadata, k, devices);
-        let fits = |member: &Member| {
-            let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
-            let kept = reserve(
-                Purpose::Client,
-                all,
-                blocks,
-                MetadataNeed { once: 0, growth },
-            );
-            member.free_slots() >= kept
-        };
-        let mut online = self.core.members.iter().filter(|m| m.is_online());
-        online.all(fits)
-    }
-
-    /// Data columns of a metadata segment that is made now, and how many lost devices it survives.
-    pub(crate) fn meta_anew(&self) -> (usize, usize) {
-        let online = self.core.online();
-        let (k, m) = self.meta_wanted(&online);
-        (k, m.min(online.len().saturating_sub(k)))
     }
 
     /// The next device set of a row that covers `eligible` evenly.

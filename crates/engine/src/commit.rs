@@ -18,21 +18,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use ashlar_format::BLOCK;
 use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::node::Place;
-use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, RingPosition, Root};
+use ashlar_format::root::RingPosition;
 use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::Owner;
-use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_rt::Buf;
 
 use crate::batch::open_entries;
-use crate::domains::Domains;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::messages::{Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
 use crate::planted::{self, Bug};
-use crate::record_sets::{RecordSet, record_sets};
 use crate::segment::Segment;
 use crate::stripe::{self, node_owner_address};
 use crate::tree::NodeWrite;
@@ -522,275 +520,6 @@ impl Home {
         }
         written
     }
-
-    /// Makes `root` durable on every root-set device in use, taking out whatever fails on the way by a
-    /// generation change. The caller holds the log lock.
-    pub(crate) async fn publish(self: &Rc<Self>, mut root: Root) {
-        loop {
-            if !self.core.failing.borrow().is_empty() {
-                self.change_generation(&mut root).await;
-            }
-            if self.core.closed.get() {
-                return;
-            }
-            if self.core.online().is_empty() {
-                self.halt("no device is left");
-                return;
-            }
-            let set = self.superblock.borrow().root_set.clone();
-            let bytes = Buf::copy_of(&root.encode(&self.core.array)).freeze();
-            let mut joins = Vec::new();
-            for index in set {
-                if !self.core.member(index).is_online()
-                    || (planted::on(Bug::RootOnOneDevice) && !joins.is_empty())
-                {
-                    continue;
-                }
-                let (core, bytes) = (self.core.clone(), bytes.clone());
-                let offset = self.core.member(index).geometry.root_offset(root.number);
-                joins.push(self.core.rt.spawn(async move {
-                    let member = core.member(index);
-                    if member.write(offset, vec![bytes]).await.is_err()
-                        || (!planted::on(Bug::RootNotFlushed) && member.flush().await.is_err())
-                    {
-                        core.report_failed(index);
-                    }
-                }));
-            }
-            for join in joins {
-                join.await;
-            }
-            if self.core.failing.borrow().is_empty() {
-                break;
-            }
-            root.number += 1;
-        }
-        self.birth.set(root.number);
-        *self.root.borrow_mut() = root;
-        self.core.settled.open();
-    }
-
-    /// Takes failing members out: a new generation, stored by at least half of those counted before,
-    /// and a new journal epoch that begins at the next sequence.
-    async fn change_generation(self: &Rc<Self>, root: &mut Root) {
-        let counted = self.core.online().len();
-        let failing = std::mem::take(&mut *self.core.failing.borrow_mut());
-        for index in failing {
-            let member = self.core.member(index);
-            if member.is_online() {
-                member.take_out(ashlar_format::superblock::MemberState::Failed);
-                let text = format!(
-                    "device {index} ({}) failed and is no longer used; what it held is reconstructed onto the others where they have room: see `ashlar status`",
-                    member.path()
-                );
-                self.core.event("device-failed", Some(index), text);
-            }
-        }
-        let stored = if planted::on(Bug::GenerationNotStored) {
-            counted
-        } else {
-            self.store_generation().await
-        };
-        let failed = |d: &u16| self.core.failing.borrow().contains(d);
-        if self.core.online().iter().all(failed) {
-            self.halt("no device is left"); // to agree, or to go on with whatever the operator says
-            return;
-        }
-        if stored * 2 < counted && !self.forced.get() {
-            self.waiting_quorum.set(Some((stored, counted)));
-            let text = format!(
-                "only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on"
-            );
-            self.core.event("writes-wait", None, text);
-            self.force_gate
-                .until(|| self.forced.get() || self.core.closed.get())
-                .await;
-            self.waiting_quorum.set(None);
-        }
-        let next = self.journal.next();
-        root.number += 1;
-        self.close_epoch(root, next);
-        self.core.progress.open();
-    }
-
-    /// Ends the open epoch of `root` at `next` and begins another, of the present generation and with the members
-    /// in use.
-    pub(crate) fn close_epoch(&self, root: &mut Root, next: u64) {
-        let generation = self.superblock.borrow().generation;
-        (root.generation, root.generation_id) = (generation.number, generation.id);
-        if let Some(last) = root.epochs.last_mut() {
-            if last.first == next && last.end.is_none() {
-                // Nothing was written under it: it is as if it had not been, but its number is used.
-                last.end = Some(next);
-            }
-            last.end.get_or_insert(next);
-        }
-        let excluded = self
-            .core
-            .members
-            .iter()
-            .filter(|m| !m.is_online())
-            .map(|m| m.index)
-            .collect();
-        let number = root.epochs.last().map_or(1, |e| e.number + 1);
-        root.epochs
-            .retain(|e| e.end.is_none_or(|end| end > e.first));
-        let epoch = Epoch {
-            number,
-            first: next,
-            end: None,
-            m: if planted::on(Bug::JournalWithoutParity) {
-                0
-            } else {
-                self.journal_sets().1
-            },
-            excluded,
-        };
-        root.epochs.push(epoch.clone());
-        assert!(
-            root.epoch_bytes() < MAX_EPOCH_BYTES,
-            "commits drop epochs before there are too many"
-        );
-        self.journal.begin_epoch(epoch, self.journal_sets().0);
-    }
-
-    /// Sets of members in use, one of which holds each record, and their parity (S5).
-    pub(crate) fn journal_sets(&self) -> (Vec<RecordSet>, u16) {
-        let in_use = |d| self.core.member(d).is_online();
-        record_sets(&self.shape, &self.core.domains, in_use)
-    }
-
-    /// Writes a new generation to every member in use; how many stored it.
-    pub(crate) async fn store_generation(self: &Rc<Self>) -> usize {
-        {
-            let mut superblock = self.superblock.borrow_mut();
-            let mut id = [0; 16];
-            id[..8].copy_from_slice(&self.core.rt.random().to_le_bytes());
-            id[8..].copy_from_slice(&self.core.rt.random().to_le_bytes());
-            let counted = crate::assemble::online_members(&superblock).count();
-            superblock.generation.before = u16::try_from(counted).expect("at most 65,535 members");
-            superblock.generation.parent = superblock.generation.id;
-            superblock.generation.id = id;
-            superblock.generation.number += 1;
-            for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
-                entry.state = member.state();
-            }
-            let most_lost = self.shape.most_lost();
-            superblock.root_set =
-                choose_root_set(&self.core.online(), most_lost, &self.core.domains);
-        }
-        self.store_superblocks().await
-    }
-
-    /// Writes the superblock to every member in use (never over its newer copy); how many stored it.
-    pub(crate) async fn store_superblocks(self: &Rc<Self>) -> usize {
-        self.superblock.borrow_mut().writes += 1;
-        let mut joins = Vec::new();
-        for member in self.core.members.iter().filter(|m| m.is_online()) {
-            let bytes = self.superblock_for(member.index);
-            let copy = 1 - member.super_copy.get();
-            let (core, index, offset) = (
-                self.core.clone(),
-                member.index,
-                member.geometry.super_offset(copy),
-            );
-            joins.push(self.core.rt.spawn(async move {
-                let member = core.member(index);
-                let done =
-                    member.write(offset, vec![bytes]).await.is_ok() && member.flush().await.is_ok();
-                if done {
-                    member.super_copy.set(copy);
-                } else {
-                    core.report_failed(index);
-                }
-                done
-            }));
-        }
-        let mut stored = 0;
-        for join in joins {
-            stored += usize::from(join.await);
-        }
-        stored
-    }
-
-    pub(crate) fn superblock_for(&self, index: u16) -> ashlar_rt::Slice {
-        let mut superblock = self.superblock.borrow().clone();
-        let member = self.core.member(index);
-        superblock.index = index;
-        superblock.device = member.uuid;
-        superblock.geometry = member.geometry;
-        Buf::copy_of(&superblock.encode()).freeze()
-    }
-
-    /// Takes out members that were reported, whenever some are.
-    pub(crate) async fn watch_members(self: Rc<Self>) {
-        while !self.core.closed.get() {
-            self.core
-                .failing_gate
-                .until(|| !self.core.failing.borrow().is_empty() || self.core.closed.get())
-                .await;
-            if self.core.closed.get() {
-                return;
-            }
-            let _log = self.log_lock.lock().await;
-            if self.core.failing.borrow().is_empty() {
-                continue;
-            }
-            // Only the membership and the epoch change: trees, cuts and pages are the last root's.
-            let root = self.root.borrow().clone();
-            self.publish(root).await;
-        }
-    }
-
-    /// Waits until no reported member is left to be taken out, and no change waits for the operator.
-    pub(crate) async fn members_settled(&self) {
-        // A record still waits for the log lock, which the change of membership holds to its end.
-        let settled =
-            || self.core.failing.borrow().is_empty() && self.waiting_quorum.get().is_none();
-        self.core
-            .settled
-            .until(|| settled() || self.core.closed.get())
-            .await;
-    }
-
-    /// Stops everything: what cannot go on without breaking a promise.
-    pub(crate) fn halt(&self, why: &str) {
-        self.core.tell_sums();
-        self.core.event("halted", None, why.to_string());
-        *self.stopped.borrow_mut() = why.to_string();
-        self.core.closed.set(true);
-        self.refuse_waiters();
-        for shard in &self.shards {
-            let _ = shard.send(ShardMessage::Close); // it may be gone already
-        }
-        for member in &self.core.members {
-            member.close();
-        }
-        self.force_gate.open();
-        self.core.failing_gate.open();
-        self.core.settled.open();
-        self.core.progress.open();
-        self.core.event_gate.open();
-        self.core.heal_gate.open();
-        self.cleaner_gate.open();
-        self.commit_wanted.open();
-    }
-}
-
-/// The devices that hold roots: all up to 16, else max(2M + 3, 9), spread over the domains, where M is how many
-/// devices can be lost with every segment readable; at most as many as a superblock names.
-pub fn choose_root_set(online: &[u16], most_lost: usize, domains: &Domains) -> Vec<u16> {
-    if online.len() <= 16 {
-        return online.to_vec();
-    }
-    let mut by_domain = online.to_vec();
-    by_domain.sort_by_key(|d| (domains.of(*d), *d));
-    let count = (2 * most_lost + 3).clamp(9, 256).min(online.len());
-    let mut chosen: Vec<u16> = (0..count)
-        .map(|i| by_domain[i * by_domain.len() / count])
-        .collect();
-    chosen.sort_unstable();
-    chosen
 }
 
 fn node_owner(tree: u32, partition: u16, level: u8, index: u64) -> Owner {
@@ -811,9 +540,4 @@ fn placed_node(write: &NodeWrite) -> PlacedNode {
         digest: write.digest,
         bytes: write.bytes.clone(),
     }
-}
-
-/// Bytes of one slot, in blocks.
-pub fn slot_blocks(slot_bytes: u64) -> u32 {
-    u32::try_from(slot_bytes / BLOCK_U64).expect("a slot is at most 1 GiB")
 }

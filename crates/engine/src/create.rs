@@ -20,13 +20,13 @@ use ashlar_rt::{Buf, Rt};
 use crate::alloc::DEFAULT_CLEAN_RESERVE;
 use crate::array::{Array, Settings, check_name};
 use crate::capacity::{Space, Spare};
-use crate::commit::choose_root_set;
 use crate::core::Core;
 use crate::domains::Domains;
 use crate::error::Error;
 use crate::home::{CATALOG_TREE, FIRST_VOLUME, Home, HomeParts, LIVENESS_TREE};
 use crate::journal::Journal;
 use crate::member::Member;
+use crate::membership::choose_root_set;
 use crate::shard::start::start_shards;
 use crate::systree::SysTree;
 
@@ -130,7 +130,7 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
     let mut devices = Vec::new();
     for (device, size) in sizes.iter().enumerate() {
         // As many slots again as are kept back.
-        let least = 2 * (crate::alloc::commit_slots(crate::commit::slot_blocks(slot_bytes)) + 6);
+        let least = 2 * (crate::alloc::commit_slots(crate::alloc::slot_blocks(slot_bytes)) + 6);
         let need = (least as u64 + 8) * slot_bytes + 2 * ring + (512 << 10);
         let least = u32::try_from(least).expect("a few dozen");
         let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), least);
@@ -145,7 +145,7 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
         shape: &shape,
         domains: &Domains::new(labels),
         strip_blocks: strip_bytes / BLOCK as u32,
-        slot_blocks: crate::commit::slot_blocks(slot_bytes),
+        slot_blocks: crate::alloc::slot_blocks(slot_bytes),
         least_data: 1,
         clean_reserve: DEFAULT_CLEAN_RESERVE,
     };
@@ -276,7 +276,7 @@ impl Array {
             rt,
             superblock.array,
             superblock.key,
-            crate::commit::slot_blocks(plan.slot_bytes),
+            crate::alloc::slot_blocks(plan.slot_bytes),
             members,
             &options.settings.accelerators,
         );

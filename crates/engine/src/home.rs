@@ -362,6 +362,29 @@ impl Home {
         }
     }
 
+    /// Stops everything: what cannot go on without breaking a promise.
+    pub(crate) fn halt(&self, why: &str) {
+        self.core.tell_sums();
+        self.core.event("halted", None, why.to_string());
+        *self.stopped.borrow_mut() = why.to_string();
+        self.core.closed.set(true);
+        self.refuse_waiters();
+        for shard in &self.shards {
+            let _ = shard.send(ShardMessage::Close); // it may be gone already
+        }
+        for member in &self.core.members {
+            member.close();
+        }
+        self.force_gate.open();
+        self.core.failing_gate.open();
+        self.core.settled.open();
+        self.core.progress.open();
+        self.core.event_gate.open();
+        self.core.heal_gate.open();
+        self.cleaner_gate.open();
+        self.commit_wanted.open();
+    }
+
     /// Whether the journal or the deltas are full enough for a commit.
     fn wants_commit(&self) -> bool {
         let (size, used) = self.journal.usage(Ring::Delta);

@@ -123,7 +123,7 @@ pub async fn import(
         u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
         newest.spare,
     )?;
-    let slot_blocks = crate::commit::slot_blocks(newest.geometry.slot_bytes);
+    let slot_blocks = crate::alloc::slot_blocks(newest.geometry.slot_bytes);
     let (members, missing) = make_members(rt, &newest, candidates);
     spread.missing = missing;
     let core = Core::new(

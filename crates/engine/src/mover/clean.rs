@@ -5,8 +5,6 @@
 //!   stream as moves; the segment is freed by a commit once nothing needs it (S8).
 //! - Nodes are not moved but touched: the next commit writes them elsewhere.
 //! - Rounds that gain nothing end: until something is overwritten it then only waits.
-//! - Where devices of a group are full while others of it are not, what counts is the room on the full ones:
-//!   live blocks go where there is room, so that what was promised to volumes can be written (S106).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,7 +17,6 @@ use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, MILLISECOND, SECOND};
 
 use crate::alloc::reserve;
-use crate::capacity::Share;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
@@ -31,25 +28,6 @@ use crate::stripe::{node_address, row_matches};
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
-
-/// How a group lays the data that are written anew, where that is not as all its devices would have it.
-struct Anew<'a> {
-    group: &'a [u16],
-    share: Share,
-    /// How many of its devices are in use.
-    online: usize,
-    /// Those of them that want room: all, unless some are full and others have room to spare.
-    wanting: Vec<u16>,
-    /// How many columns of `share.devices` new segments lie on these.
-    columns: u64,
-}
-
-impl Anew<'_> {
-    /// Whether some devices of the group are full and others have room to spare.
-    fn is_uneven(&self) -> bool {
-        self.wanting.len() < self.online
-    }
-}
 
 impl Home {
     /// Asks the cleaner to look now.
@@ -69,29 +47,6 @@ impl Home {
         let blocks = self.core.slot_blocks;
         let kept = reserve(Purpose::Client, slots, blocks, self.metadata_need());
         kept + (slots as usize / 50).max(4)
-    }
-
-    /// How many segments' worth of live blocks one round of cleaning may move: what the slots hold that
-    /// are free above what cleaning must leave, less one for an open segment.
-    fn clean_budget(&self) -> u64 {
-        let (blocks, need) = (self.core.slot_blocks, self.metadata_need());
-        let spare = |m: &Member| {
-            let kept = reserve(Purpose::Clean, m.geometry.slots, blocks, need) + 1;
-            m.free_slots().saturating_sub(kept) as u64
-        };
-        let online = self.core.members.iter().filter(|m| m.is_online());
-        let all = online.map(spare).sum::<u64>() / u64::from(self.shape.width());
-        let of_wanting = |anew: &Anew| {
-            let spare: u64 = anew
-                .wanting
-                .iter()
-                .map(|d| spare(self.core.member(*d)))
-                .sum();
-            spare * anew.share.devices as u64 / anew.columns.max(1)
-        };
-        let uneven = self.anew().into_iter().filter(Anew::is_uneven);
-        let most = uneven.map(|a| of_wanting(&a)).fold(all, u64::min);
-        most.clamp(1, 64)
     }
 
     pub(super) fn low_on_slots(&self) -> bool {
@@ -129,100 +84,6 @@ impl Home {
         segments
             .values()
             .any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && Rc::strong_count(s) == 1)
-    }
-
-    /// The sealed segments with the most to gain, and how many blocks; at most `count`. A segment is worth
-    /// it if cleaning gains at least a twentieth of it.
-    fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
-        let current = self.meta.borrow().current.as_ref().map(|s| s.number);
-        let anew = self.anew();
-        let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
-            .core
-            .segments
-            .borrow()
-            .values()
-            .filter(|s| s.sealed.get() && Some(s.number) != current)
-            .map(|s| {
-                let worth = self.worth(s, &anew);
-                let gain = worth.saturating_sub(u64::from(s.live.borrow().count()));
-                (s.clone(), gain, gain * 1000 / worth)
-            })
-            .filter(|(s, _, share)| *share >= 50 && !s.live.borrow().is_empty())
-            .collect();
-        victims.sort_by_key(|(_, _, share)| std::cmp::Reverse(*share));
-        victims.truncate(count);
-        let gain = |(segment, gain, _)| (segment, gain);
-        victims.into_iter().map(gain).collect()
-    }
-
-    /// The groups whose new data are not laid as on all their devices: they keep to shares (`keeps_shares`), or
-    /// are unevenly full.
-    fn anew(&self) -> Vec<Anew<'_>> {
-        let groups = self.shape.groups.iter();
-        groups.filter_map(|g| self.anew_in(g)).collect()
-    }
-
-    fn anew_in<'a>(&'a self, group: &'a [u16]) -> Option<Anew<'a>> {
-        let (below, m) = (self.clean_below(), usize::from(self.shape.m));
-        let online: Vec<u16> = self.online_of(group).collect();
-        let short = self.keeps_shares(group);
-        let share = if short {
-            self.share(group)
-        } else {
-            self.share_on(online.len())
-        };
-        let free = |d: &u16| self.core.member(*d).free_slots();
-        let columns_on = |devices: &[u16]| self.columns_on(devices, group, share.width, m);
-        // Those that are not full cannot take a segment alone, and some of them have room to spare: by half as
-        // much again as the cleaner sees to, which is more than `pick` lets devices differ by.
-        let not_full: Vec<u16> = online
-            .iter()
-            .copied()
-            .filter(|d| free(d) >= below)
-            .collect();
-        let uneven = columns_on(&not_full) < share.width;
-        let has_room = |d: &u16| uneven && 2 * free(d) >= 3 * below;
-        let (roomy, wanting): (Vec<u16>, Vec<u16>) = online.iter().partition(|d| has_room(d));
-        if !short && roomy.is_empty() {
-            return None;
-        }
-        let columns =
-            (online.len() * share.width).saturating_sub(columns_on(&roomy) * share.devices) as u64;
-        Some(Anew {
-            group,
-            share,
-            online: online.len(),
-            wanting,
-            columns,
-        })
-    }
-
-    /// How many blocks the slots of a segment are worth: what it holds, or, in a group that lays data otherwise
-    /// now, what new data would hold in its slots on the devices that want room. So columns that were laid while
-    /// there was room give it back, and what lies on full devices goes to others.
-    fn worth(&self, segment: &Segment, anew: &[Anew<'_>]) -> u64 {
-        let holds = u64::from(segment.geometry.data_blocks());
-        if anew.is_empty() || segment.kind != SegmentKind::Data {
-            return holds;
-        }
-        let columns = segment.columns.borrow();
-        let on = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
-        let Some(anew) = anew.iter().find(|a| a.group.iter().any(on)) else {
-            return holds;
-        };
-        let usable = |c: &usize| {
-            self.core.column_usable(segment, *c) && anew.wanting.contains(&columns[*c].device)
-        };
-        let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
-        let own = u64::from(segment.geometry.k);
-        let share = &anew.share;
-        let worth = holds / own * placed * (share.k * share.devices) as u64;
-        let worth = worth / anew.columns.max(1);
-        if anew.is_uneven() {
-            worth.max(1)
-        } else {
-            worth.max(holds)
-        }
     }
 
     pub(super) async fn clean_forever(self: Rc<Self>) {
