@@ -387,6 +387,51 @@ fn a_dry_run_changes_nothing_and_tells_what_create_gives() {
 }
 
 #[test]
+fn create_tells_whether_a_whole_domain_may_be_lost() {
+    let daemon = Daemon::start("domains");
+    let create = |layout: &str, domains: &[&str]| {
+        let names: Vec<String> = (0..domains.len()).map(|n| n.to_string()).collect();
+        let given: Vec<String> = names
+            .iter()
+            .zip(domains)
+            .map(|(name, domain)| format!("--domain={name}={domain}"))
+            .collect();
+        let line = [
+            "create",
+            "t",
+            "-n",
+            "--file-size",
+            "64M",
+            "--layout",
+            layout,
+        ];
+        let rest = given.iter().chain(&names).map(String::as_str);
+        let all: Vec<&str> = line.into_iter().chain(rest).collect();
+        daemon.ok(&all)
+    };
+    let three = create("ec4+2", &["a", "a", "b", "b", "c", "c", "c"]);
+    assert!(
+        three.contains("or all devices of any one domain"),
+        "{three}"
+    );
+    let two = create("ec4+2", &["a", "a", "a", "b", "b", "b", "b"]);
+    assert!(
+        two.contains("not a whole domain: a stripe of 6 needs 3"),
+        "{two}"
+    );
+    // Mirrors within an enclosure, and across two.
+    let within = create("raid10", &["a", "a", "b", "b"]);
+    assert!(within.contains("each group needs 2 or more"), "{within}");
+    let across = create("raid10", &["a", "b", "a", "b"]);
+    assert!(
+        across.contains("or all devices of any one domain"),
+        "{across}"
+    );
+    let apart = create("ec4+2", &["a", "b", "c", "d", "e", "f"]);
+    assert!(!apart.contains("domain"), "{apart}");
+}
+
+#[test]
 fn status_keeps_its_contract() {
     let daemon = Daemon::start("contract");
     let test = |expected: i32| {

@@ -2,6 +2,8 @@
 //!
 //! **Invariants**: what destroys data asks to be told twice before the daemon is asked.
 
+use ashlar_engine::status::ArrayStatus;
+use ashlar_layout::Layout;
 use serde_json::{Value, json};
 
 use crate::api::{
@@ -96,6 +98,11 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         1 => "  survives  any 1 lost device".to_string(),
         m => format!("  survives  any {m} lost devices"),
     });
+    match array.health.survives_domain {
+        None => {}
+        Some(true) => lines.push("            or all devices of any one domain".to_string()),
+        Some(false) => lines.push(lost_with_a_domain(array)),
+    }
     for volume in &array.volumes {
         lines.push(format!(
             "  volume    {}, {}",
@@ -119,6 +126,25 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         count => Some(format!("  files     {count} sparse files {made}")),
     });
     lines.join("\n") + "\n"
+}
+
+/// What it takes to survive the loss of a domain, where that is not so.
+fn lost_with_a_domain(array: &ArrayStatus) -> String {
+    let (width, m) = (array.k + array.m, array.m);
+    if m == 0 {
+        return "            nor a domain".to_string();
+    }
+    let layout = array.layout.parse::<Layout>().ok();
+    let shape = layout.and_then(|l| l.resolve_with_spare(array.devices_total, array.spare).ok());
+    let domains = width.div_ceil(m);
+    if shape.is_some_and(|s| s.groups.len() > 1) {
+        return format!(
+            "            not a whole domain: each group needs {domains} or more; devices are grouped in the order given"
+        );
+    }
+    format!(
+        "            not a whole domain: a stripe of {width} needs {domains} or more, {m} columns in each at most"
+    )
 }
 
 /// The map's 32 bytes for a 4 KiB block with a leaf's header and the metadata's own code, and the

@@ -46,6 +46,7 @@ fn sample(states: &[DeviceState]) -> ArrayStatus {
             devices_gone: u16::try_from(gone).unwrap(),
             more_losses: 3,
             reconstructs: 3 - u16::try_from(gone.min(3)).unwrap(),
+            survives_domain: None,
         },
         attention: Vec::new(),
         service: Service::Full,

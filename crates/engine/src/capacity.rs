@@ -13,7 +13,7 @@ use ashlar_format::catalog::{Catalog, VolumeEntry};
 use ashlar_format::node::{FANOUT, LEAF_ENTRIES};
 use ashlar_format::superblock::MemberState;
 use ashlar_format::{BLOCK_U64, SegmentGeometry};
-use ashlar_layout::Shape;
+use ashlar_layout::{Placement, Shape};
 
 use crate::alloc::{CLEAN_RESERVE, clean_slots, commit_slots};
 use crate::domains::Domains;
@@ -436,7 +436,20 @@ impl Home {
             devices_gone: count(gone.count()),
             more_losses: count(more_losses),
             reconstructs: count(reconstructs.unwrap_or(0)),
+            survives_domain: self.survives_domain(),
         }
+    }
+
+    /// See [`Health::survives_domain`].
+    fn survives_domain(&self) -> Option<bool> {
+        let (width, m) = (self.shape.width().into(), self.shape.m.into());
+        let sizes = |group: &Vec<u16>| -> Vec<usize> {
+            let domains = self.core.domains.count(group.iter().copied());
+            domains.into_values().collect()
+        };
+        let shared = sizes(&self.shape.groups.concat()).iter().any(|n| *n > 1);
+        let mut groups = self.shape.groups.iter();
+        shared.then(|| groups.all(|g| Placement::survives_domain(&sizes(g), width, m)))
     }
 
     /// How many more devices of a group can be lost, one after another, and what is written now be

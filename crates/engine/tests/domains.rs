@@ -143,3 +143,58 @@ fn an_enclosure_may_be_lost_after_reconstruct() {
         }
     }
 }
+
+/// Whether a whole domain may be lost is told as it is: without each of them in turn, all can be read or, without
+/// some, it cannot.
+#[test]
+fn what_is_told_of_domains_is_so() {
+    for (layout, domains, told) in [
+        ("ec4+2", &[0, 0, 0, 1, 1, 1, 2, 2, 2][..], true),
+        ("ec4+2", &[0, 0, 1, 1, 1, 1, 2, 2], true),
+        ("ec4+2", &[0, 0, 0, 0, 1, 1, 1, 1], false),
+        ("ec2+1", &[0, 0, 1, 2], true),
+        ("ec2+1", &[0, 0, 1, 1], false),
+        ("raid1", &[0, 0, 1, 1], true),
+        ("raid10", &[0, 1, 0, 1], true),
+        ("raid10", &[0, 0, 1, 1], false),
+        ("raid60:2", &[0, 1, 2, 3, 0, 1, 2, 3], true),
+        ("raid60:2", &[0, 0, 1, 1, 2, 2, 3, 3], true),
+        ("raid60:2", &[0, 0, 0, 0, 1, 1, 1, 1], false),
+        ("raid0", &[0, 0, 1, 1], false),
+    ] {
+        let disks = devices(domains.len(), 16 * MIB);
+        let (rt, members) = (Rt::simulated(1), filtered(&disks).1);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let (array, _) = on_enclosures(&handle, members, layout, |d| domains[d]).await;
+            let health = array.status().await.health;
+            assert_eq!(health.survives_domain, Some(told), "{layout} {domains:?}");
+            array.export().await.unwrap();
+        });
+        rt.shutdown();
+        let most = domains.iter().max().copied().unwrap();
+        let survived = (0..=most).filter(|lost| {
+            let gone: Vec<usize> = (0..domains.len())
+                .filter(|d| domains[*d] == *lost)
+                .collect();
+            let (rt, left) = (Rt::simulated(2), common::without(&disks, &gone));
+            let handle = rt.clone();
+            let all = rt.block_on(async move {
+                let options = Import {
+                    degraded: true,
+                    read_only: true,
+                    ..Import::default()
+                };
+                let Ok(array) = Array::import(&handle, left, options).await else {
+                    return false;
+                };
+                let v = array.volume("v").unwrap();
+                v.read(0, SIZE as usize).await.is_ok()
+            });
+            rt.shutdown();
+            all
+        });
+        let survived = survived.count() == most + 1;
+        assert_eq!(survived, told, "{layout} {domains:?}");
+    }
+}
