@@ -416,12 +416,15 @@ fn create_tells_whether_a_whole_domain_may_be_lost() {
     );
     let two = create("ec4+2", &["a", "a", "a", "b", "b", "b", "b"]);
     assert!(
-        two.contains("not a whole domain: a stripe of 6 needs 3"),
+        two.contains("not a whole domain: for that it takes 3 domains of 2 devices"),
         "{two}"
     );
     // Mirrors within an enclosure, and across two.
     let within = create("raid10", &["a", "a", "b", "b"]);
-    assert!(within.contains("each group needs 2 or more"), "{within}");
+    assert!(
+        within.contains("takes 2 domains of 1 device or more"),
+        "{within}"
+    );
     let across = create("raid10", &["a", "b", "a", "b"]);
     assert!(
         across.contains("or all devices of any one domain"),

@@ -137,13 +137,20 @@ fn lost_with_a_domain(array: &ArrayStatus) -> String {
     let layout = array.layout.parse::<Layout>().ok();
     let shape = layout.and_then(|l| l.resolve_with_spare(array.devices_total, array.spare).ok());
     let domains = width.div_ceil(m);
-    if shape.is_some_and(|s| s.groups.len() > 1) {
-        return format!(
-            "            not a whole domain: each group needs {domains} or more; devices are grouped in the order given"
-        );
-    }
+    let each = match shape {
+        Some(shape) if shape.groups.len() > 1 => {
+            "each group (devices are grouped in the order given)"
+        }
+        _ => "it",
+    };
+    let devices = if m == 1 {
+        "1 device"
+    } else {
+        &format!("{m} devices")
+    };
     format!(
-        "            not a whole domain: a stripe of {width} needs {domains} or more, {m} columns in each at most"
+        "            not a whole domain: for that {each} takes {domains} domains of {devices} or more,\n            \
+         none of them with more than half of the devices"
     )
 }
 

@@ -48,8 +48,12 @@ pub(crate) async fn clear_dead() {
     for array in inside(Path::new(DEVICE_DIR)) {
         for volume in inside(&array.path()) {
             let name = volume.path();
-            let device = std::fs::read_link(&name);
-            if device.is_ok_and(|device| !ashlar_serve::loopdev::is_served(&device)) {
+            let Ok(device) = std::fs::read_link(&name) else {
+                continue;
+            };
+            // Asking may take long, and its daemon may have made the name anew meanwhile.
+            let served = ashlar_serve::loopdev::is_served(&device);
+            if !served && std::fs::read_link(&name).is_ok_and(|now| now == device) {
                 unlink(&name);
             }
         }

@@ -147,25 +147,32 @@ impl Home {
         groups.sort_by_key(|(redundancy, free, _, _)| std::cmp::Reverse((*redundancy, *free)));
         let mut wanted = groups
             .iter()
-            .filter_map(|(_, _, group, eligible)| self.want_in(purpose, group, eligible));
+            .filter_map(|(_, _, group, eligible)| self.want_in(purpose, need, group, eligible));
         wanted.next()
     }
 
     /// The next data segment in a group of whose devices these have a slot.
-    fn want_in(&self, purpose: Purpose, group: &[u16], eligible: &[u16]) -> Option<Wanted> {
+    fn want_in(
+        &self,
+        purpose: Purpose,
+        need: MetadataNeed,
+        group: &[u16],
+        eligible: &[u16],
+    ) -> Option<Wanted> {
         let (k, m) = (usize::from(self.shape.k), usize::from(self.shape.m));
         let full = k + m;
         let online = self.online_of(group).count();
         let least = self.least_data_columns();
         let reach = self.columns_on(eligible, group, full, m);
         let number = usize::try_from(self.next_segment.get() % (1 << 20)).expect("small");
-        if self.keeps_shares(group)
+        if self.keeps_shares(group, need)
             && let Some(wanted) = self.want_share(group, eligible, number)
         {
             return Some(wanted);
         }
         if reach >= full {
-            let devices = self.pick(1, eligible, full, m);
+            let cap = self.domain_cap(group, full, need);
+            let devices = self.pick(1, eligible, full, cap);
             return Some(Wanted {
                 k: self.shape.k,
                 m: self.shape.m,
@@ -260,21 +267,51 @@ impl Home {
         }
     }
 
+    /// The devices of a group that have room to spare, by half as much again as the cleaner sees to (more than
+    /// [`Home::pick`] lets devices differ by), where those that are not full cannot take a segment of `width`
+    /// columns alone; none otherwise.
+    pub(crate) fn roomy(&self, group: &[u16], width: usize, need: MetadataNeed) -> Vec<u16> {
+        let with = |times: usize| -> Vec<u16> {
+            let has = |d: &u16| {
+                let member = self.core.member(*d);
+                2 * member.free_slots() >= times * self.clean_below(member, need)
+            };
+            self.online_of(group).filter(has).collect()
+        };
+        let m = self.shape.m.into();
+        if self.columns_on(&with(2), group, width, m) < width {
+            with(3)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// How many columns of a new segment may lie in a failure domain: M, but where devices are gone and full ones
+    /// are in the way of what was promised (see [`Home::columns_on`]).
+    pub(crate) fn domain_cap(&self, group: &[u16], width: usize, need: MetadataNeed) -> usize {
+        let whole = self.online_of(group).count() == group.len();
+        if whole || self.roomy(group, width, need).is_empty() {
+            self.shape.m.into()
+        } else {
+            width
+        }
+    }
+
     /// Whether devices of this group are gone and what is left has too little room for full redundancy:
     /// then new data take no more of each device than they would on as many as they have room on
     /// ([`Home::share`]), and lack the columns of those that are gone, so that what was promised to volumes
     /// still has room. Only columns of devices that are gone may be missing: a device that is merely full
     /// must not cost redundancy.
-    pub(crate) fn keeps_shares(&self, group: &[u16]) -> bool {
+    pub(crate) fn keeps_shares(&self, group: &[u16], need: MetadataNeed) -> bool {
         let online: Vec<u16> = self.online_of(group).collect();
         if online.len() == group.len() {
             return false;
         }
-        let low = self.clean_below();
         // Where stripes must be narrow they take more room at once, so that there they end earlier.
         let narrow = online.len() < usize::from(self.shape.width());
         let scarce = |d: &u16| {
             let member = self.core.member(*d);
+            let low = self.clean_below(member, need);
             let early = member.geometry.slots as usize / 8;
             member.free_slots() < if narrow { low.max(early) } else { low }
         };
@@ -317,31 +354,29 @@ impl Home {
         let tile = self.tile.get();
         self.tile.set(tile + 1);
         let domain = |d: u16| self.core.domains.of(d);
-        let least = eligible
-            .iter()
-            .map(|d| self.core.member(*d).free_slots())
-            .min()
-            .unwrap_or(1);
-        let most = eligible
-            .iter()
-            .map(|d| self.core.member(*d).free_slots())
-            .max()
-            .unwrap_or(1);
-        // Loads that differ by a few slots are even; real differences steer.
-        let even = most - least <= 4 || (most - least) * 20 < most;
-        let weight = |d: u16| {
-            if even {
-                1
-            } else {
-                self.core.member(d).free_slots() as u64
-            }
-        };
+        let weight = self.weights(eligible);
         let rows = Placement::new(self.core.array[0].into())
             .row_weighted(tile, eligible, width, &domain, m, &weight);
         queue.extend(rows);
         queue
             .pop_front()
             .unwrap_or_else(|| eligible[..width].to_vec())
+    }
+
+    /// How much a device counts where new segments are laid on these: by its free slots. Loads that differ by a few
+    /// slots are even; real differences steer.
+    pub(crate) fn weights(&self, eligible: &[u16]) -> impl Fn(u16) -> u64 {
+        let free = |d: &u16| self.core.member(*d).free_slots();
+        let least = eligible.iter().map(free).min().unwrap_or(1);
+        let most = eligible.iter().map(free).max().unwrap_or(1);
+        let even = most - least <= 4 || (most - least) * 20 < most;
+        move |d: u16| {
+            if even {
+                1
+            } else {
+                self.core.member(d).free_slots() as u64
+            }
+        }
     }
 
     /// A metadata segment; `None` if not even the last reserve has room.

@@ -426,8 +426,10 @@ impl Array {
             let (packing, node) = (home.packing_whole(), home.node_room());
             add_volume(&home.shards, &entry, packing, node).await;
             home.commit(0).await;
-            let text = format!("volume {} was created", entry.name);
-            home.core.event("volume-created", None, text);
+            if !home.core.closed.get() {
+                let text = format!("volume {} was created", entry.name);
+                home.core.event("volume-created", None, text);
+            }
         })
         .await
     }
@@ -452,6 +454,9 @@ impl Array {
         let (array, text) = (self.clone(), format!("volume {name} was destroyed"));
         self.keep(async move |home| {
             home.commit(0).await;
+            if home.core.closed.get() {
+                return;
+            }
             home.core.event("volume-destroyed", None, text);
             home.core.rt.spawn(async move {
                 let _ = array.release_volume(&hidden).await; // resumed at the next import if it fails

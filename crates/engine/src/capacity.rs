@@ -20,6 +20,7 @@ use crate::domains::Domains;
 use crate::home::{Home, metadata_survives};
 use crate::liveness::RecordShape;
 use crate::member::Member;
+use crate::record_sets::record_sets;
 use crate::status::{Capacity, Health};
 
 /// Slots of a device in segments that are being filled: two streams of a few shards, and nodes.
@@ -360,7 +361,9 @@ impl Home {
         let promised = self.promised_bytes(self.packing_whole());
         let left = self.usable_whole().saturating_sub(promised);
         let left = left.saturating_sub(pending);
-        self.core.thin_left.set(left.saturating_sub(charged));
+        let left = left.saturating_sub(charged);
+        self.core.thin_left.set(left);
+        self.core.thin_counted.set(left);
     }
 
     /// Whether devices are gone without which not all of what volumes were promised can be redundant.
@@ -449,7 +452,9 @@ impl Home {
         };
         let shared = sizes(&self.shape.groups.concat()).iter().any(|n| *n > 1);
         let mut groups = self.shape.groups.iter();
-        shared.then(|| groups.all(|g| Placement::survives_domain(&sizes(g), width, m)))
+        let data = |g: &Vec<u16>| Placement::survives_domain(&sizes(g), width, m);
+        let records = || record_sets(&self.shape, &self.core.domains, |_| true).0;
+        shared.then(|| groups.all(data) && records().iter().all(|set| set.survives_domains))
     }
 
     /// How many more devices of a group can be lost, one after another, and what is written now be

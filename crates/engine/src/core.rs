@@ -87,6 +87,8 @@ pub struct Core {
     pub thin_left: Cell<u64>,
     /// See `thin_left`.
     pub thin_charged: Cell<u64>,
+    /// What thin volumes could still take when that was counted last.
+    pub thin_counted: Cell<u64>,
 }
 
 impl std::fmt::Debug for Core {
@@ -135,6 +137,7 @@ impl Core {
             give_up_lost: Cell::new(false),
             thin_left: Cell::new(0), // counted by the first commit that is asked for it
             thin_charged: Cell::new(0),
+            thin_counted: Cell::new(0),
         })
     }
 

@@ -101,6 +101,9 @@ pub struct Home {
     waiters: RefCell<Vec<Waiter>>,
     /// Those that the batch under way answers.
     answering: RefCell<Vec<Waiter>>,
+    /// Those who wait for a fold that has not begun.
+    asking_fold: RefCell<Vec<OneshotSender<()>>>,
+    fold_lock: Lock<()>,
     demand: Gate,
     record: Cell<bool>,
     pressure: Cell<bool>,
@@ -228,6 +231,8 @@ impl Home {
             log_ended: Cell::new(false),
             waiters: RefCell::default(),
             answering: RefCell::default(),
+            asking_fold: RefCell::default(),
+            fold_lock: Lock::new(()),
             demand: Gate::default(),
             record: Cell::new(false),
             pressure: Cell::new(false),
@@ -302,11 +307,12 @@ impl Home {
                         .spawn(async move { reply.send(home.allocate_data(purpose).await) });
                 }
                 HomeMessage::Fold(reply) => {
-                    let home = self.clone();
-                    self.core.rt.spawn(async move {
-                        home.unless_closed(home.fold()).await;
-                        reply.send(());
-                    });
+                    let mut asking = self.asking_fold.borrow_mut();
+                    asking.push(reply);
+                    if asking.len() == 1 {
+                        let home = self.clone();
+                        self.core.rt.spawn(async move { home.fold_for_all().await });
+                    }
                 }
                 HomeMessage::Places(count, reply) => {
                     let home = self.clone();
@@ -315,6 +321,16 @@ impl Home {
                         .spawn(async move { reply.send(home.meta_places(count).await) });
                 }
             }
+        }
+    }
+
+    /// Folds once for all who have asked when it begins; those who ask later wait for the next.
+    async fn fold_for_all(self: Rc<Self>) {
+        let _one = self.fold_lock.lock().await;
+        let asking = self.asking_fold.take();
+        self.unless_closed(self.fold()).await;
+        for reply in asking {
+            reply.send(());
         }
     }
 

@@ -198,3 +198,16 @@ fn what_is_told_of_domains_is_so() {
         assert_eq!(survived, told, "{layout} {domains:?}");
     }
 }
+
+/// A domain of more than half of the devices: data survive its loss, records of the journal may not.
+#[test]
+fn a_domain_of_most_devices_is_not_promised() {
+    let disks = devices(5, 16 * MIB);
+    let (rt, members) = (Rt::simulated(1), filtered(&disks).1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let (array, _) = on_enclosures(&handle, members, "ec2+1", |d| d.saturating_sub(2)).await;
+        assert_eq!(array.status().await.health.survives_domain, Some(false));
+    });
+    rt.shutdown();
+}

@@ -143,22 +143,14 @@ impl Placement {
         if width >= eligible.len() {
             return self.even_row(tile, eligible, width);
         }
-        let mut domains: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
-        for &device in eligible {
-            domains.entry(domain_of(device)).or_default().push(device);
-        }
-        let free = domains.len() == 1 || domains.values().all(|d| d.len() <= m.max(1));
+        let domains = by_domain(eligible, domain_of);
+        let cap = cap_of(&domains, width, m);
         let first = eligible.first().map(|&d| weight_of(d).max(1));
         let even = eligible.iter().all(|&d| Some(weight_of(d).max(1)) == first);
-        if free && even {
+        if cap.is_none() && even {
             return self.even_row(tile, eligible, width);
         }
-        let sizes: Vec<usize> = domains.values().map(Vec::len).collect();
-        let cap = if free {
-            width
-        } else {
-            domain_cap(&sizes, width, m)
-        };
+        let cap = cap.unwrap_or(width);
         let tile = tile.wrapping_add(self.start);
         let order = domain_order(tile, domains.into_values().collect());
         let shares = shares(&order, width, cap, weight_of);
@@ -172,6 +164,29 @@ impl Placement {
                 rotate(&mut columns, tile, s);
                 columns
             })
+            .collect()
+    }
+
+    /// How many columns a segment has on each of the eligible devices on average, as
+    /// [`Placement::row_weighted`] gives them: 0 to 1 each, `width` in all.
+    #[must_use]
+    pub fn loads(
+        eligible: &[u16],
+        width: usize,
+        domain_of: &dyn Fn(u16) -> u16,
+        m: usize,
+        weight_of: &dyn Fn(u16) -> u64,
+    ) -> Vec<(u16, f64)> {
+        if width >= eligible.len() {
+            return eligible.iter().map(|&d| (d, 1.0)).collect();
+        }
+        let domains = by_domain(eligible, domain_of);
+        let cap = cap_of(&domains, width, m).unwrap_or(width);
+        let order: Vec<Vec<u16>> = domains.into_values().collect();
+        let shares = shares(&order, width, cap, weight_of);
+        let devices = order.into_iter().flatten();
+        devices
+            .zip(shares.into_iter().map(|s| s as f64 / ONE as f64))
             .collect()
     }
 
@@ -214,6 +229,23 @@ fn mix(tile: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+fn by_domain(eligible: &[u16], domain_of: &dyn Fn(u16) -> u16) -> BTreeMap<u16, Vec<u16>> {
+    let mut domains: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
+    for &device in eligible {
+        domains.entry(domain_of(device)).or_default().push(device);
+    }
+    domains
+}
+
+/// Most columns a domain may hold; `None` where domains do not constrain.
+fn cap_of(domains: &BTreeMap<u16, Vec<u16>>, width: usize, m: usize) -> Option<usize> {
+    if domains.len() == 1 || domains.values().all(|d| d.len() <= m.max(1)) {
+        return None;
+    }
+    let sizes: Vec<usize> = domains.values().map(Vec::len).collect();
+    Some(domain_cap(&sizes, width, m))
 }
 
 /// Most columns a domain may hold: `m`, or, where that cannot hold `width`, the least that can.

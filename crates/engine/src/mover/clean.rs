@@ -20,6 +20,7 @@ use crate::alloc::reserve;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
+use crate::metaroom::MetadataNeed;
 use crate::mover::Garbage;
 use crate::partition::Partitioning;
 use crate::read::{decode_column, read_column, read_course_rows, read_verified};
@@ -35,28 +36,23 @@ impl Home {
         self.cleaner_gate.open();
     }
 
-    /// Slots per device below which the cleaner works.
-    pub(crate) fn clean_below(&self) -> usize {
-        let slots = self
-            .core
-            .members
-            .iter()
-            .map(|m| m.geometry.slots)
-            .min()
-            .unwrap_or(0);
-        let blocks = self.core.slot_blocks;
-        let kept = reserve(Purpose::Client, slots, blocks, self.metadata_need());
+    /// Free slots of a device below which the cleaner works.
+    pub(crate) fn clean_below(&self, member: &Member, need: MetadataNeed) -> usize {
+        let slots = member.geometry.slots;
+        let kept = reserve(Purpose::Client, slots, self.core.slot_blocks, need);
         kept + (slots as usize / 50).max(4)
     }
 
     pub(super) fn low_on_slots(&self) -> bool {
-        self.fewest_free_slots() < self.clean_below()
+        self.lacking_slots() > 0
     }
 
-    /// Free slots of the fullest device in use.
-    fn fewest_free_slots(&self) -> usize {
+    /// How many free slots the devices in use lack to what the cleaner sees to.
+    fn lacking_slots(&self) -> usize {
+        let need = self.metadata_need();
         let online = self.core.members.iter().filter(|m| m.is_online());
-        online.map(Member::free_slots).min().unwrap_or(0)
+        let lacks = |m: &Member| self.clean_below(m, need).saturating_sub(m.free_slots());
+        online.map(lacks).sum()
     }
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
@@ -140,17 +136,15 @@ impl Home {
         }
     }
 
-    /// Whether there are fewer segments, or more free slots on the fullest device, than after any round since
-    /// `seen` changed: moving the same few nodes back and forth gains a segment every other time, and nothing in
-    /// the end.
+    /// Whether there are fewer segments, or fewer slots are lacking, than after any round since `seen` changed:
+    /// moving the same few nodes back and forth gains a segment every other time, and nothing in the end.
     fn gained(&self, seen: &Garbage) -> bool {
-        let now = (self.core.segments.borrow().len(), self.fewest_free_slots());
+        let now = (self.core.segments.borrow().len(), self.lacking_slots());
         let best = &mut self.tasks.borrow_mut().best;
         let before = best.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
-        let (segments, slots) = before.unwrap_or((usize::MAX, 0));
-        let least = (now.0.min(segments), now.1.max(slots));
-        *best = Some((seen.clone(), least));
-        now.0 < segments || now.1 > slots
+        let (segments, lacking) = before.unwrap_or((usize::MAX, usize::MAX));
+        *best = Some((seen.clone(), (now.0.min(segments), now.1.min(lacking))));
+        now.0 < segments
     }
 
     /// Moves the live blocks of the best victims away and commits.

@@ -128,8 +128,8 @@ pub struct Tasks {
     pub clean_rest: Rest<Garbage>,
     /// Whether a round of cleaning is under way: what it has moved is freed by the commit that ends it.
     pub cleaning: bool,
-    /// The fewest segments, and the most free slots of the fullest device, that there were after a round of
-    /// cleaning since this changed.
+    /// The fewest segments there were, and the fewest free slots that devices lacked, after a round of cleaning
+    /// since this changed.
     pub best: Option<(Garbage, (usize, usize))>,
     /// Columns reconstructed, blocks healed, rounds in which the cleaner gained slots.
     pub gains: u64,

@@ -12,8 +12,11 @@ use ashlar_format::BLOCK;
 use ashlar_format::slot::SegmentKind;
 use ashlar_rt::{Nanos, SECOND};
 
-use crate::alloc::commit_slots;
+use crate::alloc::{commit_slots, reserve};
 use crate::home::Home;
+use crate::member::Member;
+use crate::messages::Purpose;
+use crate::metaroom::MetadataNeed;
 use crate::segment::Segment;
 
 /// Between rounds that gain nothing while nothing changes.
@@ -301,7 +304,9 @@ impl Home {
             .take(4)
             .collect();
         // What replaces them must be better than they are.
-        if critical.is_empty() || self.shape.groups.iter().any(|g| self.keeps_shares(g)) {
+        let need = self.metadata_need();
+        let short = |g: &Vec<u16>| self.keeps_shares(g, need);
+        if critical.is_empty() || self.shape.groups.iter().any(short) {
             return false;
         }
         let before: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
@@ -327,16 +332,19 @@ impl Home {
     /// Whether some group takes data segments whole, and so much that neither the cleaner nor what was promised
     /// would be in want of it.
     fn has_roomy_group(&self) -> bool {
-        let (kept, width) = (self.kept_for_promises(), usize::from(self.shape.width()));
-        let roomy = |d: &u16| self.core.member(*d).free_slots() > kept;
+        let (need, width) = (self.metadata_need(), usize::from(self.shape.width()));
+        let roomy = |d: &u16| {
+            let member = self.core.member(*d);
+            member.free_slots() > self.kept_for_promises(member, need)
+        };
         let mut groups = self.shape.groups.iter();
         groups.any(|g| self.online_of(g).filter(roomy).count() >= width)
     }
 
     /// Free slots of a device that are not for what was lost: what volumes were promised comes first, and
     /// the cleaner would only take them back.
-    fn kept_for_promises(&self) -> usize {
-        let below = self.clean_below();
+    fn kept_for_promises(&self, member: &Member, need: MetadataNeed) -> usize {
+        let below = self.clean_below(member, need);
         below + below / 4
     }
 
@@ -386,11 +394,17 @@ impl Home {
             (SegmentKind::Data, Some(group)) => group.clone(),
             _ => self.core.online(),
         };
-        let least = commit_slots(self.core.slot_blocks);
-        let kept = if segment.kind == SegmentKind::Data && !promised && self.is_overpromised() {
-            self.kept_for_promises()
-        } else {
-            least
+        let blocks = self.core.slot_blocks;
+        let need = (segment.kind == SegmentKind::Data && !promised && self.is_overpromised())
+            .then(|| self.metadata_need());
+        let kept = |member: &Member| match need {
+            Some(need) => self.kept_for_promises(member, need),
+            // What cleaning needs is its own: garbage may have what was lost no room, and only cleaning ends that.
+            None if segment.kind == SegmentKind::Data && !promised => {
+                let slots = member.geometry.slots;
+                reserve(Purpose::Client, slots, blocks, MetadataNeed::default())
+            }
+            None => commit_slots(blocks),
         };
         let in_domain = self.core.domains.count(used.iter().copied());
         let most = usize::from(segment.geometry.m).max(1);
@@ -403,7 +417,7 @@ impl Home {
         candidates
             .into_iter()
             .filter(|d| self.core.member(*d).is_online() && !used.contains(d))
-            .filter(|d| free(*d) > kept)
+            .filter(|d| free(*d) > kept(self.core.member(*d)))
             .max_by_key(|d| (survives(*d), *d != lost.device, free(*d)))
     }
 }

@@ -5,15 +5,18 @@
 //! - Where devices of a group are full while others of it are not, what counts is the room on the full ones:
 //!   live blocks go where there is room, so that what was promised to volumes can be written (S106).
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_format::slot::SegmentKind;
+use ashlar_layout::Placement;
 
 use crate::alloc::reserve;
 use crate::capacity::Share;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::Purpose;
+use crate::metaroom::MetadataNeed;
 use crate::segment::Segment;
 
 /// How a group lays the data that are written anew, where that is not as all its devices would have it.
@@ -23,8 +26,8 @@ struct Anew<'a> {
     /// How many of its devices are in use.
     online: usize,
     /// Those of them that want room: all, unless some are full and others have room to spare.
-    wanting: Vec<u16>,
-    /// How many columns of `share.devices` new segments lie on these.
+    wanting: BTreeSet<u16>,
+    /// How many columns of `share.devices` new segments lie on these; at least 1.
     columns: u64,
 }
 
@@ -37,7 +40,8 @@ impl Anew<'_> {
 
 impl Home {
     /// How many segments' worth of live blocks one round of cleaning may move: what the slots hold that
-    /// are free above what cleaning must leave, less one for an open segment.
+    /// are free above what cleaning must leave, less one for an open segment. Where some devices are full, what
+    /// fits on these, if anything does; else new stripes are narrow, on the others.
     pub(super) fn clean_budget(&self) -> u64 {
         let (blocks, need) = (self.core.slot_blocks, self.metadata_need());
         let spare = |m: &Member| {
@@ -46,24 +50,20 @@ impl Home {
         };
         let online = self.core.members.iter().filter(|m| m.is_online());
         let all = online.map(spare).sum::<u64>() / u64::from(self.shape.width());
-        let of_wanting = |anew: &Anew| {
-            let spare: u64 = anew
-                .wanting
-                .iter()
-                .map(|d| spare(self.core.member(*d)))
-                .sum();
-            spare * anew.share.devices as u64 / anew.columns.max(1)
+        let on_wanting = |anew: &Anew| {
+            let wanting = anew.wanting.iter().map(|d| spare(self.core.member(*d)));
+            wanting.sum::<u64>() * anew.share.devices as u64 / anew.columns
         };
-        let uneven = self.anew().into_iter().filter(Anew::is_uneven);
-        let most = uneven.map(|a| of_wanting(&a)).fold(all, u64::min);
-        most.clamp(1, 64)
+        let uneven = self.anew(need).into_iter().filter(Anew::is_uneven);
+        let most = uneven.map(|a| on_wanting(&a)).filter(|most| *most > 1);
+        most.fold(all, u64::min).clamp(1, 64)
     }
 
     /// The sealed segments with the most to gain, and how many blocks; at most `count`. A segment is worth
     /// it if cleaning gains at least a twentieth of it.
     pub(super) fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
-        let anew = self.anew();
+        let anew = self.anew(self.metadata_need());
         let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
             .core
             .segments
@@ -85,43 +85,42 @@ impl Home {
 
     /// The groups whose new data are not laid as on all their devices: they keep to shares (`keeps_shares`), or
     /// are unevenly full.
-    fn anew(&self) -> Vec<Anew<'_>> {
+    fn anew(&self, need: MetadataNeed) -> Vec<Anew<'_>> {
         let groups = self.shape.groups.iter();
-        groups.filter_map(|g| self.anew_in(g)).collect()
+        groups.filter_map(|g| self.anew_in(g, need)).collect()
     }
 
-    fn anew_in<'a>(&'a self, group: &'a [u16]) -> Option<Anew<'a>> {
-        let (below, m) = (self.clean_below(), usize::from(self.shape.m));
+    fn anew_in<'a>(&'a self, group: &'a [u16], need: MetadataNeed) -> Option<Anew<'a>> {
         let online: Vec<u16> = self.online_of(group).collect();
-        let short = self.keeps_shares(group);
+        let short = self.keeps_shares(group, need);
         let share = if short {
             self.share(group)
         } else {
             self.share_on(online.len())
         };
-        let free = |d: &u16| self.core.member(*d).free_slots();
-        let columns_on = |devices: &[u16]| self.columns_on(devices, group, share.width, m);
-        // Those that are not full cannot take a segment alone, and some of them have room to spare: by half as
-        // much again as the cleaner sees to, which is more than `pick` lets devices differ by.
-        let not_full: Vec<u16> = online
-            .iter()
-            .copied()
-            .filter(|d| free(d) >= below)
-            .collect();
-        let uneven = columns_on(&not_full) < share.width;
-        let has_room = |d: &u16| uneven && 2 * free(d) >= 3 * below;
-        let (roomy, wanting): (Vec<u16>, Vec<u16>) = online.iter().partition(|d| has_room(d));
+        // Columns of a new segment on the devices in use.
+        let width = (share.width * online.len()).div_ceil(share.devices.max(1));
+        let roomy = self.roomy(group, width, need);
         if !short && roomy.is_empty() {
             return None;
         }
-        let columns =
-            (online.len() * share.width).saturating_sub(columns_on(&roomy) * share.devices) as u64;
+        let columns = (online.len() * share.width) as u64;
+        let columns = if roomy.is_empty() {
+            columns
+        } else {
+            let (domain, weight) = (|d| self.core.domains.of(d), self.weights(&online));
+            let cap = self.domain_cap(group, width, need);
+            let loads = Placement::loads(&online, width, &domain, cap, &weight);
+            let wanting = loads.iter().filter(|(d, _)| !roomy.contains(d));
+            let part = wanting.map(|(_, load)| load).sum::<f64>() / width as f64;
+            (part * columns as f64) as u64
+        };
         Some(Anew {
             group,
             share,
             online: online.len(),
-            wanting,
-            columns,
+            wanting: online.into_iter().filter(|d| !roomy.contains(d)).collect(),
+            columns: columns.max(1),
         })
     }
 
@@ -145,7 +144,7 @@ impl Home {
         let own = u64::from(segment.geometry.k);
         let share = &anew.share;
         let worth = holds / own * placed * (share.k * share.devices) as u64;
-        let worth = worth / anew.columns.max(1);
+        let worth = worth / anew.columns;
         if anew.is_uneven() {
             worth.max(1)
         } else {

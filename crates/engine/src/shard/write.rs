@@ -123,7 +123,8 @@ impl Shard {
             return Ok(());
         }
         let bytes = shape.takes_bytes;
-        for again in [true, false] {
+        let mut asked = false;
+        loop {
             let left = self.core.thin_left.get();
             if left >= bytes {
                 self.core.thin_left.set(left - bytes);
@@ -133,12 +134,17 @@ impl Shard {
             if !matches!(self.find(shape, address).await?.0, Found::Zero) {
                 return Ok(()); // overwritten, it takes no more than it has
             }
-            if again {
-                // Overwritten blocks were counted twice: see what is left in truth.
-                ask(&self.home, HomeMessage::Fold).await;
+            if asked && self.core.thin_counted.get() < bytes {
+                return Err(VolumeError::NoSpace);
+            }
+            // Overwritten blocks were counted twice: see what is left in truth. What was counted then, others may
+            // have taken before this one's turn; of what they overwrote it comes back.
+            ask(&self.home, HomeMessage::Fold).await;
+            asked = true;
+            if self.core.closed.get() {
+                return Err(VolumeError::Closed);
             }
         }
-        Err(VolumeError::NoSpace)
     }
 
     /// Gives a volume block a place in the open stripe of the purpose's stream. False if `expected` is given
