@@ -44,15 +44,9 @@ impl Home {
     }
 
     pub(super) fn low_on_slots(&self) -> bool {
-        self.lacking_slots() > 0
-    }
-
-    /// How many free slots the devices in use lack to what the cleaner sees to.
-    fn lacking_slots(&self) -> usize {
         let need = self.metadata_need();
-        let online = self.core.members.iter().filter(|m| m.is_online());
-        let lacks = |m: &Member| self.clean_below(m, need).saturating_sub(m.free_slots());
-        online.map(lacks).sum()
+        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        online.any(|m| m.free_slots() < self.clean_below(m, need))
     }
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
@@ -123,7 +117,7 @@ impl Home {
             self.clean_once().await;
             self.tasks.borrow_mut().cleaning = false;
             self.core.progress.open();
-            let gained = self.gained(&seen);
+            let gained = self.fewer_segments(&seen);
             self.tasks.borrow_mut().clean_rest.round(gained, seen);
             if gained {
                 pause = MILLISECOND;
@@ -136,15 +130,15 @@ impl Home {
         }
     }
 
-    /// Whether there are fewer segments, or fewer slots are lacking, than after any round since `seen` changed:
-    /// moving the same few nodes back and forth gains a segment every other time, and nothing in the end.
-    fn gained(&self, seen: &Garbage) -> bool {
-        let now = (self.core.segments.borrow().len(), self.lacking_slots());
-        let best = &mut self.tasks.borrow_mut().best;
-        let before = best.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
-        let (segments, lacking) = before.unwrap_or((usize::MAX, usize::MAX));
-        *best = Some((seen.clone(), (now.0.min(segments), now.1.min(lacking))));
-        now.0 < segments
+    /// Whether there are fewer segments than after any round since `seen` changed: moving the same few
+    /// nodes back and forth gains a segment every other time, and nothing in the end.
+    fn fewer_segments(&self, seen: &Garbage) -> bool {
+        let segments = self.core.segments.borrow().len();
+        let fewest = &mut self.tasks.borrow_mut().fewest;
+        let best = fewest.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
+        let gained = best.is_none_or(|best| segments < best);
+        *fewest = Some((seen.clone(), best.unwrap_or(segments).min(segments)));
+        gained
     }
 
     /// Moves the live blocks of the best victims away and commits.

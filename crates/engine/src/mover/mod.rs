@@ -128,9 +128,8 @@ pub struct Tasks {
     pub clean_rest: Rest<Garbage>,
     /// Whether a round of cleaning is under way: what it has moved is freed by the commit that ends it.
     pub cleaning: bool,
-    /// The fewest segments there were, and the fewest free slots that devices lacked, after a round of cleaning
-    /// since this changed.
-    pub best: Option<(Garbage, (usize, usize))>,
+    /// Fewest segments there were after a round of cleaning since this changed.
+    pub fewest: Option<(Garbage, usize)>,
     /// Columns reconstructed, blocks healed, rounds in which the cleaner gained slots.
     pub gains: u64,
     /// Batches that unmapped something: what they unmapped can be cleaned.
