@@ -356,13 +356,13 @@ pub fn make_members(
     let mut missing = Vec::new();
     for (index, entry) in (0u16..).zip(&newest.members) {
         let candidate = found.remove(&index);
-        let mut geometry = candidate
-            .as_ref()
-            .map_or(newest.geometry, |c| c.superblock.geometry);
+        let geometry = match &candidate {
+            Some(candidate) => candidate.superblock.geometry,
+            None => newest.geometry.with_slots(entry.slots),
+        };
         let state = match (&candidate, entry.state) {
             (None, MemberState::Online) => {
                 missing.push(index);
-                geometry.slots = entry.slots;
                 MemberState::Failed
             }
             (Some(_), _) if planted::on(Bug::StaleMemberTrusted) => MemberState::Online,

@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 
 use ashlar_format::catalog::{Catalog, VolumeEntry};
-use ashlar_format::node::{FANOUT, LEAF_ENTRIES};
 use ashlar_format::superblock::MemberState;
 use ashlar_format::{BLOCK_U64, SegmentGeometry};
 use ashlar_layout::{Placement, Shape};
@@ -20,6 +19,7 @@ use crate::domains::Domains;
 use crate::home::{Home, metadata_survives};
 use crate::liveness::RecordShape;
 use crate::member::Member;
+use crate::partition::Partitioning;
 use crate::record_sets::record_sets;
 use crate::status::{Capacity, Health};
 
@@ -167,6 +167,15 @@ impl Packing {
         }
         free / (self.stripe_blocks * BLOCK_U64) * each * u64::from(block) * BLOCK_U64
     }
+}
+
+/// What thin volumes may still take, in bytes of stripes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ThinCount {
+    /// By what is folded, which tells exactly.
+    pub folded: u64,
+    /// Less what may be taken by blocks that are not.
+    pub left: u64,
 }
 
 /// How segments are laid that keep to shares.
@@ -327,14 +336,20 @@ impl Home {
     }
 
     /// What maps of thin volumes take beyond metadata's share of usable space: one that is written far apart has
-    /// a leaf for every few blocks. Others were promised the space of a whole map.
+    /// a leaf for every few blocks. Others were promised the space of a whole map; of that a thin one may have as
+    /// much as of its blocks it has mapped.
     fn maps_apart(&self, catalog: &Catalog) -> u64 {
+        let partitions = self.superblock.borrow().partitions;
         let thin = catalog.volumes.iter().filter(|v| v.thin);
         let apart = thin.map(|v| {
-            let blocks = v.mapped_bytes / BLOCK_U64 / u64::from(v.block_blocks.max(1));
-            let leaves = blocks.div_ceil(LEAF_ENTRIES as u64);
+            let unit = BLOCK_U64 * u64::from(v.block_blocks.max(1));
+            let (blocks, mapped) = (v.size_bytes.div_ceil(unit), v.mapped_bytes.div_ceil(unit));
+            let whole =
+                Partitioning::new(partitions, v.block_blocks.max(1).into()).map_nodes(blocks);
+            let share = u128::from(whole) * u128::from(mapped.min(blocks));
+            let share = share.div_ceil(u128::from(blocks.max(1)));
             v.map_nodes
-                .saturating_sub(leaves + leaves.div_ceil(FANOUT as u64))
+                .saturating_sub(u64::try_from(share).expect("not above the whole"))
         });
         apart.sum::<u64>() * self.node_room()
     }
@@ -359,11 +374,10 @@ impl Home {
     /// that was counted so many more were `charged`.
     pub(crate) fn count_thin(&self, pending: u64, charged: u64) {
         let promised = self.promised_bytes(self.packing_whole());
-        let left = self.usable_whole().saturating_sub(promised);
-        let left = left.saturating_sub(pending);
-        let left = left.saturating_sub(charged);
+        let folded = self.usable_whole().saturating_sub(promised);
+        let left = folded.saturating_sub(pending + charged);
         self.core.thin_left.set(left);
-        self.core.thin_counted.set(left);
+        self.core.thin_counted.set(ThinCount { folded, left });
     }
 
     /// Whether devices are gone without which not all of what volumes were promised can be redundant.

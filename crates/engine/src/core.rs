@@ -12,6 +12,7 @@ use ashlar_digest::Kind;
 use ashlar_format::SegmentNumber;
 use ashlar_rt::{Gate, Nanos, Rt, SECOND};
 
+use crate::capacity::ThinCount;
 use crate::coder::{Accelerators, Coder};
 use crate::contexts::Context;
 use crate::domains::Domains;
@@ -88,7 +89,7 @@ pub struct Core {
     /// See `thin_left`.
     pub thin_charged: Cell<u64>,
     /// What thin volumes could still take when that was counted last.
-    pub thin_counted: Cell<u64>,
+    pub thin_counted: Cell<ThinCount>,
 }
 
 impl std::fmt::Debug for Core {
@@ -137,7 +138,7 @@ impl Core {
             give_up_lost: Cell::new(false),
             thin_left: Cell::new(0), // counted by the first commit that is asked for it
             thin_charged: Cell::new(0),
-            thin_counted: Cell::new(0),
+            thin_counted: Cell::default(),
         })
     }
 

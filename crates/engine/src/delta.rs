@@ -141,9 +141,12 @@ impl Deltas {
         self.count + self.holes.len()
     }
 
-    /// Blocks of a volume that something is held of.
-    pub fn blocks_of(&self, tree: u32) -> usize {
-        self.versions.range((tree, 0)..=(tree, u64::MAX)).count()
+    /// The blocks of a volume that more is held of than that they were moved.
+    pub fn written_of(&self, tree: u32) -> impl Iterator<Item = u64> {
+        let moved = |v: &Version| matches!(&v.what, What::Block { from: Some(_), .. });
+        let blocks = self.versions.range((tree, 0)..=(tree, u64::MAX));
+        let written = blocks.filter(move |(_, versions)| !versions.iter().all(moved));
+        written.map(|((_, address), _)| *address)
     }
 
     /// The newest of what is known of a block.

@@ -249,13 +249,23 @@ impl Shard {
         false
     }
 
-    /// Bytes of stripes that thin volumes' blocks in the deltas take.
+    /// Bytes of stripes that thin volumes' blocks in the deltas may take, but for those that are known to
+    /// be in the map already.
     fn thin_pending(&self) -> u64 {
         let volumes = self.volumes.borrow();
         let deltas = self.deltas.borrow();
         let thin = volumes.values().filter(|v| v.thin);
-        thin.map(|v| deltas.blocks_of(v.tree) as u64 * v.takes_bytes)
-            .sum()
+        let new = |v: &VolumeShape| {
+            let partitioning = self.partitioning(*v);
+            let mapped = |address: u64| {
+                let at = partitioning.locate(address);
+                let (partition, leaf, slot) = (at.partition, at.leaf, at.slot);
+                let entry = (self.store).cached_leaf_entry(v.tree, partition, leaf, slot);
+                matches!(entry, Some(Ok(Some(_))))
+            };
+            deltas.written_of(v.tree).filter(|a| !mapped(*a)).count() as u64
+        };
+        thin.map(|v| new(v) * (v.takes_bytes + v.node_bytes)).sum()
     }
 
     fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {

@@ -5,7 +5,7 @@
 //! tile is a whole number of leaves.
 
 use ashlar_format::BLOCK_U64;
-use ashlar_format::node::LEAF_ENTRIES;
+use ashlar_format::node::{FANOUT, LEAF_ENTRIES};
 
 const LEAF: u64 = LEAF_ENTRIES as u64;
 
@@ -68,6 +68,17 @@ impl Partitioning {
     /// Leaves of one partition of a volume of `blocks`.
     pub fn leaves(&self, blocks: u64) -> u64 {
         blocks.div_ceil(self.tile).div_ceil(self.partitions) * (self.tile / LEAF)
+    }
+
+    /// Nodes of the map of a volume of `blocks`, all of them mapped.
+    pub fn map_nodes(&self, blocks: u64) -> u64 {
+        let (mut level, mut inner) = (self.leaves(blocks), 0);
+        while level > 1 {
+            level = level.div_ceil(FANOUT as u64);
+            inner += level;
+        }
+        let used = blocks.div_ceil(self.tile).min(self.partitions);
+        blocks.div_ceil(LEAF) + used * inner
     }
 
     /// The leaves of a partition that may hold blocks of `first..end`.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef, MemDevice};
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
+use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Rt, SECOND};
 
 use common::{BLOCK, check, devices, fill, pattern, refs, small, volume, without};
@@ -70,6 +70,105 @@ fn volume_blocks_that_do_not_fill_stripes_have_room() {
                 c.used_bytes + c.free_bytes,
                 "{layout}: {c:?}"
             );
+        });
+        rt.shutdown();
+    }
+}
+
+/// Writes every block of `v` in an order that leaps about, many at a time.
+async fn scatter(rt: &Rt, v: &Volume, size: u64, version: u64, what: &str) {
+    let blocks = size / BLOCK;
+    let leap = (0..).map(|n| 7919 + n).find(|n| !blocks.is_multiple_of(*n)).unwrap();
+    let order: Vec<u64> = (0..blocks).map(|n| n * leap % blocks).collect();
+    for some in order.chunks(512) {
+        let write = |block: u64| {
+            let v = v.clone();
+            rt.spawn(async move { v.write(block * BLOCK, pattern(block, version), false).await })
+        };
+        let under_way: Vec<_> = some.iter().map(|block| write(*block)).collect();
+        for write in under_way {
+            let done = write.await;
+            assert!(done.is_ok(), "{what}, version {version}: {done:?}");
+        }
+    }
+}
+
+/// A thin volume that has an array to itself takes all that a thick one would be promised, whatever is under way
+/// at once and however its blocks lie: what is not folded was charged a node for each block, and more than was left
+/// once a thousand of them were; a map of several trees was charged for having them (S130).
+#[test]
+fn a_thin_volume_takes_all_the_room_there_is() {
+    for (layout, count, shards) in [("raid0", 4, 1), ("raid1", 2, 2), ("ec4+2", 8, 2)] {
+        let disks = devices(count, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let mut create = small(layout);
+            create.settings.shards = shards;
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            let size = array.room_for(4096) / BLOCK * BLOCK;
+            let options = VolumeOptions {
+                thin: true,
+                ..volume(size)
+            };
+            array.volume_create("v", options).await.unwrap();
+            let v = array.volume("v").unwrap();
+            for version in 1..4 {
+                scatter(&handle, &v, size, version, layout).await;
+            }
+            check(&v, size, 3, layout).await;
+            let other = VolumeOptions {
+                thin: true,
+                ..volume(MIB)
+            };
+            array.volume_create("w", other).await.unwrap();
+            let w = array.volume("w").unwrap();
+            let mut refused = 0;
+            for block in 0..MIB / BLOCK {
+                let done = w.write(block * BLOCK, pattern(block, 1), false).await;
+                refused += u32::from(matches!(done, Err(VolumeError::NoSpace)));
+            }
+            assert!(
+                refused > 200,
+                "{layout}: no room is left for another: {refused}"
+            );
+        });
+        rt.shutdown();
+    }
+}
+
+/// A device that is gone counts with the slots that it had, also where it was gone before: it was given those of
+/// the device that its superblock was read from, so a thin volume was refused what an array has room for (S131).
+#[test]
+fn a_device_that_was_gone_before_counts_with_its_own_size() {
+    let sizes = [8 * MIB, 8 * MIB, 16 * MIB, 16 * MIB, 16 * MIB];
+    let disks: Vec<Rc<MemDevice>> = (sizes.iter().enumerate())
+        .map(|(i, bytes)| Rc::new(MemDevice::new(&format!("mem{i}"), *bytes)))
+        .collect();
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    let usable = rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("ec2+1")).await.unwrap();
+        let usable = array.room_for(4096);
+        let options = VolumeOptions {
+            thin: true,
+            ..volume(usable)
+        };
+        array.volume_create("v", options).await.unwrap();
+        usable
+    });
+    rt.shutdown();
+    // At the first start it goes, at the second it was gone.
+    for start in 1..3 {
+        let rt = Rt::simulated(start);
+        let (handle, kept) = (rt.clone(), without(&disks, &[4]));
+        rt.block_on(async move {
+            let array = Array::import(&handle, kept, Import::default()).await;
+            let array = array.unwrap();
+            let gone = &array.status().await.devices[4];
+            assert!(gone.size_bytes > 15 * MIB, "start {start}: {gone:?}");
+            let v = array.volume("v").unwrap();
+            fill(&v, usable, BLOCK, start, "without one").await;
         });
         rt.shutdown();
     }

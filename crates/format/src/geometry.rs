@@ -65,6 +65,15 @@ impl DeviceGeometry {
         (geometry.slots >= min_slots && geometry.slots > 0).then_some(geometry)
     }
 
+    /// The smallest device of the same array with so many slots: what is known of one that is not here.
+    pub fn with_slots(self, slots: u32) -> DeviceGeometry {
+        DeviceGeometry {
+            slots,
+            size_bytes: self.slot_offset(slots) + self.super_bytes,
+            ..self
+        }
+    }
+
     /// Offset of superblock copy 0 or 1.
     pub fn super_offset(&self, copy: u32) -> u64 {
         if copy == 0 {

@@ -14,7 +14,7 @@ use crate::content;
 use crate::rng::Rng;
 use crate::settings;
 use crate::store::{Store, StoreError};
-use crate::world::{Presence, World};
+use crate::world::{Presence, VolumeEntry, World};
 
 /// No operation may take longer than this, in virtual time.
 const BOUND: u64 = 900 * SECOND;
@@ -48,6 +48,7 @@ enum Op {
     Flush,
     Zero(bool),
     Fill,
+    Burst,
     Create,
     Destroy,
     Status,
@@ -119,6 +120,7 @@ impl Session {
             (w.trim, Op::Zero(true)),
             (w.zeroes, Op::Zero(false)),
             (w.fill, Op::Fill),
+            (w.burst, Op::Burst),
             (w.create, Op::Create),
             (w.destroy, Op::Destroy),
             (w.status, Op::Status),
@@ -223,6 +225,7 @@ impl Session {
                         self.zero(client, &volume, at, length, trim, durable).await;
                     }
                     Op::Fill => self.fill(client, &volume, rng).await,
+                    Op::Burst => self.burst(client, &volume, rng).await,
                     Op::Flush => self.flush(client, &volume).await,
                     Op::Destroy => self.destroy_volume(client, &volume).await,
                     _ => {}
@@ -315,7 +318,7 @@ impl Session {
         if let Err(error) = &result {
             // A thin volume was promised no space; the others keep theirs.
             let thin = self.world.with_volume(volume, |e| e.config.thin);
-            if *error == StoreError::NoSpace && thin != Some(false) {
+            if *error == StoreError::NoSpace && thin != Some(false) && !self.world.thin_fits() {
                 self.world.trace.mark("answer: no space for a thin volume");
                 return;
             }
@@ -483,6 +486,29 @@ impl Session {
             at += length;
         }
         self.world.trace.mark("fill");
+    }
+
+    /// Writes many blocks at once, anywhere.
+    async fn burst(&self, client: u64, volume: &str, rng: &mut Rng) {
+        let shape = |e: &mut VolumeEntry| (e.model.size(), e.model.block_bytes());
+        let Some((size, block)) = self.world.with_volume(volume, shape) else {
+            return;
+        };
+        let durable = rng.chance(20);
+        let writes: Vec<_> = (0..rng.pick(&[32, 128, 512]))
+            .map(|_| rng.below(size) / block * block)
+            .map(|at| {
+                let (session, volume) = (self.clone(), volume.to_string());
+                let length = block.min(size - at);
+                self.rt.spawn(async move {
+                    session.write(client, &volume, at, length, durable).await;
+                })
+            })
+            .collect();
+        for write in writes {
+            write.await;
+        }
+        self.world.trace.mark("many writes at once");
     }
 
     /// Flushes a volume.

@@ -62,11 +62,15 @@ pub enum Part {
     MoreShards,
     Domains,
     LargeBlocks,
+    OtherSizes,
+    ManySlots,
+    Bursts,
+    FullThin,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 26] = [
+    pub const ALL: [Part; 30] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -93,6 +97,10 @@ impl Part {
         Part::MoreShards,
         Part::Domains,
         Part::LargeBlocks,
+        Part::OtherSizes,
+        Part::ManySlots,
+        Part::Bursts,
+        Part::FullThin,
     ];
 
     /// Its bit in [`Options::without`].
@@ -183,6 +191,8 @@ pub struct Weights {
     pub zeroes: u64,
     /// Overwrite a whole volume in order.
     pub fill: u64,
+    /// Write many blocks at once.
+    pub burst: u64,
     /// Make a volume.
     pub create: u64,
     /// Destroy a volume.
@@ -220,8 +230,10 @@ pub struct Config {
     pub spare: u16,
     /// The failure domain of each device, if there are any.
     pub domains: Vec<usize>,
-    /// Bytes a device.
+    /// Bytes of the smallest device.
     pub device_bytes: u64,
+    /// How many slots each device has beyond those of the smallest, if there are any.
+    pub more_slots: Vec<u64>,
     /// Bytes a slot.
     pub slot_bytes: u64,
     /// Bytes a strip, if not the default.
@@ -234,6 +246,8 @@ pub struct Config {
     pub memory_bytes: u64,
     /// Makes one volume of this share in 100 of the usable space instead of `volumes`.
     pub full: Option<u64>,
+    /// Whether that volume is thin.
+    pub full_thin: bool,
     /// The volumes made at the start.
     pub volumes: Vec<VolumeConfig>,
     /// What may go wrong.
@@ -362,12 +376,14 @@ impl Config {
             spare,
             domains: Vec::new(),
             device_bytes: 64 * 1024 * slots,
+            more_slots: Vec::new(),
             slot_bytes: 64 * 1024,
             strip_bytes,
             shards: if rng.chance(30) { 2 } else { 1 },
             most_shards: None,
             memory_bytes: rng.pick(&[8, 16, 64]) << 20,
             full,
+            full_thin: false,
             volumes,
             mode,
             rounds: options.rounds.map_or(rounds, |most| rounds.min(most)),
@@ -411,8 +427,15 @@ impl Config {
         (self.k, self.m, self.devices) = (k, m, devices);
         (self.groups, self.spare) = (1, 0);
         self.domains.clear();
+        self.more_slots.clear();
         self.slow_import_percent = 0;
         self
+    }
+
+    /// Bytes of a device.
+    pub fn bytes_of(&self, device: usize) -> u64 {
+        let more = self.more_slots.get(device).copied().unwrap_or(0);
+        self.device_bytes + more * self.slot_bytes
     }
 
     /// The group that a device belongs to.
@@ -586,6 +609,7 @@ fn weights(rng: &mut Rng, mode: Mode) -> Weights {
         trim: on(40, 8),
         zeroes: on(30, 5),
         fill: on(15, 2),
+        burst: 0,
         create: on(12, 1),
         destroy: on(10, 1),
         status: on(20, 2),

@@ -251,6 +251,7 @@ impl Driver<'_> {
             store: store.clone(),
         };
         let (mut volumes, full) = (self.world.config.volumes.clone(), self.world.config.full);
+        let thin = self.world.config.full_thin;
         let k = self.world.config.k;
         self.finish(rt, "volume create", async move {
             if let Some(percent) = full {
@@ -264,7 +265,7 @@ impl Driver<'_> {
                     _ => status.usable_bytes / stripe * whole,
                 };
                 volumes[0].size = (usable * percent / 100 / 65_536).max(1) * 65_536;
-                volumes[0].thin = false;
+                volumes[0].thin = thin;
                 session.world.trace.mark("an array to be filled");
             }
             for (number, volume) in volumes.iter().enumerate() {

@@ -1,9 +1,12 @@
 //! What widens a seed's history beyond what [`Config::random`] draws: slots of several courses, maps
 //! larger than their cache, more shards, more verbs,
-//! failure domains, volume blocks of whole stripes.
+//! failure domains, volume blocks of whole stripes, devices of different sizes, many slots to be filled, many
+//! writes at once.
 //!
 //! Invariants: every purpose has a generator of its own, so that a seed that one of them leaves alone
 //! keeps its history; what is too large for a full array is not drawn for one.
+
+use std::collections::BTreeSet;
 
 use crate::config::{Config, Mode, Part, VolumeConfig};
 use crate::rng::Rng;
@@ -19,6 +22,9 @@ impl Config {
         if self.may(Part::LargeSlots) {
             self.large_slots(&mut purpose(1));
         }
+        if self.may(Part::ManySlots) {
+            self.many_slots(&mut purpose(8));
+        }
         if self.may(Part::LargeMaps) {
             self.large_maps(&mut purpose(2));
         }
@@ -31,6 +37,15 @@ impl Config {
         }
         if self.may(Part::LargeBlocks) {
             self.large_blocks(&mut purpose(6));
+        }
+        if self.may(Part::OtherSizes) {
+            self.other_sizes(&mut purpose(7));
+        }
+        if self.may(Part::Bursts) {
+            self.bursts(&mut purpose(9));
+        }
+        if self.may(Part::FullThin) {
+            self.full_thin = self.full.is_some() && purpose(10).chance(25);
         }
         self
     }
@@ -54,6 +69,28 @@ impl Config {
         if slot_bytes == MIB && rng.chance(70) && strip * self.k as u64 <= MIB {
             // A course ends after few stripes, and few of these fill a slot.
             self.strip_bytes = u32::try_from(strip).ok();
+        }
+    }
+
+    /// So many slots to be filled that what is kept of them grows with their number.
+    fn many_slots(&mut self, rng: &mut Rng) {
+        let (wanted, slots) = (rng.chance(8), rng.pick(&[640, 1024]));
+        if wanted && self.full.is_some() {
+            self.slot_bytes = 32 * KIB;
+            self.device_bytes = self.slot_bytes * slots;
+            self.strip_bytes = self.strip_bytes.map(|bytes| bytes.min(8 << 10));
+            for volume in &mut self.volumes {
+                volume.block_bytes = volume.block_bytes.min(8 * KIB);
+            }
+        }
+    }
+
+    /// Many writes under way at once.
+    fn bursts(&mut self, rng: &mut Rng) {
+        let percent = if self.full.is_some() { 40 } else { 12 };
+        let (wanted, weight) = (rng.chance(percent), rng.range(1, 3));
+        if wanted {
+            self.weights.burst = weight;
         }
     }
 
@@ -135,6 +172,39 @@ impl Config {
                 volume.size = volume.size.next_multiple_of(volume.block_bytes);
             }
         }
+    }
+
+    /// Devices up to four times as large as the smallest, or twice where each is to be filled.
+    fn other_sizes(&mut self, rng: &mut Rng) {
+        let (wanted, few) = (rng.chance(20), rng.chance(50));
+        let most = self.device_bytes / self.slot_bytes * if self.full.is_some() { 1 } else { 3 };
+        let kinds = [
+            0,
+            rng.range(1, most),
+            rng.range(1, most),
+            rng.range(1, most),
+        ];
+        // Two kinds of device, as after a purchase, or several.
+        let kinds = &kinds[..if few { 2 } else { 4 }];
+        let more = (0..self.devices).map(|_| rng.pick(kinds)).collect();
+        if wanted {
+            self.more_slots = more;
+        }
+    }
+
+    /// What of this it has that no status tells.
+    pub fn marks(&self) -> impl Iterator<Item = &'static str> {
+        let sizes = |d| self.bytes_of(d);
+        let kinds: BTreeSet<u64> = (0..self.devices).map(sizes).collect();
+        let many = self.full.is_some() && self.device_bytes / self.slot_bytes >= 640;
+        let marks = [
+            (kinds.len() > 1, "devices of different sizes"),
+            (many, "many slots to be filled"),
+            (self.full_thin, "a thin volume to be filled"),
+        ];
+        marks
+            .into_iter()
+            .filter_map(|(has, mark)| has.then_some(mark))
     }
 
     /// The strip, or the least that it may be where the array chooses it.

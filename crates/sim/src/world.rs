@@ -166,10 +166,10 @@ fn within(config: &Config, budget: &Budget) -> bool {
     let lacking = |group| of(group).filter(ill).count();
     let least = config.least_columns();
     let whole = |group| of(group).count() - lacking(group) >= least + config.m;
-    // A sparse volume may come to take what the devices left hold at full redundancy (S74, S90).
-    let sparse = config.volumes.iter().any(|volume| volume.sparse);
+    // A thin volume may come to take what the devices left hold at full redundancy (S74, S90).
+    let grows = config.full_thin || config.volumes.iter().any(|volume| volume.sparse);
     let apart =
-        sparse || config.groups > 1 && (config.full.is_some() || !(0..config.groups).any(whole));
+        grows || config.groups > 1 && (config.full.is_some() || !(0..config.groups).any(whole));
     // One group lays ever narrower stripes of full redundancy, down to those that hold a volume block (S87).
     let holds_blocks = config.groups > 1 || of(0).count() - lacking(0) >= least;
     let redundant =
@@ -188,8 +188,9 @@ impl World {
     pub fn new(config: Config, trace: bool) -> Rc<World> {
         let trace = Rc::new(Trace::new(trace));
         let disks = (0..config.devices)
-            .map(|i| SimDisk::new(i, config.device_bytes, config.seed, trace.clone()))
+            .map(|i| SimDisk::new(i, config.bytes_of(i), config.seed, trace.clone()))
             .collect();
+        config.marks().for_each(|mark| trace.mark(mark));
         World::on(config, disks, trace)
     }
 
@@ -248,6 +249,12 @@ impl World {
     /// some up itself after errors.
     pub fn promised_space(&self, status: &StoreStatus) -> bool {
         status.online.len() + self.config.m >= self.config.devices
+    }
+
+    /// Whether a thin volume has all usable space to itself: there is room for each of its blocks.
+    pub fn thin_fits(&self) -> bool {
+        let others = &self.config.weights;
+        self.config.full_thin && others.create + others.set == 0
     }
 
     /// A new identity for a write.

@@ -90,12 +90,17 @@ fn faults_within_the_redundancy_are_survived() {
         "fault: a domain offline",
         "several devices of a domain at once",
         "ledger: domains respected",
+        "devices of different sizes",
+        "many writes at once",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
             "{mark}: {:?}",
             summary.marks
         );
+    }
+    for mark in ["many slots to be filled", "a thin volume to be filled"] {
+        assert!(summary.marks.contains_key(mark), "{mark}");
     }
     // Rarer ones, each of which a change to the engine may move out of these seeds.
     let rare = [

@@ -46,12 +46,13 @@ fn candidate<'a>(
         return None;
     }
     let first = Superblock::read(source, 0, area);
-    // The other copy lies at the end of the device as it was when it was added.
-    let mut end = size / 4096 * 4096 - area;
-    if let Ok(found) = &first {
-        end = found.geometry.size.saturating_sub(found.geometry.area);
+    // The other copy lies at the end: of the device as it was when it was added, should it have grown. The first
+    // copy may be another device's, so its word for where that is comes second.
+    let mut second = Superblock::read(source, size / 4096 * 4096 - area, area);
+    if let (Ok(found), Err(_)) = (&first, &second) {
+        let end = found.geometry.size.saturating_sub(found.geometry.area);
+        second = Superblock::read(source, end, area);
     }
-    let second = Superblock::read(source, end, area);
     let mut best: Option<Superblock> = None;
     let mut bad = Vec::new();
     for (copy, found) in [(0, first), (1, second)] {

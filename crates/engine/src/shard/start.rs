@@ -108,7 +108,8 @@ pub fn volume_shape(
         blocks: volume.size_bytes.div_ceil(unit),
         pieces: u32::from(volume.block_blocks),
         algorithm: volume.digest,
-        takes_bytes: packing.taken(unit, volume.block_blocks) + node_room,
+        takes_bytes: packing.taken(unit, volume.block_blocks),
+        node_bytes: node_room,
         thin: volume.thin,
         leaving: volume.destroying,
     }

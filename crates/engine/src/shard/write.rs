@@ -22,6 +22,9 @@ use crate::messages::{HomeMessage, Move, Purpose, VolumeShape, ask};
 use crate::planted::{self, Bug};
 use crate::stream::Item;
 
+/// With room for fewer blocks left, it is looked up whether a block of a thin volume is a new one.
+const LOOKED_UP_FROM: u64 = 1024;
+
 /// What a read-merge-write saw of a block: its stamp in the deltas, and how many leaves had been folded
 /// when it began to look.
 #[derive(Debug, Clone, Copy)]
@@ -117,30 +120,36 @@ impl Shard {
     }
 
     /// Refuses a block that a thin volume does not have yet where only promised space is left: volumes
-    /// that are not thin never run out.
+    /// that are not thin never run out. Where little is left, only such blocks are charged for: what
+    /// overwrites others never keeps a new one waiting.
     async fn admit_thin(&self, shape: VolumeShape, address: u64) -> Result<(), VolumeError> {
         if !shape.thin {
             return Ok(());
         }
-        let bytes = shape.takes_bytes;
-        let mut asked = false;
+        let most = shape.takes_bytes + shape.node_bytes;
+        let mut asked = None;
         loop {
-            let left = self.core.thin_left.get();
-            if left >= bytes {
-                self.core.thin_left.set(left - bytes);
-                crate::member::add(&self.core.thin_charged, bytes);
-                return Ok(());
-            }
-            if !matches!(self.find(shape, address).await?.0, Found::Zero) {
+            let roomy = self.core.thin_left.get() >= most * LOOKED_UP_FROM;
+            if !roomy && !matches!(self.find(shape, address).await?.0, Found::Zero) {
                 return Ok(()); // overwritten, it takes no more than it has
             }
-            if asked && self.core.thin_counted.get() < bytes {
+            let (left, counted) = (self.core.thin_left.get(), self.core.thin_counted.get());
+            // The last blocks come one by one: most need no node of their own.
+            let alone = left == counted.folded && left >= shape.takes_bytes;
+            if left >= most || alone {
+                self.core.thin_left.set(left.saturating_sub(most));
+                crate::member::add(&self.core.thin_charged, most);
+                return Ok(());
+            }
+            // Or what is not folded cannot be, and keeps what it was charged.
+            let stuck = asked == Some(counted) && left == counted.left;
+            if asked.is_some() && (counted.folded < shape.takes_bytes || stuck) {
                 return Err(VolumeError::NoSpace);
             }
-            // Overwritten blocks were counted twice: see what is left in truth. What was counted then, others may
-            // have taken before this one's turn; of what they overwrote it comes back.
+            // What is not folded was charged as if each block needed a node of its own, and what was overwritten
+            // as if it were new: see what is left in truth.
+            asked = Some(counted);
             ask(&self.home, HomeMessage::Fold).await;
-            asked = true;
             if self.core.closed.get() {
                 return Err(VolumeError::Closed);
             }

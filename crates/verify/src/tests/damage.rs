@@ -405,6 +405,21 @@ fn what_is_no_array_is_said_to_be_none() {
     twice.expect(&[Kind::IndexTwice]);
 }
 
+/// A write for one device has landed on another of another size: the other copy is where this one ends (S132).
+#[test]
+fn a_superblock_of_another_device_makes_none_of_it() {
+    let mut images = small();
+    let first = images.0[0][..4096].to_vec();
+    assert!(images.0[0].len() != images.0[1].len());
+    images.0[1][..4096].copy_from_slice(&first);
+    let report = images.expect(&[Kind::MemberMissing, Kind::ColumnMissing]);
+    assert_eq!(report.count_of(Kind::TwoDevices), 1, "{report}");
+    // One that has grown since it was added keeps its place.
+    let mut images = small();
+    images.0[1].resize(7 << 20, 0);
+    images.expect(&[]);
+}
+
 #[test]
 fn an_older_root_is_not_taken_for_the_newest() {
     let mut images = small();

@@ -11,13 +11,13 @@ mod noise;
 
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_device::{Device, DeviceRef, MemDevice};
 use ashlar_engine::{Array, Create, DigestKind, Import, Settings, VolumeOptions};
 use ashlar_rt::{Buf, Rt, Slice};
 
 use crate::{Kind, Report, Severity, Source, verify};
 
-/// Bytes of each device.
+/// Bytes of the smallest device; others are larger.
 const DEVICE: u64 = 6 << 20;
 
 /// What is on the devices of an array.
@@ -67,7 +67,8 @@ pub(crate) enum End {
 /// An array of a layout with two volumes, written to in several sessions.
 pub(crate) fn array(layout: &str, count: usize, end: End) -> Images {
     let disks: Vec<Rc<MemDevice>> = (0..count)
-        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), DEVICE)))
+        .map(|i| (i, DEVICE + (i as u64 % 3) * (200 << 10)))
+        .map(|(i, bytes)| Rc::new(MemDevice::new(&format!("mem{i}"), bytes)))
         .collect();
     let refs = || -> Vec<DeviceRef> { disks.iter().map(|d| d.clone() as DeviceRef).collect() };
     let create = Create {
@@ -123,7 +124,7 @@ pub(crate) fn array(layout: &str, count: usize, end: End) -> Images {
         rt.shutdown();
     }
     let image = |disk: &Rc<MemDevice>| {
-        let mut bytes = vec![0; usize::try_from(DEVICE).unwrap()];
+        let mut bytes = vec![0; usize::try_from(disk.info().size_bytes).unwrap()];
         disk.peek(0, &mut bytes);
         bytes
     };
