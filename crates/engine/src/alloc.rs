@@ -103,6 +103,7 @@ impl Home {
                 let segment = self
                     .make_segment(SegmentKind::Data, &wanted, strip_blocks)
                     .await;
+                self.core.meta_room.set(self.meta_room());
                 let online = self.core.online().len();
                 let row = Placement::row_len(online, wanted.devices.len()).max(1);
                 // Each open segment holds slots that cleaning cannot reach: few in a small array, where each

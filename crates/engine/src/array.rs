@@ -385,7 +385,7 @@ impl Array {
         if !options.thin {
             // Thin volumes may have taken more than the map says by now.
             self.keep(async |home| home.fold().await).await?;
-            let left = home.core.thin_left.get();
+            let left = home.core.thin.left();
             let packing = home.packing_whole();
             let free = packing
                 .fits(left, block_blocks)
@@ -397,7 +397,7 @@ impl Array {
                 return Err(Error::VolumeExists(name.to_string())); // made meanwhile
             }
             let taken = packing.taken(size, block_blocks);
-            home.core.thin_left.set(left.saturating_sub(taken));
+            home.core.thin.promise(taken);
         }
         let number = home.next_tree.get();
         home.next_tree.set(number + 1);
@@ -423,8 +423,7 @@ impl Array {
         // In the catalog before anything waits: another with its name, or for its space, must see it.
         home.catalog.borrow_mut().volumes.push(entry.clone());
         self.keep(async move |home| {
-            let (packing, node) = (home.packing_whole(), home.node_room());
-            add_volume(&home.shards, &entry, packing, node).await;
+            add_volume(&home.shards, &entry, home.packing_whole()).await;
             home.commit(0).await;
             if !home.core.closed.get() {
                 let text = format!("volume {} was created", entry.name);
@@ -476,7 +475,7 @@ impl Array {
             .cloned();
         let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
         home.tasks.borrow_mut().releasing += 1;
-        let shape = volume_shape(&volume, home.packing_whole(), home.node_room());
+        let shape = volume_shape(&volume, home.packing_whole());
         for shard in &home.shards {
             ask(shard, |reply| ShardMessage::Leave(shape.tree, reply)).await;
             ask(shard, |reply| {

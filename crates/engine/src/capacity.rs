@@ -22,6 +22,7 @@ use crate::member::Member;
 use crate::partition::Partitioning;
 use crate::record_sets::record_sets;
 use crate::status::{Capacity, Health};
+use crate::thin::Charged;
 
 /// Slots of a device in segments that are being filled: two streams of a few shards, and nodes.
 const OPEN_SLOTS: usize = 8;
@@ -47,6 +48,25 @@ impl Space<'_> {
     /// What volumes may be promised in bytes, at full redundancy, by devices with so many `slots` (`None`: not
     /// counted), less `spare` of them in each group; in narrow stripes where they are too few.
     pub fn usable_bytes(&self, spare: Spare, slots: impl Fn(u16) -> Option<u32>) -> u64 {
+        let spares = |group: &Vec<u16>| {
+            let counted = group.iter().filter(|d| slots(**d).is_some()).count();
+            self.spare_of(spare, group, counted)
+        };
+        let groups = self.shape.groups.iter();
+        let counted = groups.clone().flatten().filter(|d| slots(**d).is_some());
+        let counted: Vec<u16> = counted.copied().collect();
+        let spares = groups.map(spares).sum();
+        let node_bytes = node_room(self.shape, self.domains, &counted, spares);
+        self.usable_beside(node_bytes, spare, slots)
+    }
+
+    /// The same beside metadata of which each node takes the room of so many bytes of data.
+    fn usable_beside(
+        &self,
+        node_bytes: u64,
+        spare: Spare,
+        slots: impl Fn(u16) -> Option<u32>,
+    ) -> u64 {
         let m = usize::from(self.shape.m);
         let full = SegmentGeometry {
             k: self.shape.k,
@@ -77,15 +97,7 @@ impl Space<'_> {
         };
         let data = self.shape.groups.iter().map(of_group).sum::<u64>() * BLOCK_U64;
         let reserve = data / 100 * self.clean_reserve;
-        let spares = |group: &Vec<u16>| {
-            let counted = group.iter().filter(|d| slots(**d).is_some()).count();
-            self.spare_of(spare, group, counted)
-        };
-        let groups = self.shape.groups.iter();
-        let counted = groups.clone().flatten().filter(|d| slots(**d).is_some());
-        let counted: Vec<u16> = counted.copied().collect();
-        let overhead =
-            metadata_overhead(self.shape, self.domains, &counted, groups.map(spares).sum());
+        let overhead = node_bytes as f64 / BLOCK_U64 as f64;
         let metadata = data / 100_000 * (self.metadata_share(&full) * overhead) as u64;
         data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
     }
@@ -109,21 +121,24 @@ impl Space<'_> {
     }
 }
 
-/// The room of how much data metadata takes: at the redundancy that it has on these devices without the spare,
-/// twice, since what commits replace is cleaned later.
-fn metadata_overhead(shape: &Shape, domains: &Domains, devices: &[u16], spare: usize) -> f64 {
+/// Bytes of data that a node takes the room of: at the redundancy that metadata has on these devices without the
+/// spare, twice, since what commits replace is cleaned later.
+fn node_room(shape: &Shape, domains: &Domains, devices: &[u16], spare: usize) -> u64 {
     let count = devices.len().saturating_sub(spare).max(1);
     let m = metadata_survives(shape).min(255).min(count - 1);
     let width = domains.width(devices, m).min(count);
     let k = (width - m).clamp(1, 8);
     let wide = f64::from(shape.width()) / f64::from(shape.k);
-    (k + m) as f64 / k as f64 / wide * 2.0
+    ((k + m) as f64 / k as f64 / wide * 2.0 * BLOCK_U64 as f64) as u64
 }
 
-/// Bytes of data that a node takes the room of, with all devices there.
-pub fn node_room(shape: &Shape, domains: &Domains) -> u64 {
-    let devices = shape.groups.concat();
-    (metadata_overhead(shape, domains, &devices, shape.spare.into()) * BLOCK_U64 as f64) as u64
+/// What blocks and nodes take on some devices.
+#[derive(Debug, Clone, Copy)]
+struct Takes {
+    /// How volume blocks fill stripes there.
+    packing: Packing,
+    /// Bytes of data that a node takes the room of.
+    node_bytes: u64,
 }
 
 /// How volume blocks fill stripes. Each lies whole in one, so where a stripe is no multiple of them a part of
@@ -167,15 +182,6 @@ impl Packing {
         }
         free / (self.stripe_blocks * BLOCK_U64) * each * u64::from(block) * BLOCK_U64
     }
-}
-
-/// What thin volumes may still take, in bytes of stripes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ThinCount {
-    /// By what is folded, which tells exactly.
-    pub folded: u64,
-    /// Less what may be taken by blocks that are not.
-    pub left: u64,
 }
 
 /// How segments are laid that keep to shares.
@@ -247,24 +253,33 @@ impl Home {
         spare: Spare,
         counted: impl Fn(&Member) -> bool,
     ) -> u64 {
-        let space = Space {
+        let space = self.space(clean_reserve);
+        space.usable_bytes(spare, |index| self.slots_of(index, &counted))
+    }
+
+    fn space(&self, clean_reserve: u64) -> Space<'_> {
+        Space {
             shape: &self.shape,
             domains: &self.core.domains,
             strip_blocks: self.superblock.borrow().strip_blocks,
             slot_blocks: self.core.slot_blocks,
             least_data: self.least_data_columns(),
             clean_reserve,
-        };
-        space.usable_bytes(spare, |index| {
-            let member = self.core.member(index);
-            counted(member).then_some(member.geometry.slots)
-        })
+        }
     }
 
-    /// Where usable space ends with all devices there, in bytes: up to that thin volumes may write, with what
-    /// redundancy there is room for.
+    fn slots_of(&self, index: u16, counted: impl Fn(&Member) -> bool) -> Option<u32> {
+        let member = self.core.member(index);
+        counted(member).then_some(member.geometry.slots)
+    }
+
+    /// Where usable space ends with all devices there, in bytes.
     pub(crate) fn usable_whole(&self) -> u64 {
-        self.usable(Spare::Whole, |m| m.state() != MemberState::Spare)
+        self.usable(Spare::Whole, Home::is_counted)
+    }
+
+    fn is_counted(member: &Member) -> bool {
+        member.state() != MemberState::Spare
     }
 
     /// Where usable space ends with the devices in use, in bytes: what volumes may be promised now.
@@ -284,8 +299,11 @@ impl Home {
         gone.sort_by_key(|d| std::cmp::Reverse(self.core.member(*d).geometry.slots));
         let fits = |more: &usize| {
             let stays = |m: &Member| m.is_online() || gone[..*more].contains(&m.index);
-            let packing = self.packing_on(online.len() + more);
-            self.promised_bytes(packing) <= self.usable(Spare::None, stays)
+            let takes = Takes {
+                packing: self.packing_on(online.len() + more),
+                node_bytes: self.node_room(stays),
+            };
+            self.promised_bytes(takes) <= self.usable(Spare::None, stays)
         };
         let more = (1..=gone.len()).find(fits).unwrap_or(gone.len());
         self.share_on(online.len() + more)
@@ -318,24 +336,48 @@ impl Home {
         Packing::new(self.shape.k.into(), self.superblock.borrow().strip_blocks)
     }
 
-    /// The same in the narrowest group of the devices in use.
-    fn packing_now(&self) -> Packing {
+    /// What blocks and nodes take on the devices in use: in the narrowest group.
+    fn takes_now(&self) -> Takes {
         let online = |group: &Vec<u16>| self.online_of(group).count();
         let least = self.shape.groups.iter().map(online).min();
-        self.packing_on(least.unwrap_or(0))
+        Takes {
+            packing: self.packing_on(least.unwrap_or(0)),
+            node_bytes: self.node_room(Member::is_online),
+        }
+    }
+
+    /// See [`node_room`]; less what is left of the spare space.
+    fn node_room(&self, counted: impl Fn(&Member) -> bool) -> u64 {
+        let counted = self.core.members.iter().filter(|m| counted(m));
+        let devices: Vec<u16> = counted.map(|m| m.index).collect();
+        let gone = self.core.members.len() - devices.len();
+        let spare = usize::from(self.shape.spare).saturating_sub(gone);
+        node_room(&self.shape, &self.core.domains, &devices, spare)
+    }
+
+    /// What thin volumes' blocks and nodes take: blocks as with all devices there, since they do without the
+    /// columns of those that are gone where room is short; nodes do not.
+    fn takes_thin(&self) -> Takes {
+        let (all, online) = (self.core.members.len(), self.core.online().len());
+        let whole = self.node_room(Home::is_counted);
+        let now = self.node_room(Member::is_online) * all as u64 / online.max(1) as u64;
+        Takes {
+            packing: self.packing_whole(),
+            node_bytes: now.max(whole),
+        }
     }
 
     /// What volumes were promised, and what thin ones have taken, their maps included, in bytes of stripes, as of
     /// the last fold.
-    fn promised_bytes(&self, packing: Packing) -> u64 {
+    fn promised_bytes(&self, takes: Takes) -> u64 {
         let catalog = self.catalog.borrow();
         let bytes = |v: &VolumeEntry| if v.thin { v.mapped_bytes } else { v.size_bytes };
         let promised = catalog.volumes.iter();
-        let promised = promised.map(|v| packing.taken(bytes(v), v.block_blocks));
-        promised.sum::<u64>() + self.maps_apart(&catalog)
+        let promised = promised.map(|v| takes.packing.taken(bytes(v), v.block_blocks));
+        promised.sum::<u64>() + self.maps_apart(&catalog) * takes.node_bytes
     }
 
-    /// What maps of thin volumes take beyond metadata's share of usable space: one that is written far apart has
+    /// Nodes of thin volumes' maps beyond metadata's share of usable space: one that is written far apart has
     /// a leaf for every few blocks. Others were promised the space of a whole map; of that a thin one may have as
     /// much as of its blocks it has mapped.
     fn maps_apart(&self, catalog: &Catalog) -> u64 {
@@ -351,33 +393,29 @@ impl Home {
             v.map_nodes
                 .saturating_sub(u64::try_from(share).expect("not above the whole"))
         });
-        apart.sum::<u64>() * self.node_room()
-    }
-
-    /// See [`node_room`].
-    pub(crate) fn node_room(&self) -> u64 {
-        node_room(&self.shape, &self.core.domains)
+        apart.sum()
     }
 
     /// What may still be promised to a volume, in bytes of stripes, as of the last fold.
     fn unpromised_bytes(&self) -> u64 {
-        let promised = self.promised_bytes(self.packing_now());
+        let promised = self.promised_bytes(self.takes_now());
         self.usable_now().saturating_sub(promised)
     }
 
     /// The largest volume of such blocks that can be promised all its space, in bytes, as of the last fold.
     pub(crate) fn room_for(&self, block: u16) -> u64 {
-        self.packing_now().fits(self.unpromised_bytes(), block)
+        self.takes_now()
+            .packing
+            .fits(self.unpromised_bytes(), block)
     }
 
-    /// Counts anew what thin volumes may still take: `pending` bytes of theirs are not folded, and since
-    /// that was counted so many more were `charged`.
-    pub(crate) fn count_thin(&self, pending: u64, charged: u64) {
-        let promised = self.promised_bytes(self.packing_whole());
-        let folded = self.usable_whole().saturating_sub(promised);
-        let left = folded.saturating_sub(pending + charged);
-        self.core.thin_left.set(left);
-        self.core.thin_counted.set(ThinCount { folded, left });
+    /// Counts anew what thin volumes may still take: see [`crate::thin::Thin::count`].
+    pub(crate) fn count_thin(&self, pending: u64, before: Charged) {
+        let takes = self.takes_thin();
+        let folded = self
+            .usable_whole()
+            .saturating_sub(self.promised_bytes(takes));
+        (self.core.thin).count(folded, pending, before, takes.node_bytes);
     }
 
     /// Whether devices are gone without which not all of what volumes were promised can be redundant.
@@ -389,14 +427,14 @@ impl Home {
 
     /// Whether the devices in use would not hold at full redundancy what volumes were promised.
     pub(crate) fn is_overpromised(&self) -> bool {
-        self.promised_bytes(self.packing_now()) > self.usable(Spare::None, Member::is_online)
+        self.promised_bytes(self.takes_now()) > self.usable(Spare::None, Member::is_online)
     }
 
     /// Up to how many percent may be kept for cleaning, so that what volumes were promised still fits; `None`
     /// if not even the least. Were more kept, what is written once devices are gone would have to do without
     /// their columns for the sake of room that there is.
     pub(crate) fn clean_reserve_that_fits(&self) -> Option<u64> {
-        let promised = self.promised_bytes(self.packing_now());
+        let promised = self.promised_bytes(self.takes_now());
         let fits =
             |percent: &u64| promised <= self.usable_with(*percent, Spare::Left, Member::is_online);
         CLEAN_RESERVE.rev().find(fits)
@@ -405,10 +443,10 @@ impl Home {
     /// Bytes of stripes that what volumes have mapped takes, and what thin ones' maps take beyond their share, as
     /// of the last fold.
     fn used_bytes(&self) -> u64 {
-        let (catalog, packing) = (self.catalog.borrow(), self.packing_now());
+        let (catalog, takes) = (self.catalog.borrow(), self.takes_now());
         let volumes = catalog.volumes.iter();
-        let used = volumes.map(|v| packing.taken(v.mapped_bytes, v.block_blocks));
-        used.sum::<u64>() + self.maps_apart(&catalog)
+        let used = volumes.map(|v| takes.packing.taken(v.mapped_bytes, v.block_blocks));
+        used.sum::<u64>() + self.maps_apart(&catalog) * takes.node_bytes
     }
 
     /// Where the space of the devices in use is.
@@ -419,7 +457,7 @@ impl Home {
             self.usable_now(),
             self.used_bytes(),
         );
-        let promised = self.promised_bytes(self.packing_now()).saturating_sub(used);
+        let promised = self.promised_bytes(self.takes_now()).saturating_sub(used);
         let (k, width) = (u128::from(self.shape.k), u128::from(self.shape.width()));
         let with_parity =
             |data: u64| u64::try_from(u128::from(data) * width / k).unwrap_or(u64::MAX);

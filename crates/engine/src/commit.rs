@@ -58,7 +58,7 @@ impl Home {
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let applied = self.applied();
         let recorded = self.recorded_at.get();
-        let charged = self.core.thin_charged.get();
+        let charged = self.core.thin.charged();
         self.seal_pinned().await;
         self.core.before_commit.set(Some(self.before_commit()));
         self.hold_room();
@@ -123,7 +123,8 @@ impl Home {
         self.write_root(cut, imaged, known).await;
         self.core.before_commit.set(None);
         self.release(freed).await;
-        self.count_thin(pending, self.core.thin_charged.get() - charged);
+        self.core.meta_room.set(self.meta_room());
+        self.count_thin(pending, charged);
         self.warn_of_space();
         if !more && target + 1 >= applied {
             self.folded_at.set(recorded);

@@ -12,7 +12,6 @@ use ashlar_digest::Kind;
 use ashlar_format::SegmentNumber;
 use ashlar_rt::{Gate, Nanos, Rt, SECOND};
 
-use crate::capacity::ThinCount;
 use crate::coder::{Accelerators, Coder};
 use crate::contexts::Context;
 use crate::domains::Domains;
@@ -20,6 +19,7 @@ use crate::member::{Member, add};
 use crate::mover::{BadBlock, Heals};
 use crate::segment::Segment;
 use crate::status::Event;
+use crate::thin::Thin;
 
 const EVENTS_KEPT: usize = 4096;
 /// What comes in numbers is told at once, and then as a sum after these times, the longer the longer it lasts.
@@ -84,12 +84,10 @@ pub struct Core {
     pub amplification: (Cell<u64>, Cell<u64>),
     /// The journal is short: leaves that cannot be read must let go of it.
     pub give_up_lost: Cell<bool>,
-    /// Bytes that blocks of thin volumes may still take, and bytes ever counted against that.
-    pub thin_left: Cell<u64>,
-    /// See `thin_left`.
-    pub thin_charged: Cell<u64>,
-    /// What thin volumes could still take when that was counted last.
-    pub thin_counted: Cell<ThinCount>,
+    /// How many nodes the free slots take, as of the last commit and the last segment of data.
+    pub meta_room: Cell<usize>,
+    /// The room for thin volumes.
+    pub thin: Thin,
 }
 
 impl std::fmt::Debug for Core {
@@ -136,9 +134,8 @@ impl Core {
             heal_gate: Gate::default(),
             amplification: Default::default(),
             give_up_lost: Cell::new(false),
-            thin_left: Cell::new(0), // counted by the first commit that is asked for it
-            thin_charged: Cell::new(0),
-            thin_counted: Cell::default(),
+            meta_room: Cell::new(usize::MAX),
+            thin: Thin::default(), // counted by the first commit that is asked for it
         })
     }
 

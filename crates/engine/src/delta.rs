@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_format::node::Place;
+use ashlar_format::node::{LEAF_ENTRIES, Place};
 
 use crate::segment::Segment;
 use crate::stream::OpenStripe;
@@ -111,6 +111,7 @@ pub struct Deltas {
     /// Runs of holes, in the order of their stamps.
     pub holes: Vec<HoleRange>,
     count: usize,
+    leaves: usize,
 }
 
 /// What the deltas say of a block.
@@ -139,6 +140,26 @@ impl Deltas {
     /// Versions held.
     pub fn len(&self) -> usize {
         self.count + self.holes.len()
+    }
+
+    /// Leaves of maps that versions held here are of.
+    pub fn leaves(&self) -> usize {
+        self.leaves
+    }
+
+    /// Whether a version is held of a block in the same leaf: tiles are whole leaves, so these are runs.
+    fn holds_of_leaf(&self, tree: u32, address: u64) -> bool {
+        let leaf = LEAF_ENTRIES as u64;
+        let first = address / leaf * leaf;
+        let mut of_leaf = self.versions.range((tree, first)..(tree, first + leaf));
+        of_leaf.next().is_some()
+    }
+
+    /// No version is left of a block.
+    fn forget(&mut self, (tree, address): (u32, u64)) {
+        if self.versions.remove(&(tree, address)).is_some() && !self.holds_of_leaf(tree, address) {
+            self.leaves -= 1;
+        }
     }
 
     /// The blocks of a volume that more is held of than that they were moved.
@@ -184,6 +205,9 @@ impl Deltas {
 
     /// Adds a version, newer than all of its block.
     pub fn push(&mut self, tree: u32, address: u64, version: Version) {
+        if !self.holds_of_leaf(tree, address) {
+            self.leaves += 1;
+        }
         let versions = self.versions.entry((tree, address)).or_default();
         assert!(
             versions.last().is_none_or(|v| v.stamp < version.stamp),
@@ -254,7 +278,7 @@ impl Deltas {
             versions.retain(|v| v.stamp > stamp);
             self.count -= before - versions.len();
             if versions.is_empty() {
-                self.versions.remove(&key);
+                self.forget(key);
             }
         }
     }
@@ -316,7 +340,7 @@ impl Deltas {
                 }
             }
             if versions.is_empty() {
-                self.versions.remove(&(tree, address));
+                self.forget((tree, address));
             }
         }
         if taken.is_none() && hole > 0 {
@@ -369,21 +393,19 @@ impl Deltas {
             versions.retain(|v| v.stamp != stamp);
             self.count -= before - versions.len();
             if versions.is_empty() {
-                self.versions.remove(&(tree, address));
+                self.forget((tree, address));
             }
         }
     }
 
     /// Drops everything of a volume that is gone.
     pub fn forget_tree(&mut self, tree: u32) {
-        let mut gone = 0;
-        self.versions.retain(|key, versions| {
-            if key.0 == tree {
-                gone += versions.len();
-            }
-            key.0 != tree
-        });
-        self.count -= gone;
+        let held = self.versions.range((tree, 0)..=(tree, u64::MAX));
+        let keys: Vec<(u32, u64)> = held.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.count -= self.versions[&key].len();
+            self.forget(key);
+        }
         self.holes.retain(|h| h.tree != tree);
     }
 }
@@ -456,5 +478,33 @@ mod tests {
         assert_eq!(deltas.durable_stamp(1, 5), 7);
         assert_eq!(deltas.len(), 1);
         assert_eq!(deltas.oldest(), Some(40));
+    }
+
+    #[test]
+    fn leaves_are_counted_once() {
+        let mut deltas = Deltas::default();
+        let mut stamp = 0;
+        let mut push = |deltas: &mut Deltas, tree, address| {
+            stamp += 1;
+            deltas.push(tree, address, hole(stamp));
+            stamp
+        };
+        let first = push(&mut deltas, 1, 0);
+        push(&mut deltas, 1, 127);
+        push(&mut deltas, 1, 127);
+        assert_eq!(deltas.leaves(), 1);
+        let next = push(&mut deltas, 1, 128);
+        push(&mut deltas, 2, 128);
+        assert_eq!(deltas.leaves(), 3);
+        deltas.remove(1, 0, first);
+        assert_eq!(deltas.leaves(), 3, "127 is left");
+        deltas.remove(1, 128, next);
+        assert_eq!(deltas.leaves(), 2);
+        assert!(deltas.take_recorded(1, 127).is_some());
+        assert_eq!(deltas.leaves(), 2, "a newer version is left");
+        assert!(deltas.take_recorded(1, 127).is_some());
+        assert_eq!(deltas.leaves(), 1);
+        deltas.forget_tree(2);
+        assert_eq!((deltas.leaves(), deltas.len()), (0, 0));
     }
 }

@@ -265,7 +265,8 @@ impl Shard {
             };
             deltas.written_of(v.tree).filter(|a| !mapped(*a)).count() as u64
         };
-        thin.map(|v| new(v) * (v.takes_bytes + v.node_bytes)).sum()
+        thin.map(|v| new(v) * (v.takes_bytes + self.core.thin.node_bytes()))
+            .sum()
     }
 
     fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {

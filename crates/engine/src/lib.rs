@@ -52,6 +52,7 @@ pub mod status;
 mod stream;
 mod stripe;
 mod systree;
+mod thin;
 mod tree;
 mod volume;
 

@@ -138,8 +138,6 @@ pub struct VolumeShape {
     pub algorithm: u8,
     /// Bytes of stripes that a block takes.
     pub takes_bytes: u64,
-    /// And that a leaf of its own takes, should it need one.
-    pub node_bytes: u64,
     /// Whether it was promised no space.
     pub thin: bool,
     /// Being destroyed: it takes no more writes.

@@ -78,7 +78,10 @@ fn volume_blocks_that_do_not_fill_stripes_have_room() {
 /// Writes every block of `v` in an order that leaps about, many at a time.
 async fn scatter(rt: &Rt, v: &Volume, size: u64, version: u64, what: &str) {
     let blocks = size / BLOCK;
-    let leap = (0..).map(|n| 7919 + n).find(|n| !blocks.is_multiple_of(*n)).unwrap();
+    let leap = (0..)
+        .map(|n| 7919 + n)
+        .find(|n| !blocks.is_multiple_of(*n))
+        .unwrap();
     let order: Vec<u64> = (0..blocks).map(|n| n * leap % blocks).collect();
     for some in order.chunks(512) {
         let write = |block: u64| {
@@ -132,6 +135,56 @@ fn a_thin_volume_takes_all_the_room_there_is() {
                 refused > 200,
                 "{layout}: no room is left for another: {refused}"
             );
+        });
+        rt.shutdown();
+    }
+}
+
+/// Writes far apart, hundreds at once, each under a leaf of its own, where little is free: what is not folded yet
+/// takes no more nodes than there is room for. Folding it used up the last slots, and the array hung for good (S133).
+/// And what was promised to another volume stays: on fewer devices each node takes more room (S134).
+#[test]
+fn writes_far_apart_leave_room_to_fold_them() {
+    for (gone, seed) in [(2, 3), (2, 4), (1, 2), (0, 1)] {
+        let disks = devices(5, 16 * MIB);
+        let rt = Rt::simulated(seed);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let mut create = small("ec2+2");
+            create.settings.memory_bytes = 128 << 10;
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            array.volume_create("thick", volume(2 * MIB)).await.unwrap();
+            let options = VolumeOptions {
+                thin: true,
+                ..volume(1 << 30)
+            };
+            array.volume_create("thin", options).await.unwrap();
+            let (thick, thin) = (
+                array.volume("thick").unwrap(),
+                array.volume("thin").unwrap(),
+            );
+            fill(&thick, 2 * MIB, BLOCK, 1, "all there").await;
+            for device in 0..gone {
+                array.fail(device, false).await.unwrap();
+            }
+            let mut refused = 0;
+            for round in 0..12u64 {
+                let write = |n: u64| {
+                    let (thin, block) = (thin.clone(), (round * 512 + n) * 7919 % (1 << 18));
+                    let data = pattern(block, 1);
+                    handle.spawn(async move { thin.write(block * BLOCK, data, true).await })
+                };
+                let under_way: Vec<_> = (0..512).map(write).collect();
+                for write in under_way {
+                    let done = handle.timeout(900 * SECOND, write).await;
+                    let done = done.unwrap_or_else(|| panic!("{gone} gone: round {round} hangs"));
+                    refused += u32::from(matches!(done, Err(VolumeError::NoSpace)));
+                }
+            }
+            assert!(refused > 0, "{gone} gone: the array was filled");
+            let what = format!("{gone} gone, what was promised");
+            fill(&thick, 2 * MIB, BLOCK, 2, &what).await;
+            check(&thick, 2 * MIB, 2, &what).await;
         });
         rt.shutdown();
     }

@@ -66,11 +66,12 @@ pub enum Part {
     ManySlots,
     Bursts,
     FullThin,
+    Spare,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 30] = [
+    pub const ALL: [Part; 31] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -101,6 +102,7 @@ impl Part {
         Part::ManySlots,
         Part::Bursts,
         Part::FullThin,
+        Part::Spare,
     ];
 
     /// Its bit in [`Options::without`].

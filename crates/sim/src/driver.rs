@@ -255,7 +255,7 @@ impl Driver<'_> {
         let k = self.world.config.k;
         self.finish(rt, "volume create", async move {
             if let Some(percent) = full {
-                volumes.truncate(1);
+                let beside: Vec<_> = volumes.drain(1..).filter(|v| v.sparse).collect();
                 let status = session.store.status().await;
                 // A volume block lies whole in a stripe; what is left of that stays empty.
                 let (stripe, block) = (status.strip_bytes * k as u64, volumes[0].block_bytes);
@@ -266,6 +266,7 @@ impl Driver<'_> {
                 };
                 volumes[0].size = (usable * percent / 100 / 65_536).max(1) * 65_536;
                 volumes[0].thin = thin;
+                volumes.extend(beside);
                 session.world.trace.mark("an array to be filled");
             }
             for (number, volume) in volumes.iter().enumerate() {

@@ -168,7 +168,7 @@ impl Driver<'_> {
         let waiting = session.clone();
         let handle = rt.clone();
         // A commit that ends healing may still be due; nothing else can bring redundancy back.
-        let looks = if self.may_heal() { 30 } else { 2 };
+        let looks = if self.has_devices() { 30 } else { 2 };
         let status = self.finish(rt, "healing", async move {
             let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
             let mut status = waiting.store.status().await;
@@ -206,11 +206,16 @@ impl Driver<'_> {
             } = &mut *budget;
             damaged.retain(|d| tainted.contains(d));
             self.world.trace.mark("full redundancy back");
+            if config.full.is_some() && !budget.gone.is_empty() {
+                self.world
+                    .trace
+                    .mark("full redundancy in a full array without some devices");
+            }
             return;
         }
         drop(budget);
         self.take_its_word(&status);
-        if self.may_heal() {
+        if self.must_heal(&status) {
             self.world
                 .fail(|| format!("no full redundancy though it is possible (P5): {status:?}"));
         }
@@ -244,23 +249,30 @@ impl Driver<'_> {
         }
     }
 
-    /// Whether full redundancy must come back: there are devices, there is room, and nothing is wrong that
-    /// the array cannot know of.
-    fn may_heal(&self) -> bool {
+    /// The devices that nothing is wrong with.
+    fn healthy(&self) -> Vec<usize> {
+        let budget = self.world.budget.borrow();
+        let sound = |d: &usize| !budget.damaged.contains(d) && !budget.gone.contains(d);
+        (0..self.world.config.devices).filter(sound).collect()
+    }
+
+    /// Whether there are devices for full redundancy, and nothing is wrong that the array cannot know of.
+    fn has_devices(&self) -> bool {
         let config = &self.world.config;
-        let (healthy, wide, silent) = {
-            let budget = self.world.budget.borrow();
-            let sound = |d: &usize| !budget.damaged.contains(d) && !budget.gone.contains(d);
-            let healthy: Vec<usize> = (0..config.devices).filter(sound).collect();
-            let of = |group| {
-                healthy
-                    .iter()
-                    .filter(move |d| config.group_of(**d) == group)
-            };
-            let wide = (0..config.groups).all(|group| of(group).count() >= config.k + config.m);
-            (healthy.len(), wide, !budget.tainted.is_empty())
+        let healthy = self.healthy();
+        let of = |group| {
+            healthy
+                .iter()
+                .filter(move |d| config.group_of(**d) == group)
         };
-        self.world.promised() && wide && self.roomy(healthy) && !silent
+        let wide = (0..config.groups).all(|group| of(group).count() >= config.k + config.m);
+        let silent = !self.world.budget.borrow().tainted.is_empty();
+        self.world.promised() && wide && !silent
+    }
+
+    /// Whether full redundancy must be back: there are devices and room, or the array says that there is.
+    fn must_heal(&self, status: &StoreStatus) -> bool {
+        self.has_devices() && (!status.overpromised || self.roomy(self.healthy().len()))
     }
 
     /// Whether `healthy` devices certainly have the room for everything at full width.

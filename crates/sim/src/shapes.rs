@@ -1,7 +1,7 @@
 //! What widens a seed's history beyond what [`Config::random`] draws: slots of several courses, maps
 //! larger than their cache, more shards, more verbs,
 //! failure domains, volume blocks of whole stripes, devices of different sizes, many slots to be filled, many
-//! writes at once.
+//! writes at once, spare space in one group.
 //!
 //! Invariants: every purpose has a generator of its own, so that a seed that one of them leaves alone
 //! keeps its history; what is too large for a full array is not drawn for one.
@@ -32,6 +32,9 @@ impl Config {
         if self.may(Part::MoreShards) && purpose(4).chance(25) {
             self.most_shards = Some(4);
         }
+        if self.may(Part::Spare) {
+            self.spare_space(&mut purpose(11));
+        }
         if self.may(Part::Domains) {
             self.failure_domains(&mut purpose(5));
         }
@@ -45,7 +48,7 @@ impl Config {
             self.bursts(&mut purpose(9));
         }
         if self.may(Part::FullThin) {
-            self.full_thin = self.full.is_some() && purpose(10).chance(25);
+            self.thin_volumes(&mut purpose(10));
         }
         self
     }
@@ -82,6 +85,26 @@ impl Config {
             for volume in &mut self.volumes {
                 volume.block_bytes = volume.block_bytes.min(8 * KIB);
             }
+        }
+    }
+
+    /// An array to be filled by a thin volume; or one beside it that is written far apart, and takes what room
+    /// was not promised.
+    fn thin_volumes(&mut self, rng: &mut Rng) {
+        let (kind, blocks) = (rng.below(100), 1 << rng.range(12, 20));
+        match (self.full, kind) {
+            (Some(_), 0..25) => self.full_thin = true,
+            (Some(_), 25..45) => self.volumes.insert(
+                1,
+                VolumeConfig {
+                    size: 4 * KIB * blocks,
+                    block_bytes: 4 * KIB,
+                    thin: true,
+                    fast_digest: false,
+                    sparse: true,
+                },
+            ),
+            _ => {}
         }
     }
 
@@ -131,6 +154,16 @@ impl Config {
         }
         if self.may(Part::ForcedFail) {
             self.weights.forced_fail = forced;
+        }
+    }
+
+    /// One group with spare space for one or two devices.
+    fn spare_space(&mut self, rng: &mut Rng) {
+        let (wanted, spare) = (rng.chance(15), 1 + rng.index(2));
+        let width = self.k + self.m;
+        if wanted && self.layout.starts_with("ec") && width <= 12 {
+            self.devices = self.devices.max(width + spare);
+            self.spare = u16::try_from(spare).expect("a few");
         }
     }
 
@@ -196,11 +229,20 @@ impl Config {
     pub fn marks(&self) -> impl Iterator<Item = &'static str> {
         let sizes = |d| self.bytes_of(d);
         let kinds: BTreeSet<u64> = (0..self.devices).map(sizes).collect();
+        let sparse = self.volumes.iter().any(|volume| volume.sparse);
         let many = self.full.is_some() && self.device_bytes / self.slot_bytes >= 640;
         let marks = [
             (kinds.len() > 1, "devices of different sizes"),
+            (
+                self.spare > 0 && self.groups == 1,
+                "spare space in one group",
+            ),
             (many, "many slots to be filled"),
             (self.full_thin, "a thin volume to be filled"),
+            (
+                self.full.is_some() && sparse,
+                "a thin volume beside a full one",
+            ),
         ];
         marks
             .into_iter()

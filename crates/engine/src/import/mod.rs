@@ -42,7 +42,7 @@ use self::segments::{
 };
 use crate::array::Import;
 use crate::assemble::{assemble, make_members};
-use crate::capacity::{Packing, node_room};
+use crate::capacity::Packing;
 use crate::core::Core;
 use crate::error::Error;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE, metadata_survives};
@@ -192,9 +192,8 @@ pub async fn import(
     let (shards, to_home, at_home) =
         start_shards(&core, &shape, &newest, &options.settings, &birth);
     let packing = Packing::new(shape.k.into(), newest.strip_blocks);
-    let node = node_room(&shape, &core.domains);
     for volume in &catalog.volumes {
-        add_volume(&shards, volume, packing, node).await;
+        add_volume(&shards, volume, packing).await;
     }
     let open = root.epochs.last().cloned().ok_or(Error::NoRoot)?;
     let journal = Journal::new(

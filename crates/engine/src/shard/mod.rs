@@ -37,6 +37,8 @@ pub struct Bounds {
     pub stripes: usize,
     /// Deltas.
     pub deltas: usize,
+    /// Leaves that deltas are of, where free space has no room for more; more than unfinished stripes hold.
+    pub leaves: usize,
 }
 
 /// A shard.

@@ -40,6 +40,7 @@ pub fn limits(
     let deltas = (memory / 4 / 200).max(4 * stripe_blocks).max(256);
     let bounds = Bounds {
         stripes,
+        leaves: 4 * stripe_blocks,
         deltas: deltas.min((fits * 64).max(4 * stripe_blocks)),
     };
     (share / 2, bounds)
@@ -85,9 +86,8 @@ pub async fn add_volume(
     shards: &[Sender<ShardMessage>],
     volume: &ashlar_format::catalog::VolumeEntry,
     packing: Packing,
-    node_room: u64,
 ) {
-    let shape = volume_shape(volume, packing, node_room);
+    let shape = volume_shape(volume, packing);
     for shard in shards {
         ask(shard, |reply| {
             ShardMessage::AddVolume(shape, volume.maps.clone(), reply)
@@ -96,12 +96,8 @@ pub async fn add_volume(
     }
 }
 
-/// A catalog entry as shards need it, where a node takes the room of so many bytes of data.
-pub fn volume_shape(
-    volume: &ashlar_format::catalog::VolumeEntry,
-    packing: Packing,
-    node_room: u64,
-) -> VolumeShape {
+/// A catalog entry as shards need it.
+pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry, packing: Packing) -> VolumeShape {
     let unit = u64::from(volume.block_blocks) * BLOCK as u64;
     VolumeShape {
         tree: volume.number,
@@ -109,7 +105,6 @@ pub fn volume_shape(
         pieces: u32::from(volume.block_blocks),
         algorithm: volume.digest,
         takes_bytes: packing.taken(unit, volume.block_blocks),
-        node_bytes: node_room,
         thin: volume.thin,
         leaving: volume.destroying,
     }

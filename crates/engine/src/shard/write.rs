@@ -21,6 +21,7 @@ use crate::error::VolumeError;
 use crate::messages::{HomeMessage, Move, Purpose, VolumeShape, ask};
 use crate::planted::{self, Bug};
 use crate::stream::Item;
+use crate::thin::Charge;
 
 /// With room for fewer blocks left, it is looked up whether a block of a thin volume is a new one.
 const LOOKED_UP_FROM: u64 = 1024;
@@ -53,10 +54,11 @@ impl Shard {
             let take = (unit - within).min(data.len() - at);
             self.admit().await?;
             if take == unit {
-                self.admit_thin(shape, address).await?;
+                let charge = self.admit_thin(shape, address).await?;
                 let block = &data[at..at + take];
                 self.place_block(shape, address, block, None, Purpose::Client, None)
                     .await?;
+                drop(charge);
             } else {
                 self.merge(shape, address, within, &data[at..at + take])
                     .await?;
@@ -84,7 +86,7 @@ impl Shard {
                 return Ok(());
             }
             part.copy_from_slice(data);
-            self.admit_thin(shape, address).await?;
+            let _charge = self.admit_thin(shape, address).await?;
             let seen = Seen { stamp, folds };
             if self
                 .place_block(shape, address, &block, Some(seen), Purpose::Client, None)
@@ -101,16 +103,23 @@ impl Shard {
             if self.core.closed.get() {
                 return Err(VolumeError::Closed);
             }
-            let (bounds, deltas) = (self.bounds.get(), self.deltas.borrow().len());
+            let bounds = self.bounds.get();
+            let (deltas, leaves) = {
+                let deltas = self.deltas.borrow();
+                (deltas.len(), deltas.leaves())
+            };
             let (writing, written) = (self.writing.borrow().len(), self.written.borrow().len());
-            if deltas * 2 >= bounds.deltas && !self.pressed.replace(true) {
+            // Each leaf may be new, with nodes of its own above it: one commit has to fit what is free (S15).
+            let most_leaves = (self.core.meta_room.get() / 4 / self.shards).max(bounds.leaves);
+            let full = |of: usize| of * deltas >= bounds.deltas || of * leaves >= most_leaves;
+            if full(2) && !self.pressed.replace(true) {
                 // Early, so that folding and writing overlap.
                 let _ = self.home.send(HomeMessage::Pressure);
             }
-            if deltas < bounds.deltas && writing + written < bounds.stripes {
+            if !full(1) && writing + written < bounds.stripes {
                 return Ok(());
             }
-            if deltas >= bounds.deltas {
+            if full(1) {
                 let _ = self.home.send(HomeMessage::Pressure);
             } else if writing == 0 || written * 2 >= bounds.stripes {
                 let _ = self.home.send(HomeMessage::Record);
@@ -122,24 +131,27 @@ impl Shard {
     /// Refuses a block that a thin volume does not have yet where only promised space is left: volumes
     /// that are not thin never run out. Where little is left, only such blocks are charged for: what
     /// overwrites others never keeps a new one waiting.
-    async fn admit_thin(&self, shape: VolumeShape, address: u64) -> Result<(), VolumeError> {
+    async fn admit_thin(
+        &self,
+        shape: VolumeShape,
+        address: u64,
+    ) -> Result<Option<Charge<'_>>, VolumeError> {
         if !shape.thin {
-            return Ok(());
+            return Ok(None);
         }
-        let most = shape.takes_bytes + shape.node_bytes;
+        let thin = &self.core.thin;
         let mut asked = None;
         loop {
-            let roomy = self.core.thin_left.get() >= most * LOOKED_UP_FROM;
+            let most = shape.takes_bytes + thin.node_bytes();
+            let roomy = thin.left() >= most * LOOKED_UP_FROM;
             if !roomy && !matches!(self.find(shape, address).await?.0, Found::Zero) {
-                return Ok(()); // overwritten, it takes no more than it has
+                return Ok(None); // overwritten, it takes no more than it has
             }
-            let (left, counted) = (self.core.thin_left.get(), self.core.thin_counted.get());
+            let (left, counted) = (thin.left(), thin.counted());
             // The last blocks come one by one: most need no node of their own.
             let alone = left == counted.folded && left >= shape.takes_bytes;
             if left >= most || alone {
-                self.core.thin_left.set(left.saturating_sub(most));
-                crate::member::add(&self.core.thin_charged, most);
-                return Ok(());
+                return Ok(Some(thin.charge(most)));
             }
             // Or what is not folded cannot be, and keeps what it was charged.
             let stuck = asked == Some(counted) && left == counted.left;
