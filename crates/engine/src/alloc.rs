@@ -132,23 +132,36 @@ impl Home {
         }
     }
 
-    /// The next data segment: in the group that gives it the most redundancy, and of these in the one
-    /// with the most room, so that what is written while one group lacks a device is redundant as long as
-    /// another has room.
+    /// The groups, with those of their devices that have a slot: first the one that gives new data the most
+    /// redundancy, and of these the one with the most room, so that what is written while one group lacks a device
+    /// is redundant as long as another has room.
+    pub(crate) fn groups_for(
+        &self,
+        purpose: Purpose,
+        need: MetadataNeed,
+    ) -> Vec<(&[u16], Vec<u16>)> {
+        let with_slot = |group: &[u16]| -> Vec<u16> {
+            let devices = group.iter().copied();
+            devices
+                .filter(|d| self.has_slot(*d, purpose, need))
+                .collect()
+        };
+        let groups = self.shape.groups.iter();
+        let mut groups: Vec<(&[u16], Vec<u16>)> = groups.map(|g| (&g[..], with_slot(g))).collect();
+        groups.sort_by_cached_key(|(_, eligible)| {
+            let free = eligible.iter().map(|d| self.core.member(*d).free_slots());
+            std::cmp::Reverse((self.redundancy_on(eligible.len()), free.sum::<usize>()))
+        });
+        groups
+    }
+
+    /// The next data segment: in the first group that has one.
     fn want_data(&self, purpose: Purpose) -> Option<Wanted> {
         let need = self.metadata_need();
-        let mut groups: Vec<(usize, usize, &[u16], Vec<u16>)> = Vec::new();
-        for group in &self.shape.groups {
-            let has_slot = |d: &u16| self.has_slot(*d, purpose, need);
-            let eligible: Vec<u16> = group.iter().copied().filter(has_slot).collect();
-            let free = eligible.iter().map(|d| self.core.member(*d).free_slots());
-            let redundancy = self.redundancy_on(eligible.len());
-            groups.push((redundancy, free.sum(), group, eligible));
-        }
-        groups.sort_by_key(|(redundancy, free, _, _)| std::cmp::Reverse((*redundancy, *free)));
+        let groups = self.groups_for(purpose, need);
         let mut wanted = groups
             .iter()
-            .filter_map(|(_, _, group, eligible)| self.want_in(purpose, need, group, eligible));
+            .filter_map(|(group, eligible)| self.want_in(purpose, need, group, eligible));
         wanted.next()
     }
 

@@ -190,6 +190,47 @@ fn writes_far_apart_leave_room_to_fold_them() {
     }
 }
 
+/// An array of groups that all lack devices, and hold more than what is left has room for with all columns: what is
+/// moved into another group has to be laid as it was reckoned. It got all its columns there, wherever there was
+/// room, and that took more: it went back and forth (S135).
+#[test]
+fn cleaning_does_not_go_back_and_forth_between_groups() {
+    let disks = devices(18, 7 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let create = Create {
+            spare: 3,
+            ..small("raid60:3")
+        };
+        let array = Array::create(&handle, kept, create).await.unwrap();
+        let size = array.room_for(4096) / 100 * 95 / BLOCK * BLOCK;
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, size, BLOCK, 1, "all there").await;
+        for device in [0, 5, 6, 11, 12, 17] {
+            array.fail(device, false).await.unwrap();
+        }
+        for version in 2..4 {
+            scatter(&handle, &v, size, version, "without two of each group").await;
+        }
+        let written = async || -> u64 {
+            let devices = array.status().await.devices;
+            devices.iter().map(|d| d.written_bytes).sum()
+        };
+        let before = written().await;
+        let idle = handle.timeout(3600 * SECOND, array.wait_idle(&[])).await;
+        assert!(idle.is_some(), "background work ends");
+        let moved = written().await - before;
+        assert!(
+            moved < size,
+            "{moved} bytes were written to move some of {size}"
+        );
+        check(&v, size, 3, "without two of each group").await;
+    });
+    rt.shutdown();
+}
+
 /// A device that is gone counts with the slots that it had, also where it was gone before: it was given those of
 /// the device that its superblock was read from, so a thin volume was refused what an array has room for (S131).
 #[test]

@@ -86,13 +86,26 @@ impl Home {
     /// The groups whose new data are not laid as on all their devices: they keep to shares (`keeps_shares`), or
     /// are unevenly full.
     fn anew(&self, need: MetadataNeed) -> Vec<Anew<'_>> {
+        // What is moved goes where there is room. Where a group has room for clients and lays all columns, nothing
+        // is gained by moving what others would lay without them (S135), and no client waits for it.
+        let lays_all = |(group, eligible): &(&[u16], Vec<u16>)| {
+            eligible.len() == self.online_of(group).count() && !self.keeps_shares(group, need)
+        };
+        let groups = self.groups_for(Purpose::Client, need);
+        let shares = !groups.iter().any(lays_all);
         let groups = self.shape.groups.iter();
-        groups.filter_map(|g| self.anew_in(g, need)).collect()
+        groups
+            .filter_map(|g| self.anew_in(g, shares && self.keeps_shares(g, need), need))
+            .collect()
     }
 
-    fn anew_in<'a>(&'a self, group: &'a [u16], need: MetadataNeed) -> Option<Anew<'a>> {
+    fn anew_in<'a>(
+        &'a self,
+        group: &'a [u16],
+        short: bool,
+        need: MetadataNeed,
+    ) -> Option<Anew<'a>> {
         let online: Vec<u16> = self.online_of(group).collect();
-        let short = self.keeps_shares(group, need);
         let share = if short {
             self.share(group)
         } else {
