@@ -48,25 +48,6 @@ impl Space<'_> {
     /// What volumes may be promised in bytes, at full redundancy, by devices with so many `slots` (`None`: not
     /// counted), less `spare` of them in each group; in narrow stripes where they are too few.
     pub fn usable_bytes(&self, spare: Spare, slots: impl Fn(u16) -> Option<u32>) -> u64 {
-        let spares = |group: &Vec<u16>| {
-            let counted = group.iter().filter(|d| slots(**d).is_some()).count();
-            self.spare_of(spare, group, counted)
-        };
-        let groups = self.shape.groups.iter();
-        let counted = groups.clone().flatten().filter(|d| slots(**d).is_some());
-        let counted: Vec<u16> = counted.copied().collect();
-        let spares = groups.map(spares).sum();
-        let node_bytes = node_room(self.shape, self.domains, &counted, spares);
-        self.usable_beside(node_bytes, spare, slots)
-    }
-
-    /// The same beside metadata of which each node takes the room of so many bytes of data.
-    fn usable_beside(
-        &self,
-        node_bytes: u64,
-        spare: Spare,
-        slots: impl Fn(u16) -> Option<u32>,
-    ) -> u64 {
         let m = usize::from(self.shape.m);
         let full = SegmentGeometry {
             k: self.shape.k,
@@ -97,6 +78,15 @@ impl Space<'_> {
         };
         let data = self.shape.groups.iter().map(of_group).sum::<u64>() * BLOCK_U64;
         let reserve = data / 100 * self.clean_reserve;
+        let spares = |group: &Vec<u16>| {
+            let counted = group.iter().filter(|d| slots(**d).is_some()).count();
+            self.spare_of(spare, group, counted)
+        };
+        let groups = self.shape.groups.iter();
+        let counted = groups.clone().flatten().filter(|d| slots(**d).is_some());
+        let counted: Vec<u16> = counted.copied().collect();
+        let spares = groups.map(spares).sum();
+        let node_bytes = node_room(self.shape, self.domains, &counted, spares);
         let overhead = node_bytes as f64 / BLOCK_U64 as f64;
         let metadata = data / 100_000 * (self.metadata_share(&full) * overhead) as u64;
         data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
@@ -253,24 +243,18 @@ impl Home {
         spare: Spare,
         counted: impl Fn(&Member) -> bool,
     ) -> u64 {
-        let space = self.space(clean_reserve);
-        space.usable_bytes(spare, |index| self.slots_of(index, &counted))
-    }
-
-    fn space(&self, clean_reserve: u64) -> Space<'_> {
-        Space {
+        let space = Space {
             shape: &self.shape,
             domains: &self.core.domains,
             strip_blocks: self.superblock.borrow().strip_blocks,
             slot_blocks: self.core.slot_blocks,
             least_data: self.least_data_columns(),
             clean_reserve,
-        }
-    }
-
-    fn slots_of(&self, index: u16, counted: impl Fn(&Member) -> bool) -> Option<u32> {
-        let member = self.core.member(index);
-        counted(member).then_some(member.geometry.slots)
+        };
+        space.usable_bytes(spare, |index| {
+            let member = self.core.member(index);
+            counted(member).then_some(member.geometry.slots)
+        })
     }
 
     /// Where usable space ends with all devices there, in bytes.
