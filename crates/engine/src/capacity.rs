@@ -22,7 +22,7 @@ use crate::member::Member;
 use crate::partition::Partitioning;
 use crate::record_sets::record_sets;
 use crate::status::{Capacity, Health};
-use crate::thin::Charged;
+use crate::thin::{Charged, ThinCount};
 
 /// Slots of a device in segments that are being filled: two streams of a few shards, and nodes.
 const OPEN_SLOTS: usize = 8;
@@ -394,12 +394,13 @@ impl Home {
     }
 
     /// Counts anew what thin volumes may still take: see [`crate::thin::Thin::count`].
-    pub(crate) fn count_thin(&self, pending: u64, before: Charged) {
+    pub(crate) fn count_thin(&self, oldest: Option<u64>, pending: u64, before: Charged) {
         let takes = self.takes_thin();
         let folded = self
             .usable_whole()
             .saturating_sub(self.promised_bytes(takes));
-        (self.core.thin).count(folded, pending, before, takes.node_bytes);
+        let counted = ThinCount { folded, oldest };
+        (self.core.thin).count(counted, pending, before, takes.node_bytes);
     }
 
     /// Whether devices are gone without which not all of what volumes were promised can be redundant.

@@ -44,7 +44,7 @@ impl Home {
             // tight, segments half dead are emptied before each step, by more nodes than it folds, so that
             // no number of steps uses up the room.
             if self.room_is_tight() {
-                self.clean_metadata(self.clean_limit()).await;
+                self.clean_metadata(usize::MAX).await;
             }
             let _one = self.commit_lock.lock().await;
             if self.core.closed.get() || !self.commit_locked(target, false).await {
@@ -62,6 +62,7 @@ impl Home {
         self.seal_pinned().await;
         self.core.before_commit.set(Some(self.before_commit()));
         self.hold_room();
+        self.renewed.borrow_mut().clear();
         let prepared = self.prepare_shards(target).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
         let more = prepared.iter().any(|p| p.more);
@@ -124,7 +125,7 @@ impl Home {
         self.core.before_commit.set(None);
         self.release(freed).await;
         self.core.meta_room.set(self.meta_room());
-        self.count_thin(pending, charged);
+        self.count_thin(oldest, pending, charged);
         self.warn_of_space();
         if !more && target + 1 >= applied {
             self.folded_at.set(recorded);

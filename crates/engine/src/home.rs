@@ -95,6 +95,8 @@ pub struct Home {
     pub(crate) meta_lock: Lock<()>,
     /// By device: free slots that are left to the commit that is placing nodes.
     pub(crate) held_room: RefCell<Vec<usize>>,
+    /// Nodes of metadata segments that the next commit writes anew, by segment.
+    pub(crate) renewed: RefCell<BTreeMap<u64, usize>>,
     pub(crate) log_lock: Lock<()>,
     /// The last root has been written: nothing is journalled after it.
     pub(crate) log_ended: Cell<bool>,
@@ -227,6 +229,7 @@ impl Home {
             commit_lock: Lock::new(()),
             meta_lock: Lock::new(()),
             held_room: RefCell::default(),
+            renewed: RefCell::default(),
             log_lock: Lock::new(()),
             log_ended: Cell::new(false),
             waiters: RefCell::default(),

@@ -75,7 +75,7 @@ pub struct FoldLimit {
 
 impl FoldLimit {
     /// Nodes that a leaf takes: itself and its path.
-    const LEAF: usize = 3;
+    pub const LEAF: usize = 3;
 
     /// Whether so many leaves, with so many blocks changed in them, are as much as may be folded. One
     /// leaf always may.

@@ -2,10 +2,12 @@
 //!
 //! Invariants:
 //! - Clients leave metadata room to grow to twice what of it is live, so that cleaning it always gains.
-//! - A commit folds no more than what fits what is free (`fold_limit`).
+//! - A commit folds no more than what fits what is free (`fold_limit`), and whoever has nodes written anew takes
+//!   no more than what fits beside that (`renewable`): a commit that has begun must end (S136).
 //! - No commit writes nodes with less redundancy than others have (`meta_wanted`).
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::{BLOCK, SegmentGeometry};
@@ -15,6 +17,7 @@ use crate::capacity::segments_that_fit;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{FoldLimit, Purpose};
+use crate::segment::Segment;
 
 /// Slots of a device that metadata needs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -104,16 +107,29 @@ impl Home {
 
     /// How many nodes the free slots take.
     pub(crate) fn meta_room(&self) -> usize {
+        self.meta_room_in(Member::free_slots)
+    }
+
+    /// How many nodes may be written anew for the sake of their redundancy: with those above each, and so that
+    /// cleaning keeps its room. Beyond M a node may take more room anew than it did.
+    pub(crate) fn redundancy_room(&self) -> usize {
+        let (blocks, need) = (self.core.slot_blocks, self.metadata_need());
+        let spare = |m: &Member| {
+            let kept = reserve(Purpose::Clean, m.geometry.slots, blocks, need);
+            m.free_slots().saturating_sub(kept)
+        };
+        self.meta_room_in(spare) / FoldLimit::LEAF
+    }
+
+    /// How many nodes so many slots of the devices in use take.
+    fn meta_room_in(&self, slots: impl Fn(&Member) -> usize) -> usize {
         let online = self.core.members.iter().filter(|m| m.is_online());
-        let with_slots: Vec<u16> = online
-            .filter(|m| m.free_slots() > 0)
-            .map(|m| m.index)
-            .collect();
+        let with_slots: Vec<u16> = online.filter(|m| slots(m) > 0).map(|m| m.index).collect();
         if with_slots.is_empty() {
             return 0;
         }
         let (k, m) = self.meta_wanted(&with_slots);
-        let slots = |d: &u16| self.core.member(*d).free_slots() as u64;
+        let slots = |d: &u16| slots(self.core.member(*d)) as u64;
         let free = with_slots
             .iter()
             .map(|d| (slots(d), self.core.domains.of(*d)));
@@ -140,11 +156,34 @@ impl Home {
         }
     }
 
-    /// How many nodes the cleaning before a step of a commit may write anew, beside what the step folds.
-    pub(crate) fn clean_limit(&self) -> usize {
+    /// How many nodes more the next commit may be had to write anew, beside what it folds.
+    fn renew_limit(&self) -> usize {
         let step = self.fold_limit();
         let most = self.meta_room().saturating_sub(step.nodes + step.records);
-        most.min(self.meta_room() * 3 / 4)
+        let renewed: usize = self.renewed.borrow().values().sum();
+        most.min(self.meta_room() * 3 / 4).saturating_sub(renewed)
+    }
+
+    /// Those of these segments whose nodes the next commit may be had to write anew: the first ones that
+    /// together have no more than `most`, nor more than fits beside what it folds (S136). Data segments count
+    /// as nothing.
+    pub(crate) fn renewable(
+        &self,
+        mut segments: Vec<Rc<Segment>>,
+        most: usize,
+    ) -> Vec<Rc<Segment>> {
+        let mut room = self.renew_limit().min(most);
+        segments.retain(|s| {
+            let renewed = self.renewed.borrow().contains_key(&s.number);
+            let takes = match s.kind {
+                SegmentKind::Meta if !renewed => s.live.borrow().count() as usize,
+                _ => 0,
+            };
+            let fits = takes <= room;
+            room -= if fits { takes } else { 0 };
+            fits
+        });
+        segments
     }
 
     /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.

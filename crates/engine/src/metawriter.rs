@@ -12,13 +12,19 @@ use ashlar_format::BLOCK;
 use ashlar_format::journal::{Entry, StripeEntry};
 use ashlar_format::node::Place;
 use ashlar_format::summary::Owner;
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::{Buf, Nanos, SECOND, Slice};
 
 use crate::coder::begin;
 use crate::contexts::Context;
 use crate::home::Home;
 use crate::segment::Segment;
 use crate::stripe::{self, TooFewColumns};
+
+/// How long a commit waits for room: slots that the devices are still discarding, or that reconstruct gives back.
+const LONGEST_WAIT: Nanos = 300 * SECOND;
+
+const NO_ROOM: &str = "no room is left to commit in: import it again when devices that are gone are back, or with \
+    --read-only to copy what can be read";
 
 /// Stripes of nodes that are being filled.
 #[derive(Debug, Default)]
@@ -67,10 +73,12 @@ impl Home {
         places
     }
 
-    /// One place.
+    /// One place. Halts the array if there is no room and none comes: what a commit that has begun frees is
+    /// free only once it has ended.
     pub(crate) async fn meta_place(self: &Rc<Self>) -> Place {
         // One at a time: of two that open a segment one would be forgotten.
         let _one = self.meta_lock.lock().await;
+        let since = self.core.rt.now();
         loop {
             let current = self.meta.borrow().current.clone();
             if let Some(segment) = current.filter(|s| self.falls_short(s)) {
@@ -83,7 +91,14 @@ impl Home {
             }
             match self.allocate_meta().await {
                 Some(segment) => self.meta.borrow_mut().current = Some(segment),
-                None => self.core.progress.wait().await,
+                None => {
+                    let progress = self.core.progress.wait();
+                    let _ = self.core.rt.timeout(LONGEST_WAIT, progress).await;
+                    let waited = self.core.rt.now() - since;
+                    if waited >= LONGEST_WAIT && !self.core.closed.get() {
+                        self.halt(NO_ROOM);
+                    }
+                }
             }
         }
     }

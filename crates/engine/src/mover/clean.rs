@@ -164,24 +164,27 @@ impl Home {
     }
 
     /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of
-    /// their blocks are live, so each two give more than they take; at most `room` nodes.
-    pub(crate) async fn clean_metadata(self: &Rc<Self>, mut room: usize) {
-        for (segment, dead) in self.pick_victims(usize::MAX) {
+    /// their blocks are live, so each two give more than they take; at most `most` nodes.
+    pub(crate) async fn clean_metadata(self: &Rc<Self>, most: usize) {
+        let mut sparse = self.pick_victims(usize::MAX);
+        sparse.retain(|(segment, dead)| {
             let blocks = u64::from(segment.geometry.data_blocks());
-            if segment.kind != SegmentKind::Meta || dead * 2 < blocks {
-                continue;
-            }
-            let live = usize::try_from(blocks - dead).unwrap_or(usize::MAX);
-            if live > room {
-                break;
-            }
-            room -= live;
+            segment.kind == SegmentKind::Meta && dead * 2 >= blocks
+        });
+        let sparse = sparse.into_iter().map(|(segment, _)| segment).collect();
+        for segment in self.renewable(sparse, most) {
             self.clean_segment(&segment).await;
         }
     }
 
     pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) {
         let live: Vec<u32> = segment.live.borrow().iter().collect();
+        if segment.kind == SegmentKind::Meta {
+            let renewed = (self.renewed.borrow_mut()).insert(segment.number, live.len());
+            if renewed.is_some() {
+                return;
+            }
+        }
         let rows = self.rows_of(segment, &live).await;
         if segment.kind == SegmentKind::Meta {
             let owners: Vec<Owner> = rows

@@ -188,6 +188,7 @@ impl Home {
             })
             .map(|(_, s)| s)
             .collect();
+        let short = self.renewable(short, self.redundancy_room());
         for segment in &short {
             self.clean_segment(segment).await;
         }
@@ -303,6 +304,7 @@ impl Home {
             .map(|(_, s)| s)
             .take(4)
             .collect();
+        let critical = self.renewable(critical, self.redundancy_room());
         // What replaces them must be better than they are.
         let need = self.metadata_need();
         let short = |g: &Vec<u16>| self.keeps_shares(g, need);

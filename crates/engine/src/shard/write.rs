@@ -58,7 +58,7 @@ impl Shard {
                 let block = &data[at..at + take];
                 self.place_block(shape, address, block, None, Purpose::Client, None)
                     .await?;
-                drop(charge);
+                charge.into_iter().for_each(Charge::keep);
             } else {
                 self.merge(shape, address, within, &data[at..at + take])
                     .await?;
@@ -86,12 +86,13 @@ impl Shard {
                 return Ok(());
             }
             part.copy_from_slice(data);
-            let _charge = self.admit_thin(shape, address).await?;
+            let charge = self.admit_thin(shape, address).await?;
             let seen = Seen { stamp, folds };
             if self
                 .place_block(shape, address, &block, Some(seen), Purpose::Client, None)
                 .await?
             {
+                charge.into_iter().for_each(Charge::keep);
                 return Ok(());
             }
         }
@@ -149,16 +150,22 @@ impl Shard {
             }
             let (left, counted) = (thin.left(), thin.counted());
             // The last blocks come one by one: most need no node of their own.
-            let alone = left == counted.folded && left >= shape.takes_bytes;
+            let alone = thin.is_exact() && left >= shape.takes_bytes;
             if left >= most || alone {
                 return Ok(Some(thin.charge(most)));
             }
-            // Or what is not folded cannot be, and keeps what it was charged.
-            let stuck = asked == Some(counted) && left == counted.left;
+            // Those that wait for their places with a charge come first: to fold now would make some of them read
+            // anew what they change, and what they do not come to take may be enough (S137, S138).
+            if thin.is_placing() {
+                thin.placed().await;
+                continue;
+            }
+            // Or what was not folded cannot be, and keeps what it was charged.
+            let stuck = asked == Some(counted) && counted.oldest.is_some();
             if asked.is_some() && (counted.folded < shape.takes_bytes || stuck) {
                 return Err(VolumeError::NoSpace);
             }
-            // What is not folded was charged as if each block needed a node of its own, and what was overwritten
+            // What was not folded was charged as if each block needed a node of its own, and what was overwritten
             // as if it were new: see what is left in truth.
             asked = Some(counted);
             ask(&self.home, HomeMessage::Fold).await;
