@@ -218,9 +218,11 @@ impl Home {
     fn want_share(&self, group: &[u16], eligible: &[u16], number: usize) -> Option<Wanted> {
         let (share, online) = (self.share(group), self.online_of(group).count());
         // Now more columns, now fewer, so that it comes out even.
-        let columns = |n: usize| n * share.width * online / share.devices;
+        let columns = |n: usize| n as u64 * share.columns / share.segments;
         let kept = columns(number + 1) - columns(number);
-        let kept = kept.min(online).max(share.k);
+        let kept = usize::try_from(kept)
+            .map_or(online, |kept| kept.min(online))
+            .max(share.k);
         if kept >= share.width || eligible.len() < kept {
             return None;
         }

@@ -56,9 +56,7 @@ impl Space<'_> {
             slot_blocks: self.slot_blocks,
         };
         let of_group = |group: &Vec<u16>| {
-            let kept = |slots: u32| commit_slots(self.slot_blocks) + clean_slots(slots);
-            let left =
-                |slots: u32| u64::from(slots).saturating_sub((kept(slots) + OPEN_SLOTS) as u64);
+            let left = |slots: u32| data_slots(slots, self.slot_blocks);
             let counted = |d: &u16| Some((left(slots(*d)?), self.domains.of(*d)));
             let mut slots: Vec<(u64, u16)> = group.iter().filter_map(counted).collect();
             let devices = slots.len();
@@ -176,12 +174,14 @@ impl Packing {
 
 /// How segments are laid that keep to shares.
 pub(crate) struct Share {
-    /// The devices of which they take each as much as they may.
-    pub devices: usize,
     /// Data columns.
     pub k: usize,
     /// Columns, those of devices that are gone included.
     pub width: usize,
+    /// So many segments ...
+    pub segments: u64,
+    /// ... have so many columns on the devices in use.
+    pub columns: u64,
 }
 
 /// How much of the spare space is kept out of what may be promised.
@@ -193,6 +193,12 @@ pub enum Spare {
     Left,
     /// None.
     None,
+}
+
+/// Slots of a device with so many `slots` that data may take, with none left open.
+fn data_slots(slots: u32, slot_blocks: u32) -> u64 {
+    let kept = commit_slots(slot_blocks) + clean_slots(slots) + OPEN_SLOTS;
+    u64::from(slots).saturating_sub(kept as u64)
 }
 
 /// How many segments of `width` columns, each on a device of its own, fit devices with so many slots, each in
@@ -290,16 +296,35 @@ impl Home {
             self.promised_bytes(takes) <= self.usable(Spare::None, stays)
         };
         let more = (1..=gone.len()).find(fits).unwrap_or(gone.len());
-        self.share_on(online.len() + more)
+        gone.truncate(more);
+        let share = self.share_on(online.len() + more);
+        // A large device would have taken more columns than a small one (S139).
+        let slots =
+            |d: &u16| data_slots(self.core.member(*d).geometry.slots, self.core.slot_blocks);
+        let all = online.iter().chain(&gone);
+        let all: Vec<(u64, u16)> = all.map(|d| (slots(d), 0)).collect();
+        let most = segments_that_fit(&all, share.width, share.width);
+        let taken = |devices: &[u16]| devices.iter().map(|d| slots(d).min(most)).sum::<u64>();
+        let (staying, missing) = (taken(&online), taken(&gone));
+        if staying == 0 {
+            return share;
+        }
+        Share {
+            segments: staying + missing,
+            columns: staying * share.width as u64,
+            ..share
+        }
     }
 
     /// What segments are laid as on so many devices of a group.
     pub(crate) fn share_on(&self, devices: usize) -> Share {
         let k = self.data_columns_on(devices);
+        let width = k + usize::from(self.shape.m);
         Share {
-            devices,
             k,
-            width: k + usize::from(self.shape.m),
+            width,
+            segments: devices.max(1) as u64,
+            columns: (width * devices) as u64,
         }
     }
 

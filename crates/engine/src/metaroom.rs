@@ -159,7 +159,9 @@ impl Home {
     /// How many nodes more the next commit may be had to write anew, beside what it folds.
     fn renew_limit(&self) -> usize {
         let step = self.fold_limit();
-        let most = self.meta_room().saturating_sub(step.nodes + step.records);
+        let most = self.meta_room().saturating_sub(step.nodes);
+        // Each changes two records at most, that of where it was and that of where it goes.
+        let most = (most / 3).max(most.saturating_sub(step.records));
         let renewed: usize = self.renewed.borrow().values().sum();
         most.min(self.meta_room() * 3 / 4).saturating_sub(renewed)
     }

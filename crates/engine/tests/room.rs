@@ -278,6 +278,48 @@ fn writers_of_parts_of_the_last_block_all_write_it() {
     }
 }
 
+/// Where the largest devices are gone, what is written does without the columns that it would have had on these, which
+/// are more than their number says: with as many as on any device a full array had no room for what was promised (S139).
+#[test]
+fn large_devices_that_are_gone_take_their_share_along() {
+    for (layout, gone) in [
+        ("ec1+3", &[1, 4][..]),
+        ("ec2+2", &[1, 4]),
+        ("ec1+3", &[1, 3, 4]),
+    ] {
+        let sizes = [10, 15, 10, 15, 15, 10, 15];
+        let disks: Vec<Rc<MemDevice>> = (sizes.iter().enumerate())
+            .map(|(i, size)| Rc::new(MemDevice::new(&format!("mem{i}"), size * MIB)))
+            .collect();
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let array = Array::create(&handle, kept, small(layout)).await.unwrap();
+            array.set("clean.reserve", "2%").await.unwrap();
+            let size = array.room_for(4096) / 100 * 95 / BLOCK * BLOCK;
+            array.volume_create("v", volume(size)).await.unwrap();
+            let thin = VolumeOptions {
+                thin: true,
+                ..volume(4 << 30)
+            };
+            array.volume_create("thin", thin).await.unwrap();
+            let (v, thin) = (array.volume("v").unwrap(), array.volume("thin").unwrap());
+            scatter(&handle, &v, size, 1, layout).await;
+            for n in 0..400 {
+                let _ = thin.write(far_apart(n), pattern(n, 1), false).await; // until it is full
+            }
+            for device in gone {
+                array.fail(*device, false).await.unwrap();
+            }
+            for version in 2..8 {
+                scatter(&handle, &v, size, version, layout).await;
+            }
+            check(&v, size, 7, layout).await;
+        });
+        rt.shutdown();
+    }
+}
+
 /// Beyond M, where nodes take more room than is free: they are written anew with the redundancy that is left only as
 /// far as there is room for that. All at once took the last slot, and the array hung for good (S136).
 #[test]

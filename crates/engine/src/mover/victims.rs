@@ -27,7 +27,7 @@ struct Anew<'a> {
     online: usize,
     /// Those of them that want room: all, unless some are full and others have room to spare.
     wanting: BTreeSet<u16>,
-    /// How many columns of `share.devices` new segments lie on these; at least 1.
+    /// How many columns of `share.segments` new segments lie on these; at least 1.
     columns: u64,
 }
 
@@ -52,7 +52,7 @@ impl Home {
         let all = online.map(spare).sum::<u64>() / u64::from(self.shape.width());
         let on_wanting = |anew: &Anew| {
             let wanting = anew.wanting.iter().map(|d| spare(self.core.member(*d)));
-            wanting.sum::<u64>() * anew.share.devices as u64 / anew.columns
+            wanting.sum::<u64>() * anew.share.segments / anew.columns
         };
         let uneven = self.anew(need).into_iter().filter(Anew::is_uneven);
         let most = uneven.map(|a| on_wanting(&a)).filter(|most| *most > 1);
@@ -112,21 +112,20 @@ impl Home {
             self.share_on(online.len())
         };
         // Columns of a new segment on the devices in use.
-        let width = (share.width * online.len()).div_ceil(share.devices.max(1));
+        let width = usize::try_from(share.columns.div_ceil(share.segments)).expect("a width");
         let roomy = self.roomy(group, width, need);
         if !short && roomy.is_empty() {
             return None;
         }
-        let columns = (online.len() * share.width) as u64;
         let columns = if roomy.is_empty() {
-            columns
+            share.columns
         } else {
             let (domain, weight) = (|d| self.core.domains.of(d), self.weights(&online));
             let cap = self.domain_cap(group, width, need);
             let loads = Placement::loads(&online, width, &domain, cap, &weight);
             let wanting = loads.iter().filter(|(d, _)| !roomy.contains(d));
             let part = wanting.map(|(_, load)| load).sum::<f64>() / width as f64;
-            (part * columns as f64) as u64
+            (part * share.columns as f64) as u64
         };
         Some(Anew {
             group,
@@ -156,7 +155,7 @@ impl Home {
         let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
         let own = u64::from(segment.geometry.k);
         let share = &anew.share;
-        let worth = holds / own * placed * (share.k * share.devices) as u64;
+        let worth = holds / own * placed * share.k as u64 * share.segments;
         let worth = worth / anew.columns;
         if anew.is_uneven() {
             worth.max(1)
