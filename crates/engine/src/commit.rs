@@ -33,7 +33,13 @@ use crate::metawriter::PlacedNode;
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::stripe::{self, node_owner_address};
+use crate::systree::NodeId;
 use crate::tree::NodeWrite;
+
+/// Whether nothing of a segment lives, and nothing will.
+fn is_dead(segment: &Segment) -> bool {
+    segment.sealed.get() && segment.live.borrow().is_empty()
+}
 
 impl Home {
     /// Makes a new root durable that has folded every delta recorded at or before `target`: in several
@@ -72,8 +78,8 @@ impl Home {
             self.take_part(part, &mut nodes);
         }
         let imaged = self.journal.next();
-        let freed = self.free_segments();
-        self.place_system_nodes(&mut nodes).await;
+        let mut freed = self.free_segments();
+        freed.extend(self.place_system_nodes(&mut nodes).await);
         // What liveness knows: a clean root has no journal that could tell of others.
         let known: Option<BTreeSet<u64>> =
             clean.then(|| self.core.segments.borrow().keys().copied().collect());
@@ -197,11 +203,10 @@ impl Home {
         }
     }
 
-    /// Takes segments out of the table that nothing needs: sealed, dead, and held by nobody else.
+    /// Takes the segments out of the table that nothing needs.
     fn free_segments(&self) -> Vec<Rc<Segment>> {
-        let mut segments = self.core.segments.borrow_mut();
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
-        for segment in segments.values() {
+        for segment in self.core.segments.borrow().values() {
             // A full segment is sealed by its last stripe.
             if segment.recorded.get() == segment.geometry.stripes()
                 && Some(segment.number) != current
@@ -209,11 +214,23 @@ impl Home {
                 segment.sealed.set(true);
             }
         }
+        // Where the journal had no room to tell of segments of nodes (see `seal_instead`), the roots since do;
+        // of those that died there is nothing to tell (S140).
+        let mut opened = self.opened.borrow_mut();
+        opened.retain(|s| s.kind != SegmentKind::Meta || !is_dead(s));
+        drop(opened);
+        self.free_dead(&[SegmentKind::Data, SegmentKind::Meta])
+    }
+
+    /// Takes segments of these kinds out of the table that are dead, and held by nobody else.
+    fn free_dead(&self, kinds: &[SegmentKind]) -> Vec<Rc<Segment>> {
+        let current = self.meta.borrow().current.as_ref().map(|s| s.number);
+        let mut segments = self.core.segments.borrow_mut();
         let free: Vec<u64> = segments
             .values()
             .filter(|s| {
-                s.sealed.get()
-                    && s.live.borrow().is_empty()
+                is_dead(s)
+                    && kinds.contains(&s.kind)
                     && (Rc::strong_count(s) == 1 || planted::on(Bug::FreedInUse))
                     && Some(s.number) != current
             })
@@ -252,11 +269,23 @@ impl Home {
         }
     }
 
-    /// Places catalog and liveness nodes until nothing new is to be placed, then makes their bytes.
-    async fn place_system_nodes(self: &Rc<Self>, nodes: &mut BTreeMap<Place, PlacedNode>) {
+    /// Places catalog and liveness nodes until nothing new is to be placed, then makes their bytes. Gives the
+    /// segments of nodes whose last ones this replaced: freed now rather than by the next commit, which may
+    /// need their room.
+    ///
+    /// Crash argument: as for those that were dead before. What the journal is told of since liveness was
+    /// imaged must not name a freed segment as opened; one that is yet to be told of is held by
+    /// `opened` or by the stripes to be written, and stays. (Data segments may be opened meanwhile.)
+    async fn place_system_nodes(
+        self: &Rc<Self>,
+        nodes: &mut BTreeMap<Place, PlacedNode>,
+    ) -> Vec<Rc<Segment>> {
+        let mut freed = Vec::new();
         self.mark_catalog();
         let catalog_leaves = self.catalog_bytes.borrow().len().div_ceil(BLOCK) as u64;
         loop {
+            freed.extend(self.free_dead(&[SegmentKind::Meta]));
+            self.kill_gone(catalog_leaves);
             let catalog_ids = self
                 .catalog_tree
                 .borrow_mut()
@@ -277,11 +306,10 @@ impl Home {
                     let old = tree.borrow_mut().set_place(id, place);
                     self.set_live(place, 1, true);
                     if let Some(old) = old {
-                        self.set_dead(old);
+                        self.set_live(old, 1, false);
                     }
                 }
             }
-            self.kill_gone(catalog_leaves);
         }
         let bytes = self.catalog_bytes.borrow().clone();
         let catalog_payload = |leaf: u64| {
@@ -293,14 +321,16 @@ impl Home {
             node.resize(BLOCK, 0);
             Some(node)
         };
-        let catalog = self
-            .catalog_tree
-            .borrow_mut()
-            .finish(&self.core, catalog_payload);
-        let liveness = self
-            .liveness
-            .borrow_mut()
-            .finish(&self.core, |leaf| self.record_leaf_bytes(leaf));
+        let digest_in = |tree: u32| {
+            move |(level, index): NodeId, bytes: &[u8]| {
+                (self.core).node_digest(tree, 0, level, index, bytes)
+            }
+        };
+        let mut catalog = self.catalog_tree.borrow_mut();
+        let catalog = catalog.finish(digest_in(CATALOG_TREE), catalog_payload);
+        let mut liveness = self.liveness.borrow_mut();
+        let record_payload = |leaf| self.record_leaf_bytes(leaf);
+        let liveness = liveness.finish(digest_in(LIVENESS_TREE), record_payload);
         for (number, made) in [(CATALOG_TREE, catalog), (LIVENESS_TREE, liveness)] {
             for ((level, index), place, digest, bytes) in made {
                 let owner = node_owner(number, 0, level, index);
@@ -314,26 +344,17 @@ impl Home {
                 );
             }
         }
+        freed
     }
 
     /// Nodes of records and catalog parts that no longer exist die; this may change liveness again.
     fn kill_gone(&self, catalog_leaves: u64) {
-        let mut gone = self.liveness.borrow().gone(|leaf| self.record_exists(leaf));
-        gone.extend(
-            self.catalog_tree
-                .borrow()
-                .gone(|leaf| leaf < catalog_leaves),
-        );
+        let (mut liveness, mut catalog) =
+            (self.liveness.borrow_mut(), self.catalog_tree.borrow_mut());
+        let mut gone = liveness.gone(|leaf| self.record_exists(leaf));
+        gone.extend(catalog.gone(|leaf| leaf < catalog_leaves));
+        drop((liveness, catalog));
         for place in gone {
-            self.set_dead(place);
-        }
-    }
-
-    /// A node of the home's trees dies, unless it has already: one whose last record is gone may get
-    /// another in the same commit.
-    fn set_dead(&self, place: Place) {
-        let segment = self.core.segment(place.segment);
-        if segment.is_some_and(|s| s.live.borrow().get(place.block)) {
             self.set_live(place, 1, false);
         }
     }

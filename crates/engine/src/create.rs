@@ -23,7 +23,7 @@ use crate::capacity::{Space, Spare};
 use crate::core::Core;
 use crate::domains::Domains;
 use crate::error::Error;
-use crate::home::{CATALOG_TREE, FIRST_VOLUME, Home, HomeParts, LIVENESS_TREE};
+use crate::home::{FIRST_VOLUME, Home, HomeParts};
 use crate::journal::Journal;
 use crate::member::Member;
 use crate::membership::choose_root_set;
@@ -324,8 +324,8 @@ impl Array {
             catalog: Catalog::default(),
             root,
             birth,
-            liveness: SysTree::new(LIVENESS_TREE),
-            catalog_tree: SysTree::new(CATALOG_TREE),
+            liveness: SysTree::default(),
+            catalog_tree: SysTree::default(),
         });
         home.journal.set_groups(home.journal_sets().0);
         for _ in 0..2 {

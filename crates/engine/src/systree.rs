@@ -1,7 +1,7 @@
 //! Trees that belong to the home and are small enough to know by heart: liveness and the catalog. Every
 //! entry is in memory; payload nodes are made anew when they change.
 //!
-//! Invariant: `entries` is exactly the durable tree plus what the commit under way has placed.
+//! Invariant: `entries` is exactly the durable tree, less leaves that are gone since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +9,12 @@ use ashlar_format::BLOCK;
 use ashlar_format::node::{FANOUT, INNER_ENTRY, NodeEntry, Place};
 use ashlar_format::root::TreeRoot;
 
-use crate::core::Core;
-
 /// Level and index of a node.
 pub type NodeId = (u8, u64);
 
 /// A tree.
 #[derive(Debug, Default)]
 pub struct SysTree {
-    /// Its number, for digests and owners.
-    pub number: u32,
     height: u8,
     entries: BTreeMap<NodeId, NodeEntry>,
     /// Leaves whose payload changed, or that were removed.
@@ -29,22 +25,12 @@ pub struct SysTree {
 }
 
 impl SysTree {
-    /// An empty tree.
-    pub fn new(number: u32) -> SysTree {
-        SysTree {
-            number,
-            ..SysTree::default()
-        }
-    }
-
     /// The tree below a root: `read` fetches a node's bytes.
     pub async fn load<E>(
-        number: u32,
         root: &TreeRoot,
         mut read: impl AsyncFnMut(NodeId, NodeEntry) -> Result<Vec<u8>, E>,
     ) -> Result<(SysTree, BTreeMap<u64, Vec<u8>>), E> {
         let mut tree = SysTree {
-            number,
             payload_bytes: root.bytes,
             ..SysTree::default()
         };
@@ -154,23 +140,19 @@ impl SysTree {
         self.entries.get(&id).map(|e| e.place)
     }
 
-    /// Makes all placed nodes: bytes and places, from the leaves up. `payload` gives a leaf's bytes.
-    /// Also the places freed by leaves that are gone.
+    /// Makes all placed nodes: bytes and places, from the leaves up. `payload` gives a leaf's bytes, `digest`
+    /// that of a node.
+    /// Leaves that are gone must have been forgotten ([`SysTree::gone`]).
     pub fn finish(
         &mut self,
-        core: &Core,
+        digest: impl Fn(NodeId, &[u8]) -> [u8; 16],
         payload: impl Fn(u64) -> Option<Vec<u8>>,
     ) -> Vec<(NodeId, Place, [u8; 16], Vec<u8>)> {
         let mut out = Vec::new();
-        for leaf in std::mem::take(&mut self.dirty) {
-            if payload(leaf).is_none() {
-                self.entries.remove(&(0, leaf));
-            }
-        }
+        self.dirty.clear();
         for (id, place) in std::mem::take(&mut self.placed) {
             let bytes = if id.0 == 0 {
-                let Some(bytes) = payload(id.1) else { continue };
-                bytes
+                payload(id.1).expect("a leaf without payload is gone")
             } else {
                 let mut bytes = vec![0; BLOCK];
                 for slot in 0..FANOUT {
@@ -183,7 +165,7 @@ impl SysTree {
                 bytes
             };
             assert_eq!(bytes.len(), BLOCK, "a node is one block");
-            let digest = core.node_digest(self.number, 0, id.0, id.1, &bytes);
+            let digest = digest(id, &bytes);
             let content = [0; 32];
             self.entries.insert(
                 id,
@@ -199,13 +181,56 @@ impl SysTree {
         out
     }
 
-    /// Places that will be freed because their leaf is gone.
-    pub fn gone(&self, leaf_exists: impl Fn(u64) -> bool) -> Vec<Place> {
-        self.dirty
-            .iter()
-            .filter(|l| !leaf_exists(**l))
-            .filter_map(|l| self.entries.get(&(0, *l)))
-            .map(|e| e.place)
-            .collect()
+    /// Forgets dirty leaves that have no payload any more; the places they had, each once.
+    pub fn gone(&mut self, leaf_exists: impl Fn(u64) -> bool) -> Vec<Place> {
+        let gone = self.dirty.iter().filter(|l| !leaf_exists(**l));
+        let gone = gone.map(|l| (0, *l)).collect::<Vec<NodeId>>();
+        let place = |id: NodeId| {
+            let old = self.entries.remove(&id).map(|e| e.place);
+            // One that this commit has placed before it was gone has been told of its old place.
+            self.placed.remove(&id).or(old)
+        };
+        gone.into_iter().filter_map(place).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leaf that a commit has placed, and whose payload goes before that commit ends, frees that place and no
+    /// other; one that has a payload again gets another.
+    #[test]
+    fn a_leaf_may_go_in_the_commit_that_places_it() {
+        let digest = |_: NodeId, _: &[u8]| [0; 16];
+        let place = |block| Place { segment: 7, block };
+        let payload = |leaf: u64| Some(vec![leaf as u8; BLOCK]);
+        let mut tree = SysTree::default();
+        tree.mark(0);
+        tree.mark(1);
+        for (id, block) in tree.unplaced(|_| true).into_iter().zip(0..) {
+            assert_eq!(tree.set_place(id, place(block)), None);
+        }
+        assert_eq!(
+            tree.finish(digest, payload).len(),
+            3,
+            "two leaves, one above"
+        );
+        assert_eq!(tree.gone(|_| false), [], "nothing has changed");
+
+        tree.mark(1);
+        assert_eq!(tree.unplaced(|_| true), [(0, 1), (1, 0)]);
+        assert_eq!(tree.set_place((0, 1), place(3)), Some(place(1)));
+        assert_eq!(tree.set_place((1, 0), place(4)), Some(place(2)));
+        assert_eq!(tree.gone(|leaf| leaf == 0), [place(3)]);
+        assert_eq!(tree.gone(|leaf| leaf == 0), []);
+        assert_eq!(tree.unplaced(|_| true), [(0, 1)], "it is there again");
+        assert_eq!(tree.set_place((0, 1), place(5)), None);
+        assert_eq!(tree.gone(|leaf| leaf == 0), [place(5)]);
+        let left = |leaf: u64| payload(leaf).filter(|_| leaf == 0);
+        let made = tree.finish(digest, left);
+        let ids = made.iter().map(|(id, ..)| *id);
+        assert_eq!(ids.collect::<Vec<_>>(), [(1, 0)]);
+        assert_eq!(tree.nodes(), 2);
     }
 }

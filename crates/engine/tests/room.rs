@@ -321,19 +321,19 @@ fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
         ([0, 1, 2, 4, 6], 1500),
         ([2, 3, 4, 5, 0], 1600),
     ] {
-        let (disks, written) = written_far_apart(&gone[..2], count);
+        let (disks, written) = written_far_apart(&gone[..2], count, true);
         let (stopped, lost) = left_alone(&disks, gone, written, false);
         assert_eq!(stopped, "", "{count} blocks");
         assert!(lost < count / 2, "{lost} of {count} blocks are lost");
     }
 }
 
-/// Where not even what an import finds has room to be folded, the array stops and says so. Read-only it serves what
-/// there is.
+/// Where not even what an import finds in the journal has room to be folded, the array stops and says so. Read-only it
+/// serves what there is.
 #[test]
 fn beyond_m_an_array_without_room_to_commit_stops() {
     let gone = [0, 1, 2, 4, 5];
-    let (disks, written) = written_far_apart(&gone[..2], 1 << 20);
+    let (disks, written) = written_far_apart(&gone[..2], 1 << 20, false);
     let (stopped, _) = left_alone(&disks, gone, written, false);
     assert!(stopped.contains("no room is left to commit"), "{stopped}");
     let (stopped, lost) = left_alone(&disks, gone, written, true);
@@ -347,8 +347,8 @@ fn far_apart(n: u64) -> u64 {
 }
 
 /// An array of seven devices that lost two of them and was written far apart, `count` blocks or until it was full; how
-/// many were.
-fn written_far_apart(gone: &[usize], count: u64) -> (Vec<Rc<MemDevice>>, u64) {
+/// many were. Where it was not exported, the journal has what was not folded.
+fn written_far_apart(gone: &[usize], count: u64, exported: bool) -> (Vec<Rc<MemDevice>>, u64) {
     let disks = devices(7, 16 * MIB);
     let rt = Rt::simulated(1);
     let (handle, kept, gone) = (rt.clone(), refs(&disks), gone.to_vec());
@@ -375,7 +375,9 @@ fn written_far_apart(gone: &[usize], count: u64) -> (Vec<Rc<MemDevice>>, u64) {
             }
             written += 1;
         }
-        array.export().await.unwrap();
+        if exported {
+            array.export().await.unwrap();
+        }
         written
     });
     rt.shutdown();
@@ -823,6 +825,35 @@ fn an_array_of_many_shards_can_be_overwritten() {
             for writer in writers.collect::<Vec<_>>() {
                 writer.await;
             }
+        });
+        rt.shutdown();
+    }
+}
+
+/// Segments of nodes that the journal had no room to tell of were held until it had: dead ones too, which took the room
+/// that commits need before it had any (S140).
+#[test]
+fn dead_nodes_are_freed_while_the_journal_is_full() {
+    for seed in 1..4 {
+        let disks = devices(8, 20 * MIB);
+        let rt = Rt::simulated(seed);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let mut create = Create {
+                slot_bytes: Some(32 << 10),
+                strip_bytes: None,
+                domains: (0..8).map(|d| format!("enclosure {}", d / 4)).collect(),
+                ..small("raid10")
+            };
+            create.settings.memory_bytes = 512 << 10;
+            let (array, v, size) = all_thin(&handle, kept, create).await;
+            for device in [0, 4, 6] {
+                array.fail(device, false).await.unwrap();
+            }
+            for version in 1..3 {
+                scatter(&handle, &v, size, version, "three gone").await;
+            }
+            check(&v, size, 2, "three gone").await;
         });
         rt.shutdown();
     }

@@ -141,7 +141,7 @@ pub(super) async fn load_tree(
     number: u32,
     root: &ashlar_format::root::TreeRoot,
 ) -> Result<(SysTree, BTreeMap<u64, Vec<u8>>), ()> {
-    SysTree::load(number, root, async |id, entry| {
+    SysTree::load(root, async |id, entry| {
         let segment = core.segment(entry.place.segment).ok_or(())?;
         if entry.place.block >= segment.geometry.data_blocks() {
             return Err(());
