@@ -622,6 +622,8 @@ impl Array {
                 home.force_gate.open();
             }
             home.members_settled().await;
+            // A change of membership that is under way holds it to its end.
+            drop(home.log_lock.lock().await);
             if force {
                 home.forced.set(false);
             }

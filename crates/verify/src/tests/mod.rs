@@ -61,6 +61,8 @@ fn pattern(seed: u64, bytes: usize) -> Slice {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Exported,
+    /// Exported, a session earlier.
+    Earlier,
     Crashed,
 }
 
@@ -80,7 +82,8 @@ pub(crate) fn array(layout: &str, count: usize, end: End) -> Images {
         domains: Vec::new(),
         settings: Settings::default(),
     };
-    for session in 0..3u64 {
+    let sessions = if end == End::Earlier { 2 } else { 3 };
+    for session in 0..sessions {
         let rt = Rt::simulated(session + 1);
         let (handle, refs, create) = (rt.clone(), refs(), create.clone());
         rt.block_on(async move {
