@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
 use ashlar_format::slot::{SegmentKind, SlotEntry, SlotHeader};
-use ashlar_format::{BLOCK_U64, SegmentGeometry};
+use ashlar_format::{BLOCK_U64, SegmentGeometry, SegmentNumber};
 use ashlar_layout::Placement;
 use ashlar_rt::{Buf, Slice};
 
@@ -89,8 +89,12 @@ impl Home {
             .sum()
     }
 
-    /// A data segment to write into.
-    pub(crate) async fn allocate_data(self: &Rc<Self>, purpose: Purpose) -> Option<Allocated> {
+    /// A data segment to write into, for what is moved out of segment `from` if for any.
+    pub(crate) async fn allocate_data(
+        self: &Rc<Self>,
+        purpose: Purpose,
+        from: Option<SegmentNumber>,
+    ) -> Option<Allocated> {
         // No client writes yet, no cleaner would make room, and what was acknowledged must get a place.
         let recovering = self.recovering.get().is_some();
         let purpose = if recovering { Purpose::Commit } else { purpose };
@@ -98,7 +102,7 @@ impl Home {
             if self.core.closed.get() {
                 return None;
             }
-            if let Some(wanted) = self.want_data(purpose) {
+            if let Some(wanted) = self.want_data(purpose, from) {
                 let strip_blocks = self.superblock.borrow().strip_blocks;
                 let segment = self
                     .make_segment(SegmentKind::Data, &wanted, strip_blocks)
@@ -155,14 +159,39 @@ impl Home {
         groups
     }
 
-    /// The next data segment: in the first group that has one.
-    fn want_data(&self, purpose: Purpose) -> Option<Wanted> {
+    /// The next data segment: in the first group that has one. What is moved stays in its group, unless another
+    /// gives it more redundancy and has room for clients: what cleaning may use beyond that is for what it gains
+    /// there itself. Moved out of other groups, data would take for good what metadata, which is on all devices,
+    /// has to grow in (S141).
+    fn want_data(&self, purpose: Purpose, from: Option<SegmentNumber>) -> Option<Wanted> {
         let need = self.metadata_need();
-        let groups = self.groups_for(purpose, need);
-        let mut wanted = groups
-            .iter()
-            .filter_map(|(group, eligible)| self.want_in(purpose, need, group, eligible));
-        wanted.next()
+        let want = |purpose: Purpose, (group, eligible): &(&[u16], Vec<u16>)| {
+            self.want_in(purpose, need, group, eligible)
+        };
+        let mut groups = self.groups_for(purpose, need);
+        if let Some(own) = from.and_then(|from| self.group_of(from)) {
+            let is_own = |(group, _): &(&[u16], Vec<u16>)| group.contains(&own[0]);
+            let redundancy =
+                |(_, eligible): &(&[u16], Vec<u16>)| self.redundancy_on(eligible.len());
+            let stays = groups.iter().find(|g| is_own(g)).map_or(0, redundancy);
+            let mut better = self.groups_for(Purpose::Client, need);
+            better.retain(|g| redundancy(g) > stays);
+            let better = better.iter().find_map(|g| want(Purpose::Client, g));
+            if better.is_some() {
+                return better;
+            }
+            groups.sort_by_key(|g| !is_own(g));
+        }
+        groups.iter().find_map(|g| want(purpose, g))
+    }
+
+    /// The group that a data segment lies on.
+    fn group_of(&self, number: SegmentNumber) -> Option<&[u16]> {
+        let segment = self.core.segment(number)?;
+        let columns = segment.columns.borrow();
+        let device = columns.iter().find(|c| c.is_placed())?.device;
+        let mut groups = self.shape.groups.iter();
+        groups.find(|g| g.contains(&device)).map(|g| &g[..])
     }
 
     /// The next data segment in a group of whose devices these have a slot.

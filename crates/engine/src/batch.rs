@@ -6,7 +6,7 @@
 //! - A batch that would fill the delta ring is journalled in parts: what a part has recorded can be folded,
 //!   and the ring be cut, before the next.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_format::journal::{Entry, Ring, StripeDelta, StripeEntry, entry_bytes};
@@ -65,24 +65,41 @@ impl Home {
         if collected.iter().any(|c| !c.holes.is_empty()) {
             self.tasks.borrow_mut().unmapped += 1;
         }
-        self.members_settled().await;
-        let opened = self.take_opened(SegmentKind::Data);
-        self.flush_for(&collected, &opened).await;
+        let mut opened = Vec::new();
+        self.flush_collected(&collected, &mut opened).await;
         let extra = std::mem::take(&mut *self.extra.borrow_mut());
-        let moved = extra.len();
-        let mut parts = self.parts(collected, &opened, extra);
+        let mut parts = self.parts(collected, &opened, extra.clone());
         while !parts.is_empty() {
-            let bytes: usize = parts[0].deltas.iter().map(entry_bytes).sum();
-            if bytes > 0 && !self.journal.has_room(Ring::Delta, bytes, KEPT_FOR_COMMITS) {
+            for again in [false, true] {
+                let bytes: usize = parts[0].deltas.iter().map(entry_bytes).sum();
+                if bytes == 0 || self.journal.has_room(Ring::Delta, bytes, KEPT_FOR_COMMITS) {
+                    break;
+                }
+                let pinned = self.retire_pinned();
+                if again {
+                    // What keeps the journal from being cut hangs on a stripe begun since the batch was
+                    // collected, and only the next one would bring that: it comes along (S143).
+                    let collected = self.collect(true).await;
+                    self.flush_collected(&collected, &mut opened).await;
+                    parts = self.parts(collected, &opened, extra.clone());
+                }
                 // A commit journals the rows of its own nodes: it must find room whenever it runs.
-                self.release_rows(&parts).await;
+                self.release_rows(pinned, &parts).await;
                 self.commit(self.journal.next()).await;
             }
             self.record(parts.remove(0)).await;
+            opened.clear(); // in the first part
         }
-        self.unrecorded.borrow_mut().drain(..moved);
+        self.unrecorded.borrow_mut().drain(..extra.len());
         self.recorded_at.set(written);
         self.core.progress.open();
+    }
+
+    /// Flushes what a batch has collected, and takes along the segments opened up to now.
+    async fn flush_collected(&self, collected: &[Collected], opened: &mut Vec<Rc<Segment>>) {
+        self.members_settled().await;
+        opened.extend(self.take_opened(SegmentKind::Data));
+        self.flush_for(collected, opened).await;
     }
 
     /// Cuts a batch into parts of at most a quarter of the delta ring. Stripes keep their order, so each
@@ -163,37 +180,45 @@ impl Home {
         self.untold.set(None);
     }
 
-    /// Segments with stripes in this batch that keep the journal from being cut let go of it: the rows
-    /// of their course, also of the stripes not yet recorded, stand in its summary from here on. Else a
-    /// batch could wait for room that only its own record would make.
+    /// Data segments whose rows keep the journal from being cut: they take no more stripes.
+    fn retire_pinned(&self) -> Vec<Rc<Segment>> {
+        let segments = self.core.segments.borrow();
+        let pins = |s: &&Rc<Segment>| s.kind == SegmentKind::Data && s.rows_since.get().is_some();
+        let pinned: Vec<Rc<Segment>> = segments.values().filter(pins).cloned().collect();
+        pinned.iter().for_each(|s| s.retired.set(true));
+        pinned
+    }
+
+    /// Segments that keep the journal from being cut let go of it: the rows of their unfinished course, also of
+    /// its stripes in this batch, stand in its summary from here on. Else a batch could wait for room that only
+    /// its own record would make.
     ///
-    /// Crash argument: every stripe of the batch was written and flushed, so its rows are true whether or
-    /// not it is ever recorded; the rows that the journal is cut of are in a flushed summary.
-    async fn release_rows(&self, parts: &[Part]) {
-        let mut ends: BTreeMap<u64, (Rc<Segment>, u32, bool)> = BTreeMap::new();
-        let collected = parts.iter().flat_map(|p| &p.collected);
-        for stripe in collected.flat_map(|c| &c.stripes) {
-            let geometry = stripe.segment.geometry;
-            let course = geometry.course_of(stripe.segment.recorded.get());
-            let end = course * geometry.course_strips() + geometry.strips_in(course);
-            let written = stripe.phase.get() == Phase::Written;
-            let found = ends.entry(stripe.segment.number);
-            let found = found.or_insert_with(|| (stripe.segment.clone(), 0, false));
-            found.1 = found.1.max(stripe.number + 1);
-            found.2 |= written && stripe.number + 1 == end;
-        }
-        for (segment, upto, course_ended) in ends.into_values() {
-            if segment.rows_since.get().is_none() {
-                continue;
+    /// Crash argument: every stripe of the batch was written and flushed, so its rows are true whether or not it is
+    /// ever recorded; the rows that the journal is cut of are in a flushed summary. Nobody else writes that
+    /// summary meanwhile: every stripe of the course that was begun is in the batch, and no more are.
+    async fn release_rows(&self, pinned: Vec<Rc<Segment>>, parts: &[Part]) {
+        for segment in pinned {
+            let geometry = segment.geometry;
+            let course = geometry.course_of(segment.recorded.get());
+            let first = course * geometry.course_strips();
+            let end = first + geometry.strips_in(course);
+            let mut upto = segment.recorded.get();
+            let mut course_ended = false;
+            let collected = parts.iter().flat_map(|p| &p.collected);
+            let stripes = collected.flat_map(|c| &c.stripes);
+            for stripe in stripes.filter(|s| s.segment.number == segment.number) {
+                let written = stripe.phase.get() == Phase::Written;
+                upto = upto.max(stripe.number + 1).min(end);
+                course_ended |= written && stripe.number + 1 == end;
             }
+            let all_here = upto == segment.next_stripe.get().min(end);
             // The last stripe of a course was written with its summary.
-            if course_ended {
+            let released = course_ended
+                || upto > first
+                    && all_here
+                    && stripe::write_summary(&self.core, &segment, upto).await;
+            if released {
                 segment.rows_since.set(None);
-            } else if segment.next_stripe.get() == upto {
-                segment.retired.set(true);
-                if stripe::write_summary(&self.core, &segment, upto).await {
-                    segment.rows_since.set(None);
-                }
             }
         }
         self.members_settled().await;

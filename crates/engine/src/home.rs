@@ -303,11 +303,11 @@ impl Home {
                     self.commit_wanted.open();
                 }
                 HomeMessage::Halt(why) => self.halt(why),
-                HomeMessage::Allocate(purpose, reply) => {
+                HomeMessage::Allocate(purpose, from, reply) => {
                     let home = self.clone();
                     self.core
                         .rt
-                        .spawn(async move { reply.send(home.allocate_data(purpose).await) });
+                        .spawn(async move { reply.send(home.allocate_data(purpose, from).await) });
                 }
                 HomeMessage::Fold(reply) => {
                     let mut asking = self.asking_fold.borrow_mut();

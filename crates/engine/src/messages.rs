@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ashlar_format::SegmentNumber;
 use ashlar_format::node::{NodeEntry, Place};
 use ashlar_rt::{OneshotSender, Sender, Slice, oneshot};
 
@@ -37,8 +38,13 @@ pub struct Allocated {
 pub enum HomeMessage {
     /// Everything acknowledged to its sender so far is to become durable.
     Durable(OneshotSender<Result<(), VolumeError>>),
-    /// A data segment is needed; `None` if there is no space for this purpose.
-    Allocate(Purpose, OneshotSender<Option<Allocated>>),
+    /// A data segment is needed, for what is moved out of this one if for any; `None` if there is no space for
+    /// this purpose.
+    Allocate(
+        Purpose,
+        Option<SegmentNumber>,
+        OneshotSender<Option<Allocated>>,
+    ),
     /// Fold everything written so far.
     Fold(OneshotSender<()>),
     /// Places for so many nodes, during a commit.

@@ -105,6 +105,13 @@ impl Home {
         slots_each(twice.saturating_sub(there), k + m, devices)
     }
 
+    /// What metadata may still take of each device where its segments are as narrow as full redundancy has them.
+    pub(crate) fn redundant_meta_growth(&self) -> usize {
+        let online = self.core.online();
+        let k = self.meta_shape(&online).0;
+        self.meta_growth(&self.metadata(), k, online.len())
+    }
+
     /// How many nodes the free slots take.
     pub(crate) fn meta_room(&self) -> usize {
         self.meta_room_in(Member::free_slots)

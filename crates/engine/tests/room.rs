@@ -858,3 +858,110 @@ fn dead_nodes_are_freed_while_the_journal_is_full() {
         rt.shutdown();
     }
 }
+
+/// Reconstruct leaves metadata the room to be redundant too: data took a group's last slots, for more than was promised,
+/// and metadata, which is on all devices, stayed degraded (S142).
+#[test]
+fn metadata_is_redundant_again_beside_data() {
+    for percent in [90, 95] {
+        let disks = devices(6, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                slot_bytes: Some(32 << 10),
+                strip_bytes: None,
+                spare: 2,
+                ..small("raid50:2")
+            };
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            array.fail(2, false).await.unwrap();
+            scatter(&handle, &v, size, 1, "one is gone").await;
+            array.fail(4, false).await.unwrap();
+            array.wait_idle(&[]).await;
+            let status = array.status().await;
+            assert_eq!(status.state, ArrayState::Optimal, "{percent} %: {status:?}");
+            check(&v, size, 1, "both are gone").await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// A batch waited for room in the journal that rows took whose course goes on with a stripe begun since: one that only the
+/// next batch closes. Writers waited for ever (S143).
+#[test]
+fn a_batch_waits_for_nothing_that_the_next_one_brings() {
+    let disks = devices(15, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let mut create = Create {
+            slot_bytes: Some(32 << 10),
+            ..small("raid70:3")
+        };
+        create.settings.memory_bytes = 1 << 20;
+        let array = Array::create(&handle, kept, create).await.unwrap();
+        let size = array.room_for(4096) / 100 * 70 / BLOCK * BLOCK;
+        array.volume_create("v", volume(size)).await.unwrap();
+        let thin = VolumeOptions {
+            thin: true,
+            ..volume(1 << 30)
+        };
+        array.volume_create("thin", thin).await.unwrap();
+        let (v, thin) = (array.volume("v").unwrap(), array.volume("thin").unwrap());
+        scatter(&handle, &v, size, 1, "all there").await;
+        for device in [13, 14, 8, 1] {
+            array.fail(device, false).await.unwrap();
+        }
+        for version in 2..4 {
+            for n in 0..400 {
+                let n = n + version * 400;
+                let _ = thin.write(far_apart(n), pattern(n, 1), false).await; // until it is full
+            }
+            let written = scatter(&handle, &v, size, version, "four gone");
+            let written = handle.timeout(20_000 * SECOND, written).await;
+            written.expect("nobody waits for ever");
+        }
+        check(&v, size, 3, "four gone").await;
+    });
+    rt.shutdown();
+}
+
+/// A group that lost more devices than another has room while that one is full: data that cleaning moved into it, for the
+/// redundancy it gives, took the room in which it cleans itself, and metadata, which is on all devices, grows (S141).
+#[test]
+fn what_cleaning_moves_stays_in_its_group() {
+    for percent in [80, 90] {
+        let disks = devices(8, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let array = Array::create(&handle, kept, small("raid60:2"));
+            let array = array.await.unwrap();
+            let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            scatter(&handle, &v, size, 1, "all there").await;
+            for device in [0, 1] {
+                array.fail(device, false).await.unwrap();
+            }
+            for version in 2..6 {
+                scatter(&handle, &v, size, version, "two gone").await;
+                array.wait_idle(&[]).await;
+                let status = array.status().await;
+                let in_use = status.devices[2..].iter();
+                let free = in_use.map(|d| (d.size_bytes - d.used_bytes) / status.slot_bytes);
+                let reserve = status.clean.reserve_slots as u64 / 6;
+                assert!(
+                    free.min() >= Some(reserve - reserve / 6), // few segments are being filled
+                    "{percent} %, version {version}: {status:?}"
+                );
+            }
+            check(&v, size, 5, "two gone").await;
+        });
+        rt.shutdown();
+    }
+}

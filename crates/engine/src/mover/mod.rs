@@ -124,6 +124,9 @@ pub struct Tasks {
     pub heal: Progress,
     /// Whether reconstruct could gain anything.
     pub reconstruct_rest: Rest<Redundancy>,
+    /// Slots of each device that metadata may still take where it has full redundancy, as of when reconstruct last
+    /// gave a segment a column.
+    pub meta_growth: usize,
     /// Whether the cleaner could gain anything.
     pub clean_rest: Rest<Garbage>,
     /// Whether a round of cleaning is under way: what it has moved is freed by the commit that ends it.

@@ -85,6 +85,7 @@ impl Home {
 
     /// One round over everything that misses columns; whether anything was gained.
     async fn reconstruct_once(self: &Rc<Self>) -> bool {
+        self.tasks.borrow_mut().meta_growth = self.redundant_meta_growth();
         let mut gained = self.seal_broken().await;
         let empty = self.empty_short();
         if self.journal_is_short() || empty > 0 {
@@ -112,6 +113,7 @@ impl Home {
                 continue;
             };
             if self.reconstruct_segment(&segment).await {
+                self.tasks.borrow_mut().meta_growth = self.redundant_meta_growth();
                 moved += 1;
             }
         }
@@ -399,12 +401,19 @@ impl Home {
         let blocks = self.core.slot_blocks;
         let need = (segment.kind == SegmentKind::Data && !promised && self.is_overpromised())
             .then(|| self.metadata_need());
+        let growth = self.tasks.borrow().meta_growth;
         let kept = |member: &Member| match need {
             Some(need) => self.kept_for_promises(member, need),
             // What cleaning needs is its own: garbage may have what was lost no room, and only cleaning ends that.
+            // So is what metadata needs to be redundant: data have other groups, or were promised no more (S142).
             None if segment.kind == SegmentKind::Data && !promised => {
                 let slots = member.geometry.slots;
-                reserve(Purpose::Client, slots, blocks, MetadataNeed::default())
+                reserve(
+                    Purpose::Client,
+                    slots,
+                    blocks,
+                    MetadataNeed { once: 0, growth },
+                )
             }
             None => commit_slots(blocks),
         };

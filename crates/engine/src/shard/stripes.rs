@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use ashlar_format::BLOCK;
+use ashlar_format::{BLOCK, SegmentNumber};
 use ashlar_rt::Buf;
 
 use super::Shard;
@@ -20,12 +20,13 @@ use crate::stream::{OpenStripe, Phase, Stream};
 use crate::stripe;
 
 impl Shard {
-    /// Sees to it that the stream's stripe takes `pieces` more blocks.
+    /// Sees to it that the stream's stripe takes `pieces` more blocks, moved out of segment `from` if any.
     pub(super) async fn make_room(
         self: &Rc<Self>,
         stream: &mut Stream,
         pieces: u32,
         purpose: Purpose,
+        from: Option<SegmentNumber>,
     ) -> Result<(), VolumeError> {
         if stream
             .current
@@ -58,7 +59,11 @@ impl Shard {
                 fits
             });
             if grow || stream.open_segments() < wanted_row {
-                match ask(&self.home, |reply| HomeMessage::Allocate(purpose, reply)).await {
+                match ask(&self.home, |reply| {
+                    HomeMessage::Allocate(purpose, from, reply)
+                })
+                .await
+                {
                     Some(Some(allocated))
                         if allocated.segment.geometry.stripe_blocks() < pieces =>
                     {

@@ -203,7 +203,9 @@ impl Shard {
             Purpose::Commit => &self.rescue,
         };
         let mut stream = lock.lock().await;
-        self.make_room(&mut stream, shape.pieces, purpose).await?;
+        let source = from.map(|m| m.from.segment);
+        self.make_room(&mut stream, shape.pieces, purpose, source)
+            .await?;
         // From here to the end nothing waits. The volume may be gone by now: nothing would ever fold what is
         // said of it, and the journal would keep it for ever.
         if self.shape(shape.tree)?.leaving {
