@@ -169,13 +169,20 @@ impl Home {
             self.want_in(purpose, need, group, eligible)
         };
         let mut groups = self.groups_for(purpose, need);
-        if let Some(own) = from.and_then(|from| self.group_of(from)) {
+        let from = from.and_then(|number| self.core.segment(number));
+        let own = from.as_deref().and_then(|from| self.group_of(from));
+        if let (Some(from), Some(own)) = (&from, own) {
             let is_own = |(group, _): &(&[u16], Vec<u16>)| group.contains(&own[0]);
             let redundancy =
                 |(_, eligible): &(&[u16], Vec<u16>)| self.redundancy_on(eligible.len());
-            let stays = groups.iter().find(|g| is_own(g)).map_or(0, redundancy);
+            let of_own = |groups: &[(&[u16], Vec<u16>)]| {
+                groups.iter().find(|g| is_own(g)).map_or(0, redundancy)
+            };
             let mut better = self.groups_for(Purpose::Client, need);
-            better.retain(|g| redundancy(g) > stays);
+            let (stays, beside) = (of_own(&groups), of_own(&better));
+            // What lacks columns gets them there rather than in the room that cleaning its group needs (S145).
+            let as_good = beside < stays && self.columns_lacking(from) > 0;
+            better.retain(|g| redundancy(g) > stays || as_good && redundancy(g) == stays);
             let better = better.iter().find_map(|g| want(Purpose::Client, g));
             if better.is_some() {
                 return better;
@@ -186,8 +193,7 @@ impl Home {
     }
 
     /// The group that a data segment lies on.
-    fn group_of(&self, number: SegmentNumber) -> Option<&[u16]> {
-        let segment = self.core.segment(number)?;
+    fn group_of(&self, segment: &Segment) -> Option<&[u16]> {
         let columns = segment.columns.borrow();
         let device = columns.iter().find(|c| c.is_placed())?.device;
         let mut groups = self.shape.groups.iter();

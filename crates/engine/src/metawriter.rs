@@ -105,7 +105,7 @@ impl Home {
 
     /// Whether nodes are better written into a new segment: this one lost a column, or lacks one though a
     /// narrower one would lack none.
-    fn falls_short(&self, segment: &Segment) -> bool {
+    pub(crate) fn falls_short(&self, segment: &Segment) -> bool {
         self.core.has_lost_column(segment)
             || self.core.missing_columns(segment) > 0
                 && self.meta_anew().0 < usize::from(segment.geometry.k)

@@ -55,7 +55,7 @@ pub async fn read_unit(
         }
         if decoded && (planted::on(Bug::DecodedUnverified) || check(&unit)) {
             for at in suspects {
-                note_bad(core, segment, at, before[(at - block) as usize]);
+                note_bad(core, segment, at, before[(at - block) as usize]).await;
             }
             return Ok(unit);
         }
@@ -67,7 +67,7 @@ pub async fn read_unit(
         let good = match read_verified(core, segment, stripe, usize::from(strip), within).await {
             Some(bytes) => Some(bytes),
             None => {
-                note_bad(core, segment, at, now);
+                note_bad(core, segment, at, now).await;
                 decode_block(core, segment, at, true).await
             }
         };
@@ -83,7 +83,7 @@ pub async fn read_unit(
             put(&mut unit, block, at, &bytes);
         }
         if check(&unit) {
-            note_bad(core, segment, at, before[(at - block) as usize]);
+            note_bad(core, segment, at, before[(at - block) as usize]).await;
             return Ok(unit);
         }
     }
@@ -110,9 +110,39 @@ fn places_of(core: &Core, segment: &Segment, block: u32, count: u32) -> Vec<Opti
 }
 
 /// Counts a bad data block against its device and has it healed.
-fn note_bad(core: &Rc<Core>, segment: &Segment, at: u32, before: Option<Column>) {
+async fn note_bad(core: &Rc<Core>, segment: &Rc<Segment>, at: u32, before: Option<Column>) {
     let (stripe, strip, within) = segment.geometry.locate(at);
-    note_bad_block(core, segment, stripe, usize::from(strip), within, before);
+    note_bad_strip(core, segment, stripe, usize::from(strip), within, before).await;
+}
+
+/// Counts a bad block of a strip against its device and has it healed. Not in a stripe without rows: it was written,
+/// and what was known of it went with lost records of the journal. What it is taken for is no device's fault, and
+/// nothing says what it should be (S147).
+async fn note_bad_strip(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    column: usize,
+    within: u32,
+    before: Option<Column>,
+) {
+    if !is_rowless(core, segment, stripe, within).await {
+        note_bad_block(core, segment, stripe, column, within, before);
+    }
+}
+
+/// Whether no row that can be read, of the columns that every stripe is written to, says anything.
+async fn is_rowless(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, within: u32) -> bool {
+    let parity = usize::from(segment.geometry.k)..segment.geometry.width();
+    let mut rowless = false;
+    for column in std::iter::once(0).chain(parity) {
+        match read_row(core, segment, stripe, column, within).await {
+            Some(row) if row.digest != [0; 16] => return false,
+            Some(_) => rowless = true,
+            None => {}
+        }
+    }
+    rowless
 }
 
 /// Counts a bad block against the device it was read from: only if the column could be read when the
@@ -253,7 +283,7 @@ pub async fn decode_column(
                         let before = usable_place(&core2, &segment, column);
                         let read = read_verified(&core2, &segment, stripe, column, within).await;
                         if read.is_none() {
-                            note_bad_block(&core2, &segment, stripe, column, within, before);
+                            note_bad_strip(&core2, &segment, stripe, column, within, before).await;
                         }
                         read
                     } else {
@@ -331,10 +361,24 @@ async fn read_summary_part(
     column: usize,
     part: u32,
 ) -> Option<Vec<Row>> {
-    if !core.column_usable(segment, column) {
-        return None;
+    let place = usable_place(core, segment, column)?;
+    let rows = summary_part(core, segment, course, column, part).await?;
+    if rows.is_none() {
+        let stripe = course * segment.geometry.course_strips();
+        note_bad_block(core, segment, stripe, column, SUMMARY, Some(place));
     }
-    let place = segment.columns.borrow()[column];
+    rows
+}
+
+/// A part of a column's summary of a course, if its device gives it; `Some(None)` if that is none.
+async fn summary_part(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    course: u32,
+    column: usize,
+    part: u32,
+) -> Option<Option<Vec<Row>>> {
+    let place = usable_place(core, segment, column)?;
     let offset = device_offset(core, place, segment.geometry.summary_block(course) + part);
     let bytes = core.member(place.device).read(offset, BLOCK).await.ok()?;
     let number = u16::try_from(column).expect("at most 256 columns");
@@ -344,12 +388,41 @@ async fn read_summary_part(
         course,
         part,
     };
-    let rows = summary::decode(&core.array, id, &bytes).ok();
-    if rows.is_none() {
-        let stripe = course * segment.geometry.course_strips();
-        note_bad_block(core, segment, stripe, column, SUMMARY, Some(place));
+    Some(summary::decode(&core.array, id, &bytes).ok())
+}
+
+/// Whether the summaries of the course that a segment's last known stripe is of can all be read, and say all that the
+/// rows in memory do: then they are no worse than what would be written from these.
+pub async fn summary_stands(core: &Rc<Core>, segment: &Rc<Segment>) -> bool {
+    let geometry = segment.geometry;
+    let Some(last) = segment.recorded.get().checked_sub(1) else {
+        return false;
+    };
+    let course = geometry.course_of(last);
+    let (first, strips) = (
+        course * geometry.course_strips(),
+        geometry.strips_in(course),
+    );
+    let strip = geometry.strip_blocks as usize;
+    for column in (0..geometry.width()).filter(|c| core.column_usable(segment, *c)) {
+        let mut rows = Vec::new();
+        for part in 0..geometry.summary_blocks(strips) {
+            let Some(Some(found)) = summary_part(core, segment, course, column, part).await else {
+                return false;
+            };
+            rows.extend(found);
+        }
+        let known = segment.rows.borrow();
+        let mut here = (first..first + strips).zip(rows.chunks(strip));
+        let stands = here.all(|(stripe, rows)| {
+            let known = known.get(&stripe).map(|columns| &columns[column]);
+            known.is_none_or(|known| known.is_empty() || known == rows)
+        });
+        if !stands {
+            return false;
+        }
     }
-    rows
+    true
 }
 
 /// All rows of a column of a course: from memory, else from its summary; `None` if it cannot be read.

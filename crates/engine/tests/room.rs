@@ -965,3 +965,69 @@ fn what_cleaning_moves_stays_in_its_group() {
         rt.shutdown();
     }
 }
+
+/// What a group has no room for to be whole again is written anew in one that has, beyond what cleaning and volumes need
+/// there: nothing moved it before its last redundancy was gone (S145).
+#[test]
+fn what_one_group_cannot_take_whole_another_does() {
+    for percent in [85, 90, 95] {
+        // The first group fills further than the second, and both are left with five devices as large as the smallest.
+        let sizes = [10, 15, 15, 10, 15, 15, 10, 15, 10, 10, 15, 15];
+        let disks: Vec<Rc<MemDevice>> = (sizes.iter().enumerate())
+            .map(|(i, size)| Rc::new(MemDevice::new(&format!("mem{i}"), size * MIB)))
+            .collect();
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                spare: 2,
+                ..small("raid60:2")
+            };
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            array.fail(11, false).await.unwrap();
+            scatter(&handle, &v, size, 1, "one gone").await;
+            array.fail(5, false).await.unwrap();
+            array.wait_idle(&[]).await;
+            let status = array.status().await;
+            let whole = status.state == ArrayState::Optimal || status.capacity.overpromised;
+            assert!(whole, "{percent} %: {status:?}");
+            scatter(&handle, &v, size, 2, "two gone").await;
+            check(&v, size, 2, "two gone").await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// The segment of nodes that is being filled may lack a column for want of room. Once there is room for narrower ones
+/// nothing replaced it until the next commit, and nothing then moved what it held (S146).
+#[test]
+fn an_open_segment_of_nodes_is_replaced_by_a_redundant_one() {
+    for (percent, after) in [(85, 1), (90, 0), (90, 1), (90, 2), (95, 1)] {
+        let disks = devices(6, 7 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                strip_bytes: None,
+                spare: 2,
+                ..small("raid50:2")
+            };
+            let (array, v, size) = all_thin(&handle, kept, create).await;
+            let size = size / 100 * percent / BLOCK * BLOCK;
+            array.fail(5, false).await.unwrap();
+            scatter(&handle, &v, size, 1, "one gone").await;
+            array.fail(0, false).await.unwrap();
+            for n in 0..after {
+                scatter(&handle, &v, size / 2, 2 + n, "two gone").await;
+            }
+            array.wait_idle(&[]).await;
+            let status = array.status().await;
+            let whole = status.state == ArrayState::Optimal || status.capacity.overpromised;
+            assert!(whole, "{percent} % {after}: {status:?}");
+        });
+        rt.shutdown();
+    }
+}

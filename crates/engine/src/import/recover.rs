@@ -20,6 +20,7 @@ use crate::journal;
 use crate::messages::{Adopted, ShardMessage, ask};
 use crate::partition::Partitioning;
 use crate::planted::{self, Bug};
+use crate::read::summary_stands;
 use crate::segment::{Column, Segment};
 
 /// A stand-in, outside the table, for a segment that was freed since the stripe was recorded.
@@ -96,7 +97,7 @@ impl Home {
         if early {
             self.start_batches();
         }
-        self.unless_closed(self.replay(rest, early)).await;
+        self.unless_closed(self.replay(rest, degraded, early)).await;
         if self.core.closed.get() {
             return Err(Error::Stopped(self.stopped.borrow().clone()));
         }
@@ -104,7 +105,7 @@ impl Home {
     }
 
     /// Places and makes durable, on what is left, all that the journal had.
-    async fn replay(self: &Rc<Self>, rest: Vec<(u64, Entry)>, early: bool) {
+    async fn replay(self: &Rc<Self>, rest: Vec<(u64, Entry)>, degraded: bool, early: bool) {
         self.adopt_all(rest).await;
         if !early {
             self.start_batches();
@@ -121,6 +122,11 @@ impl Home {
             if segment.recorded.get() == segment.next_stripe.get()
                 && segment.number < self.root.borrow().next_segment
             {
+                // Where records are lost, summaries may say more than what is left of the journal: rows that were
+                // written over would be gone for good (S147).
+                if degraded && summary_stands(&self.core, &segment).await {
+                    segment.rows.borrow_mut().clear();
+                }
                 self.seal(&segment).await;
             }
         }

@@ -221,17 +221,17 @@ impl Home {
     }
 
     /// Open segments that lost a column, or could have one that they never had, take no more stripes, so
-    /// that they can be reconstructed. (Others go on: what would replace them would lack the same columns.)
-    /// Whether any was sealed.
+    /// that they can be reconstructed; nor do those of nodes that a narrower one would replace (S146). (Others go
+    /// on: what would replace them would lack the same columns.) Whether any was sealed.
     async fn seal_broken(self: &Rc<Self>) -> bool {
-        let broken: Vec<Rc<Segment>> = self
-            .core
-            .segments
-            .borrow()
-            .values()
-            .filter(|s| !s.sealed.get() && (self.core.has_lost_column(s) || self.can_gain(s)))
-            .cloned()
-            .collect();
+        let is_broken = |s: &&Rc<Segment>| {
+            let replaced = s.kind == SegmentKind::Meta && self.falls_short(s);
+            !s.sealed.get() && (self.core.has_lost_column(s) || replaced || self.can_gain(s))
+        };
+        let broken: Vec<Rc<Segment>> = {
+            let segments = self.core.segments.borrow();
+            segments.values().filter(is_broken).cloned().collect()
+        };
         if broken.is_empty() {
             return false;
         }
@@ -275,7 +275,8 @@ impl Home {
     }
 
     /// With neither spare nor replacement, segments without redundancy left are written anew, narrower
-    /// (`reconstruct.narrow = critical`). Whether anything was moved.
+    /// (`reconstruct.narrow = critical`); those that miss any column, where another group takes them whole. Whether
+    /// anything was moved.
     async fn narrow_critical(self: &Rc<Self>) -> bool {
         let policy = self.narrow_policy();
         let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
@@ -286,12 +287,10 @@ impl Home {
             .filter(|(missing, s)| match policy.as_str() {
                 "never" => false,
                 "always" => true,
-                _ => {
-                    // A last copy is written anew only where there is room for two.
-                    let narrower = s.geometry.width() - *missing > 1;
-                    let better = narrower || roomy && s.kind == SegmentKind::Data;
-                    *missing == usize::from(s.geometry.m) && better
-                }
+                // Another group takes it whole (S145).
+                _ if roomy && s.kind == SegmentKind::Data => true,
+                // A last copy is written anew only where there is room for two.
+                _ => *missing == usize::from(s.geometry.m) && s.geometry.width() - *missing > 1,
             })
             .filter(|(_, s)| online > 1 && !s.live.borrow().is_empty())
             .filter(|(missing, s)| {
