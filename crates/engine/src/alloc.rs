@@ -193,7 +193,7 @@ impl Home {
     }
 
     /// The group that a data segment lies on.
-    fn group_of(&self, segment: &Segment) -> Option<&[u16]> {
+    pub(crate) fn group_of(&self, segment: &Segment) -> Option<&[u16]> {
         let columns = segment.columns.borrow();
         let device = columns.iter().find(|c| c.is_placed())?.device;
         let mut groups = self.shape.groups.iter();

@@ -133,9 +133,8 @@ async fn note_bad_strip(
 
 /// Whether no row that can be read, of the columns that every stripe is written to, says anything.
 async fn is_rowless(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, within: u32) -> bool {
-    let parity = usize::from(segment.geometry.k)..segment.geometry.width();
     let mut rowless = false;
-    for column in std::iter::once(0).chain(parity) {
+    for column in segment.always_written() {
         match read_row(core, segment, stripe, column, within).await {
             Some(row) if row.digest != [0; 16] => return false,
             Some(_) => rowless = true,
@@ -362,7 +361,7 @@ async fn read_summary_part(
     part: u32,
 ) -> Option<Vec<Row>> {
     let place = usable_place(core, segment, column)?;
-    let rows = summary_part(core, segment, course, column, part).await?;
+    let rows = summary_part(core, segment, place, course, column, part).await?;
     if rows.is_none() {
         let stripe = course * segment.geometry.course_strips();
         note_bad_block(core, segment, stripe, column, SUMMARY, Some(place));
@@ -370,15 +369,15 @@ async fn read_summary_part(
     rows
 }
 
-/// A part of a column's summary of a course, if its device gives it; `Some(None)` if that is none.
+/// A part of a column's summary of a course, if the device it lies on gives it; `Some(None)` if that is none.
 async fn summary_part(
     core: &Rc<Core>,
     segment: &Rc<Segment>,
+    place: Column,
     course: u32,
     column: usize,
     part: u32,
 ) -> Option<Option<Vec<Row>>> {
-    let place = usable_place(core, segment, column)?;
     let offset = device_offset(core, place, segment.geometry.summary_block(course) + part);
     let bytes = core.member(place.device).read(offset, BLOCK).await.ok()?;
     let number = u16::try_from(column).expect("at most 256 columns");
@@ -404,10 +403,14 @@ pub async fn summary_stands(core: &Rc<Core>, segment: &Rc<Segment>) -> bool {
         geometry.strips_in(course),
     );
     let strip = geometry.strip_blocks as usize;
-    for column in (0..geometry.width()).filter(|c| core.column_usable(segment, *c)) {
+    for column in 0..geometry.width() {
+        let Some(place) = usable_place(core, segment, column) else {
+            continue;
+        };
         let mut rows = Vec::new();
         for part in 0..geometry.summary_blocks(strips) {
-            let Some(Some(found)) = summary_part(core, segment, course, column, part).await else {
+            let found = summary_part(core, segment, place, course, column, part);
+            let Some(Some(found)) = found.await else {
                 return false;
             };
             rows.extend(found);

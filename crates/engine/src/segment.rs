@@ -121,6 +121,13 @@ impl Segment {
         })
     }
 
+    /// The columns that every stripe is written to: the first data strip and all parity. At most M of these M + 1 are
+    /// missing as long as anything can be read.
+    pub fn always_written(&self) -> impl Iterator<Item = usize> + use<> {
+        let parity = usize::from(self.geometry.k)..self.geometry.width();
+        std::iter::once(0).chain(parity)
+    }
+
     /// Whether another stripe fits.
     pub fn has_room(&self) -> bool {
         !self.sealed.get()

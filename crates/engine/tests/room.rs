@@ -96,6 +96,34 @@ async fn scatter(rt: &Rt, v: &Volume, size: u64, version: u64, what: &str) {
     }
 }
 
+/// An array with a thick volume of so many percent of its space, and that.
+async fn mostly_thick(
+    rt: &Rt,
+    disks: Vec<DeviceRef>,
+    create: Create,
+    percent: u64,
+) -> (Array, Volume, u64) {
+    let array = Array::create(rt, disks, create).await.unwrap();
+    let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
+    array.volume_create("v", volume(size)).await.unwrap();
+    let v = array.volume("v").unwrap();
+    (array, v, size)
+}
+
+/// Devices of so many MiB each.
+fn devices_of(sizes: &[u64]) -> Vec<Rc<MemDevice>> {
+    let sizes = sizes.iter().enumerate();
+    let made = sizes.map(|(i, size)| Rc::new(MemDevice::new(&format!("mem{i}"), size * MIB)));
+    made.collect()
+}
+
+/// An array is optimal, unless volumes were promised more than what is left of it holds.
+async fn assert_whole(array: &Array, what: &str) {
+    let status = array.status().await;
+    let whole = status.state == ArrayState::Optimal || status.capacity.overpromised;
+    assert!(whole, "{what}: {status:?}");
+}
+
 /// An array with a thin volume of all its space, and that.
 async fn all_thin(rt: &Rt, disks: Vec<DeviceRef>, create: Create) -> (Array, Volume, u64) {
     let array = Array::create(rt, disks, create).await.unwrap();
@@ -279,10 +307,7 @@ fn large_devices_that_are_gone_take_their_share_along() {
         ("ec2+2", &[1, 4]),
         ("ec1+3", &[1, 3, 4]),
     ] {
-        let sizes = [10, 15, 10, 15, 15, 10, 15];
-        let disks: Vec<Rc<MemDevice>> = (sizes.iter().enumerate())
-            .map(|(i, size)| Rc::new(MemDevice::new(&format!("mem{i}"), size * MIB)))
-            .collect();
+        let disks = devices_of(&[10, 15, 10, 15, 15, 10, 15]);
         let rt = Rt::simulated(1);
         let (handle, kept) = (rt.clone(), refs(&disks));
         rt.block_on(async move {
@@ -548,10 +573,7 @@ fn a_full_array_goes_on_without_devices_of_small_domains() {
                 domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
                 ..small("ec4+2")
             };
-            let array = Array::create(&handle, kept, create).await.unwrap();
-            let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = array.volume("v").unwrap();
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
             fill(&v, size, BLOCK, 1, "all there").await;
             for device in [4, 7] {
                 array.fail(device, false).await.unwrap();
@@ -874,10 +896,7 @@ fn metadata_is_redundant_again_beside_data() {
                 spare: 2,
                 ..small("raid50:2")
             };
-            let array = Array::create(&handle, kept, create).await.unwrap();
-            let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = array.volume("v").unwrap();
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
             array.fail(2, false).await.unwrap();
             scatter(&handle, &v, size, 1, "one is gone").await;
             array.fail(4, false).await.unwrap();
@@ -939,11 +958,8 @@ fn what_cleaning_moves_stays_in_its_group() {
         let rt = Rt::simulated(1);
         let (handle, kept) = (rt.clone(), refs(&disks));
         rt.block_on(async move {
-            let array = Array::create(&handle, kept, small("raid60:2"));
-            let array = array.await.unwrap();
-            let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = array.volume("v").unwrap();
+            let create = small("raid60:2");
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
             scatter(&handle, &v, size, 1, "all there").await;
             for device in [0, 1] {
                 array.fail(device, false).await.unwrap();
@@ -972,10 +988,7 @@ fn what_cleaning_moves_stays_in_its_group() {
 fn what_one_group_cannot_take_whole_another_does() {
     for percent in [85, 90, 95] {
         // The first group fills further than the second, and both are left with five devices as large as the smallest.
-        let sizes = [10, 15, 15, 10, 15, 15, 10, 15, 10, 10, 15, 15];
-        let disks: Vec<Rc<MemDevice>> = (sizes.iter().enumerate())
-            .map(|(i, size)| Rc::new(MemDevice::new(&format!("mem{i}"), size * MIB)))
-            .collect();
+        let disks = devices_of(&[10, 15, 15, 10, 15, 15, 10, 15, 10, 10, 15, 15]);
         let rt = Rt::simulated(1);
         let (handle, kept) = (rt.clone(), refs(&disks));
         rt.block_on(async move {
@@ -983,17 +996,12 @@ fn what_one_group_cannot_take_whole_another_does() {
                 spare: 2,
                 ..small("raid60:2")
             };
-            let array = Array::create(&handle, kept, create).await.unwrap();
-            let size = array.room_for(4096) / 100 * percent / BLOCK * BLOCK;
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = array.volume("v").unwrap();
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
             array.fail(11, false).await.unwrap();
             scatter(&handle, &v, size, 1, "one gone").await;
             array.fail(5, false).await.unwrap();
             array.wait_idle(&[]).await;
-            let status = array.status().await;
-            let whole = status.state == ArrayState::Optimal || status.capacity.overpromised;
-            assert!(whole, "{percent} %: {status:?}");
+            assert_whole(&array, &format!("{percent} %")).await;
             scatter(&handle, &v, size, 2, "two gone").await;
             check(&v, size, 2, "two gone").await;
         });
@@ -1024,9 +1032,7 @@ fn an_open_segment_of_nodes_is_replaced_by_a_redundant_one() {
                 scatter(&handle, &v, size / 2, 2 + n, "two gone").await;
             }
             array.wait_idle(&[]).await;
-            let status = array.status().await;
-            let whole = status.state == ArrayState::Optimal || status.capacity.overpromised;
-            assert!(whole, "{percent} % {after}: {status:?}");
+            assert_whole(&array, &format!("{percent} % {after}")).await;
         });
         rt.shutdown();
     }

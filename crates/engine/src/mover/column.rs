@@ -245,10 +245,7 @@ impl Home {
         }
         let mut written = BTreeSet::new();
         let mut seen = false;
-        // The first data strip and every parity strip are written with every stripe that is; at most M
-        // of these M + 1 columns are missing.
-        let parity = usize::from(segment.geometry.k)..segment.geometry.width();
-        for column in std::iter::once(0).chain(parity) {
+        for column in segment.always_written() {
             if let Some(rows) = read_course_rows(&self.core, segment, course, column).await {
                 seen = true;
                 let strips = rows.chunks(segment.geometry.strip_blocks as usize);

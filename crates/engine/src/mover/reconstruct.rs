@@ -325,10 +325,7 @@ impl Home {
 
     /// The redundancy that a data segment's blocks have once they are written anew in its group.
     fn redundancy_anew(&self, segment: &Segment) -> usize {
-        let columns = segment.columns.borrow();
-        let holds = |d: &u16| columns.iter().any(|c| c.is_placed() && c.device == *d);
-        let mut groups = self.shape.groups.iter();
-        let group = groups.find(|g| g.iter().any(holds));
+        let group = self.group_of(segment);
         group.map_or(0, |g| self.redundancy_on(self.online_of(g).count()))
     }
 
