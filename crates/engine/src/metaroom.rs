@@ -4,7 +4,8 @@
 //! - Clients leave metadata room to grow to twice what of it is live, so that cleaning it always gains.
 //! - A commit folds no more than what fits what is free (`fold_limit`), and whoever has nodes written anew takes
 //!   no more than what fits beside that (`renewable`): a commit that has begun must end (S136).
-//! - No commit writes nodes with less redundancy than others have (`meta_wanted`).
+//! - No commit writes nodes with less redundancy than others have (`meta_wanted`); so they get no more than leaves
+//!   room for what volumes were promised (S148).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -218,7 +219,7 @@ impl Home {
     }
 
     /// Whether metadata could grow to what it is twice in segments of `k` data columns, while clients find
-    /// the room that they may always use.
+    /// the room that they may always use, and what volumes were promised.
     fn has_meta_room(&self, metadata: &Metadata, k: usize, devices: usize) -> bool {
         let growth = self.meta_growth(metadata, k, devices);
         let fits = |member: &Member| {
@@ -231,8 +232,10 @@ impl Home {
             );
             member.free_slots() >= kept
         };
+        let width = k + usize::from(self.meta_m);
+        let take = |nodes: usize| slots_each(nodes.div_ceil(self.meta_nodes(k)), width, devices);
         let mut online = self.core.members.iter().filter(|m| m.is_online());
-        online.all(fits)
+        online.all(fits) && self.holds_beside(|more| take(2 * (metadata.nodes + more)))
     }
 
     /// Data columns of a metadata segment that is made now, and how many lost devices it survives.

@@ -1037,3 +1037,65 @@ fn an_open_segment_of_nodes_is_replaced_by_a_redundant_one() {
         rt.shutdown();
     }
 }
+
+/// Where devices are gone, metadata becomes as narrow as full redundancy has it only if that leaves what volumes were
+/// promised: there was room while a thick volume had not been written yet, which then got `NoSpace` (S148).
+#[test]
+fn narrow_metadata_leaves_what_was_promised() {
+    for (percent, nodes) in [(95, 50), (95, 100), (95, 200), (80, 400), (70, 600)] {
+        let disks = devices(6, 10 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                strip_bytes: Some(8 << 10),
+                ..small("ec4+2")
+            };
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
+            array.set("clean.reserve", "4%").await.unwrap();
+            let thin = VolumeOptions {
+                thin: true,
+                ..volume(1 << 30)
+            };
+            array.volume_create("thin", thin).await.unwrap();
+            let thin = array.volume("thin").unwrap();
+            let mut written = 0;
+            for n in 0..nodes {
+                written += u64::from(thin.write(far_apart(n), pattern(n, 1), false).await.is_ok());
+            }
+            for device in [2, 4] {
+                array.fail(device, false).await.unwrap();
+            }
+            let what = format!("{percent} %, {written} blocks far apart");
+            for version in 1..4 {
+                scatter(&handle, &v, size, version, &what).await;
+            }
+            check(&v, size, 3, &what).await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// What cleaning leaves alone is less than what is kept for it: where that was less than a twentieth, and as much of each
+/// segment was dead, a volume that was promised all the room got `NoSpace` (S149).
+#[test]
+fn a_small_reserve_is_enough_for_cleaning() {
+    let disks = devices(6, 64 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("ec4+2")).await.unwrap();
+        array.set("clean.reserve", "2%").await.unwrap();
+        let size = array.room_for(4096) / BLOCK * BLOCK;
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, size, BLOCK, 1, "all of it").await;
+        for first in 0..6 {
+            for block in (first..size / BLOCK).step_by(56) {
+                let done = v.write(block * BLOCK, pattern(block, 2), false).await;
+                assert!(done.is_ok(), "{first}, block {block}: {done:?}");
+            }
+        }
+    });
+    rt.shutdown();
+}

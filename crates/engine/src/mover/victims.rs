@@ -1,7 +1,8 @@
 //! What is worth cleaning: the segments that give back more than their live blocks take, written anew.
 //!
 //! Invariants:
-//! - A segment is worth cleaning if that gains at least a twentieth of it.
+//! - A segment is worth cleaning if that gains at least a twentieth of it, or less where less is kept for cleaning:
+//!   so once what is kept is dead, some segment is worth it (S149).
 //! - Where devices of a group are full while others of it are not, what counts is the room on the full ones:
 //!   live blocks go where there is room, so that what was promised to volumes can be written (S106).
 
@@ -12,7 +13,7 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_layout::Placement;
 
 use crate::alloc::reserve;
-use crate::capacity::Share;
+use crate::capacity::{NOT_CLEANED, Share};
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::Purpose;
@@ -59,11 +60,11 @@ impl Home {
         most.fold(all, u64::min).clamp(1, 64)
     }
 
-    /// The sealed segments with the most to gain, and how many blocks; at most `count`. A segment is worth
-    /// it if cleaning gains at least a twentieth of it.
+    /// The sealed segments with the most to gain, and how many blocks; at most `count`.
     pub(super) fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         let anew = self.anew(self.metadata_need());
+        let least = (self.clean_reserve_percent() * 15 / 2).min(NOT_CLEANED * 10); // thousandths
         let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
             .core
             .segments
@@ -75,7 +76,7 @@ impl Home {
                 let gain = worth.saturating_sub(u64::from(s.live.borrow().count()));
                 (s.clone(), gain, gain * 1000 / worth)
             })
-            .filter(|(s, _, share)| *share >= 50 && !s.live.borrow().is_empty())
+            .filter(|(s, _, share)| *share >= least && !s.live.borrow().is_empty())
             .collect();
         victims.sort_by_key(|(_, _, share)| std::cmp::Reverse(*share));
         victims.truncate(count);
