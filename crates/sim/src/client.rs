@@ -467,7 +467,8 @@ impl Session {
         self.leave(volume);
     }
 
-    async fn fill(&self, client: u64, volume: &str, rng: &mut Rng) {
+    /// Writes all of a volume, or the next part of a sparse one.
+    pub async fn fill(&self, client: u64, volume: &str, rng: &mut Rng) {
         let (mut at, end) = self
             .world
             .with_volume(volume, |e| {
@@ -488,15 +489,29 @@ impl Session {
         self.world.trace.mark("fill");
     }
 
-    /// Writes many blocks at once, anywhere.
+    /// Writes many blocks at once, anywhere; or every so manieth, on from where it was last time.
     async fn burst(&self, client: u64, volume: &str, rng: &mut Rng) {
-        let shape = |e: &mut VolumeEntry| (e.model.size(), e.model.block_bytes());
-        let Some((size, block)) = self.world.with_volume(volume, shape) else {
+        let stride = self.world.config.stride;
+        let (durable, count) = (rng.chance(20), rng.pick(&[32, 128, 512]));
+        let shape = |e: &mut VolumeEntry| {
+            let (size, block) = (e.model.size(), e.model.block_bytes());
+            let blocks = size / block;
+            let mut at = |n: u64| match stride {
+                Some(stride) if blocks > 0 => {
+                    let n = e.strides + n;
+                    (n * stride % blocks + n * stride / blocks) % blocks * block
+                }
+                _ => rng.below(size) / block * block,
+            };
+            let places: Vec<u64> = (0..count).map(&mut at).collect();
+            e.strides += count;
+            (size, block, places)
+        };
+        let Some((size, block, places)) = self.world.with_volume(volume, shape) else {
             return;
         };
-        let durable = rng.chance(20);
-        let writes: Vec<_> = (0..rng.pick(&[32, 128, 512]))
-            .map(|_| rng.below(size) / block * block)
+        let writes: Vec<_> = places
+            .into_iter()
             .map(|at| {
                 let (session, volume) = (self.clone(), volume.to_string());
                 let length = block.min(size - at);
@@ -657,27 +672,36 @@ impl Session {
         if !entered {
             return;
         }
-        if self.world.settings.borrow_mut().begin(&key, value) {
-            self.log(client, || format!("set {key:?} to {value} ..."));
-            let future = self.store.set(volume.as_deref(), key.1, value);
-            let Some(result) = self.bounded("set", future).await else {
-                return;
-            };
-            self.log(client, || format!("set {key:?} to {value}: {result:?}"));
-            self.world.trace.mark("a setting changes");
-            self.world.settings.borrow_mut().end(&key, result.is_ok());
-            match &result {
-                Ok(()) => {}
-                // A reserve that would take what volumes were promised.
-                Err(StoreError::NoSpace) if key.1 == "clean.reserve" => {
-                    self.world.trace.mark("a setting is refused");
-                }
-                Err(error) => self.judge("set", error).await,
-            }
+        if !self.set_to(client, &key, value).await {
+            return;
         }
         self.answered();
         if let Some(name) = volume {
             self.leave(&name);
         }
+    }
+
+    /// Changes this setting, unless another change of it is under way; false if the array did not answer.
+    pub async fn set_to(&self, client: u64, key: &settings::Key, value: &'static str) -> bool {
+        if !self.world.settings.borrow_mut().begin(key, value) {
+            return true;
+        }
+        self.log(client, || format!("set {key:?} to {value} ..."));
+        let future = self.store.set(key.0.as_deref(), key.1, value);
+        let Some(result) = self.bounded("set", future).await else {
+            return false;
+        };
+        self.log(client, || format!("set {key:?} to {value}: {result:?}"));
+        self.world.trace.mark("a setting changes");
+        self.world.settings.borrow_mut().end(key, result.is_ok());
+        match &result {
+            Ok(()) => {}
+            // A reserve that would take what volumes were promised.
+            Err(StoreError::NoSpace) if key.1 == "clean.reserve" => {
+                self.world.trace.mark("a setting is refused");
+            }
+            Err(error) => self.judge("set", error).await,
+        }
+        true
     }
 }

@@ -67,11 +67,12 @@ pub enum Part {
     Bursts,
     FullThin,
     Spare,
+    TightReserve,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 31] = [
+    pub const ALL: [Part; 32] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -103,6 +104,7 @@ impl Part {
         Part::Bursts,
         Part::FullThin,
         Part::Spare,
+        Part::TightReserve,
     ];
 
     /// Its bit in [`Options::without`].
@@ -250,6 +252,10 @@ pub struct Config {
     pub full: Option<u64>,
     /// Whether that volume is thin.
     pub full_thin: bool,
+    /// What `clean.reserve` is set to before it is made, if to anything.
+    pub reserve: Option<&'static str>,
+    /// Every how manieth block a burst writes, if not any.
+    pub stride: Option<u64>,
     /// The volumes made at the start.
     pub volumes: Vec<VolumeConfig>,
     /// What may go wrong.
@@ -386,6 +392,8 @@ impl Config {
             memory_bytes: rng.pick(&[8, 16, 64]) << 20,
             full,
             full_thin: false,
+            reserve: None,
+            stride: None,
             volumes,
             mode,
             rounds: options.rounds.map_or(rounds, |most| rounds.min(most)),

@@ -253,10 +253,15 @@ impl Driver<'_> {
             store: store.clone(),
         };
         let (mut volumes, full) = (self.world.config.volumes.clone(), self.world.config.full);
-        let thin = self.world.config.full_thin;
+        let (thin, reserve) = (self.world.config.full_thin, self.world.config.reserve);
         let k = self.world.config.k;
+        let mut rng = Rng::new(self.world.config.seed);
         self.finish(rt, "volume create", async move {
             if let Some(percent) = full {
+                if let Some(value) = reserve {
+                    let key = (None, "clean.reserve");
+                    session.set_to(0, &key, value).await;
+                }
                 let beside: Vec<_> = volumes.drain(1..).filter(|v| v.sparse).collect();
                 let status = session.store.status().await;
                 // A volume block lies whole in a stripe; what is left of that stays empty.
@@ -273,6 +278,9 @@ impl Driver<'_> {
             }
             for (number, volume) in volumes.iter().enumerate() {
                 session.make_volume(0, &format!("v{number}"), volume).await;
+            }
+            if reserve.is_some() {
+                session.fill(0, "v0", &mut rng).await;
             }
         })?;
         if self.world.volumes.borrow().is_empty() {

@@ -1,7 +1,7 @@
 //! What widens a seed's history beyond what [`Config::random`] draws: slots of several courses, maps
 //! larger than their cache, more shards, more verbs,
 //! failure domains, volume blocks of whole stripes, devices of different sizes, many slots to be filled, many
-//! writes at once, spare space in one group.
+//! writes at once, spare space in one group, little kept for cleaning.
 //!
 //! Invariants: every purpose has a generator of its own, so that a seed that one of them leaves alone
 //! keeps its history; what is too large for a full array is not drawn for one.
@@ -24,6 +24,9 @@ impl Config {
         }
         if self.may(Part::ManySlots) {
             self.many_slots(&mut purpose(8));
+        }
+        if self.may(Part::TightReserve) {
+            self.tight_reserve(&mut purpose(12));
         }
         if self.may(Part::LargeMaps) {
             self.large_maps(&mut purpose(2));
@@ -88,6 +91,21 @@ impl Config {
         }
     }
 
+    /// As little as may be kept for cleaning, all the rest filled, and a little of each segment overwritten.
+    fn tight_reserve(&mut self, rng: &mut Rng) {
+        let (wanted, stride, weight) = (rng.chance(20), rng.range(4, 60), rng.range(2, 8));
+        let (many, slots) = (rng.chance(20), rng.pick(&[640, 1024]));
+        if wanted && self.full.is_some() {
+            if many && self.may(Part::ManySlots) {
+                // Few blocks of metadata for each of data: else what is kept for that is cleaned in.
+                self.device_bytes = self.slot_bytes * slots;
+            }
+            (self.full, self.reserve, self.stride) = (Some(100), Some("2%"), Some(stride));
+            // It is filled when it is made.
+            (self.weights.burst, self.weights.fill) = (weight, 0);
+        }
+    }
+
     /// An array to be filled by a thin volume; or one beside it that is written far apart, and takes what room
     /// was not promised.
     fn thin_volumes(&mut self, rng: &mut Rng) {
@@ -113,7 +131,7 @@ impl Config {
         let percent = if self.full.is_some() { 40 } else { 12 };
         let (wanted, weight) = (rng.chance(percent), rng.range(1, 3));
         if wanted {
-            self.weights.burst = weight;
+            self.weights.burst = self.weights.burst.max(weight);
         }
     }
 
@@ -239,6 +257,7 @@ impl Config {
             ),
             (many, "many slots to be filled"),
             (self.full_thin, "a thin volume to be filled"),
+            (self.reserve.is_some(), "little kept for cleaning"),
             (
                 self.full.is_some() && sparse,
                 "a thin volume beside a full one",

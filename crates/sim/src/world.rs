@@ -44,6 +44,8 @@ pub struct VolumeEntry {
     pub hot: Vec<u64>,
     /// Where the last write ended.
     pub cursor: u64,
+    /// How many writes of bursts that go on where the last one ended it has had.
+    pub strides: u64,
 }
 
 /// Which devices are damaged.
@@ -290,6 +292,7 @@ impl World {
             config,
             hot,
             cursor: 0,
+            strides: 0,
         };
         self.settings.borrow_mut().forget(name);
         self.volumes.borrow_mut().insert(name.to_string(), entry);

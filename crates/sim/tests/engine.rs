@@ -175,6 +175,7 @@ fn full_arrays_go_on() {
         "many slots to be filled",
         "a thin volume to be filled",
         "a thin volume beside a full one",
+        "little kept for cleaning",
         "full redundancy in a full array without some devices",
     ] {
         assert!(summary.marks.contains_key(mark), "{mark}");
