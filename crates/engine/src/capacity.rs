@@ -27,10 +27,6 @@ use crate::thin::{Charged, ThinCount};
 /// Slots of a device in segments that are being filled: two streams of a few shards, and nodes.
 const OPEN_SLOTS: usize = 8;
 
-/// Below so many percent that are dead a segment is not worth cleaning, unless less is kept for cleaning
-/// (`clean.reserve`).
-pub(crate) const NOT_CLEANED: u64 = 5;
-
 /// What the space of an array follows from, besides its devices.
 #[derive(Debug, Clone, Copy)]
 pub struct Space<'a> {
@@ -53,6 +49,12 @@ impl Space<'_> {
     /// counted), less `spare` of them in each group; in narrow stripes where they are too few.
     pub fn usable_bytes(&self, spare: Spare, slots: impl Fn(u16) -> Option<u32>) -> u64 {
         let m = usize::from(self.shape.m);
+        let full = SegmentGeometry {
+            k: self.shape.k,
+            m: self.shape.m,
+            strip_blocks: self.strip_blocks,
+            slot_blocks: self.slot_blocks,
+        };
         let of_group = |group: &Vec<u16>| {
             let left = |slots: u32| data_slots(slots, self.slot_blocks);
             let counted = |d: &u16| Some((left(slots(*d)?), self.domains.of(*d)));
@@ -64,8 +66,11 @@ impl Space<'_> {
             let domains = if devices == group.len() { m } else { 0 };
             let k = devices
                 .saturating_sub(m)
-                .clamp(self.least_data, usize::from(self.shape.k));
-            let geometry = self.data_segment(u16::try_from(k).expect("not above K"));
+                .clamp(self.least_data, usize::from(full.k));
+            let geometry = SegmentGeometry {
+                k: u16::try_from(k).expect("not above K"),
+                ..full
+            };
             // With M devices or fewer there is no full redundancy.
             segments_that_fit(&slots, k + m, domains) * u64::from(geometry.data_blocks())
         };
@@ -81,7 +86,7 @@ impl Space<'_> {
         let spares = groups.map(spares).sum();
         let node_bytes = node_room(self.shape, self.domains, &counted, spares);
         let overhead = node_bytes as f64 / BLOCK_U64 as f64;
-        let metadata = data / 100_000 * (self.metadata_share() * overhead) as u64;
+        let metadata = data / 100_000 * (self.metadata_share(&full) * overhead) as u64;
         data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
     }
 
@@ -95,21 +100,11 @@ impl Space<'_> {
         }
     }
 
-    /// A data segment of `k` data columns.
-    fn data_segment(&self, k: u16) -> SegmentGeometry {
-        SegmentGeometry {
-            k,
-            m: self.shape.m,
-            strip_blocks: self.strip_blocks,
-            slot_blocks: self.slot_blocks,
-        }
-    }
-
     /// Metadata per data, in 1/100,000: 32 bytes a block for the map, and a record a segment for liveness.
-    fn metadata_share(&self) -> f64 {
+    fn metadata_share(&self, geometry: &SegmentGeometry) -> f64 {
         let map = 32.0 / 4096.0 * (1.0 + 1.0 / 63.0);
         let record = RecordShape::new(self.slot_blocks, self.shape.k).leaves_per_record()
-            / f64::from(self.data_segment(self.shape.k).data_blocks());
+            / f64::from(geometry.data_blocks());
         (map + record) * 100_000.0
     }
 }
@@ -254,21 +249,18 @@ impl Home {
         spare: Spare,
         counted: impl Fn(&Member) -> bool,
     ) -> u64 {
-        self.space(clean_reserve).usable_bytes(spare, |index| {
-            let member = self.core.member(index);
-            counted(member).then_some(member.geometry.slots)
-        })
-    }
-
-    fn space(&self, clean_reserve: u64) -> Space<'_> {
-        Space {
+        let space = Space {
             shape: &self.shape,
             domains: &self.core.domains,
             strip_blocks: self.superblock.borrow().strip_blocks,
             slot_blocks: self.core.slot_blocks,
             least_data: self.least_data_columns(),
             clean_reserve,
-        }
+        };
+        space.usable_bytes(spare, |index| {
+            let member = self.core.member(index);
+            counted(member).then_some(member.geometry.slots)
+        })
     }
 
     /// Where usable space ends with all devices there, in bytes.
@@ -291,21 +283,8 @@ impl Home {
     /// the group, if it needs more). An array that was optimal, and not overpromised, had as many; so after up
     /// to M more losses what is written has all its data columns, and as much redundancy as what was there.
     pub(crate) fn share(&self, group: &[u16]) -> Share {
-        let online: Vec<u16> = self.online_of(group).collect();
-        let mut gone: Vec<u16> = group.to_vec();
-        gone.retain(|d| !online.contains(d));
-        gone.sort_by_key(|d| std::cmp::Reverse(self.core.member(*d).geometry.slots));
-        let fits = |more: &usize| {
-            let stays = |m: &Member| m.is_online() || gone[..*more].contains(&m.index);
-            let takes = Takes {
-                packing: self.packing_on(online.len() + more),
-                node_bytes: self.node_room(stays),
-            };
-            self.promised_bytes(takes) <= self.usable(Spare::None, stays)
-        };
-        let more = (1..=gone.len()).find(fits).unwrap_or(gone.len());
-        gone.truncate(more);
-        let share = self.share_on(online.len() + more);
+        let (online, gone) = self.shared(group);
+        let share = self.share_on(online.len() + gone.len());
         // A large device would have taken more columns than a small one (S139).
         let slots =
             |d: &u16| data_slots(self.core.member(*d).geometry.slots, self.core.slot_blocks);
@@ -322,6 +301,25 @@ impl Home {
             columns: staying * share.width as u64,
             ..share
         }
+    }
+
+    /// The devices in use of a group, and those of the others with which it would hold all that was promised.
+    pub(crate) fn shared(&self, group: &[u16]) -> (Vec<u16>, Vec<u16>) {
+        let online: Vec<u16> = self.online_of(group).collect();
+        let mut gone: Vec<u16> = group.to_vec();
+        gone.retain(|d| !online.contains(d));
+        gone.sort_by_key(|d| std::cmp::Reverse(self.core.member(*d).geometry.slots));
+        let fits = |more: &usize| {
+            let stays = |m: &Member| m.is_online() || gone[..*more].contains(&m.index);
+            let takes = Takes {
+                packing: self.packing_on(online.len() + more),
+                node_bytes: self.node_room(stays),
+            };
+            self.promised_bytes(takes) <= self.usable(Spare::None, stays)
+        };
+        let more = (1..=gone.len()).find(fits).unwrap_or(gone.len());
+        gone.truncate(more);
+        (online, gone)
     }
 
     /// What segments are laid as on so many devices of a group.
@@ -428,16 +426,12 @@ impl Home {
 
     /// Counts anew what thin volumes may still take: see [`crate::thin::Thin::count`].
     pub(crate) fn count_thin(&self, oldest: Option<u64>, pending: u64, before: Charged) {
-        let folded = self.thin_room();
+        let takes = self.takes_thin();
+        let folded = self
+            .usable_whole()
+            .saturating_sub(self.promised_bytes(takes));
         let counted = ThinCount { folded, oldest };
-        let node_bytes = self.takes_thin().node_bytes;
-        (self.core.thin).count(counted, pending, before, node_bytes);
-    }
-
-    /// What thin volumes may still take, in bytes of stripes, as of the last fold.
-    fn thin_room(&self) -> u64 {
-        let promised = self.promised_bytes(self.takes_thin());
-        self.usable_whole().saturating_sub(promised)
+        (self.core.thin).count(counted, pending, before, takes.node_bytes);
     }
 
     /// Whether devices are gone without which not all of what volumes were promised can be redundant.
@@ -450,45 +444,6 @@ impl Home {
     /// Whether the devices in use would not hold at full redundancy what volumes were promised.
     pub(crate) fn is_overpromised(&self) -> bool {
         self.promised_bytes(self.takes_now()) > self.usable(Spare::None, Member::is_online)
-    }
-
-    /// Whether the devices in use have room for all that volumes were promised, and what thin ones may take yet,
-    /// where data keep to shares and metadata, with so many nodes `more`, takes some slots of each. True where
-    /// nothing has to keep to shares.
-    pub(crate) fn holds_beside(&self, metadata_slots: impl Fn(usize) -> usize) -> bool {
-        if !self.is_overpromised() {
-            return true;
-        }
-        let space = self.space(self.clean_reserve_percent().min(NOT_CLEANED));
-        let blocks_alone = Takes {
-            packing: self.packing_whole(),
-            node_bytes: 0,
-        };
-        let (mut mapped, mut unmapped_thin) = (0, 0u64);
-        for v in &self.catalog.borrow().volumes {
-            mapped += v.mapped_bytes;
-            if v.thin {
-                unmapped_thin =
-                    unmapped_thin.saturating_add(v.size_bytes.saturating_sub(v.mapped_bytes));
-            }
-        }
-        let thin = self.thin_room().min(unmapped_thin);
-        let promised = self.promised_bytes(blocks_alone) + thin;
-        let unmapped = promised.saturating_sub(mapped) / BLOCK_U64;
-        let more = unmapped as f64 * space.metadata_share() / 100_000.0;
-        let metadata = metadata_slots(more.ceil() as usize) as u64;
-        let of_group = |group: &Vec<u16>| {
-            let share = self.share(group);
-            let left = |d: u16| data_slots(self.core.member(d).geometry.slots, space.slot_blocks);
-            let online = self.online_of(group);
-            let slots = online.map(|d| (left(d).saturating_sub(metadata), 0));
-            let slots: Vec<(u64, u16)> = slots.collect();
-            let width = usize::try_from(share.columns.div_ceil(share.segments)).expect("a width");
-            let segment = space.data_segment(u16::try_from(share.k).expect("not above K"));
-            segments_that_fit(&slots, width, width) * u64::from(segment.data_blocks())
-        };
-        let data = self.shape.groups.iter().map(of_group).sum::<u64>() * BLOCK_U64;
-        promised <= data - data / 100 * space.clean_reserve
     }
 
     /// Up to how many percent may be kept for cleaning, so that what volumes were promised still fits; `None`

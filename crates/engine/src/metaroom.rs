@@ -4,8 +4,8 @@
 //! - Clients leave metadata room to grow to twice what of it is live, so that cleaning it always gains.
 //! - A commit folds no more than what fits what is free (`fold_limit`), and whoever has nodes written anew takes
 //!   no more than what fits beside that (`renewable`): a commit that has begun must end (S136).
-//! - No commit writes nodes with less redundancy than others have (`meta_wanted`); so they get no more than leaves
-//!   room for what volumes were promised (S148).
+//! - No commit writes nodes with less redundancy than others have, unless data keep to shares: then nodes do as well
+//!   (`meta_wanted`, S148).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -88,12 +88,16 @@ impl Home {
 
     /// What metadata needs of each device.
     pub(crate) fn metadata_need(&self) -> MetadataNeed {
-        let metadata = self.metadata();
         let online = self.core.online();
-        let (devices, (k, m)) = (online.len().max(1), self.meta_wanted(&online));
+        self.need_of(&self.metadata(), self.meta_wanted(&online), online.len())
+    }
+
+    /// The same in segments of this shape.
+    fn need_of(&self, metadata: &Metadata, shape: (usize, usize), devices: usize) -> MetadataNeed {
+        let ((k, m), devices) = (shape, devices.max(1));
         MetadataNeed {
             once: slots_each(metadata.nodes.div_ceil(self.meta_nodes(k)), k + m, devices),
-            growth: self.meta_growth(&metadata, k, devices),
+            growth: self.meta_growth(metadata, k, devices),
         }
     }
 
@@ -199,7 +203,8 @@ impl Home {
     /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.
     /// Without all devices: as narrow as full redundancy wants if all metadata has room so; else wider,
     /// with the columns of the devices that are gone missing (of none that is only full). Never wider than
-    /// the widest segment that holds a node: no commit writes nodes with less redundancy than others have.
+    /// the widest segment that holds a node: no commit writes nodes with less redundancy than others have. But
+    /// where data keep to shares, as on some of the devices that are gone, nodes are as wide as there.
     pub(crate) fn meta_wanted(&self, eligible: &[u16]) -> (usize, usize) {
         let (narrow, devices) = (self.meta_shape(eligible), eligible.len());
         let (online, all) = (self.core.online().len(), self.core.members.len());
@@ -215,27 +220,51 @@ impl Home {
         let widest = whole.min(devices.saturating_sub(1)).max(narrow.0);
         let fits = |k: &usize| metadata.widest <= *k || self.has_meta_room(&metadata, *k, devices);
         let k = (narrow.0..widest).find(fits).unwrap_or(widest);
+        let k = k.max(self.meta_share(&metadata, eligible));
         if k == narrow.0 { narrow } else { (k, m) }
     }
 
+    /// Data columns of metadata segments as on the devices that groups which keep to shares lay data as on
+    /// ([`Home::share`]), and those in use of the others; 0 if no group does.
+    fn meta_share(&self, metadata: &Metadata, online: &[u16]) -> usize {
+        let need = self.need_of(metadata, self.meta_shape(online), online.len());
+        let groups = || self.shape.groups.iter();
+        if !groups().any(|g| self.keeps_shares(g, need)) {
+            return 0;
+        }
+        let devices = |group: &Vec<u16>| {
+            let (online, gone) = self.shared(group);
+            let keeps = self.keeps_shares(group, need);
+            [online, if keeps { gone } else { Vec::new() }].concat()
+        };
+        let devices: Vec<u16> = groups().flat_map(devices).collect();
+        let most = online.len().saturating_sub(1).max(1);
+        self.meta_shape(&devices).0.min(most)
+    }
+
+    /// How many nodes a slot of a device in use takes where nodes keep to shares, in hundredths; 0 if they do not.
+    pub(crate) fn shared_nodes(&self) -> u64 {
+        let online = self.core.online();
+        let k = self.meta_share(&self.metadata(), &online);
+        let columns = (k + usize::from(self.meta_m)).min(online.len()).max(1);
+        (100 * self.meta_nodes(k.max(1)) / columns) as u64 * u64::from(k > 0)
+    }
+
     /// Whether metadata could grow to what it is twice in segments of `k` data columns, while clients find
-    /// the room that they may always use, and what volumes were promised.
+    /// the room that they may always use; and where more was promised than fits so, with so much beside it that
+    /// data need not keep to shares for that.
     fn has_meta_room(&self, metadata: &Metadata, k: usize, devices: usize) -> bool {
         let growth = self.meta_growth(metadata, k, devices);
+        let overpromised = self.is_overpromised();
         let fits = |member: &Member| {
             let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
-            let kept = reserve(
-                Purpose::Client,
-                all,
-                blocks,
-                MetadataNeed { once: 0, growth },
-            );
-            member.free_slots() >= kept
+            let need = MetadataNeed { once: 0, growth };
+            let kept = reserve(Purpose::Client, all, blocks, need);
+            let beside = if overpromised { all as usize / 8 } else { 0 };
+            member.free_slots() >= kept + beside
         };
-        let width = k + usize::from(self.meta_m);
-        let take = |nodes: usize| slots_each(nodes.div_ceil(self.meta_nodes(k)), width, devices);
         let mut online = self.core.members.iter().filter(|m| m.is_online());
-        online.all(fits) && self.holds_beside(|more| take(2 * (metadata.nodes + more)))
+        online.all(fits)
     }
 
     /// Data columns of a metadata segment that is made now, and how many lost devices it survives.

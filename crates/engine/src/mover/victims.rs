@@ -13,12 +13,16 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_layout::Placement;
 
 use crate::alloc::reserve;
-use crate::capacity::{NOT_CLEANED, Share};
+use crate::capacity::Share;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::Purpose;
 use crate::metaroom::MetadataNeed;
 use crate::segment::Segment;
+
+/// Below so many thousandths that are dead a segment is not worth cleaning, unless less is kept for cleaning
+/// (`clean.reserve`).
+const NOT_CLEANED: u64 = 50;
 
 /// How a group lays the data that are written anew, where that is not as all its devices would have it.
 struct Anew<'a> {
@@ -64,7 +68,8 @@ impl Home {
     pub(super) fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         let anew = self.anew(self.metadata_need());
-        let least = (self.clean_reserve_percent() * 15 / 2).min(NOT_CLEANED * 10); // thousandths
+        let nodes = self.shared_nodes();
+        let least = (self.clean_reserve_percent() * 15 / 2).min(NOT_CLEANED);
         let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
             .core
             .segments
@@ -72,7 +77,7 @@ impl Home {
             .values()
             .filter(|s| s.sealed.get() && Some(s.number) != current)
             .map(|s| {
-                let worth = self.worth(s, &anew);
+                let worth = self.worth(s, &anew, nodes);
                 let gain = worth.saturating_sub(u64::from(s.live.borrow().count()));
                 (s.clone(), gain, gain * 1000 / worth)
             })
@@ -139,10 +144,16 @@ impl Home {
 
     /// How many blocks the slots of a segment are worth: what it holds, or, in a group that lays data otherwise
     /// now, what new data would hold in its slots on the devices that want room. So columns that were laid while
-    /// there was room give it back, and what lies on full devices goes to others.
-    fn worth(&self, segment: &Segment, anew: &[Anew<'_>]) -> u64 {
+    /// there was room give it back, and what lies on full devices goes to others. Nodes the same, of which a slot
+    /// takes `nodes` hundredths now.
+    fn worth(&self, segment: &Segment, anew: &[Anew<'_>], nodes: u64) -> u64 {
         let holds = u64::from(segment.geometry.data_blocks());
-        if anew.is_empty() || segment.kind != SegmentKind::Data {
+        if segment.kind == SegmentKind::Meta {
+            let usable = |c: &usize| self.core.column_usable(segment, *c);
+            let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
+            return holds.max(placed * nodes / 100);
+        }
+        if anew.is_empty() {
             return holds;
         }
         let columns = segment.columns.borrow();
