@@ -250,21 +250,32 @@ impl Home {
         (100 * self.meta_nodes(k.max(1)) / columns) as u64 * u64::from(k > 0)
     }
 
-    /// Whether metadata could grow to what it is twice in segments of `k` data columns, while clients find
-    /// the room that they may always use; and where more was promised than fits so, with so much beside it that
-    /// data need not keep to shares for that.
+    /// Whether metadata could grow to what it is twice in segments of `k` data columns, while the cleaner finds its
+    /// room everywhere and clients theirs in a group (S150). Where more was promised than fits so: theirs in all of
+    /// them, and so much beside it that data need not keep to shares for that.
     fn has_meta_room(&self, metadata: &Metadata, k: usize, devices: usize) -> bool {
         let growth = self.meta_growth(metadata, k, devices);
         let overpromised = self.is_overpromised();
-        let fits = |member: &Member| {
+        let leaves = |purpose: Purpose, beside: usize, device: u16| {
+            let member = self.core.member(device);
             let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
             let need = MetadataNeed { once: 0, growth };
-            let kept = reserve(Purpose::Client, all, blocks, need);
-            let beside = if overpromised { all as usize / 8 } else { 0 };
-            member.free_slots() >= kept + beside
+            let beside = beside + if overpromised { all as usize / 8 } else { 0 };
+            member.free_slots() >= reserve(purpose, all, blocks, need) + beside
         };
-        let mut online = self.core.members.iter().filter(|m| m.is_online());
-        online.all(fits)
+        let for_clients =
+            |group: &Vec<u16>| self.online_of(group).all(|d| leaves(Purpose::Client, 0, d));
+        let redundancy = |group: &Vec<u16>| self.redundancy_on(self.online_of(group).count());
+        let groups = &self.shape.groups;
+        if overpromised {
+            return groups.iter().all(for_clients);
+        }
+        let most = groups.iter().map(redundancy).max();
+        let mut best = groups
+            .iter()
+            .filter(|group| Some(redundancy(group)) == most);
+        let mut online = self.core.online().into_iter();
+        best.any(for_clients) && online.all(|d| leaves(Purpose::Clean, growth, d))
     }
 
     /// Data columns of a metadata segment that is made now, and how many lost devices it survives.

@@ -1104,3 +1104,38 @@ fn a_small_reserve_is_enough_for_cleaning() {
     });
     rt.shutdown();
 }
+
+/// What lost its last redundancy is written anew only where that leaves cleaning its room: a full array that two devices
+/// left while it was overwritten could not be cleaned any more, and writes got `NoSpace` (S151).
+#[test]
+fn what_is_redundant_again_leaves_cleaning_its_room() {
+    let disks = devices(10, 48 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let create = Create {
+            spare: 2,
+            ..small("raid50:2")
+        };
+        let array = Array::create(&handle, kept, create).await.unwrap();
+        array.set("clean.reserve", "2%").await.unwrap();
+        let size = array.room_for(4096) / BLOCK * BLOCK;
+        let options = VolumeOptions {
+            thin: true,
+            ..volume(size)
+        };
+        array.volume_create("v", options).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, size / 32768 * 32768, 32768, 1, "all there").await;
+        for (gone, stride) in [(1, 9), (7, 5)] {
+            array.fail(gone, false).await.unwrap();
+            for block in (0..size / BLOCK).step_by(stride) {
+                let done = v.write(block * BLOCK, pattern(block, 2), false).await;
+                assert!(done.is_ok(), "{gone} gone, block {block}: {done:?}");
+            }
+        }
+        array.wait_idle(&[]).await;
+        assert_whole(&array, "both are gone").await;
+    });
+    rt.shutdown();
+}

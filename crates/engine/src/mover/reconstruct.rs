@@ -323,10 +323,26 @@ impl Home {
         after < before
     }
 
-    /// The redundancy that a data segment's blocks have once they are written anew in its group.
+    /// The redundancy that a data segment's blocks have once they are written anew in its group, where that takes
+    /// nothing that cleaning needs (S151).
     fn redundancy_anew(&self, segment: &Segment) -> usize {
+        let has_room = |d: &u16| {
+            let member = self.core.member(*d);
+            member.free_slots() > self.kept_for_cleaning(member)
+        };
         let group = self.group_of(segment);
-        group.map_or(0, |g| self.redundancy_on(self.online_of(g).count()))
+        group.map_or(0, |g| {
+            self.redundancy_on(self.online_of(g).filter(has_room).count())
+        })
+    }
+
+    /// Free slots of a device that what was lost leaves alone though nobody was promised them: where garbage left it
+    /// no room, only cleaning ends that; and metadata need some to be redundant (S142).
+    fn kept_for_cleaning(&self, member: &Member) -> usize {
+        let growth = self.tasks.borrow().meta_growth;
+        let need = MetadataNeed { once: 0, growth };
+        let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
+        reserve(Purpose::Client, slots, blocks, need)
     }
 
     /// Whether some group takes data segments whole, and so much that neither the cleaner nor what was promised
@@ -394,24 +410,14 @@ impl Home {
             (SegmentKind::Data, Some(group)) => group.clone(),
             _ => self.core.online(),
         };
-        let blocks = self.core.slot_blocks;
         let need = (segment.kind == SegmentKind::Data && !promised && self.is_overpromised())
             .then(|| self.metadata_need());
-        let growth = self.tasks.borrow().meta_growth;
         let kept = |member: &Member| match need {
             Some(need) => self.kept_for_promises(member, need),
-            // What cleaning needs is its own: garbage may have what was lost no room, and only cleaning ends that.
-            // So is what metadata needs to be redundant: data have other groups, or were promised no more (S142).
             None if segment.kind == SegmentKind::Data && !promised => {
-                let slots = member.geometry.slots;
-                reserve(
-                    Purpose::Client,
-                    slots,
-                    blocks,
-                    MetadataNeed { once: 0, growth },
-                )
+                self.kept_for_cleaning(member)
             }
-            None => commit_slots(blocks),
+            None => commit_slots(self.core.slot_blocks),
         };
         let in_domain = self.core.domains.count(used.iter().copied());
         let most = usize::from(segment.geometry.m).max(1);
