@@ -1139,3 +1139,45 @@ fn what_is_redundant_again_leaves_cleaning_its_room() {
     });
     rt.shutdown();
 }
+
+/// What is written anew for its redundancy leaves alone what the cleaner would take back: an array with more promised
+/// than two devices hold moved the same data back and forth for ever, a round each second (S152).
+#[test]
+fn a_degraded_array_comes_to_rest() {
+    for (percent, filled) in [(70, 85), (85, 70)] {
+        let disks = devices(3, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                strip_bytes: Some(8 << 10),
+                ..small("ec2+1")
+            };
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
+            let thin = VolumeOptions {
+                thin: true,
+                ..volume(1 << 30)
+            };
+            array.volume_create("thin", thin).await.unwrap();
+            let thin = array.volume("thin").unwrap();
+            for n in 0..100 {
+                let done = thin.write(far_apart(n), pattern(n, 1), false).await;
+                assert!(done.is_ok(), "{done:?}");
+            }
+            fill(&v, size * filled / 100 / 8192 * 8192, 8192, 1, "filled").await;
+            array.fail(1, false).await.unwrap();
+            array.wait_idle(&[]).await;
+            let mut exposure = Vec::new();
+            for _ in 0..4 {
+                handle.sleep(SECOND).await;
+                array.wait_idle(&[]).await;
+                exposure.push(array.status().await.exposure);
+            }
+            let changes = exposure.windows(2).any(|two| two[0] != two[1]);
+            assert!(!changes, "{percent} %, {filled} % of it: {exposure:?}");
+            // Some of it is redundant again: what was promised leaves room for that.
+            assert_eq!(exposure[0].len(), 2, "{exposure:?}");
+        });
+        rt.shutdown();
+    }
+}

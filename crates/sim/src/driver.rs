@@ -24,7 +24,7 @@ use crate::rng::Rng;
 use crate::store::{Store, StoreError, Subject};
 use crate::world::World;
 
-/// Polls without an answer to any client after which a phase counts as a livelock.
+/// Polls without an answer to any client after which a phase counts as a livelock; in an array of few slots.
 const LIVELOCK: u64 = 1_500_000;
 
 /// How a seed ended.
@@ -192,12 +192,15 @@ impl Driver<'_> {
             *result.borrow_mut() = Some(future.await);
             end.open();
         });
+        // More slots are more to move.
+        let config = &self.world.config;
+        let most = LIVELOCK * (1 + config.device_bytes / config.slot_bytes / 256);
         let mut stopped;
         loop {
             let answers = self.world.answers.get();
             let (ended, value) = (ended.clone(), value.clone());
             let waiting = async move { ended.until(|| value.borrow().is_some()).await };
-            stopped = rt.run_for(LIVELOCK, waiting);
+            stopped = rt.run_for(most, waiting);
             if stopped != Err(Stopped::Polls) || self.world.answers.get() == answers {
                 break;
             }
@@ -212,7 +215,7 @@ impl Driver<'_> {
             Err(Stopped::Polls) => {
                 let at = rt.now() / 1_000;
                 self.world.fail(|| {
-                    format!("{what}: no end after {LIVELOCK} polls, at {at} us of virtual time")
+                    format!("{what}: no end after {most} polls, at {at} us of virtual time")
                 });
                 None
             }

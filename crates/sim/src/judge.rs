@@ -20,6 +20,8 @@ use crate::world::{Budget, Presence, VolumeEntry, World, room_for};
 
 /// Full redundancy must be back within this, in virtual time, once faults have stopped.
 const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
+/// An array that nobody asks for anything must have written nothing for ten seconds at one of so many looks.
+const REST_LOOKS: u32 = 60;
 
 impl Driver<'_> {
     /// Compares the volumes that are there with those that must be.
@@ -179,15 +181,25 @@ impl Driver<'_> {
                 handle.sleep(10 * SECOND).await;
                 status = waiting.store.status().await;
             }
-            if idle.is_none() || !status.optimal {
+            let written = || waiting.world.disks.iter().map(|d| d.writes()).sum::<u64>();
+            let mut rests = false;
+            for _ in 0..REST_LOOKS {
+                let before = written();
+                handle.sleep(10 * SECOND).await;
+                rests = written() == before;
+                if rests {
+                    break;
+                }
+            }
+            if idle.is_none() || !status.optimal || !rests {
                 waiting.describe().await;
             }
-            idle.map(|()| status)
+            idle.filter(|()| rests).map(|()| status)
         });
         let Some(status) = status else { return };
         let Some(status) = status else {
             self.world
-                .fail(|| "wait_idle: background work does not end (P5)".to_string());
+                .fail(|| "background work does not end (P5)".to_string());
             return;
         };
         self.world.trace.line(|| format!("healed: {status:?}"));

@@ -324,11 +324,12 @@ impl Home {
     }
 
     /// The redundancy that a data segment's blocks have once they are written anew in its group, where that takes
-    /// nothing that cleaning needs (S151).
+    /// only room that is for what was lost (S151, S152).
     fn redundancy_anew(&self, segment: &Segment) -> usize {
+        let kept = self.kept_from_lost();
         let has_room = |d: &u16| {
             let member = self.core.member(*d);
-            member.free_slots() > self.kept_for_cleaning(member)
+            member.free_slots() > kept(member)
         };
         let group = self.group_of(segment);
         group.map_or(0, |g| {
@@ -336,13 +337,20 @@ impl Home {
         })
     }
 
-    /// Free slots of a device that what was lost leaves alone though nobody was promised them: where garbage left it
-    /// no room, only cleaning ends that; and metadata need some to be redundant (S142).
-    fn kept_for_cleaning(&self, member: &Member) -> usize {
+    /// Free slots of a device that are not for data that was lost. What cleaning needs is its own: garbage may have
+    /// left what was lost no room, and only cleaning ends that; metadata need some to be redundant (S142). Where more
+    /// was promised than fits at full redundancy, that comes first as well.
+    fn kept_from_lost(&self) -> impl Fn(&Member) -> usize + '_ {
+        let promised = self.is_overpromised().then(|| self.metadata_need());
         let growth = self.tasks.borrow().meta_growth;
-        let need = MetadataNeed { once: 0, growth };
-        let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
-        reserve(Purpose::Client, slots, blocks, need)
+        move |member| match promised {
+            Some(need) => self.kept_for_promises(member, need),
+            None => {
+                let need = MetadataNeed { once: 0, growth };
+                let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
+                reserve(Purpose::Client, slots, blocks, need)
+            }
+        }
     }
 
     /// Whether some group takes data segments whole, and so much that neither the cleaner nor what was promised
@@ -410,13 +418,10 @@ impl Home {
             (SegmentKind::Data, Some(group)) => group.clone(),
             _ => self.core.online(),
         };
-        let need = (segment.kind == SegmentKind::Data && !promised && self.is_overpromised())
-            .then(|| self.metadata_need());
-        let kept = |member: &Member| match need {
-            Some(need) => self.kept_for_promises(member, need),
-            None if segment.kind == SegmentKind::Data && !promised => {
-                self.kept_for_cleaning(member)
-            }
+        let from_lost =
+            (segment.kind == SegmentKind::Data && !promised).then(|| self.kept_from_lost());
+        let kept = |member: &Member| match &from_lost {
+            Some(kept) => kept(member),
             None => commit_slots(self.core.slot_blocks),
         };
         let in_domain = self.core.domains.count(used.iter().copied());
