@@ -319,6 +319,47 @@ fn a_mounted_device_taken_away_by_force_ends_with_its_mount() {
     daemon.ok(&["volume", "detach", &volume]);
 }
 
+/// As the daemon starts, what is not served yet is said to be so: nobody who asks `status` finds a volume's device
+/// missing without a word.
+#[test]
+fn a_volume_that_is_not_attached_yet_is_told_as_such() {
+    if !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        device,
+        array,
+        ..
+    } = mounted("late", "ec2+1", 3, "96M");
+    let mut names = vec!["v".to_string()];
+    for n in 0..8 {
+        let volume = format!("{array}/w{n}");
+        daemon.ok(&["volume", "create", &volume, "--size", "4M", "--thin"]);
+        daemon.ok(&["volume", "attach", &volume, "--loop"]);
+        names.push(format!("w{n}"));
+    }
+    assert!(daemon.stop());
+    daemon.begin();
+    let dir = std::path::Path::new(&device).parent().unwrap();
+    let mut told = false;
+    common::wait_until("the volumes", std::time::Duration::from_secs(30), || {
+        let status = daemon.json(&["status", "-j"]);
+        let left = status["not_served"].as_array().unwrap();
+        if status["arrays"].as_array().unwrap().is_empty() {
+            return false;
+        }
+        for name in &names {
+            let waits = left.iter().any(|n| n["volume"] == name.as_str());
+            assert!(waits || dir.join(name).exists(), "{name}: {left:?}");
+        }
+        told |= !left.is_empty();
+        left.is_empty()
+    });
+    assert!(told, "all were served before the first look");
+    assert!(daemon.stop());
+}
+
 /// A volume of an array that is only read is mounted like any other, and let go when the array is.
 #[test]
 fn a_read_only_device_is_mounted_and_goes_away() {

@@ -22,7 +22,7 @@ use crate::daemon::frontends::check_address;
 use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::daemon::state::Known;
-use crate::daemon::volumes::make_volume;
+use crate::daemon::volumes::{NOT_TRIED, make_volume};
 use crate::failure::{Failure, Kind};
 
 /// How long an import waits for devices that are in use. A daemon killed just now still holds its
@@ -375,11 +375,12 @@ impl Host {
             seen,
             ..Member::new(array, paths, import.read_only)
         });
+        let frontends = self.frontends_to_restore(&member).await;
         // The list is a cache; the array is open, and its volumes are waited for.
         if let Err(failure) = self.insert(member.clone()) {
             warnings.push(failure.text);
         }
-        self.restore_frontends(&member, warnings).await;
+        self.restore_frontends(&member, frontends, warnings).await;
         Ok(member)
     }
 
@@ -402,7 +403,7 @@ impl Host {
 
     /// Starts the arrays of the last run; what cannot be started is kept, with the reason.
     pub(crate) async fn restore(self: &Rc<Host>, mut left: Vec<Known>) {
-        let untried = |known: &Known| (known.clone(), "not tried yet".to_string());
+        let untried = |known: &Known| (known.clone(), NOT_TRIED.to_string());
         self.waiting.borrow_mut().extend(left.iter().map(untried));
         let patience = self.rt.now() + DEVICES_WAIT;
         let mut told = false;

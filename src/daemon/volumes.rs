@@ -17,6 +17,9 @@ use crate::daemon::host::{Host, Member, failure_of, reply};
 use crate::failure::Failure;
 use crate::units::size;
 
+/// Why an array or a volume is not there yet as the daemon starts.
+pub(crate) const NOT_TRIED: &str = "not tried yet";
+
 impl Host {
     /// The verbs of `volume`.
     pub(crate) async fn change_volume(self: Rc<Host>, call: Call) -> Result<Value, Failure> {
@@ -186,13 +189,32 @@ impl Host {
         Ok((gone, in_use))
     }
 
-    /// Serves what the array's catalog says is served.
-    pub(crate) async fn restore_frontends(&self, member: &Member, warnings: &mut Vec<String>) {
+    /// What an array's catalog says is served; each counts as not served until [`Host::restore_frontends`] has it.
+    pub(crate) async fn frontends_to_restore(&self, member: &Member) -> Vec<(String, Frontend)> {
         let array = member.array.name();
+        let mut all = Vec::new();
         for volume in member.array.volume_names() {
             for stored in self.stored_frontends(member, &volume).await {
-                if let Err(failure) = self.serve(member, &array, &volume, &stored).await {
-                    warnings.push(self.say_not_served(&array, &volume, stored, failure));
+                self.note_not_served(&array, &volume, &stored, NOT_TRIED);
+                all.push((volume.clone(), stored));
+            }
+        }
+        all
+    }
+
+    /// Serves these, or keeps why not.
+    pub(crate) async fn restore_frontends(
+        &self,
+        member: &Member,
+        frontends: Vec<(String, Frontend)>,
+        warnings: &mut Vec<String>,
+    ) {
+        let array = member.array.name();
+        for (volume, stored) in frontends {
+            match self.serve(member, &array, &volume, &stored).await {
+                Ok(_) => self.forget_not_served(&array, &volume, &stored),
+                Err(failure) => {
+                    warnings.push(self.say_not_served(&array, &volume, &stored, &failure));
                 }
             }
         }
@@ -225,7 +247,7 @@ impl Host {
         let array = member.array.name();
         for (volume, stored) in stopped.frontends {
             if let Err(failure) = self.serve(member, &array, &volume, &stored).await {
-                self.say_not_served(&array, &volume, stored, failure);
+                self.say_not_served(&array, &volume, &stored, &failure);
             }
         }
     }
@@ -235,23 +257,27 @@ impl Host {
         &self,
         array: &str,
         volume: &str,
-        stored: Frontend,
-        failure: Failure,
+        frontend: &Frontend,
+        failure: &Failure,
     ) -> String {
         let line = format!(
             "{array}/{volume}: not attached again as {} {}: {failure}",
-            stored.kind, stored.address
+            frontend.kind, frontend.address
         );
         tracing::warn!("{line}");
-        self.forget_not_served(array, volume, &stored);
+        self.note_not_served(array, volume, frontend, &failure.text);
+        line
+    }
+
+    fn note_not_served(&self, array: &str, volume: &str, frontend: &Frontend, reason: &str) {
+        self.forget_not_served(array, volume, frontend);
         self.not_served.borrow_mut().push(NotServed {
             array: array.to_string(),
             volume: volume.to_string(),
-            kind: stored.kind,
-            address: stored.address,
-            reason: failure.text,
+            kind: frontend.kind.clone(),
+            address: frontend.address.clone(),
+            reason: reason.to_string(),
         });
-        line
     }
 
     /// Forgets that a frontend could not be restored: it serves now, or is not wanted any more.

@@ -105,15 +105,18 @@ impl Daemon {
     pub fn launch(&mut self) {
         self.begin();
         wait_until(
-            "the daemon to import what it knows",
+            "the daemon to import and serve what it knows",
             Duration::from_secs(60),
             || {
                 let status = self.json(&["status", "-j"]);
-                let waiting = status["not_imported"].as_array().unwrap().clone();
+                let list = |name: &str| status[name].as_array().unwrap().clone();
                 let tried = |reason: &str| {
                     reason != "not tried yet" && !reason.starts_with("waiting for its devices")
                 };
-                waiting.iter().all(|n| tried(n["reason"].as_str().unwrap()))
+                let mut waiting = [list("not_imported"), list("not_served")]
+                    .concat()
+                    .into_iter();
+                waiting.all(|n| tried(n["reason"].as_str().unwrap()))
             },
         );
     }
