@@ -489,7 +489,7 @@ impl Session {
         self.world.trace.mark("fill");
     }
 
-    /// Writes many blocks at once, anywhere; or every so manieth, on from where it was last time.
+    /// Writes many blocks at once, anywhere; or each n-th one (`stride`), on from where the last burst ended.
     async fn burst(&self, client: u64, volume: &str, rng: &mut Rng) {
         let stride = self.world.config.stride;
         let (durable, count) = (rng.chance(20), rng.pick(&[32, 128, 512]));

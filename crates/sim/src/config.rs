@@ -254,7 +254,7 @@ pub struct Config {
     pub full_thin: bool,
     /// What `clean.reserve` is set to before it is made, if to anything.
     pub reserve: Option<&'static str>,
-    /// Every how manieth block a burst writes, if not any.
+    /// A burst writes each n-th block; `None`: anywhere.
     pub stride: Option<u64>,
     /// The volumes made at the start.
     pub volumes: Vec<VolumeConfig>,
