@@ -561,6 +561,41 @@ fn a_full_array_may_lose_any_domain() {
     }
 }
 
+/// Failure domains that cannot be lost in any case cost no room: a thick volume of all of it can be written also where
+/// some have fewer devices than others (S153).
+#[test]
+fn domains_that_cannot_be_lost_cost_no_room() {
+    for (layout, domains) in [
+        ("ec4+2", &[0, 0, 0, 0, 0, 0, 1, 1, 1][..]),
+        ("ec4+2", &[0, 1, 0, 1, 0, 1, 0]),
+        ("ec3+1", &[0, 0, 0, 1, 1]),
+        ("ec5+1", &[0, 0, 0, 1, 1, 2, 2]),
+    ] {
+        let disks = devices(domains.len(), 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
+                ..small(layout)
+            };
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            array.set("clean.reserve", "2%").await.unwrap();
+            let size = array.room_for(4096);
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            let what = format!("{layout} on {domains:?}");
+            let survives = array.status().await.health.survives_domain;
+            assert_eq!(survives, Some(false), "{what}");
+            for version in 1..3 {
+                fill(&v, size, BLOCK, version, &what).await;
+            }
+            check(&v, size, 2, &what).await;
+        });
+        rt.shutdown();
+    }
+}
+
 /// Failure domains of different sizes fill unequally. Once devices of the small ones are gone, what a thick volume
 /// was promised needs the room that is left in the large one as well (S106).
 #[test]

@@ -109,7 +109,8 @@ impl Placement {
     }
 
     /// Row `tile`: [`Placement::row_len`] segments that together cover the eligible devices as
-    /// evenly as possible, with at most `m` columns of a segment in one failure domain.
+    /// evenly as possible, with at most `m` columns of a segment in one failure domain where the
+    /// domains can carry that ([`Placement::survives_domain`]).
     ///
     /// `domain_of` gives a device's domain; devices that share none must get different numbers.
     /// All devices in one domain counts as no domains.
@@ -126,8 +127,8 @@ impl Placement {
     }
 
     /// As [`Placement::row`], each device loaded in proportion to `weight_of` (its free slots; 0
-    /// counts as 1). A device is in each segment once at most, a domain `m` times at most, so
-    /// shares beyond that go to the others.
+    /// counts as 1). A device is in each segment once at most, a domain `m` times at most where all
+    /// can do with that, so shares beyond that go to the others.
     #[must_use]
     pub fn row_weighted(
         &self,
@@ -239,21 +240,14 @@ fn by_domain(eligible: &[u16], domain_of: &dyn Fn(u16) -> u16) -> BTreeMap<u16, 
     domains
 }
 
-/// Most columns a domain may hold; `None` where domains do not constrain.
+/// Most columns a domain may hold: `m`. `None` where domains do not constrain; nor do they where one that is lost
+/// takes more than `m` columns in any case: small domains would only be full before the large ones.
 fn cap_of(domains: &BTreeMap<u16, Vec<u16>>, width: usize, m: usize) -> Option<usize> {
     if domains.len() == 1 || domains.values().all(|d| d.len() <= m.max(1)) {
         return None;
     }
     let sizes: Vec<usize> = domains.values().map(Vec::len).collect();
-    Some(domain_cap(&sizes, width, m))
-}
-
-/// Most columns a domain may hold: `m`, or, where that cannot hold `width`, the least that can.
-fn domain_cap(sizes: &[usize], width: usize, m: usize) -> usize {
-    let largest = sizes.iter().copied().max().unwrap_or(1);
-    (m.max(1)..=largest.max(m))
-        .find(|&cap| sizes.iter().map(|&n| n.min(cap)).sum::<usize>() >= width)
-        .unwrap_or(largest)
+    Placement::survives_domain(&sizes, width, m).then_some(m)
 }
 
 /// Domains in the order of the tile, and in each its devices in the order of the tile.
