@@ -173,14 +173,6 @@ impl Driver<'_> {
         let looks = if self.has_devices() { 30 } else { 2 };
         let status = self.finish(rt, "healing", async move {
             let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
-            let mut status = waiting.store.status().await;
-            for _ in 0..looks {
-                if status.optimal {
-                    break;
-                }
-                handle.sleep(10 * SECOND).await;
-                status = waiting.store.status().await;
-            }
             let written = || waiting.world.disks.iter().map(|d| d.writes()).sum::<u64>();
             let mut rests = false;
             for _ in 0..REST_LOOKS {
@@ -190,6 +182,15 @@ impl Driver<'_> {
                 if rests {
                     break;
                 }
+            }
+            // Last, since a nemesis may still be at work, and what is judged and given back is what is now.
+            let mut status = waiting.store.status().await;
+            for _ in 0..looks {
+                if status.optimal {
+                    break;
+                }
+                handle.sleep(10 * SECOND).await;
+                status = waiting.store.status().await;
             }
             if idle.is_none() || !status.optimal || !rests {
                 waiting.describe().await;
