@@ -16,6 +16,7 @@ use ashlar_rt::{Buf, Rt, Sender};
 use crate::coder::Accelerators;
 use crate::error::{Error, VolumeError};
 use crate::home::Home;
+use crate::membership::Quorum;
 use crate::messages::{HomeMessage, ShardMessage, ask};
 use crate::report::uuid_text;
 use crate::shard::start::{add_volume, limits, volume_shape};
@@ -618,14 +619,14 @@ impl Array {
             let home = &array.0.home;
             // The operator's word is for the devices that are gone now, not for a majority that goes later.
             if force {
-                home.forced.set(true);
+                home.quorum.set(Quorum::Forced);
                 home.force_gate.open();
             }
             home.members_settled().await;
             // A change of membership that is under way holds it to its end.
             drop(home.log_lock.lock().await);
             if force {
-                home.forced.set(false);
+                home.quorum.set(Quorum::Awaited);
             }
         })
         .await;

@@ -24,6 +24,7 @@ use crate::core::Core;
 use crate::error::VolumeError;
 use crate::journal::{AppendError, Appended, Journal};
 use crate::liveness::RecordShape;
+use crate::membership::Quorum;
 use crate::messages::{Collected, HomeMessage, ShardMessage};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
@@ -118,7 +119,7 @@ pub struct Home {
     pub(crate) delta_positions: RefCell<VecDeque<(u64, RingPosition)>>,
     /// The first sequence of the batch under way, of which the shards have not been told yet.
     pub(crate) untold: Cell<Option<u64>>,
-    pub(crate) forced: Cell<bool>,
+    pub(crate) quorum: Cell<Quorum>,
     pub(crate) force_gate: Gate,
     pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
     /// Why the array stopped, if it did.
@@ -245,7 +246,7 @@ impl Home {
             data_by_stripe: RefCell::default(),
             delta_positions: RefCell::default(),
             untold: Cell::new(None),
-            forced: Cell::new(false),
+            quorum: Cell::new(Quorum::Awaited),
             force_gate: Gate::default(),
             waiting_quorum: Cell::new(None),
             stopped: RefCell::default(),

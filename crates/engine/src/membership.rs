@@ -13,9 +13,21 @@ use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
 use ashlar_rt::Buf;
 
 use crate::domains::Domains;
+use crate::error::Error;
 use crate::home::Home;
 use crate::planted::{self, Bug};
 use crate::record_sets::{RecordSet, record_sets};
+
+/// What is done where fewer than half of the devices counted before have stored a new generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quorum {
+    /// Writes wait for the operator.
+    Awaited,
+    /// The array stops: it is being imported, and no operator can speak to it. As safe as a power cut.
+    Needed,
+    /// It goes on: the operator has said so.
+    Forced,
+}
 
 impl Home {
     /// Makes `root` durable on every root-set device in use, taking out whatever fails on the way by a
@@ -91,14 +103,19 @@ impl Home {
             self.halt("no device is left"); // to agree, or to go on with whatever the operator says
             return;
         }
-        if stored * 2 < counted && !self.forced.get() {
+        let short = stored * 2 < counted;
+        if short && self.quorum.get() == Quorum::Needed {
+            self.halt(&Error::NoQuorum { stored, counted }.to_string());
+            return;
+        }
+        if short && self.quorum.get() == Quorum::Awaited {
             self.waiting_quorum.set(Some((stored, counted)));
             let text = format!(
                 "only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on"
             );
             self.core.event("writes-wait", None, text);
             self.force_gate
-                .until(|| self.forced.get() || self.core.closed.get())
+                .until(|| self.quorum.get() == Quorum::Forced || self.core.closed.get())
                 .await;
             self.waiting_quorum.set(None);
         }

@@ -6,12 +6,12 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_device::{Device, DeviceInfo, DeviceRef, Fault, IoFuture, MemDevice};
 use ashlar_engine::status::DeviceState;
 use ashlar_engine::{Array, Error, Import};
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::{Generation, MemberState, Superblock};
-use ashlar_rt::{Buf, Rt};
+use ashlar_rt::{Buf, Rt, Slice};
 
 use common::{devices, small, volume};
 
@@ -237,4 +237,46 @@ fn a_device_with_anothers_superblock_is_left_out() {
         rt.shutdown();
         disks[2].poke(at, &own);
     }
+}
+
+/// A device that is read, and takes no writes.
+struct Unwritable(Rc<MemDevice>);
+
+impl Device for Unwritable {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> IoFuture<(Buf, Result<(), Fault>)> {
+        self.0.read(offset, buf)
+    }
+    fn write(&self, _: u64, _: Vec<Slice>) -> IoFuture<Result<(), Fault>> {
+        Box::pin(async { Err(Fault::Media) })
+    }
+    fn flush(&self) -> IoFuture<Result<(), Fault>> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {
+        self.0.discard(offset, length)
+    }
+}
+
+/// While an array is imported nobody can say `fail -f` to it: it must not wait for that (S154).
+#[test]
+fn an_import_that_loses_the_majority_is_refused() {
+    let disks = five();
+    let rt = Rt::simulated(2);
+    let mut devices = of(&disks, &[0, 1]);
+    for disk in &disks[2..] {
+        devices.push(Rc::new(Unwritable(disk.clone())));
+    }
+    let handle = rt.clone();
+    let refused = rt.block_on(async move {
+        let import = Array::import(&handle, devices, Import::default()).await;
+        import.err().unwrap().to_string()
+    });
+    rt.shutdown();
+    assert!(refused.contains("only 2 of 5 devices"), "{refused}");
+    // What the two have stored decides nothing: all five go on, and so do three of them.
+    assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 2).unwrap(), 1);
+    assert_eq!(session(&disks, &[0, 2, 4], 3).unwrap(), 2);
 }

@@ -414,14 +414,6 @@ impl Driver<'_> {
                         return Opened::Ended;
                     }
                 }
-            } else if self.world.waits_for_operator() {
-                match rt.run_for(LIVELOCK, future) {
-                    Ok(result) => result,
-                    Err(_) => {
-                        self.world.trace.mark("an import waits for the operator");
-                        return Opened::Ended;
-                    }
-                }
             } else {
                 match self.finish(rt, "import", future) {
                     Some(result) => result,

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::home::Home;
 use crate::import::segments::PageCopy;
 use crate::journal;
+use crate::membership::Quorum;
 use crate::messages::{Adopted, ShardMessage, ask};
 use crate::partition::Partitioning;
 use crate::planted::{self, Bug};
@@ -56,6 +57,7 @@ impl Home {
         degraded: bool,
     ) -> Result<(), Error> {
         self.check_room_for(&mut rest, degraded)?;
+        self.quorum.set(Quorum::Needed);
         // Crash argument: a daemon that died may have left in the devices' caches what this import has read. Of
         // what exists twice, as superblocks do, one copy is written while the other is all there is; and what is
         // told to clients from now on must not go again with the power.
@@ -101,6 +103,7 @@ impl Home {
         if self.core.closed.get() {
             return Err(Error::Stopped(self.stopped.borrow().clone()));
         }
+        self.quorum.set(Quorum::Awaited);
         Ok(())
     }
 
@@ -132,7 +135,6 @@ impl Home {
         }
         self.batch(true).await;
         self.recovering.set(None);
-        self.forced.set(false);
         self.settle_data();
         // Each import adds an epoch, and only commits drop them: an array that crashes again and again before
         // its first one would have more than a root can name.
@@ -204,7 +206,9 @@ impl Home {
             }
         }
         if !spread.missing.is_empty() {
-            self.forced.set(degraded);
+            if degraded {
+                self.quorum.set(Quorum::Forced);
+            }
             let counted = self.core.online().len() + spread.missing.len();
             let stored = self.store_generation().await;
             enough(stored, counted)?;
