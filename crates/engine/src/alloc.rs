@@ -375,7 +375,8 @@ impl Home {
         let mut kept = reserve(purpose, slots, blocks, need);
         if purpose != Purpose::Commit {
             let held = self.held_room.borrow();
-            kept = kept.max(held.get(usize::from(device)).copied().unwrap_or(0));
+            let held = held.get(usize::from(device)).copied().unwrap_or(0);
+            kept = kept.max(held).max(need.renewed);
         }
         member.is_online() && member.free_slots() > kept
     }

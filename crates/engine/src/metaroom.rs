@@ -27,6 +27,8 @@ pub struct MetadataNeed {
     pub once: usize,
     /// What it may still grow by before half of it is dead for certain.
     pub growth: usize,
+    /// What the next commit needs for the nodes that it was had to write anew, and what it folds.
+    pub renewed: usize,
 }
 
 /// What metadata holds.
@@ -98,7 +100,20 @@ impl Home {
         MetadataNeed {
             once: slots_each(metadata.nodes.div_ceil(self.meta_nodes(k)), k + m, devices),
             growth: self.meta_growth(metadata, k, devices),
+            renewed: slots_each(
+                self.renewed_room().div_ceil(self.meta_nodes(k)),
+                k + m,
+                devices,
+            ),
         }
+    }
+
+    /// Nodes that the next commit writes because some are to be written anew: these, the records that they change,
+    /// and as what it folds a third of both (see [`Home::renew_limit`]).
+    fn renewed_room(&self) -> usize {
+        let renewed: usize = self.renewed.borrow().values().sum();
+        let written = renewed + (2 * renewed).min(self.record_nodes_total());
+        (written * 4).div_ceil(3)
     }
 
     /// Slots of each device that metadata may still take until it is there twice in segments of `k` data
@@ -259,7 +274,10 @@ impl Home {
         let leaves = |purpose: Purpose, beside: usize, device: u16| {
             let member = self.core.member(device);
             let (all, blocks) = (member.geometry.slots, self.core.slot_blocks);
-            let need = MetadataNeed { once: 0, growth };
+            let need = MetadataNeed {
+                growth,
+                ..MetadataNeed::default()
+            };
             let beside = beside + if overpromised { all as usize / 8 } else { 0 };
             member.free_slots() >= reserve(purpose, all, blocks, need) + beside
         };

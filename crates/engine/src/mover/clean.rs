@@ -59,6 +59,7 @@ impl Home {
         }
         !self.pick_victims(1).is_empty()
             || self.pending_frees()
+            || !self.renewed.borrow().is_empty()
             || self.core.amplification.0.get() != self.folded_at.get()
     }
 

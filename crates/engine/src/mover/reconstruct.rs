@@ -346,7 +346,10 @@ impl Home {
         move |member| match promised {
             Some(need) => self.kept_for_promises(member, need),
             None => {
-                let need = MetadataNeed { once: 0, growth };
+                let need = MetadataNeed {
+                    growth,
+                    ..MetadataNeed::default()
+                };
                 let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
                 reserve(Purpose::Client, slots, blocks, need)
             }
