@@ -11,7 +11,7 @@ use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{check, devices, fill, image, refs, small, volume};
+use common::{check, devices, fill, image, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -567,5 +567,63 @@ fn devices_that_cannot_flush_at_an_import_are_done_without() {
             assert_eq!(array.status().await.health.devices_gone, 2, "{effect:?}");
         });
         rt.shutdown();
+    }
+}
+
+fn copy(disk: &Rc<MemDevice>) -> Rc<MemDevice> {
+    let bytes = image(disk);
+    let copy = MemDevice::new("copy", bytes.len() as u64);
+    copy.poke(0, &bytes);
+    Rc::new(copy)
+}
+
+/// A column that was reconstructed counts from its journal record on, also when all the devices are lost that held
+/// columns of its segment when the slot tables were written (S156).
+#[test]
+fn a_reconstructed_column_is_found_where_only_the_journal_names_it() {
+    const BLOCKS: u64 = 40;
+    let whole = devices(4, 16 * MIB);
+    let rt = Rt::simulated(7);
+    let (handle, all) = (rt.clone(), refs(&whole));
+    rt.block_on(async move {
+        let array = create(&handle, all, "ec1+1", BLOCKS).await;
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    for polls in (0..).step_by(25) {
+        let disks: Vec<_> = whole.iter().map(copy).collect();
+        let session = |gone: &'static [usize]| (Rt::simulated(8), without(&disks, gone));
+        // A process that dies somewhere while it reconstructs ...
+        let (rt, left) = session(&[0]);
+        let handle = rt.clone();
+        let ended = rt.run_for(polls, async move {
+            let array = Array::import(&handle, left, Import::default()).await;
+            array.unwrap().wait_idle(&[]).await;
+        });
+        rt.shutdown();
+        // ... and one that has little to do, and nothing to commit.
+        let (rt, left) = session(&[0]);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let array = Array::import(&handle, left, Import::default()).await;
+            let array = array.unwrap();
+            array.wait_idle(&[]).await;
+            assert_eq!(array.status().await.health.more_losses, 1, "{polls}");
+        });
+        rt.shutdown();
+        for gone in [&[0, 1], &[0, 2], &[0, 3]] {
+            let disks: Vec<_> = disks.iter().map(copy).collect();
+            let rt = Rt::simulated(9);
+            let (handle, left) = (rt.clone(), without(&disks, gone));
+            rt.block_on(async move {
+                let array = Array::import(&handle, left, Import::default()).await;
+                let lost = read_all(&array.unwrap(), BLOCKS).await;
+                assert_eq!(lost, [0u64; 0], "{polls}, {gone:?}");
+            });
+            rt.shutdown();
+        }
+        if ended.is_ok() {
+            break;
+        }
     }
 }

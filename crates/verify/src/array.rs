@@ -150,6 +150,7 @@ impl<'a> Array<'a> {
             members,
         };
         array.read_tables(report);
+        array.find_reconstructed(report);
         array.take_rows(report);
         array.make_codes();
         Some(array)
@@ -283,6 +284,41 @@ impl<'a> Array<'a> {
             }
             None => *held = Some(claim),
         }
+    }
+
+    /// Takes the headers of columns that were reconstructed since the tables were written, of segments that no table
+    /// of a device here names.
+    fn find_reconstructed(&mut self, report: &mut Report) {
+        let records = self.journal.records.iter().filter(|r| r.ring == 0);
+        let entries = records.flat_map(|r| journal::entries(&r.payload).unwrap_or_default());
+        let mut found = Vec::new();
+        for entry in entries {
+            if let Entry::Column(moved) = entry
+                && !self.segments.contains_key(&moved.segment)
+                && let Some(entry) = self.moved_header(&moved)
+            {
+                found.push((moved, entry));
+            }
+        }
+        for (moved, entry) in found {
+            let position = self.device(moved.device).map_or(0, |d| d.position);
+            self.claim(moved.device, position, moved.slot, entry, report);
+        }
+    }
+
+    /// What the header says of a column that lies elsewhere now, if it is of just that column.
+    fn moved_header(&self, moved: &Moved) -> Option<SlotEntry> {
+        if !self.is_slot(moved.device, moved.slot) {
+            return None;
+        }
+        let place = Column {
+            device: moved.device,
+            slot: moved.slot,
+            version: moved.version,
+        };
+        let entry = header(&self.id, self.slot_blocks, &self.read(Some(place), 0, 1)?)?;
+        let named = (moved.segment, moved.column, moved.version);
+        ((entry.segment, entry.column, entry.version) == named).then_some(entry)
     }
 
     /// Gives segments of the tables the rows that the journal has of their stripes.

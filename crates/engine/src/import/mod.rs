@@ -4,8 +4,9 @@
 //! 1. The newest generation any device knows decides who is a member; too few of them is refused, and so is (as
 //!    soon as segments are known) leaving out those without whom data cannot be read.
 //! 2. The newest valid root is used, or the import is refused: old roots are never a way back.
-//! 3. Slot tables (each page the newest not later than the root) locate segments; liveness tells which
-//!    exist; the catalog names the volumes; the journal is read to its first gap.
+//! 3. Slot tables (each page the newest not later than the root) locate segments, and the journal, read to its
+//!    first gap, columns that were reconstructed since; liveness tells which segments exist; the catalog names the
+//!    volumes.
 //! 4. Table pages newer than the root, left by a commit that never ended, are written over; the last
 //!    record, which may have been torn, is written again on all its devices, since from now on it counts
 //!    as acknowledged and must have its full redundancy. Then a root
@@ -37,8 +38,8 @@ use ashlar_layout::{Layout, Shape};
 use ashlar_rt::{Buf, Rt, Sender};
 
 use self::segments::{
-    load_tree, make_segments, read_tables, replay_segments, settle_segments, take_liveness,
-    take_rows,
+    find_reconstructed, load_tree, make_segments, read_tables, replay_segments, settle_segments,
+    take_liveness, take_rows,
 };
 use crate::array::Import;
 use crate::assemble::{assemble, make_members};
@@ -157,6 +158,9 @@ pub async fn import(
     .await;
     let recovered = crate::chain::end_at_break(recovered, &root);
     let format = |source| Error::Format { device: 0, source };
+    find_reconstructed(&core, &recovered)
+        .await
+        .map_err(format)?;
     take_rows(&core, &recovered).map_err(format)?;
     check_codes(&core).map_err(format)?; // before anything is decoded
     let survives = metadata_survives(&shape);

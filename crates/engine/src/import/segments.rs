@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use ashlar_format::journal::{Entry, Ring, decode_entries};
 use ashlar_format::root::Root;
-use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, SlotHeader, TablePage};
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
 
 use crate::core::Core;
@@ -190,6 +190,52 @@ pub(super) fn take_liveness(
         named.insert(header.segment);
     }
     Ok(named)
+}
+
+/// Makes the segments that no table names, since every device is gone that held a column when the tables were
+/// written: the journal says where columns have been reconstructed since, and the headers there what they are of
+/// (S156).
+///
+/// A header that counts is of the very column and version that the entry names; that it was written before the
+/// entry is the crash argument of `reconstruct_column`. A segment that was freed since is not named by liveness.
+pub(super) async fn find_reconstructed(
+    core: &Rc<Core>,
+    recovered: &Recovered,
+) -> Result<(), FormatError> {
+    let mut claims = Claims::new();
+    let records = recovered.records.iter();
+    for record in records.filter(|r| r.header.ring == Ring::Delta) {
+        for entry in decode_entries(&record.payload)? {
+            let Entry::Column {
+                segment,
+                column,
+                version,
+                device,
+                slot,
+            } = entry
+            else {
+                continue;
+            };
+            let place = Column {
+                version,
+                ..opened_column(core, device, slot)
+            };
+            if core.segment(segment).is_some() || !place.is_placed() {
+                continue;
+            }
+            let member = core.member(device);
+            let read = member.read(member.geometry.slot_offset(slot), BLOCK).await;
+            let header =
+                read.map(|bytes| SlotHeader::decode(&core.array, core.slot_blocks, &bytes));
+            if let Ok(Ok(SlotHeader { entry, .. })) = header
+                && (entry.segment, entry.column, entry.version) == (segment, column, version)
+            {
+                claim(&mut claims, place, entry);
+            }
+        }
+    }
+    make_segments(core, &claims);
+    Ok(())
 }
 
 /// Gives segments of the table the rows of their unfinished courses, and the columns that were moved since their
