@@ -318,20 +318,21 @@ impl Home {
         }
     }
 
-    /// The devices of a group that have room to spare, by half as much again as the cleaner sees to (more than
+    /// The devices of a group that have room to spare, by an eighth more than the cleaner sees to (more than
     /// [`Home::pick`] lets devices differ by), where those that are not full cannot take a segment of `width`
     /// columns alone; none otherwise.
     pub(crate) fn roomy(&self, group: &[u16], width: usize, need: MetadataNeed) -> Vec<u16> {
-        let with = |times: usize| -> Vec<u16> {
+        let with = |more: fn(usize) -> usize| -> Vec<u16> {
             let has = |d: &u16| {
                 let member = self.core.member(*d);
-                2 * member.free_slots() >= times * self.clean_below(member, need)
+                let low = self.clean_below(member, need);
+                member.free_slots() >= low + more(low)
             };
             self.online_of(group).filter(has).collect()
         };
         let m = self.shape.m.into();
-        if self.columns_on(&with(2), group, width, m) < width {
-            with(3)
+        if self.columns_on(&with(|_| 0), group, width, m) < width {
+            with(|low| (low / 8).max(5))
         } else {
             Vec::new()
         }

@@ -61,9 +61,11 @@ impl Space<'_> {
             let mut slots: Vec<(u64, u16)> = group.iter().filter_map(counted).collect();
             let devices = slots.len();
             slots.sort_unstable();
+            let all = slots.clone();
             slots.truncate(devices.saturating_sub(self.spare_of(spare, group, devices))); // without the largest
             // Without all devices what was promised comes before the loss of a domain.
-            let domains = if devices == group.len() { m } else { 0 };
+            let whole = devices == group.len();
+            let domains = if whole { m } else { 0 };
             let k = devices
                 .saturating_sub(m)
                 .clamp(self.least_data, usize::from(full.k));
@@ -72,7 +74,13 @@ impl Space<'_> {
                 ..full
             };
             // With M devices or fewer there is no full redundancy.
-            segments_that_fit(&slots, k + m, domains) * u64::from(geometry.data_blocks())
+            let mut segments = segments_that_fit(&slots, k + m, domains);
+            if whole {
+                // The domains may carry their loss only with the devices that stand for the spare space: then they
+                // constrain placement as long as all are there (S157).
+                segments = segments.min(segments_that_fit(&all, full.width(), m));
+            }
+            segments * u64::from(geometry.data_blocks())
         };
         let data = self.shape.groups.iter().map(of_group).sum::<u64>() * BLOCK_U64;
         let reserve = data / 100 * self.clean_reserve;

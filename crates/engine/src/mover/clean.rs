@@ -149,9 +149,6 @@ impl Home {
         self.clean_metadata(self.meta_room() / 8).await;
         let mut data = self.pick_victims(256);
         data.retain(|(s, _)| s.kind == SegmentKind::Data);
-        if self.clean_budget() <= 1 {
-            data.clear();
-        }
         for (segment, _) in data {
             let blocks = u64::from(segment.geometry.data_blocks());
             let live = u64::from(segment.live.borrow().count()) * 1000 / blocks;
@@ -165,12 +162,14 @@ impl Home {
     }
 
     /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of
-    /// their blocks are live, so each two give more than they take; at most `most` nodes.
+    /// their blocks are live, so each two give more than they take; at most `most` nodes. Where there is no room to
+    /// move data, which would gain more, a fifth that is dead is enough (S158).
     pub(crate) async fn clean_metadata(self: &Rc<Self>, most: usize) {
+        let most_live = if self.clean_budget() == 0 { 5 } else { 2 };
         let mut sparse = self.pick_victims(usize::MAX);
         sparse.retain(|(segment, dead)| {
             let blocks = u64::from(segment.geometry.data_blocks());
-            segment.kind == SegmentKind::Meta && dead * 2 >= blocks
+            segment.kind == SegmentKind::Meta && dead * most_live >= blocks
         });
         let sparse = sparse.into_iter().map(|(segment, _)| segment).collect();
         for segment in self.renewable(sparse, most) {

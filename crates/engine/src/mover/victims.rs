@@ -61,7 +61,7 @@ impl Home {
         };
         let uneven = self.anew(need).into_iter().filter(Anew::is_uneven);
         let most = uneven.map(|a| on_wanting(&a)).filter(|most| *most > 1);
-        most.fold(all, u64::min).clamp(1, 64)
+        most.fold(all, u64::min).min(64)
     }
 
     /// The sealed segments with the most to gain, and how many blocks; at most `count`.
