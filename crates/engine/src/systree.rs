@@ -86,17 +86,11 @@ impl SysTree {
         self.payload_bytes = bytes;
     }
 
-    /// The node at a place, to be written anew.
+    /// A node is to be written anew: as above a leaf that changed. Whether there is such a leaf does not matter,
+    /// and above the records of segments that are all gone there is none (S159).
     pub fn touch(&mut self, id: NodeId) {
-        let first = id.1 << (6 * u32::from(id.0));
-        let below = self
-            .entries
-            .range((0, first)..)
-            .next()
-            .filter(|(k, _)| k.0 == 0 && k.1 >> (6 * u32::from(id.0)) == id.1);
-        if let Some(((_, leaf), _)) = below {
-            let leaf = *leaf;
-            self.dirty.insert(leaf);
+        if self.entries.contains_key(&id) {
+            self.dirty.insert(id.1 << (6 * u32::from(id.0)));
         }
     }
 
@@ -232,5 +226,43 @@ mod tests {
         let ids = made.iter().map(|(id, ..)| *id);
         assert_eq!(ids.collect::<Vec<_>>(), [(1, 0)]);
         assert_eq!(tree.nodes(), 2);
+    }
+
+    /// Writes all that is unplaced from block `from` on: the nodes, and the places that were left.
+    fn write(
+        tree: &mut SysTree,
+        from: u32,
+        is_there: impl Fn(u64) -> bool,
+    ) -> (Vec<NodeId>, Vec<Place>) {
+        let place = |block| Place { segment: 7, block };
+        let mut left = tree.gone(&is_there);
+        let ids = tree.unplaced(&is_there);
+        for (id, block) in ids.iter().zip(from..) {
+            left.extend(tree.set_place(*id, place(block)));
+        }
+        tree.finish(
+            |_, _| [0; 16],
+            |leaf| is_there(leaf).then(|| vec![1; BLOCK]),
+        );
+        (ids, left)
+    }
+
+    /// A node above leaves that are all gone can be written elsewhere, as what it lies in may have lost columns.
+    #[test]
+    fn a_node_without_leaves_may_be_written_anew() {
+        let mut tree = SysTree::default();
+        tree.mark(0);
+        tree.mark(64);
+        assert_eq!(write(&mut tree, 0, |_| true).0.len(), 5);
+        tree.mark(64);
+        let (ids, left) = write(&mut tree, 10, |leaf| leaf == 0);
+        assert_eq!((&ids[..], left.len()), (&[(1, 1), (2, 0)][..], 3));
+        let at = tree.entries[&(1, 1)].place;
+        tree.touch((1, 1));
+        let (ids, left) = write(&mut tree, 20, |leaf| leaf == 0);
+        assert_eq!(ids, [(1, 1), (2, 0)]);
+        assert!(left.contains(&at));
+        tree.touch((1, 2));
+        assert_eq!(write(&mut tree, 30, |_| true).0, [], "there is none");
     }
 }
