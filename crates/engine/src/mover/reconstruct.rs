@@ -364,8 +364,13 @@ impl Home {
             let member = self.core.member(*d);
             member.free_slots() > self.kept_for_promises(member, need)
         };
-        let mut groups = self.shape.groups.iter();
-        groups.any(|g| self.online_of(g).filter(roomy).count() >= width)
+        let m = self.shape.m.into();
+        // As new segments are laid: full devices may leave room in too few failure domains (S160).
+        let takes_whole = |g: &Vec<u16>| {
+            let devices: Vec<u16> = self.online_of(g).filter(roomy).collect();
+            self.columns_on(&devices, g, width, m) >= width
+        };
+        self.shape.groups.iter().any(takes_whole)
     }
 
     /// Free slots of a device that are not for what was lost: what volumes were promised comes first, and
