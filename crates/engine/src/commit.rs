@@ -28,6 +28,7 @@ use ashlar_rt::Buf;
 
 use crate::batch::open_entries;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
+use crate::member::Member;
 use crate::messages::{Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
 use crate::planted::{self, Bug};
@@ -67,6 +68,7 @@ impl Home {
         let charged = self.core.thin.charged();
         self.seal_pinned().await;
         self.core.before_commit.set(Some(self.before_commit()));
+        let aside = self.slots_aside();
         self.hold_room();
         self.renewed.borrow_mut().clear();
         let prepared = self.prepare_shards(target).await;
@@ -130,6 +132,9 @@ impl Home {
         self.write_root(cut, imaged, known).await;
         self.core.before_commit.set(None);
         self.release(freed).await;
+        for (device, slot) in aside {
+            self.core.member(device).release_slot(slot);
+        }
         self.core.meta_room.set(self.meta_room());
         self.count_thin(oldest, pending, charged);
         self.warn_of_space();
@@ -140,6 +145,24 @@ impl Home {
         self.committed.open();
         self.core.progress.open();
         more
+    }
+
+    /// Slots that did not keep what was written, of devices that are short of room: what volumes were promised may
+    /// need them (S161). What is written there is read with its digests as anywhere, and moved again if it must be.
+    ///
+    /// Crash argument: as for slots that are freed. Tables that name what lay there are replaced by this commit's, and
+    /// only then the slots are released.
+    fn slots_aside(&self) -> Vec<(u16, u32)> {
+        let need = self.metadata_need();
+        let online = self.core.members.iter().filter(|m| m.is_online());
+        let short = online.filter(|m| m.free_slots() < self.clean_below(m, need));
+        let slots = |m: &Member| {
+            m.take_aside()
+                .into_iter()
+                .map(|slot| (m.index, slot))
+                .collect::<Vec<_>>()
+        };
+        short.flat_map(slots).collect()
     }
 
     /// The journal has no room for the rows of this commit's nodes: their segments are sealed, so that

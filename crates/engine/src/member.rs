@@ -66,6 +66,10 @@ pub struct Member {
     /// What each slot holds.
     pub slots: RefCell<Vec<Option<SlotEntry>>>,
     free: RefCell<BTreeSet<u32>>,
+    /// Slots that did not keep what was written, neither used nor free.
+    aside: RefCell<BTreeSet<u32>>,
+    /// All that were ever set aside since import.
+    unkept: RefCell<BTreeSet<u32>>,
     /// Table pages changed since the last root.
     pub dirty_pages: RefCell<BTreeSet<u32>>,
     /// Which copy of its superblock is the newer one: the next write goes to the other.
@@ -125,6 +129,8 @@ impl Member {
             counters: Counters::default(),
             slots: RefCell::new(vec![None; slots]),
             free: RefCell::new((0..geometry.slots).collect()),
+            aside: RefCell::default(),
+            unkept: RefCell::default(),
             dirty_pages: RefCell::default(),
             super_copy: Cell::new(0),
             page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),
@@ -400,6 +406,20 @@ impl Member {
     pub fn claim_slot(&self, slot: u32, entry: SlotEntry) {
         self.free.borrow_mut().remove(&slot);
         self.set_slot(slot, Some(entry));
+    }
+
+    /// Takes a slot out of use that did not keep what was written: until the next import, or until room is short,
+    /// for that only once.
+    pub fn set_aside(&self, slot: u32) {
+        self.set_slot(slot, None);
+        if self.unkept.borrow_mut().insert(slot) {
+            self.aside.borrow_mut().insert(slot);
+        }
+    }
+
+    /// The slots that were set aside, to be released.
+    pub fn take_aside(&self) -> BTreeSet<u32> {
+        self.aside.take()
     }
 
     /// Gives a slot back for reuse. Only after the root that freed it is durable (rule S3).

@@ -77,8 +77,8 @@ impl Home {
         });
         if old.is_placed() {
             // Its device is not in use, and should it ever be again its table is not believed; or the slot
-            // did not keep what was written, and is left alone until the next import.
-            self.core.member(old.device).set_slot(old.slot, None);
+            // did not keep what was written.
+            self.core.member(old.device).set_aside(old.slot);
         }
         self.tasks.borrow_mut().reconstruct.done +=
             u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
