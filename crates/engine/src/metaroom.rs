@@ -3,7 +3,8 @@
 //! Invariants:
 //! - Clients leave metadata room to grow to twice what of it is live, so that cleaning it always gains.
 //! - A commit folds no more than what fits what is free (`fold_limit`), and whoever has nodes written anew takes
-//!   no more than what fits beside that (`renewable`): a commit that has begun must end (S136).
+//!   no more than what fits beside that (`renewable`), which nobody else takes until that commit
+//!   (`MetadataNeed::renewed`): a commit that has begun must end (S136, S155).
 //! - No commit writes nodes with less redundancy than others have, unless data keep to shares: then nodes do as well
 //!   (`meta_wanted`, S148).
 

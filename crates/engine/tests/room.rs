@@ -6,7 +6,9 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::{Delay, DelayFilter, DeviceRef, MemDevice};
+use ashlar_device::{
+    Delay, DelayFilter, Device, DeviceRef, Effect, FaultFilter, MemDevice, OpKind, Rule,
+};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Rt, SECOND};
@@ -594,6 +596,83 @@ fn domains_that_cannot_be_lost_cost_no_room() {
         });
         rt.shutdown();
     }
+}
+
+/// Where the domains can carry their loss only with all devices there, spare ones included, they constrain placement
+/// until one is gone: a thick volume is promised no more than that holds (S157).
+#[test]
+fn domains_that_need_the_spare_devices_have_room() {
+    for (layout, domains, spare) in [
+        ("ec3+1", &[0, 0, 1, 1, 2, 2, 3][..], 1),
+        ("ec2+1", &[0, 0, 0, 1, 1, 1, 2], 1),
+        ("ec4+2", &[0, 0, 0, 1, 1, 1, 2, 2], 1),
+    ] {
+        let disks = devices(domains.len(), 10 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
+                spare,
+                ..small(layout)
+            };
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            array.set("clean.reserve", "2%").await.unwrap();
+            let size = array.room_for(4096);
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            let what = format!("{layout} on {domains:?}");
+            let survives = array.status().await.health.survives_domain;
+            assert_eq!(survives, Some(true), "{what}");
+            for version in 1..3 {
+                fill(&v, size, BLOCK, version, &what).await;
+            }
+            check(&v, size, 2, &what).await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// Slots that did not keep what was written are used again where volumes need the room that they were promised: what
+/// a device loses for a while takes none of it for good (S161).
+#[test]
+fn slots_that_did_not_keep_what_was_written_are_tried_again() {
+    let disks = devices(3, 8 * MIB);
+    let filter = FaultFilter::new(disks[0].clone() as DeviceRef);
+    let mut kept = refs(&disks);
+    kept[0] = filter.clone();
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("ec2+1")).await.unwrap();
+        array.set("clean.reserve", "2%").await.unwrap();
+        let size = array.room_for(4096);
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, size, BLOCK, 1, "at first").await;
+        let unkept = |array: &Array| {
+            let events = array.events(0);
+            events.iter().filter(|e| e.kind == "not-kept").count()
+        };
+        // Strips of many slots are overwritten behind the array's back, and what heals them is lost.
+        let bytes = disks[0].info().size_bytes;
+        for part in 2..8 {
+            let area = bytes / 8 * part..bytes / 8 * (part + 1);
+            for at in area.clone().step_by(32 << 10) {
+                disks[0].poke(at, &[0xA5; BLOCK as usize]);
+            }
+            filter.add(Rule::within(OpKind::Write, area, Effect::Lose));
+            check(&v, size, 1, "while writes are lost").await;
+            array.wait_idle(&[]).await;
+            filter.clear();
+        }
+        assert!(unkept(&array) > 0);
+        for version in 2..4 {
+            fill(&v, size, BLOCK, version, "afterwards").await;
+        }
+        check(&v, size, 3, "afterwards").await;
+    });
+    rt.shutdown();
 }
 
 /// Failure domains of different sizes fill unequally. Once devices of the small ones are gone, what a thick volume
