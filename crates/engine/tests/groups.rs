@@ -3,11 +3,17 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use ashlar_device::{Delay, DelayFilter, FaultFilter, MemDevice};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Import, Volume};
-use ashlar_rt::Rt;
+use ashlar_format::slot::{SegmentKind, SlotHeader};
+use ashlar_format::superblock::Superblock;
+use ashlar_rt::{Nanos, Rt, SECOND};
 
-use common::{BLOCK, devices, pattern, refs, small, volume, without};
+use common::{BLOCK, devices, image, pattern, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 
@@ -81,4 +87,82 @@ fn a_pair_with_one_device_left_holds_no_record_alone() {
         check(&array.unwrap().volume("v").unwrap(), 20).await;
     });
     rt.shutdown();
+}
+
+/// The segments that headers on a device name.
+fn segments_on(disk: &MemDevice) -> BTreeSet<u64> {
+    let image = image(disk);
+    let size = Superblock::encoded_bytes(&image).unwrap();
+    let array = Superblock::decode(&image[..size]).unwrap().array;
+    let headers = image.chunks(BLOCK as usize);
+    let headers = headers.filter_map(|block| SlotHeader::decode(&array, 16, block).ok());
+    let data = headers.filter(|h| h.entry.kind == SegmentKind::Data);
+    data.map(|header| header.entry.segment).collect()
+}
+
+/// A segment's last column goes while a missing one is computed from it: no other gets a slot in another group (S162).
+#[test]
+fn columns_stay_in_their_group() {
+    for moment in 0..8 {
+        last_column_goes(moment * SECOND / 4);
+    }
+}
+
+/// Of two devices left in a group one has lost its tables, and the other goes so long after the import.
+fn last_column_goes(moment: Nanos) {
+    // The other group has more room.
+    let size = |device| if device < 4 { 16 * MIB } else { 32 * MIB };
+    let made = (0..8).map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), size(i))));
+    let disks: Vec<_> = made.collect();
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("raid70:2"))
+            .await
+            .unwrap();
+        array.volume_create("v", volume(4 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..600 {
+            v.write(block * BLOCK, pattern(block, 1), false)
+                .await
+                .unwrap();
+        }
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let blocks = image(&disks[2]);
+    for (block, at) in blocks
+        .chunks(BLOCK as usize)
+        .zip((0..).step_by(BLOCK as usize))
+    {
+        if block.starts_with(b"ASHTABLE") {
+            disks[2].poke(at, &[0; BLOCK as usize]);
+        }
+    }
+    let in_group = segments_on(&disks[3]);
+    assert!(!in_group.is_empty());
+    let rt = Rt::simulated(2);
+    let (handle, mut kept) = (rt.clone(), without(&disks, &[0, 1]));
+    let last = FaultFilter::new(disks[3].clone());
+    let delay = Delay {
+        read: SECOND / 2,
+        ..Delay::default()
+    };
+    kept[1] = DelayFilter::new(&rt, last.clone(), delay);
+    rt.block_on(async move {
+        let array = Array::import(&handle, kept, Import::default()).await;
+        let array = array.unwrap();
+        handle.sleep(moment).await;
+        last.set_offline(true);
+        array.fail(3, true).await.unwrap();
+        handle.sleep(5 * SECOND).await;
+    });
+    rt.shutdown();
+    for other in &disks[4..] {
+        let both: Vec<_> = segments_on(other)
+            .intersection(&in_group)
+            .copied()
+            .collect();
+        assert!(both.is_empty(), "{both:?} are in both groups");
+    }
 }

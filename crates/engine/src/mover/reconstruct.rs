@@ -412,19 +412,9 @@ impl Home {
             .map(|c| columns[c].device)
             .collect();
         let lost = columns[column];
-        let anchor = if lost.is_placed() {
-            Some(lost.device)
-        } else {
-            used.iter().next().copied()
-        };
-        let group = self
-            .shape
-            .groups
-            .iter()
-            .find(|g| anchor.is_some_and(|a| g.contains(&a)));
-        let candidates: Vec<u16> = match (segment.kind, group) {
-            (SegmentKind::Data, Some(group)) => group.clone(),
-            _ => self.core.online(),
+        let candidates: Vec<u16> = match segment.kind {
+            SegmentKind::Data => self.group_of(segment).unwrap_or_default().to_vec(),
+            SegmentKind::Meta => self.core.online(),
         };
         let from_lost =
             (segment.kind == SegmentKind::Data && !promised).then(|| self.kept_from_lost());
