@@ -29,7 +29,7 @@ use ashlar_rt::Buf;
 use crate::batch::open_entries;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::member::Member;
-use crate::messages::{Prepared, ShardMessage, ask};
+use crate::messages::{FoldLimit, Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
@@ -69,9 +69,11 @@ impl Home {
         self.seal_pinned().await;
         self.core.before_commit.set(Some(self.before_commit()));
         let aside = self.slots_aside();
+        let placing = self.placing.lock().await;
         self.hold_room();
+        let limit = self.fold_limit();
         self.renewed.borrow_mut().clear();
-        let prepared = self.prepare_shards(target).await;
+        let prepared = self.prepare_shards(target, limit).await;
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
         let more = prepared.iter().any(|p| p.more);
         let pending = prepared.iter().map(|p| p.thin_pending).sum();
@@ -86,6 +88,7 @@ impl Home {
         let known: Option<BTreeSet<u64>> =
             clean.then(|| self.core.segments.borrow().keys().copied().collect());
         self.let_go_of_room();
+        drop(placing);
         let Ok(stripes) = self.meta_write(&nodes).await else {
             self.halt(
                 "a commit could not be written: more devices failed at once than metadata survives",
@@ -177,9 +180,8 @@ impl Home {
         }
     }
 
-    async fn prepare_shards(&self, target: u64) -> Vec<Prepared> {
+    async fn prepare_shards(&self, target: u64, mut limit: FoldLimit) -> Vec<Prepared> {
         let mut joins = Vec::new();
-        let mut limit = self.fold_limit();
         limit.nodes /= self.shards.len();
         let (size, used) = self.journal.usage(Ring::Delta);
         self.core.give_up_lost.set(used * 2 > size);

@@ -96,8 +96,11 @@ pub struct Home {
     pub(crate) meta_lock: Lock<()>,
     /// By device: free slots that are left to the commit that is placing nodes.
     pub(crate) held_room: RefCell<Vec<usize>>,
-    /// Nodes of metadata segments that the next commit writes anew, by segment.
+    /// Nodes that the next commit writes anew, by the metadata segment they are in, with those above them.
     pub(crate) renewed: RefCell<BTreeMap<u64, usize>>,
+    /// Held by a commit while it places nodes, and by whoever has nodes written anew from where it reckons the room
+    /// for them until they are marked: so that they go into the commit that they were reckoned for.
+    pub(crate) placing: Lock<()>,
     pub(crate) log_lock: Lock<()>,
     /// The last root has been written: nothing is journalled after it.
     pub(crate) log_ended: Cell<bool>,
@@ -231,6 +234,7 @@ impl Home {
             meta_lock: Lock::new(()),
             held_room: RefCell::default(),
             renewed: RefCell::default(),
+            placing: Lock::new(()),
             log_lock: Lock::new(()),
             log_ended: Cell::new(false),
             waiters: RefCell::default(),

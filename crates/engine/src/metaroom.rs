@@ -3,13 +3,13 @@
 //! Invariants:
 //! - Clients leave metadata room to grow to twice what of it is live, so that cleaning it always gains.
 //! - A commit folds no more than what fits what is free (`fold_limit`), and whoever has nodes written anew takes
-//!   no more than what fits beside that (`renewable`), which nobody else takes until that commit
-//!   (`MetadataNeed::renewed`): a commit that has begun must end (S136, S155).
+//!   no more than what fits beside that (`may_renew`), which nobody else takes until that commit
+//!   (`MetadataNeed::renewed`): a commit that has begun must end (S136, S155). While one places nodes no others are
+//!   reckoned with (`placing`, S163).
 //! - No commit writes nodes with less redundancy than others have, unless data keep to shares: then nodes do as well
 //!   (`meta_wanted`, S148).
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::{BLOCK, SegmentGeometry};
@@ -19,7 +19,6 @@ use crate::capacity::segments_that_fit;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{FoldLimit, Purpose};
-use crate::segment::Segment;
 
 /// Slots of a device that metadata needs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -109,12 +108,16 @@ impl Home {
         }
     }
 
-    /// Nodes that the next commit writes because some are to be written anew: these, the records that they change,
-    /// and as what it folds a third of both (see [`Home::renew_limit`]).
-    fn renewed_room(&self) -> usize {
+    /// Nodes that the next commit writes because some are to be written anew: these, and the records that they
+    /// change.
+    fn renewed_nodes(&self) -> usize {
         let renewed: usize = self.renewed.borrow().values().sum();
-        let written = renewed + (2 * renewed).min(self.record_nodes_total());
-        (written * 4).div_ceil(3)
+        renewed + (2 * renewed).min(self.record_nodes_total())
+    }
+
+    /// The same, and a third of it as what it folds (see [`Home::renew_limit`]).
+    fn renewed_room(&self) -> usize {
+        (self.renewed_nodes() * 4).div_ceil(3)
     }
 
     /// Slots of each device that metadata may still take until it is there twice in segments of `k` data
@@ -172,21 +175,22 @@ impl Home {
         self.meta_room() < 2 * self.metadata().nodes
     }
 
-    /// What one commit may fold: what it writes must fit what is free.
+    /// What one commit may fold: with the nodes that it was had to write anew, what it writes must fit what is free.
     pub(crate) fn fold_limit(&self) -> FoldLimit {
         let catalog = self.catalog_bytes.borrow().len().div_ceil(BLOCK) * 2 + 2;
+        let room = self.meta_room();
         // Half: the next commit must fit before cleaning has gained what this one leaves dead. Where room
         // is tight, a quarter: the rest is for that cleaning.
         let share = if self.room_is_tight() { 4 } else { 2 };
+        let beside = room.saturating_sub(self.renewed_nodes());
         FoldLimit {
-            nodes: (self.meta_room() / share).saturating_sub(catalog),
+            nodes: (room / share).min(beside).saturating_sub(catalog),
             records: self.record_nodes_total(),
         }
     }
 
     /// How many nodes more the next commit may be had to write anew, beside what it folds.
-    fn renew_limit(&self) -> usize {
-        let step = self.fold_limit();
+    fn renew_limit(&self, step: FoldLimit) -> usize {
         let most = self.meta_room().saturating_sub(step.nodes);
         // Each changes two records at most, that of where it was and that of where it goes.
         let most = (most / 3).max(most.saturating_sub(step.records));
@@ -194,26 +198,13 @@ impl Home {
         most.min(self.meta_room() * 3 / 4).saturating_sub(renewed)
     }
 
-    /// Those of these segments whose nodes the next commit may be had to write anew: the first ones that
-    /// together have no more than `most`, nor more than fits beside what it folds (S136). Data segments count
-    /// as nothing.
-    pub(crate) fn renewable(
-        &self,
-        mut segments: Vec<Rc<Segment>>,
-        most: usize,
-    ) -> Vec<Rc<Segment>> {
-        let mut room = self.renew_limit().min(most);
-        segments.retain(|s| {
-            let renewed = self.renewed.borrow().contains_key(&s.number);
-            let takes = match s.kind {
-                SegmentKind::Meta if !renewed => s.live.borrow().count() as usize,
-                _ => 0,
-            };
-            let fits = takes <= room;
-            room -= if fits { takes } else { 0 };
-            fits
-        });
-        segments
+    /// Whether the next commit may be had to write `count` nodes more anew: as many fit beside what it folds, and
+    /// what lies above each fits if it folds no more than a leaf (S136, S163).
+    pub(crate) fn may_renew(&self, count: usize) -> bool {
+        let step = self.fold_limit();
+        let limit = self.renew_limit(step);
+        let folds = step.nodes.saturating_sub(FoldLimit::LEAF);
+        count <= limit && count * FoldLimit::LEAF <= limit + folds
     }
 
     /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.

@@ -333,12 +333,45 @@ impl NodeStore {
         Ok(change(leaf))
     }
 
-    /// Marks a node to be written anew by the next commit, if it exists: how metadata is cleaned.
-    pub async fn touch(&self, key: Key) -> Result<(), Lost> {
-        if self.load(key).await? {
-            self.make_dirty(key, false).await?;
+    /// Marks a node to be written anew by the next commit, if it lies at `place`, and those above it: how metadata is
+    /// cleaned. How many were not marked before. (Where nodes were lost, what lay below them may still count as live
+    /// though it has been made anew elsewhere: to write that once more would gain nothing, for ever.)
+    pub async fn touch(&self, key: Key, place: Place) -> Result<usize, Lost> {
+        let entry = self.entry(key).await?;
+        if entry.is_none_or(|entry| entry.place != place) {
+            return Ok(0);
         }
-        Ok(())
+        let (tree, partition, level, mut index) = key;
+        let height = self.height(tree, partition);
+        let marked = self.dirty.borrow().len();
+        for level in level..=height {
+            self.make_dirty((tree, partition, level, index), false)
+                .await?;
+            index /= FANOUT as u64;
+        }
+        Ok(self.dirty.borrow().len() - marked)
+    }
+
+    /// What the node above says of one, if there is one.
+    async fn entry(&self, key: Key) -> Result<Option<NodeEntry>, Lost> {
+        let (tree, partition, level, index) = key;
+        let Some(Tree { height, top }) = self.trees.borrow().get(&(tree, partition)).copied()
+        else {
+            return Ok(None);
+        };
+        if level >= height {
+            return Ok(top.filter(|_| (level, index) == (height, 0)));
+        }
+        let parent = (tree, partition, level + 1, index / FANOUT as u64);
+        let slot = index as usize % FANOUT;
+        loop {
+            if let Some(found) = self.with_cached(parent, |bytes| inner_entry(bytes, slot)) {
+                return found;
+            }
+            if !self.load(parent).await? {
+                return Ok(None);
+            }
+        }
     }
 
     async fn make_dirty(&self, key: Key, create: bool) -> Result<(), Lost> {
@@ -368,12 +401,7 @@ impl NodeStore {
 
     /// Makes what cannot be read of a leaf and its path anew, in memory, with every entry marked lost.
     pub async fn give_up(&self, tree: u32, partition: u16, leaf: u64) {
-        let height = self
-            .trees
-            .borrow()
-            .get(&(tree, partition))
-            .map(|t| t.height);
-        for level in (0..=height.unwrap_or(0)).rev() {
+        for level in (0..=self.height(tree, partition)).rev() {
             let key = (tree, partition, level, leaf >> (6 * level));
             if self.load(key).await.is_ok() {
                 continue;
@@ -451,6 +479,12 @@ impl NodeStore {
         }
     }
 
+    /// Levels of a tree above its leaves; 0 where there is no tree.
+    fn height(&self, tree: u32, partition: u16) -> u8 {
+        let trees = self.trees.borrow();
+        trees.get(&(tree, partition)).map_or(0, |t| t.height)
+    }
+
     /// Brings every ancestor of every dirty node into memory and makes it dirty too. Returns how many
     /// nodes are then dirty: at most so many places are needed.
     pub async fn close_dirty(&self) -> Result<usize, Lost> {
@@ -465,12 +499,7 @@ impl NodeStore {
                 .collect();
             let mut above = false;
             for (tree, partition, _, index) in keys {
-                let height = self
-                    .trees
-                    .borrow()
-                    .get(&(tree, partition))
-                    .map_or(0, |t| t.height);
-                if level < height {
+                if level < self.height(tree, partition) {
                     self.make_dirty((tree, partition, level + 1, index / FANOUT as u64), true)
                         .await?;
                     above = true;

@@ -17,7 +17,7 @@ use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, MILLISECOND, SECOND};
 
 use crate::alloc::reserve;
-use crate::home::Home;
+use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::member::Member;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
 use crate::metaroom::MetadataNeed;
@@ -26,6 +26,7 @@ use crate::partition::Partitioning;
 use crate::read::{decode_column, read_column, read_course_rows, read_verified};
 use crate::segment::Segment;
 use crate::stripe::{node_address, row_matches};
+use crate::tree::Key;
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
@@ -171,29 +172,45 @@ impl Home {
             let blocks = u64::from(segment.geometry.data_blocks());
             segment.kind == SegmentKind::Meta && dead * most_live >= blocks
         });
-        let sparse = sparse.into_iter().map(|(segment, _)| segment).collect();
-        for segment in self.renewable(sparse, most) {
-            self.clean_segment(&segment).await;
-        }
+        let sparse: Vec<_> = sparse.into_iter().map(|(segment, _)| segment).collect();
+        self.renew(&sparse, most).await;
     }
 
-    pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) {
-        let live: Vec<u32> = segment.live.borrow().iter().collect();
-        if segment.kind == SegmentKind::Meta {
-            let renewed = (self.renewed.borrow_mut()).insert(segment.number, live.len());
-            if renewed.is_some() {
-                return;
+    /// Has the next commit write the nodes of these segments anew: of the first ones that together have no more than
+    /// `most`, nor more than that commit has room for. Whether there are any.
+    pub(super) async fn renew(self: &Rc<Self>, segments: &[Rc<Segment>], most: usize) -> bool {
+        let (mut left, mut refused, mut any) = (most, usize::MAX, false);
+        for segment in segments {
+            let _placing = self.placing.lock().await;
+            if self.renewed.borrow().contains_key(&segment.number) {
+                any = true;
+                continue;
+            }
+            let live: Vec<u32> = segment.live.borrow().iter().collect();
+            if live.len() > left || live.len() >= refused {
+                continue;
+            }
+            if !self.may_renew(live.len()) {
+                refused = live.len();
+                continue;
+            }
+            let rows = self.rows_of(segment, &live).await;
+            let owner =
+                |(block, row): (&u32, &Row)| (segment.place(*block), Owner::from_bytes(&row.owner));
+            let count = self.touch_nodes(rows.iter().map(owner)).await;
+            if count > 0 {
+                self.renewed.borrow_mut().insert(segment.number, count);
+                left -= live.len();
+                any = true;
             }
         }
+        any
+    }
+
+    /// Moves the live blocks of a data segment.
+    pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) {
+        let live: Vec<u32> = segment.live.borrow().iter().collect();
         let rows = self.rows_of(segment, &live).await;
-        if segment.kind == SegmentKind::Meta {
-            let owners: Vec<Owner> = rows
-                .values()
-                .map(|row| Owner::from_bytes(&row.owner))
-                .collect();
-            self.touch_nodes(&owners).await;
-            return;
-        }
         let strips = self.read_strips(segment, &rows).await;
         let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
         for (block, row) in &rows {
@@ -316,31 +333,39 @@ impl Home {
         Some(out.chunks(OWNER_BYTES).map(row).collect())
     }
 
-    async fn touch_nodes(self: &Rc<Self>, owners: &[Owner]) {
-        let mut keys: BTreeMap<usize, Vec<crate::tree::Key>> = BTreeMap::new();
-        for owner in owners {
+    /// Marks nodes that lie at these places to be written anew by the next commit; how many it writes for that. (Above
+    /// those of liveness and the catalog it writes some in any case: these are reckoned as records are.)
+    async fn touch_nodes(self: &Rc<Self>, nodes: impl Iterator<Item = (Place, Owner)>) -> usize {
+        let mut keys: BTreeMap<usize, Vec<(Key, Place)>> = BTreeMap::new();
+        let mut count = 0;
+        for (place, owner) in nodes {
             if owner.kind == 0 {
                 continue;
             }
             let (partition, index) = node_address(owner.address);
             let level = owner.kind - 1;
             match owner.tree {
-                crate::home::LIVENESS_TREE => self.liveness.borrow_mut().touch((level, index)),
-                crate::home::CATALOG_TREE => self.catalog_tree.borrow_mut().touch((level, index)),
+                LIVENESS_TREE => {
+                    let touched = self.liveness.borrow_mut().touch((level, index), place);
+                    count += usize::from(touched);
+                }
+                CATALOG_TREE => {
+                    let touched = self.catalog_tree.borrow_mut().touch((level, index), place);
+                    count += usize::from(touched);
+                }
                 tree => {
                     let shard = usize::from(partition) % self.shards.len();
                     keys.entry(shard)
                         .or_default()
-                        .push((tree, partition, level, index));
+                        .push(((tree, partition, level, index), place));
                 }
             }
         }
         for (shard, keys) in keys {
-            ask(&self.shards[shard], |reply| {
-                ShardMessage::Touch(keys, reply)
-            })
-            .await;
+            let touch = |reply| ShardMessage::Touch(keys, reply);
+            count += ask(&self.shards[shard], touch).await.unwrap_or(0);
         }
+        count
     }
 
     /// A live volume block, verified as its rows say, with the shard that owns it.

@@ -190,15 +190,11 @@ impl Home {
             })
             .map(|(_, s)| s)
             .collect();
-        let short = self.renewable(short, self.redundancy_room());
-        for segment in &short {
-            self.clean_segment(segment).await;
-        }
-        if short.is_empty() {
-            return false;
-        }
         let live = || short.iter().map(|s| s.live.borrow().count()).sum::<u32>();
         let before = live();
+        if !self.renew(&short, self.redundancy_room()).await {
+            return false;
+        }
         self.batch(false).await;
         self.commit(self.journal.next()).await;
         live() < before
@@ -305,7 +301,6 @@ impl Home {
             .map(|(_, s)| s)
             .take(4)
             .collect();
-        let critical = self.renewable(critical, self.redundancy_room());
         // What replaces them must be better than they are.
         let need = self.metadata_need();
         let short = |g: &Vec<u16>| self.keeps_shares(g, need);
@@ -313,8 +308,13 @@ impl Home {
             return false;
         }
         let before: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
-        for segment in &critical {
+        let (data, nodes): (Vec<_>, Vec<_>) =
+            (critical.iter().cloned()).partition(|s| s.kind == SegmentKind::Data);
+        for segment in &data {
             self.clean_segment(segment).await;
+        }
+        if !self.renew(&nodes, self.redundancy_room()).await && data.is_empty() {
+            return false;
         }
         self.fold().await;
         let after: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();

@@ -172,10 +172,12 @@ impl Shard {
             ShardMessage::Relocate(moves, reply) => reply.send(self.relocate(moves).await),
             ShardMessage::Touch(keys, reply) => {
                 let _one = self.tree_lock.lock().await;
-                for key in keys {
-                    let _ = self.store.touch(key).await; // a lost node is found again by whoever reads it
+                let mut count = 0;
+                for (key, place) in keys {
+                    // A lost node is found again by whoever reads it.
+                    count += self.store.touch(key, place).await.unwrap_or(0);
                 }
-                reply.send(());
+                reply.send(count);
             }
             ShardMessage::AddVolume(shape, roots, reply) => {
                 self.add_volume(shape, &roots);
