@@ -12,7 +12,7 @@
 //! It knows the engine only through the format of superblocks and slot headers.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::sync::LazyLock;
 
@@ -28,6 +28,9 @@ use crate::world::World;
 
 /// Which columns of a row of blocks are known.
 type Columns = BTreeMap<u16, Slice>;
+
+/// How superblocks begin.
+const SUPERBLOCK: &[u8] = b"ASHLAR01";
 
 /// A segment as the ledger knows it.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub struct Ledger {
     /// By disk and slot: what was begun there last.
     owners: RefCell<BTreeMap<(usize, usize), SlotEntry>>,
     segments: RefCell<BTreeMap<u64, Segment>>,
+    /// Disks with a superblock of another: which device they are taken for nobody knows.
+    mistakable: RefCell<BTreeSet<usize>>,
     compared: Cell<u64>,
     rows: Cell<u64>,
 }
@@ -63,6 +68,7 @@ pub fn watch(world: &Rc<World>) -> Rc<Ledger> {
         places: RefCell::default(),
         owners: RefCell::default(),
         segments: RefCell::default(),
+        mistakable: RefCell::default(),
         compared: Cell::new(0),
         rows: Cell::new(0),
     });
@@ -70,8 +76,12 @@ pub fn watch(world: &Rc<World>) -> Rc<Ledger> {
     let recorder: crate::disk::Recorder = Rc::new(move |disk, io| {
         match io {
             Io::Submit { page, pages, .. } => to.submitted(disk, page, &pages),
-            // What lies in its slots is told by headers that nobody saw being written.
-            Io::Replaced => to.owners.borrow_mut().retain(|(of, _), _| *of != disk),
+            Io::Replaced => to.forget(disk),
+            // Another disk's superblock: it may be taken for that one.
+            Io::Rot { content, .. } if content.starts_with(SUPERBLOCK) => {
+                to.forget(disk);
+                to.mistakable.borrow_mut().insert(disk);
+            }
             _ => {}
         }
     });
@@ -94,9 +104,14 @@ impl Ledger {
         }
     }
 
+    /// What lies in the slots of this disk is told by headers that nobody saw being written there.
+    fn forget(&self, disk: usize) {
+        self.owners.borrow_mut().retain(|(of, _), _| *of != disk);
+    }
+
     fn submitted(&self, disk: usize, page: usize, pages: &[Slice]) {
         let Some(first) = pages.first() else { return };
-        if first.starts_with(b"ASHLAR01") {
+        if first.starts_with(SUPERBLOCK) {
             self.superblock(disk, pages);
         }
         let Some((start, length)) = self.places.borrow().get(&disk).copied() else {
@@ -236,7 +251,10 @@ impl Ledger {
             }
             let world = self.world.upgrade();
             let group = |disk| world.as_ref().map(|w| w.config.group_of(disk));
-            if entry.kind == SegmentKind::Data && group(disk) != group(segment.disk) {
+            let mistakable = self.mistakable.borrow();
+            let known = |disk| !mistakable.contains(&disk);
+            let both_known = known(disk) && known(segment.disk);
+            if entry.kind == SegmentKind::Data && both_known && group(disk) != group(segment.disk) {
                 self.fail(|| format!("segment {} crosses groups", entry.segment));
             }
         }
