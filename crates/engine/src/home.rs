@@ -26,6 +26,7 @@ use crate::journal::{AppendError, Appended, Journal};
 use crate::liveness::RecordShape;
 use crate::membership::Quorum;
 use crate::messages::{Collected, HomeMessage, ShardMessage};
+use crate::metaroom::Renewed;
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::stripe;
@@ -96,8 +97,8 @@ pub struct Home {
     pub(crate) meta_lock: Lock<()>,
     /// By device: free slots that are left to the commit that is placing nodes.
     pub(crate) held_room: RefCell<Vec<usize>>,
-    /// Nodes that the next commit writes anew, by the metadata segment they are in, with those above them.
-    pub(crate) renewed: RefCell<BTreeMap<u64, usize>>,
+    /// What the next commit writes anew, by metadata segment.
+    pub(crate) renewed: RefCell<BTreeMap<u64, Renewed>>,
     /// Held by a commit while it places nodes, and by whoever has nodes written anew from where it reckons the room
     /// for them until they are marked: so that they go into the commit that they were reckoned for.
     pub(crate) placing: Lock<()>,

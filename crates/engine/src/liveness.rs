@@ -41,6 +41,11 @@ impl RecordShape {
         }
     }
 
+    /// Leaves that a record takes, or shares.
+    pub fn leaves(self) -> usize {
+        self.leaves as usize
+    }
+
     /// Bytes of a record.
     fn bytes(self) -> usize {
         (self.leaves * BLOCK_U64 / self.per_leaf) as usize

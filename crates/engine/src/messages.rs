@@ -180,8 +180,9 @@ pub enum ShardMessage {
     Written(OneshotSender<()>),
     /// Move live blocks into the stream of cold data; how many were taken, `None` without space.
     Relocate(Vec<Move>, OneshotSender<Option<usize>>),
-    /// Write nodes anew at the next commit, if they lie there; how many it writes for that, with those above them.
-    Touch(Vec<(Key, Place)>, OneshotSender<usize>),
+    /// How many nodes the next commit writes if those of these that lie there are written anew, with those above them;
+    /// and, if told so, that it does.
+    Touch(Vec<(Key, Place)>, bool, OneshotSender<usize>),
     /// A volume exists, with its map roots.
     AddVolume(VolumeShape, Vec<Option<NodeEntry>>, OneshotSender<()>),
     /// A volume is being destroyed: it takes no more writes.

@@ -31,6 +31,24 @@ pub struct MetadataNeed {
     pub renewed: usize,
 }
 
+/// Nodes of a segment that the next commit writes anew.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Renewed {
+    /// These, and those above them.
+    pub nodes: usize,
+    /// Nodes of the records that this changes where they were.
+    pub records: usize,
+}
+
+impl Renewed {
+    fn and(self, more: Renewed) -> Renewed {
+        Renewed {
+            nodes: self.nodes + more.nodes,
+            records: self.records + more.records,
+        }
+    }
+}
+
 /// What metadata holds.
 #[derive(Debug, Default)]
 struct Metadata {
@@ -97,27 +115,31 @@ impl Home {
     /// The same in segments of this shape.
     fn need_of(&self, metadata: &Metadata, shape: (usize, usize), devices: usize) -> MetadataNeed {
         let ((k, m), devices) = (shape, devices.max(1));
+        let renewed = (self.written_anew(self.renewed()) * 4).div_ceil(3);
         MetadataNeed {
             once: slots_each(metadata.nodes.div_ceil(self.meta_nodes(k)), k + m, devices),
             growth: self.meta_growth(metadata, k, devices),
-            renewed: slots_each(
-                self.renewed_room().div_ceil(self.meta_nodes(k)),
-                k + m,
-                devices,
-            ),
+            renewed: slots_each(renewed.div_ceil(self.meta_nodes(k)), k + m, devices),
         }
     }
 
-    /// Nodes that the next commit writes because some are to be written anew: these, and the records that they
-    /// change.
-    fn renewed_nodes(&self) -> usize {
-        let renewed: usize = self.renewed.borrow().values().sum();
-        renewed + (2 * renewed).min(self.record_nodes_total())
+    /// What the next commit was had to write anew.
+    fn renewed(&self) -> Renewed {
+        let renewed = self.renewed.borrow();
+        renewed
+            .values()
+            .copied()
+            .fold(Renewed::default(), Renewed::and)
     }
 
-    /// The same, and a third of it as what it folds (see [`Home::renew_limit`]).
-    fn renewed_room(&self) -> usize {
-        (self.renewed_nodes() * 4).div_ceil(3)
+    /// Nodes that a commit writes if it is had to write these anew: also the records of the segments that they go to.
+    fn written_anew(&self, renewed: Renewed) -> usize {
+        if renewed.nodes == 0 {
+            return 0;
+        }
+        let segments = renewed.nodes.div_ceil(self.meta_nodes(1)) + 1;
+        let records = renewed.records + segments * self.record_shape.leaves();
+        renewed.nodes + records.min(self.record_nodes_total())
     }
 
     /// Slots of each device that metadata may still take until it is there twice in segments of `k` data
@@ -179,32 +201,27 @@ impl Home {
     pub(crate) fn fold_limit(&self) -> FoldLimit {
         let catalog = self.catalog_bytes.borrow().len().div_ceil(BLOCK) * 2 + 2;
         let room = self.meta_room();
-        // Half: the next commit must fit before cleaning has gained what this one leaves dead. Where room
-        // is tight, a quarter: the rest is for that cleaning.
-        let share = if self.room_is_tight() { 4 } else { 2 };
-        let beside = room.saturating_sub(self.renewed_nodes());
+        let beside = room.saturating_sub(self.written_anew(self.renewed()));
         FoldLimit {
-            nodes: (room / share).min(beside).saturating_sub(catalog),
+            nodes: (room / self.fold_share())
+                .min(beside)
+                .saturating_sub(catalog),
             records: self.record_nodes_total(),
         }
     }
 
-    /// How many nodes more the next commit may be had to write anew, beside what it folds.
-    fn renew_limit(&self, step: FoldLimit) -> usize {
-        let most = self.meta_room().saturating_sub(step.nodes);
-        // Each changes two records at most, that of where it was and that of where it goes.
-        let most = (most / 3).max(most.saturating_sub(step.records));
-        let renewed: usize = self.renewed.borrow().values().sum();
-        most.min(self.meta_room() * 3 / 4).saturating_sub(renewed)
+    /// By what the room is divided for what one commit may fold. Half of it: the next commit must fit before cleaning
+    /// has gained what this one leaves dead. Where room is tight, a quarter: the rest is for that cleaning.
+    fn fold_share(&self) -> usize {
+        if self.room_is_tight() { 4 } else { 2 }
     }
 
-    /// Whether the next commit may be had to write `count` nodes more anew: as many fit beside what it folds, and
-    /// what lies above each fits if it folds no more than a leaf (S136, S163).
-    pub(crate) fn may_renew(&self, count: usize) -> bool {
-        let step = self.fold_limit();
-        let limit = self.renew_limit(step);
-        let folds = step.nodes.saturating_sub(FoldLimit::LEAF);
-        count <= limit && count * FoldLimit::LEAF <= limit + folds
+    /// Whether the next commit may be had to write these anew as well: with those it is had to write already, and
+    /// beside what it folds (S136). All of it is counted: estimates kept cleaning from what would have gained (S165).
+    pub(crate) fn may_renew(&self, more: Renewed) -> bool {
+        let room = self.meta_room();
+        let written = self.written_anew(self.renewed().and(more));
+        written <= room - room / self.fold_share()
     }
 
     /// Data and parity columns of the next metadata segment, with `eligible` devices that have a slot.

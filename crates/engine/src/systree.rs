@@ -86,15 +86,17 @@ impl SysTree {
         self.payload_bytes = bytes;
     }
 
-    /// A node that lies at `place` is to be written anew: as above a leaf that changed. Whether there is such a leaf
-    /// does not matter, and above the records of segments that are all gone there is none (S159). Whether it lies
-    /// there.
-    pub fn touch(&mut self, id: NodeId, place: Place) -> bool {
-        let lies_there = self.entries.get(&id).is_some_and(|e| e.place == place);
-        if lies_there {
+    /// Whether a node lies there.
+    pub fn lies_at(&self, id: NodeId, place: Place) -> bool {
+        self.entries.get(&id).is_some_and(|e| e.place == place)
+    }
+
+    /// A node is to be written anew: as above a leaf that changed. Whether there is such a leaf does not matter,
+    /// and above the records of segments that are all gone there is none (S159).
+    pub fn touch(&mut self, id: NodeId) {
+        if self.entries.contains_key(&id) {
             self.dirty.insert(id.1 << (6 * u32::from(id.0)));
         }
-        lies_there
     }
 
     /// Nodes that must be placed: `leaf_exists` tells which dirty leaves still have a payload. Grows
@@ -261,12 +263,13 @@ mod tests {
         let (ids, left) = write(&mut tree, 10, |leaf| leaf == 0);
         assert_eq!((&ids[..], left.len()), (&[(1, 1), (2, 0)][..], 3));
         let at = tree.entries[&(1, 1)].place;
-        assert!(tree.touch((1, 1), at));
+        assert!(tree.lies_at((1, 1), at));
+        tree.touch((1, 1));
         let (ids, left) = write(&mut tree, 20, |leaf| leaf == 0);
         assert_eq!(ids, [(1, 1), (2, 0)]);
         assert!(left.contains(&at));
-        assert!(!tree.touch((1, 1), at), "it lies elsewhere");
-        assert!(!tree.touch((1, 2), at), "there is none");
-        assert_eq!(write(&mut tree, 30, |_| true).0, []);
+        assert!(!tree.lies_at((1, 1), at));
+        tree.touch((1, 2));
+        assert_eq!(write(&mut tree, 30, |_| true).0, [], "there is none");
     }
 }

@@ -9,7 +9,7 @@
 //! - A node that has a place stays in memory until its bytes are there ([`NodeStore::written`]).
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -333,23 +333,37 @@ impl NodeStore {
         Ok(change(leaf))
     }
 
-    /// Marks a node to be written anew by the next commit, if it lies at `place`, and those above it: how metadata is
-    /// cleaned. How many were not marked before. (Where nodes were lost, what lay below them may still count as live
-    /// though it has been made anew elsewhere: to write that once more would gain nothing, for ever.)
-    pub async fn touch(&self, key: Key, place: Place) -> Result<usize, Lost> {
-        let entry = self.entry(key).await?;
-        if entry.is_none_or(|entry| entry.place != place) {
-            return Ok(0);
+    /// What the next commit writes besides if those of these nodes that lie there are written anew, which is how
+    /// metadata is cleaned: these, and those above them. (Where nodes were lost, what lay below them may still count
+    /// as live though it has been made anew elsewhere: to write that once more would gain nothing, for ever.)
+    pub async fn path_of(&self, nodes: &[(Key, Place)]) -> BTreeSet<Key> {
+        let mut path = BTreeSet::new();
+        for (key, place) in nodes {
+            let lies_there = |entry: NodeEntry| entry.place == *place;
+            let there = self.entry(*key).await;
+            // A lost node is found again by whoever reads it.
+            if !there.is_ok_and(|entry| entry.is_some_and(lies_there))
+                || !self.load(*key).await.is_ok_and(|there| there)
+            {
+                continue;
+            }
+            let (tree, partition, level, mut index) = *key;
+            for level in level..=self.height(tree, partition) {
+                let key = (tree, partition, level, index);
+                if !self.dirty.borrow().contains_key(&key) {
+                    path.insert(key);
+                }
+                index /= FANOUT as u64;
+            }
         }
-        let (tree, partition, level, mut index) = key;
-        let height = self.height(tree, partition);
-        let marked = self.dirty.borrow().len();
-        for level in level..=height {
-            self.make_dirty((tree, partition, level, index), false)
-                .await?;
-            index /= FANOUT as u64;
+        path
+    }
+
+    /// Marks nodes to be written anew by the next commit, as far as they can be read.
+    pub async fn mark(&self, nodes: &BTreeSet<Key>) {
+        for key in nodes {
+            let _ = self.make_dirty(*key, false).await;
         }
-        Ok(self.dirty.borrow().len() - marked)
     }
 
     /// What the node above says of one, if there is one.

@@ -20,16 +20,26 @@ use crate::alloc::reserve;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::member::Member;
 use crate::messages::{Move, Purpose, ShardMessage, ask};
-use crate::metaroom::MetadataNeed;
+use crate::metaroom::{MetadataNeed, Renewed};
 use crate::mover::Garbage;
 use crate::partition::Partitioning;
 use crate::read::{decode_column, read_column, read_course_rows, read_verified};
 use crate::segment::Segment;
 use crate::stripe::{node_address, row_matches};
+use crate::systree::NodeId;
 use crate::tree::Key;
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
+
+/// Nodes, and where they lie if they are still live there.
+#[derive(Default)]
+struct Nodes {
+    liveness: Vec<(NodeId, Place)>,
+    catalog: Vec<(NodeId, Place)>,
+    /// By shard.
+    maps: BTreeMap<usize, Vec<(Key, Place)>>,
+}
 
 impl Home {
     /// Asks the cleaner to look now.
@@ -164,9 +174,17 @@ impl Home {
 
     /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of
     /// their blocks are live, so each two give more than they take; at most `most` nodes. Where there is no room to
-    /// move data, which would gain more, a fifth that is dead is enough (S158).
+    /// move data, which would gain more, a fifth that is dead is enough (S158); also where metadata cannot grow to
+    /// twice what is live, as recovery may leave it: then half of a segment need not be dead anywhere (S165).
     pub(crate) async fn clean_metadata(self: &Rc<Self>, most: usize) {
-        let most_live = if self.clean_budget() == 0 { 5 } else { 2 };
+        let growth = self.metadata_need().growth;
+        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        let cannot_grow = online.any(|m| m.free_slots() < growth);
+        let most_live = if cannot_grow || self.clean_budget() == 0 {
+            5
+        } else {
+            2
+        };
         let mut sparse = self.pick_victims(usize::MAX);
         sparse.retain(|(segment, dead)| {
             let blocks = u64::from(segment.geometry.data_blocks());
@@ -190,19 +208,27 @@ impl Home {
             if live.len() > left || live.len() >= refused {
                 continue;
             }
-            if !self.may_renew(live.len()) {
-                refused = live.len();
-                continue;
-            }
             let rows = self.rows_of(segment, &live).await;
             let owner =
                 |(block, row): (&u32, &Row)| (segment.place(*block), Owner::from_bytes(&row.owner));
-            let count = self.touch_nodes(rows.iter().map(owner)).await;
-            if count > 0 {
-                self.renewed.borrow_mut().insert(segment.number, count);
-                left -= live.len();
-                any = true;
+            let nodes = self.live_nodes(rows.iter().map(owner));
+            let count = self.touch(&nodes, false).await;
+            let renewed = Renewed {
+                nodes: count,
+                // Its own, and of where those lie that are above.
+                records: self.record_shape.leaves() + count.saturating_sub(live.len()),
+            };
+            if count == 0 {
+                continue;
             }
+            if !self.may_renew(renewed) {
+                refused = live.len();
+                continue;
+            }
+            self.touch(&nodes, true).await;
+            self.renewed.borrow_mut().insert(segment.number, renewed);
+            left -= live.len();
+            any = true;
         }
         any
     }
@@ -333,37 +359,46 @@ impl Home {
         Some(out.chunks(OWNER_BYTES).map(row).collect())
     }
 
-    /// Marks nodes that lie at these places to be written anew by the next commit; how many it writes for that. (Above
-    /// those of liveness and the catalog it writes some in any case: these are reckoned as records are.)
-    async fn touch_nodes(self: &Rc<Self>, nodes: impl Iterator<Item = (Place, Owner)>) -> usize {
-        let mut keys: BTreeMap<usize, Vec<(Key, Place)>> = BTreeMap::new();
-        let mut count = 0;
-        for (place, owner) in nodes {
-            if owner.kind == 0 {
-                continue;
-            }
+    /// Those of these blocks that are nodes.
+    fn live_nodes(&self, blocks: impl Iterator<Item = (Place, Owner)>) -> Nodes {
+        let mut nodes = Nodes::default();
+        for (place, owner) in blocks.filter(|(_, owner)| owner.kind > 0) {
             let (partition, index) = node_address(owner.address);
             let level = owner.kind - 1;
             match owner.tree {
-                LIVENESS_TREE => {
-                    let touched = self.liveness.borrow_mut().touch((level, index), place);
-                    count += usize::from(touched);
-                }
-                CATALOG_TREE => {
-                    let touched = self.catalog_tree.borrow_mut().touch((level, index), place);
-                    count += usize::from(touched);
-                }
+                LIVENESS_TREE => nodes.liveness.push(((level, index), place)),
+                CATALOG_TREE => nodes.catalog.push(((level, index), place)),
                 tree => {
                     let shard = usize::from(partition) % self.shards.len();
-                    keys.entry(shard)
-                        .or_default()
-                        .push(((tree, partition, level, index), place));
+                    let key = (tree, partition, level, index);
+                    nodes.maps.entry(shard).or_default().push((key, place));
                 }
             }
         }
-        for (shard, keys) in keys {
-            let touch = |reply| ShardMessage::Touch(keys, reply);
-            count += ask(&self.shards[shard], touch).await.unwrap_or(0);
+        nodes
+    }
+
+    /// How many nodes the next commit writes besides if those of these that lie there are written anew; and, if told
+    /// so, that it does. (Above those of liveness and the catalog it writes some in any case: these are reckoned as
+    /// records are.)
+    async fn touch(self: &Rc<Self>, nodes: &Nodes, mark: bool) -> usize {
+        let mut count = 0;
+        for (tree, nodes) in [
+            (&self.liveness, &nodes.liveness),
+            (&self.catalog_tree, &nodes.catalog),
+        ] {
+            let mut tree = tree.borrow_mut();
+            for (id, place) in nodes {
+                let lies_there = tree.lies_at(*id, *place);
+                count += usize::from(lies_there);
+                if lies_there && mark {
+                    tree.touch(*id);
+                }
+            }
+        }
+        for (shard, nodes) in &nodes.maps {
+            let touch = |reply| ShardMessage::Touch(nodes.clone(), mark, reply);
+            count += ask(&self.shards[*shard], touch).await.unwrap_or(0);
         }
         count
     }

@@ -170,14 +170,13 @@ impl Shard {
                 reply.send(());
             }
             ShardMessage::Relocate(moves, reply) => reply.send(self.relocate(moves).await),
-            ShardMessage::Touch(keys, reply) => {
+            ShardMessage::Touch(nodes, mark, reply) => {
                 let _one = self.tree_lock.lock().await;
-                let mut count = 0;
-                for (key, place) in keys {
-                    // A lost node is found again by whoever reads it.
-                    count += self.store.touch(key, place).await.unwrap_or(0);
+                let path = self.store.path_of(&nodes).await;
+                if mark {
+                    self.store.mark(&path).await;
                 }
-                reply.send(count);
+                reply.send(path.len());
             }
             ShardMessage::AddVolume(shape, roots, reply) => {
                 self.add_volume(shape, &roots);
