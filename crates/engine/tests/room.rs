@@ -1295,3 +1295,26 @@ fn a_degraded_array_comes_to_rest() {
         rt.shutdown();
     }
 }
+
+/// Columns that were laid while there was room give it back to what was promised, also those of small segments, of
+/// which each is worth less than a block more (S166).
+#[test]
+fn small_segments_give_back_columns_too() {
+    for seed in 1..4 {
+        let disks = devices(8, 20 * MIB);
+        let rt = Rt::simulated(seed);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                slot_bytes: Some(32 << 10),
+                strip_bytes: Some(8 << 10),
+                ..small("ec1+3")
+            };
+            let (array, v, size) = mostly_thick(&handle, kept, create, 100).await;
+            array.fail(5, false).await.unwrap();
+            fill(&v, size, BLOCK, 1, "one gone").await;
+            check(&v, size, 1, "one gone").await;
+        });
+        rt.shutdown();
+    }
+}

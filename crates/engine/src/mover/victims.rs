@@ -78,8 +78,8 @@ impl Home {
             .filter(|s| s.sealed.get() && Some(s.number) != current)
             .map(|s| {
                 let worth = self.worth(s, &anew, nodes);
-                let gain = worth.saturating_sub(u64::from(s.live.borrow().count()));
-                (s.clone(), gain, gain * 1000 / worth)
+                let gain = worth.saturating_sub(100 * u64::from(s.live.borrow().count()));
+                (s.clone(), gain / 100, gain * 1000 / worth)
             })
             .filter(|(s, _, share)| *share >= least && !s.live.borrow().is_empty())
             .collect();
@@ -142,16 +142,17 @@ impl Home {
         })
     }
 
-    /// How many blocks the slots of a segment are worth: what it holds, or, in a group that lays data otherwise
-    /// now, what new data would hold in its slots on the devices that want room. So columns that were laid while
-    /// there was room give it back, and what lies on full devices goes to others. Nodes the same, of which a slot
-    /// takes `nodes` hundredths now.
+    /// How much the slots of a segment are worth, in hundredths of a block (in whole ones small segments would not tell
+    /// of what makes less than a block, S166): what it holds, or, in a group that lays data otherwise now, what new
+    /// data would hold in its slots on the devices that want room. So columns that were laid while there was room give
+    /// it back, and what lies on full devices goes to others. Nodes the same, of which a slot takes `nodes` hundredths
+    /// now.
     fn worth(&self, segment: &Segment, anew: &[Anew<'_>], nodes: u64) -> u64 {
-        let holds = u64::from(segment.geometry.data_blocks());
+        let holds = 100 * u64::from(segment.geometry.data_blocks());
         if segment.kind == SegmentKind::Meta {
             let usable = |c: &usize| self.core.column_usable(segment, *c);
             let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
-            return holds.max(placed * nodes / 100);
+            return holds.max(placed * nodes);
         }
         if anew.is_empty() {
             return holds;
