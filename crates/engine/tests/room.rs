@@ -360,7 +360,7 @@ fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
 #[test]
 fn beyond_m_an_array_without_room_to_commit_stops() {
     let gone = [0, 1, 2, 4, 6];
-    let (disks, written) = written_far_apart(&gone[..2], 2250, false);
+    let (disks, written) = written_far_apart(&gone[..2], 2100, false);
     let (stopped, _) = left_alone(&disks, gone, written, false);
     assert!(stopped.contains("no room is left to commit"), "{stopped}");
     let (stopped, lost) = left_alone(&disks, gone, written, true);
@@ -438,6 +438,8 @@ fn left_alone(
         let mut lost = 0;
         for n in 0..written {
             match v.read(far_apart(n), BLOCK as usize).await {
+                // What only lost records of the journal held was given up.
+                Ok(read) if read.iter().all(|byte| *byte == 0) => lost += 1,
                 Ok(read) => assert!(*read == *pattern(n, 1), "block {n}"),
                 Err(VolumeError::Lost | VolumeError::Closed) => lost += 1,
                 Err(error) => panic!("block {n}: {error}"),
