@@ -55,8 +55,9 @@ mod systree;
 mod thin;
 mod tree;
 mod volume;
+mod volumes;
 
-pub use array::{Array, Import, Label, Settings, VolumeOptions, wipe};
+pub use array::{Array, Import, Label, Settings, wipe};
 pub use ashlar_digest::Kind as DigestKind;
 pub use assemble::probe;
 pub use coder::{Accelerate, Accelerators, Computing};
@@ -65,3 +66,4 @@ pub use error::{Error, VolumeError};
 pub use report::uuid_text;
 pub use settings::{SETTINGS, Setting};
 pub use volume::{Extent, Volume, VolumeInfo, WriteCache};
+pub use volumes::VolumeOptions;
