@@ -31,10 +31,10 @@ use crate::trace::Trace;
 /// What a power cut keeps or loses as a whole: 512 bytes.
 pub const UNIT: usize = 512;
 const UNITS: usize = BLOCK / UNIT;
-/// No operation takes longer, in nanoseconds, however slow the disk is: it would count as failed.
+/// No operation takes longer, in nanoseconds, however slow the disk is: it would count as failed. (One that hangs does.)
 const SLOWEST: u64 = 20_000_000_000;
 /// Earlier contents of pages that are remembered, to be put back as a lost write would.
-const REMEMBERED: usize = 64;
+const REMEMBERED: usize = 256;
 
 /// Something that happened to a disk's content, for whoever records it.
 #[derive(Clone, Debug)]
@@ -115,7 +115,8 @@ struct State {
     pending: Vec<Pending>,
     counter: u64,
     bad: BTreeSet<usize>,
-    earlier: BTreeMap<u64, (usize, Slice)>,
+    /// By write and page.
+    earlier: BTreeMap<(u64, usize), Slice>,
     rng: Rng,
     rates: FaultRates,
 }
@@ -131,6 +132,7 @@ pub struct SimDisk {
     state: RefCell<State>,
     offline: Cell<bool>,
     slow: Cell<u64>,
+    hang: Cell<u64>,
     failed_reads: Cell<u64>,
     trace: Rc<Trace>,
     recorder: RefCell<Option<Recorder>>,
@@ -172,6 +174,7 @@ impl SimDisk {
             state: RefCell::new(state),
             offline: Cell::new(false),
             slow: Cell::new(1),
+            hang: Cell::new(0),
             failed_reads: Cell::new(0),
             trace,
             recorder: RefCell::default(),
@@ -231,9 +234,22 @@ impl SimDisk {
         self.state.borrow_mut().rates = rates;
     }
 
+    /// From now on it does what it is asked, as fast as ever.
+    pub fn behave(&self) {
+        self.arm(FaultRates::default());
+        self.set_slow(1);
+        self.set_hanging(0);
+    }
+
     /// Makes every latency `factor` times as long.
     pub fn set_slow(&self, factor: u64) {
         self.slow.set(factor.max(1));
+    }
+
+    /// Operations submitted from now on take so many nanoseconds longer: whoever waits for them gives up, and what
+    /// they do happens all the same.
+    pub fn set_hanging(&self, nanos: u64) {
+        self.hang.set(nanos);
     }
 
     /// Takes the disk away; operations fail from now on.
@@ -267,7 +283,7 @@ impl SimDisk {
             1
         };
         let usual = rng.range(15_000, 90_000) * tail + bytes as u64 / 2;
-        (usual * self.slow.get()).min(SLOWEST)
+        (usual * self.slow.get()).min(SLOWEST) + self.hang.get()
     }
 
     fn page_of(&self, offset: u64, len: usize) -> usize {
@@ -476,7 +492,7 @@ impl SimDisk {
         }
         let which = first + state.rng.index(out.len() / BLOCK);
         if state.rng.rare(rates.stale_read)
-            && let Some((_, old)) = state.earlier.values().find(|(page, _)| *page == which)
+            && let Some((_, old)) = state.earlier.iter().find(|((_, page), _)| *page == which)
         {
             self.trace.mark("fault: stale read");
             self.trace
@@ -578,7 +594,7 @@ impl State {
         for (number, content) in (page..).zip(&*self.pending[at].pages) {
             self.bad.remove(&number);
             if let Some(old) = self.current.set(number, content.clone()) {
-                self.earlier.insert(id, (number, old));
+                self.earlier.insert((id, number), old);
                 if self.earlier.len() > REMEMBERED {
                     self.earlier.pop_first();
                 }

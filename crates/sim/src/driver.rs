@@ -16,7 +16,6 @@ use ashlar_rt::{Gate, Rt, Stopped};
 use crate::client::Session;
 use crate::config::{Config, Mode, Options, Part};
 use crate::device::SimDevice;
-use crate::disk::FaultRates;
 use crate::judge::verify;
 use crate::ledger;
 use crate::nemesis;
@@ -323,8 +322,7 @@ impl Driver<'_> {
     /// From now on the disks behave.
     pub(crate) fn faults_stop(&self) {
         for disk in &self.world.disks {
-            disk.arm(FaultRates::default());
-            disk.set_slow(1);
+            disk.behave();
             disk.forget_failed_reads();
         }
         self.world.was_slow.set(false);
@@ -662,6 +660,7 @@ impl Driver<'_> {
         }
         self.heal(rt, &store);
         self.check_consistent(&store);
+        self.try_probes();
         if self.world.failed() {
             return false;
         }

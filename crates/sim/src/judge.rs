@@ -10,7 +10,7 @@ use ashlar_rt::{Rt, SECOND};
 
 use crate::client::Session;
 use crate::config::Mode;
-use crate::disk::{FaultRates, SimDisk};
+use crate::disk::SimDisk;
 use crate::driver::{Driver, Opened, guarded};
 use crate::model::VolumeModel;
 use crate::rng::Rng;
@@ -83,11 +83,9 @@ impl Driver<'_> {
             self.world.trace.mark("redundancy tried");
             let mut budget = probe.budget;
             let config = &self.world.config;
-            let counted = config.devices - budget.gone.len();
             for device in self.rng.shuffled(config.devices) {
                 let known = budget.damaged.contains(&device);
-                let room = room_for(config, &budget, device)
-                    && counted.saturating_sub(budget.damaged.len() + 1) * 2 > counted;
+                let room = room_for(config, &budget, device);
                 if !budget.gone.contains(&device) && (known || room) {
                     budget.damaged.insert(device);
                     budget.absent.insert(device);
@@ -112,7 +110,7 @@ impl Driver<'_> {
                 }
                 self.world.fail(|| {
                     format!(
-                        "after a durable {} a power cut without {absent:?} loses it: {failure}",
+                        "after a {} a power cut without {absent:?} loses it: {failure}",
                         probe.what
                     )
                 });
@@ -159,8 +157,7 @@ impl Driver<'_> {
     /// Waits for full redundancy and, if it is back, gives the budget back.
     pub(crate) fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
         for disk in &self.world.disks {
-            disk.arm(FaultRates::default());
-            disk.set_slow(1);
+            disk.behave();
         }
         let session = Session {
             world: self.world.clone(),
@@ -170,7 +167,8 @@ impl Driver<'_> {
         let waiting = session.clone();
         let handle = rt.clone();
         // A commit that ends healing may still be due; nothing else can bring redundancy back.
-        let looks = if self.has_devices() { 30 } else { 2 };
+        let online: Vec<usize> = (0..self.world.config.devices).collect();
+        let looks = if self.has_devices(&online) { 30 } else { 2 };
         let status = self.finish(rt, "healing", async move {
             let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
             let written = || waiting.world.disks.iter().map(|d| d.writes()).sum::<u64>();
@@ -224,6 +222,9 @@ impl Driver<'_> {
                     .trace
                     .mark("full redundancy in a full array without some devices");
             }
+            let left = budget.clone();
+            drop(budget);
+            self.world.keep("word that it is optimal", left);
             return;
         }
         drop(budget);
@@ -269,23 +270,26 @@ impl Driver<'_> {
         (0..self.world.config.devices).filter(sound).collect()
     }
 
-    /// Whether there are devices for full redundancy, and nothing is wrong that the array cannot know of.
-    fn has_devices(&self) -> bool {
+    /// Whether there are devices for full redundancy among those that are `online`: they keep what is written to them
+    /// now, whatever they did before.
+    fn has_devices(&self, online: &[usize]) -> bool {
         let config = &self.world.config;
-        let healthy = self.healthy();
-        let of = |group| {
-            healthy
-                .iter()
-                .filter(move |d| config.group_of(**d) == group)
+        let budget = self.world.budget.borrow();
+        let whole = |d: &&usize| {
+            let away = budget.absent.contains(d) || budget.shrunken.contains(d);
+            !away && !self.world.disks[**d].is_offline()
         };
+        let whole: Vec<usize> = online.iter().filter(whole).copied().collect();
+        let of = |group| whole.iter().filter(move |d| config.group_of(**d) == group);
         let wide = (0..config.groups).all(|group| of(group).count() >= config.k + config.m);
-        let silent = !self.world.budget.borrow().tainted.is_empty();
-        self.world.promised() && wide && !silent
+        drop(budget);
+        self.world.promised() && wide
     }
 
     /// Whether full redundancy must be back: there are devices and room, or the array says that there is.
     fn must_heal(&self, status: &StoreStatus) -> bool {
-        self.has_devices() && (!status.overpromised || self.roomy(self.healthy().len()))
+        self.has_devices(&status.online)
+            && (!status.overpromised || self.roomy(self.healthy().len()))
     }
 
     /// Whether `healthy` devices certainly have the room for everything at full width.

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use ashlar_rt::Rt;
+use ashlar_rt::{Rt, SECOND};
 
 use crate::disk::{FaultRates, Rot, SimDisk};
 use crate::rng::Rng;
@@ -28,12 +28,15 @@ pub fn rot(world: &World, disk: &SimDisk, rng: &mut Rng) {
     if rng.chance(15) {
         let from = &world.disks[rng.index(others)];
         if from.index() != disk.index()
-            && let Some(page) = from.any_page(rng)
-            && disk.rot_foreign(&page)
+            && let Some((page, content)) = from.any_page(rng)
+            && disk.rot_foreign(rng.chance(50).then_some(page), &content)
         {
             world.budget.borrow_mut().foreign.insert(disk.index());
             world.trace.mark("fault: a page of another disk");
         }
+    }
+    if rng.chance(10) && disk.rot_region(256, rng.chance(50)) {
+        world.trace.mark("fault: a region damaged");
     }
     for _ in 0..rng.magnitude(24) {
         if disk.rot(rng.pick(&kinds)) {
@@ -93,6 +96,22 @@ async fn flap(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
     }
 }
 
+/// A disk hangs for a while: what is submitted meanwhile ends after its deadline, up to minutes later.
+async fn hang(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
+    world.damage(disk.index(), false);
+    world.was_slow.set(true);
+    world.trace.mark("fault: hanging");
+    let most = rng.pick(&[40, 300]);
+    let seconds = rng.range(31, most);
+    world.trace.line(|| {
+        let (at, disk) = (rt.now() / 1_000, disk.index());
+        format!("{at:>9} us nemesis: disk {disk} hangs, {seconds} s an operation")
+    });
+    disk.set_hanging(seconds * SECOND);
+    rt.sleep(moment(rng)).await;
+    disk.set_hanging(0);
+}
+
 /// A domain goes offline as a whole, or as much of it as may: its devices vanish at the same moment, and
 /// come back at the same moment.
 async fn domain_goes(world: &World, rt: &Rt, device: usize, rng: &mut Rng) {
@@ -134,7 +153,8 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
             domain_goes(&world, &rt, device, &mut rng).await;
             continue;
         }
-        match rng.below(12) {
+        match rng.below(14) {
+            12..14 => hang(&world, &rt, &disk, &mut rng).await,
             10 => flap(&world, &rt, &disk, &mut rng).await,
             0..3 | 11 => {
                 let mut rates = rates(&mut rng);

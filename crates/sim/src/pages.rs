@@ -7,6 +7,8 @@ use std::rc::Rc;
 
 use ashlar_rt::Slice;
 
+use crate::rng::Rng;
+
 /// Pages that are copied together; one bit of a mask each.
 const GROUP: usize = 64;
 
@@ -41,6 +43,13 @@ impl Pages {
     /// Whether there is not one.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// A page that was written, at random, and what it holds; `None` if none was.
+    pub fn any_written(&self, rng: &mut Rng) -> Option<(usize, Slice)> {
+        let written = self.written();
+        let page = (written > 0).then(|| self.nth_written(rng.index(written)))??;
+        Some((page, self.get(page)?.clone()))
     }
 
     /// What page `page` holds, if it was written.

@@ -315,22 +315,31 @@ impl World {
 
     /// Something was acknowledged as durable: now and then the moment is kept, to be tried later.
     pub fn durable(&self, what: &str) {
-        if self.config.mode == Mode::Calm
-            || !self.promised()
-            || self.failed()
-            || self.config.unchecked
-        {
+        if !self.may_keep() {
             return;
         }
         let chosen = self.rng.borrow_mut().below(24) == 0;
-        if !chosen || self.probes.borrow().len() >= PROBES {
+        if chosen && self.probes.borrow().len() < PROBES {
+            self.keep(&format!("durable {what}"), self.budget.borrow().clone());
+        }
+    }
+
+    /// Whether moments are kept: as long as the array promises anything.
+    fn may_keep(&self) -> bool {
+        let config = &self.config;
+        config.mode != Mode::Calm && self.promised() && !self.failed() && !config.unchecked
+    }
+
+    /// Keeps this moment, at which so much is damaged, to be tried.
+    pub fn keep(&self, what: &str, budget: Budget) {
+        if !self.may_keep() {
             return;
         }
         let probe = Probe {
             disks: self.disks.iter().map(|disk| disk.durable()).collect(),
             volumes: self.volumes.borrow().clone(),
             settings: self.settings.borrow().clone(),
-            budget: self.budget.borrow().clone(),
+            budget,
             what: what.to_string(),
         };
         self.probes.borrow_mut().push(probe);

@@ -8,6 +8,11 @@ use super::{Cut, Io, Pending, Rot, SimDisk, State, UNIT, UNITS, mix_units};
 use crate::pages::Pages;
 use crate::rng::Rng;
 
+/// How the structures begin that say what they are: superblocks, roots, slot tables, headers, records.
+const MAGIC: &[u8] = b"ASH";
+/// So often a page of these is looked for.
+const AIMED: usize = 8;
+
 impl SimDisk {
     /// Cuts the power: of what was not flushed, `cut` decides what remains; everything volatile is
     /// gone.
@@ -120,8 +125,8 @@ impl SimDisk {
             Rot::OtherPage => (page, state.any_page().map_or(old, |other| other.1)),
             Rot::Earlier => {
                 let count = state.earlier.len();
-                match state.earlier.values().nth(state.rng.index(count)) {
-                    Some((page, content)) => (*page, content.clone()),
+                match state.earlier.iter().nth(state.rng.index(count)) {
+                    Some(((_, page), content)) => (*page, content.clone()),
                     None => return false,
                 }
             }
@@ -136,6 +141,25 @@ impl SimDisk {
         true
     }
 
+    /// Up to so many pages from a written one on become noise, or zeros: whatever lies there, all at once.
+    pub fn rot_region(&self, most: usize, zeros: bool) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let Some((first, _)) = state.any_page() else {
+            return false;
+        };
+        let end = self.pages.min(first + 1 + state.rng.index(most));
+        for page in first..end {
+            let new = match zeros {
+                true => Slice::zeroed(BLOCK),
+                false => garbage(&mut state.rng),
+            };
+            self.becomes(state, page, &new, 81);
+        }
+        self.trace
+            .line(|| format!("    disk {}: pages {first}..{end} damaged", self.index));
+        true
+    }
+
     /// Page `page` holds `content` from now on, durably, though nobody wrote it.
     fn becomes(&self, state: &mut State, page: usize, content: &Slice, kind: u64) {
         state.durable.set(page, content.clone());
@@ -147,24 +171,23 @@ impl SimDisk {
         self.trace.mix(&[self.index as u64, page as u64, kind]);
     }
 
-    /// Puts a page of another disk over one of its own, as a write to the wrong disk would.
-    pub fn rot_foreign(&self, content: &Slice) -> bool {
+    /// Puts a page of another disk over one of its own, as a write to the wrong disk would: where it lay there, or
+    /// anywhere.
+    pub fn rot_foreign(&self, at: Option<usize>, content: &Slice) -> bool {
         let state = &mut *self.state.borrow_mut();
-        let Some((page, _)) = state.any_page() else {
+        let Some((any, _)) = state.any_page() else {
             return false;
         };
+        let page = at.filter(|page| *page < self.pages).unwrap_or(any);
         self.becomes(state, page, content, 78);
         self.trace
             .line(|| format!("    disk {}: a foreign page at {page}", self.index));
         true
     }
 
-    /// A page that was written, at random; `None` if none was.
-    pub fn any_page(&self, rng: &mut Rng) -> Option<Slice> {
-        let pages = &self.state.borrow().durable;
-        let written = pages.written();
-        let page = (written > 0).then(|| pages.nth_written(rng.index(written)))?;
-        pages.get(page?).cloned()
+    /// A page that was written, at random, and what it holds; `None` if none was.
+    pub fn any_page(&self, rng: &mut Rng) -> Option<(usize, Slice)> {
+        self.state.borrow().durable.any_written(rng)
     }
 
     /// Another disk is put in its place: `content`, an old copy of this one, durably.
@@ -190,14 +213,19 @@ impl SimDisk {
 }
 
 impl State {
-    /// A page that was written and what it durably holds, at random; `None` if none was.
+    /// A page that was written and what it durably holds, at random, every other time one of those that say what they
+    /// are, which are few; `None` if none was written.
     fn any_page(&mut self) -> Option<(usize, Slice)> {
-        let written = self.durable.written();
-        if written == 0 {
-            return None;
+        let mut found = self.durable.any_written(&mut self.rng)?;
+        if self.rng.chance(50) {
+            for _ in 0..AIMED {
+                if found.1.starts_with(MAGIC) {
+                    break;
+                }
+                found = self.durable.any_written(&mut self.rng)?;
+            }
         }
-        let page = self.durable.nth_written(self.rng.index(written))?;
-        Some((page, self.durable.get(page)?.clone()))
+        Some(found)
     }
 
     fn apply_units(&mut self, page: usize, content: &Slice, keep: [bool; UNITS], spoil: bool) {
