@@ -16,7 +16,7 @@ use crate::home::Home;
 use crate::messages::{Collected, ShardMessage, ask};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
-use crate::stream::Phase;
+use crate::stream::{OpenStripe, Phase};
 use crate::stripe;
 
 /// 256ths of the delta ring that only commits may fill.
@@ -102,20 +102,26 @@ impl Home {
         self.flush_for(collected, opened).await;
     }
 
-    /// Cuts a batch into parts of at most a quarter of the delta ring. Stripes keep their order, so each
-    /// part is a batch that could have been collected by itself: of a block's versions only the newest of
-    /// the whole batch is in any of them.
+    /// Cuts a batch into parts of at most a quarter of the delta ring. Stripes keep their order: of a block's
+    /// versions none is recorded after a newer one.
     ///
-    /// Crash argument: who waits for the batch is answered after its last part, and nothing was promised of
-    /// what is recorded before. Segments and holes are journalled before anything that relies on them; a hole
-    /// is told to its shard with the part that journals it, so that no commit between two parts cuts it off.
+    /// Crash argument: who waits for the batch is answered after its last part. What was durable before stays so
+    /// in between: where a part settles a record of data, what that held, or something newer, is in this part or
+    /// in one before (`Shard::build`). What a void stripe held may lie anywhere: a batch with one is not cut.
+    /// Segments and holes are journalled before anything that relies on them; a hole is told to its shard with the
+    /// part that journals it, so that no commit between two parts cuts it off.
     fn parts(
         &self,
         mut collected: Vec<Collected>,
         opened: &[Rc<Segment>],
         extra: Vec<Entry>,
     ) -> Vec<Part> {
-        let most = 2 * self.journal.max_payload(Ring::Delta);
+        let held = |s: &&Rc<OpenStripe>| !s.items.borrow().is_empty();
+        let mut stripes = collected.iter().flat_map(|c| &c.stripes).filter(held);
+        let most = match stripes.any(|s| s.phase.get() == Phase::Void) {
+            true => usize::MAX,
+            false => 2 * self.journal.max_payload(Ring::Delta),
+        };
         let shards = collected.len();
         let empty = |deltas| Part {
             deltas,

@@ -822,3 +822,51 @@ fn a_batch_may_be_larger_than_its_ring() {
     });
     rt.shutdown();
 }
+
+/// A batch too large for one part dies between two of them. In the first is the stripe whose blocks an earlier
+/// record holds; of one of these a newer version is in the last: the first part settles that record, so it has to
+/// say itself where the older version lies.
+#[test]
+fn a_batch_in_parts_keeps_what_was_durable_before() {
+    let mut found = Vec::new();
+    for polls in 0.. {
+        let disks = devices(4, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        let v = rt.block_on(async move {
+            let create = Create {
+                slot_bytes: Some(256 << 10),
+                strip_bytes: Some(64 << 10),
+                ..small("raid1:4")
+            };
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            array.volume_create("v", volume(4 * MIB)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            v.write(0, pattern(0, 1), true).await.unwrap();
+            for block in 1..480 {
+                put(&v, block, 1).await.unwrap();
+            }
+            put(&v, 0, 2).await.unwrap();
+            v
+        });
+        let done = rt.run_for(polls, async move { v.flush().await }).is_ok();
+        rt.shutdown();
+        let rt = Rt::simulated(2);
+        let handle = rt.clone();
+        let version = rt.block_on(async move {
+            let array = Array::import(&handle, refs(&disks), Import::default()).await;
+            let v = array.unwrap().volume("v").unwrap();
+            let read = v.read(0, BLOCK as usize).await.unwrap();
+            let is = |version| *read == *pattern(0, version);
+            let version = (1..3).find(|version| is(*version)).unwrap_or(0);
+            assert!(version > 0, "after {polls} polls block 0 is gone");
+            version
+        });
+        rt.shutdown();
+        found.push(version);
+        if done {
+            break;
+        }
+    }
+    assert!(found.contains(&1) && found.is_sorted() && found.ends_with(&[2]));
+}

@@ -1,7 +1,7 @@
 //! What a shard has for the next record, and what follows once it is durable.
 //!
-//! Invariants: stripes of a segment are recorded in order, without gaps; of a block's versions only the
-//! newest is recorded; a stripe is waited for before it is named.
+//! Invariants: stripes of a segment are recorded in order, without gaps; of a block's versions none is recorded after
+//! a newer one; a stripe is waited for before it is named.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,6 +11,9 @@ use ashlar_format::BLOCK;
 use super::Shard;
 use crate::planted::{self, Bug};
 use crate::stream::{Item, OpenStripe, Phase};
+
+/// Where in a batch what is recorded as data comes: after all stripes.
+const AFTER_STRIPES: usize = usize::MAX;
 
 impl Shard {
     /// Everything that is to become durable now: stripes closed up to now are waited for; blocks of
@@ -96,29 +99,31 @@ impl Shard {
                 batch.data.push((*item, stripe.clone(), bytes));
             }
         }
-        // An item counts if nothing newer of its block is durable or in this batch.
-        let mut newest: BTreeMap<(u32, u64), u64> = BTreeMap::new();
-        let in_stripes = batch
-            .stripes
-            .iter()
-            .filter(|s| s.phase.get() == Phase::Written);
-        let items: Vec<Item> = in_stripes
-            .flat_map(|s| s.items.borrow().clone())
-            .chain(batch.data.iter().map(|d| d.0))
-            .collect();
-        for item in &items {
-            if deltas.get(item.tree, item.address, item.stamp).is_some() {
-                let entry = newest.entry((item.tree, item.address)).or_insert(0);
-                let older = planted::on(Bug::OlderVersionRecorded) && *entry > 0;
+        // An item counts if nothing newer of its block is durable, nor in this batch. But one that a record of data
+        // holds, which its stripe settles, counts also where the newer one comes only after that stripe: the batch
+        // may be cut between the two, and power go (S167).
+        let version = |item: &Item| deltas.get(item.tree, item.address, item.stamp);
+        let mut newest: BTreeMap<(u32, u64), (u64, usize)> = BTreeMap::new();
+        let mut note = |item: &Item, at: usize| {
+            if version(item).is_some() {
+                let this = (item.stamp, at);
+                let entry = newest.entry((item.tree, item.address)).or_insert(this);
+                let older = planted::on(Bug::OlderVersionRecorded);
                 *entry = if older {
-                    (*entry).min(item.stamp)
+                    (*entry).min(this)
                 } else {
-                    (*entry).max(item.stamp)
+                    (*entry).max(this)
                 };
             }
+        };
+        let written = |s: &OpenStripe| s.phase.get() == Phase::Written;
+        for (stripe, at) in batch.stripes.iter().zip(0..).filter(|(s, _)| written(s)) {
+            stripe.items.borrow().iter().for_each(|i| note(i, at));
         }
-        let counts = |item: &Item| {
-            let in_batch = newest.get(&(item.tree, item.address)).copied().unwrap_or(0);
+        batch.data.iter().for_each(|d| note(&d.0, AFTER_STRIPES));
+        let counts = |item: &Item, at: usize| {
+            let newest = newest.get(&(item.tree, item.address)).copied();
+            let (in_batch, newest_at) = newest.unwrap_or((0, at));
             let hole = batch
                 .holes
                 .iter()
@@ -128,25 +133,23 @@ impl Shard {
                 .filter(|_| !planted::on(Bug::TrimResurrects))
                 .unwrap_or(0);
             let durable = deltas.durable_stamp(item.tree, item.address);
-            deltas.get(item.tree, item.address, item.stamp).is_some()
-                && item.stamp >= in_batch.max(hole).max(durable)
+            version(item).is_some_and(|version| {
+                let settled = version.journaled && at < newest_at;
+                item.stamp >= hole.max(durable) && (item.stamp >= in_batch || settled)
+            })
         };
-        batch.live = batch
-            .stripes
-            .iter()
-            .map(|s| {
-                let written = s.phase.get() == Phase::Written;
-                s.items
-                    .borrow()
-                    .iter()
-                    .filter(|i| written && counts(i))
-                    .copied()
-                    .collect()
+        batch.live = (batch.stripes.iter().zip(0..))
+            .map(|(stripe, at)| {
+                let items = stripe.items.borrow();
+                let live = items.iter().filter(|i| written(stripe) && counts(i, at));
+                live.copied().collect()
             })
             .collect();
-        let kept: Vec<bool> = batch.data.iter().map(|d| counts(&d.0)).collect();
-        let mut keep = kept.into_iter();
-        batch.data.retain(|_| keep.next().unwrap_or(false));
+        let mut kept = (batch.data.iter())
+            .map(|d| counts(&d.0, AFTER_STRIPES))
+            .collect::<Vec<_>>()
+            .into_iter();
+        batch.data.retain(|_| kept.next().unwrap_or(false));
         batch
     }
 
