@@ -428,14 +428,15 @@ fn heal(
     })
 }
 
-/// The blocks of which a daemon's log says `what`: device, segment, column, stripe and block. (Events tell of
-/// many in one.)
+/// The blocks of which a daemon's log says `what`: device, segment, column, stripe and block. Not those of events that
+/// sum up others: these come up to minutes later, and name the last one again.
 fn blocks(log: &str, what: &str) -> BTreeSet<String> {
     let place = |line: &str| {
         let (start, end) = (line.find("device ")?, line.find(what)?);
         line.get(start..end).map(str::to_string)
     };
-    log.lines().filter_map(place).collect()
+    let single = |line: &&str| !line.contains(" more like it");
+    log.lines().filter(single).filter_map(place).collect()
 }
 
 fn crash(
@@ -529,7 +530,8 @@ mod tests {
     fn blocks_are_found_in_a_log() {
         let log = "T DEBUG device 5: segment 3 column 2 stripe 1 block 0 is bad; it is read kind=\"bad-block\"\n\
                    T DEBUG device 5: segment 3 column 2 stripe 1 block 0 was healed and read back\n\
-                   T  INFO device 1 failed\n";
+                   T  INFO device 1 failed\n\
+                   T  INFO 9 more like it, the last: device 5: segment 4 column 2 stripe 1 block 0 is bad; it is read\n";
         let block = "device 5: segment 3 column 2 stripe 1 block 0".to_string();
         assert_eq!(blocks(log, " is bad"), BTreeSet::from([block.clone()]));
         assert_eq!(blocks(log, " was healed"), BTreeSet::from([block]));
