@@ -666,6 +666,14 @@ impl Session {
 
     /// Changes a setting of the array or of a volume.
     async fn set(&self, client: u64, rng: &mut Rng) {
+        if rng.chance(25) {
+            let bytes = (64 << 10) << rng.below(8);
+            self.log(client, || format!("memory {bytes} ..."));
+            let done = self.bounded("memory", self.store.set_memory(bytes)).await;
+            self.log(client, || format!("memory {bytes}: {done:?}"));
+            self.world.trace.mark("memory changes");
+            return;
+        }
         let volume = self.pick_volume(rng).filter(|_| rng.chance(25));
         let (key, value) = settings::draw(volume.clone(), rng);
         let entered = volume.as_ref().is_none_or(|name| self.enter(name));

@@ -290,6 +290,8 @@ pub struct Config {
     pub told: bool,
     /// What is computed comes late.
     pub late: bool,
+    /// The array is imported to be read only.
+    pub read_only: bool,
     /// Whether nothing is checked, to measure what checking costs.
     pub unchecked: bool,
     /// One seed in so many is verified offline.
@@ -424,6 +426,7 @@ impl Config {
             without: options.without,
             told: options.told,
             late: options.late,
+            read_only: false,
             unchecked: options.unchecked,
             verify: options.verify,
             verify_crashed: options.verify_crashed,

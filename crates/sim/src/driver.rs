@@ -74,6 +74,7 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
         world: world.clone(),
         subject,
         rng: Rng::new(world.config.seed ^ 0xD01),
+        read_only: false,
     };
     let ledger = (!world.config.unchecked).then(|| ledger::watch(world));
     guarded(world, move || {
@@ -146,6 +147,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) world: Rc<World>,
     pub(crate) subject: &'a dyn Subject,
     pub(crate) rng: Rng,
+    /// Imports are to be read only.
+    pub(crate) read_only: bool,
 }
 
 impl Driver<'_> {
@@ -301,6 +304,9 @@ impl Driver<'_> {
             let machine = self.machine();
             let percent = self.world.config.import_crash_percent;
             let crash = !last && attempt < 4 && self.rng.chance(percent);
+            if !last {
+                self.faults_at_import(&machine.0);
+            }
             match self.open(&machine.0, crash) {
                 Opened::Store(store) => {
                     return if last {
@@ -317,6 +323,22 @@ impl Driver<'_> {
             }
         }
         false
+    }
+
+    /// Now and then faults go on, or begin, while an import runs.
+    fn faults_at_import(&self, rt: &Rt) {
+        let world = self.world.clone();
+        let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
+        let mut rng = world.widened.borrow_mut().fork(5);
+        if !faulty || !world.config.may(Part::Nemesis) || !rng.chance(25) {
+            return;
+        }
+        let handle = rt.clone();
+        rt.spawn(async move {
+            world.trace.mark("faults during an import");
+            world.was_slow.set(true); // reads fail before a device counts
+            nemesis::run(world, handle, rng).await;
+        });
     }
 
     /// From now on the disks behave.
@@ -444,6 +466,7 @@ impl Driver<'_> {
     fn import_config(&self) -> Config {
         let world = &self.world;
         let mut config = world.config.clone();
+        config.read_only = self.read_only;
         if let Some(most) = config.most_shards {
             config.shards = 1 + world.widened.borrow_mut().index(most);
             if config.shards > 2 {

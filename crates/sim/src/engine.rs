@@ -91,11 +91,11 @@ impl Subject for Engine {
         config: &Config,
         degraded: bool,
     ) -> StoreFuture<Result<Rc<dyn Store>, StoreError>> {
-        let (rt, settings) = (rt.clone(), settings(config, rt));
+        let (rt, settings, read_only) = (rt.clone(), settings(config, rt), config.read_only);
         Box::pin(async move {
             let options = Import {
                 degraded,
-                read_only: false,
+                read_only,
                 settings,
             };
             let array = Array::import(&rt, devices, options).await?;
@@ -235,6 +235,11 @@ impl Store for EngineStore {
             }
             None => Some(self.0.get(Some(key)).ok()?.pop()?.1),
         }
+    }
+
+    fn set_memory(&self, bytes: u64) -> StoreFuture<()> {
+        let array = self.0.clone();
+        Box::pin(async move { array.set_memory(bytes).await })
     }
 
     fn status(&self) -> StoreFuture<StoreStatus> {

@@ -103,7 +103,13 @@ impl Driver<'_> {
             let absent = budget.absent.clone();
             *world.budget.borrow_mut() = budget;
             world.crash_models();
-            inspect(self.subject, &world);
+            if self.rng.chance(30) {
+                self.world.trace.mark("redundancy tried, only reading");
+                read_only(self.subject, &world);
+            }
+            if !world.failed() {
+                inspect(self.subject, &world);
+            }
             if let Some(failure) = world.failure() {
                 for line in trace.tail(200) {
                     self.world.trace.line(|| line);
@@ -292,21 +298,15 @@ impl Driver<'_> {
             && (!status.overpromised || self.roomy(self.healthy().len()))
     }
 
-    /// Whether `healthy` devices certainly have the room for everything at full width.
+    /// Whether `healthy` devices certainly have the room for everything at full width. (The map of a volume that is
+    /// written far apart may take more than its data.)
     fn roomy(&self, healthy: usize) -> bool {
         let config = &self.world.config;
-        let volumes: u64 = self
-            .world
-            .volumes
-            .borrow()
-            .values()
-            .map(|v| match v.config.sparse {
-                true => v.model.touched().iter().map(|(_, length)| length).sum(),
-                false => v.model.size(),
-            })
-            .sum();
+        let volumes = self.world.volumes.borrow();
+        let sparse = volumes.values().any(|v| v.config.sparse);
+        let volumes: u64 = volumes.values().map(|v| v.model.size()).sum();
         let width = (config.k + config.m) as u64;
-        volumes * width / config.k as u64 * 4 < config.device_bytes * healthy as u64
+        !sparse && volumes * width / config.k as u64 * 4 < config.device_bytes * healthy as u64
     }
 }
 
@@ -349,11 +349,26 @@ fn sample(model: &VolumeModel, rng: &mut Rng) -> Vec<(u64, u64)> {
 
 /// Opens what a power cut left in `world`, reads all of it and checks it.
 pub(crate) fn inspect(subject: &dyn Subject, world: &Rc<World>) {
+    open_and_read(subject, world, false);
+}
+
+/// The same by an import that is only to read: nothing may be written.
+fn read_only(subject: &dyn Subject, world: &Rc<World>) {
+    let written = || world.disks.iter().map(|disk| disk.writes()).sum::<u64>();
+    let before = written();
+    open_and_read(subject, world, true);
+    if written() != before {
+        world.fail(|| "a read-only import has written".to_string());
+    }
+}
+
+fn open_and_read(subject: &dyn Subject, world: &Rc<World>, read_only: bool) {
     guarded(world, || {
         let mut driver = Driver {
             world: world.clone(),
             subject,
             rng: Rng::new(0x1A5),
+            read_only,
         };
         let machine = driver.machine();
         let Opened::Store(store) = driver.open(&machine.0, false) else {

@@ -142,6 +142,10 @@ pub trait Store {
     fn setting(&self, _volume: Option<&str>, _key: &str) -> Option<String> {
         None
     }
+    /// Takes at most so many bytes of memory from now on.
+    fn set_memory(&self, _bytes: u64) -> StoreFuture<()> {
+        Box::pin(async {})
+    }
     /// How it is.
     fn status(&self) -> StoreFuture<StoreStatus>;
     /// Whether it has noticed that what it keeps contradicts itself.

@@ -196,6 +196,7 @@ fn run(subject: &dyn Subject, geometry: usize, letters: &[usize]) -> Result<Log,
         let mut driver = Driver {
             world: world.clone(),
             subject,
+            read_only: false,
             rng: Rng::new(0xE4),
         };
         ops::run(&mut driver, &ops, &|| {
