@@ -870,3 +870,73 @@ fn a_batch_in_parts_keeps_what_was_durable_before() {
     }
     assert!(found.contains(&1) && found.is_sorted() && found.ends_with(&[2]));
 }
+
+/// A device whose reads take a while: the bytes of those under way, on all devices, and the most there were.
+struct Reading(Rt, Rc<MemDevice>, Rc<[Cell<usize>; 2]>);
+
+impl Device for Reading {
+    fn info(&self) -> &DeviceInfo {
+        self.1.info()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> IoFuture<(Buf, Result<(), Fault>)> {
+        let (rt, inner, counts) = (self.0.clone(), self.1.clone(), self.2.clone());
+        let bytes = buf.len();
+        counts[0].set(counts[0].get() + bytes);
+        counts[1].set(counts[1].get().max(counts[0].get()));
+        Box::pin(self.0.spawn(async move {
+            rt.sleep(MILLISECOND).await;
+            counts[0].set(counts[0].get() - bytes);
+            inner.read(offset, buf).await
+        }))
+    }
+    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<Result<(), Fault>> {
+        self.1.write(offset, data)
+    }
+    fn flush(&self) -> IoFuture<Result<(), Fault>> {
+        self.1.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {
+        self.1.discard(offset, length)
+    }
+}
+
+/// What is read to move the live blocks of a segment does not grow with the segment: one of 1 GiB slots would take as
+/// much memory as many a machine has. Here segments of 128 MiB have lost their last redundancy, and are written anew.
+#[test]
+fn a_large_segment_is_moved_in_parts() {
+    let disks = devices(9, 1 << 30);
+    let rt = Rt::simulated(1);
+    let counts = Rc::new([const { Cell::new(0) }; 2]);
+    let reading = |d: &Rc<MemDevice>| Reading(rt.clone(), d.clone(), counts.clone());
+    let kept = disks
+        .iter()
+        .map(|d| Rc::new(reading(d)) as DeviceRef)
+        .collect();
+    let (handle, most) = (rt.clone(), counts.clone());
+    rt.block_on(async move {
+        let create = Create {
+            slot_bytes: Some(16 << 20),
+            strip_bytes: Some(64 << 10),
+            ..small("ec8+1")
+        };
+        let array = Array::create(&handle, kept, create).await.unwrap();
+        array.volume_create("v", volume(256 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..40_000 {
+            put(&v, block, 1).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        most[1].set(0);
+        array.fail(3, false).await.unwrap();
+        array.wait_idle(&[]).await;
+        let status = array.status().await;
+        assert_eq!(status.state, ArrayState::Optimal);
+        let most = most[1].get();
+        assert!(most > 16 << 20 && most <= 66 << 20, "{most} bytes at once");
+        for block in (0..40_000).step_by(97) {
+            let read = v.read(block * BLOCK, BLOCK as usize).await.unwrap();
+            assert!(*read == *pattern(block, 1), "block {block}");
+        }
+    });
+    rt.shutdown();
+}

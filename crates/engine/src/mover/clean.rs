@@ -32,6 +32,14 @@ use crate::tree::Key;
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
 
+/// Blocks of a segment that are moved at once, at most, if a stripe has no more: 64 MiB.
+const PART: u32 = 1 << 14;
+
+/// Stripes of a segment that are moved at once.
+fn stripes_of_part(segment: &Segment) -> u32 {
+    (PART / segment.geometry.stripe_blocks().max(1)).max(1)
+}
+
 /// Nodes, and where they lie if they are still live there.
 #[derive(Default)]
 struct Nodes {
@@ -233,10 +241,22 @@ impl Home {
         any
     }
 
-    /// Moves the live blocks of a data segment.
+    /// Moves the live blocks of a data segment: of a large one a part at a time, which is folded before the next, so
+    /// that neither what is read nor the deltas of what was moved take memory by the size of a slot.
     pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) {
         let live: Vec<u32> = segment.live.borrow().iter().collect();
-        let rows = self.rows_of(segment, &live).await;
+        let of_part = |block: &u32| segment.geometry.locate(*block).0 / stripes_of_part(segment);
+        for (number, part) in live.chunk_by(|a, b| of_part(a) == of_part(b)).enumerate() {
+            if number > 0 {
+                self.fold().await;
+            }
+            self.clean_part(segment, part).await;
+        }
+    }
+
+    /// Moves some live blocks of a data segment: those of whole stripes.
+    async fn clean_part(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) {
+        let rows = self.rows_of(segment, live).await;
         let strips = self.read_strips(segment, &rows).await;
         let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
         for (block, row) in &rows {
