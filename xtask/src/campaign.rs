@@ -47,6 +47,16 @@ const PARTS: &[Part] = &[
         arguments: |first, seconds| seeds(first, seconds, "within", "--roomy --late"),
     },
     Part {
+        name: "within, pressed",
+        share: 1,
+        arguments: |first, seconds| seeds(first, seconds, "within", "--roomy --pressed"),
+    },
+    Part {
+        name: "within, groups",
+        share: 1,
+        arguments: |first, seconds| seeds(first, seconds, "within", "--roomy --grouped"),
+    },
+    Part {
         name: "beyond",
         share: 2,
         arguments: |first, seconds| seeds(first, seconds, "beyond", "--roomy"),
