@@ -1320,3 +1320,56 @@ fn small_segments_give_back_columns_too() {
         rt.shutdown();
     }
 }
+
+/// Data segments are found to be cleaned, however many segments of nodes have more that is dead: hundreds of these, less
+/// than half dead, hid them from the cleaner, and a volume that was promised its space got `NoSpace` for good.
+#[test]
+fn many_segments_of_nodes_hide_no_data_from_the_cleaner() {
+    let disks = devices(4, 64 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let create = Create {
+            slot_bytes: Some(32 << 10),
+            ..small("ec2+1")
+        };
+        let array = Array::create(&handle, kept, create).await.unwrap();
+        let thin = VolumeOptions {
+            thin: true,
+            ..volume(4 << 30)
+        };
+        array.set("clean.reserve", "2%").await.unwrap();
+        array.volume_create("thin", thin).await.unwrap();
+        let thin = array.volume("thin").unwrap();
+        // One block under each leaf, which covers 128.
+        let leaves = 3500;
+        let write = async |leaf: u64, version: u64| {
+            let block = leaf * 128;
+            let done = thin.write(block * BLOCK, pattern(block, version), false);
+            assert!(done.await.is_ok(), "leaf {leaf}, version {version}");
+        };
+        for leaf in 0..leaves {
+            write(leaf, 1).await;
+        }
+        handle.sleep(40 * SECOND).await; // a commit
+        let size = array.room_for(4096) / BLOCK * BLOCK;
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        fill(&v, size, BLOCK, 1, "all of it").await;
+        let blocks = size / BLOCK;
+        for n in 0..blocks / 8 {
+            let block = n * 7919 % blocks;
+            let done = v.write(block * BLOCK, pattern(block, 2), false).await;
+            assert!(done.is_ok(), "write {n}: {done:?}");
+        }
+        // Of nearly 300 segments of nodes each is less than half dead, which is too little to clean it, and more than
+        // any data segment is.
+        for leaf in (0..leaves).filter(|leaf| leaf % 5 < 2) {
+            write(leaf, 2).await;
+        }
+        handle.sleep(40 * SECOND).await; // a commit
+        scatter(&handle, &v, size, 3, "beside nodes").await;
+        check(&v, size, 3, "beside nodes").await;
+    });
+    rt.shutdown();
+}

@@ -76,7 +76,7 @@ impl Home {
         if self.cleaner_rests() {
             return false;
         }
-        !self.pick_victims(1).is_empty()
+        !self.pick_victims(None, 1).is_empty()
             || self.pending_frees()
             || !self.renewed.borrow().is_empty()
             || self.core.amplification.0.get() != self.folded_at.get()
@@ -123,7 +123,7 @@ impl Home {
             self.tasks.borrow_mut().clean.state = "running";
             // What was overwritten is known to be dead only once it has been folded.
             let worth = self
-                .pick_victims(1)
+                .pick_victims(None, 1)
                 .iter()
                 .any(|(s, dead)| dead * 5 > u64::from(s.geometry.data_blocks()));
             if !worth {
@@ -166,9 +166,7 @@ impl Home {
         let mut budget = self.clean_budget() * 1000;
         // Nodes first: writing them anew needs only what commits may use, and always gains.
         self.clean_metadata(self.meta_room() / 8).await;
-        let mut data = self.pick_victims(256);
-        data.retain(|(s, _)| s.kind == SegmentKind::Data);
-        for (segment, _) in data {
+        for (segment, _) in self.pick_victims(Some(SegmentKind::Data), 256) {
             let blocks = u64::from(segment.geometry.data_blocks());
             let live = u64::from(segment.live.borrow().count()) * 1000 / blocks;
             if live > budget {
@@ -193,11 +191,8 @@ impl Home {
         } else {
             2
         };
-        let mut sparse = self.pick_victims(usize::MAX);
-        sparse.retain(|(segment, dead)| {
-            let blocks = u64::from(segment.geometry.data_blocks());
-            segment.kind == SegmentKind::Meta && dead * most_live >= blocks
-        });
+        let mut sparse = self.pick_victims(Some(SegmentKind::Meta), usize::MAX);
+        sparse.retain(|(s, dead)| dead * most_live >= u64::from(s.geometry.data_blocks()));
         let sparse: Vec<_> = sparse.into_iter().map(|(segment, _)| segment).collect();
         self.renew(&sparse, most).await;
     }

@@ -64,8 +64,12 @@ impl Home {
         most.fold(all, u64::min).min(64)
     }
 
-    /// The sealed segments with the most to gain, and how many blocks; at most `count`.
-    pub(super) fn pick_victims(&self, count: usize) -> Vec<(Rc<Segment>, u64)> {
+    /// The sealed segments of a kind, or of both, with the most to gain, and how many blocks; at most `count`.
+    pub(super) fn pick_victims(
+        &self,
+        kind: Option<SegmentKind>,
+        count: usize,
+    ) -> Vec<(Rc<Segment>, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         let anew = self.anew(self.metadata_need());
         let nodes = self.shared_nodes();
@@ -76,6 +80,7 @@ impl Home {
             .borrow()
             .values()
             .filter(|s| s.sealed.get() && Some(s.number) != current)
+            .filter(|s| kind.is_none_or(|kind| s.kind == kind))
             .map(|s| {
                 let worth = self.worth(s, &anew, nodes);
                 let gain = worth.saturating_sub(100 * u64::from(s.live.borrow().count()));
