@@ -16,9 +16,10 @@ use ashlar_layout::{Placement, Shape};
 
 use crate::alloc::{CLEAN_RESERVE, clean_slots, commit_slots};
 use crate::domains::Domains;
-use crate::home::{Home, metadata_survives};
+use crate::home::Home;
 use crate::liveness::RecordShape;
 use crate::member::Member;
+use crate::metaroom::meta_shape;
 use crate::partition::Partitioning;
 use crate::record_sets::record_sets;
 use crate::status::{Capacity, Health};
@@ -94,8 +95,13 @@ impl Space<'_> {
         let spares = groups.map(spares).sum();
         let node_bytes = node_room(self.shape, self.domains, &counted, spares);
         let overhead = node_bytes as f64 / BLOCK_U64 as f64;
-        let metadata = data / 100_000 * (self.metadata_share(&full) * overhead) as u64;
-        data.saturating_sub(reserve).saturating_sub(metadata) / BLOCK_U64 * BLOCK_U64
+        let share = (self.metadata_share(&full) * overhead) as u64;
+        let left = data.saturating_sub(reserve);
+        // As if all were promised, which is a little much. Of hundreds of groups it can be more than there is, as
+        // nodes have parity for a device of each: then it is reckoned of what can be promised, less a tenth.
+        let most = left / (100_000 + share) * 90_000;
+        let usable = left.saturating_sub(data / 100_000 * share).max(most);
+        usable / BLOCK_U64 * BLOCK_U64
     }
 
     /// Devices' worth of spare space in a group of which so many are counted.
@@ -120,10 +126,7 @@ impl Space<'_> {
 /// Bytes of data that a node takes the room of: at the redundancy that metadata has on these devices without the
 /// spare, twice, since what commits replace is cleaned later.
 fn node_room(shape: &Shape, domains: &Domains, devices: &[u16], spare: usize) -> u64 {
-    let count = devices.len().saturating_sub(spare).max(1);
-    let m = metadata_survives(shape).min(255).min(count - 1);
-    let width = domains.width(devices, m).min(count);
-    let k = (width - m).clamp(1, 8);
+    let (k, m) = meta_shape(shape, domains, devices, spare);
     let wide = f64::from(shape.width()) / f64::from(shape.k);
     ((k + m) as f64 / k as f64 / wide * 2.0 * BLOCK_U64 as f64) as u64
 }
@@ -548,5 +551,54 @@ impl Home {
             .len()
             .saturating_sub(usize::from(self.shape.width()));
         usize::try_from(greatest(most as u64, fits)).expect("a count of devices")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    /// What is promised leaves nodes the room that they take in segments as they are laid: with hundreds of parity
+    /// columns these have few of data.
+    #[test]
+    fn nodes_take_what_is_left_for_them() {
+        let domains = Domains::new(std::iter::empty());
+        for (layout, devices, k, m) in [
+            ("ec8+2", 12, 8, 3),
+            ("ec4+2", 8, 5, 3),
+            ("raid10", 496, 8, 248),
+            ("raid10", 498, 7, 249),
+            ("raid10", 512, 1, 255),
+            ("ec1+255", 257, 1, 255),
+        ] {
+            let layout: ashlar_layout::Layout = layout.parse().unwrap();
+            let shape = layout.resolve(devices).unwrap();
+            let all: Vec<u16> = (0..devices).collect();
+            let wide = u64::from(shape.width()) * k;
+            let taken = 2 * BLOCK_U64 * (k + m) * u64::from(shape.k) / wide;
+            assert_eq!(node_room(&shape, &domains, &all, 0), taken, "{layout}");
+        }
+    }
+
+    /// However much of the room nodes take, something is left for what they are for.
+    #[test]
+    fn hundreds_of_pairs_hold_something() {
+        for (devices, percent) in [(12, 95), (300, 79), (496, 69), (508, 42), (600, 28)] {
+            let layout: ashlar_layout::Layout = "raid10".parse().unwrap();
+            let space = Space {
+                shape: &layout.resolve(devices).unwrap(),
+                domains: &Domains::new(std::iter::empty()),
+                strip_blocks: 16,
+                slot_blocks: 16 << 10,
+                least_data: 1,
+                clean_reserve: 10,
+            };
+            let usable = space.usable_bytes(Spare::Whole, |_| Some(16 << 10));
+            // Without the copies and what is kept for cleaning.
+            let all = u64::from(devices / 2) * (1 << 40) / 10 * 9;
+            assert_eq!(usable * 100 / all, percent, "{devices}");
+        }
     }
 }

@@ -177,19 +177,18 @@ pub struct HomeParts {
 }
 
 /// How many lost devices metadata survives where there are enough: one more than data; and since nodes lie on
-/// devices of all groups, M of each group, so that they can be read wherever the data can.
+/// devices of all groups, M of each group, so that they can be read wherever the data can. No codeword has more
+/// parity than 255.
 pub fn metadata_survives(shape: &Shape) -> usize {
     let one_more = usize::from(shape.m) + 1;
-    one_more.max(2).max(shape.most_lost())
+    one_more.max(2).max(shape.most_lost()).min(255)
 }
 
 impl Home {
     /// A home; nothing runs yet.
     pub fn new(parts: HomeParts) -> Rc<Home> {
         let devices = parts.core.members.len();
-        let meta_m = metadata_survives(&parts.shape)
-            .min(devices.saturating_sub(1))
-            .min(255);
+        let meta_m = metadata_survives(&parts.shape).min(devices.saturating_sub(1));
         let records: BTreeMap<u32, u64> = parts
             .core
             .segments

@@ -13,10 +13,12 @@ use std::collections::BTreeMap;
 
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::{BLOCK, SegmentGeometry};
+use ashlar_layout::Shape;
 
 use crate::alloc::reserve;
 use crate::capacity::segments_that_fit;
-use crate::home::Home;
+use crate::domains::Domains;
+use crate::home::{Home, metadata_survives};
 use crate::member::Member;
 use crate::messages::{FoldLimit, Purpose};
 
@@ -66,6 +68,20 @@ fn slots_each(segments: usize, width: usize, devices: usize) -> usize {
     (segments * width.min(devices)).div_ceil(devices)
 }
 
+/// Data and parity columns of metadata segments on these devices, less `spare` of them, at full redundancy. No more
+/// than the parity lie in one failure domain, unless there is but one.
+pub(crate) fn meta_shape(
+    shape: &Shape,
+    domains: &Domains,
+    devices: &[u16],
+    spare: usize,
+) -> (usize, usize) {
+    let count = devices.len().saturating_sub(spare).max(1);
+    let m = metadata_survives(shape).min(count - 1);
+    let width = domains.width(devices, m).min(count);
+    (width.saturating_sub(m).clamp(1, 8.min(256 - m)), m)
+}
+
 impl Home {
     /// What metadata holds now.
     fn metadata(&self) -> Metadata {
@@ -98,12 +114,9 @@ impl Home {
         geometry.data_blocks() as usize
     }
 
-    /// The width of metadata segments on these devices: data and parity columns. No more than the parity lie
-    /// in one failure domain, unless there is but one.
+    /// See [`meta_shape`].
     fn meta_shape(&self, devices: &[u16]) -> (usize, usize) {
-        let m = usize::from(self.meta_m).min(devices.len().saturating_sub(1));
-        let width = self.core.domains.width(devices, m);
-        ((width - m).clamp(1, 8).min(256 - m), m)
+        meta_shape(&self.shape, &self.core.domains, devices, 0)
     }
 
     /// What metadata needs of each device.
@@ -310,5 +323,45 @@ impl Home {
         let online = self.core.online();
         let (k, m) = self.meta_wanted(&online);
         (k, m.min(online.len().saturating_sub(k)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    /// Whatever is there of however many devices, segments of nodes are codewords, on devices of their own.
+    #[test]
+    fn nodes_lie_in_codewords() {
+        for (layout, most) in [
+            ("jbod", 600),
+            ("raid1", 256),
+            ("raid10", 600),
+            ("raid60:150", 900),
+            ("ec1+255", 600),
+            ("ec4+252", 600),
+            ("ec8+2", 600),
+        ] {
+            let layout: ashlar_layout::Layout = layout.parse().unwrap();
+            let shape = layout.resolve(most).unwrap();
+            for each in [1, 7, 60] {
+                let labels: Vec<String> = (0..most).map(|d| format!("{}", d / each)).collect();
+                let domains = Domains::new(labels.iter().map(String::as_str));
+                for here in (0..=most).step_by(3) {
+                    let devices: Vec<u16> = (0..here).collect();
+                    for spare in [0, 1, 30] {
+                        let (k, m) = meta_shape(&shape, &domains, &devices, spare);
+                        let what = format!("{layout}, {here} of {most}, {spare} spare: {k}+{m}");
+                        assert!((1..=8).contains(&k) && k + m <= 256, "{what}");
+                        assert!(
+                            k + m <= devices.len().saturating_sub(spare).max(1),
+                            "{what}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }

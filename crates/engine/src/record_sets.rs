@@ -8,12 +8,14 @@
 //!   which devices an epoch cannot do without.
 
 use ashlar_format::root::Epoch;
-use ashlar_layout::Shape;
+use ashlar_layout::{MAX_WIDTH, Shape};
 
 use crate::domains::Domains;
 
 /// Most data columns of a record.
 const MOST_DATA: usize = 8;
+/// Most columns of a record: the symbols of a codeword.
+const MOST_COLUMNS: usize = MAX_WIDTH as usize;
 
 /// Devices that hold records: each lies on some that follow each other, going round.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub struct RecordSet {
 impl RecordSet {
     fn new(devices: &[u16], domains: &Domains, parity: u16) -> RecordSet {
         let m = usize::from(parity).min(devices.len().saturating_sub(1));
-        let widest = (devices.len() - m).clamp(1, MOST_DATA);
+        let widest = (devices.len() - m).clamp(1, MOST_DATA.min(MOST_COLUMNS - m));
         let data = |order: &[u16]| {
             let apart = |data: &usize| domains.is_apart(order, data + m, m.max(1));
             (1..=widest).rev().find(apart)
@@ -248,6 +250,31 @@ mod tests {
                         let lost = around.filter(|d| gone(**d)).count();
                         assert!(lost <= usize::from(m), "{layout}: from {first}");
                     }
+                }
+            }
+        }
+    }
+
+    /// No codeword has more than 256 symbols, however many devices there are and whichever are gone.
+    #[test]
+    fn records_are_codewords() {
+        for (layout, devices) in [
+            ("ec1+255", 257),
+            ("ec2+253", 300),
+            ("ec1+247", 300),
+            ("raid10", 514),
+            ("raid60:150", 900),
+            ("jbod", 600),
+        ] {
+            let shape = shape(layout, devices);
+            let outs: [fn(u16) -> bool; 3] = [|_| false, |d| d % 2 == 0, |d| d % 6 > 1];
+            for out in outs {
+                let (sets, m) = record_sets(&shape, &alone(), |d| !out(d));
+                for set in sets {
+                    let m = usize::from(m).min(set.devices.len() - 1);
+                    let w = set.most_data;
+                    assert!(w > 0 && w + m <= 256, "{layout}: {w}+{m}");
+                    assert!(w + m <= set.devices.len(), "{layout}: {w}+{m}");
                 }
             }
         }
