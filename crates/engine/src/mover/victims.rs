@@ -41,6 +41,19 @@ impl Anew<'_> {
     fn is_uneven(&self) -> bool {
         self.wanting.len() < self.online
     }
+
+    /// What new data would hold in `placed` slots on the devices that want room, each of which holds `slot` now.
+    fn holds(&self, placed: u64, slot: u64) -> u64 {
+        let data = u128::from(placed) * self.share.k as u128 * u128::from(self.share.segments);
+        let holds = u128::from(slot) * data / u128::from(self.columns);
+        u64::try_from(holds).unwrap_or(u64::MAX)
+    }
+}
+
+/// How many thousandths of `worth` a gain is that is no more than that.
+fn thousandths(gain: u64, worth: u64) -> u64 {
+    let part = u128::from(gain) * 1000 / u128::from(worth);
+    u64::try_from(part).expect("at most a thousand")
 }
 
 impl Home {
@@ -84,7 +97,7 @@ impl Home {
             .map(|s| {
                 let worth = self.worth(s, &anew, nodes);
                 let gain = worth.saturating_sub(100 * u64::from(s.live.borrow().count()));
-                (s.clone(), gain / 100, gain * 1000 / worth)
+                (s.clone(), gain / 100, thousandths(gain, worth))
             })
             .filter(|(s, _, share)| *share >= least && !s.live.borrow().is_empty())
             .collect();
@@ -171,14 +184,50 @@ impl Home {
             self.core.column_usable(segment, *c) && anew.wanting.contains(&columns[*c].device)
         };
         let placed = (0..segment.geometry.width()).filter(usable).count() as u64;
-        let own = u64::from(segment.geometry.k);
-        let share = &anew.share;
-        let worth = holds / own * placed * share.k as u64 * share.segments;
-        let worth = worth / anew.columns;
+        let worth = anew.holds(placed, holds / u64::from(segment.geometry.k));
         if anew.is_uneven() {
             worth.max(1)
         } else {
             worth.max(holds)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ashlar_format::SegmentGeometry;
+
+    /// A slot of an array as large as can be is worth what it holds, and a little more where columns are left out.
+    #[test]
+    fn slots_of_large_arrays_are_worth_what_they_hold() {
+        let geometry = SegmentGeometry {
+            k: 200,
+            m: 56,
+            strip_blocks: 256,
+            slot_blocks: 1 << 18,
+        };
+        let holds = 100 * u64::from(geometry.data_blocks());
+        // A thousand devices of 16 TiB, ten of which are gone.
+        let slots = 16 << 10;
+        let anew = Anew {
+            group: &[],
+            share: Share {
+                k: 200,
+                width: 256,
+                segments: 1000 * slots,
+                columns: 990 * slots * 256,
+            },
+            online: 990,
+            wanting: (0..990).collect(),
+            columns: 990 * slots * 256,
+        };
+        let slot = holds / 200;
+        assert_eq!(anew.holds(256, slot), slot * 200 * 1000 / 990);
+        assert_eq!(anew.holds(0, slot), 0);
+        // Where next to nothing is laid on those that want room, all they give is gain.
+        let none = Anew { columns: 1, ..anew };
+        let worth = none.holds(256, slot);
+        assert_eq!(thousandths(worth - holds, worth), 999);
     }
 }
