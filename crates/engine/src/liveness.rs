@@ -67,6 +67,13 @@ impl RecordShape {
         first..first + self.leaves
     }
 
+    /// From which byte on a record lies in one of its leaves, and where there.
+    fn part_in(self, record: u32, leaf: u64) -> (usize, std::ops::Range<usize>) {
+        let (first, start) = self.locate(record, 0);
+        let at = (leaf - first) as usize * BLOCK;
+        (at, start..start + (self.bytes() - at).min(BLOCK))
+    }
+
     /// The records of a leaf.
     fn records_of(self, leaf: u64) -> std::ops::Range<u32> {
         let first = leaf * self.per_leaf / self.leaves;
@@ -93,10 +100,8 @@ impl RecordShape {
                 let bytes = records
                     .entry(record)
                     .or_insert_with(|| vec![0; self.bytes()]);
-                let (first, start) = self.locate(record, 0);
-                let at = (leaf - first) as usize * BLOCK;
-                let part = (bytes.len() - at).min(BLOCK);
-                bytes[at..at + part].copy_from_slice(&payload[start..start + part]);
+                let (at, place) = self.part_in(record, *leaf);
+                bytes[at..at + place.len()].copy_from_slice(&payload[place]);
             }
         }
         records
@@ -116,21 +121,24 @@ pub struct RecordHeader {
     pub live: u32,
 }
 
-/// A segment's record, in `size` bytes.
+/// Writes the bytes of a segment's record from byte `at` on, a multiple of 8, into `part`: of a large one a commit
+/// writes the leaves that changed, and looks at no others.
 ///
 /// Crash argument: `sealed` tells recovery that every row stands in a summary, and to ignore the rows that
 /// the journal still has. So it is said only once the last summary has been flushed: rows hang on nothing.
-fn encode(segment: &Segment, size: usize) -> Vec<u8> {
-    let mut w = Writer::new();
+fn encode_part(segment: &Segment, at: usize, part: &mut [u8]) {
     let live = segment.live.borrow();
     let sealed = segment.sealed.get() && segment.rows_since.get().is_none();
+    let mut w = Writer::new();
     w.u64(segment.number)
         .u32(segment.recorded.get())
         .u8(u8::from(sealed))
         .u32(live.count());
-    let mut w = Writer(w.padded(HEADER));
-    w.bytes(&live.to_bytes());
-    w.padded(size)
+    let header = w.padded(HEADER);
+    let of_header = header.get(at..).unwrap_or(&[]);
+    let (head, bitmap) = part.split_at_mut(of_header.len().min(part.len()));
+    head.copy_from_slice(&of_header[..head.len()]);
+    live.write_bytes(at.saturating_sub(HEADER), bitmap);
 }
 
 /// Reads a record's header.
@@ -225,12 +233,9 @@ impl Home {
             let Some(segment) = self.core.segment(*number) else {
                 continue;
             };
-            let bytes = encode(&segment, shape.bytes());
-            let (first, start) = shape.locate(*record, 0);
-            let at = (leaf - first) as usize * BLOCK;
-            let part = (bytes.len() - at).min(BLOCK);
-            node.get_or_insert_with(|| vec![0; BLOCK])[start..start + part]
-                .copy_from_slice(&bytes[at..at + part]);
+            let (at, place) = shape.part_in(*record, leaf);
+            let node = node.get_or_insert_with(|| vec![0; BLOCK]);
+            encode_part(&segment, at, &mut node[place]);
         }
         node
     }
@@ -245,7 +250,12 @@ impl Home {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
+    use ashlar_format::slot::SegmentKind;
+
     use super::*;
+    use crate::segment::Column;
 
     /// Records of every size find their bytes again, and only their own.
     #[test]
@@ -280,6 +290,61 @@ mod tests {
             for (record, bytes) in split.range(..70) {
                 assert!(bytes.iter().all(|b| *b == *record as u8 + 1));
             }
+        }
+    }
+
+    /// A segment of `k` data columns with nothing in it.
+    fn segment(k: u16, slot_blocks: u32) -> Rc<Segment> {
+        let geometry = SegmentGeometry {
+            k,
+            m: 1,
+            strip_blocks: 2,
+            slot_blocks,
+        };
+        let columns = vec![Column::MISSING; geometry.width()];
+        Segment::new(0x0102_0304_0506, SegmentKind::Data, geometry, 1, columns, 0)
+    }
+
+    /// Leaf by leaf a record has the bytes that are on disk: a header, the bitmap, and zeros. And it is read as what
+    /// it was.
+    #[test]
+    fn a_record_is_written_leaf_by_leaf() {
+        for (slot_blocks, k) in [
+            (16, 1),
+            (16, 80),
+            (256, 8),
+            (4096, 8),
+            (8192, 3),
+            (4096, 80),
+        ] {
+            let segment = segment(k, slot_blocks);
+            let blocks = segment.geometry.data_blocks();
+            segment.recorded.set(7);
+            segment.sealed.set(true);
+            for block in (0..blocks).filter(|b| b % 7 == 3 || b / 64 % 3 == 1 || *b == blocks - 1) {
+                segment.live.borrow_mut().set(block);
+            }
+            let count = segment.live.borrow().count();
+            let shape = RecordShape::new(slot_blocks, k);
+            let mut whole = Writer::new();
+            whole.u64(segment.number).u32(7).u8(1).u32(count);
+            let mut whole = whole.padded(shape.bytes());
+            for block in segment.live.borrow().iter() {
+                whole[HEADER + block as usize / 8] |= 1 << (block % 8);
+            }
+            for record in [0, 1, 33] {
+                for leaf in shape.leaves_of(record) {
+                    let (at, place) = shape.part_in(record, leaf);
+                    let mut node = vec![0xA5; BLOCK];
+                    encode_part(&segment, at, &mut node[place.clone()]);
+                    let what = format!("{slot_blocks} blocks, k {k}, record {record}, leaf {leaf}");
+                    assert!(node[place.clone()] == whole[at..at + place.len()], "{what}");
+                    let outside = [&node[..place.start], &node[place.end..]].concat();
+                    assert!(outside.iter().all(|byte| *byte == 0xA5), "{what}");
+                }
+            }
+            let read = decode_bitmap(segment.geometry, &whole);
+            assert!(read == *segment.live.borrow() && read.last() == Some(blocks - 1));
         }
     }
 }

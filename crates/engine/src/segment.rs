@@ -230,11 +230,6 @@ impl Bitmap {
         there
     }
 
-    /// Whether `bit` is in it.
-    pub fn get(&self, bit: u32) -> bool {
-        bit < self.len && self.words[(bit / 64) as usize] & 1u64 << (bit % 64) != 0
-    }
-
     /// How many bits are in it.
     pub fn count(&self) -> u32 {
         self.count
@@ -247,27 +242,44 @@ impl Bitmap {
 
     /// The bits, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.len).filter(|bit| self.get(*bit))
+        let bits = |(word, first): (&u64, u32)| {
+            let without_lowest = |word: &u64| (*word != 0).then(|| word & (word - 1));
+            std::iter::successors(Some(*word), without_lowest)
+                .take_while(|word| *word != 0)
+                .map(move |word| first + word.trailing_zeros())
+        };
+        self.words.iter().zip((0..).step_by(64)).flat_map(bits)
     }
 
-    /// The stored form: little-endian words.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        self.words
-            .iter()
-            .flat_map(|word| word.to_le_bytes())
-            .collect()
+    /// The last bit.
+    pub fn last(&self) -> Option<u32> {
+        let words = (0..self.len.div_ceil(64)).zip(&self.words);
+        let (index, word) = words.rev().find(|(_, word)| **word != 0)?;
+        Some(index * 64 + word.ilog2())
+    }
+
+    /// Writes the stored form, little-endian words and then zeros, from byte `at` on, a multiple of 8, into `part`.
+    pub fn write_bytes(&self, at: usize, part: &mut [u8]) {
+        assert!(at.is_multiple_of(8), "the stored form is cut between words");
+        let mut words = self.words.iter().skip(at / 8);
+        for bytes in part.chunks_mut(8) {
+            let word = words.next().copied().unwrap_or(0).to_le_bytes();
+            bytes.copy_from_slice(&word[..bytes.len()]);
+        }
     }
 
     /// Reads the stored form; bits at or beyond `len` are ignored.
     pub fn from_bytes(len: u32, bytes: &[u8]) -> Bitmap {
         let mut bitmap = Bitmap::new(len);
-        for (index, byte) in (0u32..).zip(bytes) {
-            for bit in 0..8 {
-                if byte & 1 << bit != 0 && index * 8 + bit < len {
-                    bitmap.set(index * 8 + bit);
-                }
-            }
+        for (word, bytes) in bitmap.words.iter_mut().zip(bytes.chunks(8)) {
+            let mut stored = [0; 8];
+            stored[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(stored);
         }
+        if let Some(word) = bitmap.words.last_mut() {
+            *word &= u64::MAX >> (63 - (len - 1) % 64);
+        }
+        bitmap.count = bitmap.words.iter().map(|word| word.count_ones()).sum();
         bitmap
     }
 }
@@ -281,7 +293,20 @@ mod tests {
         let mut bitmap = Bitmap::new(130);
         assert!(bitmap.set(0) && bitmap.set(129) && bitmap.set(64) && !bitmap.set(64));
         assert_eq!(bitmap.count(), 3);
-        assert_eq!(Bitmap::from_bytes(130, &bitmap.to_bytes()), bitmap);
+        let mut bytes = [0xFF; 40];
+        bitmap.write_bytes(0, &mut bytes);
+        assert_eq!(bytes[24..], [0; 16], "zeros after it");
+        assert_eq!(Bitmap::from_bytes(130, &bytes), bitmap);
+        assert_eq!(Bitmap::from_bytes(130, &bytes[..17]), bitmap);
+        let all = [0xFF; 40];
+        for len in [0, 1, 63, 64, 65, 130] {
+            for bytes in [0u32, 5, 8, 9, 40] {
+                let read = Bitmap::from_bytes(len, &all[..bytes as usize]);
+                let count = len.min(8 * bytes);
+                assert!(read.iter().eq(0..count), "{len} bits of {bytes} bytes");
+                assert_eq!((read.count(), read.last()), (count, count.checked_sub(1)));
+            }
+        }
         assert!(bitmap.clear(64) && !bitmap.clear(64));
         assert_eq!(bitmap.iter().collect::<Vec<_>>(), vec![0, 129]);
     }

@@ -177,7 +177,6 @@ pub(super) fn take_liveness(
         let live = liveness::decode_bitmap(segment.geometry, &bytes);
         // What lives was written, whatever the record's count says.
         let written = live
-            .iter()
             .last()
             .map_or(0, |block| segment.geometry.locate(block).0 + 1);
         segment.recorded.set(segment.recorded.get().max(written));
