@@ -61,6 +61,7 @@ impl Shard {
         let leaves: Vec<Leaf> = due.leaves.into_iter().collect();
         let mut done = due.done;
         self.load_leaves(&leaves).await;
+        let mut folded_leaves = Vec::new();
         for (tree, partition, leaf) in leaves {
             // A leaf that is lost keeps its deltas, and they their part of the journal, until that is
             // needed: then it is made anew, and what it said of other blocks is lost for good.
@@ -75,6 +76,7 @@ impl Shard {
             if done_with.is_ok() {
                 prepared.more = due.cut_short;
                 self.lost_leaves.borrow_mut().remove(&key);
+                folded_leaves.push(key);
             } else {
                 done.retain(|(of, _)| *of != tree);
                 self.lost_leaves.borrow_mut().insert(key);
@@ -86,6 +88,7 @@ impl Shard {
             .borrow_mut()
             .holes
             .retain(|h| !finished(h.stamp));
+        self.note_folded(folded_leaves, folded);
         let mut closed = self.store.close_dirty().await;
         if closed.is_err() && give_up && carried.is_some() {
             self.store.give_up_above().await;
@@ -143,8 +146,26 @@ impl Shard {
         }
     }
 
+    /// Notes up to which sequence leaves have been folded, of volumes that have a run of holes which is not done. What is
+    /// recorded from here on has later sequences.
+    fn note_folded(&self, leaves: Vec<Leaf>, folded: u64) {
+        let deltas = self.deltas.borrow();
+        let recorded = deltas.holes.iter().filter(|h| h.recorded.is_some());
+        let unfinished: BTreeSet<u32> = recorded.map(|h| h.tree).collect();
+        let mut folded_to = self.folded_to.borrow_mut();
+        folded_to.retain(|leaf, _| unfinished.contains(&leaf.0));
+        let leaves = leaves.into_iter().filter(|l| unfinished.contains(&l.0));
+        folded_to.extend(leaves.map(|leaf| (leaf, folded)));
+    }
+
+    /// Whether a recorded run of holes has been folded in a leaf.
+    fn has_folded(&self, leaf: Leaf, hole: &HoleRange) -> bool {
+        let to = self.folded_to.borrow().get(&leaf).copied();
+        to >= hole.recorded
+    }
+
     /// What is to be folded: up to `limit`, from the oldest on. A run of holes that spans more is worked
-    /// off piece by piece, since what an earlier step has unmapped is not looked at again.
+    /// off piece by piece.
     async fn due_leaves(&self, target: u64, limit: FoldLimit, give_up: bool) -> DueLeaves {
         let mut due: Vec<(u64, Due)> = Vec::new();
         {
@@ -214,7 +235,9 @@ impl Shard {
             let scarce = limit.reached(all, taken.blocks + all * LEAF_ENTRIES);
             for leaf in found {
                 let key = (hole.tree, partition, leaf);
-                if taken.leaves.contains(&key) || scarce && !self.is_mapped(shape, key, hole).await
+                if taken.leaves.contains(&key)
+                    || self.has_folded(key, hole)
+                    || scarce && !self.is_mapped(shape, key, hole).await
                 {
                     continue;
                 }

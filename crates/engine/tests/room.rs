@@ -1373,3 +1373,45 @@ fn many_segments_of_nodes_hide_no_data_from_the_cleaner() {
     });
     rt.shutdown();
 }
+
+/// A run of holes is folded in steps where room is short, and goes on where it was written over meanwhile: each step took
+/// the same leaves as the one before, for ever, and with them the journal, all writers and export stood still.
+#[test]
+fn holes_that_were_written_over_are_folded_to_the_end() {
+    for count in [3900, 4000, 4200] {
+        let disks = devices(5, 24 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        let story = rt.run_for(2_000_000, async move {
+            let mut create = small("ec2+1");
+            create.settings.partitions = Some(1);
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            array.set("clean.reserve", "2%").await.unwrap();
+            let thin = VolumeOptions {
+                thin: true,
+                ..volume(4 << 30)
+            };
+            array.volume_create("v", thin).await.unwrap();
+            let v = array.volume("v").unwrap();
+            // One block of each leaf, until nodes would not fit the free slots twice.
+            let each_leaf = async |version: u64| {
+                for leaf in 0..count {
+                    let write = v.write(leaf * 128 * BLOCK, pattern(leaf, version), false);
+                    let done = write.await;
+                    assert!(done.is_ok(), "{count} leaves, {version}, {leaf}: {done:?}");
+                }
+            };
+            each_leaf(1).await;
+            handle.sleep(40 * SECOND).await; // a commit
+            v.trim(0, 4 << 30, false).await.unwrap();
+            each_leaf(2).await;
+            for leaf in 0..count {
+                let read = v.read(leaf * 128 * BLOCK, BLOCK as usize).await.unwrap();
+                assert!(*read == *pattern(leaf, 2), "{count} leaves, {leaf}");
+            }
+            array.export().await.unwrap();
+        });
+        rt.shutdown();
+        story.unwrap_or_else(|stopped| panic!("{count} leaves: {stopped:?}"));
+    }
+}

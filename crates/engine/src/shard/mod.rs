@@ -76,6 +76,8 @@ pub struct Shard {
     pub(crate) lost_leaves: RefCell<BTreeSet<crate::fold::Leaf>>,
     /// Runs of holes above whose leaves a node could not be read: volume and stamp.
     pub(crate) lost_runs: RefCell<BTreeSet<(u32, u64)>>,
+    /// Up to which sequence leaves have been folded, of volumes with a run of holes that is not folded everywhere.
+    pub(crate) folded_to: RefCell<BTreeMap<crate::fold::Leaf, u64>>,
     /// What was folded but could not be placed, and the oldest sequence it hangs on.
     pub(crate) carry: RefCell<(crate::messages::Prepared, Option<u64>)>,
 }
@@ -123,6 +125,7 @@ impl Shard {
             room: Gate::default(),
             lost_leaves: RefCell::default(),
             lost_runs: RefCell::default(),
+            folded_to: RefCell::default(),
             carry: RefCell::default(),
             pressed: Cell::new(false),
             folds: Cell::new(0),
@@ -195,6 +198,7 @@ impl Shard {
                 self.deltas.borrow_mut().forget_tree(tree);
                 self.lost_leaves.borrow_mut().retain(|leaf| leaf.0 != tree);
                 self.lost_runs.borrow_mut().retain(|run| run.0 != tree);
+                self.folded_to.borrow_mut().retain(|leaf, _| leaf.0 != tree);
                 reply.send(());
             }
             ShardMessage::Stats(reply) => reply.send(self.stats()),
