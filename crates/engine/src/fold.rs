@@ -196,6 +196,9 @@ impl Shard {
                 }
                 Due::Holes(hole) => self.add_holes(&hole, limit, give_up, &mut taken).await,
             }
+            if taken.cut_short {
+                break;
+            }
         }
         taken
     }
@@ -216,6 +219,7 @@ impl Shard {
         let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
         let run = (hole.tree, hole.stamp);
         let give_up = give_up && self.lost_runs.borrow().contains(&run);
+        let most = self.bounds.get().unmapped;
         let mut whole = true;
         for partition in self.own_partitions() {
             let leaves = || self.store.leaves_in(hole.tree, partition, first, end);
@@ -232,7 +236,8 @@ impl Shard {
                 continue;
             };
             let all = taken.leaves.len() + found.len();
-            let scarce = limit.reached(all, taken.blocks + all * LEAF_ENTRIES);
+            let reached = |leaves, blocks| leaves >= most || limit.reached(leaves, blocks);
+            let scarce = reached(all, taken.blocks + all * LEAF_ENTRIES);
             for leaf in found {
                 let key = (hole.tree, partition, leaf);
                 if taken.leaves.contains(&key)
@@ -241,7 +246,7 @@ impl Shard {
                 {
                     continue;
                 }
-                if limit.reached(taken.leaves.len(), taken.blocks) {
+                if reached(taken.leaves.len(), taken.blocks) {
                     taken.cut_short = true;
                     return;
                 }

@@ -940,3 +940,64 @@ fn a_large_segment_is_moved_in_parts() {
     });
     rt.shutdown();
 }
+
+/// A device that counts the roots written to it.
+struct Roots(Rc<MemDevice>, Rc<Cell<usize>>);
+
+impl Device for Roots {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> IoFuture<(Buf, Result<(), Fault>)> {
+        self.0.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<Result<(), Fault>> {
+        let roots = data.iter().filter(|d| d.starts_with(b"ASHROOT1")).count();
+        self.1.set(self.1.get() + roots);
+        self.0.write(offset, data)
+    }
+    fn flush(&self) -> IoFuture<Result<(), Fault>> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {
+        self.0.discard(offset, length)
+    }
+}
+
+/// A large volume is destroyed in steps, each a root: what one changes is in memory until it is written, and would grow
+/// with the volume, at every import anew where there is not so much.
+#[test]
+fn a_large_volume_is_destroyed_in_steps() {
+    let leaves = 5000;
+    let disks = devices(3, 256 * MIB);
+    let rt = Rt::simulated(1);
+    let roots = Rc::new(Cell::new(0));
+    let mut kept = refs(&disks);
+    kept[0] = Rc::new(Roots(disks[0].clone(), roots.clone()));
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let mut create = small("ec2+1");
+        create.settings.memory_bytes = 1 << 20;
+        let array = Array::create(&handle, kept, create).await.unwrap();
+        let thin = VolumeOptions {
+            thin: true,
+            ..volume(leaves * 512 * 1024)
+        };
+        array.volume_create("v", thin).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for leaf in 0..leaves {
+            put(&v, leaf * 128, 1).await.unwrap();
+        }
+        handle.sleep(40 * SECOND).await; // all of it is folded
+        let before = roots.get();
+        array.volume_destroy("v").await.unwrap();
+        array.wait_idle(&[]).await;
+        handle.sleep(40 * SECOND).await;
+        let steps = roots.get() - before;
+        assert!((5..20).contains(&steps), "{steps} roots");
+        let capacity = array.status().await.capacity;
+        assert_eq!(capacity.used_bytes, 0, "{capacity:?}");
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+}

@@ -39,6 +39,8 @@ pub struct Bounds {
     pub deltas: usize,
     /// Leaves that deltas are of, where free space has no room for more; more than unfinished stripes hold.
     pub leaves: usize,
+    /// Leaves that runs of holes bring into one step of a commit: what it changes is in memory until it is written.
+    pub unmapped: usize,
 }
 
 /// A shard.
@@ -66,7 +68,7 @@ pub struct Shard {
     pub(crate) written: RefCell<Vec<Rc<OpenStripe>>>,
     stamp: Cell<u64>,
     birth: Rc<Cell<u64>>,
-    bounds: Cell<Bounds>,
+    pub(crate) bounds: Cell<Bounds>,
     pub(crate) room: Gate,
     /// A commit has been asked for because of the deltas, and has not folded yet.
     pub(crate) pressed: Cell<bool>,

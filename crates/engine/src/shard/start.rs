@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use ashlar_format::node::LEAF_ENTRIES;
 use ashlar_format::superblock::Superblock;
 use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_layout::Shape;
@@ -15,6 +16,11 @@ use crate::array::Settings;
 use crate::capacity::Packing;
 use crate::core::Core;
 use crate::messages::{ShardMessage, VolumeShape, ask};
+
+/// Bytes in memory of a leaf that is changed, and of what it no longer maps.
+const UNMAPPED_LEAF: usize = BLOCK + LEAF_ENTRIES * 32;
+/// So many leaves a step of a commit may unmap, however little memory there is.
+const LEAST_UNMAPPED: usize = 1024;
 
 /// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
 /// With the bytes of its map's cache: a half of its share of the array's memory, a quarter each is for open
@@ -42,6 +48,7 @@ pub fn limits(
         stripes,
         leaves: 4 * stripe_blocks,
         deltas: deltas.min((fits * 64).max(4 * stripe_blocks)),
+        unmapped: (memory / 2 / UNMAPPED_LEAF).max(LEAST_UNMAPPED),
     };
     (share / 2, bounds)
 }
