@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
-use ashlar_engine::status::ArrayStatus;
+use ashlar_engine::status::{ArrayState, ArrayStatus};
 use ashlar_engine::{Array, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
 
@@ -626,4 +626,49 @@ fn a_reconstructed_column_is_found_where_only_the_journal_names_it() {
             break;
         }
     }
+}
+
+/// A segment of which no column is left is nowhere: its blocks are listed as lost like any others.
+#[test]
+fn blocks_of_a_segment_that_is_nowhere_are_listed() {
+    let disks = devices(3, 8 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("jbod")).await.unwrap();
+        array.volume_create("v", volume(MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for block in 0..256 {
+            let bytes = pattern(block);
+            v.write(block * BLOCK as u64, bytes, false).await.unwrap();
+        }
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let rt = Rt::simulated(2);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let import = Import {
+            degraded: true,
+            ..Import::default()
+        };
+        let array = Array::import(&handle, without(&disks, &[1]), import).await;
+        let array = array.unwrap();
+        let v = array.volume("v").unwrap();
+        let mut lost = 0;
+        for block in 0..256 {
+            match v.read(block * BLOCK as u64, BLOCK).await {
+                Ok(read) => assert!(*read == *pattern(block), "block {block}"),
+                Err(error) => {
+                    assert_eq!(error, VolumeError::Lost);
+                    lost += BLOCK as u64;
+                }
+            }
+        }
+        let status = array.status().await;
+        let listed: u64 = status.lost.iter().map(|range| range.length_bytes).sum();
+        assert!(lost > 0 && listed == lost, "{listed} of {lost} are listed");
+        assert_eq!(status.state, ArrayState::Failed);
+    });
+    rt.shutdown();
 }

@@ -178,6 +178,7 @@ impl Driver<'_> {
             .line(|| "======== last session: faults stop".to_string());
         if self.reopen(true) && self.reopen(true) {
             self.verify_exported();
+            self.try_beyond();
         }
     }
 

@@ -6,7 +6,7 @@
 //!   [`settings`]: what they may be.
 //! * [`config`] (with `shapes`), [`client`], [`nemesis`], [`driver`] (with `outage` and `judge`): one seed's
 //!   history.
-//! * `verifier`: the independent verifier over what a seed left.
+//! * `verifier`: the independent verifier over what a seed left; `beyond`: what is lost then without too many devices.
 //! * [`store`]: what is driven; [`engine`] is the real one (with `late`: an accelerator that takes its time),
 //!   [`toy`] tests the simulator itself.
 //! * [`run`]: many seeds on several threads. [`shrink`]: the smallest history that fails.
@@ -16,6 +16,7 @@
 //! Invariants: nothing here looks at the clock of the machine to decide anything, or iterates over
 //! anything unordered; a failure names the seed that replays it.
 
+mod beyond;
 pub mod client;
 pub mod config;
 pub mod content;

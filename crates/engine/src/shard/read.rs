@@ -131,6 +131,9 @@ impl Shard {
                         .leaf_entry(shape.tree, at.partition, at.leaf, at.slot)
                         .await;
                     if again == Ok(Some(entry)) {
+                        // Every device that held a column of its segment is gone.
+                        let mut listed = self.core.lost.borrow_mut();
+                        listed.insert((shape.tree, address), ());
                         return Err(VolumeError::Lost);
                     }
                 }
