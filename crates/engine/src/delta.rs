@@ -111,7 +111,8 @@ pub struct Deltas {
     /// Runs of holes, in the order of their stamps.
     pub holes: Vec<HoleRange>,
     count: usize,
-    leaves: usize,
+    /// By volume.
+    leaves: BTreeMap<u32, usize>,
 }
 
 /// What the deltas say of a block.
@@ -142,9 +143,9 @@ impl Deltas {
         self.count + self.holes.len()
     }
 
-    /// Leaves of maps that versions held here are of.
-    pub fn leaves(&self) -> usize {
-        self.leaves
+    /// Leaves of maps that versions held here are of, by volume.
+    pub fn leaves(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
+        self.leaves.iter().map(|(tree, leaves)| (*tree, *leaves))
     }
 
     /// Whether a version is held of a block in the same leaf: tiles are whole leaves, so these are runs.
@@ -158,7 +159,11 @@ impl Deltas {
     /// No version is left of a block.
     fn forget(&mut self, (tree, address): (u32, u64)) {
         if self.versions.remove(&(tree, address)).is_some() && !self.holds_of_leaf(tree, address) {
-            self.leaves -= 1;
+            let leaves = self.leaves.get_mut(&tree).expect("it has this one");
+            *leaves -= 1;
+            if *leaves == 0 {
+                self.leaves.remove(&tree);
+            }
         }
     }
 
@@ -206,7 +211,7 @@ impl Deltas {
     /// Adds a version, newer than all of its block.
     pub fn push(&mut self, tree: u32, address: u64, version: Version) {
         if !self.holds_of_leaf(tree, address) {
-            self.leaves += 1;
+            *self.leaves.entry(tree).or_insert(0) += 1;
         }
         let versions = self.versions.entry((tree, address)).or_default();
         assert!(
@@ -489,22 +494,23 @@ mod tests {
             deltas.push(tree, address, hole(stamp));
             stamp
         };
+        let leaves = |deltas: &Deltas| deltas.leaves().map(|(_, leaves)| leaves).sum::<usize>();
         let first = push(&mut deltas, 1, 0);
         push(&mut deltas, 1, 127);
         push(&mut deltas, 1, 127);
-        assert_eq!(deltas.leaves(), 1);
+        assert_eq!(leaves(&deltas), 1);
         let next = push(&mut deltas, 1, 128);
         push(&mut deltas, 2, 128);
-        assert_eq!(deltas.leaves(), 3);
+        assert_eq!(leaves(&deltas), 3);
         deltas.remove(1, 0, first);
-        assert_eq!(deltas.leaves(), 3, "127 is left");
+        assert_eq!(leaves(&deltas), 3, "127 is left");
         deltas.remove(1, 128, next);
-        assert_eq!(deltas.leaves(), 2);
+        assert_eq!(leaves(&deltas), 2);
         assert!(deltas.take_recorded(1, 127).is_some());
-        assert_eq!(deltas.leaves(), 2, "a newer version is left");
+        assert_eq!(leaves(&deltas), 2, "a newer version is left");
         assert!(deltas.take_recorded(1, 127).is_some());
-        assert_eq!(deltas.leaves(), 1);
+        assert_eq!(leaves(&deltas), 1);
         deltas.forget_tree(2);
-        assert_eq!((deltas.leaves(), deltas.len()), (0, 0));
+        assert_eq!((leaves(&deltas), deltas.len()), (0, 0));
     }
 }

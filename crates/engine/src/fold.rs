@@ -36,6 +36,8 @@ enum Due {
 struct DueLeaves {
     /// The leaves, in address order.
     leaves: BTreeSet<Leaf>,
+    /// At most so many nodes change with them.
+    nodes: usize,
     /// At most so many blocks change in them.
     blocks: usize,
     /// Runs of holes that are folded with these leaves: volume and stamp.
@@ -179,10 +181,7 @@ impl Shard {
         due.sort_by_key(|(sequence, _)| *sequence);
         let mut taken = DueLeaves::default();
         for (_, due) in due {
-            // What is lost comes first each time, and must not keep the rest from being folded.
-            let lost = self.lost_leaves.borrow().len();
-            let leaves = taken.leaves.len();
-            taken.cut_short = leaves > lost && limit.reached(leaves - lost, taken.blocks);
+            taken.cut_short = limit.reached(taken.nodes, taken.blocks);
             if taken.cut_short {
                 break;
             }
@@ -190,8 +189,7 @@ impl Shard {
                 Due::Block(tree, address) => {
                     if let Ok(shape) = self.shape(tree) {
                         let at = self.partitioning(shape).locate(address);
-                        taken.leaves.insert((tree, at.partition, at.leaf));
-                        taken.blocks += 1;
+                        self.take(shape, (tree, at.partition, at.leaf), 1, &mut taken);
                     }
                 }
                 Due::Holes(hole) => self.add_holes(&hole, limit, give_up, &mut taken).await,
@@ -201,6 +199,15 @@ impl Shard {
             }
         }
         taken
+    }
+
+    /// Adds a leaf with blocks that change in it. What is lost comes first each time, and must not keep the rest from
+    /// being folded: it does not count.
+    fn take(&self, shape: VolumeShape, leaf: Leaf, blocks: usize, taken: &mut DueLeaves) {
+        taken.blocks += blocks;
+        if taken.leaves.insert(leaf) && !self.lost_leaves.borrow().contains(&leaf) {
+            taken.nodes += shape.path_nodes();
+        }
     }
 
     /// Adds the leaves that a run of holes concerns. Where a node above them is lost the run keeps its part
@@ -219,7 +226,7 @@ impl Shard {
         let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
         let run = (hole.tree, hole.stamp);
         let give_up = give_up && self.lost_runs.borrow().contains(&run);
-        let most = self.bounds.get().unmapped;
+        let most = self.bounds.get().unmapped * FoldLimit::LEAF;
         let mut whole = true;
         for partition in self.own_partitions() {
             let leaves = || self.store.leaves_in(hole.tree, partition, first, end);
@@ -235,9 +242,10 @@ impl Shard {
                 whole = false;
                 continue;
             };
-            let all = taken.leaves.len() + found.len();
-            let reached = |leaves, blocks| leaves >= most || limit.reached(leaves, blocks);
-            let scarce = reached(all, taken.blocks + all * LEAF_ENTRIES);
+            let leaves = taken.leaves.len() + found.len();
+            let nodes = taken.nodes + found.len() * shape.path_nodes();
+            let blocks = taken.blocks + leaves * LEAF_ENTRIES;
+            let scarce = nodes >= most || limit.reached(nodes, blocks);
             for leaf in found {
                 let key = (hole.tree, partition, leaf);
                 if taken.leaves.contains(&key)
@@ -246,12 +254,11 @@ impl Shard {
                 {
                     continue;
                 }
-                if reached(taken.leaves.len(), taken.blocks) {
+                if taken.nodes >= most || limit.reached(taken.nodes, taken.blocks) {
                     taken.cut_short = true;
                     return;
                 }
-                taken.leaves.insert(key);
-                taken.blocks += LEAF_ENTRIES;
+                self.take(shape, key, LEAF_ENTRIES, taken);
             }
         }
         if whole {
@@ -293,8 +300,7 @@ impl Shard {
             };
             deltas.written_of(v.tree).filter(|a| !mapped(*a)).count() as u64
         };
-        thin.map(|v| new(v) * (v.takes_bytes + self.core.thin.node_bytes()))
-            .sum()
+        thin.map(|v| new(v) * self.core.thin.block_bytes(*v)).sum()
     }
 
     fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {

@@ -80,14 +80,13 @@ pub struct FoldLimit {
 }
 
 impl FoldLimit {
-    /// Nodes that a leaf takes: itself and its path.
+    /// Nodes that a leaf takes at least: itself and its path.
     pub const LEAF: usize = 3;
 
-    /// Whether so many leaves, with so many blocks changed in them, are as much as may be folded. One
-    /// leaf always may.
-    pub fn reached(&self, leaves: usize, blocks: usize) -> bool {
-        let nodes = leaves * Self::LEAF + (2 * blocks).min(self.records);
-        leaves > 0 && nodes >= self.nodes
+    /// Whether leaves that with their paths are so many nodes, with so many blocks changed in them, are as much as may
+    /// be folded. One leaf always may.
+    pub fn reached(&self, nodes: usize, blocks: usize) -> bool {
+        nodes > 0 && nodes + (2 * blocks).min(self.records) >= self.nodes
     }
 }
 
@@ -140,6 +139,8 @@ pub struct VolumeShape {
     pub blocks: u64,
     /// 4 KiB blocks of a volume block.
     pub pieces: u32,
+    /// Levels of its maps above the leaves.
+    pub height: u8,
     /// Digest algorithm of new blocks.
     pub algorithm: u8,
     /// Bytes of stripes that a block takes.
@@ -148,6 +149,19 @@ pub struct VolumeShape {
     pub thin: bool,
     /// Being destroyed: it takes no more writes.
     pub leaving: bool,
+}
+
+impl VolumeShape {
+    /// Nodes that a leaf takes at most: itself and its path.
+    pub fn path_nodes(&self) -> usize {
+        (usize::from(self.height) + 1).max(FoldLimit::LEAF)
+    }
+
+    /// Nodes that a leaf takes which is far from others: but for the two highest levels, which are few nodes, its path is
+    /// its own.
+    pub fn own_nodes(&self) -> usize {
+        self.path_nodes() - 2
+    }
 }
 
 /// What a shard tells about itself.

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use ashlar_rt::Gate;
 
 use crate::member::add;
+use crate::messages::VolumeShape;
 
 /// What a commit counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -87,9 +88,9 @@ impl Thin {
         self.counted.get()
     }
 
-    /// What a node takes.
-    pub fn node_bytes(&self) -> u64 {
-        self.node_bytes.get()
+    /// What a new block may take, with nodes of its own.
+    pub fn block_bytes(&self, shape: VolumeShape) -> u64 {
+        shape.takes_bytes + shape.own_nodes() as u64 * self.node_bytes.get()
     }
 
     /// Takes what was promised to another volume, until the next count.

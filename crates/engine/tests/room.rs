@@ -1415,3 +1415,53 @@ fn holes_that_were_written_over_are_folded_to_the_end() {
         story.unwrap_or_else(|stopped| panic!("{count} leaves: {stopped:?}"));
     }
 }
+
+/// A volume so large that its map is high: a block that is written far from others takes up to six nodes of its own, which
+/// were counted as one where writers were let in, and as three where a commit was to fit. A thick volume lost the space
+/// that it had been promised, or the array stopped with no room left to commit in, and all its devices there.
+#[test]
+fn a_high_map_leaves_promised_space_alone() {
+    for layout in ["ec2+2", "raid1", "ec1+3"] {
+        let disks = devices(5, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let array = Array::create(&handle, kept, small(layout)).await.unwrap();
+            array.volume_create("thick", volume(2 * MIB)).await.unwrap();
+            let options = VolumeOptions {
+                thin: true,
+                ..volume(1 << 60)
+            };
+            array.volume_create("thin", options).await.unwrap();
+            let (thick, thin) = (
+                array.volume("thick").unwrap(),
+                array.volume("thin").unwrap(),
+            );
+            fill(&thick, 2 * MIB, BLOCK, 1, layout).await;
+            let mut blocks: Vec<u64> = (0..1000).map(|n| n * 7919 % (1 << 18)).collect();
+            for version in 1..6 {
+                let write = |block: u64| {
+                    let (thin, data) = (thin.clone(), pattern(block, version));
+                    handle.spawn(async move { thin.write(block << 42, data, true).await })
+                };
+                let under_way: Vec<_> =
+                    blocks.iter().map(|block| (*block, write(*block))).collect();
+                let mut written = Vec::new();
+                for (block, write) in under_way {
+                    let done = handle.timeout(900 * SECOND, write).await;
+                    match done.unwrap_or_else(|| panic!("{layout}: {version} hangs")) {
+                        Ok(()) => written.push(block),
+                        Err(VolumeError::NoSpace) if version == 1 => {}
+                        Err(error) => panic!("{layout}, {version}, block {block}: {error}"),
+                    }
+                }
+                assert!(written.len() < 1000, "{layout}: the array was filled");
+                // From here on these are written again.
+                blocks = written;
+                fill(&thick, 2 * MIB, BLOCK, version + 1, layout).await;
+            }
+            check(&thick, 2 * MIB, 6, layout).await;
+        });
+        rt.shutdown();
+    }
+}

@@ -37,7 +37,7 @@ pub struct Bounds {
     pub stripes: usize,
     /// Deltas.
     pub deltas: usize,
-    /// Leaves that deltas are of, where free space has no room for more; more than unfinished stripes hold.
+    /// Leaves that deltas are of, where free space has no room for more nodes; more than unfinished stripes hold.
     pub leaves: usize,
     /// Leaves that runs of holes bring into one step of a commit: what it changes is in memory until it is written.
     pub unmapped: usize,

@@ -16,6 +16,8 @@ use crate::array::Settings;
 use crate::capacity::Packing;
 use crate::core::Core;
 use crate::messages::{ShardMessage, VolumeShape, ask};
+use crate::partition::Partitioning;
+use crate::tree::height_for;
 
 /// Bytes in memory of a leaf that is changed, and of what it no longer maps.
 const UNMAPPED_LEAF: usize = BLOCK + LEAF_ENTRIES * 32;
@@ -106,10 +108,13 @@ pub async fn add_volume(
 /// A catalog entry as shards need it.
 pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry, packing: Packing) -> VolumeShape {
     let unit = u64::from(volume.block_blocks) * BLOCK as u64;
+    let (blocks, pieces) = (volume.size_bytes.div_ceil(unit), volume.block_blocks.into());
+    let partitions = u16::try_from(volume.maps.len()).expect("partitions have 16-bit numbers");
     VolumeShape {
         tree: volume.number,
-        blocks: volume.size_bytes.div_ceil(unit),
-        pieces: u32::from(volume.block_blocks),
+        blocks,
+        pieces,
+        height: height_for(Partitioning::new(partitions, pieces).leaves(blocks)),
         algorithm: volume.digest,
         takes_bytes: packing.taken(unit, volume.block_blocks),
         thin: volume.thin,

@@ -105,14 +105,15 @@ impl Shard {
                 return Err(VolumeError::Closed);
             }
             let bounds = self.bounds.get();
-            let (deltas, leaves) = {
-                let deltas = self.deltas.borrow();
-                (deltas.len(), deltas.leaves())
-            };
+            let deltas = self.deltas.borrow().len();
+            let (leaves, nodes) = self.leaves_of_deltas();
             let (writing, written) = (self.writing.borrow().len(), self.written.borrow().len());
             // Each leaf may be new, with nodes of its own above it: one commit has to fit what is free (S15).
-            let most_leaves = (self.core.meta_room.get() / 4 / self.shards).max(bounds.leaves);
-            let full = |of: usize| of * deltas >= bounds.deltas || of * leaves >= most_leaves;
+            let most_nodes = self.core.meta_room.get() / 4 / self.shards;
+            let full = |of: usize| {
+                let scarce = of * nodes >= most_nodes && of * leaves >= bounds.leaves;
+                of * deltas >= bounds.deltas || scarce
+            };
             if full(2) && !self.pressed.replace(true) {
                 // Early, so that folding and writing overlap.
                 let _ = self.home.send(HomeMessage::Pressure);
@@ -129,6 +130,16 @@ impl Shard {
         }
     }
 
+    /// Leaves that the deltas are of, and nodes that they may take.
+    fn leaves_of_deltas(&self) -> (usize, usize) {
+        let (deltas, volumes) = (self.deltas.borrow(), self.volumes.borrow());
+        let own_nodes = |tree| volumes.get(&tree).map_or(1, VolumeShape::own_nodes);
+        let leaves = deltas.leaves();
+        leaves.fold((0, 0), |(all, nodes), (tree, leaves)| {
+            (all + leaves, nodes + leaves * own_nodes(tree))
+        })
+    }
+
     /// Refuses a block that a thin volume does not have yet where only promised space is left: volumes
     /// that are not thin never run out. Where little is left, only such blocks are charged for: what
     /// overwrites others never keeps a new one waiting.
@@ -143,7 +154,7 @@ impl Shard {
         let thin = &self.core.thin;
         let mut asked = None;
         loop {
-            let most = shape.takes_bytes + thin.node_bytes();
+            let most = thin.block_bytes(shape);
             let roomy = thin.left() >= most * LOOKED_UP_FROM;
             if !roomy && !matches!(self.find(shape, address).await?.0, Found::Zero) {
                 return Ok(None); // overwritten, it takes no more than it has
@@ -165,7 +176,7 @@ impl Shard {
             if asked.is_some() && (counted.folded < shape.takes_bytes || stuck) {
                 return Err(VolumeError::NoSpace);
             }
-            // What was not folded was charged as if each block needed a node of its own, and what was overwritten
+            // What was not folded was charged as if each block needed nodes of its own, and what was overwritten
             // as if it were new: see what is left in truth.
             asked = Some(counted);
             ask(&self.home, HomeMessage::Fold).await;
