@@ -75,7 +75,9 @@ impl Driver<'_> {
         let of_group = of_group.filter(|d| config.group_of(*d) == group && used(d));
         let lost: Vec<usize> = of_group.take(config.m + 1 + rng.index(2)).collect();
         present.retain(|d| !lost.contains(d));
-        (lost.len() > config.m && !present.is_empty()).then_some((present, lost))
+        // One that nothing is wrong with has the newest root; without it an older one may be all there is.
+        let sound = present.iter().any(|d| !budget.damaged.contains(d));
+        (lost.len() > config.m && sound).then_some((present, lost))
     }
 
     /// Reads all that was ever written, block by block: as many are lost as the verifier says, and the others are as
