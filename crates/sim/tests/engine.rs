@@ -74,6 +74,8 @@ fn faults_within_the_redundancy_are_survived() {
         "outage: an old device returns",
         "full redundancy back",
         "fault: flapping",
+        "fault: hanging",
+        "fault: a region damaged",
         "fault: read-only",
         "fault: duplicated write",
         "fault: a page of another disk",
@@ -93,6 +95,10 @@ fn faults_within_the_redundancy_are_survived() {
         "devices of different sizes",
         "many writes at once",
         "spare space in one group",
+        "faults during an import",
+        "memory changes",
+        "redundancy tried, only reading",
+        "beyond M: exactly what is lost",
     ] {
         assert!(
             summary.marks.get(mark).is_some_and(|n| *n > 50),
