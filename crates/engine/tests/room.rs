@@ -1465,3 +1465,49 @@ fn a_high_map_leaves_promised_space_alone() {
         rt.shutdown();
     }
 }
+
+/// A full array of devices of different sizes, with little kept for cleaning, loses some, and a little of each segment
+/// is overwritten: segments without a column of those that are gone are worth cleaning by what they hold. Reckoned as if
+/// all new ones had as many columns as the widest none was, and a thick volume got `NoSpace` (S176).
+#[test]
+fn what_is_laid_unequally_is_worth_cleaning() {
+    for (stride, offset, gone) in [(45, 7, [3, 6]), (60, 0, [6, 3]), (30, 0, [3, 6])] {
+        let slots = [112, 180, 200, 180, 200, 112, 180].iter().enumerate();
+        let made = slots.map(|(i, n)| Rc::new(MemDevice::new(&format!("mem{i}"), n << 16)));
+        let disks: Vec<_> = made.collect();
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let mut create = Create {
+                strip_bytes: Some(16384),
+                ..small("ec4+2")
+            };
+            create.settings.memory_bytes = 64 << 10;
+            let array = Array::create(&handle, kept, create).await.unwrap();
+            array.set("clean.reserve", "2%").await.unwrap();
+            let size = array.room_for(4096) / BLOCK * BLOCK;
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            fill(&v, size, BLOCK, 1, "all of it").await;
+            for round in 0..8 {
+                let what = format!("each {stride}th from {offset} on, {gone:?}, round {round}");
+                if round == 2 || round == 4 {
+                    array.fail(gone[round / 4], false).await.unwrap();
+                }
+                let first = (round as u64 * 3 + offset) % stride;
+                let blocks = (first..size / BLOCK).step_by(stride as usize);
+                let write = |block: u64| {
+                    let v = v.clone();
+                    let bytes = pattern(block, 2);
+                    handle.spawn(async move { v.write(block * BLOCK, bytes, false).await })
+                };
+                let under_way: Vec<_> = blocks.map(write).collect();
+                for write in under_way {
+                    let done = write.await;
+                    assert!(done.is_ok(), "{what}: {done:?}");
+                }
+            }
+        });
+        rt.shutdown();
+    }
+}

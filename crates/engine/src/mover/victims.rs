@@ -146,10 +146,21 @@ impl Home {
         } else {
             let (domain, weight) = (|d| self.core.domains.of(d), self.weights(&online));
             let cap = self.domain_cap(group, width, need);
-            let loads = Placement::loads(&online, width, &domain, cap, &weight);
-            let wanting = loads.iter().filter(|(d, _)| !roomy.contains(d));
-            let part = wanting.map(|(_, load)| load).sum::<f64>() / width as f64;
-            (part * share.columns as f64) as u64
+            let on_wanting = |width: usize| -> f64 {
+                let loads = Placement::loads(&online, width, &domain, cap, &weight);
+                let wanting = loads.iter().filter(|(d, _)| !roomy.contains(d));
+                wanting.map(|(_, load)| load).sum()
+            };
+            // Some segments have a column less than others: what leaves out any device leaves out one that wants
+            // room. With all as wide as the widest nothing seemed worth cleaning (S176).
+            let wide = share.columns - (width as u64 - 1) * share.segments;
+            let narrow = share.segments - wide;
+            let of_narrow = if narrow > 0 && width > 1 {
+                on_wanting(width - 1)
+            } else {
+                0.0
+            };
+            (wide as f64 * on_wanting(width) + narrow as f64 * of_narrow) as u64
         };
         Some(Anew {
             group,
