@@ -320,7 +320,7 @@ impl World {
         }
         let chosen = self.rng.borrow_mut().below(24) == 0;
         if chosen && self.probes.borrow().len() < PROBES {
-            self.keep(&format!("durable {what}"), self.budget.borrow().clone());
+            self.keep(what, self.budget.borrow().clone());
         }
     }
 
