@@ -103,7 +103,7 @@ impl Driver<'_> {
             let absent = budget.absent.clone();
             *world.budget.borrow_mut() = budget;
             world.crash_models();
-            if self.rng.chance(30) {
+            if self.subject.knows_devices() && self.rng.chance(30) {
                 self.world.trace.mark("redundancy tried, only reading");
                 read_only(self.subject, &world);
             }
