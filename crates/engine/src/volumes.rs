@@ -142,11 +142,7 @@ impl Array {
         let home = &self.0.home;
         let hidden = {
             let mut catalog = home.catalog.borrow_mut();
-            let found = catalog
-                .volumes
-                .iter_mut()
-                .find(|v| v.name == name && !v.destroying);
-            let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
+            let volume = named(&mut catalog.volumes, name)?;
             volume.destroying = true;
             volume.frontends.clear();
             volume.name = format!("{name}#{}", volume.number); // the name is free at once
@@ -249,11 +245,7 @@ impl Array {
         };
         {
             let mut catalog = home.catalog.borrow_mut();
-            let found = catalog
-                .volumes
-                .iter_mut()
-                .find(|v| v.name == name && !v.destroying);
-            let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
+            let volume = named(&mut catalog.volumes, name)?;
             match key {
                 "write-cache" => {
                     volume.write_cache = WriteCache::parse(value).ok_or_else(wrong)?.tag()
@@ -275,15 +267,18 @@ impl Array {
         let home = &self.0.home;
         {
             let mut catalog = home.catalog.borrow_mut();
-            let found = catalog
-                .volumes
-                .iter_mut()
-                .find(|v| v.name == name && !v.destroying);
-            let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
+            let volume = named(&mut catalog.volumes, name)?;
             volume.frontends = frontends.into_iter().map(|f| (f.kind, f.address)).collect();
         }
         self.keep(async |home| home.commit(0).await).await
     }
+}
+
+/// The volume of this name, to be changed.
+fn named<'a>(volumes: &'a mut [VolumeEntry], name: &str) -> Result<&'a mut VolumeEntry, Error> {
+    let mut there = volumes.iter_mut();
+    let found = there.find(|v| v.name == name && !v.destroying);
+    found.ok_or_else(|| Error::NoVolume(name.to_string()))
 }
 
 /// A volume block's size in blocks.

@@ -38,20 +38,19 @@ pub struct Placed {
 }
 
 impl NodeStore {
+    /// The dirty nodes of a level.
+    fn dirty_of(&self, level: u8) -> Vec<Key> {
+        let dirty = self.dirty.borrow();
+        dirty.keys().filter(|k| k.2 == level).copied().collect()
+    }
+
     /// Brings every ancestor of every dirty node into memory and makes it dirty too. Returns how many
     /// nodes are then dirty: at most so many places are needed.
     pub async fn close_dirty(&self) -> Result<usize, Lost> {
         let mut level = 0;
         loop {
-            let keys: Vec<Key> = self
-                .dirty
-                .borrow()
-                .keys()
-                .filter(|k| k.2 == level)
-                .copied()
-                .collect();
             let mut above = false;
-            for (tree, partition, _, index) in keys {
+            for (tree, partition, _, index) in self.dirty_of(level) {
                 if level < self.height(tree, partition) {
                     self.make_dirty((tree, partition, level + 1, index / FANOUT as u64), true)
                         .await?;
@@ -72,14 +71,7 @@ impl NodeStore {
         let mut placed = Placed::default();
         self.epoch.set(self.epoch.get() + 1);
         for level in 0..=u8::MAX {
-            let keys: Vec<Key> = self
-                .dirty
-                .borrow()
-                .keys()
-                .filter(|k| k.2 == level)
-                .copied()
-                .collect();
-            for key in keys {
+            for key in self.dirty_of(level) {
                 let buf = self.dirty.borrow_mut().remove(&key).expect("listed above");
                 let folded = self.folded.borrow_mut().remove(&key);
                 self.place_one(key, buf, folded, places, &mut placed);
