@@ -51,13 +51,10 @@ impl Driver<'_> {
             beyond.budget.borrow_mut().damaged.insert(*device);
         });
         guarded(&beyond, || self.read_all(&beyond, &report));
-        if let Some(failure) = beyond.failure() {
-            for line in trace.tail(200) {
-                world.trace.line(|| line);
-            }
-            world.trace.line(|| report.to_string());
-            world.fail(|| format!("beyond M, without {lost:?} as well: {failure}"));
-        }
+        beyond.trace.line(|| report.to_string());
+        world.fail_as(&beyond, |failure| {
+            format!("beyond M, without {lost:?} as well: {failure}")
+        });
     }
 
     /// Devices in use but for one more of a group than it promises to survive, or two; and which are left out.
@@ -112,7 +109,7 @@ impl Driver<'_> {
         let session = Session {
             world: world.clone(),
             rt: rt.clone(),
-            store: store.clone(),
+            store,
         };
         let blocks: Vec<(String, u64, u64)> = {
             let volumes = world.volumes.borrow();

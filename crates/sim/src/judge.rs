@@ -110,17 +110,10 @@ impl Driver<'_> {
             if !world.failed() {
                 inspect(self.subject, &world);
             }
-            if let Some(failure) = world.failure() {
-                for line in trace.tail(200) {
-                    self.world.trace.line(|| line);
-                }
-                self.world.fail(|| {
-                    format!(
-                        "after a {} a power cut without {absent:?} loses it: {failure}",
-                        probe.what
-                    )
-                });
-            }
+            self.world.fail_as(&world, |failure| {
+                let what = probe.what;
+                format!("after a {what} a power cut without {absent:?} loses it: {failure}")
+            });
         }
     }
 

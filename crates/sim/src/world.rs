@@ -232,6 +232,16 @@ impl World {
         }
     }
 
+    /// What failed in a world of its own fails here, with the end of its story.
+    pub fn fail_as(&self, other: &World, text: impl FnOnce(String) -> String) {
+        if let Some(failure) = other.failure() {
+            for line in other.trace.tail(200) {
+                self.trace.line(|| line);
+            }
+            self.fail(|| text(failure));
+        }
+    }
+
     /// The first failure.
     pub fn failure(&self) -> Option<String> {
         self.failure.borrow().clone()
