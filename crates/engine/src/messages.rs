@@ -192,8 +192,8 @@ pub enum ShardMessage {
     Prepare(u64, FoldLimit, OneshotSender<Prepared>),
     /// The nodes of the last [`ShardMessage::Prepare`] are written.
     Written(OneshotSender<()>),
-    /// Move live blocks into the stream of cold data; how many were taken, `None` without space.
-    Relocate(Vec<Move>, OneshotSender<Option<usize>>),
+    /// Move live blocks into the stream of cold data; how many bytes were moved.
+    Relocate(Vec<Move>, OneshotSender<u64>),
     /// How many nodes the next commit writes if those of these that lie there are written anew, with those above them;
     /// and, if told so, that it does.
     Touch(Vec<(Key, Place)>, bool, OneshotSender<usize>),

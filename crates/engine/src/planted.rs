@@ -89,6 +89,8 @@ pub enum Bug {
     TrimRoundsUp,
     /// Of two writes of a block in a batch the older one counts.
     OlderVersionRecorded,
+    /// A part of a batch settles a record of data whose block only a later part records (S167).
+    SettledBeforeNewer,
     /// A durable write is acknowledged from memory.
     FuaAsCached,
     /// A flush waits for the first shard only.
@@ -277,6 +279,10 @@ mod switch {
             (
                 Bug::OlderVersionRecorded,
                 "Of two writes of a block in a batch the older one counts.",
+            ),
+            (
+                Bug::SettledBeforeNewer,
+                "A part of a batch settles a record of data whose block only a later part records.",
             ),
             (
                 Bug::FuaAsCached,

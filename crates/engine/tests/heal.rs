@@ -432,6 +432,69 @@ fn write_under_a_lost_leaf(disks: &[Rc<MemDevice>], blocks: u64) -> bool {
     true
 }
 
+/// S178: blocks of a leaf that is lost while a device is gone were moved all the same, to be narrower: none of that
+/// could be folded, so that it was done again for ever. The array comes to rest, and all is there once the leaf can be
+/// read again.
+#[test]
+fn blocks_under_a_lost_leaf_stay_where_they_are() {
+    let (bytes, blocks) = (16 * MIB, 200);
+    let disks: Vec<_> = devices(3, bytes);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), disks.clone());
+    rt.block_on(async move {
+        let array = create(&handle, refs(&kept), "ec2+1", blocks).await;
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let mut tried = 0;
+    for (first, second) in nodes_on_both(&disks) {
+        let disks = copies(&disks[..2], bytes);
+        let mut node = vec![0; BLOCK];
+        disks[0].peek(first, &mut node);
+        disks[0].poke(first, &[0xA5; BLOCK]);
+        disks[1].poke(second, &[0xA5; BLOCK]);
+        let rt = Rt::simulated(2);
+        let (handle, left) = (rt.clone(), refs(&disks));
+        let lost = rt.run_for(ENDLESS, async move {
+            let imported = Array::import(&handle, left, Import::default()).await;
+            let array = imported.ok().filter(|a| a.volume("v").is_some())?;
+            let lost = read_all(&array, blocks).await;
+            if lost.len() < 4 {
+                return None;
+            }
+            array.wait_idle(&[]).await;
+            let written = async || {
+                let devices = array.status().await.devices;
+                devices.iter().map(|d| d.written_bytes).sum::<u64>()
+            };
+            let minute = 60 * ashlar_rt::SECOND;
+            handle.sleep(minute).await;
+            let before = written().await;
+            handle.sleep(60 * minute).await;
+            assert_eq!(written().await, before, "node at {first}: at rest");
+            assert_eq!(read_all(&array, blocks).await, lost);
+            array.export().await.unwrap();
+            Some(lost)
+        });
+        rt.shutdown();
+        if lost.expect("it comes to rest").is_none() {
+            continue;
+        }
+        disks[0].poke(first, &node);
+        disks[1].poke(second, &node);
+        let rt = Rt::simulated(3);
+        let (handle, all) = (rt.clone(), refs(&disks));
+        let lost = rt.block_on(async move {
+            let array = Array::import(&handle, all, Import::default()).await;
+            read_all(&array.unwrap(), blocks).await
+        });
+        assert!(lost.is_empty(), "node at {first}: {lost:?}");
+        rt.shutdown();
+        tried += 1;
+    }
+    assert!(tried > 2, "{tried} leaves were lost");
+}
+
 /// Blocks far apart, so that the map has inner nodes below its top in each partition.
 const FAR: u64 = 331;
 

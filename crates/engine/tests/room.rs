@@ -1104,7 +1104,12 @@ fn what_cleaning_moves_stays_in_its_group() {
 /// there: nothing moved it before its last redundancy was gone (S145).
 #[test]
 fn what_one_group_cannot_take_whole_another_does() {
-    for percent in [85, 90, 95] {
+    for (percent, narrow) in [
+        (85, "critical"),
+        (90, "critical"),
+        (90, "never"),
+        (95, "critical"),
+    ] {
         // The first group fills further than the second, and both are left with five devices as large as the smallest.
         let disks = devices_of(&[10, 15, 15, 10, 15, 15, 10, 15, 10, 10, 15, 15]);
         let rt = Rt::simulated(1);
@@ -1115,11 +1120,12 @@ fn what_one_group_cannot_take_whole_another_does() {
                 ..small("raid60:2")
             };
             let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
+            array.set("reconstruct.narrow", narrow).await.unwrap();
             array.fail(11, false).await.unwrap();
             scatter(&handle, &v, size, 1, "one gone").await;
             array.fail(5, false).await.unwrap();
             array.wait_idle(&[]).await;
-            assert_whole(&array, &format!("{percent} %")).await;
+            assert_whole(&array, &format!("{percent} % {narrow}")).await;
             scatter(&handle, &v, size, 2, "two gone").await;
             check(&v, size, 2, "two gone").await;
         });

@@ -14,12 +14,10 @@ use crate::content;
 use crate::rng::Rng;
 use crate::settings;
 use crate::store::{Store, StoreError};
-use crate::world::{Presence, VolumeEntry, World};
+use crate::world::{Presence, World};
 
 /// No operation may take longer than this, in virtual time.
 const BOUND: u64 = 900 * SECOND;
-/// As much of a sparse volume is overwritten in order as others have in all.
-const SPARSE_FILL: u64 = 2 << 20;
 
 /// An open array and the world around it.
 #[derive(Clone)]
@@ -49,6 +47,7 @@ enum Op {
     Zero(bool),
     Fill,
     Burst,
+    Pile,
     Create,
     Destroy,
     Status,
@@ -121,6 +120,7 @@ impl Session {
             (w.zeroes, Op::Zero(false)),
             (w.fill, Op::Fill),
             (w.burst, Op::Burst),
+            (w.pile, Op::Pile),
             (w.create, Op::Create),
             (w.destroy, Op::Destroy),
             (w.status, Op::Status),
@@ -226,6 +226,7 @@ impl Session {
                     }
                     Op::Fill => self.fill(client, &volume, rng).await,
                     Op::Burst => self.burst(client, &volume, rng).await,
+                    Op::Pile => self.pile(client, rng).await,
                     Op::Flush => self.flush(client, &volume).await,
                     Op::Destroy => self.destroy_volume(client, &volume).await,
                     _ => {}
@@ -465,65 +466,6 @@ impl Session {
         self.world
             .with_volume(volume, |entry| entry.model.forget_read(number));
         self.leave(volume);
-    }
-
-    /// Writes all of a volume, or the next part of a sparse one.
-    pub async fn fill(&self, client: u64, volume: &str, rng: &mut Rng) {
-        let (mut at, end) = self
-            .world
-            .with_volume(volume, |e| {
-                let (size, block) = (e.model.size(), e.model.block_bytes());
-                let start = e.cursor / block * block;
-                match e.config.sparse {
-                    true => (start, size.min(start + SPARSE_FILL)),
-                    false => (0, size),
-                }
-            })
-            .unwrap_or((0, 0));
-        let step = 65_536 << rng.below(3);
-        while at < end && !self.world.failed() {
-            let length = step.min(end - at);
-            self.write(client, volume, at, length, rng.chance(5)).await;
-            at += length;
-        }
-        self.world.trace.mark("fill");
-    }
-
-    /// Writes many blocks at once, anywhere; or each n-th one (`stride`), on from where the last burst ended.
-    async fn burst(&self, client: u64, volume: &str, rng: &mut Rng) {
-        let stride = self.world.config.stride;
-        let (durable, count) = (rng.chance(20), rng.pick(&[32, 128, 512]));
-        let shape = |e: &mut VolumeEntry| {
-            let (size, block) = (e.model.size(), e.model.block_bytes());
-            let blocks = size / block;
-            let mut at = |n: u64| match stride {
-                Some(stride) if blocks > 0 => {
-                    let n = e.strides + n;
-                    (n * stride % blocks + n * stride / blocks) % blocks * block
-                }
-                _ => rng.below(size) / block * block,
-            };
-            let places: Vec<u64> = (0..count).map(&mut at).collect();
-            e.strides += count;
-            (size, block, places)
-        };
-        let Some((size, block, places)) = self.world.with_volume(volume, shape) else {
-            return;
-        };
-        let writes: Vec<_> = places
-            .into_iter()
-            .map(|at| {
-                let (session, volume) = (self.clone(), volume.to_string());
-                let length = block.min(size - at);
-                self.rt.spawn(async move {
-                    session.write(client, &volume, at, length, durable).await;
-                })
-            })
-            .collect();
-        for write in writes {
-            write.await;
-        }
-        self.world.trace.mark("many writes at once");
     }
 
     /// Flushes a volume.

@@ -68,11 +68,12 @@ pub enum Part {
     FullThin,
     Spare,
     TightReserve,
+    Piles,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 32] = [
+    pub const ALL: [Part; 33] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -105,11 +106,12 @@ impl Part {
         Part::FullThin,
         Part::Spare,
         Part::TightReserve,
+        Part::Piles,
     ];
 
     /// Its bit in [`Options::without`].
-    pub fn bit(self) -> u32 {
-        1 << self as u32
+    pub fn bit(self) -> u64 {
+        1 << self as u64
     }
 }
 
@@ -139,7 +141,7 @@ pub struct Options {
     /// At most this many operations a client does in a session.
     pub operations: Option<u64>,
     /// Parts left out: bits of [`Part::bit`].
-    pub without: u32,
+    pub without: u64,
     /// Keep a readable trace.
     pub trace: bool,
     /// Without ledger, probes and comparison of what is read: what is left is what a history costs.
@@ -197,6 +199,8 @@ pub struct Weights {
     pub fill: u64,
     /// Write many blocks at once.
     pub burst: u64,
+    /// Write much over what was durable, and flush.
+    pub pile: u64,
     /// Make a volume.
     pub create: u64,
     /// Destroy a volume.
@@ -285,7 +289,7 @@ pub struct Config {
     /// The poll after which the first session crashes, if not a random one.
     pub crash_at: Option<u64>,
     /// Parts left out: bits of [`Part::bit`].
-    pub without: u32,
+    pub without: u64,
     /// A degraded array is taken at its word.
     pub told: bool,
     /// What is computed comes late.
@@ -623,6 +627,7 @@ fn weights(rng: &mut Rng, mode: Mode) -> Weights {
         zeroes: on(30, 5),
         fill: on(15, 2),
         burst: 0,
+        pile: 0,
         create: on(12, 1),
         destroy: on(10, 1),
         status: on(20, 2),

@@ -17,6 +17,7 @@
 //! anything unordered; a failure names the seed that replays it.
 
 mod beyond;
+mod bulk;
 pub mod client;
 pub mod config;
 pub mod content;

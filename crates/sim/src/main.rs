@@ -116,7 +116,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--late" => out.options.late = true,
             "--operations" => out.options.operations = Some(words.next()?.parse().ok()?),
             "--without" => {
-                out.options.without = u32::from_str_radix(words.next()?, 16).ok()?;
+                out.options.without = u64::from_str_radix(words.next()?, 16).ok()?;
             }
             "--twice" => out.twice = true,
             "--trace" => out.trace = true,

@@ -1,7 +1,7 @@
 //! What widens a seed's history beyond what [`Config::random`] draws: slots of several courses, maps
 //! larger than their cache, more shards, more verbs,
 //! failure domains, volume blocks of whole stripes, devices of different sizes, many slots to be filled, many
-//! writes at once, spare space in one group, little kept for cleaning.
+//! writes at once, batches journalled in parts, spare space in one group, little kept for cleaning.
 //!
 //! Invariants: every purpose has a generator of its own, so that a seed that one of them leaves alone
 //! keeps its history; what is too large for a full array is not drawn for one.
@@ -21,6 +21,9 @@ impl Config {
         let purpose = |name: u64| Rng::new(seed ^ 0x0715_DE4E).fork(name);
         if self.may(Part::LargeSlots) {
             self.large_slots(&mut purpose(1));
+        }
+        if self.may(Part::Piles) {
+            self.piles(&mut purpose(13));
         }
         if self.may(Part::ManySlots) {
             self.many_slots(&mut purpose(8));
@@ -133,6 +136,22 @@ impl Config {
         if wanted {
             self.weights.burst = self.weights.burst.max(weight);
         }
+    }
+
+    /// So much written between two flushes that their batch is journalled in parts: stripes of many blocks, in a
+    /// journal whose records have one column of data.
+    fn piles(&mut self, rng: &mut Rng) {
+        let (wanted, weight, shards) = (rng.chance(25), rng.range(4, 16), rng.pick(&[1, 1, 2]));
+        if !wanted || self.full.is_some() || self.k > 1 || self.m == 0 {
+            return;
+        }
+        (self.slot_bytes, self.device_bytes) = (512 * KIB, 20 * MIB);
+        self.strip_bytes = Some(128 << 10);
+        (self.shards, self.memory_bytes) = (shards, 64 * MIB);
+        (self.volumes[0].size, self.volumes[0].thin) = (4608 * KIB, false);
+        self.weights.pile = weight;
+        // A crash comes best between two parts, of which the first makes the journal press.
+        (self.press_percent, self.clients) = (self.press_percent.max(60), self.clients.min(2));
     }
 
     /// A volume with a map of many nodes, a cache that holds few, or both.

@@ -94,6 +94,7 @@ fn faults_within_the_redundancy_are_survived() {
         "ledger: domains respected",
         "devices of different sizes",
         "many writes at once",
+        "a pile of writes, and a flush",
         "spare space in one group",
         "faults during an import",
         "memory changes",

@@ -237,20 +237,23 @@ impl Home {
     }
 
     /// Moves the live blocks of a data segment: of a large one a part at a time, which is folded before the next, so
-    /// that neither what is read nor the deltas of what was moved take memory by the size of a slot.
-    pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) {
+    /// that neither what is read nor the deltas of what was moved take memory by the size of a slot. How many
+    /// bytes it moved.
+    pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) -> u64 {
+        let mut moved = 0;
         let live: Vec<u32> = segment.live.borrow().iter().collect();
         let of_part = |block: &u32| segment.geometry.locate(*block).0 / stripes_of_part(segment);
         for (number, part) in live.chunk_by(|a, b| of_part(a) == of_part(b)).enumerate() {
             if number > 0 {
                 self.fold().await;
             }
-            self.clean_part(segment, part).await;
+            moved += self.clean_part(segment, part).await;
         }
+        moved
     }
 
-    /// Moves some live blocks of a data segment: those of whole stripes.
-    async fn clean_part(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) {
+    /// Moves some live blocks of a data segment: those of whole stripes. How many bytes it moved.
+    async fn clean_part(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> u64 {
         let rows = self.rows_of(segment, live).await;
         let strips = self.read_strips(segment, &rows).await;
         let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
@@ -263,19 +266,15 @@ impl Home {
                 moves.entry(shard).or_default().push(m);
             }
         }
+        let mut moved = 0;
         for (shard, mut moves) in moves {
             moves.sort_by_key(|m| (m.tree, m.address));
-            let bytes: u64 = moves.iter().map(|m| m.bytes.len() as u64).sum();
-            if ask(&self.shards[shard], |reply| {
-                ShardMessage::Relocate(moves, reply)
-            })
-            .await
-            .flatten()
-            .is_some()
-            {
-                self.tasks.borrow_mut().clean.done += bytes;
-            }
+            let relocate = |reply| ShardMessage::Relocate(moves, reply);
+            let bytes = ask(&self.shards[shard], relocate).await.unwrap_or(0);
+            self.tasks.borrow_mut().clean.done += bytes;
+            moved += bytes;
         }
+        moved
     }
 
     /// The rows of live blocks, from the summaries; where a column is missing, with decoded owners and

@@ -21,6 +21,8 @@ use crate::segment::Segment;
 
 /// Between rounds that gain nothing while nothing changes.
 const LONGEST_PAUSE: Nanos = 3600 * SECOND;
+/// Segments that are written anew in one round, of data and of nodes each.
+const ANEW_AT_ONCE: usize = 4;
 
 impl Home {
     /// Columns that are missing though a device is free for them, least redundancy first.
@@ -271,8 +273,8 @@ impl Home {
     }
 
     /// With neither spare nor replacement, segments without redundancy left are written anew, narrower
-    /// (`reconstruct.narrow = critical`); those that miss any column, where another group takes them whole. Whether
-    /// anything was moved.
+    /// (`reconstruct.narrow = critical`); those that miss any column, where another group takes them whole, whatever
+    /// that says. Whether anything was moved.
     async fn narrow_critical(self: &Rc<Self>) -> bool {
         let policy = self.narrow_policy();
         let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
@@ -281,10 +283,10 @@ impl Home {
             .to_reconstruct()
             .into_iter()
             .filter(|(missing, s)| match policy.as_str() {
+                // Another group takes it whole (S145): nothing becomes narrower, whatever the policy (S177).
+                _ if roomy && s.kind == SegmentKind::Data => true,
                 "never" => false,
                 "always" => true,
-                // Another group takes it whole (S145).
-                _ if roomy && s.kind == SegmentKind::Data => true,
                 // A last copy is written anew only where there is room for two.
                 _ => *missing == usize::from(s.geometry.m) && s.geometry.width() - *missing > 1,
             })
@@ -299,7 +301,6 @@ impl Home {
                 }
             })
             .map(|(_, s)| s)
-            .take(4)
             .collect();
         // What replaces them must be better than they are.
         let need = self.metadata_need();
@@ -307,19 +308,33 @@ impl Home {
         if critical.is_empty() || self.shape.groups.iter().any(short) {
             return false;
         }
-        let before: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
-        let (data, nodes): (Vec<_>, Vec<_>) =
-            (critical.iter().cloned()).partition(|s| s.kind == SegmentKind::Data);
-        for segment in &data {
-            self.clean_segment(segment).await;
+        let (data, mut nodes): (Vec<_>, Vec<_>) =
+            (critical.into_iter()).partition(|s| s.kind == SegmentKind::Data);
+        nodes.truncate(ANEW_AT_ONCE);
+        // By number, as in `reconstruct_once`.
+        let data: Vec<u64> = data.into_iter().map(|s| s.number).collect();
+        let live = |s: &Rc<Segment>| u64::from(s.live.borrow().count());
+        let (mut anew, mut before) = (Vec::new(), nodes.iter().map(live).sum::<u64>());
+        for number in data {
+            let Some(segment) = self.core.segment(number) else {
+                continue;
+            };
+            let there = live(&segment);
+            // One whose blocks cannot be moved does not keep the others from it.
+            if self.clean_segment(&segment).await > 0 {
+                anew.push(segment);
+                before += there;
+            }
+            if anew.len() == ANEW_AT_ONCE {
+                break;
+            }
         }
-        if !self.renew(&nodes, self.redundancy_room()).await && data.is_empty() {
+        if !self.renew(&nodes, self.redundancy_room()).await && anew.is_empty() {
             return false;
         }
         self.fold().await;
-        let after: u32 = critical.iter().map(|s| s.live.borrow().count()).sum();
-        self.tasks.borrow_mut().reconstruct.done +=
-            u64::from(before.saturating_sub(after)) * BLOCK as u64;
+        let after: u64 = anew.iter().chain(&nodes).map(live).sum();
+        self.tasks.borrow_mut().reconstruct.done += before.saturating_sub(after) * BLOCK as u64;
         after < before
     }
 

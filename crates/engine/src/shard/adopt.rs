@@ -14,22 +14,31 @@ use crate::messages::{Adopted, Move, Purpose};
 use crate::planted::{self, Bug};
 
 impl Shard {
-    pub(super) async fn relocate(self: &Rc<Self>, moves: Vec<Move>) -> Option<usize> {
-        let mut taken = 0;
+    /// Writes blocks anew, each unless it is no longer where it was moved from, until there is no room. How many bytes
+    /// were moved.
+    pub(super) async fn relocate(self: &Rc<Self>, moves: Vec<Move>) -> u64 {
+        let mut moved = 0;
         for m in moves {
             let Ok(shape) = self.shape(m.tree) else {
                 continue;
             };
+            // Of a leaf that is lost nothing is moved: what was moved could not be folded, and would have the leaf
+            // given up, with all it says of other blocks, once the journal presses (S178).
+            let at = self.partitioning(shape).locate(m.address);
+            let entry = (self.store).leaf_entry(m.tree, at.partition, at.leaf, at.slot);
+            if entry.await.is_err() {
+                continue;
+            }
             match self
                 .place_block(shape, m.address, &m.bytes, None, Purpose::Clean, Some(&m))
                 .await
             {
-                Ok(true) => taken += 1,
+                Ok(true) => moved += m.bytes.len() as u64,
                 Ok(false) => {}
-                Err(_) => return None,
+                Err(_) => break,
             }
         }
-        Some(taken)
+        moved
     }
 
     pub(super) async fn adopt(self: &Rc<Self>, delta: Adopted) {

@@ -134,7 +134,8 @@ impl Shard {
                 .unwrap_or(0);
             let durable = deltas.durable_stamp(item.tree, item.address);
             version(item).is_some_and(|version| {
-                let settled = version.journaled && at < newest_at;
+                let settled =
+                    version.journaled && at < newest_at && !planted::on(Bug::SettledBeforeNewer);
                 item.stamp >= hole.max(durable) && (item.stamp >= in_batch || settled)
             })
         };
