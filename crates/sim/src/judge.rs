@@ -22,6 +22,8 @@ use crate::world::{Budget, Presence, VolumeEntry, World, room_for};
 const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
 /// An array that nobody asks for anything must have written nothing for ten seconds at one of so many looks.
 const REST_LOOKS: u32 = 60;
+/// As many slots of a device and more are kept for commits and cleaning, where slots have 64 KiB or more.
+const KEPT_SLOTS: u64 = 24;
 
 impl Driver<'_> {
     /// Compares the volumes that are there with those that must be.
@@ -291,15 +293,18 @@ impl Driver<'_> {
             && (!status.overpromised || self.roomy(self.healthy().len()))
     }
 
-    /// Whether `healthy` devices certainly have the room for everything at full width. (The map of a volume that is
-    /// written far apart may take more than its data.)
+    /// Whether `healthy` devices certainly have the room for everything at full width, beside the slots that each keeps
+    /// for commits and cleaning. (The map of a volume that is written far apart may take more than its data.)
     fn roomy(&self, healthy: usize) -> bool {
         let config = &self.world.config;
         let volumes = self.world.volumes.borrow();
         let sparse = volumes.values().any(|v| v.config.sparse);
         let volumes: u64 = volumes.values().map(|v| v.model.size()).sum();
         let width = (config.k + config.m) as u64;
-        !sparse && volumes * width / config.k as u64 * 4 < config.device_bytes * healthy as u64
+        let room = config
+            .device_bytes
+            .saturating_sub(KEPT_SLOTS * config.slot_bytes);
+        !sparse && volumes * width / config.k as u64 * 4 < room * healthy as u64
     }
 }
 
