@@ -348,7 +348,8 @@ fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
         ([0, 1, 2, 4, 6], 1500),
         ([2, 3, 4, 5, 0], 1600),
     ] {
-        let (disks, written) = written_far_apart(&gone[..2], count, true);
+        let disks = devices(7, 16 * MIB);
+        let written = written_far_apart(&disks, &gone[..2], count, true);
         let (stopped, lost) = left_alone(&disks, gone, written, false);
         assert_eq!(stopped, "", "{count} blocks");
         assert!(lost < count / 2, "{lost} of {count} blocks are lost");
@@ -360,12 +361,22 @@ fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
 #[test]
 fn beyond_m_an_array_without_room_to_commit_stops() {
     let gone = [0, 1, 2, 4, 6];
-    let (disks, written) = written_far_apart(&gone[..2], 2100, false);
-    let (stopped, _) = left_alone(&disks, gone, written, false);
-    assert!(stopped.contains("no room is left to commit"), "{stopped}");
-    let (stopped, lost) = left_alone(&disks, gone, written, true);
-    assert_eq!(stopped, "");
-    assert!(lost < written / 2, "{lost} of {written} blocks are lost");
+    let mut stops = 0;
+    // Nearly full.
+    for count in [700, 706, 712, 718, 721] {
+        let disks = devices(7, 8 * MIB);
+        let written = written_far_apart(&disks, &gone[..2], count, false);
+        let (stopped, _) = left_alone(&disks, gone, written, false);
+        if stopped.is_empty() {
+            continue;
+        }
+        assert!(stopped.contains("no room is left to commit"), "{stopped}");
+        stops += 1;
+        let (stopped, lost) = left_alone(&disks, gone, written, true);
+        assert_eq!(stopped, "", "{count} blocks");
+        assert!(lost < written / 2, "{lost} of {written} blocks are lost");
+    }
+    assert!(stops > 0, "some have no room");
 }
 
 /// The `n`th address that is written far apart.
@@ -375,10 +386,9 @@ fn far_apart(n: u64) -> u64 {
 
 /// An array of seven devices that lost two of them and was written far apart, `count` blocks or until it was full; how
 /// many were. Where it was not exported, the journal has what was not folded.
-fn written_far_apart(gone: &[usize], count: u64, exported: bool) -> (Vec<Rc<MemDevice>>, u64) {
-    let disks = devices(7, 16 * MIB);
+fn written_far_apart(disks: &[Rc<MemDevice>], gone: &[usize], count: u64, exported: bool) -> u64 {
     let rt = Rt::simulated(1);
-    let (handle, kept, gone) = (rt.clone(), refs(&disks), gone.to_vec());
+    let (handle, kept, gone) = (rt.clone(), refs(disks), gone.to_vec());
     let written = rt.block_on(async move {
         let create = Create {
             slot_bytes: Some(32 << 10),
@@ -410,7 +420,7 @@ fn written_far_apart(gone: &[usize], count: u64, exported: bool) -> (Vec<Rc<MemD
         written
     });
     rt.shutdown();
-    (disks, written)
+    written
 }
 
 /// Imports such an array with these devices gone and waits for its background work to end; why it stopped if it did,
