@@ -55,6 +55,19 @@ async fn create(rt: &Rt, devices: Vec<DeviceRef>, layout: &str, blocks: u64) -> 
     array
 }
 
+/// The devices of such an array, exported.
+fn exported(count: usize, bytes: u64, layout: &'static str, blocks: u64) -> Vec<Rc<MemDevice>> {
+    let disks = devices(count, bytes);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), disks.clone());
+    rt.block_on(async move {
+        let array = create(&handle, refs(&kept), layout, blocks).await;
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    disks
+}
+
 /// Reads every block; those that are lost.
 async fn read_all(array: &Array, blocks: u64) -> Vec<u64> {
     let v = array.volume("v").unwrap();
@@ -191,14 +204,7 @@ fn nodes_on_both(disks: &[Rc<MemDevice>]) -> Vec<(u64, u64)> {
 #[test]
 fn blocks_under_a_lost_node_are_listed() {
     let (bytes, blocks) = (16 * MIB, 200);
-    let disks: Vec<_> = devices(2, bytes);
-    let rt = Rt::simulated(1);
-    let (handle, kept) = (rt.clone(), disks.clone());
-    rt.block_on(async move {
-        let array = create(&handle, refs(&kept), "raid1", blocks).await;
-        array.export().await.unwrap();
-    });
-    rt.shutdown();
+    let disks = exported(2, bytes, "raid1", blocks);
     let mut listed = 0;
     for (first, second) in nodes_on_both(&disks) {
         let disks = copies(&disks, bytes);
@@ -354,14 +360,7 @@ fn a_bad_summary_counts_once_and_is_healed() {
 #[test]
 fn a_lost_leaf_does_not_keep_writes_waiting() {
     let (bytes, blocks) = (16 * MIB, 200);
-    let disks: Vec<_> = devices(2, bytes);
-    let rt = Rt::simulated(1);
-    let (handle, kept) = (rt.clone(), disks.clone());
-    rt.block_on(async move {
-        let array = create(&handle, refs(&kept), "raid1", blocks).await;
-        array.export().await.unwrap();
-    });
-    rt.shutdown();
+    let disks = exported(2, bytes, "raid1", blocks);
     let mut tried = 0;
     for (first, second) in nodes_on_both(&disks) {
         let disks = copies(&disks, bytes);
@@ -438,14 +437,7 @@ fn write_under_a_lost_leaf(disks: &[Rc<MemDevice>], blocks: u64) -> bool {
 #[test]
 fn blocks_under_a_lost_leaf_stay_where_they_are() {
     let (bytes, blocks) = (16 * MIB, 200);
-    let disks: Vec<_> = devices(3, bytes);
-    let rt = Rt::simulated(1);
-    let (handle, kept) = (rt.clone(), disks.clone());
-    rt.block_on(async move {
-        let array = create(&handle, refs(&kept), "ec2+1", blocks).await;
-        array.export().await.unwrap();
-    });
-    rt.shutdown();
+    let disks = exported(3, bytes, "ec2+1", blocks);
     let mut tried = 0;
     for (first, second) in nodes_on_both(&disks) {
         let disks = copies(&disks[..2], bytes);
