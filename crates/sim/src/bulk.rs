@@ -3,9 +3,13 @@
 //!
 //! Invariants: each write is one of [`Session::write`], so that the model hears of it.
 
+use std::rc::Rc;
+
+use ashlar_rt::Rt;
+
 use crate::client::Session;
 use crate::rng::Rng;
-use crate::world::VolumeEntry;
+use crate::world::{VolumeEntry, World};
 
 /// As much of a sparse volume is overwritten in order as others have in all.
 const SPARSE_FILL: u64 = 2 << 20;
@@ -71,7 +75,8 @@ impl Session {
     }
 
     /// Writes a few blocks that are to be durable, then in memory as much as a batch takes, then those few again;
-    /// and flushes all of it. What was durable before is there whenever power goes.
+    /// and flushes all of it. What was durable before is there whenever power goes; often it is to go while the
+    /// flush runs, or soon after.
     pub(crate) async fn pile(&self, client: u64, rng: &mut Rng) {
         let volume = "v0"; // the one that is large enough
         let shape = |e: &mut VolumeEntry| (e.model.size(), e.model.block_bytes());
@@ -104,7 +109,26 @@ impl Session {
                 false => self.write(client, volume, *at, length, false).await,
             }
         }
+        if rng.chance(75) {
+            let (world, rt) = (self.world.clone(), self.rt.clone());
+            self.rt.spawn(power_goes(world, rt, rng.range(1, 5)));
+        }
         self.flush(client, volume).await;
         self.world.trace.mark("a pile of writes, and a flush");
+    }
+}
+
+/// Says that power is to go as soon as a disk has ended so many more flushes: the time between two parts of a
+/// batch is short, and begins with one.
+async fn power_goes(world: Rc<World>, rt: Rt, flushes: u64) {
+    const LOOKS: usize = 400;
+    let ended = || world.disks.iter().map(|d| d.flushes());
+    let ends: Vec<u64> = ended().map(|count| count + flushes).collect();
+    for _ in 0..LOOKS {
+        if ended().zip(&ends).any(|(count, end)| count >= *end) {
+            world.power.open();
+            return;
+        }
+        rt.sleep(20_000).await;
     }
 }

@@ -189,6 +189,7 @@ impl Session {
                 self.rt.sleep(delay).await;
             }
             Op::Create => self.create_volume(client, rng).await,
+            Op::Pile => self.pile(client, rng).await,
             Op::Status => self.status(client).await,
             Op::Fail(force) => self.fail_device(client, force).await,
             Op::Set => self.set(client, rng).await,
@@ -226,7 +227,6 @@ impl Session {
                     }
                     Op::Fill => self.fill(client, &volume, rng).await,
                     Op::Burst => self.burst(client, &volume, rng).await,
-                    Op::Pile => self.pile(client, rng).await,
                     Op::Flush => self.flush(client, &volume).await,
                     Op::Destroy => self.destroy_volume(client, &volume).await,
                     _ => {}

@@ -129,6 +129,7 @@ pub struct SimDisk {
     visible: Cell<usize>,
     /// Writes submitted so far.
     writes: Cell<u64>,
+    flushes: Cell<u64>,
     state: RefCell<State>,
     offline: Cell<bool>,
     slow: Cell<u64>,
@@ -171,6 +172,7 @@ impl SimDisk {
             pages,
             visible: Cell::new(pages),
             writes: Cell::new(0),
+            flushes: Cell::new(0),
             state: RefCell::new(state),
             offline: Cell::new(false),
             slow: Cell::new(1),
@@ -217,6 +219,11 @@ impl SimDisk {
     /// How many writes were ever submitted.
     pub fn writes(&self) -> u64 {
         self.writes.get()
+    }
+
+    /// How many flushes ever ended.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.get()
     }
 
     /// What is durable.
@@ -548,6 +555,7 @@ impl SimDisk {
             return Err(Fault::Media);
         }
         self.tell(|| Io::Flush { submitted });
+        self.flushes.set(self.flushes.get() + 1);
         let state = &mut *self.state.borrow_mut();
         let mut done: Vec<Pending> = Vec::new();
         let mut rest = Vec::with_capacity(state.pending.len());

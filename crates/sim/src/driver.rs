@@ -121,10 +121,12 @@ impl Drop for Machine {
 }
 
 /// Does `work` to its end, or until the journal is so full that a commit is due: what a crash then leaves
-/// is the most that an import may have to take over. Whether it was that.
-async fn until_the_journal_presses(
+/// is the most that an import may have to take over; or until a client says that power is to go. Whether it
+/// went.
+async fn until_power_goes(
     rt: Rt,
     store: Rc<dyn Store>,
+    world: Rc<World>,
     work: impl Future<Output = ()>,
 ) -> bool {
     const PRESSES: u64 = 28;
@@ -134,11 +136,19 @@ async fn until_the_journal_presses(
             // Seldomer and seldomer: clients may wait for minutes for devices that do not come back.
             rt.sleep(((rt.now() - began) / 1024).max(200_000)).await;
         }
+        world.trace.mark("crash as the journal presses");
     };
-    let (mut work, mut watch) = (pin!(work), pin!(watch));
-    poll_fn(|cx| match watch.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(true),
-        Poll::Pending => work.as_mut().poll(cx).map(|()| false),
+    let power = async {
+        world.power.wait().await;
+        world.trace.mark("crash beside the flush of a pile");
+    };
+    let (mut work, mut watch, mut power) = (pin!(work), pin!(watch), pin!(power));
+    poll_fn(|cx| {
+        let ends = power.as_mut().poll(cx).is_ready() || watch.as_mut().poll(cx).is_ready();
+        match ends {
+            true => Poll::Ready(true),
+            false => work.as_mut().poll(cx).map(|()| false),
+        }
     })
     .await
 }
@@ -572,9 +582,9 @@ impl Driver<'_> {
                 .borrow_mut()
                 .chance(world.config.press_percent);
         if pressed {
-            let crash = until_the_journal_presses(rt.clone(), store.clone(), work);
+            let crash = until_power_goes(rt.clone(), store.clone(), world.clone(), work);
             match rt.run_for(LIVELOCK, crash) {
-                Ok(true) => world.trace.mark("crash as the journal presses"),
+                Ok(true) => {}
                 Ok(false) | Err(Stopped::Polls) => world.trace.mark("crash at rest"),
                 Err(Stopped::Deadlock) => world.fail(|| "session: deadlock".to_string()),
             }

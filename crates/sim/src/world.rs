@@ -8,6 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use ashlar_rt::Gate;
+
 use crate::config::{Config, Mode, VolumeConfig};
 use crate::content::Version;
 use crate::disk::SimDisk;
@@ -104,6 +106,8 @@ pub struct World {
     /// Every volume that ever had a name.
     names: RefCell<BTreeMap<String, Vec<u16>>>,
     next_version: Cell<Version>,
+    /// Opened by a client when power is to go, if it goes while clients work.
+    pub power: Gate,
     /// Operations done.
     pub operations: Cell<u64>,
     /// Answers that changed what a crash may leave.
@@ -212,6 +216,7 @@ impl World {
             next_volume: Cell::new(1),
             names: RefCell::default(),
             next_version: Cell::new(1),
+            power: Gate::default(),
             operations: Cell::new(0),
             answers: Cell::new(0),
             touched: RefCell::default(),

@@ -95,6 +95,7 @@ fn faults_within_the_redundancy_are_survived() {
         "devices of different sizes",
         "many writes at once",
         "a pile of writes, and a flush",
+        "crash beside the flush of a pile",
         "spare space in one group",
         "faults during an import",
         "memory changes",
