@@ -174,8 +174,9 @@ fn within(config: &Config, budget: &Budget) -> bool {
     let whole = |group| of(group).count() - lacking(group) >= least + config.m;
     // A thin volume may come to take what the devices left hold at full redundancy (S74, S90).
     let grows = config.full_thin || config.volumes.iter().any(|volume| volume.sparse);
-    let apart =
-        grows || config.groups > 1 && (config.full.is_some() || !(0..config.groups).any(whole));
+    // What is written faster than it is cleaned finds no room in a whole group for a while.
+    let crowded = config.full.is_some() || config.weights.pile > 0;
+    let apart = grows || config.groups > 1 && (crowded || !(0..config.groups).any(whole));
     // One group lays ever narrower stripes of full redundancy, down to those that hold a volume block (S87).
     let holds_blocks = config.groups > 1 || of(0).count() - lacking(0) >= least;
     let redundant =
