@@ -129,6 +129,7 @@ pub struct SimDisk {
     visible: Cell<usize>,
     /// Writes submitted so far.
     writes: Cell<u64>,
+    /// Flushes that did what they say so far.
     flushes: Cell<u64>,
     state: RefCell<State>,
     offline: Cell<bool>,
@@ -221,7 +222,7 @@ impl SimDisk {
         self.writes.get()
     }
 
-    /// How many flushes ever ended.
+    /// How many flushes ever ended, but for those that failed or lied.
     pub fn flushes(&self) -> u64 {
         self.flushes.get()
     }

@@ -5,10 +5,7 @@
 //! a session may do follows from the seed; a seed that runs twice gives the same history.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use ashlar_device::DeviceRef;
 use ashlar_rt::{Gate, Rt, Stopped};
@@ -19,6 +16,7 @@ use crate::device::SimDevice;
 use crate::judge::verify;
 use crate::ledger;
 use crate::nemesis;
+use crate::outage::until_power_goes;
 use crate::rng::Rng;
 use crate::store::{Store, StoreError, Subject};
 use crate::world::World;
@@ -118,39 +116,6 @@ impl Drop for Machine {
         let shut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rt.shutdown()));
         drop(shut); // a destructor that panics during a panic has nothing to add
     }
-}
-
-/// Does `work` to its end, or until the journal is so full that a commit is due: what a crash then leaves
-/// is the most that an import may have to take over; or until a client says that power is to go. Whether it
-/// went.
-async fn until_power_goes(
-    rt: Rt,
-    store: Rc<dyn Store>,
-    world: Rc<World>,
-    work: impl Future<Output = ()>,
-) -> bool {
-    const PRESSES: u64 = 28;
-    let began = rt.now();
-    let watch = async {
-        while store.status().await.journal_percent < PRESSES {
-            // Seldomer and seldomer: clients may wait for minutes for devices that do not come back.
-            rt.sleep(((rt.now() - began) / 1024).max(200_000)).await;
-        }
-        world.trace.mark("crash as the journal presses");
-    };
-    let power = async {
-        world.power.wait().await;
-        world.trace.mark("crash beside the flush of a pile");
-    };
-    let (mut work, mut watch, mut power) = (pin!(work), pin!(watch), pin!(power));
-    poll_fn(|cx| {
-        let ends = power.as_mut().poll(cx).is_ready() || watch.as_mut().poll(cx).is_ready();
-        match ends {
-            true => Poll::Ready(true),
-            false => work.as_mut().poll(cx).map(|()| false),
-        }
-    })
-    .await
 }
 
 pub(crate) struct Driver<'a> {
@@ -584,8 +549,8 @@ impl Driver<'_> {
         if pressed {
             let crash = until_power_goes(rt.clone(), store.clone(), world.clone(), work);
             match rt.run_for(LIVELOCK, crash) {
-                Ok(true) => {}
-                Ok(false) | Err(Stopped::Polls) => world.trace.mark("crash at rest"),
+                Ok(how) => world.trace.mark(how),
+                Err(Stopped::Polls) => world.trace.mark("crash at rest"),
                 Err(Stopped::Deadlock) => world.fail(|| "session: deadlock".to_string()),
             }
         } else if at_work || world.config.crash_at.is_some() {

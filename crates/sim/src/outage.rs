@@ -3,9 +3,12 @@
 //!
 //! Invariants: a device is entered in the budget before anything happens to it.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
-use ashlar_rt::Stopped;
+use ashlar_rt::{Rt, Stopped};
 
 use crate::client::Session;
 use crate::config::{Mode, Part};
@@ -14,8 +17,38 @@ use crate::disk::{Cut, SimDisk};
 use crate::driver::{Driver, Machine, Opened};
 use crate::judge::verify;
 use crate::nemesis;
-use crate::store::StoreError;
-use crate::world::Offer;
+use crate::store::{Store, StoreError};
+use crate::world::{Offer, World};
+
+/// Does `work` to its end, or until the journal is so full that a commit is due: what a crash then leaves is the
+/// most that an import may have to take over; or until a client says that power is to go. How the crash that
+/// follows is to be marked.
+pub(crate) async fn until_power_goes(
+    rt: Rt,
+    store: Rc<dyn Store>,
+    world: Rc<World>,
+    work: impl Future<Output = ()>,
+) -> &'static str {
+    const PRESSES: u64 = 28;
+    let began = rt.now();
+    let watch = async {
+        while store.status().await.journal_percent < PRESSES {
+            // Seldomer and seldomer: clients may wait for minutes for devices that do not come back.
+            rt.sleep(((rt.now() - began) / 1024).max(200_000)).await;
+        }
+    };
+    let (mut work, mut watch, mut power) = (pin!(work), pin!(watch), pin!(world.power.wait()));
+    poll_fn(|cx| {
+        if power.as_mut().poll(cx).is_ready() {
+            Poll::Ready("crash beside the flush of a pile")
+        } else if watch.as_mut().poll(cx).is_ready() {
+            Poll::Ready("crash as the journal presses")
+        } else {
+            work.as_mut().poll(cx).map(|()| "crash at rest")
+        }
+    })
+    .await
+}
 
 impl Driver<'_> {
     /// The array stops at once; then the power goes, unless only the process died.

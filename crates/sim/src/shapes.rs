@@ -150,7 +150,7 @@ impl Config {
         (self.shards, self.memory_bytes) = (shards, 64 * MIB);
         (self.volumes[0].size, self.volumes[0].thin) = (4608 * KIB, false);
         self.weights.pile = weight;
-        // A crash comes best between two parts, of which the first makes the journal press.
+        // Power goes best between two parts: as the first makes the journal press, or as the pile says.
         (self.press_percent, self.clients) = (self.press_percent.max(60), self.clients.min(2));
     }
 

@@ -106,7 +106,7 @@ pub struct World {
     /// Every volume that ever had a name.
     names: RefCell<BTreeMap<String, Vec<u16>>>,
     next_version: Cell<Version>,
-    /// Opened by a client when power is to go, if it goes while clients work.
+    /// A client opens it to say that power is to go now; only sessions that end so heed it.
     pub power: Gate,
     /// Operations done.
     pub operations: Cell<u64>,
