@@ -45,7 +45,30 @@ impl SimDevice {
     }
 }
 
+/// An operation in flight: until its task ends, whether or not anyone waits for it.
+#[derive(Debug)]
+struct InFlight(Port);
+
+impl std::ops::Deref for InFlight {
+    type Target = Port;
+
+    fn deref(&self) -> &Port {
+        &self.0
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.disk.ended();
+    }
+}
+
 impl Port {
+    fn begin(&self) -> InFlight {
+        self.disk.began();
+        InFlight(self.clone())
+    }
+
     fn log(&self, what: &str, offset: u64, len: usize, id: u64, result: Result<(), Fault>) {
         let trace = self.disk.trace();
         let code = match result {
@@ -83,7 +106,7 @@ impl Device for SimDevice {
 
     fn read(&self, offset: u64, mut buf: Buf) -> IoFuture<(Buf, Result<(), Fault>)> {
         let delay = self.port.disk.latency(buf.len());
-        let this = self.port.clone();
+        let this = self.port.begin();
         Box::pin(self.port.rt.spawn(async move {
             this.rt.sleep(delay).await;
             let result = this.disk.read(offset, &mut buf);
@@ -97,7 +120,7 @@ impl Device for SimDevice {
         let id = self.port.disk.submit_write(offset, &data);
         let delay = self.port.disk.latency(len);
         self.port.log("submit", offset, len, id, Ok(()));
-        let this = self.port.clone();
+        let this = self.port.begin();
         Box::pin(self.port.rt.spawn(async move {
             this.rt.sleep(delay).await;
             let result = this.disk.complete_write(id);
@@ -109,7 +132,7 @@ impl Device for SimDevice {
     fn flush(&self) -> IoFuture<Result<(), Fault>> {
         let id = self.port.disk.submit_flush();
         let delay = self.port.disk.latency(0);
-        let this = self.port.clone();
+        let this = self.port.begin();
         Box::pin(self.port.rt.spawn(async move {
             this.rt.sleep(delay).await;
             let result = this.disk.complete_flush(id);
@@ -121,7 +144,7 @@ impl Device for SimDevice {
     fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {
         let id = self.port.disk.submit_discard(offset, length);
         let delay = self.port.disk.latency(0);
-        let this = self.port.clone();
+        let this = self.port.begin();
         Box::pin(self.port.rt.spawn(async move {
             this.rt.sleep(delay).await;
             let result = id.map_or(Ok(()), |id| this.disk.complete_write(id));

@@ -131,6 +131,8 @@ pub struct SimDisk {
     writes: Cell<u64>,
     /// Flushes that did what they say so far.
     flushes: Cell<u64>,
+    /// Operations in flight.
+    in_flight: Cell<usize>,
     state: RefCell<State>,
     offline: Cell<bool>,
     slow: Cell<u64>,
@@ -174,6 +176,7 @@ impl SimDisk {
             visible: Cell::new(pages),
             writes: Cell::new(0),
             flushes: Cell::new(0),
+            in_flight: Cell::new(0),
             state: RefCell::new(state),
             offline: Cell::new(false),
             slow: Cell::new(1),
@@ -225,6 +228,19 @@ impl SimDisk {
     /// How many flushes ever ended, but for those that failed or lied.
     pub fn flushes(&self) -> u64 {
         self.flushes.get()
+    }
+
+    /// Whether operations are in flight, those included that nobody waits for any more.
+    pub fn is_busy(&self) -> bool {
+        self.in_flight.get() > 0
+    }
+
+    pub(crate) fn began(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+    }
+
+    pub(crate) fn ended(&self) {
+        self.in_flight.set(self.in_flight.get() - 1);
     }
 
     /// What is durable.

@@ -5,6 +5,7 @@
 //! a session may do follows from the seed; a seed that runs twice gives the same history.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
@@ -202,6 +203,10 @@ impl Driver<'_> {
 
     pub(crate) fn attach(&self, rt: &Rt, first: bool) -> Vec<DeviceRef> {
         let absent = self.world.budget.borrow().absent.clone();
+        self.attach_without(rt, first, &absent)
+    }
+
+    fn attach_without(&self, rt: &Rt, first: bool, absent: &BTreeSet<usize>) -> Vec<DeviceRef> {
         let present = self
             .world
             .disks
@@ -376,16 +381,17 @@ impl Driver<'_> {
         })
     }
 
-    /// Imports, with `--degraded` if the start rule asks for it.
+    /// Imports, with `--degraded` if the start rule asks for it, and of the devices that hold different histories only
+    /// those that the array has not given up.
     pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
         self.faults_stop();
         let slow = self.slow_import();
+        let mut absent = self.world.budget.borrow().absent.clone();
         for degraded in [false, true] {
-            let devices = self.attach(rt, false);
-            self.world.trace.line(|| {
-                let absent = &self.world.budget.borrow().absent;
-                format!("import, degraded {degraded}, without {absent:?}")
-            });
+            let devices = self.attach_without(rt, false, &absent);
+            self.world
+                .trace
+                .line(|| format!("import, degraded {degraded}, without {absent:?}"));
             // An import beyond what was promised may go on from an older state, and writes before it returns.
             let loose = self.world.loose.get();
             self.world.loose.set(!self.world.promised());
@@ -431,6 +437,10 @@ impl Driver<'_> {
                     if !self.may_refuse(degraded, &error) {
                         return Opened::Ended;
                     }
+                    if matches!(error, StoreError::Diverged(_)) {
+                        self.world.trace.mark("the operator chooses a history");
+                        absent.extend(&self.world.budget.borrow().gone);
+                    }
                 }
             }
         }
@@ -466,7 +476,8 @@ impl Driver<'_> {
         if world.loose.get() || !world.promised() {
             return true;
         }
-        let asks = matches!(error, StoreError::Degraded(_)) || world.config.mode == Mode::Beyond;
+        let asks = matches!(error, StoreError::Degraded(_) | StoreError::Diverged(_));
+        let asks = asks || world.config.mode == Mode::Beyond;
         if !degraded && asks && good * 2 <= counted {
             world.trace.mark("start rule asks the operator");
             return true;

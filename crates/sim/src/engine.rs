@@ -41,6 +41,7 @@ impl From<Error> for StoreError {
         match error {
             Error::NoSpace { .. } | Error::Promised { .. } => StoreError::NoSpace,
             Error::Duplicate(_) => StoreError::Twice(error.to_string()),
+            Error::Diverged(_) => StoreError::Diverged(error.to_string()),
             Error::TooFew { .. } | Error::NoQuorum { .. } => {
                 StoreError::Degraded(error.to_string())
             }

@@ -20,7 +20,8 @@ use crate::world::{Budget, Presence, VolumeEntry, World, room_for};
 
 /// Full redundancy must be back within this, in virtual time, once faults have stopped.
 const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
-/// An array that nobody asks for anything must have written nothing for ten seconds at one of so many looks.
+/// An array that nobody asks for anything must have written nothing for ten seconds, and wait for nothing, at one of so
+/// many looks.
 const REST_LOOKS: u32 = 60;
 /// As many slots of a device and more are kept for commits and cleaning, where slots have 64 KiB or more.
 const KEPT_SLOTS: u64 = 24;
@@ -177,7 +178,9 @@ impl Driver<'_> {
             for _ in 0..REST_LOOKS {
                 let before = written();
                 handle.sleep(10 * SECOND).await;
-                rests = written() == before;
+                // The array may still be waiting for a device that hangs, and give it up only then.
+                let waits = waiting.world.disks.iter().any(|d| d.is_busy());
+                rests = written() == before && !waits;
                 if rests {
                     break;
                 }

@@ -13,6 +13,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::sync::LazyLock;
 
@@ -44,13 +45,24 @@ struct Segment {
     disk: usize,
 }
 
+/// Where things lie on a disk, in pages.
+#[derive(Clone, Debug)]
+struct Places {
+    /// Both copies of its slot table.
+    tables: Range<usize>,
+    /// The first slot.
+    slots: usize,
+    /// A slot has so many.
+    slot_pages: usize,
+}
+
 /// The ledger of one array.
 #[derive(Debug)]
 pub struct Ledger {
     world: Weak<World>,
     array: Cell<Option<[u8; 16]>>,
-    /// By disk: where slots begin, and how many pages one has.
-    places: RefCell<BTreeMap<usize, (usize, usize)>>,
+    /// By disk.
+    places: RefCell<BTreeMap<usize, Places>>,
     /// By disk and slot: what was begun there last.
     owners: RefCell<BTreeMap<(usize, usize), SlotEntry>>,
     segments: RefCell<BTreeMap<u64, Segment>>,
@@ -82,6 +94,8 @@ pub fn watch(world: &Rc<World>) -> Rc<Ledger> {
                 to.forget(disk);
                 to.mistakable.borrow_mut().insert(disk);
             }
+            // A page of its slot table: an older one may count from now on, and heals follow that.
+            Io::Rot { page, .. } if to.is_table(disk, page) => to.forget(disk),
             _ => {}
         }
     });
@@ -114,15 +128,25 @@ impl Ledger {
         if first.starts_with(SUPERBLOCK) {
             self.superblock(disk, pages);
         }
-        let Some((start, length)) = self.places.borrow().get(&disk).copied() else {
+        let Some(places) = self.places.borrow().get(&disk).cloned() else {
             return;
         };
         for (at, content) in (page..).zip(pages) {
-            if at >= start {
-                let (slot, block) = ((at - start) / length, (at - start) % length);
+            if let Some(at) = at.checked_sub(places.slots) {
+                let (slot, block) = (at / places.slot_pages, at % places.slot_pages);
                 self.block(disk, slot, block, content);
             }
         }
+    }
+
+    fn is_table(&self, disk: usize, page: usize) -> bool {
+        let places = self.places.borrow();
+        places.get(&disk).is_some_and(|p| p.tables.contains(&page))
+    }
+
+    /// How many pages a slot of this disk has.
+    fn slot_pages(&self, disk: usize) -> usize {
+        self.places.borrow().get(&disk).map_or(1, |p| p.slot_pages)
     }
 
     fn superblock(&self, disk: usize, pages: &[Slice]) {
@@ -135,12 +159,15 @@ impl Ledger {
             return;
         };
         let pages = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK;
-        let place = (
-            pages(found.geometry.slot_offset(0)),
-            pages(found.geometry.slot_bytes).max(1),
-        );
+        let geometry = &found.geometry;
+        let tables = geometry.page_offset(0, 0)..geometry.page_offset(geometry.table_pages(), 0);
+        let places = Places {
+            tables: pages(tables.start)..pages(tables.end),
+            slots: pages(geometry.slot_offset(0)),
+            slot_pages: pages(geometry.slot_bytes).max(1),
+        };
         self.array.set(Some(found.array));
-        self.places.borrow_mut().insert(disk, place);
+        self.places.borrow_mut().insert(disk, places);
     }
 
     fn block(&self, disk: usize, slot: usize, block: usize, content: &Slice) {
@@ -196,7 +223,7 @@ impl Ledger {
 
     /// A summary of a column: which course it ends.
     fn summary(&self, disk: usize, entry: &SlotEntry, block: u32) {
-        let blocks = self.places.borrow().get(&disk).map_or(1, |place| place.1);
+        let blocks = self.slot_pages(disk);
         let geometry = SegmentGeometry {
             k: entry.k,
             m: entry.m,
@@ -217,7 +244,7 @@ impl Ledger {
     /// A slot begins anew: with a header, or with what a discard leaves.
     fn begin(&self, disk: usize, slot: usize, content: &Slice) {
         let array = self.array.get().unwrap_or_default();
-        let pages = self.places.borrow().get(&disk).map_or(1, |place| place.1);
+        let pages = self.slot_pages(disk);
         let slot_blocks = u32::try_from(pages).expect("slots are small");
         let header = SlotHeader::decode(&array, slot_blocks, content).ok();
         let old = match &header {

@@ -24,6 +24,8 @@ pub enum StoreError {
     NoSpace,
     /// The operator has to decide (import): more devices are missing than the start rule allows.
     Degraded(String),
+    /// The operator has to decide (import): devices hold different histories, and each may be the one to go on with.
+    Diverged(String),
     /// Two devices say that they are the same one (import).
     Twice(String),
     /// The store cannot do this at all (a toy).
