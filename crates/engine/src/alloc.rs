@@ -128,7 +128,10 @@ impl Home {
             if recovering && too_few {
                 self.halt("too few devices are left to hold what the journal has; import it again when they are back");
             }
-            if purpose != Purpose::Client || too_few || !self.cleaner_can_gain() {
+            if purpose != Purpose::Client || too_few {
+                return None;
+            }
+            if !self.cleaner_can_gain() && !self.give_up_unkept() {
                 return None;
             }
             self.ask_cleaner();

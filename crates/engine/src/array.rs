@@ -330,14 +330,7 @@ impl Array {
         if !in_use && (home.waiting_quorum.get().is_none() || !force) {
             return Ok(());
         }
-        // What is written and not folded yet is nobody's live block, but somebody holds its segment.
-        let would_lose = home.core.segments.borrow().values().any(|s| {
-            (!s.live.borrow().is_empty() || Rc::strong_count(s) > 1)
-                && !s.columns_on(index).is_empty()
-                && home.core.missing_columns(s) + s.columns_on(index).len()
-                    > usize::from(s.geometry.m)
-        });
-        if (would_lose || home.journal_needs(index)) && !force {
+        if home.needs_device(index) && !force {
             return Err(Error::WouldLose(index));
         }
         if in_use {

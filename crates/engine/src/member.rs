@@ -422,6 +422,15 @@ impl Member {
         self.aside.take()
     }
 
+    /// How many slots are out of use since they did not keep what was written, also when they were tried again.
+    pub fn unkept_slots(&self) -> usize {
+        let (slots, free) = (self.slots.borrow(), self.free.borrow());
+        let (unkept, aside) = (self.unkept.borrow(), self.aside.borrow());
+        let out = |slot: &&u32| slots[**slot as usize].is_none() && !free.contains(*slot);
+        let out = |slot: &&u32| out(slot) && !aside.contains(*slot);
+        unkept.iter().filter(out).count()
+    }
+
     /// Gives a slot back for reuse. Only after the root that freed it is durable (rule S3).
     pub fn release_slot(&self, slot: u32) {
         assert!(

@@ -15,6 +15,7 @@ use ashlar_rt::Buf;
 use crate::domains::Domains;
 use crate::error::Error;
 use crate::home::Home;
+use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::record_sets::{RecordSet, record_sets};
 
@@ -170,6 +171,42 @@ impl Home {
     pub(crate) fn journal_sets(&self) -> (Vec<RecordSet>, u16) {
         let in_use = |d| self.core.member(d).is_online();
         record_sets(&self.shape, &self.core.domains, in_use)
+    }
+
+    /// Whether anything would be lost without this device.
+    pub(crate) fn needs_device(&self, index: u16) -> bool {
+        // What is written and not folded yet is nobody's live block, but somebody holds its segment.
+        let would_lose = self.core.segments.borrow().values().any(|s| {
+            let columns = s.columns_on(index).len();
+            (!s.live.borrow().is_empty() || Rc::strong_count(s) > 1)
+                && columns > 0
+                && self.core.missing_columns(s) + columns > usize::from(s.geometry.m)
+        });
+        would_lose || self.journal_needs(index)
+    }
+
+    /// Gives up a device that nothing would be lost without, and that would not be short of room had its slots kept
+    /// what was written there, also when they were tried again: a volume was promised that room (S180). Whether there
+    /// is one.
+    pub(crate) fn give_up_unkept(&self) -> bool {
+        let need = self.metadata_need();
+        let cost = |m: &&Member| {
+            let (free, below) = (m.free_slots(), self.clean_below(m, need));
+            free < below && free + m.unkept_slots() >= below
+        };
+        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        let Some(member) = online.find(|m| cost(m) && !self.needs_device(m.index)) else {
+            return false;
+        };
+        let text = format!(
+            "device {} ({}) did not keep what was written to {} slots, also when they were tried again, and has no room without them: it is given up",
+            member.index,
+            member.path(),
+            member.unkept_slots(),
+        );
+        self.core.event("not-kept", Some(member.index), text);
+        self.core.report_failed(member.index);
+        true
     }
 
     /// Writes a new generation to every member in use; how many stored it.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use ashlar_device::{
     Delay, DelayFilter, Device, DeviceRef, Effect, FaultFilter, MemDevice, OpKind, Rule,
 };
-use ashlar_engine::status::ArrayState;
+use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Rt, SECOND};
 
@@ -683,6 +683,41 @@ fn slots_that_did_not_keep_what_was_written_are_tried_again() {
             fill(&v, size, BLOCK, version, "afterwards").await;
         }
         check(&v, size, 3, "afterwards").await;
+    });
+    rt.shutdown();
+}
+
+/// A device that never keeps what is written to a part of it takes room for good, also from slots that are tried again.
+/// Where volumes were promised that room it is given up, as one that fails writes is, rather than clients be told that
+/// there is no space (S180).
+#[test]
+fn a_device_whose_slots_keep_nothing_is_given_up_where_room_is_short() {
+    let disks = devices(3, 8 * MIB);
+    let filter = FaultFilter::new(disks[0].clone() as DeviceRef);
+    let mut kept = refs(&disks);
+    kept[0] = filter.clone();
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let array = Array::create(&handle, kept, small("ec2+1")).await.unwrap();
+        array.set("clean.reserve", "2%").await.unwrap();
+        let size = array.room_for(4096);
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        let bytes = disks[0].info().size_bytes;
+        let area = bytes / 8 * 2..bytes / 8 * 4;
+        filter.add(Rule::within(OpKind::Write, area, Effect::Lose));
+        for percent in (50..=100).step_by(10).chain([100; 4]) {
+            let size = size * percent / 100 / BLOCK * BLOCK;
+            fill(&v, size, BLOCK, percent, "while writes are lost").await;
+            check(&v, size, percent, "while writes are lost").await;
+            array.wait_idle(&[]).await;
+        }
+        let events = array.events(0);
+        let given_up = events.iter().find(|e| e.text.contains("it is given up"));
+        assert_eq!(given_up.and_then(|e| e.device), Some(0), "{events:?}");
+        let online = array.status().await.devices;
+        assert_eq!(online[0].state, DeviceState::Failed);
     });
     rt.shutdown();
 }
