@@ -70,6 +70,8 @@ pub struct Member {
     aside: RefCell<BTreeSet<u32>>,
     /// All that were ever set aside since import.
     unkept: RefCell<BTreeSet<u32>>,
+    /// How many of them were set aside again, after which they are never released.
+    unkept_again: Cell<usize>,
     /// Table pages changed since the last root.
     pub dirty_pages: RefCell<BTreeSet<u32>>,
     /// Which copy of its superblock is the newer one: the next write goes to the other.
@@ -131,6 +133,7 @@ impl Member {
             free: RefCell::new((0..geometry.slots).collect()),
             aside: RefCell::default(),
             unkept: RefCell::default(),
+            unkept_again: Cell::new(0),
             dirty_pages: RefCell::default(),
             super_copy: Cell::new(0),
             page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),
@@ -414,6 +417,8 @@ impl Member {
         self.set_slot(slot, None);
         if self.unkept.borrow_mut().insert(slot) {
             self.aside.borrow_mut().insert(slot);
+        } else {
+            self.unkept_again.set(self.unkept_again.get() + 1);
         }
     }
 
@@ -422,13 +427,9 @@ impl Member {
         self.aside.take()
     }
 
-    /// How many slots are out of use since they did not keep what was written, also when they were tried again.
+    /// How many slots are out of use until the next import: they did not keep what was written, twice.
     pub fn unkept_slots(&self) -> usize {
-        let (slots, free) = (self.slots.borrow(), self.free.borrow());
-        let (unkept, aside) = (self.unkept.borrow(), self.aside.borrow());
-        let out = |slot: &&u32| slots[**slot as usize].is_none() && !free.contains(*slot);
-        let out = |slot: &&u32| out(slot) && !aside.contains(*slot);
-        unkept.iter().filter(out).count()
+        self.unkept_again.get()
     }
 
     /// Gives a slot back for reuse. Only after the root that freed it is durable (rule S3).

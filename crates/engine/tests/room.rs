@@ -139,6 +139,24 @@ async fn all_thin(rt: &Rt, disks: Vec<DeviceRef>, create: Create) -> (Array, Vol
     (array, v, size)
 }
 
+/// An array that keeps as little as can be for cleaning, with a thick volume of all its space, and that.
+async fn all_thick(rt: &Rt, disks: Vec<DeviceRef>, create: Create) -> (Array, Volume, u64) {
+    let array = Array::create(rt, disks, create).await.unwrap();
+    array.set("clean.reserve", "2%").await.unwrap();
+    let size = array.room_for(4096) / BLOCK * BLOCK;
+    array.volume_create("v", volume(size)).await.unwrap();
+    let v = array.volume("v").unwrap();
+    (array, v, size)
+}
+
+/// These devices, as an array takes them, and what makes the first one fail.
+fn first_filtered(disks: &[Rc<MemDevice>]) -> (Vec<DeviceRef>, Rc<FaultFilter>) {
+    let filter = FaultFilter::new(disks[0].clone() as DeviceRef);
+    let mut kept = refs(disks);
+    kept[0] = filter.clone();
+    (kept, filter)
+}
+
 /// A thin volume that has an array to itself takes all that a thick one would be promised, whatever is under way
 /// at once and however its blocks lie: what is not folded was charged a node for each block, and more than was left
 /// once a thousand of them were; a map of several trees was charged for having them (S130).
@@ -593,11 +611,7 @@ fn domains_that_cannot_be_lost_cost_no_room() {
                 domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
                 ..small(layout)
             };
-            let array = Array::create(&handle, kept, create).await.unwrap();
-            array.set("clean.reserve", "2%").await.unwrap();
-            let size = array.room_for(4096);
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = array.volume("v").unwrap();
+            let (array, v, size) = all_thick(&handle, kept, create).await;
             let what = format!("{layout} on {domains:?}");
             let survives = array.status().await.health.survives_domain;
             assert_eq!(survives, Some(false), "{what}");
@@ -628,11 +642,7 @@ fn domains_that_need_the_spare_devices_have_room() {
                 spare,
                 ..small(layout)
             };
-            let array = Array::create(&handle, kept, create).await.unwrap();
-            array.set("clean.reserve", "2%").await.unwrap();
-            let size = array.room_for(4096);
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = array.volume("v").unwrap();
+            let (array, v, size) = all_thick(&handle, kept, create).await;
             let what = format!("{layout} on {domains:?}");
             let survives = array.status().await.health.survives_domain;
             assert_eq!(survives, Some(true), "{what}");
@@ -650,17 +660,11 @@ fn domains_that_need_the_spare_devices_have_room() {
 #[test]
 fn slots_that_did_not_keep_what_was_written_are_tried_again() {
     let disks = devices(3, 8 * MIB);
-    let filter = FaultFilter::new(disks[0].clone() as DeviceRef);
-    let mut kept = refs(&disks);
-    kept[0] = filter.clone();
+    let (kept, filter) = first_filtered(&disks);
     let rt = Rt::simulated(1);
     let handle = rt.clone();
     rt.block_on(async move {
-        let array = Array::create(&handle, kept, small("ec2+1")).await.unwrap();
-        array.set("clean.reserve", "2%").await.unwrap();
-        let size = array.room_for(4096);
-        array.volume_create("v", volume(size)).await.unwrap();
-        let v = array.volume("v").unwrap();
+        let (array, v, size) = all_thick(&handle, kept, small("ec2+1")).await;
         fill(&v, size, BLOCK, 1, "at first").await;
         let unkept = |array: &Array| {
             let events = array.events(0);
@@ -693,17 +697,11 @@ fn slots_that_did_not_keep_what_was_written_are_tried_again() {
 #[test]
 fn a_device_whose_slots_keep_nothing_is_given_up_where_room_is_short() {
     let disks = devices(3, 8 * MIB);
-    let filter = FaultFilter::new(disks[0].clone() as DeviceRef);
-    let mut kept = refs(&disks);
-    kept[0] = filter.clone();
+    let (kept, filter) = first_filtered(&disks);
     let rt = Rt::simulated(1);
     let handle = rt.clone();
     rt.block_on(async move {
-        let array = Array::create(&handle, kept, small("ec2+1")).await.unwrap();
-        array.set("clean.reserve", "2%").await.unwrap();
-        let size = array.room_for(4096);
-        array.volume_create("v", volume(size)).await.unwrap();
-        let v = array.volume("v").unwrap();
+        let (array, v, size) = all_thick(&handle, kept, small("ec2+1")).await;
         let bytes = disks[0].info().size_bytes;
         let area = bytes / 8 * 2..bytes / 8 * 4;
         filter.add(Rule::within(OpKind::Write, area, Effect::Lose));
@@ -991,11 +989,8 @@ fn an_array_of_many_shards_can_be_overwritten() {
                 settings,
                 ..small("ec2+1")
             };
-            let array = Array::create(&handle, kept, create).await.unwrap();
-            array.set("clean.reserve", "2%").await.unwrap();
-            let size = array.room_for(4096);
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = Rc::new(array.volume("v").unwrap());
+            let (_array, v, size) = all_thick(&handle, kept, create).await;
+            let v = Rc::new(v);
             let writers = (0..4).map(|writer: u64| {
                 let v = v.clone();
                 handle.spawn(async move {
@@ -1256,11 +1251,7 @@ fn a_small_reserve_is_enough_for_cleaning() {
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), refs(&disks));
     rt.block_on(async move {
-        let array = Array::create(&handle, kept, small("ec4+2")).await.unwrap();
-        array.set("clean.reserve", "2%").await.unwrap();
-        let size = array.room_for(4096) / BLOCK * BLOCK;
-        array.volume_create("v", volume(size)).await.unwrap();
-        let v = array.volume("v").unwrap();
+        let (_array, v, size) = all_thick(&handle, kept, small("ec4+2")).await;
         fill(&v, size, BLOCK, 1, "all of it").await;
         for first in 0..6 {
             for block in (first..size / BLOCK).step_by(56) {
@@ -1534,11 +1525,7 @@ fn what_is_laid_unequally_is_worth_cleaning() {
                 ..small("ec4+2")
             };
             create.settings.memory_bytes = 64 << 10;
-            let array = Array::create(&handle, kept, create).await.unwrap();
-            array.set("clean.reserve", "2%").await.unwrap();
-            let size = array.room_for(4096) / BLOCK * BLOCK;
-            array.volume_create("v", volume(size)).await.unwrap();
-            let v = array.volume("v").unwrap();
+            let (array, v, size) = all_thick(&handle, kept, create).await;
             fill(&v, size, BLOCK, 1, "all of it").await;
             for round in 0..8 {
                 let what = format!("each {stride}th from {offset} on, {gone:?}, round {round}");

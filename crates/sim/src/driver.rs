@@ -476,8 +476,8 @@ impl Driver<'_> {
         if world.loose.get() || !world.promised() {
             return true;
         }
-        let asks = matches!(error, StoreError::Degraded(_) | StoreError::Diverged(_));
-        let asks = asks || world.config.mode == Mode::Beyond;
+        let asks = world.config.mode == Mode::Beyond
+            || matches!(error, StoreError::Degraded(_) | StoreError::Diverged(_));
         if !degraded && asks && good * 2 <= counted {
             world.trace.mark("start rule asks the operator");
             return true;
