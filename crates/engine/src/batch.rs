@@ -102,8 +102,9 @@ impl Home {
         self.flush_for(collected, opened).await;
     }
 
-    /// Cuts a batch into parts of at most a quarter of the delta ring. Stripes keep their order: of a block's
-    /// versions none is recorded after a newer one.
+    /// Cuts a batch into parts of at most a quarter of the delta ring. The stripes of a shard keep their order: of a
+    /// block's versions none is recorded after a newer one. Those of all shards that let go of the data ring come
+    /// first: until they are recorded the journal cannot be cut, and they are few, one of each open segment at most.
     ///
     /// Crash argument: who waits for the batch is answered after its last part. What was durable before stays so
     /// in between: where a part settles a record of data, what that held, or something newer, is in this part or
@@ -141,8 +142,15 @@ impl Home {
         let mut bytes: usize = part.deltas.iter().map(entry_bytes).sum();
         let mut parts = Vec::new();
         let mut data = Vec::new();
+        let (mut settling, mut others) = (Vec::new(), Vec::new());
         for (shard, batch) in collected.into_iter().enumerate() {
-            for (stripe, live) in batch.stripes.into_iter().zip(batch.live) {
+            let mut stripes = batch.stripes.into_iter().zip(batch.live);
+            settling.push((shard, stripes.by_ref().take(batch.settling).collect()));
+            others.push((shard, stripes.collect::<Vec<_>>()));
+            data.push(batch.data);
+        }
+        for (shard, stripes) in settling.into_iter().chain(others) {
+            for (stripe, live) in stripes {
                 let entry = stripe_entry(&stripe, &live, self.birth.get());
                 let size = entry_bytes(&entry);
                 if bytes + size > most && bytes > 0 {
@@ -154,7 +162,6 @@ impl Home {
                 part.collected[shard].stripes.push(stripe);
                 part.collected[shard].live.push(live);
             }
-            data.push(batch.data);
         }
         part.deltas.extend(extra);
         for (collected, data) in part.collected.iter_mut().zip(data) {

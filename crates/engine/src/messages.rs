@@ -62,6 +62,8 @@ pub enum HomeMessage {
 pub struct Collected {
     /// Written stripes, in order within each segment.
     pub stripes: Vec<Rc<OpenStripe>>,
+    /// So many of these, the first ones, hold what records of data do, or come before such a stripe in its segment.
+    pub settling: usize,
     /// For each stripe the items that are to count, in order.
     pub live: Vec<Vec<Item>>,
     /// Runs of holes.

@@ -72,6 +72,8 @@ pub struct OpenStripe {
     pub gate: Gate,
     /// The written form, once closed.
     pub written: RefCell<Option<Rc<Stripe>>>,
+    /// A record of data holds blocks of it, until it is recorded itself.
+    pub journaled: Cell<bool>,
 }
 
 impl std::fmt::Debug for OpenStripe {
@@ -99,6 +101,7 @@ impl OpenStripe {
             phase: Cell::new(Phase::Filling),
             gate: Gate::default(),
             written: RefCell::new(None),
+            journaled: Cell::new(false),
         })
     }
 

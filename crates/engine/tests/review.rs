@@ -13,7 +13,7 @@ use ashlar_device::{
     Delay, DelayFilter, Device, DeviceInfo, DeviceRef, Fault, FaultFilter, IoFuture, MemDevice,
 };
 use ashlar_engine::status::{ArrayState, Frontend};
-use ashlar_engine::{Array, Create, Error, Import, Volume, VolumeError, VolumeOptions};
+use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
 
 use common::{BLOCK, devices, pattern, refs, small, volume};
@@ -869,6 +869,44 @@ fn a_batch_in_parts_keeps_what_was_durable_before() {
         }
     }
     assert!(found.contains(&1) && found.is_sorted() && found.ends_with(&[2]));
+}
+
+/// Each shard has a block in the data ring, which its open stripe settles, and then more to record than the delta ring
+/// takes: the ring can be cut only once all of those stripes are recorded, so they come before all others (S179).
+#[test]
+fn a_batch_in_parts_lets_go_of_the_data_ring_first() {
+    let disks = devices(8, 16 * MIB);
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let create = Create {
+            slot_bytes: Some(256 << 10),
+            strip_bytes: Some(64 << 10),
+            settings: Settings {
+                shards: 4,
+                ..Settings::default()
+            },
+            ..small("ec1+7")
+        };
+        let array = Array::create(&handle, refs(&disks), create).await.unwrap();
+        array.volume_create("v", volume(4 * MIB)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for round in 1..4 {
+            for block in (0..1024).step_by(170) {
+                put(&v, block, round).await.unwrap();
+            }
+            v.flush().await.unwrap();
+            for block in 0..1024 {
+                put(&v, block, round).await.unwrap();
+            }
+            let flushed = handle.timeout(100 * SECOND, v.flush()).await;
+            assert!(flushed.is_some(), "a flush hangs, round {round}");
+        }
+        let events = array.events(0);
+        let full = events.iter().find(|e| e.kind == "journal-full");
+        assert!(full.is_none(), "{full:?}");
+    });
+    rt.shutdown();
 }
 
 /// A device whose reads take a while: the bytes of those under way, on all devices, and the most there were.

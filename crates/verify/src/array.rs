@@ -434,14 +434,14 @@ impl<'a> Array<'a> {
     /// Which segments exist, whether no slot has two, and what their headers say. Segments that do not
     /// exist are gone afterwards.
     fn check_segments(&mut self, report: &mut Report) {
-        let gone = |s: &&Segment| s.record.is_none() && !s.opened;
-        // Between a claim and the Open entry power may go; what was exported has no such segments.
+        // Between a claim and the Open entry power may go, and between that and the first stripe; what was exported
+        // has no such segments.
         let kind = if self.root.clean {
             Kind::SlotOfNobody
         } else {
             Kind::SlotLeft
         };
-        for segment in self.segments.values().filter(gone) {
+        for segment in self.segments.values().filter(|s| !s.exists()) {
             for column in segment.columns.iter().flatten() {
                 let device = self.members.here.get(&column.device);
                 let position = device.map_or(0, |device| device.position);
@@ -452,7 +452,7 @@ impl<'a> Array<'a> {
                     .at(At::Slot(column.slot));
             }
         }
-        self.segments.retain(|_, s| s.record.is_some() || s.opened);
+        self.segments.retain(|_, s| s.exists());
         report.counts.segments = self.segments.len() as u64;
         let mut taken: BTreeMap<(u16, u32), u64> = BTreeMap::new();
         for segment in self.segments.values() {
@@ -514,6 +514,11 @@ impl<'a> Array<'a> {
 }
 
 impl Segment {
+    /// Whether liveness names it, or the journal opened it and has a stripe of it.
+    fn exists(&self) -> bool {
+        self.record.is_some() || self.opened && self.recorded > 0
+    }
+
     fn take_stripe(&mut self, stripe: &Stripe) {
         let shape = self.shape;
         let sealed = self.record.as_ref().is_some_and(|r| r.sealed);

@@ -23,6 +23,7 @@ mod recover;
 mod segments;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
@@ -209,7 +210,7 @@ pub async fn import(
         recovered.previous,
     );
     let mut root = root;
-    root.next_segment = next_segment(&core, root.next_segment);
+    root.next_segment = next_segment(&core, root.next_segment, &opened);
     if !root.clean {
         // If newer roots were lost, the journal may still name volumes made since: another volume of
         // such a number would be given what was written to them. Skip well past them.
@@ -250,12 +251,13 @@ pub async fn import(
 
 /// One past every segment number that was ever handed out, as far as anyone knows. Numbers given to
 /// segments that left no trace may have written headers: skip well past them.
-fn next_segment(core: &Core, root: u64) -> u64 {
-    let seen = core
+fn next_segment(core: &Core, root: u64, opened: &BTreeSet<u64>) -> u64 {
+    let held = core
         .segments
         .borrow()
         .last_key_value()
-        .map_or(0, |(number, _)| number + 1);
+        .map(|(number, _)| *number);
+    let seen = held.max(opened.last().copied()).map_or(0, |n| n + 1);
     if planted::on(Bug::SegmentNumberReused) {
         return root;
     }
@@ -311,4 +313,45 @@ fn check_journal(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ashlar_format::SegmentGeometry;
+    use ashlar_format::slot::SegmentKind;
+    use ashlar_rt::Rt;
+
+    use super::{next_segment, settle_segments};
+    use crate::Settings;
+    use crate::core::Core;
+    use crate::segment::{Column, Segment};
+
+    /// What the journal opened and has no stripe of keeps no slots: imports that were killed again and again left none
+    /// to commit in. Its number is not given again, though no segment has it (S182).
+    #[test]
+    fn what_was_only_opened_is_room_and_keeps_its_number() {
+        let geometry = SegmentGeometry {
+            k: 2,
+            m: 1,
+            strip_blocks: 1,
+            slot_blocks: 8,
+        };
+        let rt = Rt::simulated(1);
+        let none = Settings::default().accelerators;
+        let core = Core::new(&rt, [0; 16], [0; 32], 8, Vec::new(), &none);
+        for (number, stripes) in [(1, 0), (2, 3), (3, 1), (4, 0), (5, 2)] {
+            let columns = vec![Column::MISSING; geometry.width()];
+            let segment = Segment::new(number, SegmentKind::Data, geometry, 1, columns, u32::MAX);
+            segment.recorded.set(stripes);
+            core.segments.borrow_mut().insert(number, segment);
+        }
+        // Of 5 only a table knows.
+        let (named, opened) = (BTreeSet::from([1, 2]), BTreeSet::from([3, 4, 7]));
+        settle_segments(&core, &named, &opened);
+        let left: Vec<u64> = core.segments.borrow().keys().copied().collect();
+        assert_eq!(left, [1, 2, 3]);
+        assert!(next_segment(&core, 1, &opened) > 7);
+    }
 }

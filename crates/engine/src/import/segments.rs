@@ -2,7 +2,7 @@
 //! what the journal adds.
 //!
 //! Invariants: a claim counts only if liveness or the journal names its segment (S7); of two claims to a
-//! column the newer version counts.
+//! column the newer version counts; what the journal opened counts only with a stripe (S182).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -408,10 +408,16 @@ fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry
 }
 
 /// Drops segments that neither the root nor the journal names, and claims the slots of the others.
+///
+/// **Crash argument.** A segment that the journal opened and has no stripe of holds nothing: what a stripe holds is
+/// found by its record, or by the root, whose liveness then names the segment. Its slots are free at once (S182). The
+/// Open entry stays in the journal until a commit images it: every import before that reads the same records of it,
+/// and drops it again, whatever its slots were given to since; none may give its number to another segment
+/// (`next_segment`).
 pub(super) fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTreeSet<u64>) {
-    core.segments
-        .borrow_mut()
-        .retain(|number, _| named.contains(number) || opened.contains(number));
+    core.segments.borrow_mut().retain(|number, segment| {
+        named.contains(number) || opened.contains(number) && segment.recorded.get() > 0
+    });
     // Two segments can name one slot only if a root newer than this one was lost beyond its
     // redundancy: the newer segment was given what that root had freed, and has overwritten it.
     // And two columns of a segment are on one device only if its table is older than it should be, of a time

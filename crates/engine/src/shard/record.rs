@@ -70,7 +70,18 @@ impl Shard {
     fn build(&self, required: &[(Item, Rc<OpenStripe>)]) -> crate::messages::Collected {
         let mut batch = crate::messages::Collected::default();
         let mut written = self.written.borrow().clone();
-        written.sort_by_key(|s| (s.segment.number, s.number));
+        // What a record of data holds keeps the journal from being cut until its stripe is recorded: these come first,
+        // with those before them in their segments (S179).
+        let mut settling: BTreeMap<u64, u32> = BTreeMap::new();
+        for stripe in written.iter().filter(|s| s.journaled.get()) {
+            let upto = settling.entry(stripe.segment.number).or_default();
+            *upto = (*upto).max(stripe.number + 1);
+        }
+        let settles = |s: &OpenStripe| {
+            let upto = settling.get(&s.segment.number);
+            upto.is_some_and(|upto| s.number < *upto)
+        };
+        written.sort_by_key(|s| (!settles(s), s.segment.number, s.number));
         let mut expected: BTreeMap<u64, u32> = BTreeMap::new();
         for stripe in written {
             let next = expected
@@ -78,6 +89,7 @@ impl Shard {
                 .or_insert(stripe.segment.recorded.get());
             if stripe.number == *next {
                 *next += 1;
+                batch.settling += usize::from(settles(&stripe));
                 batch.stripes.push(stripe);
             }
         }
@@ -163,7 +175,8 @@ impl Shard {
             }
             self.written.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
         }
-        for (item, _, _) in &batch.data {
+        for (item, stripe, _) in &batch.data {
+            stripe.journaled.set(true);
             deltas.journaled(item.tree, item.address, item.stamp);
         }
         for hole in &batch.holes {
