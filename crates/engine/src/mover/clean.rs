@@ -19,7 +19,7 @@ use ashlar_rt::{Buf, MILLISECOND, SECOND};
 use crate::alloc::reserve;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::member::Member;
-use crate::messages::{Move, Purpose, ShardMessage, ask};
+use crate::messages::{FoldLimit, Move, Purpose, ShardMessage, ask};
 use crate::metaroom::{MetadataNeed, Renewed};
 use crate::mover::Garbage;
 use crate::partition::Partitioning;
@@ -62,10 +62,16 @@ impl Home {
         kept + (slots as usize / 50).max(4)
     }
 
+    /// Whether some device is short of free slots; so it is, too, if columns that were lost wait for what garbage takes.
     pub(super) fn low_on_slots(&self) -> bool {
         let need = self.metadata_need();
+        let wants_room = self.tasks.borrow().wants_room;
+        let kept = wants_room.then(|| self.kept_from_lost());
         let mut online = self.core.members.iter().filter(|m| m.is_online());
-        online.any(|m| m.free_slots() < self.clean_below(m, need))
+        online.any(|m| {
+            let below = self.clean_below(m, need);
+            m.free_slots() < kept.as_ref().map_or(below, |kept| below.max(kept(m) + 1))
+        })
     }
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
@@ -161,18 +167,25 @@ impl Home {
         gained
     }
 
-    /// Moves the live blocks of the best victims away and commits.
+    /// Moves the live blocks of the best victims away and commits: of more than one, where room is tight, no more than
+    /// one commit can fold if each has a leaf of its own. Until they are folded nothing is free, and what they went to
+    /// is room that commits lack (S181).
     async fn clean_once(self: &Rc<Self>) {
         let mut budget = self.clean_budget() * 1000;
         // Nodes first: writing them anew needs only what commits may use, and always gains.
         self.clean_metadata(self.meta_room() / 8).await;
+        let mut foldable = match self.room_is_tight() {
+            true => (self.fold_limit().nodes / FoldLimit::LEAF).max(1),
+            false => usize::MAX,
+        };
         for (segment, _) in self.pick_victims(Some(SegmentKind::Data), 256) {
             let blocks = u64::from(segment.geometry.data_blocks());
             let live = u64::from(segment.live.borrow().count()) * 1000 / blocks;
-            if live > budget {
+            if live > budget || foldable == 0 {
                 break;
             }
             budget -= live;
+            foldable = foldable.saturating_sub(segment.live.borrow().count() as usize);
             self.clean_segment(&segment).await;
         }
         self.fold().await;

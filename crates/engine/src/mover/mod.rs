@@ -127,6 +127,8 @@ pub struct Tasks {
     /// Slots of each device that metadata may still take where it has full redundancy, as of when reconstruct last
     /// gave a segment a column.
     pub meta_growth: usize,
+    /// Whether reconstruct waits for room though what was promised fits: the cleaner may gain it.
+    pub wants_room: bool,
     /// Whether the cleaner could gain anything.
     pub clean_rest: Rest<Garbage>,
     /// Whether a round of cleaning is under way: what it has moved is freed by the commit that ends it.
@@ -312,7 +314,9 @@ impl Home {
         }
         if wants("reconstruct") {
             let running = self.tasks.borrow().reconstruct.state == "running";
-            let due = self.is_degraded() && !self.reconstruct_rests();
+            let cleans = self.tasks.borrow().wants_room && self.low_on_slots();
+            let due = self.is_degraded()
+                && (!self.reconstruct_rests() || cleans && self.cleaner_can_gain());
             return !running && !due && self.core.failing.borrow().is_empty();
         }
         true

@@ -63,6 +63,11 @@ impl Home {
                 .borrow_mut()
                 .reconstruct_rest
                 .round(gained || !degraded, seen);
+            let wants_room = degraded && !gained && !self.lacks_room() && self.waits_for_room();
+            self.tasks.borrow_mut().wants_room = wants_room;
+            if wants_room {
+                self.ask_cleaner();
+            }
             self.core.progress.open();
             if gained {
                 continue;
@@ -145,29 +150,30 @@ impl Home {
 
     /// Why what is missing cannot be reconstructed now.
     pub(super) fn why_waiting(&self) -> &'static str {
-        let mut due = self.to_reconstruct();
-        due.truncate(256); // those that lost most tell it
-        let missing = |s: &Segment| {
-            let columns = 0..s.geometry.width();
-            let lost = columns.filter(|c| !self.core.column_usable(s, *c));
-            lost.collect::<Vec<usize>>()
-        };
-        let promised = |s: &Segment| {
-            let mut lost = missing(s).into_iter();
-            lost.any(|c| self.device_with_room(s, c, true).is_some())
-        };
         let width = usize::from(self.shape.width());
         let mut groups = self.shape.groups.iter();
         let narrow = groups.any(|g| self.online_of(g).count() < width.min(g.len()));
-        if due.is_empty() {
+        if self.to_reconstruct().is_empty() {
             "what is missing was lost beyond its redundancy, or is written with less for want of room"
-        } else if due.iter().any(|(_, s)| promised(s)) {
+        } else if self.waits_for_room() {
             "the room that is left was promised to volumes"
         } else if narrow {
             "too few devices are left to take the missing columns"
         } else {
             "no device has room for the missing columns"
         }
+    }
+
+    /// Whether columns are missing for which some device has room, but none that is for what was lost.
+    fn waits_for_room(&self) -> bool {
+        let mut due = self.to_reconstruct();
+        due.truncate(256); // those that lost most tell it
+        let promised = |s: &Segment| {
+            let columns = 0..s.geometry.width();
+            let mut lost = columns.filter(|c| !self.core.column_usable(s, *c));
+            lost.any(|c| self.device_with_room(s, c, true).is_some())
+        };
+        due.iter().any(|(_, s)| promised(s))
     }
 
     /// How many sealed segments without live blocks miss columns: a commit folds what deltas hold in
@@ -354,9 +360,9 @@ impl Home {
 
     /// Free slots of a device that are not for data that was lost. What cleaning needs is its own: garbage may have
     /// left what was lost no room, and only cleaning ends that; metadata need some to be redundant (S142). Where more
-    /// was promised than fits at full redundancy, that comes first as well.
-    fn kept_from_lost(&self) -> impl Fn(&Member) -> usize + '_ {
-        let promised = self.is_overpromised().then(|| self.metadata_need());
+    /// was promised than fits at full redundancy without the devices that are gone, that comes first as well.
+    pub(super) fn kept_from_lost(&self) -> impl Fn(&Member) -> usize + '_ {
+        let promised = self.lacks_room().then(|| self.metadata_need());
         let growth = self.tasks.borrow().meta_growth;
         move |member| match promised {
             Some(need) => self.kept_for_promises(member, need),
