@@ -434,14 +434,14 @@ impl<'a> Array<'a> {
     /// Which segments exist, whether no slot has two, and what their headers say. Segments that do not
     /// exist are gone afterwards.
     fn check_segments(&mut self, report: &mut Report) {
-        // Between a claim and the Open entry power may go, and between that and the first stripe; what was exported
-        // has no such segments.
+        // Between a claim and the Open entry power may go; what was exported has no such segments.
         let kind = if self.root.clean {
             Kind::SlotOfNobody
         } else {
             Kind::SlotLeft
         };
-        for segment in self.segments.values().filter(|s| !s.exists()) {
+        let gone = |s: &&Segment| !s.exists() && !s.opened;
+        for segment in self.segments.values().filter(gone) {
             for column in segment.columns.iter().flatten() {
                 let device = self.members.here.get(&column.device);
                 let position = device.map_or(0, |device| device.position);

@@ -167,28 +167,41 @@ impl Home {
         gained
     }
 
-    /// Moves the live blocks of the best victims away and commits: of more than one, where room is tight, no more than
-    /// one commit can fold if each has a leaf of its own. Until they are folded nothing is free, and what they went to
-    /// is room that commits lack (S181).
+    /// Moves the live blocks of the best victims away and commits: where room is tight, before more is moved than one
+    /// commit can fold if each block has a leaf of its own. Until it is folded nothing is free, and what it went to is
+    /// room that commits lack (S181).
     async fn clean_once(self: &Rc<Self>) {
         let mut budget = self.clean_budget() * 1000;
         // Nodes first: writing them anew needs only what commits may use, and always gains.
         self.clean_metadata(self.meta_room() / 8).await;
-        let mut foldable = match self.room_is_tight() {
-            true => (self.fold_limit().nodes / FoldLimit::LEAF).max(1),
-            false => usize::MAX,
-        };
-        for (segment, _) in self.pick_victims(Some(SegmentKind::Data), 256) {
+        let victims = self.pick_victims(Some(SegmentKind::Data), 256);
+        // By number: held, none could be freed by what is folded in between.
+        let victims: Vec<u64> = victims.into_iter().map(|(s, _)| s.number).collect();
+        let mut unfolded = 0;
+        for number in victims {
+            let Some(segment) = self.core.segment(number) else {
+                continue;
+            };
             let blocks = u64::from(segment.geometry.data_blocks());
-            let live = u64::from(segment.live.borrow().count()) * 1000 / blocks;
-            if live > budget || foldable == 0 {
+            let count = segment.live.borrow().count() as usize;
+            let live = count as u64 * 1000 / blocks;
+            if live > budget {
                 break;
             }
             budget -= live;
-            foldable = foldable.saturating_sub(segment.live.borrow().count() as usize);
+            if unfolded > 0 && self.room_is_tight() && unfolded + count > self.foldable() {
+                self.fold().await;
+                unfolded = 0;
+            }
+            unfolded += count;
             self.clean_segment(&segment).await;
         }
         self.fold().await;
+    }
+
+    /// How many blocks one commit can fold, each under a leaf of its own.
+    fn foldable(&self) -> usize {
+        self.fold_limit().nodes / FoldLimit::LEAF
     }
 
     /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of

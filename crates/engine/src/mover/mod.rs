@@ -314,9 +314,8 @@ impl Home {
         }
         if wants("reconstruct") {
             let running = self.tasks.borrow().reconstruct.state == "running";
-            let cleans = self.tasks.borrow().wants_room && self.low_on_slots();
-            let due = self.is_degraded()
-                && (!self.reconstruct_rests() || cleans && self.cleaner_can_gain());
+            let waits = self.tasks.borrow().wants_room && self.cleaner_can_gain();
+            let due = self.is_degraded() && (!self.reconstruct_rests() || waits);
             return !running && !due && self.core.failing.borrow().is_empty();
         }
         true
@@ -369,9 +368,10 @@ impl Home {
         }
     }
 
-    /// Whether reconstruct has done what it can.
+    /// Whether reconstruct has done what it can, and the room that it waits for, if it does, has not come.
     fn reconstruct_rests(&self) -> bool {
         let now = self.redundancy();
-        self.tasks.borrow().reconstruct_rest.rests(1, &now)
+        let tasks = self.tasks.borrow();
+        tasks.reconstruct_rest.rests(1, &now) && !(tasks.wants_room && !self.low_on_slots())
     }
 }

@@ -153,10 +153,13 @@ impl Home {
         let width = usize::from(self.shape.width());
         let mut groups = self.shape.groups.iter();
         let narrow = groups.any(|g| self.online_of(g).count() < width.min(g.len()));
-        if self.to_reconstruct().is_empty() {
+        let due = self.to_reconstruct();
+        if due.is_empty() {
             "what is missing was lost beyond its redundancy, or is written with less for want of room"
         } else if self.waits_for_room() {
             "the room that is left was promised to volumes"
+        } else if due.iter().any(|(_, s)| self.can_gain(s)) {
+            "what is missing could not be computed from what can be read, or not be written"
         } else if narrow {
             "too few devices are left to take the missing columns"
         } else {
@@ -164,16 +167,24 @@ impl Home {
         }
     }
 
-    /// Whether columns are missing for which some device has room, but none that is for what was lost.
+    /// Whether columns are missing for which some device has room, but none that is for what was lost: some device then
+    /// has no more free than is kept from it.
     fn waits_for_room(&self) -> bool {
         let mut due = self.to_reconstruct();
         due.truncate(256); // those that lost most tell it
-        let promised = |s: &Segment| {
-            let columns = 0..s.geometry.width();
-            let mut lost = columns.filter(|c| !self.core.column_usable(s, *c));
-            lost.any(|c| self.device_with_room(s, c, true).is_some())
+        let waits = |s: &Segment| {
+            let mut lost = self.lost_columns(s);
+            lost.any(|c| {
+                self.device_for(s, c).is_none() && self.device_with_room(s, c, true).is_some()
+            })
         };
-        due.iter().any(|(_, s)| promised(s))
+        due.iter().any(|(_, s)| waits(s))
+    }
+
+    /// The columns that a segment misses.
+    fn lost_columns<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = usize> + 'a {
+        let columns = 0..segment.geometry.width();
+        columns.filter(|c| !self.core.column_usable(segment, *c))
     }
 
     /// How many sealed segments without live blocks miss columns: a commit folds what deltas hold in
@@ -252,9 +263,8 @@ impl Home {
 
     /// Whether a missing column of a segment has a device to go to.
     fn can_gain(&self, segment: &Segment) -> bool {
-        let missing = |c: &usize| !self.core.column_usable(segment, *c);
-        let mut missing = (0..segment.geometry.width()).filter(missing);
-        missing.any(|c| self.device_for(segment, c).is_some())
+        let mut lost = self.lost_columns(segment);
+        lost.any(|c| self.device_for(segment, c).is_some())
     }
 
     /// Open segments whose rows lie in records of a closed epoch take no more stripes: what their summaries
