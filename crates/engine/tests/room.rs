@@ -701,6 +701,31 @@ fn domains_that_need_the_spare_devices_have_room() {
     }
 }
 
+/// A full array that is overwritten here and there, with little kept for cleaning: commits write nodes of their own, and
+/// where cleaning made one for every few blocks it gained nothing, and a thick volume got `NoSpace` (S181).
+#[test]
+fn cleaning_does_not_use_up_what_it_gains() {
+    let disks = devices(3, 48 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let create = Create {
+            strip_bytes: Some(16 << 10),
+            slot_bytes: Some(128 << 10),
+            ..small("raid0")
+        };
+        let (_array, v, size) = all_thick(&handle, kept, create).await;
+        fill(&v, size, BLOCK, 1, "at first").await;
+        let blocks = size / BLOCK;
+        for n in 0..blocks / 4 {
+            let block = n * 47 % blocks;
+            let written = v.write(block * BLOCK, pattern(block, 2), false).await;
+            assert!(written.is_ok(), "block {n} of {blocks}: {written:?}");
+        }
+    });
+    rt.shutdown();
+}
+
 /// What devices that are gone cost is reconstructed into room that garbage takes: the cleaner had what it needs, and left
 /// that to lie, while reconstruct waited for some slots more (S184).
 #[test]

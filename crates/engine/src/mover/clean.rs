@@ -32,6 +32,9 @@ use crate::tree::Key;
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
 
+/// So many blocks, each under a leaf of its own, one commit is to fold of those that a round of cleaning has moved.
+const FOLDED_LEAST: usize = 24;
+
 /// Blocks of a segment that are moved at once, at most, if a stripe has no more: 64 MiB.
 const PART: u32 = 1 << 14;
 
@@ -167,9 +170,9 @@ impl Home {
         gained
     }
 
-    /// Moves the live blocks of the best victims away and commits: where room is tight, before more is moved than one
-    /// commit can fold if each block has a leaf of its own. Until it is folded nothing is free, and what it went to is
-    /// room that commits lack (S181).
+    /// Moves the live blocks of the best victims away and commits. What they go to is room that commits lack, and until
+    /// they are folded nothing is free: where one commit would come to fold few of them, those moved so far are folded
+    /// first (S181). Not sooner: each commit writes nodes of its own, which may be all that cleaning gains.
     async fn clean_once(self: &Rc<Self>) {
         let mut budget = self.clean_budget() * 1000;
         // Nodes first: writing them anew needs only what commits may use, and always gains.
@@ -177,6 +180,7 @@ impl Home {
         let victims = self.pick_victims(Some(SegmentKind::Data), 256);
         // By number: held, none could be freed by what is folded in between.
         let victims: Vec<u64> = victims.into_iter().map(|(s, _)| s.number).collect();
+        let least = FOLDED_LEAST.min(self.foldable() / 2);
         let mut unfolded = 0;
         for number in victims {
             let Some(segment) = self.core.segment(number) else {
@@ -189,7 +193,7 @@ impl Home {
                 break;
             }
             budget -= live;
-            if unfolded > 0 && self.room_is_tight() && unfolded + count > self.foldable() {
+            if unfolded > 0 && self.room_is_tight() && self.foldable() < least.min(unfolded) {
                 self.fold().await;
                 unfolded = 0;
             }

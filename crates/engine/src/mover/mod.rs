@@ -372,6 +372,7 @@ impl Home {
     fn reconstruct_rests(&self) -> bool {
         let now = self.redundancy();
         let tasks = self.tasks.borrow();
-        tasks.reconstruct_rest.rests(1, &now) && !(tasks.wants_room && !self.low_on_slots())
+        let room_came = tasks.wants_room && !self.low_on_slots();
+        !room_came && tasks.reconstruct_rest.rests(1, &now)
     }
 }
