@@ -178,11 +178,14 @@ impl Core {
         place.is_placed() && self.member(place.device).is_online()
     }
 
+    /// The columns of a segment that are missing.
+    pub fn missing<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = usize> + 'a {
+        (0..segment.geometry.width()).filter(|c| !self.column_usable(segment, *c))
+    }
+
     /// How many columns of a segment are missing.
     pub fn missing_columns(&self, segment: &Segment) -> usize {
-        (0..segment.geometry.width())
-            .filter(|c| !self.column_usable(segment, *c))
-            .count()
+        self.missing(segment).count()
     }
 
     /// Whether a column that was written is missing (not one that never had a slot).

@@ -434,13 +434,13 @@ impl<'a> Array<'a> {
     /// Which segments exist, whether no slot has two, and what their headers say. Segments that do not
     /// exist are gone afterwards.
     fn check_segments(&mut self, report: &mut Report) {
+        let gone = |s: &&Segment| s.record.is_none() && !s.opened;
         // Between a claim and the Open entry power may go; what was exported has no such segments.
         let kind = if self.root.clean {
             Kind::SlotOfNobody
         } else {
             Kind::SlotLeft
         };
-        let gone = |s: &&Segment| !s.exists() && !s.opened;
         for segment in self.segments.values().filter(gone) {
             for column in segment.columns.iter().flatten() {
                 let device = self.members.here.get(&column.device);

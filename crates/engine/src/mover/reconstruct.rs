@@ -63,7 +63,8 @@ impl Home {
                 .borrow_mut()
                 .reconstruct_rest
                 .round(gained || !degraded, seen);
-            let wants_room = degraded && !gained && !self.lacks_room() && self.waits_for_room();
+            let wants_room =
+                degraded && !gained && !self.lacks_room() && self.waits_for_room(&self.worst_due());
             self.tasks.borrow_mut().wants_room = wants_room;
             if wants_room {
                 self.ask_cleaner();
@@ -153,10 +154,10 @@ impl Home {
         let width = usize::from(self.shape.width());
         let mut groups = self.shape.groups.iter();
         let narrow = groups.any(|g| self.online_of(g).count() < width.min(g.len()));
-        let due = self.to_reconstruct();
+        let due = self.worst_due();
         if due.is_empty() {
             "what is missing was lost beyond its redundancy, or is written with less for want of room"
-        } else if self.waits_for_room() {
+        } else if self.waits_for_room(&due) {
             "the room that is left was promised to volumes"
         } else if due.iter().any(|(_, s)| self.can_gain(s)) {
             "what is missing could not be computed from what can be read, or not be written"
@@ -167,24 +168,23 @@ impl Home {
         }
     }
 
-    /// Whether columns are missing for which some device has room, but none that is for what was lost: some device then
+    /// Whether columns of these are missing for which some device has room, but none that is for what was lost: some device then
     /// has no more free than is kept from it.
-    fn waits_for_room(&self) -> bool {
-        let mut due = self.to_reconstruct();
-        due.truncate(256); // those that lost most tell it
+    fn waits_for_room(&self, due: &[(usize, Rc<Segment>)]) -> bool {
         let waits = |s: &Segment| {
-            let mut lost = self.lost_columns(s);
-            lost.any(|c| {
+            let mut missing = self.core.missing(s);
+            missing.any(|c| {
                 self.device_for(s, c).is_none() && self.device_with_room(s, c, true).is_some()
             })
         };
         due.iter().any(|(_, s)| waits(s))
     }
 
-    /// The columns that a segment misses.
-    fn lost_columns<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = usize> + 'a {
-        let columns = 0..segment.geometry.width();
-        columns.filter(|c| !self.core.column_usable(segment, *c))
+    /// Of what is to be reconstructed those that lost most: they tell why it waits.
+    fn worst_due(&self) -> Vec<(usize, Rc<Segment>)> {
+        let mut due = self.to_reconstruct();
+        due.truncate(256);
+        due
     }
 
     /// How many sealed segments without live blocks miss columns: a commit folds what deltas hold in
@@ -263,8 +263,8 @@ impl Home {
 
     /// Whether a missing column of a segment has a device to go to.
     fn can_gain(&self, segment: &Segment) -> bool {
-        let mut lost = self.lost_columns(segment);
-        lost.any(|c| self.device_for(segment, c).is_some())
+        let mut missing = self.core.missing(segment);
+        missing.any(|c| self.device_for(segment, c).is_some())
     }
 
     /// Open segments whose rows lie in records of a closed epoch take no more stripes: what their summaries
