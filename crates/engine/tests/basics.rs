@@ -10,7 +10,7 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
 
-use common::{devices, refs, small, volume};
+use common::{devices, refs, small, thin_volume, volume};
 
 const MIB: u64 = 1 << 20;
 
@@ -215,10 +215,7 @@ fn a_thin_volume_leaves_promised_space_alone() {
         let array = Array::create(&handle, refs(&disks), create("ec4+2", 2))
             .await
             .unwrap();
-        let thin = VolumeOptions {
-            thin: true,
-            ..volume(64 * MIB)
-        };
+        let thin = thin_volume(64 * MIB);
         array.volume_create("thin", thin).await.unwrap();
         let thin = array.volume("thin").unwrap();
         let block = |at: u64| thin.write(at * 4096, pattern(at, 4096), false);

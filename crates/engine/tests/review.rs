@@ -13,10 +13,10 @@ use ashlar_device::{
     Delay, DelayFilter, Device, DeviceInfo, DeviceRef, Fault, FaultFilter, IoFuture, MemDevice,
 };
 use ashlar_engine::status::{ArrayState, Frontend};
-use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError, VolumeOptions};
+use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError};
 use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
 
-use common::{BLOCK, devices, pattern, refs, small, volume};
+use common::{BLOCK, devices, pattern, refs, small, thin_volume, volume};
 
 const MIB: u64 = 1 << 20;
 
@@ -176,10 +176,7 @@ fn nothing_is_folded_before_the_journal_is_adopted() {
         options.settings.shards = 32;
         options.settings.partitions = Some(32);
         let array = Array::create(&handle, slow_disks, options).await.unwrap();
-        let thin = ashlar_engine::VolumeOptions {
-            thin: true,
-            ..volume(512 * MIB)
-        };
+        let thin = thin_volume(512 * MIB);
         array.volume_create("v", thin).await.unwrap();
         let v = array.volume("v").unwrap();
         // A block of each shard but one stays in the data ring: recovery gives each a segment.
@@ -661,10 +658,7 @@ fn a_leaf_that_is_being_written_is_not_read_from_its_new_place() {
         let array = Array::create(&handle, slow(&handle, &disks, 20 * MILLISECOND), create)
             .await
             .unwrap();
-        let thin = VolumeOptions {
-            thin: true,
-            ..volume(128 * MIB)
-        };
+        let thin = thin_volume(128 * MIB);
         array.volume_create("v", thin).await.unwrap();
         let v = array.volume("v").unwrap();
         let spread: Vec<u64> = (0..200).map(|leaf| leaf * 128).collect();
@@ -1017,10 +1011,7 @@ fn a_large_volume_is_destroyed_in_steps() {
         let mut create = small("ec2+1");
         create.settings.memory_bytes = 1 << 20;
         let array = Array::create(&handle, kept, create).await.unwrap();
-        let thin = VolumeOptions {
-            thin: true,
-            ..volume(leaves * 512 * 1024)
-        };
+        let thin = thin_volume(leaves * 512 * 1024);
         array.volume_create("v", thin).await.unwrap();
         let v = array.volume("v").unwrap();
         for leaf in 0..leaves {

@@ -13,7 +13,7 @@ use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{BLOCK, check, devices, fill, pattern, refs, small, volume, without};
+use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume, without};
 
 const MIB: u64 = 1 << 20;
 
@@ -130,10 +130,7 @@ async fn assert_whole(array: &Array, what: &str) {
 async fn all_thin(rt: &Rt, disks: Vec<DeviceRef>, create: Create) -> (Array, Volume, u64) {
     let array = Array::create(rt, disks, create).await.unwrap();
     let size = array.room_for(4096) / BLOCK * BLOCK;
-    let options = VolumeOptions {
-        thin: true,
-        ..volume(size)
-    };
+    let options = thin_volume(size);
     array.volume_create("v", options).await.unwrap();
     let v = array.volume("v").unwrap();
     (array, v, size)
@@ -174,10 +171,7 @@ fn a_thin_volume_takes_all_the_room_there_is() {
                 scatter(&handle, &v, size, version, layout).await;
             }
             check(&v, size, 3, layout).await;
-            let other = VolumeOptions {
-                thin: true,
-                ..volume(MIB)
-            };
+            let other = thin_volume(MIB);
             array.volume_create("w", other).await.unwrap();
             let w = array.volume("w").unwrap();
             let mut refused = 0;
@@ -208,10 +202,7 @@ fn writes_far_apart_leave_room_to_fold_them() {
             create.settings.memory_bytes = 128 << 10;
             let array = Array::create(&handle, kept, create).await.unwrap();
             array.volume_create("thick", volume(2 * MIB)).await.unwrap();
-            let options = VolumeOptions {
-                thin: true,
-                ..volume(1 << 30)
-            };
+            let options = thin_volume(1 << 30);
             array.volume_create("thin", options).await.unwrap();
             let (thick, thin) = (
                 array.volume("thick").unwrap(),
@@ -335,10 +326,7 @@ fn large_devices_that_are_gone_take_their_share_along() {
             array.set("clean.reserve", "2%").await.unwrap();
             let size = array.room_for(4096) / 100 * 95 / BLOCK * BLOCK;
             array.volume_create("v", volume(size)).await.unwrap();
-            let thin = VolumeOptions {
-                thin: true,
-                ..volume(4 << 30)
-            };
+            let thin = thin_volume(4 << 30);
             array.volume_create("thin", thin).await.unwrap();
             let (v, thin) = (array.volume("v").unwrap(), array.volume("thin").unwrap());
             scatter(&handle, &v, size, 1, layout).await;
@@ -459,10 +447,7 @@ fn written_far_apart(disks: &[Rc<MemDevice>], gone: &[usize], count: u64, export
             ..small("ec2+2")
         };
         let array = Array::create(&handle, kept, create).await.unwrap();
-        let options = VolumeOptions {
-            thin: true,
-            ..volume(1 << 30)
-        };
+        let options = thin_volume(1 << 30);
         array.volume_create("v", options).await.unwrap();
         let v = array.volume("v").unwrap();
         for device in gone {
@@ -579,10 +564,7 @@ fn a_device_that_was_gone_before_counts_with_its_own_size() {
     let usable = rt.block_on(async move {
         let array = Array::create(&handle, kept, small("ec2+1")).await.unwrap();
         let usable = array.room_for(4096);
-        let options = VolumeOptions {
-            thin: true,
-            ..volume(usable)
-        };
+        let options = thin_volume(usable);
         array.volume_create("v", options).await.unwrap();
         usable
     });
@@ -774,10 +756,7 @@ fn a_last_leaf_too_many_costs_no_redundancy() {
         };
         let array = Array::create(&handle, kept, create).await.unwrap();
         array.volume_create("thick", volume(2 * MIB)).await.unwrap();
-        let options = VolumeOptions {
-            thin: true,
-            ..volume(512 * MIB)
-        };
+        let options = thin_volume(512 * MIB);
         array.volume_create("v", options).await.unwrap();
         let v = array.volume("v").unwrap();
         let write = |n: u64| v.write(n * 6 * BLOCK, pattern(n, 1), false);
@@ -1105,10 +1084,7 @@ fn a_thin_volume_written_far_apart_leaves_promised_space_alone() {
         let story = rt.run_for(20_000_000, async move {
             let array = Array::create(&handle, kept, small("raid1")).await.unwrap();
             array.set("clean.reserve", "2%").await.unwrap();
-            let thin = VolumeOptions {
-                thin: true,
-                ..volume(4 << 30)
-            };
+            let thin = thin_volume(4 << 30);
             array.volume_create("thin", thin).await.unwrap();
             array.volume_create("thick", volume(2 * MIB)).await.unwrap();
             let thin = array.volume("thin").unwrap();
@@ -1247,10 +1223,7 @@ fn a_batch_waits_for_nothing_that_the_next_one_brings() {
         let array = Array::create(&handle, kept, create).await.unwrap();
         let size = array.room_for(4096) / 100 * 70 / BLOCK * BLOCK;
         array.volume_create("v", volume(size)).await.unwrap();
-        let thin = VolumeOptions {
-            thin: true,
-            ..volume(1 << 30)
-        };
+        let thin = thin_volume(1 << 30);
         array.volume_create("thin", thin).await.unwrap();
         let (v, thin) = (array.volume("v").unwrap(), array.volume("thin").unwrap());
         scatter(&handle, &v, size, 1, "all there").await;
@@ -1381,10 +1354,7 @@ fn narrow_metadata_leaves_what_was_promised() {
             };
             let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
             array.set("clean.reserve", "4%").await.unwrap();
-            let thin = VolumeOptions {
-                thin: true,
-                ..volume(1 << 30)
-            };
+            let thin = thin_volume(1 << 30);
             array.volume_create("thin", thin).await.unwrap();
             let thin = array.volume("thin").unwrap();
             let mut written = 0;
@@ -1442,10 +1412,7 @@ fn what_is_redundant_again_leaves_cleaning_its_room() {
         let array = Array::create(&handle, kept, create).await.unwrap();
         array.set("clean.reserve", "2%").await.unwrap();
         let size = array.room_for(4096) / BLOCK * BLOCK;
-        let options = VolumeOptions {
-            thin: true,
-            ..volume(size)
-        };
+        let options = thin_volume(size);
         array.volume_create("v", options).await.unwrap();
         let v = array.volume("v").unwrap();
         fill(&v, size / 32768 * 32768, 32768, 1, "all there").await;
@@ -1476,10 +1443,7 @@ fn a_degraded_array_comes_to_rest() {
                 ..small("ec2+1")
             };
             let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
-            let thin = VolumeOptions {
-                thin: true,
-                ..volume(1 << 30)
-            };
+            let thin = thin_volume(1 << 30);
             array.volume_create("thin", thin).await.unwrap();
             let thin = array.volume("thin").unwrap();
             for n in 0..100 {
@@ -1540,10 +1504,7 @@ fn many_segments_of_nodes_hide_no_data_from_the_cleaner() {
             ..small("ec2+1")
         };
         let array = Array::create(&handle, kept, create).await.unwrap();
-        let thin = VolumeOptions {
-            thin: true,
-            ..volume(4 << 30)
-        };
+        let thin = thin_volume(4 << 30);
         array.set("clean.reserve", "2%").await.unwrap();
         array.volume_create("thin", thin).await.unwrap();
         let thin = array.volume("thin").unwrap();
@@ -1593,10 +1554,7 @@ fn holes_that_were_written_over_are_folded_to_the_end() {
             create.settings.partitions = Some(1);
             let array = Array::create(&handle, kept, create).await.unwrap();
             array.set("clean.reserve", "2%").await.unwrap();
-            let thin = VolumeOptions {
-                thin: true,
-                ..volume(4 << 30)
-            };
+            let thin = thin_volume(4 << 30);
             array.volume_create("v", thin).await.unwrap();
             let v = array.volume("v").unwrap();
             // One block of each leaf, until nodes would not fit the free slots twice.
@@ -1634,10 +1592,7 @@ fn a_high_map_leaves_promised_space_alone() {
         rt.block_on(async move {
             let array = Array::create(&handle, kept, small(layout)).await.unwrap();
             array.volume_create("thick", volume(2 * MIB)).await.unwrap();
-            let options = VolumeOptions {
-                thin: true,
-                ..volume(1 << 60)
-            };
+            let options = thin_volume(1 << 60);
             array.volume_create("thin", options).await.unwrap();
             let (thick, thin) = (
                 array.volume("thick").unwrap(),

@@ -50,6 +50,14 @@ pub fn volume(size_bytes: u64) -> VolumeOptions {
     }
 }
 
+/// A thin one.
+pub fn thin_volume(size_bytes: u64) -> VolumeOptions {
+    VolumeOptions {
+        thin: true,
+        ..volume(size_bytes)
+    }
+}
+
 /// Bytes that tell where and when they were written.
 pub fn pattern(block: u64, version: u64) -> Slice {
     let mut buf = Buf::zeroed(BLOCK as usize);
