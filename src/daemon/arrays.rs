@@ -295,7 +295,8 @@ impl Host {
         import: &Import,
         warnings: &mut Vec<String>,
     ) -> Result<Rc<Member>, Failure> {
-        let name = devices[0].1.array_name.clone();
+        let label = &devices[0].1;
+        let (name, wanted) = (label.array_name.clone(), label.array_uuid);
         let same_name = self
             .arrays
             .borrow()
@@ -357,6 +358,7 @@ impl Host {
             }));
         }
         let options = ashlar_engine::Import {
+            array: Some(wanted),
             degraded: import.degraded,
             read_only: import.read_only,
             settings: self.settings_for_one_more().await,

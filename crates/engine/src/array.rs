@@ -47,6 +47,9 @@ impl Default for Settings {
 /// How to import.
 #[derive(Debug, Clone, Default)]
 pub struct Import {
+    /// The array that is wanted: a device that says it is of another one is as good as missing. `None`: whichever it is,
+    /// as long as all devices say the same.
+    pub array: Option<[u8; 16]>,
     /// Start with fewer devices, or less of the journal, than the rules ask for.
     pub degraded: bool,
     /// Refuse writes, and write nothing to any device: recovery's own writes stay in memory, and nothing is
@@ -413,27 +416,29 @@ impl Array {
     }
 }
 
+/// Wipes both superblocks of a member, the one also if the other could not be: either is found.
 async fn wipe_member(member: &crate::member::Member) -> Result<(), Fault> {
+    let mut outcome = Ok(());
     for copy in 0..2 {
         let zero = vec![Buf::zeroed(BLOCK).freeze()];
-        member
-            .write(member.geometry.super_offset(copy), zero)
-            .await?;
-        member.flush().await?;
+        let written = member.write(member.geometry.super_offset(copy), zero).await;
+        outcome = outcome.and(written).and(member.flush().await);
     }
-    Ok(())
+    outcome
 }
 
-/// Wipes both superblocks of a device that no open array uses: no array is found on it any more.
+/// Wipes both superblocks of a device that no open array uses: no array is found on it any more. The one is wiped also
+/// if the other could not be.
 ///
 /// # Errors
-/// What the device answered.
+/// What the device answered first.
 pub async fn wipe(device: &DeviceRef) -> Result<(), Fault> {
     let size = device.info().size_bytes;
+    let mut outcome = Ok(());
     for offset in [0, size.saturating_sub(super_bytes(size))] {
         let zero = vec![Buf::zeroed(BLOCK).freeze()];
-        device.write(offset, zero).await?;
-        device.flush().await?;
+        let written = device.write(offset, zero).await;
+        outcome = outcome.and(written).and(device.flush().await);
     }
-    Ok(())
+    outcome
 }

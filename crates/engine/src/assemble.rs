@@ -273,19 +273,22 @@ fn check_before(newest: &Superblock, candidates: &[Candidate]) -> Result<(), Err
     Ok(())
 }
 
-/// The members of the newest generation among the devices, its superblock, and how far it had come.
+/// The members of the newest generation among the devices, its superblock, and how far it had come. Of the array that
+/// is `wanted`, or of the one that all devices are of.
 pub async fn assemble(
     devices: Vec<DeviceRef>,
+    wanted: Option<[u8; 16]>,
     degraded: bool,
 ) -> Result<(Superblock, Vec<Candidate>, Spread), Error> {
     let mut candidates = Vec::new();
     for (position, device) in devices.into_iter().enumerate() {
-        // A device that cannot be read, or told from another, is as good as missing.
+        // A device that cannot be read, told from another, or taken for one of this array is as good as missing.
         let found = match read_superblock(&device, position).await {
             Err(Error::Device { .. } | Error::TwoDevices(_)) => None,
             other => other?,
         };
-        if let Some((superblock, copy)) = found {
+        let is_wanted = |s: &Superblock| wanted.is_none_or(|array| array == s.array);
+        if let Some((superblock, copy)) = found.filter(|(s, _)| is_wanted(s)) {
             candidates.push(Candidate {
                 device,
                 position,

@@ -6,8 +6,8 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice, OpKind, TraceFilter};
-use ashlar_engine::{Array, Error, Import, VolumeOptions};
+use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule, TraceFilter};
+use ashlar_engine::{Array, Error, Import, VolumeOptions, wipe};
 use ashlar_format::slot::TablePage;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
@@ -290,4 +290,77 @@ fn nothing_newer_than_the_root_stays_in_a_slot_table() {
         left.into_iter().max() < newer.into_iter().min(),
         "{left:?} of {newer:?}, {root:?} before"
     );
+}
+
+/// A device on which a superblock of the array that was there before came back, as after a lost write, is as good as
+/// missing to whoever names the array: the whole import was refused (S185).
+#[test]
+fn a_device_of_an_array_that_was_there_before_is_left_out() {
+    const SUPER: usize = 64 << 10;
+    let disks = devices(6, 16 * MIB);
+    let make = |seed| {
+        let rt = Rt::simulated(seed);
+        let (handle, all) = (rt.clone(), refs(&disks));
+        let array = rt.block_on(async move {
+            let array = Array::create(&handle, all, small("ec4+2")).await.unwrap();
+            array.volume_create("v", volume(MIB)).await.unwrap();
+            fill(&array.volume("v").unwrap(), MIB, 64 << 10, seed, "made").await;
+            array.uuid()
+        });
+        rt.shutdown();
+        array
+    };
+    make(1);
+    let former = image(&disks[3]);
+    let array = make(2);
+    disks[3].poke(0, &former[..SUPER]);
+    disks[3].poke(16 * MIB - SUPER as u64, &former[former.len() - SUPER..]);
+
+    let rt = Rt::simulated(3);
+    let (handle, all) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let refused = Array::import(&handle, all.clone(), options(false)).await;
+        assert!(matches!(refused, Err(Error::MixedArrays)), "{refused:?}");
+        let named = Import {
+            array: Some(array),
+            ..Import::default()
+        };
+        let found = Array::import(&handle, all, named).await.unwrap();
+        assert_eq!(found.uuid(), array);
+        check(&found.volume("v").unwrap(), MIB, 2, "without device 3").await;
+        let told = found.events(0);
+        assert!(told.iter().any(|e| e.device == Some(3)), "{told:?}");
+    });
+    rt.shutdown();
+}
+
+/// The superblock that can be wiped is, also where the other cannot: the array was still found by it (S186).
+#[test]
+fn a_superblock_is_wiped_though_the_other_cannot_be() {
+    let disks = devices(2, 16 * MIB);
+    let filters: Vec<Rc<FaultFilter>> = refs(&disks).into_iter().map(FaultFilter::new).collect();
+    let rt = Rt::simulated(1);
+    let (handle, mine) = (rt.clone(), filters.clone());
+    let seen: Vec<DeviceRef> = mine.iter().map(|f| f.clone() as DeviceRef).collect();
+    let refuse = Rule::within(OpKind::Write, 0..4096, Effect::Fail(Fault::ReadOnly));
+    rt.block_on(async move {
+        let array = Array::create(&handle, seen.clone(), small("raid10"))
+            .await
+            .unwrap();
+        mine[0].add(refuse.clone());
+        let failed = array.destroy().await;
+        assert!(
+            matches!(failed, Err(Error::Device { device: 0, .. })),
+            "{failed:?}"
+        );
+        mine[1].add(refuse);
+        assert_eq!(wipe(&seen[1]).await, Err(Fault::ReadOnly));
+    });
+    rt.shutdown();
+    for (number, disk) in disks.iter().enumerate() {
+        let bytes = image(disk);
+        let (first, second) = (&bytes[..4096], &bytes[bytes.len() - (64 << 10)..][..4096]);
+        assert_eq!(first.iter().all(|b| *b == 0), number == 1);
+        assert!(second.iter().all(|b| *b == 0), "device {number}");
+    }
 }

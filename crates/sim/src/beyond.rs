@@ -44,7 +44,7 @@ impl Driver<'_> {
         let sources: Vec<&dyn Source> = images.iter().map(|image| image as &dyn Source).collect();
         let report = verify(&sources);
         let mut config = world.config.clone();
-        config.read_only = true;
+        (config.read_only, config.array) = (true, world.array.get());
         let beyond = World::on(config, disks, trace.clone());
         *beyond.volumes.borrow_mut() = world.volumes.borrow().clone();
         lost.iter().for_each(|device| {
@@ -63,6 +63,9 @@ impl Driver<'_> {
         let config = &self.world.config;
         let budget = self.world.budget.borrow();
         if !budget.foreign.is_empty() || !budget.shrunken.is_empty() {
+            return None;
+        }
+        if (0..config.devices).any(|device| self.world.says_another(device)) {
             return None;
         }
         let used = |d: &usize| !budget.gone.contains(d) && !budget.absent.contains(d);

@@ -95,6 +95,19 @@ impl Session {
             .line(|| format!("{at:>9} us client {client}: {}", text()));
     }
 
+    /// The clients of the configuration, side by side, each with a generator of its own and so many operations at most.
+    pub async fn clients(&self, rng: &mut Rng, operations: u64) {
+        let begin = |number| {
+            let own = rng.fork(number);
+            let client = self.clone().client(number, own, operations);
+            self.rt.spawn(client)
+        };
+        let tasks: Vec<_> = (1..=self.world.config.clients).map(begin).collect();
+        for task in tasks {
+            task.await;
+        }
+    }
+
     /// One client's life.
     pub async fn client(self, number: u64, mut rng: Rng, operations: u64) {
         for _ in 0..operations {

@@ -69,11 +69,13 @@ pub enum Part {
     Spare,
     TightReserve,
     Piles,
+    Refusals,
+    FormerLife,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 33] = [
+    pub const ALL: [Part; 35] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -107,6 +109,8 @@ impl Part {
         Part::Spare,
         Part::TightReserve,
         Part::Piles,
+        Part::Refusals,
+        Part::FormerLife,
     ];
 
     /// Its bit in [`Options::without`].
@@ -296,6 +300,8 @@ pub struct Config {
     pub late: bool,
     /// The array is imported to be read only.
     pub read_only: bool,
+    /// The array that an import names; `None`: none.
+    pub array: Option<[u8; 16]>,
     /// Whether nothing is checked, to measure what checking costs.
     pub unchecked: bool,
     /// One seed in so many is verified offline.
@@ -431,6 +437,7 @@ impl Config {
             told: options.told,
             late: options.late,
             read_only: false,
+            array: None,
             unchecked: options.unchecked,
             verify: options.verify,
             verify_crashed: options.verify_crashed,

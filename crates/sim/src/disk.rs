@@ -19,11 +19,12 @@ mod damage;
 mod faults;
 mod image;
 
-pub use faults::{Cut, FaultRates, Rot};
+pub use faults::{Cut, FaultRates, Refusal, Rot};
 pub use image::Image;
 
 use damage::garbage;
 
+use crate::content::zeros;
 use crate::pages::Pages;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -135,6 +136,7 @@ pub struct SimDisk {
     in_flight: Cell<usize>,
     state: RefCell<State>,
     offline: Cell<bool>,
+    refusal: Cell<Option<Refusal>>,
     slow: Cell<u64>,
     hang: Cell<u64>,
     failed_reads: Cell<u64>,
@@ -179,6 +181,7 @@ impl SimDisk {
             in_flight: Cell::new(0),
             state: RefCell::new(state),
             offline: Cell::new(false),
+            refusal: Cell::new(None),
             slow: Cell::new(1),
             hang: Cell::new(0),
             failed_reads: Cell::new(0),
@@ -279,6 +282,16 @@ impl SimDisk {
     /// Takes the disk away; operations fail from now on.
     pub fn set_offline(&self) {
         self.offline.set(true);
+    }
+
+    /// Refuses writes from now on; `None`: takes them again.
+    pub fn refuse(&self, refusal: Option<Refusal>) {
+        self.refusal.set(refusal);
+    }
+
+    /// Which writes it refuses.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.refusal.get()
     }
 
     /// Whether it is away.
@@ -415,6 +428,11 @@ impl SimDisk {
         if state.pending[at].page + state.pending[at].pages.len() > self.visible.get() {
             state.pending.remove(at);
             return Err(Fault::Media);
+        }
+        if let Some(refusal) = self.refusal.get()
+            && state.refuse(refusal, at)
+        {
+            return Err(refusal.fault());
         }
         let rates = state.rates;
         if state.rng.rare(rates.lost_write) {
@@ -625,6 +643,33 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Ends a write in flight that `refusal` refuses, if it does, with what it may keep in the cache.
+    fn refuse(&mut self, refusal: Refusal, at: usize) -> bool {
+        let pages = &self.pending[at].pages;
+        let holds = |page| {
+            self.current
+                .get(page)
+                .is_some_and(|content| !zeros(content))
+        };
+        let taken = match refusal {
+            Refusal::ReadOnly | Refusal::Full => 0,
+            Refusal::FullForNew => (self.pending[at].page..)
+                .zip(&**pages)
+                .take_while(|(page, _)| holds(*page))
+                .count(),
+        };
+        if taken == pages.len() {
+            return false;
+        }
+        if taken == 0 {
+            self.pending.remove(at);
+        } else {
+            Rc::make_mut(&mut self.pending[at].pages).truncate(taken);
+            self.complete(at);
+        }
+        true
     }
 
     /// A write in flight ends with only some of its units in the cache.

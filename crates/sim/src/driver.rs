@@ -75,10 +75,13 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
         rng: Rng::new(world.config.seed ^ 0xD01),
         read_only: false,
     };
+    guarded(world, || driver.former_life());
     let ledger = (!world.config.unchecked).then(|| ledger::watch(world));
     guarded(world, move || {
         let mut driver = driver;
-        driver.history();
+        if !driver.world.failed() {
+            driver.history();
+        }
     });
     let (compared, rows) = ledger.map_or((0, 0), |ledger| ledger.counts());
     world
@@ -233,6 +236,8 @@ impl Driver<'_> {
                 return None;
             }
         };
+        let array = self.world.arrays_on(0).first().copied();
+        self.world.array.set(array);
         let session = Session {
             world: self.world.clone(),
             rt: rt.clone(),
@@ -452,7 +457,7 @@ impl Driver<'_> {
     fn import_config(&self) -> Config {
         let world = &self.world;
         let mut config = world.config.clone();
-        config.read_only = self.read_only;
+        (config.read_only, config.array) = (self.read_only, world.array.get());
         if let Some(most) = config.most_shards {
             config.shards = 1 + world.widened.borrow_mut().index(most);
             if config.shards > 2 {
@@ -524,7 +529,7 @@ impl Driver<'_> {
         } else {
             self.rng.pick(&[0, 30, 100, 100])
         };
-        let (clients, most) = (world.config.clients, world.config.operations);
+        let most = world.config.operations;
         let mut rng = self.rng.fork(3);
         let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
         let nemesis = (faulty && rng.chance(60)).then(|| rng.fork(4));
@@ -537,15 +542,7 @@ impl Driver<'_> {
                 if let Some(nemesis) = nemesis {
                     rt.spawn(nemesis::run(world.clone(), rt.clone(), nemesis));
                 }
-                let tasks: Vec<_> = (1..=clients)
-                    .map(|number| {
-                        let own = rng.fork(number);
-                        rt.spawn(session.clone().client(number, own, most))
-                    })
-                    .collect();
-                for task in tasks {
-                    task.await;
-                }
+                session.clients(&mut rng, most).await;
             }
         };
         let crash = self.rng.chance(world.config.crash_percent) || world.config.crash_at.is_some();

@@ -93,8 +93,10 @@ impl Subject for Engine {
         degraded: bool,
     ) -> StoreFuture<Result<Rc<dyn Store>, StoreError>> {
         let (rt, settings, read_only) = (rt.clone(), settings(config, rt), config.read_only);
+        let wanted = config.array;
         Box::pin(async move {
             let options = Import {
+                array: wanted,
                 degraded,
                 read_only,
                 settings,
@@ -321,5 +323,10 @@ impl Store for EngineStore {
     fn export(&self) -> StoreFuture<Result<(), StoreError>> {
         let array = self.0.clone();
         Box::pin(async move { Ok(array.export().await?) })
+    }
+
+    fn destroy(&self) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.destroy().await?) })
     }
 }

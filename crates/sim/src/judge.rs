@@ -100,7 +100,9 @@ impl Driver<'_> {
             let disks = disks
                 .map(|(index, pages)| SimDisk::with_pages(index, pages, 0x920BE, trace.clone()))
                 .collect();
-            let world = World::on(config.clone(), disks, trace.clone());
+            let mut config = config.clone();
+            config.array = self.world.array.get();
+            let world = World::on(config, disks, trace.clone());
             *world.volumes.borrow_mut() = probe.volumes;
             *world.settings.borrow_mut() = probe.settings;
             let absent = budget.absent.clone();
@@ -219,7 +221,9 @@ impl Driver<'_> {
             let Budget {
                 damaged, tainted, ..
             } = &mut *budget;
-            damaged.retain(|d| tainted.contains(d));
+            // One that refuses writes, and was asked for none since, is not known to yet.
+            let refuses = |d: &usize| self.world.disks[*d].refusal().is_some();
+            damaged.retain(|d| tainted.contains(d) || refuses(d));
             self.world.trace.mark("full redundancy back");
             if config.full.is_some() && !budget.gone.is_empty() {
                 self.world

@@ -26,6 +26,7 @@ pub mod disk;
 pub mod driver;
 pub mod engine;
 pub mod enumerate;
+mod former;
 mod judge;
 mod late;
 mod ledger;

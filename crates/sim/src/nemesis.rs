@@ -153,13 +153,17 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
             domain_goes(&world, &rt, device, &mut rng).await;
             continue;
         }
+        if let Some(refusal) = world.a_device_refuses(10) {
+            world.refuse(device, refusal);
+            continue;
+        }
         match rng.below(14) {
             12..14 => hang(&world, &rt, &disk, &mut rng).await,
             10 => flap(&world, &rt, &disk, &mut rng).await,
             0..3 | 11 => {
                 let mut rates = rates(&mut rng);
                 if rng.chance(10) {
-                    world.trace.mark("fault: read-only");
+                    world.trace.mark("fault: every write fails");
                     rates.write_error = 65_536;
                 }
                 world.damage(device, true);

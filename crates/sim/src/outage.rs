@@ -117,6 +117,12 @@ impl Driver<'_> {
                 .line(|| format!("outage: devices {lost:?} lost, a domain"));
             world.budget.borrow_mut().absent.extend(lost);
         }
+        if world.config.may(Part::Outage)
+            && let Some(refusal) = world.a_device_refuses(6)
+            && let Some(device) = world.victim()
+        {
+            world.refuse(device, refusal);
+        }
         if matches!(world.config.mode, Mode::Within | Mode::Beyond) {
             self.copies();
         }
@@ -127,7 +133,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Devices that were away, or smaller than they are, come back as they were.
+    /// Devices that were away, smaller than they are, or refused writes, come back as they were.
     fn returns(&mut self) {
         let world = self.world.clone();
         let (absent, shrunken) = {
@@ -145,6 +151,12 @@ impl Driver<'_> {
                 world.trace.mark("outage: a shrunken device is whole again");
                 world.budget.borrow_mut().shrunken.remove(&device);
                 world.disks[device].shrink(None);
+            }
+        }
+        for disk in world.disks.iter().filter(|d| d.refusal().is_some()) {
+            if world.refusals.borrow_mut().chance(40) {
+                world.trace.mark("outage: a device takes writes again");
+                disk.refuse(None);
             }
         }
     }

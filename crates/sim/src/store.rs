@@ -160,4 +160,8 @@ pub trait Store {
     fn wait_idle(&self) -> StoreFuture<()>;
     /// Closes cleanly.
     fn export(&self) -> StoreFuture<Result<(), StoreError>>;
+    /// Closes for good: its devices hold no array any more.
+    fn destroy(&self) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(std::future::ready(Err(StoreError::Unsupported)))
+    }
 }

@@ -74,7 +74,8 @@ impl Driver<'_> {
             return;
         }
         let absent = world.budget.borrow().absent.clone();
-        let present = world.disks.iter().filter(|d| !absent.contains(&d.index()));
+        let here = |device| !absent.contains(&device) && !world.says_another(device);
+        let present = world.disks.iter().filter(|d| here(d.index()));
         let images: Vec<Image> = present.map(|disk| disk.at_rest(exported)).collect();
         let sources: Vec<&dyn Source> = images.iter().map(|image| image as &dyn Source).collect();
         let report = verify(&sources);

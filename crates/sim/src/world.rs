@@ -10,9 +10,9 @@ use std::rc::Rc;
 
 use ashlar_rt::Gate;
 
-use crate::config::{Config, Mode, VolumeConfig};
+use crate::config::{Config, Mode, Part, VolumeConfig};
 use crate::content::Version;
-use crate::disk::SimDisk;
+use crate::disk::{Refusal, SimDisk};
 use crate::model::VolumeModel;
 use crate::pages::Pages;
 use crate::rng::Rng;
@@ -89,6 +89,8 @@ pub struct World {
     pub slowness: RefCell<Rng>,
     /// The randomness of what histories were widened with later.
     pub widened: RefCell<Rng>,
+    /// The randomness of devices that refuse writes.
+    pub refusals: RefCell<Rng>,
     /// The disks.
     pub disks: Vec<Rc<SimDisk>>,
     /// The volumes, by name.
@@ -102,10 +104,10 @@ pub struct World {
     /// Set when the operator accepted that data is lost.
     pub loose: Cell<bool>,
     failure: RefCell<Option<String>>,
-    next_volume: Cell<u16>,
+    pub(crate) next_volume: Cell<u16>,
     /// Every volume that ever had a name.
     names: RefCell<BTreeMap<String, Vec<u16>>>,
-    next_version: Cell<Version>,
+    pub(crate) next_version: Cell<Version>,
     /// A client opens it to say that power is to go now; only sessions that end so heed it.
     pub power: Gate,
     /// Operations done.
@@ -120,6 +122,8 @@ pub struct World {
     pub probes: RefCell<Vec<Probe>>,
     /// A device as it was at some outage: somebody copied it.
     pub copy: RefCell<Option<(usize, Pages)>>,
+    /// The array that imports name.
+    pub array: Cell<Option<[u8; 16]>>,
     /// The copy that turns up at the next import.
     pub offer: Cell<Option<Offer>>,
 }
@@ -207,6 +211,7 @@ impl World {
             rng: RefCell::new(Rng::new(config.seed ^ 0xD41F_0C11)),
             slowness: RefCell::new(Rng::new(config.seed ^ 0x510F)),
             widened: RefCell::new(Rng::new(config.seed ^ 0x0415_DE4E)),
+            refusals: RefCell::new(Rng::new(config.seed ^ 0x0EF0_5A15)),
             settings: RefCell::default(),
             disks,
             volumes: RefCell::default(),
@@ -224,6 +229,7 @@ impl World {
             was_slow: Cell::new(false),
             probes: RefCell::default(),
             copy: RefCell::default(),
+            array: Cell::new(config.array),
             offer: Cell::new(None),
             config,
         })
@@ -398,6 +404,22 @@ impl World {
     /// Whether, where there are domains, one fails as a whole now, in so many of 100 cases.
     pub fn a_domain_fails(&self, percent: u64) -> bool {
         !self.config.domains.is_empty() && self.widened.borrow_mut().chance(percent)
+    }
+
+    /// How a device comes to refuse writes now, if one does, in so many of 100 cases.
+    pub fn a_device_refuses(&self, percent: u64) -> Option<Refusal> {
+        let rng = &mut *self.refusals.borrow_mut();
+        let due = self.config.may(Part::Refusals) && rng.chance(percent);
+        due.then(|| rng.pick(&Refusal::ALL))
+    }
+
+    /// `device`, which may be damaged, refuses writes from now on.
+    pub fn refuse(&self, device: usize, refusal: Refusal) {
+        self.damage(device, false);
+        self.trace.mark(refusal.mark());
+        self.trace
+            .line(|| format!("    disk {device} refuses writes: {refusal:?}"));
+        self.disks[device].refuse(Some(refusal));
     }
 
     /// Damages the devices of `device`'s domain, as many of them as may be; which ones. `device` may.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ashlar_device::Fault;
 use ashlar_rt::{Buf, Rt, Slice};
 use ashlar_sim::device::SimDevice;
-use ashlar_sim::disk::{Cut, FaultRates, Rot, SimDisk, UNIT};
+use ashlar_sim::disk::{Cut, FaultRates, Refusal, Rot, SimDisk, UNIT};
 use ashlar_sim::trace::Trace;
 
 fn page(byte: u8) -> Slice {
@@ -194,4 +194,41 @@ fn an_unreadable_page_is_readable_once_rewritten() {
         disk.set_online(false);
         assert_eq!(device.flush().await, Ok(()));
     });
+}
+
+/// A backing that is read-only or full refuses writes and nothing else, over power cuts too, until it is mended; a
+/// sparse one that is full keeps what has its place already.
+#[test]
+fn a_backing_refuses_writes_until_it_is_mended() {
+    for refusal in Refusal::ALL {
+        let disk = disk(6);
+        old_then_new(&disk, 6, true);
+        disk.power_cut(Cut::All);
+        disk.refuse(Some(refusal));
+        disk.power_cut(Cut::All);
+        let (rt, sparse) = (Rt::simulated(6), refusal == Refusal::FullForNew);
+        let device = SimDevice::attach(&rt, &disk);
+        rt.block_on({
+            let (disk, device) = (disk.clone(), device.clone());
+            async move {
+                let held = device.write(0, vec![page(3)]).await;
+                let part = device.write(3 * 4096, vec![page(3), page(3)]).await;
+                let new = device.write(8 * 4096, vec![page(3)]).await;
+                let refused = Err(refusal.fault());
+                assert_eq!(held, if sparse { Ok(()) } else { refused });
+                assert_eq!((part, new), (refused, refused));
+                assert_eq!(device.flush().await, Ok(()));
+                let (buf, read) = device.read(0, Buf::zeroed(9 * 4096)).await;
+                assert_eq!(read, Ok(()));
+                let first = if sparse { 3 } else { 2 };
+                let bytes = [first, 2, 2, first, 0, 0, 0, 0, 0];
+                let read = buf.chunks(4096).map(|page| page[0]);
+                assert!(read.eq(bytes), "{refusal:?}");
+                assert_eq!(disk.in_flight(), 0);
+                disk.refuse(None);
+                assert_eq!(device.write(8 * 4096, vec![page(3)]).await, Ok(()));
+            }
+        });
+        rt.shutdown();
+    }
 }

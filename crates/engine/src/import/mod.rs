@@ -119,7 +119,8 @@ pub async fn import(
     devices: Vec<DeviceRef>,
     options: &Import,
 ) -> Result<(Rc<Home>, Sender<crate::messages::HomeMessage>), Error> {
-    let (newest, candidates, mut spread) = assemble(devices, options.degraded).await?;
+    let (newest, candidates, mut spread) =
+        assemble(devices, options.array, options.degraded).await?;
     let layout: Layout = newest.layout.parse()?;
     let shape = layout.resolve_with_spare(
         u16::try_from(newest.members.len()).expect("parsed from 16 bits"),

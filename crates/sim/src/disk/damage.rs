@@ -199,6 +199,7 @@ impl SimDisk {
         state.pending.clear();
         state.earlier.clear();
         state.bad.clear();
+        self.refusal.set(None);
         self.trace.mix(&[self.index as u64, 79]);
         self.tell(|| Io::Replaced);
     }

@@ -2,6 +2,8 @@
 //!
 //! Invariants: nothing here touches a disk.
 
+use ashlar_device::Fault;
+
 use crate::rng::Rng;
 
 /// How often, in 65,536 operations, a disk misbehaves while its faults are armed.
@@ -85,4 +87,38 @@ pub enum Rot {
     Earlier,
     /// It cannot be read until it is rewritten.
     Unreadable,
+}
+
+/// Which writes a disk refuses until what lies under it is mended; it goes on reading, and its flushes end well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// All: its backing was made read-only.
+    ReadOnly,
+    /// All: its backing is full, and writes nothing in place.
+    Full,
+    /// To pages that hold nothing but zeros: its backing is sparse, and full. A write keeps what comes before the
+    /// first of them.
+    FullForNew,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Refusal; 3] = [Refusal::ReadOnly, Refusal::Full, Refusal::FullForNew];
+
+    /// What it marks in a history.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Refusal::ReadOnly => "fault: read-only backing",
+            Refusal::Full => "fault: full backing",
+            Refusal::FullForNew => "fault: full sparse backing",
+        }
+    }
+
+    /// How a write ends that it refuses.
+    pub fn fault(self) -> Fault {
+        match self {
+            Refusal::ReadOnly => Fault::ReadOnly,
+            Refusal::Full | Refusal::FullForNew => Fault::NoSpace,
+        }
+    }
 }
