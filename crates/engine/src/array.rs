@@ -333,23 +333,25 @@ impl Array {
         if !in_use && (home.waiting_quorum.get().is_none() || !force) {
             return Ok(());
         }
-        if home.needs_device(index) && !force {
+        if home.needs_devices(&[index], &[]) && !force {
             return Err(Error::WouldLose(index));
-        }
-        if in_use {
-            home.core.report_failed(index);
         }
         self.to_its_end(async move |array| {
             let home = &array.0.home;
             // The operator's word is for the devices that are gone now, not for a majority that goes later.
             if force {
+                home.may_lose.set(true);
                 home.quorum.set(Quorum::Forced);
                 home.force_gate.open();
+            }
+            if in_use {
+                home.core.report_failed(index);
             }
             home.members_settled().await;
             // A change of membership that is under way holds it to its end.
             drop(home.log_lock.lock().await);
             if force {
+                home.may_lose.set(false);
                 home.quorum.set(Quorum::Awaited);
             }
         })

@@ -124,6 +124,8 @@ pub struct Home {
     /// The first sequence of the batch under way, of which the shards have not been told yet.
     pub(crate) untold: Cell<Option<u64>>,
     pub(crate) quorum: Cell<Quorum>,
+    /// The operator has said that devices may be given up without which something is lost.
+    pub(crate) may_lose: Cell<bool>,
     pub(crate) force_gate: Gate,
     pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
     /// Why the array stopped, if it did.
@@ -251,6 +253,7 @@ impl Home {
             delta_positions: RefCell::default(),
             untold: Cell::new(None),
             quorum: Cell::new(Quorum::Awaited),
+            may_lose: Cell::new(false),
             force_gate: Gate::default(),
             waiting_quorum: Cell::new(None),
             stopped: RefCell::default(),

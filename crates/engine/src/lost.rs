@@ -1,7 +1,8 @@
-//! What is lost though no block of it was bad: volume blocks under a node of the map that cannot be read.
+//! What is lost, and listed: volume blocks that cannot be read, and those under a node of the map that cannot be.
 //!
-//! Invariant: listed is what a reader would get an error for: the blocks of the leaf, within the volume, that
-//! no delta holds. A block that is written or unmapped again leaves the list as any other lost block.
+//! Invariants: listed is what a reader would get an error for; of a leaf, the blocks within the volume that no delta
+//! holds. A block that is written or unmapped again leaves the list. An array that has stopped asks its devices for
+//! nothing more: what cannot be read then is not lost.
 
 use ashlar_format::node::LEAF_ENTRIES;
 
@@ -23,9 +24,24 @@ impl Shard {
             }
             Lookup::Unknown => false,
         };
-        let lost = (start..end).filter(|address| !held(address));
+        self.lost(shape, (start..end).filter(|address| !held(address)))
+    }
+
+    /// Notes that volume blocks cannot be read: what their readers get.
+    pub(crate) fn lost(
+        &self,
+        shape: VolumeShape,
+        addresses: impl IntoIterator<Item = u64>,
+    ) -> VolumeError {
+        if self.core.closed.get() {
+            return VolumeError::Closed;
+        }
         let mut listed = self.core.lost.borrow_mut();
-        listed.extend(lost.map(|address| ((shape.tree, address), ())));
+        listed.extend(
+            addresses
+                .into_iter()
+                .map(|address| ((shape.tree, address), ())),
+        );
         VolumeError::Lost
     }
 }

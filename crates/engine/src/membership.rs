@@ -6,11 +6,13 @@
 //! - A generation that at least half of the devices counted before have stored counts; with fewer, writes wait
 //!   for the operator.
 //! - Every change of devices begins a new epoch of the journal.
+//! - A device that fails writes and still reads is not given up, but by the operator's word, where something would be
+//!   lost without it: the array stops instead.
 
 use std::rc::Rc;
 
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
-use ashlar_rt::Buf;
+use ashlar_rt::{BLOCK, Buf};
 
 use crate::domains::Domains;
 use crate::error::Error;
@@ -79,10 +81,25 @@ impl Home {
     }
 
     /// Takes failing members out: a new generation, stored by at least half of those counted before,
-    /// and a new journal epoch that begins at the next sequence.
+    /// and a new journal epoch that begins at the next sequence. Or stops, where that would lose what can be read.
+    ///
+    /// Crash argument: it stops before anything is written of the change, and nothing was told to anybody that rests
+    /// on what the devices refused: it is as safe as a power cut, and with their backing mended nothing is lost.
     async fn change_generation(self: &Rc<Self>, root: &mut Root) {
         let counted = self.core.online().len();
         let failing = std::mem::take(&mut *self.core.failing.borrow_mut());
+        let needed = self.needed_and_read(&failing).await;
+        if !needed.is_empty() {
+            let named = needed.iter().map(|index| {
+                let path = self.core.member(*index).path();
+                format!("{index} ({path})")
+            });
+            self.halt(&format!(
+                "more devices refuse writes than the array can do without, and these still answer reads: {}. It stops rather than give them up, and loses nothing: see whether what lies under them is full or read-only, mend that, and import it again ('--read-only' serves it as it is, '--degraded' goes on without them)",
+                named.collect::<Vec<_>>().join(", ")
+            ));
+            return;
+        }
         for index in failing {
             let member = self.core.member(index);
             if member.is_online() {
@@ -173,16 +190,48 @@ impl Home {
         record_sets(&self.shape, &self.core.domains, in_use)
     }
 
-    /// Whether anything would be lost without this device.
-    pub(crate) fn needs_device(&self, index: u16) -> bool {
+    /// Whether anything would be lost without these devices, where `gone` are gone as well.
+    pub(crate) fn needs_devices(&self, devices: &[u16], gone: &[u16]) -> bool {
         // What is written and not folded yet is nobody's live block, but somebody holds its segment.
         let would_lose = self.core.segments.borrow().values().any(|s| {
-            let columns = s.columns_on(index).len();
+            let count = |of: &[u16]| of.iter().map(|d| s.columns_on(*d).len()).sum::<usize>();
+            let columns = count(devices);
             (!s.live.borrow().is_empty() || Rc::strong_count(s) > 1)
                 && columns > 0
-                && self.core.missing_columns(s) + columns > usize::from(s.geometry.m)
+                && self.core.missing_columns(s) + columns + count(gone) > usize::from(s.geometry.m)
         });
-        would_lose || self.journal_needs(index)
+        would_lose || self.journal_needs(devices, gone)
+    }
+
+    /// Of the devices that are failing those that still answer reads, where something would be lost without them and
+    /// the operator has not said that it may be.
+    async fn needed_and_read(&self, failing: &[u16]) -> Vec<u16> {
+        let may_lose = self.may_lose.get() || planted::on(Bug::NeededGivenUp);
+        if may_lose || !self.needs_devices(failing, &[]) {
+            return Vec::new();
+        }
+        let mut looks = Vec::new();
+        for index in failing.iter().copied() {
+            let core = self.core.clone();
+            looks.push(self.core.rt.spawn(async move {
+                let member = core.member(index);
+                let offset = member.geometry.super_offset(member.super_copy.get());
+                (index, member.read(offset, BLOCK).await.is_ok())
+            }));
+        }
+        let (mut reading, mut dead) = (Vec::new(), Vec::new());
+        for look in looks {
+            let (index, reads) = look.await;
+            if reads {
+                reading.push(index)
+            } else {
+                dead.push(index)
+            }
+        }
+        if !self.needs_devices(&reading, &dead) {
+            reading.clear();
+        }
+        reading
     }
 
     /// Gives up a device that nothing would be lost without, and that would not be short of room had its slots kept
@@ -195,7 +244,7 @@ impl Home {
             free < below && free + m.unkept_slots() >= below
         };
         let mut online = self.core.members.iter().filter(|m| m.is_online());
-        let Some(member) = online.find(|m| cost(m) && !self.needs_device(m.index)) else {
+        let Some(member) = online.find(|m| cost(m) && !self.needs_devices(&[m.index], &[])) else {
             return false;
         };
         let text = format!(

@@ -107,6 +107,8 @@ pub enum Bug {
     NodeReadTooSoon,
     /// The last stripe of a course is written with the rows of those computed before it.
     RowsOutOfTurn,
+    /// Devices that refuse writes are given up though what they hold is needed (S187).
+    NeededGivenUp,
 }
 
 #[cfg(feature = "planted")]
@@ -312,6 +314,10 @@ mod switch {
             (
                 Bug::RowsOutOfTurn,
                 "The last stripe of a course is written with the rows of those computed before it.",
+            ),
+            (
+                Bug::NeededGivenUp,
+                "Devices that refuse writes are given up though what they hold is needed (S187).",
             ),
         ];
     }

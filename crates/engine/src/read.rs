@@ -167,7 +167,8 @@ fn note_bad_block(
     core.report_bad(place.device, block);
 }
 
-/// Counts blocks of a column of a course that turned out bad after it was read.
+/// Counts blocks of a column of a course that turned out bad after it was read. Those of stripes that no record names
+/// count for nothing: power may have gone while they were written.
 pub fn note_bad_blocks(
     core: &Rc<Core>,
     segment: &Segment,
@@ -178,8 +179,10 @@ pub fn note_bad_blocks(
     for at in bad {
         let at = u32::try_from(*at).expect("a course is small");
         let (stripe, within) = segment.geometry.in_course(course, at);
-        let place = Some(survivor.place);
-        note_bad_block(core, segment, stripe, survivor.column, within, place);
+        if stripe < segment.recorded.get() {
+            let place = Some(survivor.place);
+            note_bad_block(core, segment, stripe, survivor.column, within, place);
+        }
     }
 }
 

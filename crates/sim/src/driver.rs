@@ -582,6 +582,9 @@ impl Driver<'_> {
         if world.failed() {
             return false;
         }
+        if self.all_refuse(machine, &store) {
+            return !world.failed();
+        }
         let crash = self.crash_or_export(rt, &store, crash);
         drop(store);
         if world.failed() {

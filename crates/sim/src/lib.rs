@@ -36,6 +36,7 @@ mod outage;
 pub mod pages;
 #[cfg(feature = "planted")]
 pub mod planted;
+mod refusals;
 pub mod rng;
 pub mod run;
 pub mod settings;

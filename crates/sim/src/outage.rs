@@ -53,6 +53,12 @@ pub(crate) async fn until_power_goes(
 impl Driver<'_> {
     /// The array stops at once; then the power goes, unless only the process died.
     pub(crate) fn crash(&mut self, machine: &Machine, process_only: bool) {
+        self.power_goes(machine, process_only);
+        self.outage();
+    }
+
+    /// As [`Driver::crash`], but nothing happens to the disks while the array is down.
+    pub(crate) fn power_goes(&mut self, machine: &Machine, process_only: bool) {
         machine.0.shutdown();
         self.world.crash_models();
         self.world
@@ -73,7 +79,6 @@ impl Driver<'_> {
                 disk.power_cut(cut);
             }
         }
-        self.outage();
     }
 
     /// After an export: what is still in flight happens, or not, before anything else can.

@@ -10,9 +10,9 @@ use std::rc::Rc;
 
 use ashlar_rt::Gate;
 
-use crate::config::{Config, Mode, Part, VolumeConfig};
+use crate::config::{Config, Mode, VolumeConfig};
 use crate::content::Version;
-use crate::disk::{Refusal, SimDisk};
+use crate::disk::SimDisk;
 use crate::model::VolumeModel;
 use crate::pages::Pages;
 use crate::rng::Rng;
@@ -118,6 +118,8 @@ pub struct World {
     pub touched: RefCell<BTreeSet<usize>>,
     /// Whether a device was slow since the last import: then reads may be given up that succeed.
     pub was_slow: Cell<bool>,
+    /// Whether all devices refuse writes: an array may stop then.
+    pub all_refuse: Cell<bool>,
     /// Moments of durable acknowledgements, kept to be tried: what the disks and the model were then.
     pub probes: RefCell<Vec<Probe>>,
     /// A device as it was at some outage: somebody copied it.
@@ -227,6 +229,7 @@ impl World {
             answers: Cell::new(0),
             touched: RefCell::default(),
             was_slow: Cell::new(false),
+            all_refuse: Cell::new(false),
             probes: RefCell::default(),
             copy: RefCell::default(),
             array: Cell::new(config.array),
@@ -349,7 +352,8 @@ impl World {
     /// Whether moments are kept: as long as the array promises anything.
     fn may_keep(&self) -> bool {
         let config = &self.config;
-        config.mode != Mode::Calm && self.promised() && !self.failed() && !config.unchecked
+        let promises = self.promised() && !self.all_refuse.get();
+        config.mode != Mode::Calm && promises && !self.failed() && !config.unchecked
     }
 
     /// Keeps this moment, at which so much is damaged, to be tried.
@@ -404,22 +408,6 @@ impl World {
     /// Whether, where there are domains, one fails as a whole now, in so many of 100 cases.
     pub fn a_domain_fails(&self, percent: u64) -> bool {
         !self.config.domains.is_empty() && self.widened.borrow_mut().chance(percent)
-    }
-
-    /// How a device comes to refuse writes now, if one does, in so many of 100 cases.
-    pub fn a_device_refuses(&self, percent: u64) -> Option<Refusal> {
-        let rng = &mut *self.refusals.borrow_mut();
-        let due = self.config.may(Part::Refusals) && rng.chance(percent);
-        due.then(|| rng.pick(&Refusal::ALL))
-    }
-
-    /// `device`, which may be damaged, refuses writes from now on.
-    pub fn refuse(&self, device: usize, refusal: Refusal) {
-        self.damage(device, false);
-        self.trace.mark(refusal.mark());
-        self.trace
-            .line(|| format!("    disk {device} refuses writes: {refusal:?}"));
-        self.disks[device].refuse(Some(refusal));
     }
 
     /// Damages the devices of `device`'s domain, as many of them as may be; which ones. `device` may.

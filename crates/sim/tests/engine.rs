@@ -81,6 +81,7 @@ fn faults_within_the_redundancy_are_survived() {
         "fault: full backing",
         "fault: full sparse backing",
         "outage: a device takes writes again",
+        "all devices refuse writes",
         "a former life",
         "destroyed",
         "half destroyed, and imported",

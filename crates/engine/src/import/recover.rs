@@ -58,6 +58,7 @@ impl Home {
     ) -> Result<(), Error> {
         self.check_room_for(&mut rest, degraded)?;
         self.quorum.set(Quorum::Needed);
+        self.may_lose.set(degraded);
         // Crash argument: a daemon that died may have left in the devices' caches what this import has read. Of
         // what exists twice, as superblocks do, one copy is written while the other is all there is; and what is
         // told to clients from now on must not go again with the power.
@@ -104,6 +105,7 @@ impl Home {
             return Err(Error::Stopped(self.stopped.borrow().clone()));
         }
         self.quorum.set(Quorum::Awaited);
+        self.may_lose.set(false);
         Ok(())
     }
 

@@ -280,6 +280,7 @@ impl Home {
             },
             u32::MAX,
         );
+        copy.recorded.set(segment.recorded.get());
         for course in 0..geometry.courses() {
             if course * geometry.course_strips() >= segment.recorded.get() {
                 break;

@@ -255,15 +255,18 @@ impl Home {
         root.epochs.iter().map(left).min().unwrap_or(usize::MAX)
     }
 
-    /// Whether the journal could not be read without this member: too many of an epoch that is still needed are
-    /// gone already.
-    pub(crate) fn journal_needs(&self, index: u16) -> bool {
-        let gone = |i: u16| i == index || !self.core.member(i).is_online();
+    /// Whether the journal could not be read without these members, where `others` are gone as well: too many of an
+    /// epoch that is still needed are.
+    pub(crate) fn journal_needs(&self, members: &[u16], others: &[u16]) -> bool {
+        let gone = |i: u16| {
+            members.contains(&i) || others.contains(&i) || !self.core.member(i).is_online()
+        };
         let root = self.root.borrow();
         let mut epochs = root.epochs.iter();
         let domains = &self.core.domains;
         epochs.any(|e| {
-            !e.excluded.contains(&index) && too_few(&self.shape, domains, e, gone).is_some()
+            let holds = members.iter().any(|index| !e.excluded.contains(index));
+            holds && too_few(&self.shape, domains, e, gone).is_some()
         })
     }
 

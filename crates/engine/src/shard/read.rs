@@ -97,9 +97,7 @@ impl Shard {
                     let leaf = self.store.load((shape.tree, at.partition, 0, at.leaf));
                     if leaf.await.is_ok() {
                         // The leaf was lost once, and written anew: of this entry nothing is known.
-                        let mut listed = self.core.lost.borrow_mut();
-                        listed.insert((shape.tree, address), ());
-                        return Err(VolumeError::Lost);
+                        return Err(self.lost(shape, [address]));
                     }
                     return Err(self.lost_leaf(shape, at.partition, at.leaf));
                 }
@@ -132,9 +130,7 @@ impl Shard {
                         .await;
                     if again == Ok(Some(entry)) {
                         // Every device that held a column of its segment is gone.
-                        let mut listed = self.core.lost.borrow_mut();
-                        listed.insert((shape.tree, address), ());
-                        return Err(VolumeError::Lost);
+                        return Err(self.lost(shape, [address]));
                     }
                 }
             }
@@ -192,14 +188,11 @@ impl Shard {
                         && now.number == segment.number
                         && at == block
                     {
-                        self.core
-                            .lost
-                            .borrow_mut()
-                            .insert((shape.tree, address), ());
+                        let lost = self.lost(shape, [address]);
                         if planted::on(Bug::LostReadsAsZeros) {
                             return Ok((Buf::zeroed(bytes), stamp));
                         }
-                        return Err(VolumeError::Lost);
+                        return Err(lost);
                     }
                 }
             }
