@@ -336,16 +336,18 @@ impl Array {
         if home.needs_devices(&[index], &[]) && !force {
             return Err(Error::WouldLose(index));
         }
+        if force {
+            home.may_lose.set(true);
+        }
+        if in_use {
+            home.core.report_failed(index);
+        }
         self.to_its_end(async move |array| {
             let home = &array.0.home;
             // The operator's word is for the devices that are gone now, not for a majority that goes later.
             if force {
-                home.may_lose.set(true);
                 home.quorum.set(Quorum::Forced);
                 home.force_gate.open();
-            }
-            if in_use {
-                home.core.report_failed(index);
             }
             home.members_settled().await;
             // A change of membership that is under way holds it to its end.
