@@ -146,9 +146,6 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
         if round > 0 || rng.chance(60) {
             rt.sleep(moment(&mut rng)).await;
         }
-        if world.all_refuse.get() {
-            return; // no other fault besides
-        }
         let Some(device) = world.victim() else { return };
         let disk = world.disks[device].clone();
         let at = rt.now() / 1_000;

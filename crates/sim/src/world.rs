@@ -375,7 +375,8 @@ impl World {
     pub fn victim(&self) -> Option<usize> {
         let rng = &mut *self.rng.borrow_mut();
         let budget = self.budget.borrow();
-        if matches!(self.config.mode, Mode::Calm | Mode::Crash) {
+        // Besides all of them refusing writes nothing happens to any.
+        if matches!(self.config.mode, Mode::Calm | Mode::Crash) || self.all_refuse.get() {
             return None;
         }
         let known: Vec<usize> = budget
