@@ -11,8 +11,7 @@ use ashlar_rt::Stopped;
 
 use crate::client::Session;
 use crate::config::{Align, Mode, Part};
-use crate::driver::{Driver, Machine, Opened};
-use crate::judge::verify;
+use crate::driver::{Driver, Machine};
 use crate::rng::Rng;
 use crate::store::{StoreError, StoreFuture};
 use crate::world::World;
@@ -133,17 +132,9 @@ impl Driver<'_> {
         world.loose.set(true);
         (0..world.config.devices).for_each(|device| world.damage(device, true));
         let machine = self.machine();
-        if let Opened::Store(store) = self.open(&machine.0, false) {
+        let rng = self.rng.fork(1);
+        if self.open_and_read(&machine, rng) {
             world.trace.mark("half destroyed, and imported");
-            self.check_volumes(&store);
-            let session = Session {
-                world: world.clone(),
-                rt: machine.0.clone(),
-                store,
-            };
-            let mut rng = self.rng.fork(1);
-            let read = async move { verify(&session, &mut rng, 100).await };
-            self.finish(&machine.0, "reading what was half destroyed", read);
         }
         self.power_off(&machine);
     }

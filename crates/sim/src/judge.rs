@@ -11,7 +11,7 @@ use ashlar_rt::{Rt, SECOND};
 use crate::client::Session;
 use crate::config::Mode;
 use crate::disk::SimDisk;
-use crate::driver::{Driver, Opened, guarded};
+use crate::driver::{Driver, Machine, Opened, guarded};
 use crate::model::VolumeModel;
 use crate::rng::Rng;
 use crate::store::{Store, StoreStatus, Subject};
@@ -62,6 +62,22 @@ impl Driver<'_> {
         if let Some(wrong) = wrong {
             self.world.fail(|| wrong);
         }
+    }
+
+    /// Opens the array, compares its volumes with those that must be, and reads all of them; false if it was not opened.
+    pub(crate) fn open_and_read(&mut self, machine: &Machine, mut rng: Rng) -> bool {
+        let Opened::Store(store) = self.open(&machine.0, false) else {
+            return false;
+        };
+        self.check_volumes(&store);
+        let session = Session {
+            world: self.world.clone(),
+            rt: machine.0.clone(),
+            store,
+        };
+        let read = async move { verify(&session, &mut rng, 100).await };
+        self.finish(&machine.0, "reading", read);
+        true
     }
 
     /// Within the redundancy nothing that the array keeps may contradict itself.
@@ -376,17 +392,6 @@ fn open_and_read(subject: &dyn Subject, world: &Rc<World>, read_only: bool) {
             read_only,
         };
         let machine = driver.machine();
-        let Opened::Store(store) = driver.open(&machine.0, false) else {
-            return;
-        };
-        driver.check_volumes(&store);
-        let session = Session {
-            world: world.clone(),
-            rt: machine.0.clone(),
-            store,
-        };
-        let mut rng = Rng::new(0);
-        let read = async move { verify(&session, &mut rng, 100).await };
-        driver.finish(&machine.0, "reading", read);
+        driver.open_and_read(&machine, Rng::new(0));
     });
 }
