@@ -15,7 +15,8 @@ use crate::coder::Accelerators;
 use crate::error::{Error, VolumeError};
 use crate::home::Home;
 use crate::membership::Quorum;
-use crate::messages::{HomeMessage, ShardMessage, ask};
+use crate::phases::PhaseTally;
+use crate::messages::{Reach, HomeMessage, ShardMessage, ask};
 use crate::report::uuid_text;
 use crate::shard::start::limits;
 use crate::status::Event;
@@ -228,7 +229,7 @@ impl Array {
             // Nothing is journalled from here on but what the last commit writes: what still runs in the
             // background must not add to what its root says.
             let _no_batch = home.batch_lock.lock().await;
-            home.batch_locked(true).await;
+            home.batch_locked(Reach::Closed).await;
             let _one = home.commit_lock.lock().await;
             home.seal_idle().await;
             home.commit_locked(home.journal.next(), true).await;
@@ -377,6 +378,11 @@ impl Array {
     pub fn device_uuids(&self) -> Vec<String> {
         let members = self.0.home.core.members.iter();
         members.map(|m| uuid_text(&m.uuid)).collect()
+    }
+
+    /// Where the time has gone since it was created or imported, phase by phase.
+    pub fn phases(&self) -> Vec<PhaseTally> {
+        self.0.home.core.phases.tallies()
     }
 
     /// Events with a number above `after`.

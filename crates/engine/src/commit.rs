@@ -26,11 +26,12 @@ use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::Owner;
 use ashlar_rt::Buf;
 
-use crate::batch::open_entries;
+use crate::batch::{headers_written, open_entries};
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::member::Member;
 use crate::messages::{FoldLimit, Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
+use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::stripe::{self, node_owner_address};
@@ -63,6 +64,7 @@ impl Home {
     /// One step of [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array
     /// exported. Whether more is left to fold, and can be.
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
+        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
         let applied = self.applied();
         let recorded = self.recorded_at.get();
         let charged = self.core.thin.charged();
@@ -74,6 +76,7 @@ impl Home {
         let limit = self.fold_limit();
         self.renewed.borrow_mut().clear();
         let prepared = self.prepare_shards(target, limit).await;
+        laps.end(Phase::Merge);
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
         let more = prepared.iter().any(|p| p.more);
         let pending = prepared.iter().map(|p| p.thin_pending).sum();
@@ -89,6 +92,7 @@ impl Home {
             clean.then(|| self.core.segments.borrow().keys().copied().collect());
         self.let_go_of_room();
         drop(placing);
+        laps.end(Phase::PlaceNodes);
         let Ok(stripes) = self.meta_write(&nodes).await else {
             self.halt(
                 "a commit could not be written: more devices failed at once than metadata survives",
@@ -98,10 +102,13 @@ impl Home {
         for shard in &self.shards {
             ask(shard, ShardMessage::Written).await;
         }
+        laps.end(Phase::WriteNodes);
         let opened = self.take_opened(SegmentKind::Meta);
+        headers_written(&opened).await;
         let mut online = self.core.online();
         online.retain(|_| !planted::on(Bug::RootBeforeNodes));
         self.flush(online).await;
+        laps.end(Phase::FlushNodes);
         let mut entries: Vec<Entry> = open_entries(&opened);
         entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
         if !entries.is_empty() {
@@ -117,6 +124,7 @@ impl Home {
                 }
             }
         }
+        laps.end(Phase::RecordNodes);
         let cut = [
             Some(applied),
             oldest,
@@ -134,7 +142,9 @@ impl Home {
         }
         self.write_root(cut, imaged, known).await;
         self.core.before_commit.set(None);
+        laps.end(Phase::WriteRoot);
         self.release(freed).await;
+        laps.end(Phase::Discard);
         for (device, slot) in aside {
             self.core.member(device).release_slot(slot);
         }

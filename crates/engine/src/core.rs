@@ -17,6 +17,7 @@ use crate::contexts::Context;
 use crate::domains::Domains;
 use crate::member::{Member, add};
 use crate::mover::{BadBlock, Heals};
+use crate::phases::Phases;
 use crate::segment::Segment;
 use crate::status::Event;
 use crate::thin::Thin;
@@ -88,6 +89,8 @@ pub struct Core {
     pub meta_room: Cell<usize>,
     /// The room for thin volumes.
     pub thin: Thin,
+    /// Where the time goes.
+    pub phases: Phases,
 }
 
 impl std::fmt::Debug for Core {
@@ -135,6 +138,7 @@ impl Core {
             amplification: Default::default(),
             give_up_lost: Cell::new(false),
             meta_room: Cell::new(usize::MAX),
+            phases: Phases::default(),
             thin: Thin::default(), // counted by the first commit that is asked for it
         })
     }

@@ -16,6 +16,7 @@ use crate::messages::{FoldLimit, HomeMessage, Prepared, VolumeShape, ask};
 use crate::planted::{self, Bug};
 use crate::read::Lost;
 use crate::shard::{Shard, flags_of};
+use crate::tree::Key;
 
 /// Leaves read at once by a fold.
 const LOADS_AT_ONCE: usize = 128;
@@ -132,18 +133,23 @@ impl Shard {
         prepared
     }
 
-    /// Brings leaves into memory, many at a time. Whether they come is seen when they are folded.
+    /// Brings leaves and the nodes above them into the changed set, level by level from the top, many at a time: into
+    /// the cache, which may be smaller, some would have to be read again. Whether they come is seen when they are folded.
     async fn load_leaves(self: &Rc<Self>, leaves: &[Leaf]) {
-        for group in leaves.chunks(LOADS_AT_ONCE) {
-            let mut joins = Vec::new();
-            for (tree, partition, leaf) in group.iter().copied() {
-                let shard = self.clone();
-                joins.push(self.core.rt.spawn(async move {
-                    let _ = shard.store.load((tree, partition, 0, leaf)).await;
-                }));
-            }
-            for join in joins {
-                join.await;
+        for level in (0..=self.store.highest()).rev() {
+            let keys = self.store.unchanged_above(leaves, level).into_iter();
+            let unread: Vec<Key> = keys.filter(|k| !self.store.make_cached_dirty(*k)).collect();
+            for group in unread.chunks(LOADS_AT_ONCE) {
+                let load = |key: &Key| {
+                    let (shard, key) = (self.clone(), *key);
+                    self.core.rt.spawn(async move {
+                        let _ = shard.store.make_dirty(key, true).await;
+                    })
+                };
+                let joins: Vec<_> = group.iter().map(load).collect();
+                for join in joins {
+                    join.await;
+                }
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::error::VolumeError;
 use crate::journal::{AppendError, Appended, Journal};
 use crate::liveness::RecordShape;
 use crate::membership::Quorum;
-use crate::messages::{Collected, HomeMessage, ShardMessage};
+use crate::messages::{Collected, HomeMessage, Reach, ShardMessage};
 use crate::metaroom::Renewed;
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
@@ -346,15 +346,24 @@ impl Home {
     }
 
     async fn batches(self: Rc<Self>) {
+        let mut whole_at = self.core.rt.now();
         while !self.core.closed.get() {
             let waiting = !self.waiters.borrow().is_empty() || self.record.get();
             if !waiting {
                 let _ = self.core.rt.timeout(IDLE_BATCH, self.demand.wait()).await;
             }
-            self.record.set(false);
+            let asked = self.record.replace(false);
             let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
             *self.answering.borrow_mut() = waiters;
-            self.batch(false).await;
+            // Where nobody waits, and only room is wanted, unfinished stripes are left to fill: now and then they are
+            // recorded as well.
+            let due = self.core.rt.now() >= whole_at + IDLE_BATCH;
+            if asked && self.answering.borrow().is_empty() && !due {
+                self.batch(Reach::Written).await;
+            } else {
+                whole_at = self.core.rt.now();
+                self.batch(Reach::All).await;
+            }
             if planted::on(Bug::LateWaiterAnswered) {
                 let late = std::mem::take(&mut *self.waiters.borrow_mut());
                 self.answering.borrow_mut().extend(late);
@@ -422,7 +431,7 @@ impl Home {
     async fn commit_some(self: &Rc<Self>) {
         // What is written but not recorded cannot be folded; and unfinished stripes would keep a ring
         // that is filling from being cut.
-        self.batch(self.wants_commit()).await;
+        self.batch(if self.wants_commit() { Reach::Closed } else { Reach::Written }).await;
         self.commit(self.journal.next()).await;
     }
 
@@ -442,7 +451,7 @@ impl Home {
 
     /// Makes everything durable that shards have acknowledged, and folds it.
     pub(crate) async fn fold(self: &Rc<Self>) {
-        self.batch(true).await;
+        self.batch(Reach::Closed).await;
         self.commit(self.journal.next()).await;
     }
 

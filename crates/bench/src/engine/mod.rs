@@ -184,6 +184,21 @@ pub struct Scale {
     pub depth: usize,
 }
 
+/// How a phase of the engine's work took part in a row.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhaseRow {
+    /// Its name.
+    pub phase: &'static str,
+    /// Passes.
+    pub count: u64,
+    /// Time of all passes as a share of the time measured: above 1 where several pass at once.
+    pub share: f64,
+    /// Mean time of a pass, in microseconds.
+    pub mean_us: f64,
+    /// The longest since the array was there, in microseconds.
+    pub most_us: f64,
+}
+
 /// One measured row. Rates are operations a second (`iops`) or bytes a second (`B/s`); `us` is the
 /// mean time of one operation.
 #[derive(Clone, Debug, Serialize)]
@@ -236,6 +251,8 @@ pub struct Row {
     pub regions: Regions,
     /// At what scale.
     pub scale: Scale,
+    /// Where the engine's time went.
+    pub phases: Vec<PhaseRow>,
     /// Real seconds that this row took.
     pub real_seconds: f64,
 }

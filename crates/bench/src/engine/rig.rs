@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ashlar_device::{Content, DeviceRef, ModelDevice, ModelOptions, Profile};
 use ashlar_engine::{
-    Array, Create, Import, Settings, Volume, VolumeError, VolumeOptions, WriteCache, plan,
+    Array, Create, Import, PhaseTally, Settings, Volume, VolumeError, VolumeOptions, WriteCache, plan,
 };
 use ashlar_layout::Layout;
 use ashlar_rt::{Nanos, Rt, SECOND, Stopped};
@@ -66,7 +66,7 @@ pub(super) struct Rig {
 }
 
 /// What the devices have done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     /// By region.
     pub(super) regions: Regions,
@@ -74,6 +74,8 @@ pub(super) struct Snapshot {
     pub(super) busy: u64,
     /// Writes charged as random ones.
     pub(super) scattered: u64,
+    /// Where the engine's time went.
+    pub(super) phases: Vec<PhaseTally>,
 }
 
 fn snapshot(meters: &[Rc<Meter>]) -> Snapshot {
@@ -212,8 +214,12 @@ impl Rig {
     pub(super) fn load(&self, load: Load) -> Result<(Measured, Snapshot), BenchError> {
         let marks = Rc::new(std::cell::RefCell::new(Vec::new()));
         let (target, rt) = (Target::Volume(self.volume()?), self.rt.clone());
-        let (meters, notes) = (self.meters.clone(), marks.clone());
-        let mark = move || notes.borrow_mut().push(snapshot(&meters));
+        let (meters, notes, array) = (self.meters.clone(), marks.clone(), self.array.clone());
+        let mark = move || {
+            let mut marked = snapshot(&meters);
+            marked.phases = array.phases();
+            notes.borrow_mut().push(marked);
+        };
         let measured = finish(&self.rt, async move {
             let done = run(&rt, &target, load, mark);
             rt.timeout(MAX_SECONDS * SECOND, done).await
@@ -221,13 +227,19 @@ impl Rig {
         let measured = measured.ok_or(BenchError::Stuck(MAX_SECONDS))??;
         let marks = marks.borrow();
         let (first, last) = (
-            marks.first().copied().unwrap_or_default(),
-            marks.last().copied().unwrap_or_default(),
+            marks.first().cloned().unwrap_or_default(),
+            marks.last().cloned().unwrap_or_default(),
         );
+        let passed = |(first, last): (&PhaseTally, &PhaseTally)| PhaseTally {
+            count: last.count - first.count,
+            sum: last.sum - first.sum,
+            ..*last
+        };
         let done = Snapshot {
             regions: last.regions.since(first.regions),
             busy: last.busy - first.busy,
             scattered: last.scattered - first.scattered,
+            phases: first.phases.iter().zip(&last.phases).map(passed).collect(),
         };
         Ok((measured, done))
     }

@@ -262,6 +262,7 @@ impl Setup {
                 warm: self.load.warm,
                 depth: self.load.depth,
             },
+            phases: Vec::new(),
             real_seconds: 0.0,
         }
     }
@@ -303,6 +304,15 @@ impl Setup {
                 Some(done.regions.data.written_bytes as f64 / overhead / host_bytes);
         }
         row.regions = done.regions;
+        row.phases = (done.phases.iter().filter(|p| p.count > 0))
+            .map(|p| super::PhaseRow {
+                phase: p.name,
+                count: p.count,
+                share: p.sum as f64 / measured.elapsed as f64,
+                mean_us: p.sum as f64 / p.count as f64 / 1000.0,
+                most_us: p.most as f64 / 1000.0,
+            })
+            .collect();
         let share = |t: super::Traffic| (t.read_bytes + t.written_bytes) as f64 / host_bytes;
         let r = done.regions;
         let parts = format!(

@@ -19,7 +19,7 @@ use ashlar_rt::{Buf, MILLISECOND, SECOND};
 use crate::alloc::reserve;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::member::Member;
-use crate::messages::{FoldLimit, Move, Purpose, ShardMessage, ask};
+use crate::messages::{Reach, FoldLimit, Move, Purpose, ShardMessage, ask};
 use crate::metaroom::{MetadataNeed, Renewed};
 use crate::mover::Garbage;
 use crate::partition::Partitioning;
@@ -136,7 +136,7 @@ impl Home {
                 .iter()
                 .any(|(s, dead)| dead * 5 > u64::from(s.geometry.data_blocks()));
             if !worth {
-                self.batch(false).await;
+                self.batch(Reach::All).await;
                 self.commit(self.journal.next()).await;
                 if !self.low_on_slots() {
                     continue;

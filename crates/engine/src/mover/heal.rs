@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use ashlar_format::{BLOCK, SegmentNumber};
 
+use crate::messages::Reach;
 use crate::home::Home;
 use crate::member::add;
 use crate::read::{decode_column, read_course_rows, read_verified};
@@ -304,13 +305,13 @@ impl Home {
                 self.tried(block, None, moved);
             }
         }
-        self.batch(true).await; // the new places are durable
+        self.batch(Reach::Closed).await; // the new places are durable
     }
 
     /// Whether a column now lies in another slot, verified.
     async fn relocate_column(self: &Rc<Self>, segment: &Rc<Segment>, index: usize) -> bool {
         if !segment.sealed.get() {
-            self.batch(true).await;
+            self.batch(Reach::Closed).await;
             if segment.sealed.get() || segment.recorded.get() != segment.next_stripe.get() {
                 return false;
             }

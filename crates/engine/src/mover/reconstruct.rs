@@ -15,7 +15,7 @@ use ashlar_rt::{Nanos, SECOND};
 use crate::alloc::{commit_slots, reserve};
 use crate::home::Home;
 use crate::member::Member;
-use crate::messages::Purpose;
+use crate::messages::{Reach, Purpose};
 use crate::metaroom::MetadataNeed;
 use crate::segment::Segment;
 
@@ -99,7 +99,7 @@ impl Home {
         if self.journal_is_short() || empty > 0 {
             // Folding what hangs on them makes up for that; no column needs computing.
             let (short, cut) = (self.journal_is_short(), self.root.borrow().cut);
-            self.batch(true).await;
+            self.batch(Reach::Closed).await;
             if short {
                 self.seal_old_rows().await;
             }
@@ -127,7 +127,7 @@ impl Home {
         }
         gained |= self.renew_metadata().await;
         if moved > 0 {
-            self.batch(false).await;
+            self.batch(Reach::All).await;
             self.commit(self.journal.next()).await;
             let text = format!("{moved} segments have their columns again");
             self.core.event("reconstructed", None, text);
@@ -214,7 +214,7 @@ impl Home {
         if !self.renew(&short, self.redundancy_room()).await {
             return false;
         }
-        self.batch(false).await;
+        self.batch(Reach::All).await;
         self.commit(self.journal.next()).await;
         live() < before
     }
@@ -252,7 +252,7 @@ impl Home {
         }
         // Of these the batch closes stripes that took nothing as well.
         broken.iter().for_each(|s| s.retired.set(true));
-        self.batch(true).await;
+        self.batch(Reach::Closed).await;
         for segment in &broken {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
                 self.seal(segment).await;
@@ -424,7 +424,7 @@ impl Home {
             moved |= self.reconstruct_column(segment, column, target).await;
         }
         if moved && self.extra.borrow().len() > 32 {
-            self.batch(false).await;
+            self.batch(Reach::All).await;
         }
         moved
     }

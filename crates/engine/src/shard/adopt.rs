@@ -8,9 +8,10 @@ use std::rc::Rc;
 use ashlar_digest::Kind;
 
 use super::Shard;
+use super::write::By;
 use crate::delta::{State, Version, What};
 use crate::error::VolumeError;
-use crate::messages::{Adopted, Move, Purpose};
+use crate::messages::{Adopted, Move};
 use crate::planted::{self, Bug};
 
 impl Shard {
@@ -30,7 +31,7 @@ impl Shard {
                 continue;
             }
             match self
-                .place_block(shape, m.address, &m.bytes, None, Purpose::Clean, Some(&m))
+                .place_block(shape, m.address, &m.bytes, None, By::Move(&m))
                 .await
             {
                 Ok(true) => moved += m.bytes.len() as u64,
@@ -106,7 +107,7 @@ impl Shard {
                     return; // the record's hash covers these bytes, so this cannot be: do not invent data
                 }
                 while let Err(VolumeError::NoSpace) = self
-                    .place_block(shape, address, &bytes, None, Purpose::Client, None)
+                    .place_block(shape, address, &bytes, None, By::Journal)
                     .await
                 {
                     self.core.progress.wait().await;

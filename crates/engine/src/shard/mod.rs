@@ -33,14 +33,23 @@ use crate::tree::NodeStore;
 /// What a shard may hold before writers wait.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Stripes being written at once.
-    pub stripes: usize,
+    /// Blocks in stripes that are being filled or written.
+    pub blocks: usize,
+    /// Stripes that are written and not recorded.
+    pub unrecorded: usize,
     /// Deltas.
     pub deltas: usize,
     /// Leaves that deltas are of, where free space has no room for more nodes; more than unfinished stripes hold.
     pub leaves: usize,
     /// Leaves that runs of holes bring into one step of a commit: what it changes is in memory until it is written.
     pub unmapped: usize,
+}
+
+impl Bounds {
+    /// How many volume blocks of so many pieces a write is admitted with at once.
+    fn run(&self, pieces: usize) -> usize {
+        (self.blocks / 4 / pieces).max(1)
+    }
 }
 
 /// A shard.
@@ -66,6 +75,9 @@ pub struct Shard {
     writing: RefCell<Vec<Rc<OpenStripe>>>,
     /// Stripes written but not recorded.
     pub(crate) written: RefCell<Vec<Rc<OpenStripe>>>,
+    /// Who is first in line to be admitted.
+    admission: Lock<()>,
+    held: Cell<write::Held>,
     stamp: Cell<u64>,
     birth: Rc<Cell<u64>>,
     pub(crate) bounds: Cell<Bounds>,
@@ -121,6 +133,8 @@ impl Shard {
             filling: RefCell::default(),
             writing: RefCell::default(),
             written: RefCell::default(),
+            admission: Lock::new(()),
+            held: Cell::default(),
             stamp: Cell::new(0),
             birth,
             bounds: Cell::new(bounds),
@@ -162,7 +176,7 @@ impl Shard {
             ShardMessage::Mapped(tree, first, count, reply) => {
                 reply.send(self.mapped(tree, first, count).await)
             }
-            ShardMessage::Collect(close, reply) => reply.send(self.collect(close).await),
+            ShardMessage::Collect(reach, reply) => reply.send(self.collect(reach).await),
             ShardMessage::Recorded(batch, sequence, reply) => {
                 self.recorded(&batch, sequence);
                 reply.send(());
