@@ -27,16 +27,27 @@ use ashlar_format::summary::Owner;
 use ashlar_rt::Buf;
 
 use crate::batch::{headers_written, open_entries};
+use crate::core::Core;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
-use crate::member::Member;
+use crate::member::{LateDiscard, Member};
 use crate::messages::{FoldLimit, Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
 use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
-use crate::segment::Segment;
+use crate::segment::{Column, Segment};
 use crate::stripe::{self, node_owner_address};
 use crate::systree::NodeId;
 use crate::tree::NodeWrite;
+
+/// Releases a slot once its device has ended a discard that takes long.
+fn release_late(core: &Rc<Core>, column: Column, late: LateDiscard) {
+    let at = core.clone();
+    core.rt.spawn(async move {
+        let _ = late.await; // discarding is advice
+        at.member(column.device).release_slot(column.slot);
+        at.progress.open();
+    });
+}
 
 /// Whether nothing of a segment lives, and nothing will.
 fn is_dead(segment: &Segment) -> bool {
@@ -282,25 +293,25 @@ impl Home {
         freed
     }
 
-    /// After the root: the freed slots may be written again.
+    /// After the root: the freed slots may be written again. All are discarded at once.
     async fn release(&self, freed: Vec<Rc<Segment>>) {
+        let mut discards = Vec::new();
         for segment in freed {
             self.free_records.borrow_mut().insert(segment.record.get());
-            let columns = segment.columns.take();
-            for column in columns.iter().filter(|c| c.is_placed()) {
-                let member = self.core.member(column.device);
-                match member.discard_slot(column.slot).await {
-                    Ok(()) => member.release_slot(column.slot),
-                    Err(late) => {
-                        let (core, column) = (self.core.clone(), *column);
-                        self.core.rt.spawn(async move {
-                            let _ = late.await; // discarding is advice
-                            core.member(column.device).release_slot(column.slot);
-                            core.progress.open();
-                        });
+            let columns = segment.columns.take().into_iter();
+            for column in columns.filter(|c| c.is_placed()) {
+                let core = self.core.clone();
+                discards.push(self.core.rt.spawn(async move {
+                    let member = core.member(column.device);
+                    match member.discard_slot(column.slot).await {
+                        Ok(()) => member.release_slot(column.slot),
+                        Err(late) => release_late(&core, column, late),
                     }
-                }
+                }));
             }
+        }
+        for discard in discards {
+            discard.await;
         }
     }
 

@@ -9,6 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -19,6 +20,7 @@ use ashlar_format::root::{RingPosition, Root};
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
 use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
+use lru::LruCache;
 
 use crate::core::Core;
 use crate::error::VolumeError;
@@ -54,8 +56,11 @@ struct DataRecord {
 /// Someone who waits for durability.
 type Waiter = OneshotSender<Result<(), VolumeError>>;
 
-/// Which stripes of a course were written: segment and course, stripes counted from the course's first.
-type WrittenStrips = ((u64, u32), BTreeSet<u32>);
+/// Which stripes of courses were written, by segment and course, counted from the course's first.
+type WrittenStrips = LruCache<(u64, u32), BTreeSet<u32>>;
+
+/// Courses of which is kept which of their stripes were written.
+const COURSES_KEPT: NonZeroUsize = NonZeroUsize::new(256).expect("some");
 
 /// The home of an array.
 pub struct Home {
@@ -141,8 +146,8 @@ pub struct Home {
     /// written since may have replaced what the map still names.
     pub(crate) recorded_at: Cell<u64>,
     pub(crate) folded_at: Cell<u64>,
-    /// Which stripes of the course looked at last were written.
-    pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
+    /// Which stripes of the courses looked at last were written.
+    pub(crate) written_strips: RefCell<WrittenStrips>,
 }
 
 impl std::fmt::Debug for Home {
@@ -264,7 +269,7 @@ impl Home {
             cleaner_gate: Gate::default(),
             recorded_at: Cell::new(0),
             folded_at: Cell::new(0),
-            written_strips: RefCell::default(),
+            written_strips: RefCell::new(LruCache::new(COURSES_KEPT)),
         })
     }
 
@@ -431,7 +436,12 @@ impl Home {
     async fn commit_some(self: &Rc<Self>) {
         // What is written but not recorded cannot be folded; and unfinished stripes would keep a ring
         // that is filling from being cut.
-        self.batch(if self.wants_commit() { Reach::Closed } else { Reach::Written }).await;
+        self.batch(if self.wants_commit() {
+            Reach::Closed
+        } else {
+            Reach::Written
+        })
+        .await;
         self.commit(self.journal.next()).await;
     }
 

@@ -47,6 +47,9 @@ pub fn add(counter: &Cell<u64>, amount: u64) {
 /// A discard that is still under way.
 pub type LateDiscard = IoFuture<Result<(), Fault>>;
 
+/// A write that the device has, and that it is under way.
+type Writing<'a> = (IoFuture<Result<(), Fault>>, Change<'a>);
+
 /// One device of an array.
 pub struct Member {
     /// Its row in the member table.
@@ -298,11 +301,7 @@ impl Member {
     }
 
     /// Submits a write; `None` if it stays in memory.
-    fn begin_write(
-        &self,
-        offset: u64,
-        data: Vec<Slice>,
-    ) -> Result<Option<(IoFuture<Result<(), Fault>>, Change<'_>)>, Fault> {
+    fn begin_write(&self, offset: u64, data: Vec<Slice>) -> Result<Option<Writing<'_>>, Fault> {
         let device = self.device()?;
         if self.keeps_writes() {
             self.keep(offset, &data);

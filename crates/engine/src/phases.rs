@@ -97,10 +97,8 @@ impl Phases {
 
     /// What was counted.
     pub fn tallies(&self) -> Vec<PhaseTally> {
-        let named = |(cell, name): (&Cell<PhaseTally>, &'static str)| PhaseTally {
-            name,
-            ..cell.get()
-        };
+        let named =
+            |(cell, name): (&Cell<PhaseTally>, &'static str)| PhaseTally { name, ..cell.get() };
         self.0.iter().zip(NAMES).map(named).collect()
     }
 }

@@ -311,7 +311,11 @@ mod tests {
         drop(first);
         assert_eq!(Buf::scratch(3 * BLOCK).as_ptr(), at);
         for blocks in 1..200 {
-            drop((0..10).map(|_| Buf::scratch(blocks * BLOCK)).collect::<Vec<_>>());
+            drop(
+                (0..10)
+                    .map(|_| Buf::scratch(blocks * BLOCK))
+                    .collect::<Vec<_>>(),
+            );
             let kept = KEPT.with(|kept| kept.borrow().bytes);
             assert!(kept <= KEPT_BYTES, "{kept}");
         }

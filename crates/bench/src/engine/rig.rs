@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use ashlar_device::{Content, DeviceRef, ModelDevice, ModelOptions, Profile};
 use ashlar_engine::{
-    Array, Create, Import, PhaseTally, Settings, Volume, VolumeError, VolumeOptions, WriteCache, plan,
+    Array, Create, Import, PhaseTally, Settings, Volume, VolumeError, VolumeOptions, WriteCache,
+    plan,
 };
 use ashlar_layout::Layout;
 use ashlar_rt::{Nanos, Rt, SECOND, Stopped};

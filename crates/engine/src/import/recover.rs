@@ -18,7 +18,7 @@ use crate::home::Home;
 use crate::import::segments::PageCopy;
 use crate::journal;
 use crate::membership::Quorum;
-use crate::messages::{Reach, Adopted, ShardMessage, ask};
+use crate::messages::{Adopted, Reach, ShardMessage, ask};
 use crate::partition::Partitioning;
 use crate::planted::{self, Bug};
 use crate::read::summary_stands;

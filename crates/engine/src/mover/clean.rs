@@ -6,7 +6,7 @@
 //! - Nodes are not moved but touched: the next commit writes them elsewhere.
 //! - Rounds that gain nothing end: until something is overwritten it then only waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use ashlar_digest::Kind;
@@ -14,20 +14,24 @@ use ashlar_format::BLOCK;
 use ashlar_format::node::Place;
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
-use ashlar_rt::{Buf, MILLISECOND, SECOND};
+use ashlar_rt::{Buf, Join, MILLISECOND, SECOND};
 
 use crate::alloc::reserve;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::member::Member;
-use crate::messages::{Reach, FoldLimit, Move, Purpose, ShardMessage, ask};
+use crate::messages::{FoldLimit, Move, Purpose, Reach, ShardMessage, ask};
 use crate::metaroom::{MetadataNeed, Renewed};
 use crate::mover::Garbage;
 use crate::partition::Partitioning;
+use crate::phases::{Laps, Phase};
 use crate::read::{decode_column, read_column, read_course_rows, read_verified};
 use crate::segment::Segment;
 use crate::stripe::{node_address, row_matches};
 use crate::systree::NodeId;
 use crate::tree::Key;
+
+/// Victims whose blocks are read and moved at once.
+const VICTIMS_AT_ONCE: usize = 16;
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
@@ -182,6 +186,7 @@ impl Home {
         let victims: Vec<u64> = victims.into_iter().map(|(s, _)| s.number).collect();
         let least = FOLDED_LEAST.min(self.foldable() / 2);
         let mut unfolded = 0;
+        let mut under_way: VecDeque<Join<u64>> = VecDeque::new();
         for number in victims {
             let Some(segment) = self.core.segment(number) else {
                 continue;
@@ -193,12 +198,24 @@ impl Home {
                 break;
             }
             budget -= live;
-            if unfolded > 0 && self.room_is_tight() && self.foldable() < least.min(unfolded) {
+            // Several at once, as long as what they are moved to does not have to be folded in between.
+            let tight = self.room_is_tight();
+            let most = if tight { 1 } else { VICTIMS_AT_ONCE };
+            while under_way.len() >= most {
+                let first = under_way.pop_front().expect("there are some");
+                first.await;
+            }
+            if unfolded > 0 && tight && self.foldable() < least.min(unfolded) {
                 self.fold().await;
                 unfolded = 0;
             }
             unfolded += count;
-            self.clean_segment(&segment).await;
+            let home = self.clone();
+            let clean = async move { home.clean_segment(&segment).await };
+            under_way.push_back(self.core.rt.spawn(clean));
+        }
+        for last in under_way {
+            last.await;
         }
         self.fold().await;
     }
@@ -284,8 +301,11 @@ impl Home {
 
     /// Moves some live blocks of a data segment: those of whole stripes. How many bytes it moved.
     async fn clean_part(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> u64 {
+        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
         let rows = self.rows_of(segment, live).await;
+        laps.end(Phase::CleanRows);
         let strips = self.read_strips(segment, &rows).await;
+        laps.end(Phase::CleanRead);
         let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
         for (block, row) in &rows {
             let owner = Owner::from_bytes(&row.owner);
@@ -304,25 +324,40 @@ impl Home {
             self.tasks.borrow_mut().clean.done += bytes;
             moved += bytes;
         }
+        laps.end(Phase::CleanMove);
         moved
     }
 
     /// The rows of live blocks, from the summaries; where a column is missing, with decoded owners and
     /// no digest.
     async fn rows_of(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> BTreeMap<u32, Row> {
+        let parts = live.iter().map(|block| {
+            let (stripe, strip, _) = segment.geometry.locate(*block);
+            (segment.geometry.course_of(stripe), usize::from(strip))
+        });
+        let parts: BTreeSet<(u32, usize)> = parts.collect();
+        // The summaries of all columns at once.
+        let read = |(course, column): (u32, usize)| {
+            let (home, segment) = (self.clone(), segment.clone());
+            let reading = async move {
+                let rows = read_course_rows(&home.core, &segment, course, column).await;
+                match rows {
+                    Some(rows) => Some(rows),
+                    None => home.decode_owners(&segment, course, column).await,
+                }
+            };
+            ((course, column), self.core.rt.spawn(reading))
+        };
+        let reading: Vec<_> = parts.into_iter().map(read).collect();
         let mut cache: BTreeMap<(u32, usize), Option<Vec<Row>>> = BTreeMap::new();
+        for (part, rows) in reading {
+            cache.insert(part, rows.await);
+        }
         let mut found = BTreeMap::new();
         for block in live {
             let (stripe, strip, within) = segment.geometry.locate(*block);
             let course = segment.geometry.course_of(stripe);
             let column = usize::from(strip);
-            if let std::collections::btree_map::Entry::Vacant(e) = cache.entry((course, column)) {
-                let mut rows = read_course_rows(&self.core, segment, course, column).await;
-                if rows.is_none() {
-                    rows = self.decode_owners(segment, course, column).await;
-                }
-                e.insert(rows);
-            }
             let index = (stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks
                 + within) as usize;
             if let Some(Some(rows)) = cache.get(&(course, column))

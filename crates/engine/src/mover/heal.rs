@@ -14,9 +14,9 @@ use std::rc::Rc;
 
 use ashlar_format::{BLOCK, SegmentNumber};
 
-use crate::messages::Reach;
 use crate::home::Home;
 use crate::member::add;
+use crate::messages::Reach;
 use crate::read::{decode_column, read_course_rows, read_verified};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, summary_bytes};
@@ -318,7 +318,7 @@ impl Home {
             self.seal(segment).await;
         }
         match self.device_for(segment, index) {
-            Some(target) => self.reconstruct_column(segment, index, target).await,
+            Some(target) => self.reconstruct_columns(segment, &[(index, target)]).await > 0,
             None => false,
         }
     }
@@ -404,7 +404,8 @@ impl Home {
             return Summary::Failed;
         }
         let place = segment.columns.borrow()[index];
-        let Some((_, rows)) = self.compute_course(segment, index, course).await else {
+        let computed = self.compute_course(segment, &[index], course).await;
+        let Some((_, rows)) = computed.and_then(|mut columns| columns.pop()) else {
             return Summary::Failed;
         };
         let summary = summary_bytes(core, segment, course, index, &rows);

@@ -5,22 +5,26 @@
 //! - Least redundancy first; a segment that lost more than its M columns is left alone.
 //! - What volumes were promised comes before columns that were lost.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use ashlar_format::BLOCK;
 use ashlar_format::slot::SegmentKind;
+use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_rt::{Nanos, SECOND};
 
 use crate::alloc::{commit_slots, reserve};
 use crate::home::Home;
 use crate::member::Member;
-use crate::messages::{Reach, Purpose};
+use crate::messages::{Purpose, Reach};
 use crate::metaroom::MetadataNeed;
 use crate::segment::Segment;
 
 /// Between rounds that gain nothing while nothing changes.
 const LONGEST_PAUSE: Nanos = 3600 * SECOND;
+/// Segments that are reconstructed at once: so many, or as many as a course of each of their columns takes so many bytes.
+const SEGMENTS_AT_ONCE: u64 = 32;
+const BYTES_AT_ONCE: u64 = 64 << 20;
 /// Segments that are written anew in one round, of data and of nodes each.
 const ANEW_AT_ONCE: usize = 4;
 
@@ -114,17 +118,7 @@ impl Home {
         self.start_progress(&due);
         // By number: held, none that dies before its turn could be freed, and this may take hours.
         let due: Vec<u64> = due.into_iter().map(|(_, segment)| segment.number).collect();
-        let mut moved = 0;
-        for number in due {
-            let segment = self.core.segment(number);
-            let Some(segment) = segment.filter(|s| self.columns_to_gain(s).is_some()) else {
-                continue;
-            };
-            if self.reconstruct_segment(&segment).await {
-                self.tasks.borrow_mut().meta_growth = self.redundant_meta_growth();
-                moved += 1;
-            }
-        }
+        let moved = self.reconstruct_all(due.into()).await;
         gained |= self.renew_metadata().await;
         if moved > 0 {
             self.batch(Reach::All).await;
@@ -134,6 +128,47 @@ impl Home {
             gained = true;
         }
         gained || self.narrow_critical().await
+    }
+
+    /// Reconstructs segments, many at once, begun in this order; how many got columns.
+    async fn reconstruct_all(self: &Rc<Self>, due: VecDeque<u64>) -> usize {
+        let geometry = |number: &u64| self.core.segment(*number).map(|s| s.geometry);
+        let course = |g: SegmentGeometry| {
+            let strips = g.width() as u64 * u64::from(g.course_strips().min(g.stripes()));
+            strips * u64::from(g.strip_blocks) * BLOCK as u64
+        };
+        let largest = due
+            .iter()
+            .filter_map(geometry)
+            .map(course)
+            .max()
+            .unwrap_or(1);
+        let at_once = (BYTES_AT_ONCE / largest.max(1)).clamp(1, SEGMENTS_AT_ONCE);
+        let due = Rc::new(RefCell::new(due));
+        let mut joins = Vec::new();
+        for _ in 0..at_once {
+            let (home, due) = (self.clone(), due.clone());
+            joins.push(self.core.rt.spawn(async move {
+                let mut moved = 0;
+                loop {
+                    let next = due.borrow_mut().pop_front();
+                    let Some(number) = next else { return moved };
+                    let segment = home.core.segment(number);
+                    let segment = segment.filter(|s| home.columns_to_gain(s).is_some());
+                    if let Some(segment) = segment
+                        && home.reconstruct_segment(&segment).await
+                    {
+                        home.tasks.borrow_mut().meta_growth = home.redundant_meta_growth();
+                        moved += 1;
+                    }
+                }
+            }));
+        }
+        let mut moved = 0;
+        for join in joins {
+            moved += join.await;
+        }
+        moved
     }
 
     /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
@@ -174,7 +209,7 @@ impl Home {
         let waits = |s: &Segment| {
             let mut missing = self.core.missing(s);
             missing.any(|c| {
-                self.device_for(s, c).is_none() && self.device_with_room(s, c, true).is_some()
+                self.device_for(s, c).is_none() && self.device_with_room(s, c, &[], true).is_some()
             })
         };
         due.iter().any(|(_, s)| waits(s))
@@ -413,18 +448,17 @@ impl Home {
 
     /// Gives every missing column of a segment a new slot. Whether at least one was moved.
     async fn reconstruct_segment(self: &Rc<Self>, segment: &Rc<Segment>) -> bool {
-        let mut moved = false;
+        let mut targets: Vec<(usize, u16)> = Vec::new();
         for column in 0..segment.geometry.width() {
-            if self.core.column_usable(segment, column) {
-                continue;
+            if !self.core.column_usable(segment, column) {
+                let taken: Vec<u16> = targets.iter().map(|(_, device)| *device).collect();
+                let device = self.device_with_room(segment, column, &taken, false);
+                targets.extend(device.map(|device| (column, device)));
             }
-            let Some(target) = self.device_for(segment, column) else {
-                continue;
-            };
-            moved |= self.reconstruct_column(segment, column, target).await;
         }
+        let moved = !targets.is_empty() && self.reconstruct_columns(segment, &targets).await > 0;
         if moved && self.extra.borrow().len() > 32 {
-            self.batch(Reach::All).await;
+            self.batch(Reach::Written).await;
         }
         moved
     }
@@ -432,15 +466,23 @@ impl Home {
     /// A device in the segment's group that holds none of its other columns: in a domain with fewer than M of
     /// them if there is one, with the most free slots; that of the column itself only if there is no other.
     pub(super) fn device_for(&self, segment: &Segment, column: usize) -> Option<u16> {
-        self.device_with_room(segment, column, false)
+        self.device_with_room(segment, column, &[], false)
     }
 
-    /// The same; with `promised`, also one whose room was promised to volumes.
-    fn device_with_room(&self, segment: &Segment, column: usize, promised: bool) -> Option<u16> {
+    /// The same, but none of those that other columns of it are about to take; with `promised`, also one whose room was
+    /// promised to volumes.
+    fn device_with_room(
+        &self,
+        segment: &Segment,
+        column: usize,
+        taken: &[u16],
+        promised: bool,
+    ) -> Option<u16> {
         let columns = segment.columns.borrow();
         let used: BTreeSet<u16> = (0..columns.len())
             .filter(|c| *c != column && self.core.column_usable(segment, *c))
             .map(|c| columns[c].device)
+            .chain(taken.iter().copied())
             .collect();
         let lost = columns[column];
         let candidates: Vec<u16> = match segment.kind {

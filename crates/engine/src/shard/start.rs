@@ -55,7 +55,9 @@ pub fn limits(
     // Stripes being filled and written: what keeps the devices busy, if at most half of the memory holds so many.
     let fitting = memory / 4 / (stripe_blocks * BLOCK);
     let busy = (devices * BUSY_BYTES / (stripe_blocks * BLOCK)).max(BUSY_STRIPES);
-    let stripes = fitting.clamp(busy.min(2 * fitting), busy.max(MOST_STRIPES)).max(2);
+    let stripes = fitting
+        .clamp(busy.min(2 * fitting), busy.max(MOST_STRIPES))
+        .max(2);
     let unrecorded = fitting.clamp(stripes, UNRECORDED * stripes);
     let deltas = (memory / 4 / 200).max(4 * stripe_blocks).max(256);
     let bounds = Bounds {

@@ -15,8 +15,8 @@ use super::write::{By, Seen};
 use crate::coder::begin;
 use crate::error::VolumeError;
 use crate::messages::{HomeMessage, Purpose, ask};
-use crate::segment::Segment;
 use crate::phases::Phase;
+use crate::segment::Segment;
 use crate::stream::{OpenStripe, Phase as StripePhase, Stream};
 use crate::stripe;
 

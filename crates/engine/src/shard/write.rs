@@ -250,7 +250,9 @@ impl Shard {
             }
             if full(1) {
                 let _ = self.home.send(HomeMessage::Pressure);
-            } else if unrecorded > 0 && (unrecorded >= bounds.unrecorded || self.writing.borrow().is_empty()) {
+            } else if unrecorded > 0
+                && (unrecorded >= bounds.unrecorded || self.writing.borrow().is_empty())
+            {
                 let _ = self.home.send(HomeMessage::Record);
             }
             let waiting = self.room.wait();
@@ -364,7 +366,14 @@ impl Shard {
         if let By::Client(credit) = by {
             credit.place(shape.pieces, &stream);
         }
-        self.put(&mut stream, shape, address, bytes, (digest, algorithm), from.map(|m| m.from));
+        self.put(
+            &mut stream,
+            shape,
+            address,
+            bytes,
+            (digest, algorithm),
+            from.map(|m| m.from),
+        );
         Ok(true)
     }
 
@@ -396,7 +405,9 @@ impl Shard {
     async fn take_stream<'a>(&self, stream: &'a Lock<Stream>) -> LockGuard<'a, Stream> {
         let since = self.core.rt.now();
         let stream = stream.lock().await;
-        self.core.phases.end(Phase::StreamLock, &self.core.rt, since);
+        self.core
+            .phases
+            .end(Phase::StreamLock, &self.core.rt, since);
         stream
     }
 

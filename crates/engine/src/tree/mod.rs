@@ -144,7 +144,11 @@ impl NodeStore {
         self.folded.borrow_mut().retain(|key, _| key.0 != tree);
         self.inner.borrow_mut().retain(|key, _| key.0 != tree);
         let mut used = self.used.borrow_mut();
-        let of_tree: Vec<Key> = used.iter().map(|(key, _)| *key).filter(|k| k.0 == tree).collect();
+        let of_tree: Vec<Key> = used
+            .iter()
+            .map(|(key, _)| *key)
+            .filter(|k| k.0 == tree)
+            .collect();
         of_tree.iter().for_each(|key| drop(used.pop(key)));
         drop(used);
         self.epoch.set(self.epoch.get() + 1);
@@ -173,7 +177,9 @@ impl NodeStore {
         if let Some(slice) = self.placed.borrow().get(&key) {
             return Some(look(slice));
         }
-        if key.2 > 0 && let Some(slice) = self.inner.borrow().get(&key) {
+        if key.2 > 0
+            && let Some(slice) = self.inner.borrow().get(&key)
+        {
             return Some(look(slice));
         }
         self.used.borrow_mut().get(&key).map(|slice| look(slice))
@@ -193,7 +199,10 @@ impl NodeStore {
 
     /// Lets go of the clean nodes that were not used for longest, as far as there are too many.
     fn keep_to_budget(&self) {
-        let most = self.budget_nodes.get().saturating_sub(self.inner.borrow().len());
+        let most = self
+            .budget_nodes
+            .get()
+            .saturating_sub(self.inner.borrow().len());
         let mut used = self.used.borrow_mut();
         while used.len() > most {
             used.pop_lru();
@@ -415,9 +424,11 @@ impl NodeStore {
     /// The nodes of one level that are these leaves or lie above them, without those that are changed already.
     pub(crate) fn unchanged_above(&self, leaves: &[(u32, u16, u64)], level: u8) -> BTreeSet<Key> {
         let dirty = self.dirty.borrow();
-        let of_tree = |(tree, partition, _): &&(u32, u16, u64)| level <= self.height(*tree, *partition);
+        let of_tree =
+            |(tree, partition, _): &&(u32, u16, u64)| level <= self.height(*tree, *partition);
         let above = leaves.iter().filter(of_tree);
-        let keys = above.map(|(tree, partition, leaf)| (*tree, *partition, level, leaf >> (6 * level)));
+        let keys =
+            above.map(|(tree, partition, leaf)| (*tree, *partition, level, leaf >> (6 * level)));
         keys.filter(|key| !dirty.contains_key(key)).collect()
     }
 
