@@ -665,3 +665,35 @@ fn stalled_client(daemon: &Daemon) -> std::os::unix::net::UnixStream {
     std::thread::sleep(Duration::from_millis(200));
     stream
 }
+
+/// What only the journal has is folded after an import: `status` says what volumes hold, not 0.
+#[test]
+fn what_the_journal_has_is_told_as_used_after_an_import() {
+    let mut daemon = Daemon::start("journal-used");
+    daemon.create("t", "ec4+2", 6, "64M", &[]);
+    let end = 8 << 20;
+    let used = |status: &serde_json::Value| {
+        let of = |value: &serde_json::Value| value["used_bytes"].as_u64().unwrap();
+        (of(&status["capacity"]), of(&status["volumes"][0]))
+    };
+    write_all(&daemon, end, 4);
+    daemon.disk("t").flush().unwrap();
+    daemon.kill9();
+    daemon.launch();
+    common::wait_until("the fold after a start", Duration::from_secs(10), || {
+        let (array, volume) = used(&daemon.status("t"));
+        array >= end && volume == end
+    });
+    write_all(&daemon, 2 * end, 5);
+    daemon.disk("t").flush().unwrap();
+    daemon.kill9();
+    std::fs::remove_dir_all(daemon.path("state")).unwrap();
+    daemon.launch();
+    let dir = daemon.scratch.0.to_str().unwrap();
+    let imported = daemon.json(&["import", "t", "--scan", dir, "-j"]);
+    let (array, volume) = used(&imported["imported"][0]);
+    assert_eq!(volume, 2 * end, "{imported}");
+    assert!(array >= 2 * end, "{imported}");
+    assert_eq!(used(&daemon.status("t")), (array, volume));
+    assert_kept(&daemon, 2 * end, 5);
+}

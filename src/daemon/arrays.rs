@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Error, Settings, probe, uuid_text};
 use ashlar_layout::Layout;
 use ashlar_rt::SECOND;
@@ -35,6 +36,10 @@ const BUSY_PAUSE: ashlar_rt::Nanos = 100 * ashlar_rt::MILLISECOND;
 /// starts without is not taken in again.
 const DEVICES_WAIT: ashlar_rt::Nanos = 10 * SECOND;
 const DEVICES_PAUSE: ashlar_rt::Nanos = 500 * ashlar_rt::MILLISECOND;
+
+/// How long the answer to `import` waits until what only the journal has is folded, so that the status told with it
+/// and after it says what volumes hold. They are served meanwhile.
+const FOLD_WAIT: ashlar_rt::Nanos = 5 * SECOND;
 
 impl Host {
     /// `create`.
@@ -256,7 +261,7 @@ impl Host {
                     .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
                     .await
                 {
-                    Ok(member) => reply.imported.push(self.status_of(&member).await),
+                    Ok(member) => reply.imported.push(self.folded_status_of(&member).await),
                     Err(failure) => reply.failed.push(format!("{name}: {failure}")),
                 }
             }
@@ -284,8 +289,15 @@ impl Host {
         let member = self
             .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
             .await?;
-        reply.imported.push(self.status_of(&member).await);
+        reply.imported.push(self.folded_status_of(&member).await);
         Ok(reply)
+    }
+
+    /// The status of an array that was just imported.
+    async fn folded_status_of(&self, member: &Member) -> ArrayStatus {
+        // It goes on where this gives up waiting; one that is read-only, or has stopped, has none.
+        let _ = self.rt.timeout(FOLD_WAIT, member.array.fold()).await;
+        self.status_of(member).await
     }
 
     async fn import_devices(
@@ -480,6 +492,10 @@ impl Host {
             devices = member.devices.len(),
             "imported"
         );
+        let array = member.array.clone();
+        self.rt.spawn(async move {
+            let _ = array.fold().await; // one that is read-only, or has stopped, has none
+        });
         Ok(())
     }
 

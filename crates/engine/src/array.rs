@@ -9,6 +9,7 @@ use std::rc::Rc;
 use ashlar_device::{DeviceRef, Fault};
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::super_bytes;
+use ashlar_format::journal::Ring;
 use ashlar_rt::{Buf, Rt, Sender};
 
 use crate::coder::Accelerators;
@@ -218,6 +219,20 @@ impl Array {
         for member in &self.0.home.core.members {
             member.quiet().await;
         }
+    }
+
+    /// Folds what the journal has, if it has anything: what volumes hold is told as of the last fold.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::Closed`]
+    pub async fn fold(&self) -> Result<(), Error> {
+        self.check_writable()?;
+        self.keep(async |home| {
+            if home.journal.usage(Ring::Delta).1 > 0 {
+                home.fold().await;
+            }
+        })
+        .await
     }
 
     /// Makes the last root, which says that the array is clean.
