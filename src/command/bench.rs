@@ -36,6 +36,8 @@ const ENGINE_EXAMPLES: &str = "Examples:
   ashlar bench engine
   ashlar bench engine --layout ec8+2,ec80+20 --rows read,fresh --map-to-cache cached,12
   ashlar bench engine --rows sustained70 --profile nvme-tlc -j
+  ashlar bench engine --rows fresh --map-to-cache cached --where
+  ashlar bench engine --rows rebuild --devices 12 --map-to-cache cached
   ashlar bench engine --cpu
 ";
 
@@ -107,8 +109,8 @@ pub(crate) struct EngineArgs {
     /// Devices [default: as many as a stripe has columns]
     #[arg(long, value_name = "N")]
     devices: Option<u16>,
-    /// read, degraded-read, fresh, sequential-write, sequential-read, durableN (N at once),
-    /// sustainedN (N % full) [default: all but degraded-read, with durable1, durable32, sustained70, sustained80]
+    /// read, degraded-read, fresh, sequential-write, sequential-read, durableN (N at once), sustainedN (N % full),
+    /// rebuild (wants --devices above K+M) [default: all but degraded-read and rebuild, with durable1, durable32, sustained70, sustained80]
     #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = parse_kind)]
     rows: Vec<Kind>,
     /// Map size : cache size: `cached`, or a number

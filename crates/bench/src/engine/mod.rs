@@ -38,6 +38,9 @@ pub enum Kind {
     SequentialRead,
     /// 4 KiB random writes, each durable, so many at once.
     Durable(u16),
+    /// One device of a filled array is lost, and what it held is reconstructed into free space of the others, with no
+    /// other load. Wants more devices than a stripe has columns.
+    Rebuild,
 }
 
 impl Kind {
@@ -63,6 +66,7 @@ impl Kind {
             Kind::SequentialWrite => "sequential-write".to_string(),
             Kind::SequentialRead => "sequential-read".to_string(),
             Kind::Durable(depth) => format!("durable{depth}"),
+            Kind::Rebuild => "rebuild".to_string(),
         }
     }
 
@@ -84,6 +88,7 @@ impl Kind {
             Kind::Fresh,
             Kind::SequentialWrite,
             Kind::SequentialRead,
+            Kind::Rebuild,
         ];
         plain.into_iter().find(|kind| kind.name() == name)
     }
@@ -200,7 +205,8 @@ pub struct PhaseRow {
 }
 
 /// One measured row. Rates are operations a second (`iops`) or bytes a second (`B/s`); `us` is the
-/// mean time of one operation.
+/// mean time of one operation. Of `rebuild` the rate is that of lost bytes given back, and raw is the write rate of one
+/// drive: what bounds a rebuild onto a replacement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// What, see [`Kind::name`].

@@ -210,6 +210,38 @@ impl Rig {
         })??)
     }
 
+    /// Waits until what lies in the journal has been folded, and all is quiet.
+    pub(super) fn settle(&self) -> Result<(), BenchError> {
+        let rt = self.rt.clone();
+        finish(&self.rt, async move { rt.sleep(SETTLE).await })
+    }
+
+    /// Takes a device out, and waits until what it held has been reconstructed: how long that took, and what the devices
+    /// did meanwhile.
+    pub(super) fn rebuild(&self, device: u16) -> Result<(Nanos, Snapshot), BenchError> {
+        let (array, rt) = (self.array.clone(), self.rt.clone());
+        let (before, phases) = (snapshot(&self.meters), self.array.phases());
+        let took = finish(&self.rt, async move {
+            let begun = rt.now();
+            array.fail(device, false).await?;
+            array.wait_idle(&["reconstruct"]).await;
+            Ok::<Nanos, BenchError>(rt.now() - begun)
+        })??;
+        let after = snapshot(&self.meters);
+        let passed = |(first, last): (&PhaseTally, PhaseTally)| PhaseTally {
+            count: last.count - first.count,
+            sum: last.sum - first.sum,
+            ..last
+        };
+        let done = Snapshot {
+            regions: after.regions.since(before.regions),
+            busy: after.busy - before.busy,
+            scattered: after.scattered - before.scattered,
+            phases: phases.iter().zip(self.array.phases()).map(passed).collect(),
+        };
+        Ok((took, done))
+    }
+
     /// Runs a load on the volume; what the devices did between its marks, and the data blocks
     /// written for each block of the host meanwhile.
     pub(super) fn load(&self, load: Load) -> Result<(Measured, Snapshot), BenchError> {

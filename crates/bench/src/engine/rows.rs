@@ -42,6 +42,13 @@ pub(super) fn measure(
     let setup = Setup::new(options, (shape.k, shape.m), devices, kind, map);
     let started = Instant::now();
     let mut row = setup.empty_row(options, layout);
+    if kind == Kind::Rebuild {
+        if let Err(error) = setup.rebuild(&mut row, options, layout) {
+            row.reason = error.to_string();
+        }
+        row.real_seconds = started.elapsed().as_secs_f64();
+        return Ok(row);
+    }
     match setup.run(options, layout) {
         Ok((measured, done, raw)) => setup.fill_in(&mut row, options, measured, &done, raw),
         Err(error) => row.reason = error.to_string(),
@@ -180,6 +187,66 @@ impl Setup {
         Ok((measured, done, raw))
     }
 
+    /// Fills an array, takes a device out and measures how fast what it held comes back.
+    ///
+    /// Closed form, for each lost byte: K bytes read, one written, and that read back, shared by the devices left.
+    fn rebuild(&self, row: &mut Row, options: &Options, layout: &Layout) -> Result<(), BenchError> {
+        if self.devices <= self.k + self.m {
+            row.reason = format!(
+                "a rebuild needs a free device: give --devices, more than {}",
+                self.k + self.m
+            );
+            return Ok(());
+        }
+        let memory = fill_memory(self.memory);
+        let rig = Rig::new(
+            options.seed,
+            options.profile,
+            layout,
+            self.devices,
+            self.sizes,
+            self.volume_bytes,
+            memory,
+        )?;
+        rig.fill()?;
+        rig.settle()?;
+        let (took, done) = rig.rebuild(self.devices / 2)?;
+        let (k, m, devices) = (
+            f64::from(self.k),
+            f64::from(self.m),
+            f64::from(self.devices),
+        );
+        let columns = self.volume_bytes as f64 * (k + m) / k * self.given().slot_overhead;
+        let lost = columns / devices;
+        let left = devices - 1.0;
+        let (read, write) = (
+            options.profile.read_bytes_per_second as f64,
+            options.profile.write_bytes_per_second as f64,
+        );
+        let total = done.regions.total();
+        let (value, form) = (
+            lost * 1e9 / took as f64,
+            left / ((k + 1.0) / read + 1.0 / write),
+        );
+        let bytes = (total.read_bytes + total.written_bytes) as f64 / lost;
+        row.value = Some(value);
+        row.raw = Some(write);
+        row.share_of_raw = Some(value / write);
+        row.closed_form = Some(form);
+        row.device_bytes_per_host_byte = Some(bytes);
+        row.closed_form_device_bytes = Some(k + 2.0);
+        row.busy = Some(done.busy as f64 / took as f64 / left);
+        row.regions = done.regions;
+        row.valid = (bytes / (k + 2.0) - 1.0).abs() <= TOLERANCE;
+        if !row.valid {
+            row.reason = format!(
+                "device bytes {bytes:.3} for each lost byte, closed form {:.3}",
+                k + 2.0
+            );
+        }
+        Ok(())
+    }
+
     fn given(&self) -> Given {
         let (strips, written) = self.sizes.slot();
         let strip_blocks = u64::from(self.sizes.strip_bytes) / BLOCK;
@@ -230,7 +297,9 @@ impl Setup {
             map_to_cache: self.map,
             durability: if durable { "durable" } else { "cached" },
             value: None,
-            unit: if self.load.depth == 1 {
+            unit: if self.kind == Kind::Rebuild {
+                "B/s"
+            } else if self.load.depth == 1 {
                 "us"
             } else if self.load.bytes == SMALL {
                 "iops"
@@ -392,7 +461,7 @@ fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load
             }
         }
         Kind::SequentialWrite => large,
-        Kind::SequentialRead => Load {
+        Kind::SequentialRead | Kind::Rebuild => Load {
             op: Op::Read,
             ..large
         },

@@ -60,6 +60,8 @@ impl Home {
     pub(super) async fn reconstruct_forever(self: Rc<Self>) {
         let mut pause = SECOND;
         while !self.core.closed.get() {
+            // A device that was reported misses no columns yet: looked at now, nothing would be found, and a pause come.
+            self.members_settled().await;
             let seen = self.redundancy();
             let degraded = self.is_degraded();
             let gained = degraded && self.reconstruct_once().await;
