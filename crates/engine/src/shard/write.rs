@@ -69,6 +69,10 @@ pub(super) struct Credit<'a> {
 impl Credit<'_> {
     fn take(shard: &Shard, blocks: usize) -> Credit<'_> {
         let held = shard.held.get();
+        assert!(
+            held.blocks == 0 || held.blocks + blocks <= shard.bounds.get().blocks,
+            "no more is admitted than fits"
+        );
         shard.held.set(Held {
             blocks: held.blocks + blocks,
             unplaced: held.unplaced + blocks,
