@@ -209,6 +209,21 @@ impl Core {
         self.digest(kind, Context::block(tree, address), bytes)
     }
 
+    /// The digests of blocks of a volume that follow each other, `unit` bytes each, computed side by side.
+    pub fn block_digests(
+        &self,
+        kind: Kind,
+        (tree, first): (u32, u64),
+        bytes: &[u8],
+        unit: usize,
+    ) -> Vec<[u8; 16]> {
+        let context = |(address, bytes)| (Context::block(tree, address), bytes);
+        let blocks: Vec<_> = (first..).zip(bytes.chunks(unit)).map(context).collect();
+        let mut digests = vec![[0; 16]; blocks.len()];
+        ashlar_digest::blocks(kind, &self.key, &blocks, &mut digests);
+        digests
+    }
+
     /// The digest of a tree's node.
     pub fn node_digest(
         &self,

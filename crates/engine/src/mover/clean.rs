@@ -30,8 +30,10 @@ use crate::stripe::{node_address, row_matches};
 use crate::systree::NodeId;
 use crate::tree::Key;
 
-/// Victims whose blocks are read and moved at once.
+/// Victims whose blocks are read and moved at once: at most so many, and no more than one for so many slots of a device,
+/// since what they are moved to is not looked at in between.
 const VICTIMS_AT_ONCE: usize = 16;
+const SLOTS_PER_VICTIM: usize = 128;
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
@@ -186,6 +188,9 @@ impl Home {
         let victims: Vec<u64> = victims.into_iter().map(|(s, _)| s.number).collect();
         let least = FOLDED_LEAST.min(self.foldable() / 2);
         let mut unfolded = 0;
+        let slots = self.core.members.iter().map(|m| m.geometry.slots as usize);
+        let at_once = slots.min().unwrap_or(0) / SLOTS_PER_VICTIM;
+        let at_once = at_once.clamp(1, VICTIMS_AT_ONCE);
         let mut under_way: VecDeque<Join<u64>> = VecDeque::new();
         for number in victims {
             let Some(segment) = self.core.segment(number) else {
@@ -200,7 +205,7 @@ impl Home {
             budget -= live;
             // Several at once, as long as what they are moved to does not have to be folded in between.
             let tight = self.room_is_tight();
-            let most = if tight { 1 } else { VICTIMS_AT_ONCE };
+            let most = if tight { 1 } else { at_once };
             while under_way.len() >= most {
                 let first = under_way.pop_front().expect("there are some");
                 first.await;

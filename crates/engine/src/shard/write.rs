@@ -423,9 +423,9 @@ impl Shard {
         bytes: &[u8],
     ) -> Result<Vec<[u8; 16]>, VolumeError> {
         let kind = Kind::from_tag(shape.algorithm).ok_or(VolumeError::Closed)?;
-        let blocks = bytes.chunks(shape.pieces as usize * BLOCK);
-        let digest = |(address, bytes)| self.core.block_digest(kind, shape.tree, address, bytes);
-        Ok((first..).zip(blocks).map(digest).collect())
+        let unit = shape.pieces as usize * BLOCK;
+        let at = (shape.tree, first);
+        Ok(self.core.block_digests(kind, at, bytes, unit))
     }
 
     /// Puts a block into the stream's stripe, which has room for it, and into the deltas.
