@@ -311,13 +311,13 @@ impl Shard {
             let at = (shape.tree, run.address);
             return Ok(self.core.block_digests(kind(first)?, at, bytes, unit));
         }
+        let mut digests = Vec::with_capacity(run.checks.len());
         let blocks = (run.address..).zip(&run.checks).zip(bytes.chunks(unit));
-        let digest = |((address, check), bytes): ((u64, &([u8; 16], u8)), &[u8])| {
-            Ok(self
-                .core
-                .block_digest(kind(check.1)?, shape.tree, address, bytes))
-        };
-        blocks.map(digest).collect()
+        for ((address, check), bytes) in blocks {
+            let kind = kind(check.1)?;
+            digests.push(self.core.block_digest(kind, shape.tree, address, bytes));
+        }
+        Ok(digests)
     }
 
     pub(super) async fn mapped(
