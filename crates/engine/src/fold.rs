@@ -135,9 +135,12 @@ impl Shard {
 
     /// Brings leaves and the nodes above them into the changed set, level by level from the top, many at a time: into
     /// the cache, which may be smaller, some would have to be read again. Whether they come is seen when they are folded.
+    /// Not those that did not come last time: what lies above them would be written for nothing, and was not reckoned.
     async fn load_leaves(self: &Rc<Self>, leaves: &[Leaf]) {
+        let lost = |leaf: &Leaf| self.lost_leaves.borrow().contains(leaf);
+        let leaves: Vec<Leaf> = leaves.iter().copied().filter(|leaf| !lost(leaf)).collect();
         for level in (0..=self.store.highest()).rev() {
-            let keys = self.store.unchanged_above(leaves, level).into_iter();
+            let keys = self.store.unchanged_above(&leaves, level).into_iter();
             let unread: Vec<Key> = keys.filter(|k| !self.store.make_cached_dirty(*k)).collect();
             for group in unread.chunks(LOADS_AT_ONCE) {
                 let load = |key: &Key| {

@@ -13,15 +13,23 @@ use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume, without};
+use common::{
+    BLOCK, check, devices, fill, image, pattern, refs, small, thin_volume, volume, without,
+};
 
 const MIB: u64 = 1 << 20;
 
-/// The power goes, and the array starts without some devices.
+/// The power goes, and the array starts without some devices: on copies, so that the next start finds the same.
 fn starts_without(disks: &[Rc<MemDevice>], gone: &[usize], size: u64, version: u64, what: &str) {
     let rt = Rt::simulated(7);
     let handle = rt.clone();
-    let (kept, what) = (without(disks, gone), what.to_string());
+    let copy = |disk: &Rc<MemDevice>| {
+        let copy = MemDevice::new(&disk.info().name, disk.info().size_bytes);
+        copy.poke(0, &image(disk));
+        Rc::new(copy)
+    };
+    let copies: Vec<Rc<MemDevice>> = disks.iter().map(copy).collect();
+    let (kept, what) = (without(&copies, gone), what.to_string());
     // Also where half of them or more are gone.
     let degraded = Import {
         degraded: true,

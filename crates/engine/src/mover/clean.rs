@@ -30,10 +30,8 @@ use crate::stripe::{node_address, row_matches};
 use crate::systree::NodeId;
 use crate::tree::Key;
 
-/// Victims whose blocks are read and moved at once: at most so many, and no more than one for so many slots of a device,
-/// since what they are moved to is not looked at in between.
+/// Victims whose blocks are read and moved at once.
 const VICTIMS_AT_ONCE: usize = 16;
-const SLOTS_PER_VICTIM: usize = 128;
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
@@ -188,9 +186,7 @@ impl Home {
         let victims: Vec<u64> = victims.into_iter().map(|(s, _)| s.number).collect();
         let least = FOLDED_LEAST.min(self.foldable() / 2);
         let mut unfolded = 0;
-        let slots = self.core.members.iter().map(|m| m.geometry.slots as usize);
-        let at_once = slots.min().unwrap_or(0) / SLOTS_PER_VICTIM;
-        let at_once = at_once.clamp(1, VICTIMS_AT_ONCE);
+        let at_once = self.at_once(VICTIMS_AT_ONCE);
         let mut under_way: VecDeque<Join<u64>> = VecDeque::new();
         for number in victims {
             let Some(segment) = self.core.segment(number) else {

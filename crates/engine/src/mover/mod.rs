@@ -30,6 +30,9 @@ use crate::record_sets::{losses_left, too_few};
 use crate::segment::Segment;
 use crate::status::ArrayState;
 
+/// One segment more is worked on at once for so many slots of a device.
+const SLOTS_PER_SEGMENT: usize = 128;
+
 /// Progress of one kind of work.
 #[derive(Debug, Default, Clone)]
 pub struct Progress {
@@ -172,6 +175,13 @@ impl Home {
                 (last, folded) = (self.journal.next(), seen);
             }
         }
+    }
+
+    /// On how many segments the cleaner or reconstruct works at once, at most `most`: where slots are few, on few, since
+    /// how much room is left is looked at for each as it begins.
+    pub(super) fn at_once(&self, most: usize) -> usize {
+        let slots = self.core.members.iter().map(|m| m.geometry.slots as usize);
+        (slots.min().unwrap_or(0) / SLOTS_PER_SEGMENT).clamp(1, most)
     }
 
     /// Whether some segment has less redundancy than its layout wants.

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::{BLOCK, SegmentGeometry};
-use ashlar_rt::{Nanos, SECOND};
+use ashlar_rt::{MILLISECOND, Nanos, SECOND};
 
 use crate::alloc::{commit_slots, reserve};
 use crate::home::Home;
@@ -23,7 +23,7 @@ use crate::segment::Segment;
 /// Between rounds that gain nothing while nothing changes.
 const LONGEST_PAUSE: Nanos = 3600 * SECOND;
 /// Segments that are reconstructed at once: so many, or as many as a course of each of their columns takes so many bytes.
-const SEGMENTS_AT_ONCE: u64 = 32;
+const SEGMENTS_AT_ONCE: usize = 32;
 const BYTES_AT_ONCE: u64 = 64 << 20;
 /// Segments that are written anew in one round, of data and of nodes each.
 const ANEW_AT_ONCE: usize = 4;
@@ -60,8 +60,6 @@ impl Home {
     pub(super) async fn reconstruct_forever(self: Rc<Self>) {
         let mut pause = SECOND;
         while !self.core.closed.get() {
-            // A device that was reported misses no columns yet: looked at now, nothing would be found, and a pause come.
-            self.members_settled().await;
             let seen = self.redundancy();
             let degraded = self.is_degraded();
             let gained = degraded && self.reconstruct_once().await;
@@ -92,6 +90,12 @@ impl Home {
             while slept < pause && (slept == 0 || self.reconstruct_rests()) {
                 let wait = self.core.failing_gate.wait();
                 let timed_out = self.core.rt.timeout(SECOND, wait).await.is_none();
+                if !timed_out {
+                    // A device that was reported misses no columns yet: looked at now, nothing would be found, and
+                    // another pause come. The commits that its going makes have their room first.
+                    self.members_settled().await;
+                    self.core.rt.sleep(MILLISECOND).await;
+                }
                 slept = if timed_out { slept + SECOND } else { pause };
             }
         }
@@ -145,7 +149,8 @@ impl Home {
             .map(course)
             .max()
             .unwrap_or(1);
-        let at_once = (BYTES_AT_ONCE / largest.max(1)).clamp(1, SEGMENTS_AT_ONCE);
+        let fitting = usize::try_from(BYTES_AT_ONCE / largest.max(1)).unwrap_or(usize::MAX);
+        let at_once = self.at_once(fitting.clamp(1, SEGMENTS_AT_ONCE));
         let due = Rc::new(RefCell::new(due));
         let mut joins = Vec::new();
         for _ in 0..at_once {
