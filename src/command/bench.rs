@@ -103,7 +103,7 @@ pub(crate) struct EngineArgs {
         default_value = "ec8+2"
     )]
     layout: Vec<Layout>,
-    /// Modelled drive: data24, nvme-tlc, qlc, hdd
+    /// Modelled drive: data24, nvme-tlc, nvme5-tlc, qlc, hdd, nvdimm, data24-drive, data24-3200, orion100, sonexion
     #[arg(long, value_name = "NAME", default_value = "data24", value_parser = parse_profile)]
     profile: Profile,
     /// Devices [default: as many as a stripe has columns]

@@ -9,5 +9,6 @@ pub mod cpu;
 pub mod engine;
 pub mod load;
 mod meter;
+pub mod report;
 
 pub use load::{Durability, Load, Measured, Op, Pattern, Stop, Target};
