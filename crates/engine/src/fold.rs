@@ -133,20 +133,25 @@ impl Shard {
         prepared
     }
 
-    /// Brings leaves and the nodes above them into the changed set, level by level from the top, many at a time: into
-    /// the cache, which may be smaller, some would have to be read again. Whether they come is seen when they are folded.
-    /// Not those that did not come last time: what lies above them would be written for nothing, and was not reckoned.
+    /// Brings leaves into the changed set, many at a time: into the cache, which may be smaller, some would have to be
+    /// read again. The nodes above them come first, level by level from the top, and stay clean: what is above a leaf
+    /// that does not come is not written for nothing. Whether leaves come is seen when they are folded.
     async fn load_leaves(self: &Rc<Self>, leaves: &[Leaf]) {
-        let lost = |leaf: &Leaf| self.lost_leaves.borrow().contains(leaf);
-        let leaves: Vec<Leaf> = leaves.iter().copied().filter(|leaf| !lost(leaf)).collect();
         for level in (0..=self.store.highest()).rev() {
-            let keys = self.store.unchanged_above(&leaves, level).into_iter();
-            let unread: Vec<Key> = keys.filter(|k| !self.store.make_cached_dirty(*k)).collect();
+            let keys = self.store.unchanged_above(leaves, level).into_iter();
+            let is_there = |key: &Key| match level {
+                0 => self.store.make_cached_dirty(*key),
+                _ => self.store.is_cached(*key),
+            };
+            let unread: Vec<Key> = keys.filter(|key| !is_there(key)).collect();
             for group in unread.chunks(LOADS_AT_ONCE) {
                 let load = |key: &Key| {
                     let (shard, key) = (self.clone(), *key);
                     self.core.rt.spawn(async move {
-                        let _ = shard.store.make_dirty(key, true).await;
+                        let _ = match level {
+                            0 => shard.store.make_dirty(key, true).await,
+                            _ => shard.store.load(key).await.map(drop),
+                        };
                     })
                 };
                 let joins: Vec<_> = group.iter().map(load).collect();

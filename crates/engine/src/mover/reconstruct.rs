@@ -78,6 +78,14 @@ impl Home {
                 continue;
             }
             self.show_rest(self.is_degraded());
+            if !self.core.failing.borrow().is_empty() {
+                // No columns are missing yet of a device that is about to be taken out: it is looked at again once it is
+                // out, and the commits that its going makes have begun.
+                self.members_settled().await;
+                let next = self.core.failing_gate.wait();
+                let _ = self.core.rt.timeout(MILLISECOND, next).await;
+                continue;
+            }
             // Looked at again when a member goes or something changes, and now and then in any case: a
             // device may have read what it could not.
             let tried = degraded && self.reconstruct_rests();
@@ -90,12 +98,6 @@ impl Home {
             while slept < pause && (slept == 0 || self.reconstruct_rests()) {
                 let wait = self.core.failing_gate.wait();
                 let timed_out = self.core.rt.timeout(SECOND, wait).await.is_none();
-                if !timed_out {
-                    // A device that was reported misses no columns yet: looked at now, nothing would be found, and
-                    // another pause come. The commits that its going makes have their room first.
-                    self.members_settled().await;
-                    self.core.rt.sleep(MILLISECOND).await;
-                }
                 slept = if timed_out { slept + SECOND } else { pause };
             }
         }

@@ -421,6 +421,11 @@ impl NodeStore {
         true
     }
 
+    /// Whether a node is in memory.
+    pub(crate) fn is_cached(&self, key: Key) -> bool {
+        self.with_cached(key, |_| ()).is_some()
+    }
+
     /// The nodes of one level that are these leaves or lie above them, without those that are changed already.
     pub(crate) fn unchanged_above(&self, leaves: &[(u32, u16, u64)], level: u8) -> BTreeSet<Key> {
         let dirty = self.dirty.borrow();
