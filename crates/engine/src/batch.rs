@@ -58,7 +58,7 @@ impl Home {
             collected = self.collect(reach).await;
         }
         laps.end(Phase::Collect);
-        // What is written but not taken may be older than what was.
+        // Only then everything acknowledged before is in it.
         let whole = reach != Reach::Written;
         let empty = collected.iter().all(|c| {
             let holes = c.holes.is_empty() || planted::on(Bug::TrimNotJournalled);

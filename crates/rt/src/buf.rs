@@ -135,32 +135,26 @@ pub use raw::ask_large_pages;
 impl Buf {
     /// `len` zero bytes. Lengths need not be multiples of [`BLOCK`]; the start always is.
     pub fn zeroed(len: usize) -> Buf {
-        match Kept::take(len) {
-            Some(memory) => {
-                let mut buf = Buf { memory };
-                buf.fill(0);
-                buf
-            }
-            None => Buf {
-                memory: Memory::zeroed(len),
-            },
-        }
+        Buf::filled(len, Some(0))
     }
 
     /// `len` bytes of any content, for what is overwritten as a whole before it is read.
     pub fn scratch(len: usize) -> Buf {
-        match Kept::take(len) {
-            Some(memory) => {
-                let mut buf = Buf { memory };
-                if cfg!(debug_assertions) {
-                    buf.fill(0xA5); // the same in every run, and no content that could pass for right
-                }
-                buf
-            }
-            None => Buf {
-                memory: Memory::zeroed(len),
-            },
+        // With assertions the same in every run, and no content that could pass for right.
+        Buf::filled(len, cfg!(debug_assertions).then_some(0xA5))
+    }
+
+    /// New memory, which is zero, or memory used before, which is filled if so asked.
+    fn filled(len: usize, fill: Option<u8>) -> Buf {
+        let Some(memory) = Kept::take(len) else {
+            let memory = Memory::zeroed(len);
+            return Buf { memory };
+        };
+        let mut buf = Buf { memory };
+        if let Some(byte) = fill {
+            buf.fill(byte);
         }
+        buf
     }
 
     /// A copy of `bytes`.

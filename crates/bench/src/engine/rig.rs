@@ -79,8 +79,28 @@ pub(super) struct Snapshot {
     pub(super) phases: Vec<PhaseTally>,
 }
 
-fn snapshot(meters: &[Rc<Meter>]) -> Snapshot {
-    let mut sum = Snapshot::default();
+impl Snapshot {
+    /// What was done after another snapshot was taken; the longest pass of a phase is the longest ever.
+    fn since(&self, first: &Snapshot) -> Snapshot {
+        let passed = |(last, first): (&PhaseTally, &PhaseTally)| PhaseTally {
+            count: last.count - first.count,
+            sum: last.sum - first.sum,
+            ..*last
+        };
+        Snapshot {
+            regions: self.regions.since(first.regions),
+            busy: self.busy - first.busy,
+            scattered: self.scattered - first.scattered,
+            phases: self.phases.iter().zip(&first.phases).map(passed).collect(),
+        }
+    }
+}
+
+fn snapshot(meters: &[Rc<Meter>], array: &Array) -> Snapshot {
+    let mut sum = Snapshot {
+        phases: array.phases(),
+        ..Snapshot::default()
+    };
     for meter in meters {
         sum.regions = sum.regions.plus(meter.regions());
         sum.busy += meter.busy();
@@ -220,26 +240,14 @@ impl Rig {
     /// did meanwhile.
     pub(super) fn rebuild(&self, device: u16) -> Result<(Nanos, Snapshot), BenchError> {
         let (array, rt) = (self.array.clone(), self.rt.clone());
-        let (before, phases) = (snapshot(&self.meters), self.array.phases());
+        let before = snapshot(&self.meters, &self.array);
         let took = finish(&self.rt, async move {
             let begun = rt.now();
             array.fail(device, false).await?;
             array.wait_idle(&["reconstruct"]).await;
             Ok::<Nanos, BenchError>(rt.now() - begun)
         })??;
-        let after = snapshot(&self.meters);
-        let passed = |(first, last): (&PhaseTally, PhaseTally)| PhaseTally {
-            count: last.count - first.count,
-            sum: last.sum - first.sum,
-            ..last
-        };
-        let done = Snapshot {
-            regions: after.regions.since(before.regions),
-            busy: after.busy - before.busy,
-            scattered: after.scattered - before.scattered,
-            phases: phases.iter().zip(self.array.phases()).map(passed).collect(),
-        };
-        Ok((took, done))
+        Ok((took, snapshot(&self.meters, &self.array).since(&before)))
     }
 
     /// Runs a load on the volume; what the devices did between its marks, and the data blocks
@@ -248,33 +256,17 @@ impl Rig {
         let marks = Rc::new(std::cell::RefCell::new(Vec::new()));
         let (target, rt) = (Target::Volume(self.volume()?), self.rt.clone());
         let (meters, notes, array) = (self.meters.clone(), marks.clone(), self.array.clone());
-        let mark = move || {
-            let mut marked = snapshot(&meters);
-            marked.phases = array.phases();
-            notes.borrow_mut().push(marked);
-        };
+        let mark = move || notes.borrow_mut().push(snapshot(&meters, &array));
         let measured = finish(&self.rt, async move {
             let done = run(&rt, &target, load, mark);
             rt.timeout(MAX_SECONDS * SECOND, done).await
         })?;
         let measured = measured.ok_or(BenchError::Stuck(MAX_SECONDS))??;
         let marks = marks.borrow();
-        let (first, last) = (
-            marks.first().cloned().unwrap_or_default(),
-            marks.last().cloned().unwrap_or_default(),
-        );
-        let passed = |(first, last): (&PhaseTally, &PhaseTally)| PhaseTally {
-            count: last.count - first.count,
-            sum: last.sum - first.sum,
-            ..*last
+        let (Some(first), Some(last)) = (marks.first(), marks.last()) else {
+            return Ok((measured, Snapshot::default()));
         };
-        let done = Snapshot {
-            regions: last.regions.since(first.regions),
-            busy: last.busy - first.busy,
-            scattered: last.scattered - first.scattered,
-            phases: first.phases.iter().zip(&last.phases).map(passed).collect(),
-        };
-        Ok((measured, done))
+        Ok((measured, last.since(first)))
     }
 }
 

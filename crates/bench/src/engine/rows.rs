@@ -167,15 +167,7 @@ impl Setup {
         } else {
             fill_memory(self.memory)
         };
-        let mut rig = Rig::new(
-            options.seed,
-            options.profile,
-            layout,
-            self.devices,
-            self.sizes,
-            self.volume_bytes,
-            memory,
-        )?;
+        let mut rig = self.rig(options, layout, memory)?;
         if !fresh_start {
             rig.fill()?;
             rig.reopen(self.memory)?;
@@ -185,6 +177,19 @@ impl Setup {
         }
         let (measured, done) = rig.load(self.load)?;
         Ok((measured, done, raw))
+    }
+
+    /// An array with its volume, as the row wants them.
+    fn rig(&self, options: &Options, layout: &Layout, memory: u64) -> Result<Rig, BenchError> {
+        Rig::new(
+            options.seed,
+            options.profile,
+            layout,
+            self.devices,
+            self.sizes,
+            self.volume_bytes,
+            memory,
+        )
     }
 
     /// Fills an array, takes a device out and measures how fast what it held comes back.
@@ -199,15 +204,7 @@ impl Setup {
             return Ok(());
         }
         let memory = fill_memory(self.memory);
-        let rig = Rig::new(
-            options.seed,
-            options.profile,
-            layout,
-            self.devices,
-            self.sizes,
-            self.volume_bytes,
-            memory,
-        )?;
+        let rig = self.rig(options, layout, memory)?;
         rig.fill()?;
         rig.settle()?;
         let (took, done) = rig.rebuild(self.devices / 2)?;

@@ -13,7 +13,7 @@ use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
 use ashlar_format::node::Place;
 use ashlar_format::slot::SegmentKind;
-use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
+use ashlar_format::summary::{Owner, Row};
 use ashlar_rt::{Buf, Join, MILLISECOND, SECOND};
 
 use crate::alloc::reserve;
@@ -416,27 +416,21 @@ impl Home {
         course: u32,
         wanted: usize,
     ) -> Option<Vec<Row>> {
-        let mut inputs: Vec<Option<Vec<u8>>> = vec![None; segment.geometry.width()];
-        let mut have = 0;
-        for (column, input) in inputs.iter_mut().enumerate() {
-            if column != wanted && have < usize::from(segment.geometry.k) {
+        let k = usize::from(segment.geometry.k);
+        let mut others: Vec<(usize, Vec<Row>)> = Vec::new();
+        for column in (0..segment.geometry.width()).filter(|c| *c != wanted) {
+            if others.len() < k {
                 let rows = read_course_rows(&self.core, segment, course, column).await;
-                *input = rows.map(|rows| rows.iter().flat_map(|r| r.owner).collect());
-                have += usize::from(input.is_some());
+                others.extend(rows.map(|rows| (column, rows)));
             }
         }
-        let bytes = inputs.iter().flatten().next()?.len();
-        let mut out = vec![0; bytes];
-        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-        self.core
-            .code(segment)
-            .decode(&strips, &[wanted], &mut [&mut out])
-            .ok()?;
-        let row = |owner: &[u8]| Row {
+        let rows = others.iter().map(|(column, rows)| (*column, &rows[..]));
+        let owners = self.decode_owner_bytes(segment, &[wanted], rows)?.pop()?;
+        let row = |owner| Row {
             digest: [0; 16],
-            owner: owner.try_into().expect("sixteen bytes"),
+            owner,
         };
-        Some(out.chunks(OWNER_BYTES).map(row).collect())
+        Some(owners.into_iter().map(row).collect())
     }
 
     /// Those of these blocks that are nodes.

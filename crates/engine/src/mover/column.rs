@@ -34,6 +34,14 @@ struct Moving {
     stands: bool,
 }
 
+/// The courses of a segment of which something is recorded.
+fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
+    0..segment
+        .recorded
+        .get()
+        .div_ceil(segment.geometry.course_strips())
+}
+
 impl Home {
     /// Computes columns from verified inputs, all of them in one pass over the others, writes them to new slots on these
     /// devices, reads them back, and journals their new places. How many it gave the segment.
@@ -127,8 +135,8 @@ impl Home {
         };
         let headers = moving.iter().map(header).collect();
         self.write_moving(moving, headers).await;
-        for course in self.courses_recorded(segment) {
-            let indexes: Vec<usize> = moving.iter().map(|m| m.index).collect();
+        let indexes: Vec<usize> = moving.iter().map(|m| m.index).collect();
+        for course in courses_recorded(segment) {
             if !moving.iter().any(|m| m.stands) {
                 return;
             }
@@ -176,17 +184,6 @@ impl Home {
                 self.core.report_failed(m.new.device);
             }
         }
-    }
-
-    /// The courses of a segment of which something is recorded.
-    fn courses_recorded(&self, segment: &Segment) -> std::ops::Range<u32> {
-        let (geometry, recorded) = (segment.geometry, segment.recorded.get());
-        let begun = |course: &u32| course * geometry.course_strips() < recorded;
-        0..(0..geometry.courses())
-            .filter(begun)
-            .count()
-            .try_into()
-            .expect("few courses")
     }
 
     /// Computes the strips of one course of columns, and their rows. Whole strips at once from the
@@ -251,28 +248,32 @@ impl Home {
         indexes: &[usize],
         survivors: &[Survivor],
     ) -> Option<Vec<Wanted>> {
-        let bytes = survivors.first()?.rows.len() * OWNER_BYTES;
+        let rows = survivors.iter().map(|s| (s.column, &s.rows[..]));
+        let columns = self.decode_owner_bytes(segment, indexes, rows)?;
+        let owners = |bytes: Vec<[u8; OWNER_BYTES]>| bytes.iter().map(Owner::from_bytes).collect();
+        let owners = columns.into_iter().map(owners);
+        Some(indexes.iter().copied().zip(owners).collect())
+    }
+
+    /// The owner bytes of columns of a course, decoded from the rows of K others.
+    pub(super) fn decode_owner_bytes<'a>(
+        &self,
+        segment: &Segment,
+        wanted: &[usize],
+        others: impl Iterator<Item = (usize, &'a [Row])>,
+    ) -> Option<Vec<Vec<[u8; OWNER_BYTES]>>> {
         let mut inputs: Vec<Option<Vec<u8>>> = vec![None; segment.geometry.width()];
-        for survivor in survivors {
-            let owners = survivor.rows.iter().flat_map(|row| row.owner);
-            inputs[survivor.column] = Some(owners.collect());
+        for (column, rows) in others {
+            inputs[column] = Some(rows.iter().flat_map(|row| row.owner).collect());
         }
-        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-        let mut out = vec![vec![0; bytes]; indexes.len()];
+        let bytes = inputs.iter().flatten().next()?.len();
+        let mut out = vec![vec![0; bytes]; wanted.len()];
         let mut outputs: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
+        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
         let code = self.core.code(segment);
-        code.decode(&strips, indexes, &mut outputs).ok()?;
-        let owners = |bytes: &Vec<u8>| {
-            let (owners, _) = bytes.as_chunks::<OWNER_BYTES>();
-            owners.iter().map(Owner::from_bytes).collect()
-        };
-        Some(
-            indexes
-                .iter()
-                .copied()
-                .zip(out.iter().map(owners))
-                .collect(),
-        )
+        code.decode(&strips, wanted, &mut outputs).ok()?;
+        let owners = |bytes: &Vec<u8>| bytes.as_chunks().0.to_vec();
+        Some(out.iter().map(owners).collect())
     }
 
     /// The strips of a computed column as they are to be written, and their rows: strips that were never written are
@@ -389,7 +390,7 @@ impl Home {
             u32::MAX,
         );
         copy.recorded.set(segment.recorded.get());
-        for course in self.courses_recorded(segment) {
+        for course in courses_recorded(segment) {
             let Some(column) = read_course(&self.core, &copy, course, index).await else {
                 return false;
             };

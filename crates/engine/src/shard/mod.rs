@@ -50,6 +50,11 @@ impl Bounds {
     fn run(&self, pieces: usize) -> usize {
         (self.blocks / 4 / pieces).max(1)
     }
+
+    /// Whether so many blocks more fit beside those that are held. Alone any number does.
+    fn fits(&self, held: usize, more: usize) -> bool {
+        held == 0 || held + more <= self.blocks
+    }
 }
 
 /// A shard.

@@ -230,7 +230,7 @@ impl Shard {
                 }
             }
         }
-        if runs.len() == 1 && runs[0].checks.len() as u64 == count {
+        if runs.len() == 1 && runs[0].digests.len() as u64 == count {
             // It is the whole answer: nothing to do beside it, and nothing to copy.
             let run = runs.pop().expect("one");
             return Ok(self.read_run(shape, run).await?.1.freeze());
@@ -264,7 +264,7 @@ impl Shard {
         run: Run,
     ) -> Result<(u64, Buf), VolumeError> {
         let unit = shape.pieces as usize * BLOCK;
-        let count = u32::try_from(run.checks.len()).expect("a read is bounded") * shape.pieces;
+        let count = u32::try_from(run.digests.len()).expect("a read is bounded") * shape.pieces;
         let (stripe, strip, within) = run.segment.geometry.locate(run.block);
         let fits = within + count <= run.segment.geometry.strip_blocks;
         let read = if fits {
@@ -280,44 +280,23 @@ impl Shard {
         } else {
             None
         };
+        let digests = match &read {
+            Some(bytes) => {
+                let at = (shape.tree, run.address);
+                self.core.block_digests(run.kind()?, at, bytes, unit)
+            }
+            None => Vec::new(),
+        };
         let came = read.is_some();
         let mut out = read.unwrap_or_else(|| Buf::scratch(count as usize * BLOCK));
-        let digests = match came {
-            true => self.digests_of(shape, &run, &out)?,
-            false => vec![[0; 16]; run.checks.len()],
-        };
-        let unverified = planted::on(Bug::ReadUnverified);
-        let blocks = (run.address..).zip(out.chunks_mut(unit));
-        for (((address, bytes), check), digest) in blocks.zip(&run.checks).zip(digests) {
-            if !came || (digest != check.0 && !unverified) {
-                let (good, _) = self.read_block(shape, address).await?;
+        let unverified = came && planted::on(Bug::ReadUnverified);
+        for (at, bytes) in out.chunks_mut(unit).enumerate() {
+            if digests.get(at) != Some(&run.digests[at]) && !unverified {
+                let (good, _) = self.read_block(shape, run.address + at as u64).await?;
                 bytes.copy_from_slice(&good);
             }
         }
         Ok((run.address, out))
-    }
-
-    /// The digests of a run's blocks as they were read, side by side where one function is all of theirs.
-    fn digests_of(
-        &self,
-        shape: VolumeShape,
-        run: &Run,
-        bytes: &[u8],
-    ) -> Result<Vec<[u8; 16]>, VolumeError> {
-        let unit = shape.pieces as usize * BLOCK;
-        let kind = |algorithm| Kind::from_tag(algorithm).ok_or(VolumeError::Lost);
-        let first = run.checks[0].1;
-        if run.checks.iter().all(|check| check.1 == first) {
-            let at = (shape.tree, run.address);
-            return Ok(self.core.block_digests(kind(first)?, at, bytes, unit));
-        }
-        let mut digests = Vec::with_capacity(run.checks.len());
-        let blocks = (run.address..).zip(&run.checks).zip(bytes.chunks(unit));
-        for ((address, check), bytes) in blocks {
-            let kind = kind(check.1)?;
-            digests.push(self.core.block_digest(kind, shape.tree, address, bytes));
-        }
-        Ok(digests)
     }
 
     pub(super) async fn mapped(
@@ -355,32 +334,39 @@ impl Shard {
     }
 }
 
-/// Volume blocks that follow each other in one strip.
+/// Volume blocks that follow each other in one strip, with digests of one function.
 struct Run {
     address: u64,
     segment: Rc<Segment>,
     block: u32,
-    checks: Vec<([u8; 16], u8)>,
+    algorithm: u8,
+    digests: Vec<[u8; 16]>,
 }
 
 impl Run {
+    fn kind(&self) -> Result<Kind, VolumeError> {
+        Kind::from_tag(self.algorithm).ok_or(VolumeError::Lost)
+    }
+
     fn add(
         runs: &mut Vec<Run>,
         shape: VolumeShape,
         address: u64,
         segment: Rc<Segment>,
         block: u32,
-        check: ([u8; 16], u8),
+        (digest, algorithm): ([u8; 16], u8),
     ) {
         if let Some(run) = runs.last_mut() {
-            let blocks = u32::try_from(run.checks.len()).expect("a read is bounded") * shape.pieces;
-            let follows = run.address + run.checks.len() as u64 == address
+            let blocks =
+                u32::try_from(run.digests.len()).expect("a read is bounded") * shape.pieces;
+            let follows = run.address + run.digests.len() as u64 == address
                 && run.segment.number == segment.number
+                && run.algorithm == algorithm
                 && run.block + blocks == block;
             let strip = segment.geometry.strip_blocks;
             let same_strip = run.block / strip == (block + shape.pieces - 1) / strip;
             if follows && same_strip {
-                run.checks.push(check);
+                run.digests.push(digest);
                 return;
             }
         }
@@ -388,7 +374,8 @@ impl Run {
             address,
             segment,
             block,
-            checks: vec![check],
+            algorithm,
+            digests: vec![digest],
         });
     }
 }

@@ -70,7 +70,7 @@ impl Credit<'_> {
     fn take(shard: &Shard, blocks: usize) -> Credit<'_> {
         let held = shard.held.get();
         assert!(
-            held.blocks == 0 || held.blocks + blocks <= shard.bounds.get().blocks,
+            shard.bounds.get().fits(held.blocks, blocks),
             "no more is admitted than fits"
         );
         shard.held.set(Held {
@@ -107,6 +107,11 @@ impl Drop for Credit<'_> {
             self.shard.room.open();
         }
     }
+}
+
+/// The digest function of a volume's new blocks.
+fn kind_of(shape: VolumeShape) -> Result<Kind, VolumeError> {
+    Kind::from_tag(shape.algorithm).ok_or(VolumeError::Closed)
 }
 
 fn owner_of(shape: VolumeShape, address: u64, algorithm: u8) -> Owner {
@@ -247,8 +252,8 @@ impl Shard {
                 // Early, so that folding and writing overlap.
                 let _ = self.home.send(HomeMessage::Pressure);
             }
-            let fits = held.blocks + blocks <= bounds.blocks || held.blocks == 0;
-            if !full(1) && fits && unrecorded < bounds.unrecorded {
+            let fits = bounds.fits(held.blocks, blocks) && unrecorded < bounds.unrecorded;
+            if !full(1) && fits {
                 self.core.phases.end(Phase::Admit, &self.core.rt, since);
                 return Ok(Credit::take(self, blocks));
             }
@@ -259,12 +264,10 @@ impl Shard {
             {
                 let _ = self.home.send(HomeMessage::Record);
             }
-            let waiting = self.room.wait();
+            self.room.wait().await;
             if planted::on(Bug::AdmittedTogether) {
-                waiting.await;
                 return Ok(Credit::take(self, blocks));
             }
-            waiting.await;
         }
     }
 
@@ -341,7 +344,11 @@ impl Shard {
         };
         let (digest, algorithm) = match from {
             Some(m) => (m.digest, m.algorithm),
-            None => (self.digests(shape, address, bytes)?[0], shape.algorithm),
+            None => {
+                let kind = kind_of(shape)?;
+                let digest = self.core.block_digest(kind, shape.tree, address, bytes);
+                (digest, shape.algorithm)
+            }
         };
         let mut stream = self.take_stream(lock).await;
         let source = from.map(|m| m.from.segment);
@@ -389,9 +396,11 @@ impl Shard {
         bytes: &[u8],
         credit: &Credit<'_>,
     ) -> Result<(), VolumeError> {
-        let digests = self.digests(shape, first, bytes)?;
+        let unit = shape.pieces as usize * BLOCK;
+        let at = (shape.tree, first);
+        let digests = self.core.block_digests(kind_of(shape)?, at, bytes, unit);
         let mut stream = self.take_stream(&self.hot).await;
-        let blocks = bytes.chunks(shape.pieces as usize * BLOCK);
+        let blocks = bytes.chunks(unit);
         for ((address, bytes), digest) in (first..).zip(blocks).zip(digests) {
             self.make_room(&mut stream, shape.pieces, Purpose::Client, None)
                 .await?;
@@ -413,19 +422,6 @@ impl Shard {
             .phases
             .end(Phase::StreamLock, &self.core.rt, since);
         stream
-    }
-
-    /// The digests of volume blocks that follow each other.
-    fn digests(
-        &self,
-        shape: VolumeShape,
-        first: u64,
-        bytes: &[u8],
-    ) -> Result<Vec<[u8; 16]>, VolumeError> {
-        let kind = Kind::from_tag(shape.algorithm).ok_or(VolumeError::Closed)?;
-        let unit = shape.pieces as usize * BLOCK;
-        let at = (shape.tree, first);
-        Ok(self.core.block_digests(kind, at, bytes, unit))
     }
 
     /// Puts a block into the stream's stripe, which has room for it, and into the deltas.
