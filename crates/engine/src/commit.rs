@@ -56,8 +56,10 @@ fn is_dead(segment: &Segment) -> bool {
 
 impl Home {
     /// Makes a new root durable that has folded every delta recorded at or before `target`: in several
-    /// steps, each a root, where free space is too short for one.
+    /// steps, each a root, where free space is too short for one. A commit that began while this one waited for its turn
+    /// has done all that this one would.
     pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
+        let asked = self.commits.get();
         loop {
             // A step frees no slot by itself: the nodes it replaces lie among live ones. Where room is
             // tight, segments half dead are emptied before each step, by more nodes than it folds, so that
@@ -66,7 +68,14 @@ impl Home {
                 self.clean_metadata(usize::MAX).await;
             }
             let _one = self.commit_lock.lock().await;
-            if self.core.closed.get() || !self.commit_locked(target, false).await {
+            let done = self.commits.get() > asked && self.committed_to.get() >= target;
+            if self.core.closed.get() || done {
+                return;
+            }
+            // What was recorded meanwhile comes along, so that others who wait need none of their own.
+            let recorded = if target > 0 { self.journal.next() } else { 0 };
+            if !self.commit_locked(recorded, false).await {
+                self.committed_to.set(recorded.max(self.committed_to.get()));
                 return;
             }
         }
@@ -76,6 +85,7 @@ impl Home {
     /// exported. Whether more is left to fold, and can be.
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
+        self.commits.set(self.commits.get() + 1);
         let applied = self.applied();
         let recorded = self.recorded_at.get();
         let charged = self.core.thin.charged();
@@ -165,7 +175,6 @@ impl Home {
         if !more && target + 1 >= applied {
             self.folded_at.set(recorded);
         }
-        self.commits.set(self.commits.get() + 1);
         self.committed.open();
         self.core.progress.open();
         more

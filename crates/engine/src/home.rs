@@ -137,6 +137,9 @@ pub struct Home {
     pub(crate) stopped: RefCell<String>,
     /// Opens when a commit has ended.
     pub(crate) committed: Gate,
+    /// Up to where in the journal commits have folded all that they can.
+    pub(crate) committed_to: Cell<u64>,
+    /// Commits begun.
     pub(crate) commits: Cell<u64>,
     /// The oldest data record that recovery is still placing anew.
     pub(crate) recovering: Cell<Option<u64>>,
@@ -238,6 +241,7 @@ impl Home {
             unrecorded: RefCell::default(),
             batch_lock: Lock::new(()),
             commit_lock: Lock::new(()),
+            committed_to: Cell::new(0),
             meta_lock: Lock::new(()),
             held_room: RefCell::default(),
             renewed: RefCell::default(),
