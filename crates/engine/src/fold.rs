@@ -21,6 +21,17 @@ use crate::tree::Key;
 /// Leaves read at once by a fold.
 const LOADS_AT_ONCE: usize = 128;
 
+/// Where nodes are brought.
+#[derive(Clone, Copy)]
+pub(crate) enum Into {
+    /// Into memory.
+    Cache,
+    /// Into the changed set.
+    Changed,
+    /// The same, and made where there is none.
+    ChangedOrNew,
+}
+
 /// A leaf: volume, partition, index.
 pub type Leaf = (u32, u16, u64);
 
@@ -71,6 +82,9 @@ impl Shard {
             let key = (tree, partition, leaf);
             let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
             let mut done_with = folding.await;
+            if done_with.is_err() {
+                self.drop_moves(key);
+            }
             if done_with.is_err() && give_up && self.lost_leaves.borrow().contains(&key) {
                 self.store.give_up(tree, partition, leaf).await;
                 let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
@@ -138,28 +152,40 @@ impl Shard {
     /// that does not come is not written for nothing. Whether leaves come is seen when they are folded.
     async fn load_leaves(self: &Rc<Self>, leaves: &[Leaf]) {
         for level in (0..=self.store.highest()).rev() {
-            let keys = self.store.unchanged_above(leaves, level).into_iter();
-            let is_there = |key: &Key| match level {
-                0 => self.store.make_cached_dirty(*key),
-                _ => self.store.is_cached(*key),
+            let into = match level {
+                0 => Into::ChangedOrNew,
+                _ => Into::Cache,
             };
-            let unread: Vec<Key> = keys.filter(|key| !is_there(key)).collect();
-            for group in unread.chunks(LOADS_AT_ONCE) {
-                let load = |key: &Key| {
-                    let (shard, key) = (self.clone(), *key);
-                    self.core.rt.spawn(async move {
-                        let _ = match level {
-                            0 => shard.store.make_dirty(key, true).await,
-                            _ => shard.store.load(key).await.map(drop),
-                        };
-                    })
-                };
-                let joins: Vec<_> = group.iter().map(load).collect();
-                for join in joins {
-                    join.await;
-                }
+            self.load_nodes(self.store.unchanged_above(leaves, level), into)
+                .await;
+        }
+    }
+
+    /// Brings nodes into memory, many at a time; how many came.
+    pub(crate) async fn load_nodes(self: &Rc<Self>, keys: BTreeSet<Key>, into: Into) -> usize {
+        let is_there = |key: &Key| match into {
+            Into::Cache => self.store.is_cached(*key),
+            Into::Changed | Into::ChangedOrNew => self.store.make_cached_dirty(*key),
+        };
+        let (there, unread): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(is_there);
+        let mut came = there.len();
+        for group in unread.chunks(LOADS_AT_ONCE) {
+            let load = |key: &Key| {
+                let (shard, key) = (self.clone(), *key);
+                self.core.rt.spawn(async move {
+                    match into {
+                        Into::Cache => shard.store.load(key).await,
+                        Into::Changed => shard.store.make_dirty(key, false).await,
+                        Into::ChangedOrNew => shard.store.make_dirty(key, true).await,
+                    }
+                })
+            };
+            let joins: Vec<_> = group.iter().map(load).collect();
+            for join in joins {
+                came += usize::from(join.await == Ok(true));
             }
         }
+        came
     }
 
     /// Notes up to which sequence leaves have been folded, of volumes that have a run of holes which is not done. What is
@@ -315,6 +341,19 @@ impl Shard {
             deltas.written_of(v.tree).filter(|a| !mapped(*a)).count() as u64
         };
         thin.map(|v| new(v) * self.core.thin.block_bytes(*v)).sum()
+    }
+
+    /// Drops the moves of blocks under a leaf that is lost: kept, they would have it given up once the journal presses,
+    /// with all it says of other blocks (S178).
+    ///
+    /// Crash argument: nothing was freed for a move that was not folded, so the blocks are where they were. Replay may
+    /// adopt the move again, if its segment is still there, and with it what was moved.
+    fn drop_moves(&self, (tree, partition, leaf): Leaf) {
+        if let Ok(shape) = self.shape(tree) {
+            let start = self.partitioning(shape).leaf_start(partition, leaf);
+            let blocks = start..start + LEAF_ENTRIES as u64;
+            self.deltas.borrow_mut().drop_moves(tree, blocks);
+        }
     }
 
     fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {

@@ -23,12 +23,15 @@ impl Shard {
             let Ok(shape) = self.shape(m.tree) else {
                 continue;
             };
-            // Of a leaf that is lost nothing is moved: what was moved could not be folded, and would have the leaf
-            // given up, with all it says of other blocks, once the journal presses (S178).
+            // Of a leaf that is lost nothing is moved: what was moved could not be folded (S178). Which leaves are is
+            // seen when they are folded; they are not read for this.
             let at = self.partitioning(shape).locate(m.address);
-            let entry = (self.store).leaf_entry(m.tree, at.partition, at.leaf, at.slot);
-            if entry.await.is_err() {
-                continue;
+            let leaf = (m.tree, at.partition, at.leaf);
+            if self.lost_leaves.borrow().contains(&leaf) {
+                let entry = (self.store).leaf_entry(m.tree, at.partition, at.leaf, at.slot);
+                if entry.await.is_err() {
+                    continue;
+                }
             }
             match self
                 .place_block(shape, m.address, &m.bytes, None, By::Move(&m))

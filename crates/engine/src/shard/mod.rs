@@ -25,6 +25,7 @@ use ashlar_rt::{Gate, Lock, Mailbox, Sender};
 use crate::core::Core;
 use crate::delta::Deltas;
 use crate::error::VolumeError;
+use crate::fold::Into;
 use crate::messages::{HomeMessage, ShardMessage, ShardStats, VolumeShape};
 use crate::partition::Partitioning;
 use crate::stream::{OpenStripe, Stream};
@@ -197,10 +198,10 @@ impl Shard {
             ShardMessage::Touch(nodes, mark, reply) => {
                 let _one = self.tree_lock.lock().await;
                 let path = self.store.path_of(&nodes).await;
-                if mark {
-                    self.store.mark(&path).await;
-                }
-                reply.send(path.len());
+                reply.send(match mark {
+                    true => self.load_nodes(path, Into::Changed).await,
+                    false => path.len(),
+                });
             }
             ShardMessage::AddVolume(shape, roots, reply) => {
                 self.add_volume(shape, &roots);

@@ -347,10 +347,7 @@ impl NodeStore {
         for (key, place) in nodes {
             let lies_there = |entry: NodeEntry| entry.place == *place;
             let there = self.entry(*key).await;
-            // A lost node is found again by whoever reads it.
-            if !there.is_ok_and(|entry| entry.is_some_and(lies_there))
-                || !self.load(*key).await.is_ok_and(|there| there)
-            {
+            if !there.is_ok_and(|entry| entry.is_some_and(lies_there)) {
                 continue;
             }
             let (tree, partition, level, mut index) = *key;
@@ -363,13 +360,6 @@ impl NodeStore {
             }
         }
         path
-    }
-
-    /// Marks nodes to be written anew by the next commit, as far as they can be read.
-    pub async fn mark(&self, nodes: &BTreeSet<Key>) {
-        for key in nodes {
-            let _ = self.make_dirty(*key, false).await;
-        }
     }
 
     /// What the node above says of one, if there is one.
@@ -394,17 +384,18 @@ impl NodeStore {
         }
     }
 
-    /// Takes a node into the changed set; with `create`, makes it if there is none.
-    pub(crate) async fn make_dirty(&self, key: Key, create: bool) -> Result<(), Lost> {
+    /// Takes a node into the changed set; with `create`, makes it if there is none. Whether it is there.
+    pub(crate) async fn make_dirty(&self, key: Key, create: bool) -> Result<bool, Lost> {
         while !self.make_cached_dirty(key) {
             if !self.load(key).await? && !self.dirty.borrow().contains_key(&key) {
-                if create && self.trees.borrow().contains_key(&(key.0, key.1)) {
+                let made = create && self.trees.borrow().contains_key(&(key.0, key.1));
+                if made {
                     self.dirty.borrow_mut().insert(key, Buf::zeroed(BLOCK));
                 }
-                return Ok(());
+                return Ok(made);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes a node into the changed set if it is in memory; whether it is.
