@@ -42,9 +42,25 @@ const FOLDED_LEAST: usize = 24;
 /// Blocks of a segment that are moved at once, at most, if a stripe has no more: 64 MiB.
 const PART: u32 = 1 << 14;
 
+/// Segments of nodes whose summaries are read before it is their turn.
+const SUMMARIES_AHEAD: usize = 8;
+
+/// Victims of a round beside a commit, at most, for each of those that are moved at once.
+const ROUND_MOST: usize = 3;
+
+/// How often a segment is held that nobody holds but the table and the list of those that were picked.
+const HELD_WHEN_PICKED: usize = 2;
+
 /// Stripes of a segment that are moved at once.
 fn stripes_of_part(segment: &Segment) -> u32 {
     (PART / segment.geometry.stripe_blocks().max(1)).max(1)
+}
+
+/// Waits for the commit that ended the round before.
+async fn wait_for(folding: &mut Option<Join<()>>) {
+    if let Some(folding) = folding.take() {
+        folding.await;
+    }
 }
 
 /// Nodes, and where they lie if they are still live there.
@@ -83,7 +99,7 @@ impl Home {
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
     pub(crate) fn cleaner_can_gain(&self) -> bool {
-        if self.tasks.borrow().cleaning {
+        if self.tasks.borrow().cleaning || self.tasks.borrow().folding {
             return true;
         }
         if self.cleaner_rests() {
@@ -111,8 +127,10 @@ impl Home {
 
     pub(super) async fn clean_forever(self: Rc<Self>) {
         let mut pause = MILLISECOND;
+        let mut folding: Option<Join<()>> = None;
         while !self.core.closed.get() {
             if !self.low_on_slots() {
+                wait_for(&mut folding).await;
                 pause = MILLISECOND;
                 self.tasks.borrow_mut().clean.state = "done";
                 let _ = self
@@ -147,7 +165,7 @@ impl Home {
                 }
             }
             self.tasks.borrow_mut().cleaning = true;
-            self.clean_once().await;
+            self.clean_once(&mut folding).await;
             self.tasks.borrow_mut().cleaning = false;
             self.core.progress.open();
             let gained = self.fewer_segments(&seen);
@@ -174,21 +192,58 @@ impl Home {
         gained
     }
 
-    /// Moves the live blocks of the best victims away and commits. What they go to is room that commits lack, and until
-    /// they are folded nothing is free: where one commit would come to fold few of them, those moved so far are folded
-    /// first (S181). Not sooner: each commit writes nodes of its own, which may be all that cleaning gains.
-    async fn clean_once(self: &Rc<Self>) {
+    /// Moves the live blocks of the best victims away and commits. With slots enough the commit goes on by itself, and
+    /// the next round begins beside it, with other victims; at its end that round waits for it.
+    async fn clean_once(self: &Rc<Self>, folding: &mut Option<Join<()>>) {
+        let beside = self.at_once(VICTIMS_AT_ONCE) > 1 && !self.room_is_tight();
+        let home = self.clone();
+        let nodes = async move { home.clean_metadata(home.meta_room() / 8).await };
+        let taken = if beside {
+            let nodes = self.core.rt.spawn(nodes);
+            let taken = self.move_victims(true).await;
+            nodes.await;
+            taken
+        } else {
+            wait_for(folding).await;
+            // Nodes first: writing them anew needs only what commits may use, and always gains.
+            nodes.await;
+            self.move_victims(false).await
+        };
+        wait_for(folding).await;
+        self.tasks.borrow_mut().folding = true;
+        let home = self.clone();
+        let fold = async move {
+            home.fold().await;
+            let mut tasks = home.tasks.borrow_mut();
+            tasks.moved.retain(|number| !taken.contains(number));
+            tasks.folding = false;
+            home.core.progress.open();
+        };
+        if beside && !self.room_is_tight() {
+            *folding = Some(self.core.rt.spawn(fold));
+        } else {
+            fold.await;
+        }
+    }
+
+    /// Moves the live blocks of the best victims away; which they were. What they go to is room that commits lack, and
+    /// until they are folded nothing is free: where one commit would come to fold few of them, those moved so far are
+    /// folded first (S181). Not sooner: each commit writes nodes of its own, which may be all that cleaning gains.
+    ///
+    /// `beside` a commit it ends when that does, with a few at least and not too many: what is moved is freed by the
+    /// next one.
+    async fn move_victims(self: &Rc<Self>, beside: bool) -> BTreeSet<u64> {
         let mut budget = self.clean_budget() * 1000;
-        // Nodes first: writing them anew needs only what commits may use, and always gains.
-        self.clean_metadata(self.meta_room() / 8).await;
-        let victims = self.pick_victims(Some(SegmentKind::Data), 256);
-        // By number: held, none could be freed by what is folded in between.
-        let victims: Vec<u64> = victims.into_iter().map(|(s, _)| s.number).collect();
+        let at_once = self.at_once(VICTIMS_AT_ONCE);
         let least = FOLDED_LEAST.min(self.foldable() / 2);
         let mut unfolded = 0;
-        let at_once = self.at_once(VICTIMS_AT_ONCE);
         let mut under_way: VecDeque<Join<u64>> = VecDeque::new();
-        for number in victims {
+        let mut taken = BTreeSet::new();
+        for number in self.victims_now(beside) {
+            let enough = taken.len() >= at_once && !self.tasks.borrow().folding;
+            if beside && (enough || taken.len() >= ROUND_MOST * at_once) {
+                break;
+            }
             let Some(segment) = self.core.segment(number) else {
                 continue;
             };
@@ -211,6 +266,8 @@ impl Home {
                 unfolded = 0;
             }
             unfolded += count;
+            taken.insert(number);
+            self.tasks.borrow_mut().moved.insert(number);
             let home = self.clone();
             let clean = async move { home.clean_segment(&segment).await };
             under_way.push_back(self.core.rt.spawn(clean));
@@ -218,7 +275,20 @@ impl Home {
         for last in under_way {
             last.await;
         }
-        self.fold().await;
+        taken
+    }
+
+    /// The data segments to clean next, by number: held, none could be freed by what is folded in between. Without those
+    /// whose blocks were moved already, which counts only once it is folded; `beside` a commit also without those that
+    /// hold what is not folded yet: it is not known to live there.
+    fn victims_now(&self, beside: bool) -> Vec<u64> {
+        let picked = self.pick_victims(Some(SegmentKind::Data), usize::MAX);
+        let moved = &self.tasks.borrow().moved;
+        let settled = |s: &Rc<Segment>| !beside || Rc::strong_count(s) == HELD_WHEN_PICKED;
+        let now = picked
+            .into_iter()
+            .filter(|(s, _)| settled(s) && !moved.contains(&s.number));
+        now.map(|(s, _)| s.number).take(256).collect()
     }
 
     /// How many blocks one commit can fold, each under a leaf of its own.
@@ -249,7 +319,24 @@ impl Home {
     /// `most`, nor more than that commit has room for. Whether there are any.
     pub(super) async fn renew(self: &Rc<Self>, segments: &[Rc<Segment>], most: usize) -> bool {
         let (mut left, mut refused, mut any) = (most, usize::MAX, false);
-        for segment in segments {
+        let mut reading = VecDeque::new();
+        let mut wanted = segments.iter();
+        loop {
+            // The summaries of those to come are read ahead.
+            while reading.len() < SUMMARIES_AHEAD
+                && let Some(segment) = wanted.next()
+            {
+                let (home, segment) = (self.clone(), segment.clone());
+                reading.push_back(self.core.rt.spawn(async move {
+                    let live: Vec<u32> = segment.live.borrow().iter().collect();
+                    let rows = home.rows_of(&segment, &live).await;
+                    (segment, rows)
+                }));
+            }
+            let Some(next) = reading.pop_front() else {
+                break;
+            };
+            let (segment, rows) = next.await;
             let _placing = self.placing.lock().await;
             if self.renewed.borrow().contains_key(&segment.number) {
                 any = true;
@@ -259,25 +346,30 @@ impl Home {
             if live.len() > left || live.len() >= refused {
                 continue;
             }
-            let rows = self.rows_of(segment, &live).await;
-            let owner =
-                |(block, row): (&u32, &Row)| (segment.place(*block), Owner::from_bytes(&row.owner));
-            let nodes = self.live_nodes(rows.iter().map(owner));
-            let count = self.touch(&nodes, false).await;
-            let renewed = Renewed {
+            // Of a segment that is sealed blocks only die meanwhile.
+            let owner = |block: &u32| {
+                let row = rows.get(block)?;
+                Some((segment.place(*block), Owner::from_bytes(&row.owner)))
+            };
+            let nodes = self.live_nodes(live.iter().filter_map(owner));
+            let renewed = |count: usize| Renewed {
                 nodes: count,
                 // Its own, and of where those lie that are above.
                 records: self.record_shape.leaves() + count.saturating_sub(live.len()),
             };
-            if count == 0 {
-                continue;
-            }
-            if !self.may_renew(renewed) {
+            let most = self.touch(&nodes, false).await;
+            if most > 0 && !self.may_renew(renewed(most)) {
                 refused = live.len();
                 continue;
             }
-            self.touch(&nodes, true).await;
-            self.renewed.borrow_mut().insert(segment.number, renewed);
+            // As far as they can be read: a lost node is found again by whoever reads it.
+            let count = self.touch(&nodes, true).await;
+            if count == 0 {
+                continue;
+            }
+            self.renewed
+                .borrow_mut()
+                .insert(segment.number, renewed(count));
             left -= live.len();
             any = true;
         }

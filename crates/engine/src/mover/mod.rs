@@ -18,6 +18,7 @@ mod victims;
 
 pub use heal::{BadBlock, Heals, SUMMARY};
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_format::root::Epoch;
@@ -134,8 +135,12 @@ pub struct Tasks {
     pub wants_room: bool,
     /// Whether the cleaner could gain anything.
     pub clean_rest: Rest<Garbage>,
-    /// Whether a round of cleaning is under way: what it has moved is freed by the commit that ends it.
+    /// Whether a round of cleaning is under way.
     pub cleaning: bool,
+    /// Segments that the cleaner is emptying, or has emptied, and that the commit after that has not freed yet.
+    pub moved: BTreeSet<u64>,
+    /// Whether the commit that frees what a round of cleaning has moved is under way.
+    pub folding: bool,
     /// Fewest segments there were after a round of cleaning since this changed.
     pub fewest: Option<(Garbage, usize)>,
     /// Columns reconstructed, blocks healed, rounds in which the cleaner gained slots.
