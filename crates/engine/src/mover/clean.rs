@@ -603,7 +603,7 @@ impl Home {
             let column = usize::from(strip);
             let good = match read_verified(&self.core, segment, stripe, column, within).await {
                 Some(good) => good,
-                None => decode_column(&self.core, segment, stripe, column, within, true).await?,
+                None => decode_column(&self.core, segment, stripe, column, within).await?,
             };
             out.copy_from_slice(&good);
         }

@@ -300,7 +300,7 @@ impl Home {
             let trusted = planted::on(Bug::ReconstructUnverified);
             if doubtful.contains(&(at as usize)) && !trusted {
                 bytes.copy_from_slice(
-                    &decode_column(&self.core, segment, stripe, index, within, true).await?,
+                    &decode_column(&self.core, segment, stripe, index, within).await?,
                 );
                 digest = strip_digest(&self.core, segment, (stripe, column, within), owner, bytes);
             }

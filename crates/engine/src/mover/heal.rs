@@ -350,7 +350,7 @@ impl Home {
         };
         let (index, stripe, within) = (usize::from(block.column), block.stripe, block.within);
         let mine = read_verified(&self.core, &segment, stripe, index, within).await;
-        let theirs = decode_column(&self.core, &segment, stripe, index, within, true).await;
+        let theirs = decode_column(&self.core, &segment, stripe, index, within).await;
         let good = match (mine, theirs) {
             (Some(mine), Some(theirs)) if *mine == *theirs => return Attempt::Fine,
             (Some(_), None) => return Attempt::Fine,

@@ -16,6 +16,7 @@ use crate::delta::{Lookup, State, Version, What};
 use crate::error::VolumeError;
 use crate::messages::VolumeShape;
 use crate::planted::{self, Bug};
+use crate::read::{decode_run, read_column};
 use crate::segment::Segment;
 
 /// A volume block's bytes, or where they are.
@@ -257,7 +258,8 @@ impl Shard {
         result.map(|()| out.freeze())
     }
 
-    /// Reads volume blocks that follow each other in one strip with one device read.
+    /// Reads volume blocks that follow each other in one strip with one device read, or, where their column is gone, one
+    /// of each of K others.
     async fn read_run(
         self: &Rc<Self>,
         shape: VolumeShape,
@@ -266,19 +268,15 @@ impl Shard {
         let unit = shape.pieces as usize * BLOCK;
         let count = u32::try_from(run.digests.len()).expect("a read is bounded") * shape.pieces;
         let (stripe, strip, within) = run.segment.geometry.locate(run.block);
-        let fits = within + count <= run.segment.geometry.strip_blocks;
-        let read = if fits {
-            crate::read::read_column(
-                &self.core,
-                &run.segment,
-                stripe,
-                usize::from(strip),
-                within,
-                count,
-            )
-            .await
-        } else {
+        let (segment, column) = (&run.segment, usize::from(strip));
+        let fits = within + count <= segment.geometry.strip_blocks;
+        let read = if !fits {
             None
+        } else if self.core.column_usable(segment, column) {
+            read_column(&self.core, segment, stripe, column, within, count).await
+        } else {
+            // Of a column that is gone: computed as one, and checked like what is read.
+            decode_run(&self.core, segment, stripe, column, within, count).await
         };
         let digests = match &read {
             Some(bytes) => {
