@@ -87,6 +87,15 @@ mod raw {
         }
     }
 
+    /// Has the allocator give back to the system what is free, where it is one that would keep it.
+    pub(super) fn trim() {
+        #[cfg(target_env = "gnu")]
+        // SAFETY: it takes no memory that is in use.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+
     impl Memory {
         /// `len` zero bytes, never used before or zeroed again.
         pub(super) fn zeroed(len: usize) -> Memory {
@@ -205,6 +214,13 @@ impl Kept {
             kept.by_length.entry(len).or_default().push(memory);
         });
     }
+}
+
+/// Gives memory that nothing uses back to the system, this thread's buffers that were kept among it: after work that
+/// took much. It may take some milliseconds.
+pub fn give_back_memory() {
+    let _ = KEPT.try_with(RefCell::take);
+    raw::trim();
 }
 
 impl Drop for Buf {

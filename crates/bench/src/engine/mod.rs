@@ -30,6 +30,8 @@ pub enum Kind {
     DegradedRead,
     /// 4 KiB random overwrites of a filled volume while nothing has to be cleaned.
     Fresh,
+    /// 4 KiB, 70 of 100 reads, the others overwrites, of a filled volume while nothing has to be cleaned.
+    Mixed,
     /// 4 KiB random overwrites of a volume that fills so many percent of the array.
     Sustained(u8),
     /// 128 KiB sequential writes of an empty volume.
@@ -45,9 +47,10 @@ pub enum Kind {
 
 impl Kind {
     /// All that `--rows` is by default.
-    pub const DEFAULT: [Kind; 8] = [
+    pub const DEFAULT: [Kind; 9] = [
         Kind::Read,
         Kind::Fresh,
+        Kind::Mixed,
         Kind::SequentialWrite,
         Kind::SequentialRead,
         Kind::Durable(1),
@@ -62,6 +65,7 @@ impl Kind {
             Kind::Read => "read".to_string(),
             Kind::DegradedRead => "degraded-read".to_string(),
             Kind::Fresh => "fresh".to_string(),
+            Kind::Mixed => "mixed".to_string(),
             Kind::Sustained(percent) => format!("sustained{percent}"),
             Kind::SequentialWrite => "sequential-write".to_string(),
             Kind::SequentialRead => "sequential-read".to_string(),
@@ -86,6 +90,7 @@ impl Kind {
             Kind::Read,
             Kind::DegradedRead,
             Kind::Fresh,
+            Kind::Mixed,
             Kind::SequentialWrite,
             Kind::SequentialRead,
             Kind::Rebuild,

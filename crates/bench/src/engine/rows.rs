@@ -265,23 +265,39 @@ impl Setup {
 
     /// What one operation costs by the closed form.
     fn cost(&self, options: &Options) -> Cost {
-        let (given, bytes) = (self.given(), self.load.bytes as f64);
-        match (self.load.op, self.load.pattern) {
-            (Op::Read, _) => {
-                let mut cost = given.read(&options.profile, bytes);
-                if self.kind == Kind::DegradedRead {
-                    // One device in P: K reads instead of one, for what lies on it.
-                    let (p, more) = (f64::from(self.devices), f64::from(self.k) - 1.0);
-                    cost.busy *= (1.0 + more / p) * p / (p - 1.0);
-                    cost.bytes += bytes * more / p;
+        match self.load.op {
+            Op::Read => self.read_cost(options),
+            Op::Write => self.write_cost(options),
+            Op::Mixed(reads) => {
+                let share = f64::from(reads) / 100.0;
+                let (read, write) = (self.read_cost(options), self.write_cost(options));
+                Cost {
+                    bytes: share * read.bytes + (1.0 - share) * write.bytes,
+                    busy: share * read.busy + (1.0 - share) * write.busy,
                 }
-                cost
             }
-            (Op::Write, Pattern::Random) => {
-                given.write(&options.profile, bytes, given.leaves_per_change())
-            }
-            (Op::Write, Pattern::Sequential) => given.write(&options.profile, bytes, 1.0 / 128.0),
         }
+    }
+
+    fn read_cost(&self, options: &Options) -> Cost {
+        let bytes = self.load.bytes as f64;
+        let mut cost = self.given().read(&options.profile, bytes);
+        if self.kind == Kind::DegradedRead {
+            // One device in P: K reads instead of one, for what lies on it.
+            let (p, more) = (f64::from(self.devices), f64::from(self.k) - 1.0);
+            cost.busy *= (1.0 + more / p) * p / (p - 1.0);
+            cost.bytes += bytes * more / p;
+        }
+        cost
+    }
+
+    fn write_cost(&self, options: &Options) -> Cost {
+        let given = self.given();
+        let leaves = match self.load.pattern {
+            Pattern::Random => given.leaves_per_change(),
+            Pattern::Sequential => 1.0 / 128.0,
+        };
+        given.write(&options.profile, self.load.bytes as f64, leaves)
     }
 
     fn empty_row(&self, options: &Options, layout: &Layout) -> Row {
@@ -449,6 +465,10 @@ fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load
             ..small
         },
         Kind::Fresh => small,
+        Kind::Mixed => Load {
+            op: Op::Mixed(70),
+            ..small
+        },
         Kind::Sustained(_) => {
             let half = (blocks as f64 * overwrites / 2.0) as u64;
             Load {
