@@ -1,7 +1,8 @@
 //! Background work: what runs, how far it is, and whether any of it could still make progress.
 //!
-//! [`clean`] frees segments that are partly dead ([`victims`]: which), [`reconstruct`] gives lost columns new
-//! slots ([`mod@column`]: how), [`heal`] rewrites single bad blocks. Each is a loop of its own on the home's thread.
+//! [`clean`] frees segments that are partly dead ([`victims`]: which; [`nodes`]: those of metadata), [`reconstruct`] gives
+//! lost columns new slots ([`mod@column`]: how), [`heal`] rewrites single bad blocks. Each is a loop of its own on the
+//! home's thread.
 //!
 //! Invariants:
 //! - None of them changes a map; what they write becomes part of the array by a journal record only.
@@ -13,6 +14,7 @@
 mod clean;
 mod column;
 mod heal;
+mod nodes;
 mod reconstruct;
 mod victims;
 
