@@ -560,7 +560,10 @@ impl Host {
             }
             Err(error) => return Err(failure_of(error)),
         }
-        self.remove(name)
+        drop(member);
+        self.remove(name)?;
+        ashlar_rt::give_back_memory(); // its caches, which the allocator would keep
+        Ok(())
     }
 
     /// Closes every array for the end of the process; the state file keeps them.
