@@ -591,6 +591,14 @@ mod tests {
         ));
     }
 
+    /// Names of series of Ashlar's that a text asks for, in order.
+    fn asked_for(text: &str) -> impl Iterator<Item = &str> {
+        text.split("ashlar_").skip(1).map(|part| {
+            let end = part.find(|c: char| c != '_' && !c.is_ascii_lowercase());
+            &part[..end.unwrap_or(part.len())]
+        })
+    }
+
     #[test]
     fn every_alert_asks_for_series_that_are_there() {
         let (text, alerts) = (
@@ -602,9 +610,7 @@ mod tests {
             .lines()
             .filter_map(|l| l.trim().strip_prefix("expr: "))
         {
-            for part in expression.split("ashlar_").skip(1) {
-                let end = part.find(|c: char| c != '_' && !c.is_ascii_lowercase());
-                let name = &part[..end.unwrap_or(part.len())];
+            for name in asked_for(expression) {
                 assert!(text.contains(&format!("# TYPE ashlar_{name} ")), "{name}");
                 asked += 1;
             }
@@ -627,6 +633,38 @@ mod tests {
             }
         }
         assert!(asked >= 10);
+    }
+
+    #[test]
+    fn every_panel_of_the_dashboard_asks_for_series_that_are_there() {
+        let text = metrics(&reply());
+        let board = include_str!("../../packaging/grafana.json");
+        let board: serde_json::Value = serde_json::from_str(board).unwrap();
+        let panels = board["panels"].as_array().unwrap();
+        for panel in panels {
+            for target in panel["targets"].as_array().unwrap() {
+                let expression = target["expr"].as_str().unwrap();
+                assert!(asked_for(expression).count() > 0, "{expression}");
+                for name in asked_for(expression) {
+                    let family = name.strip_suffix("_bucket").unwrap_or(name);
+                    assert!(
+                        text.contains(&format!("# TYPE ashlar_{family} ")),
+                        "{family}"
+                    );
+                    // What the legend names is a label of the series.
+                    let samples = text
+                        .lines()
+                        .filter(|l| l.starts_with(&format!("ashlar_{name}{{")));
+                    let legend = target["legendFormat"].as_str().unwrap();
+                    for label in legend.split("{{").skip(1) {
+                        let label = label.split("}}").next().unwrap();
+                        let has = |l: &str| l.contains(&format!("{label}=\""));
+                        assert!(samples.clone().all(has), "{name}: {label}");
+                    }
+                }
+            }
+        }
+        assert!(panels.len() >= 15);
     }
 
     #[test]

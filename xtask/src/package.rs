@@ -28,6 +28,16 @@ const FILES: &[(&str, &str, u32)] = &[
         0o644,
     ),
     (
+        "packaging/grafana.json",
+        "usr/share/doc/ashlar/grafana.json",
+        0o644,
+    ),
+    (
+        "packaging/notify-mail",
+        "usr/share/ashlar/notify-mail",
+        0o755,
+    ),
+    (
         "packaging/deb/copyright",
         "usr/share/doc/ashlar/copyright",
         0o644,
@@ -234,6 +244,39 @@ mod tests {
         let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
         let unit = read("packaging/ashlar.service");
         assert!(read("docs/operating.md").contains(&format!("```\n{unit}```\n")));
+    }
+
+    /// The mail that is sent has its headers and the text, whatever the text is.
+    #[test]
+    fn the_packed_script_sends_a_mail() {
+        let dir = std::env::temp_dir().join(format!("ashlar-mail-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        write(&dir.join("sendmail"), b"#!/bin/sh\ncat > \"$OUT\"\n", 0o755).unwrap();
+        std::fs::write(dir.join("defaults"), "MAILTO=storage@example.org\n").unwrap();
+        let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
+        let sent = Command::new(root().join("packaging/notify-mail"))
+            .env("PATH", path)
+            .env("OUT", dir.join("mail"))
+            .env("ASHLAR_DEFAULTS", dir.join("defaults"))
+            .env("ASHLAR_HOST", "shelf1")
+            .env("ASHLAR_ARRAY", "tank")
+            .env("ASHLAR_SEVERITY", "error")
+            .env("ASHLAR_KIND", "device-failed\nBcc: all")
+            .env("ASHLAR_ID", "7")
+            .env("ASHLAR_TIME", "1700000000")
+            .env("ASHLAR_TEXT", "device 3 ($(reboot)) failed")
+            .status();
+        assert!(sent.unwrap().success());
+        let mail = std::fs::read_to_string(dir.join("mail")).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let (head, body) = mail.split_once("\n\n").unwrap();
+        assert!(head.contains("To: storage@example.org\n"), "{mail}");
+        assert!(
+            head.contains("Subject: shelf1: array tank: error: device-failed Bcc: all\n"),
+            "{mail}"
+        );
+        assert!(body.starts_with("device 3 ($(reboot)) failed\n"), "{mail}");
+        assert!(body.contains("event 7, 2023-11-14"), "{mail}");
     }
 
     #[test]
