@@ -345,7 +345,7 @@ pub(crate) struct EventsArgs {
 /// `iostat`.
 #[derive(Debug, Args)]
 pub(crate) struct IostatArgs {
-    /// One array, and the seconds between two reports, and how many: [ARRAY] [INTERVAL [COUNT]]
+    /// One array, the seconds between two reports, and how many: each may be left out
     #[arg(value_name = "ARRAY|INTERVAL|COUNT", num_args = 0..=3)]
     pub(crate) words: Vec<String>,
     /// The mean time of a request
