@@ -560,9 +560,13 @@ impl Host {
             }
             Err(error) => return Err(failure_of(error)),
         }
-        drop(member);
         self.remove(name)?;
-        ashlar_rt::give_back_memory(); // its caches, which the allocator would keep
+        // What it took, which the allocator would keep; its tasks let go of it a moment later.
+        let rt = self.rt.clone();
+        self.rt.spawn(async move {
+            rt.sleep(ashlar_rt::SECOND).await;
+            ashlar_rt::give_back_memory();
+        });
         Ok(())
     }
 
