@@ -1,4 +1,5 @@
-//! Other people's failures, tried on this program: `tests/cases/NN-name.sh`, each of which makes a daemon of its own.
+//! Other people's failures, tried on this program: `tests/cases/NN-name.sh`, each of which makes a daemon of its own
+//! (`common.sh`).
 //!
 //! **Invariants**: a case exits with 0 (right), 1 (the fault) or 77 (cannot be tried here); 77 is a failure in CI; a
 //! case that is not run is named, with what it waits for; none runs longer than [`LIMIT`].
@@ -186,10 +187,13 @@ mod tests {
         for (number, _) in KNOWN {
             assert!(cases.iter().any(|(n, _)| n == number), "{number}");
         }
+        let common = root().join("tests/cases/common.sh");
+        let common = std::fs::read_to_string(common).unwrap_or_default();
+        assert!(common.contains("trap clean EXIT"));
         for (_, path) in cases {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             assert!(
-                text.contains("trap clean EXIT") && text.contains("bad "),
+                text.contains("/common.sh\"\n") && text.contains("bad "),
                 "{}",
                 path.display()
             );
