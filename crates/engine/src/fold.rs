@@ -23,7 +23,7 @@ const LOADS_AT_ONCE: usize = 128;
 
 /// Where nodes are brought.
 #[derive(Clone, Copy)]
-pub(crate) enum Into {
+pub(crate) enum LoadInto {
     /// Into memory.
     Cache,
     /// Into the changed set.
@@ -153,8 +153,8 @@ impl Shard {
     async fn load_leaves(self: &Rc<Self>, leaves: &[Leaf]) {
         for level in (0..=self.store.highest()).rev() {
             let into = match level {
-                0 => Into::ChangedOrNew,
-                _ => Into::Cache,
+                0 => LoadInto::ChangedOrNew,
+                _ => LoadInto::Cache,
             };
             self.load_nodes(self.store.unchanged_above(leaves, level), into)
                 .await;
@@ -162,10 +162,10 @@ impl Shard {
     }
 
     /// Brings nodes into memory, many at a time; how many came.
-    pub(crate) async fn load_nodes(self: &Rc<Self>, keys: BTreeSet<Key>, into: Into) -> usize {
+    pub(crate) async fn load_nodes(self: &Rc<Self>, keys: BTreeSet<Key>, into: LoadInto) -> usize {
         let is_there = |key: &Key| match into {
-            Into::Cache => self.store.is_cached(*key),
-            Into::Changed | Into::ChangedOrNew => self.store.make_cached_dirty(*key),
+            LoadInto::Cache => self.store.is_cached(*key),
+            LoadInto::Changed | LoadInto::ChangedOrNew => self.store.make_cached_dirty(*key),
         };
         let (there, unread): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(is_there);
         let mut came = there.len();
@@ -174,9 +174,9 @@ impl Shard {
                 let (shard, key) = (self.clone(), *key);
                 self.core.rt.spawn(async move {
                     match into {
-                        Into::Cache => shard.store.load(key).await,
-                        Into::Changed => shard.store.make_dirty(key, false).await,
-                        Into::ChangedOrNew => shard.store.make_dirty(key, true).await,
+                        LoadInto::Cache => shard.store.load(key).await,
+                        LoadInto::Changed => shard.store.make_dirty(key, false).await,
+                        LoadInto::ChangedOrNew => shard.store.make_dirty(key, true).await,
                     }
                 })
             };

@@ -25,7 +25,7 @@ use ashlar_rt::{Gate, Lock, Mailbox, Sender};
 use crate::core::Core;
 use crate::delta::Deltas;
 use crate::error::VolumeError;
-use crate::fold::Into;
+use crate::fold::LoadInto;
 use crate::messages::{HomeMessage, ShardMessage, ShardStats, VolumeShape};
 use crate::partition::Partitioning;
 use crate::stream::{OpenStripe, Stream};
@@ -199,7 +199,7 @@ impl Shard {
                 let _one = self.tree_lock.lock().await;
                 let path = self.store.path_of(&nodes).await;
                 reply.send(match mark {
-                    true => self.load_nodes(path, Into::Changed).await,
+                    true => self.load_nodes(path, LoadInto::Changed).await,
                     false => path.len(),
                 });
             }
