@@ -206,8 +206,16 @@ impl Rt {
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Join<T> {
         let (finish, join) = Join::new();
         let task = async move { finish.send(future.await) };
-        self.0.tasks.borrow_mut().insert(&self.0.shared, task);
+        let id = self.0.tasks.borrow_mut().insert(&self.0.shared, task);
+        self.0.shared.make_ready(id);
         join
+    }
+
+    /// Runs `work` at once, as far as it goes without waiting; what is left is a task. Most work on a volume with a
+    /// cache does not wait, and the way through the ready queue costs more than such work.
+    pub fn begin(&self, work: impl Future<Output = ()> + 'static) {
+        let id = self.0.tasks.borrow_mut().insert(&self.0.shared, work);
+        self.poll_task(id);
     }
 
     /// Completes `delay` from now.
