@@ -4,6 +4,8 @@
 //! **Invariants**: fields are only ever added; an unknown verb or a missing argument is an answer
 //! with status 400, never a guess; a failure is `{"version":1,"error":{"kind","text"}}`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use ashlar_engine::status::{ArrayStatus, Event};
@@ -58,7 +60,7 @@ pub(crate) enum Call {
         array: Option<String>,
         /// For each array, the last number the asker has seen.
         #[serde(default)]
-        after: std::collections::BTreeMap<String, u64>,
+        after: BTreeMap<String, u64>,
         /// Only those with a greater number of this history.
         #[serde(default)]
         since_id: u64,
@@ -74,6 +76,15 @@ pub(crate) enum Call {
     },
     /// Try every way of telling people that is set.
     NotifyTest,
+    /// Who did what.
+    History {
+        /// To which array; to all if absent.
+        #[serde(default)]
+        array: Option<String>,
+        /// Only so many, the last.
+        #[serde(default)]
+        newest: Option<usize>,
+    },
     /// Make a volume.
     VolumeCreate(VolumeCreate),
     /// Destroy a volume and what is in it.
@@ -100,6 +111,9 @@ pub(crate) enum Call {
         /// Bytes of a sector of a kernel device, 512 or 4096; 4096 if absent.
         #[serde(default)]
         sector_bytes: Option<u64>,
+        /// Who may use a Unix socket, beside root.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rights: Option<Rights>,
         /// Also beside a frontend of another kind.
         #[serde(default)]
         force: bool,
@@ -250,6 +264,17 @@ pub(crate) struct Import {
     pub(crate) read_only: bool,
 }
 
+/// Whose a Unix socket is, and what they may do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rights {
+    /// The user's number.
+    pub(crate) user: u32,
+    /// The group's number.
+    pub(crate) group: u32,
+    /// Permissions, as of a file.
+    pub(crate) mode: u32,
+}
+
 /// A way to serve a volume, as the operator asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "address", rename_all = "lowercase")]
@@ -263,7 +288,7 @@ pub(crate) enum FrontendSpec {
 }
 
 /// `status`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StatusReply {
     /// The arrays, by name.
     pub(crate) arrays: Vec<ArrayStatus>,
@@ -282,6 +307,83 @@ pub(crate) struct StatusReply {
     /// How long the requests of volumes that are served took.
     #[serde(default)]
     pub(crate) latency: Vec<Latency>,
+    /// What the reserved space of arrays is for, by their names.
+    #[serde(default)]
+    pub(crate) reserved: BTreeMap<String, Reserved>,
+    /// What is known of the drives under devices.
+    #[serde(default)]
+    pub(crate) hardware: Vec<DeviceHardware>,
+}
+
+/// What the kernel says of a drive.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hardware {
+    /// Vendor and model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<String>,
+    /// The serial number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) serial: Option<String>,
+    /// The slot of its enclosure, or of PCI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) slot: Option<String>,
+    /// Its temperature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) celsius: Option<i32>,
+}
+
+impl Hardware {
+    /// What does not change.
+    pub(crate) fn identity(&self) -> (&Option<String>, &Option<String>, &Option<String>) {
+        (&self.model, &self.serial, &self.slot)
+    }
+
+    /// For whoever goes to look for it: `MODEL, serial SERIAL, slot SLOT`.
+    pub(crate) fn words(&self) -> String {
+        let serial = self.serial.as_ref().map(|s| format!("serial {s}"));
+        let slot = self.slot.as_ref().map(|s| format!("slot {s}"));
+        let parts = [self.model.clone(), serial, slot];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What the kernel says of the drive under a device of an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeviceHardware {
+    /// The array.
+    pub(crate) array: String,
+    /// The device's number in it.
+    pub(crate) index: u16,
+    /// The drive.
+    #[serde(flatten)]
+    pub(crate) hardware: Hardware,
+}
+
+/// What an array's reserved space is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reserved {
+    /// The journal's rings.
+    pub(crate) journal_bytes: u64,
+    /// Kept free so that cleaning stays quick (`clean.reserve`), parity included: about so much.
+    pub(crate) cleaning_bytes: u64,
+    /// The rest: the map and other metadata, commits, recovery.
+    pub(crate) metadata_bytes: u64,
+}
+
+impl Reserved {
+    /// Of an array that keeps `percent` for cleaning.
+    pub(crate) fn of(array: &ArrayStatus, percent: u64) -> Reserved {
+        let all = array.capacity.reserved_bytes;
+        let journal_bytes = array.journal.bytes.min(all);
+        let left = all - journal_bytes;
+        let stripes = array.capacity.raw_bytes.saturating_sub(journal_bytes);
+        let cleaning_bytes = (stripes / 100 * percent).min(left);
+        Reserved {
+            journal_bytes,
+            cleaning_bytes,
+            metadata_bytes: left - cleaning_bytes,
+        }
+    }
 }
 
 /// How long requests of one kind took since the volume is served.
@@ -362,6 +464,9 @@ pub(crate) struct CreateReply {
     pub(crate) dry_run: bool,
     /// The array.
     pub(crate) array: ArrayStatus,
+    /// What its reserved space is for.
+    #[serde(default)]
+    pub(crate) reserved: Option<Reserved>,
     /// Where its volume is served.
     #[serde(default)]
     pub(crate) attached: Option<Attached>,
@@ -463,7 +568,7 @@ pub(crate) struct EventsReply {
     pub(crate) events: Vec<ArrayEvent>,
     /// For each array, the last number: what to ask `after` next time.
     #[serde(default)]
-    pub(crate) after: std::collections::BTreeMap<String, u64>,
+    pub(crate) after: BTreeMap<String, u64>,
     /// The last number of this history: what to ask `since_id` next time.
     #[serde(default)]
     pub(crate) last_id: u64,
@@ -517,6 +622,49 @@ pub(crate) struct NotifyReply {
     pub(crate) tried: Vec<Told>,
 }
 
+/// Who asked for something, as the kernel says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Caller {
+    /// The user's number.
+    pub(crate) uid: u32,
+    /// Its name, where this machine knows it.
+    #[serde(default)]
+    pub(crate) user: Option<String>,
+    /// Who had logged in, where that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) login_user: Option<String>,
+    /// The process.
+    #[serde(default)]
+    pub(crate) pid: i32,
+    /// Its command line; empty if it was gone already.
+    #[serde(default)]
+    pub(crate) command: String,
+}
+
+/// Something that was done, or tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Action {
+    /// When it had ended, in seconds since the Unix epoch.
+    pub(crate) unix_seconds: u64,
+    /// To which arrays.
+    pub(crate) arrays: Vec<String>,
+    /// The request.
+    pub(crate) verb: String,
+    /// Who asked.
+    pub(crate) caller: Caller,
+    /// Whether it was done.
+    pub(crate) ok: bool,
+    /// `done`, or why not.
+    pub(crate) result: String,
+}
+
+/// `history`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct HistoryReply {
+    /// Oldest first.
+    pub(crate) actions: Vec<Action>,
+}
+
 /// An event of an array.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ArrayEvent {
@@ -552,7 +700,7 @@ pub(crate) struct WaitReply {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct GetReply {
     /// Names and values.
-    pub(crate) properties: std::collections::BTreeMap<String, String>,
+    pub(crate) properties: BTreeMap<String, String>,
 }
 
 /// `ping`.
@@ -599,6 +747,7 @@ impl Call {
             Call::Status { .. } => "status",
             Call::Events { .. } => "events",
             Call::NotifyTest => "notify-test",
+            Call::History { .. } => "history",
             Call::VolumeCreate(_) => "volume-create",
             Call::VolumeDestroy(_) => "volume-destroy",
             Call::VolumeSet { .. } => "volume-set",
@@ -608,6 +757,45 @@ impl Call {
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
+        }
+    }
+
+    /// Whether it only asks.
+    pub(crate) fn only_asks(&self) -> bool {
+        match self {
+            Call::Ping
+            | Call::Importable { .. }
+            | Call::Status { .. }
+            | Call::Events { .. }
+            | Call::NotifyTest
+            | Call::History { .. }
+            | Call::Wait { .. }
+            | Call::Get { .. } => true,
+            Call::Create(create) => create.dry_run,
+            _ => false,
+        }
+    }
+
+    /// The array that it is about, if it names one.
+    pub(crate) fn array(&self) -> Option<&str> {
+        match self {
+            Call::Create(Create { array, .. })
+            | Call::VolumeCreate(VolumeCreate { array, .. })
+            | Call::VolumeDestroy(VolumeDestroy { array, .. })
+            | Call::Export { array }
+            | Call::Destroy { array, .. }
+            | Call::VolumeSet { array, .. }
+            | Call::Attach { array, .. }
+            | Call::Detach { array, .. }
+            | Call::Fail { array, .. }
+            | Call::Wait { array, .. }
+            | Call::Get { array, .. }
+            | Call::Set { array, .. } => Some(array),
+            Call::Import(Import { array, .. })
+            | Call::Status { array }
+            | Call::Events { array, .. }
+            | Call::History { array, .. } => array.as_deref(),
+            Call::Ping | Call::Importable { .. } | Call::NotifyTest => None,
         }
     }
 
@@ -648,6 +836,7 @@ mod tests {
             volume: "v".into(),
             frontend: FrontendSpec::Nbd("unix:/tmp/s".into()),
             sector_bytes: None,
+            rights: None,
             force: false,
         };
         let read = Call::parse(call.verb(), &call.body()).unwrap();

@@ -29,7 +29,7 @@ use crate::demo::stage::Stage;
 use crate::demo::traffic::{Done, Traffic};
 use crate::failure::Failure;
 use crate::units::{rate_over, size};
-use crate::view::picture::picture;
+use crate::view::picture::{More, picture};
 use crate::view::{Style, Tone, wrap};
 
 /// Device files.
@@ -507,7 +507,7 @@ fn crash(
 fn finish(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     let array = status(stage)?;
     out("\n")?;
-    out(&picture(&array, show.style, false))?;
+    out(&picture(&array, show.style, &More::default()))?;
     let seconds = show.started.elapsed().as_secs_f64();
     out(&format!(
         "\nAll of it verified in {seconds:.0} s. For a real array:\n\
