@@ -172,3 +172,24 @@ fn shells_offer_what_there_is() {
     let none = offered(&daemon.text("none"), &["ashlar", "status", "t"]);
     assert!(none.is_empty(), "{none:?}");
 }
+
+#[test]
+fn a_demonstration_that_nobody_watches_leaves_nothing_behind() {
+    let scratch = Scratch::new("unwatched");
+    let line = format!(
+        "{ASHLAR} demo --size 8M --dir {} 2>&1 | head -c 100",
+        scratch.0.display()
+    );
+    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .starts_with("Ashlar in")
+    );
+    let left = || std::fs::read_dir(&scratch.0).unwrap().count();
+    common::wait_until(
+        "nothing to be left",
+        std::time::Duration::from_secs(120),
+        || left() == 0,
+    );
+}

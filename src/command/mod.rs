@@ -154,7 +154,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Verb::Inspect(args) => inspect::inspect(&args, json)?,
         Verb::Verify(args) => return verify::verify(&args, json),
-        Verb::Demo(args) => crate::demo::run(&args)?,
+        Verb::Demo(args) => crate::demo::run(&args, json)?,
         Verb::Resilience(args) => out(&resilience::run(&args, json)?)?,
         Verb::Plan(args) => out(&plan::run(&args, json)?)?,
         Verb::Bench(verb) => bench::run(&verb, json)?,
