@@ -7,12 +7,13 @@ mod common;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule, TraceFilter};
+use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Error, Import, VolumeOptions, wipe};
 use ashlar_format::slot::TablePage;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
 
-use common::{check, devices, fill, image, refs, small, volume, without};
+use common::{check, devices, fill, image, refs, run, small, volume, without};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -290,6 +291,70 @@ fn nothing_newer_than_the_root_stays_in_a_slot_table() {
         left.into_iter().max() < newer.into_iter().min(),
         "{left:?} of {newer:?}, {root:?} before"
     );
+}
+
+/// S192: an import could not read a device's slot table and gave its slots to others, of which no record told yet when
+/// the power went. The next one could read it, and took columns that had been written over for sound: with the loss of
+/// one more device, within parity, data was lost.
+#[test]
+fn a_slot_table_that_could_not_be_read_does_not_come_back() {
+    const TABLE: std::ops::Range<u64> = ROOTS.end..144 << 10;
+    const SIZE: u64 = MIB;
+    let disks = devices(4, 4 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, all) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let array = Array::create(&handle, all, small("ec2+1")).await.unwrap();
+        array.volume_create("v", volume(SIZE)).await.unwrap();
+        fill(&array.volume("v").unwrap(), SIZE, 64 << 10, 1, "before").await;
+        array.volume_create("new", volume(SIZE)).await.unwrap();
+        array.export().await.unwrap();
+    });
+    rt.shutdown();
+    let before: Vec<_> = disks.iter().map(|disk| image(disk)).collect();
+
+    // Whether the session was over before it had taken so many polls.
+    let blind_session = |polls| {
+        let rt = Rt::simulated(2);
+        let (handle, mut seen) = (rt.clone(), refs(&disks));
+        let filter = FaultFilter::new(seen[0].clone());
+        filter.add(Rule::within(OpKind::Read, TABLE, Effect::Corrupt));
+        seen[0] = filter;
+        let done = rt.run_for(polls, async move {
+            let array = Array::import(&handle, seen, options(false)).await.unwrap();
+            let new = array.volume("new").unwrap();
+            new.write(0, run(0, 64, 2), false).await.unwrap();
+            new.flush().await.unwrap();
+        });
+        rt.shutdown();
+        done.is_ok()
+    };
+    for polls in 0.. {
+        for (disk, bytes) in disks.iter().zip(&before) {
+            disk.poke(0, bytes);
+        }
+        if blind_session(polls) {
+            assert!(polls > 100);
+            break;
+        }
+        let rt = Rt::simulated(3);
+        let (handle, all) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let array = Array::import(&handle, all, options(false)).await.unwrap();
+            array.wait_idle(&[]).await;
+            assert_eq!(array.status().await.state, ArrayState::Optimal);
+            array.export().await.unwrap();
+        });
+        rt.shutdown();
+        let rt = Rt::simulated(4);
+        let (handle, some) = (rt.clone(), without(&disks, &[1]));
+        rt.block_on(async move {
+            let array = Array::import(&handle, some, options(false)).await.unwrap();
+            let what = format!("without device 1, after {polls} polls");
+            check(&array.volume("v").unwrap(), SIZE, 1, &what).await;
+        });
+        rt.shutdown();
+    }
 }
 
 /// A device on which a superblock of the array that was there before came back, as after a lost write, is as good as

@@ -149,7 +149,7 @@ pub async fn import(
         return Err(Error::NoRoot);
     }
     let root = newest_root(&core).await.ok_or(Error::NoRoot)?;
-    let (claims, later) = read_tables(&core, root.number).await;
+    let (claims, replace) = read_tables(&core, root.number).await;
     make_segments(&core, &claims);
     let recovered = journal::recover(
         &core,
@@ -240,7 +240,7 @@ pub async fn import(
     }
     home.recover(
         &spread,
-        &later,
+        &replace,
         rest,
         at_home,
         recovered.records.last(),

@@ -50,7 +50,7 @@ impl Home {
     pub(super) async fn recover(
         self: &Rc<Self>,
         spread: &Spread,
-        later: &[PageCopy],
+        replace: &[PageCopy],
         mut rest: Vec<(u64, Entry)>,
         mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
         last: Option<&journal::Record>,
@@ -64,7 +64,7 @@ impl Home {
         // told to clients from now on must not go again with the power.
         self.flush_members(self.core.online()).await;
         self.give_records(&rest);
-        self.rewrite_pages(later).await;
+        self.rewrite_pages(replace).await;
         if let Some(last) = last {
             self.journal.complete(last).await;
         }
@@ -238,23 +238,26 @@ impl Home {
         }
     }
 
-    /// Copies of table pages of a commit that never ended, or of a history that was lost, are replaced by what
-    /// the root says, so that no later root makes them valid. That may be both of a page.
-    async fn rewrite_pages(&self, later: &[PageCopy]) {
+    /// Copies of table pages of a commit that never ended, of a history that was lost, or that cannot be read, are
+    /// replaced by what the root says. That may be both of a page.
+    ///
+    /// Crash argument: what they claim does not count in this import, so others may be given these slots. Were such a
+    /// copy read later, under a newer root or because the device can read it again, its claims would count (S192). So
+    /// they are replaced, durably, before anything is allocated. Power that goes in between leaves some of them as they
+    /// were, and the next import finds these.
+    async fn rewrite_pages(&self, replace: &[PageCopy]) {
         let number = self.root.borrow().number;
-        for (index, page, copy) in later {
+        let mut written = BTreeSet::new();
+        for (index, page, copy) in replace {
             let member = self.core.member(*index);
             let bytes = member.table_page(&self.core.array, *page, number, |_| true);
-            let written = member
-                .write(
-                    member.geometry.page_offset(*page, u32::from(*copy)),
-                    vec![bytes],
-                )
-                .await;
-            if written.is_err() || member.flush().await.is_err() {
+            let offset = member.geometry.page_offset(*page, u32::from(*copy));
+            if member.write(offset, vec![bytes]).await.is_err() {
                 self.core.report_failed(*index);
             }
+            written.insert(*index);
         }
+        self.flush_members(written.into_iter().collect()).await;
     }
 
     /// Hands the recovered deltas to their shards, in order.

@@ -28,11 +28,11 @@ pub(super) type Claims = BTreeMap<u64, BTreeMap<u16, (Column, SlotEntry)>>;
 /// A copy of a slot table page: device, page, copy.
 pub(super) type PageCopy = (u16, u32, u8);
 
-/// Reads all slot tables: of each page the newest not later than `root`. Also the copies of pages that are
-/// later than the root.
+/// Reads all slot tables: of each page the newest not later than `root`. Also the copies of pages to write anew: those
+/// that are later than the root, and those that cannot be read, even a second time.
 pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<PageCopy>) {
     let mut claims = Claims::new();
-    let mut later = Vec::new();
+    let mut replace = Vec::new();
     let mut joins = Vec::new();
     for index in core.online() {
         let core2 = core.clone();
@@ -44,7 +44,7 @@ pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<Page
     }
     for (index, join) in joins {
         let (entries, pages) = join.await;
-        later.extend(pages.into_iter().map(|(page, copy)| (index, page, copy)));
+        replace.extend(pages.into_iter().map(|(page, copy)| (index, page, copy)));
         for (slot, entry) in entries {
             // The next root's page says what becomes of the claim: it is not to stay if it comes to nothing.
             let page = slot / ENTRIES_PER_PAGE;
@@ -57,7 +57,7 @@ pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<Page
             claim(&mut claims, column, entry);
         }
     }
-    (claims, later)
+    (claims, replace)
 }
 
 fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
@@ -77,35 +77,28 @@ async fn read_table(
 ) -> (Vec<(u32, SlotEntry)>, Vec<(u32, u8)>) {
     let member = core.member(index);
     let geometry = member.geometry;
-    let (mut entries, mut later) = (Vec::new(), Vec::new());
+    let (mut entries, mut replace) = (Vec::new(), Vec::new());
     let length = geometry.table_pages() as usize * 2 * BLOCK;
-    let whole = member.read(geometry.page_offset(0, 0), length).await;
+    let whole = member.read(geometry.page_offset(0, 0), length).await.ok();
     for page in 0..geometry.table_pages() {
+        let decode =
+            |bytes: &[u8]| TablePage::decode(&core.array, index, page, core.slot_blocks, bytes);
         let mut best: Option<(u8, TablePage)> = None;
         for copy in 0..2u8 {
             let at = (page as usize * 2 + usize::from(copy)) * BLOCK;
-            let single;
-            let bytes = match &whole {
-                Ok(bytes) => &bytes[at..at + BLOCK],
-                Err(_) => match member
-                    .read(geometry.page_offset(page, u32::from(copy)), BLOCK)
-                    .await
-                {
-                    Ok(bytes) => {
-                        single = bytes;
-                        &single[..]
+            let mut found = whole.as_ref().and_then(|w| decode(&w[at..at + BLOCK]).ok());
+            if found.is_none() {
+                let offset = geometry.page_offset(page, u32::from(copy));
+                let again = member.read(offset, BLOCK).await;
+                found = again.ok().and_then(|bytes| decode(&bytes).ok());
+            }
+            match found {
+                Some(found) if found.root <= root => {
+                    if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
+                        best = Some((copy, found));
                     }
-                    Err(_) => continue,
-                },
-            };
-            let Ok(found) = TablePage::decode(&core.array, index, page, core.slot_blocks, bytes)
-            else {
-                continue;
-            };
-            if found.root > root {
-                later.push((page, copy));
-            } else if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
-                best = Some((copy, found));
+                }
+                _ => replace.push((page, copy)),
             }
         }
         if let Some((copy, found)) = best {
@@ -114,7 +107,7 @@ async fn read_table(
             entries.extend(slots.filter_map(|(slot, entry)| Some((slot, entry?))));
         }
     }
-    (entries, later)
+    (entries, replace)
 }
 
 /// Makes the segments of the table, without their liveness yet.
