@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use crate::code::Code;
 use crate::digest::Key;
 use crate::journal::{self, Entry, Journal, Moved, Open, Stripe};
+use crate::layout::most_lost;
 use crate::members::{Device, Members, roots_of};
 use crate::report::{At, Kind, Report};
 use crate::root::Root;
-use crate::slots::{Page, Row, Shape, SlotEntry, header};
+use crate::slots::{METADATA, Page, Row, Shape, SlotEntry, header};
 use crate::superblock::PAGE_ENTRIES;
 use crate::wire::{BLOCK, BLOCK_BYTES};
 
@@ -460,6 +461,23 @@ impl<'a> Array<'a> {
         }
     }
 
+    /// Metadata has more parity than data. On few devices a segment of it may be short of columns and survive what data
+    /// do: it is not written anew for that.
+    fn kind_of_missing(&self, segment: &Segment) -> Kind {
+        let superblock = &self.members.superblock;
+        let members = u16::try_from(superblock.members.len()).unwrap_or(u16::MAX);
+        let missing = segment.columns.iter().filter(|c| c.is_none()).count();
+        let left = usize::from(segment.shape.m).checked_sub(missing);
+        match (most_lost(&superblock.layout, members), left) {
+            (Some(most), Some(left))
+                if segment.shape.kind == METADATA && left >= usize::from(most) =>
+            {
+                Kind::ColumnToSpare
+            }
+            _ => Kind::ColumnMissing,
+        }
+    }
+
     fn check_columns(
         &self,
         segment: &Segment,
@@ -470,13 +488,11 @@ impl<'a> Array<'a> {
         if self.root.clean && number >= self.root.next_segment {
             report.find(Kind::SegmentNumber).segment(number);
         }
+        let missing = self.kind_of_missing(segment);
         let mut devices = Vec::new();
         for (index, column) in (0u16..).zip(&segment.columns) {
             let Some(column) = column else {
-                report
-                    .find(Kind::ColumnMissing)
-                    .segment(number)
-                    .at(At::Column(index));
+                report.find(missing).segment(number).at(At::Column(index));
                 continue;
             };
             let position = self.device(column.device).map_or(0, |d| d.position);
