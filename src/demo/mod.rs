@@ -529,8 +529,9 @@ fn finish(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     show_text(&format!(
         "\n{}\nAll of it verified in {seconds:.0} s. For a real array:\n\
          \x20 ashlar daemon &                                           the service, as root\n\
-         \x20 ashlar create tank --layout ec8+3 -n /dev/sd[b-o]          what it would give\n\
-         \x20 ashlar create tank --layout ec8+3 --volume v --attach loop /dev/sd[b-o]\n\
+         \x20 ashlar create tank --layout ec8+3 --spare 1 -n /dev/sd[b-o]   what it would give\n\
+         \x20 ashlar create tank --layout ec8+3 --spare 1 --volume v /dev/sd[b-o]\n\
+         \x20 ashlar volume attach tank/v --loop\n\
          \x20 mkfs.xfs /dev/ashlar/tank/v && mount /dev/ashlar/tank/v /mnt\n",
         picture(&array, show.style, &More::default())
     ))
