@@ -99,7 +99,7 @@ pub(crate) enum Verb {
     /// Make, list, change and serve volumes
     #[command(subcommand)]
     Volume(VolumeVerb),
-    /// Take a device out for good; what it held is reconstructed elsewhere
+    /// Take a device out for good; what it held is rebuilt elsewhere
     #[command(after_help = "Examples:\n  ashlar fail tank /dev/sdf\n  ashlar fail tank 5 -w\n")]
     Fail(FailArgs),
     /// Wait until background work has ended

@@ -85,6 +85,25 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("volume attach", &["--ublk", "--vhost-user", "--nvme-tcp"]),
 ];
 
+/// Settings of an array; what begins with `rebuild.` is also called `reconstruct.`.
+const SETTINGS: &[&str] = &[
+    "discard",
+    "rebalance.max",
+    "rebalance.min",
+    "rebuild.delay",
+    "rebuild.max",
+    "rebuild.min",
+    "scrub.every",
+    "scrub.max",
+    "scrub.min",
+    "slow.timeout",
+    "spare",
+    "start.wait",
+];
+
+/// Settings of a volume.
+const OF_VOLUMES: &[&str] = &["compress", "layout"];
+
 /// Kinds of work that `wait --for` takes by the contract.
 const WORK: &[&str] = &["rebalance", "scrub", "convert"];
 
@@ -102,12 +121,76 @@ pub(crate) fn verb(path: &str) -> Option<Failure> {
     Some(not_yet(&format!("'ashlar {path}'"), next))
 }
 
-/// For a flag that was not known: what to say if the contract has it.
+/// For a flag or word that was not known: what to say if the contract has it.
 pub(crate) fn flag(path: &str, flag: &str) -> Option<Failure> {
+    if path == "import" && !flag.starts_with('-') {
+        let next = "an array keeps its name; two of one name cannot be in one daemon";
+        return Some(not_yet("'ashlar import UUID NEWNAME'", next));
+    }
     let (_, flags) = FLAGS.iter().find(|(verb, _)| *verb == path)?;
     flags
         .contains(&flag)
         .then(|| not_yet(&format!("'ashlar {path} {flag}'"), &without(path)))
+}
+
+/// For a value that was not taken: what to say if the contract has it.
+pub(crate) fn value(path: &str, flag: &str, value: &str) -> Option<Failure> {
+    let ublk = path == "create" && flag.starts_with("--attach") && value == "ublk";
+    ublk.then(|| not_yet("'ashlar create --attach ublk'", &without(path)))
+}
+
+/// A setting of an array.
+///
+/// # Errors
+/// If it is to come.
+pub(crate) fn check_setting(key: &str) -> Result<(), Failure> {
+    let shown = key.strip_prefix("reconstruct.");
+    let shown = shown.map_or(key.to_string(), |rest| format!("rebuild.{rest}"));
+    if SETTINGS.contains(&shown.as_str()) {
+        let next = "'ashlar set --help' shows the settings there are";
+        return Err(not_yet(&format!("the setting '{key}'"), next));
+    }
+    Ok(())
+}
+
+/// A setting of a volume.
+///
+/// # Errors
+/// If it is to come.
+pub(crate) fn check_volume_setting(key: &str) -> Result<(), Failure> {
+    if OF_VOLUMES.contains(&key) {
+        let next = "a volume has the setting write-cache";
+        return Err(not_yet(&format!("the setting '{key}' of a volume"), next));
+    }
+    Ok(())
+}
+
+/// The digest of a new volume.
+///
+/// # Errors
+/// If it is shortened, `ALG:BYTES`.
+pub(crate) fn check_digest(digest: &str) -> Result<(), Failure> {
+    match digest.split_once(':') {
+        Some((whole, _)) => Err(not_yet(
+            &format!("'--digest {digest}', a shortened digest,"),
+            &format!("use '--digest {whole}'"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A volume's name.
+///
+/// # Errors
+/// If it is a snapshot's.
+pub(crate) fn check_volume(name: &str) -> Result<(), Failure> {
+    match name.split_once('@') {
+        Some((volume, _)) => Err(not_yet(
+            &format!("'{name}', a snapshot,"),
+            &format!("name the volume, '{volume}', or {SNAPSHOTS}"),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// A device over NBD, which the contract takes wherever a device is named.
@@ -136,12 +219,12 @@ pub(crate) fn work(kind: &str) -> Result<String, Failure> {
             "'ashlar wait ARRAY' waits for all the work there is",
         ));
     }
-    Ok(if kind == "rebuild" {
-        "reconstruct"
-    } else {
-        kind
-    }
-    .to_string())
+    let engines = match kind {
+        "rebuild" => "reconstruct",
+        "repair" => "heal",
+        other => other,
+    };
+    Ok(engines.to_string())
 }
 
 fn without(path: &str) -> String {
@@ -166,6 +249,14 @@ mod tests {
     fn what_is_called_absent_is() {
         for (verb, _) in VERBS {
             assert!(find(verb).is_none(), "{verb} is there");
+        }
+        for key in SETTINGS {
+            let engines = key.replace("rebuild.", "reconstruct.");
+            assert!(ashlar_engine::SETTINGS.iter().all(|s| s.key != engines));
+            assert!(check_setting(&engines).is_err() && check_setting(key).is_err());
+        }
+        for setting in ashlar_engine::SETTINGS {
+            check_setting(setting.key).unwrap();
         }
         for (verb, flags) in FLAGS {
             let command = find(verb).unwrap();

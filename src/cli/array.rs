@@ -25,7 +25,7 @@ pub(crate) struct CreateArgs {
     /// How data and parity are laid out, for example ec8+2
     #[arg(long, add = ArgValueCompleter::new(complete::layouts))]
     pub(crate) layout: String,
-    /// Devices' worth of space to keep free for reconstruction
+    /// Devices' worth of space to keep free for rebuilds
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(crate) spare: u16,
     /// Consecutive bytes of a stripe on one device [default: by the layout]
@@ -109,7 +109,7 @@ pub(crate) struct FailArgs {
     /// Also when too few devices are left to carry on by themselves
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
-    /// Wait until what it held is reconstructed
+    /// Wait until what it held is rebuilt
     #[arg(short = 'w', long)]
     pub(crate) wait: bool,
 }

@@ -139,7 +139,7 @@ pub(crate) struct WaitArgs {
     /// The array's name
     #[arg(add = ArgValueCompleter::new(complete::arrays))]
     pub(crate) array: String,
-    /// Only work of these kinds: rebuild (or reconstruct), heal, clean
-    #[arg(long = "for", value_name = "KIND,...", value_delimiter = ',', value_parser = ["rebuild", "reconstruct", "heal", "rebalance", "scrub", "clean", "convert"])]
+    /// Only work of these kinds: rebuild (or reconstruct), repair (or heal), clean
+    #[arg(long = "for", value_name = "KIND,...", value_delimiter = ',', value_parser = ["rebuild", "reconstruct", "repair", "heal", "rebalance", "scrub", "clean", "convert"])]
     pub(crate) kinds: Vec<String>,
 }

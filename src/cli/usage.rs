@@ -86,6 +86,14 @@ fn failure(error: &clap::Error, typed: &Typed) -> Failure {
             let given = context(ContextKind::InvalidArg).unwrap_or_default();
             absent::flag(&typed.verb, given)
         }
+        ErrorKind::ValueValidation => {
+            let part = |kind| context(kind).unwrap_or_default();
+            let (flag, value) = (
+                part(ContextKind::InvalidArg),
+                part(ContextKind::InvalidValue),
+            );
+            absent::value(&typed.verb, flag, value)
+        }
         _ => None,
     };
     absent.unwrap_or_else(|| Failure::invalid(one_line(&error.to_string(), &typed.verb)))

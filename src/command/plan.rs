@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Compare just these layouts; may be given several times
     #[arg(long, value_name = "LAYOUT", conflicts_with = "array")]
     layout: Vec<String>,
-    /// Bandwidth that reconstruct gets on each device
+    /// Bandwidth that a rebuild gets on each device
     #[arg(long, value_name = "RATE", default_value = "50M", value_parser = parse_size)]
     bandwidth: u64,
     /// Usable capacity wanted, after parity, spare space and all reserves

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
 use ashlar_device::{OpenError, OpenMode};
 use ashlar_verify::{FileSource, Source, Unreadable};
@@ -33,15 +33,20 @@ impl Source for Counted<'_> {
     }
 }
 
-/// What is left cannot be told: only what is live is read.
-fn present(read: u64, total: u64, begun: Instant) -> String {
-    let seconds = begun.elapsed();
+/// What is left can be told only as a bound: just what is live is read.
+fn present(read: u64, total: u64, taken: Duration) -> String {
+    let seconds = taken.as_secs_f64();
+    let millis = u128::from(total.saturating_sub(read)) * taken.as_millis();
+    let left = millis.checked_div(u128::from(read) * 1000);
+    let left = left.map_or("-".to_string(), |left| {
+        duration(u64::try_from(left).unwrap_or(u64::MAX))
+    });
     format!(
-        "verify: {} read of at most {}  {}  {}",
+        "verify: {} read of at most {}  {}  {}, at most {left} left",
         size(read),
         size(total),
-        rate_over(read, seconds.as_secs_f64()),
-        duration(seconds.as_secs())
+        rate_over(read, seconds),
+        duration(taken.as_secs())
     )
 }
 
@@ -78,7 +83,7 @@ pub(crate) fn verify(args: &VerifyArgs, json: bool) -> Result<ExitCode, Failure>
     let sources: Vec<&dyn Source> = counted.iter().map(|s| s as &dyn Source).collect();
     let report = beside(
         || ashlar_verify::verify(&sources),
-        |begun| present(read.load(Ordering::Relaxed), total, begun),
+        |begun| present(read.load(Ordering::Relaxed), total, begun.elapsed()),
         json,
     );
     drop(held);
@@ -92,4 +97,16 @@ pub(crate) fn verify(args: &VerifyArgs, json: bool) -> Result<ExitCode, Failure>
     } else {
         ExitCode::FAILURE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_a_bound_of_what_was_read() {
+        let line = present(1 << 20, 5 << 20, Duration::from_secs(30));
+        assert!(line.ends_with("30s, at most 2m00s left"), "{line}");
+        assert!(present(0, 1 << 20, Duration::ZERO).ends_with("at most - left"));
+    }
 }

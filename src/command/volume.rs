@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::api::{Attached, Call, FrontendSpec, Rights, StatusReply, VolumeCreate, VolumeDestroy};
-use crate::cli::{ArrayListArgs, VolumeAttachArgs, VolumeVerb};
+use crate::cli::{ArrayListArgs, VolumeAttachArgs, VolumeVerb, absent};
 use crate::command::array::{attached_text, nbd_address};
 use crate::command::{Context, absolute};
 use crate::failure::Failure;
@@ -23,6 +23,9 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
         VolumeVerb::Attach(args) => attach(context, args),
         VolumeVerb::Create(args) => {
             let (array, volume) = args.name;
+            args.digest
+                .as_deref()
+                .map_or(Ok(()), absent::check_digest)?;
             let text = format!("{array}/{volume}: created\n");
             let call = Call::VolumeCreate(VolumeCreate {
                 array,
@@ -37,6 +40,7 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
         }
         VolumeVerb::Destroy(args) => {
             let (array, volume) = args.name;
+            absent::check_volume(&volume)?;
             if !args.yes {
                 return Err(Failure::refused(format!(
                     "destroying {array}/{volume} destroys all its data; if that is meant, give --yes"
@@ -54,6 +58,7 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
         }
         VolumeVerb::Set(args) => {
             let ((array, volume), (key, value)) = (args.name, args.pair);
+            absent::check_volume_setting(&key)?;
             let text = format!("{array}/{volume}: {key}={value}\n");
             simple(
                 context,

@@ -83,8 +83,9 @@ impl History {
         for (unix_seconds, mut event) in events {
             number += 1;
             event.number = number;
-            if event.kind == "halted" && event.text == "exported" {
-                event.kind = "exported".to_string();
+            // An operator's word ends an array too: nobody is woken for that.
+            if event.kind == "halted" && ["exported", "destroyed"].contains(&event.text.as_str()) {
+                event.kind.clone_from(&event.text);
             }
             self.last_id.set(self.last_id.get() + 1);
             let event = ArrayEvent {
@@ -232,5 +233,23 @@ mod tests {
         history.append("a", (5001..9000).map(|n| event(n, &text)).collect());
         history.append("a", vec![event(9000, "last")]);
         assert_eq!(history.last("a"), 9000);
+    }
+
+    #[test]
+    fn what_an_operator_ends_wakes_nobody() {
+        let dir = std::env::temp_dir().join(format!("ashlar-ended-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let history = History::load(&dir);
+        let halted = |text: &str| {
+            let (at, mut event) = event(1, text);
+            event.kind = "halted".to_string();
+            let kept = history.append("a", vec![(at, event)]).remove(0);
+            (kept.event.kind, kept.severity)
+        };
+        let info = crate::api::Severity::Info;
+        assert_eq!(halted("destroyed"), ("destroyed".to_string(), info));
+        assert_eq!(halted("exported"), ("exported".to_string(), info));
+        assert_eq!(halted("no room").1, crate::api::Severity::Critical);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

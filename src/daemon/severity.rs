@@ -14,6 +14,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("critical", Severity::Critical),
     ("data-lost", Severity::Critical),
     ("degraded", Severity::Warning),
+    ("destroyed", Severity::Info),
     ("detached", Severity::Info),
     ("device-failed", Severity::Error),
     ("device-missing", Severity::Error),

@@ -320,7 +320,7 @@ fn reconstruct(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
             .sum()
     };
     let exposed_before = exposed(&before);
-    let after = show.timed("reconstruct", wait, |after| {
+    let after = show.timed("rebuild", wait, |after| {
         let rebuilt = exposed_before.saturating_sub(exposed(after));
         let rate = rate_over(rebuilt, started.elapsed().as_secs_f64());
         format!(
@@ -433,13 +433,13 @@ fn heal(
         let (bad, healed) = task.map_or((0, 0), |t| (t.found, t.healed));
         if bad == 0 || healed < bad {
             return Err(Failure::broken(format!(
-                "{healed} of {bad} wrong blocks are healed"
+                "{healed} of {bad} wrong blocks are repaired"
             )));
         }
         Ok(())
     };
-    show.timed("heal", settle, |()| {
-        format!("{found} wrong blocks found on device {LIAR} alone, all healed: reading again finds none")
+    show.timed("repair", settle, |()| {
+        format!("{found} wrong blocks found on device {LIAR} alone, all repaired: reading again finds none")
     })
 }
 
@@ -498,7 +498,7 @@ fn crash(
         );
         if let Some(block) = again.intersection(&healed).next() {
             return Err(Failure::broken(format!(
-                "{block} is wrong after the crash, though it had been healed"
+                "{block} is wrong after the crash, though it had been repaired"
             )));
         }
         let innocent = |d: &&DeviceStatus| usize::from(d.index) != LIAR && d.errors.digest > 0;
@@ -512,7 +512,7 @@ fn crash(
     };
     show.timed("read", check, |(_, done)| {
         moved(
-            "every acknowledged byte is there, the rest is old or new, none torn; what was healed stayed healed",
+            "every acknowledged byte is there, the rest is old or new, none torn; what was repaired stayed so",
             done,
         )
     })?;
@@ -529,8 +529,9 @@ fn finish(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     show_text(&format!(
         "\n{}\nAll of it verified in {seconds:.0} s. For a real array:\n\
          \x20 ashlar daemon &                                           the service, as root\n\
-         \x20 ashlar create tank --layout ec8+3 -n /dev/sd[b-o]          what it would give\n\
-         \x20 ashlar create tank --layout ec8+3 --volume v --attach loop /dev/sd[b-o]\n\
+         \x20 ashlar create tank --layout ec8+3 --spare 1 -n /dev/sd[b-o]   what it would give\n\
+         \x20 ashlar create tank --layout ec8+3 --spare 1 --volume v /dev/sd[b-o]\n\
+         \x20 ashlar volume attach tank/v --loop\n\
          \x20 mkfs.xfs /dev/ashlar/tank/v && mount /dev/ashlar/tank/v /mnt\n",
         picture(&array, show.style, &More::default())
     ))

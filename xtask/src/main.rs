@@ -11,6 +11,7 @@ mod package;
 mod packages;
 mod steps;
 mod tidy;
+mod trial;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,7 @@ usage: cargo xtask test [STEP...]
        cargo xtask campaign [--hours N] [--from SEED]
        cargo xtask cases [NN...]
        cargo xtask package
+       cargo xtask trial [SUITE...]
 
 steps: packages tidy arrows format clippy doc unit sim end-to-end cases demo   (default: all, in this order)
 ";
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         },
         Some((verb, words)) if verb == "campaign" => campaign::run(words).unwrap_or_else(usage),
         Some((verb, [])) if verb == "package" => package::run(),
+        Some((verb, suites)) if verb == "trial" => trial::run(suites),
         Some((verb, words)) if verb == "cases" => cases::run(words).unwrap_or_else(usage),
         _ => usage(),
     }

@@ -62,7 +62,12 @@ const FILES: &[(&str, &str, u32)] = &[
         "usr/share/doc/ashlar/releases.md",
         0o644,
     ),
-    ("CHANGELOG.md", "usr/share/doc/ashlar/changelog", 0o644),
+    (
+        "packaging/deb/changelog",
+        "usr/share/doc/ashlar/changelog",
+        0o644,
+    ),
+    ("CHANGELOG.md", "usr/share/doc/ashlar/CHANGELOG.md", 0o644),
 ];
 /// Shells, and where each looks for completions.
 const SHELLS: &[(&str, &str)] = &[
@@ -88,7 +93,11 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-fn make() -> Result<Vec<PathBuf>, String> {
+/// The `.deb`, and the tarball.
+///
+/// # Errors
+/// The command that failed.
+pub(crate) fn make() -> Result<Vec<PathBuf>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(root()).args([
@@ -130,7 +139,7 @@ fn make() -> Result<Vec<PathBuf>, String> {
         Command::new("sh")
             .args([
                 "-c",
-                "gzip -9n \"$0\"/*.1 \"$1\"/changelog && chmod 644 \"$0\"/*",
+                "gzip -9n \"$0\"/*.1 \"$1\"/changelog \"$1\"/CHANGELOG.md && chmod 644 \"$0\"/*",
             ])
             .arg(&pages)
             .arg(stage.join("usr/share/doc/ashlar")),
@@ -223,7 +232,11 @@ fn write(to: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode)).map_err(failed)
 }
 
-fn done(command: &mut Command) -> Result<(), String> {
+/// Runs a command to its end.
+///
+/// # Errors
+/// How it ended, if not with success.
+pub(crate) fn done(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{command:?} ended with {status}")),
@@ -259,7 +272,7 @@ mod tests {
     fn a_bare_debian_is_told_what_it_needs_before_the_first_command() {
         let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
         let at = |text: &str| readme.find(text).unwrap_or(usize::MAX);
-        assert!(at("`apt install gcc libc6-dev`") < at("```\ncargo run"));
+        assert!(at("apt install gcc libc6-dev`") < at("```\ncargo run"));
         // Whatever else a build script would want stands in that line too.
         let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
         for other in [
@@ -358,6 +371,9 @@ mod tests {
 
     #[test]
     fn what_is_packed_is_there() {
+        let changes = std::fs::read_to_string(root().join("packaging/deb/changelog")).unwrap();
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(changes.starts_with(&format!("ashlar ({version}) ")));
         for (from, _, _) in FILES {
             assert!(root().join(from).exists(), "{from}");
         }

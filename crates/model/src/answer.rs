@@ -328,7 +328,7 @@ fn assumptions(question: &Question) -> Assumptions {
 fn statements(question: &Question, systems: &[System], trials: &[u64]) -> Vec<String> {
     let mut out = vec![
         "Devices fail at the same instant, every set of that many devices with equal probability; \
-         nothing is reconstructed in between."
+         nothing is rebuilt in between."
             .to_string(),
     ];
     if systems.iter().any(System::declustered) {

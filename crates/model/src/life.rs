@@ -149,7 +149,7 @@ impl Assumptions {
                 self.afr * 100.0
             ),
             format!(
-                "Devices hold {} ({}), {:.0} % of it live; only live data are reconstructed.",
+                "Devices hold {} ({}), {:.0} % of it live; only live data are rebuilt.",
                 scaled(self.device_bytes, 1000.0, ["MB", "GB", "TB", "PB", "EB"]),
                 scaled(
                     self.device_bytes,
@@ -159,7 +159,7 @@ impl Assumptions {
                 self.fill * 100.0
             ),
             format!(
-                "Reconstruct reads and writes {:.1} MB/s ({:.1} MiB/s) per device; it begins {:.0} s \
+                "A rebuild reads and writes {:.1} MB/s ({:.1} MiB/s) per device; it begins {:.0} s \
                  after a failure and treats the least redundant stripes first.",
                 self.bandwidth / 1e6,
                 self.bandwidth / 1_048_576.0,
@@ -167,7 +167,7 @@ impl Assumptions {
             ),
             format!(
                 "Groups as wide as their stripes wait {:.1} h for a replacement and fill one at a \
-                 time, at the speed of one device; wider groups reconstruct into free space on all \
+                 time, at the speed of one device; wider groups rebuild into free space on all \
                  devices at once, and have their devices replaced before that space runs out.",
                 self.replace_hours
             ),

@@ -457,7 +457,7 @@ impl Report {
                 "the array contradicts itself: copy what can be read, and report this"
             }
             (_, _, _, 1..) => {
-                "damaged, and nothing is lost: import it; every block that is read is healed"
+                "damaged, and nothing is lost: import it; every bad block that is read is repaired"
             }
             _ => {
                 "nothing wrong was found, but the array was not closed cleanly: import and export it for a full check"
