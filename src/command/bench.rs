@@ -4,6 +4,7 @@
 //! the machine could do at best; the figures come from the libraries' own harnesses.
 
 mod device;
+mod lifecycle;
 
 use std::time::Duration;
 
@@ -45,6 +46,12 @@ pub(crate) enum Verb {
     /// Measure the engine on modelled devices in virtual time, beside the same devices raw
     #[command(after_help = ENGINE_EXAMPLES)]
     Engine(EngineArgs),
+    /// Run the suites of published papers through the life of an array: normal, down, rebuild; modelled drives
+    #[command(after_help = lifecycle::EXAMPLES)]
+    Lifecycle(Box<lifecycle::LifecycleArgs>),
+    /// Make a report of files of samples
+    #[command(after_help = lifecycle::REPORT_EXAMPLES)]
+    Report(lifecycle::FilesArgs),
     /// Measure the erasure codes on one core, or on a GPU
     #[command(after_help = CODEC_EXAMPLES)]
     Codec(CodecArgs),
@@ -101,7 +108,7 @@ pub(crate) struct EngineArgs {
         default_value = "ec8+2"
     )]
     layout: Vec<Layout>,
-    /// Modelled drive: data24, nvme-tlc, qlc, hdd
+    /// Modelled drive: data24, nvme-tlc, nvme5-tlc, qlc, hdd, nvdimm, data24-drive, data24-3200, orion100, sonexion
     #[arg(long, value_name = "NAME", default_value = "data24", value_parser = parse_profile)]
     profile: Profile,
     /// Devices [default: as many as a stripe has columns]
@@ -185,6 +192,8 @@ pub(crate) fn run(verb: &Verb, json: bool) -> Result<(), Failure> {
         }
         Verb::Codec(args) => run_codec(args, json),
         Verb::Digest(args) => device::run_digest(args, json),
+        Verb::Lifecycle(args) => lifecycle::run(args, json),
+        Verb::Report(args) => lifecycle::report(args, json),
         Verb::Engine(args) if args.cpu => run_cpu(args, json),
         Verb::Engine(args) => run_engine(args, json),
     }

@@ -7,7 +7,9 @@
 
 pub mod cpu;
 pub mod engine;
+pub mod lifecycle;
 pub mod load;
 mod meter;
+pub mod report;
 
 pub use load::{Durability, Load, Measured, Op, Pattern, Stop, Target};

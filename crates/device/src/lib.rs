@@ -28,7 +28,10 @@ use ashlar_rt::{BLOCK, Buf, Slice};
 pub use counters::Counters;
 pub use filter::{Delay, DelayFilter, Effect, FaultFilter, Rule, RuleId, TraceEntry, TraceFilter};
 pub use mem::MemDevice;
-pub use model::{Content, ModelCounters, ModelDevice, ModelOptions, Profile};
+pub use model::{
+    Bed, Built, Content, Link, ModelCounters, ModelDevice, ModelOptions, Namespace, Network, Path,
+    Profile,
+};
 pub use open::{OpenError, OpenMode, Unserved, create_file, open, open_unserved};
 pub use signature::signature;
 pub use sync::SyncDevice;

@@ -8,12 +8,17 @@
 //! command. Operations are served in turns of [`QUANTUM`] bytes; a latency floor is added that keeps
 //! nothing busy. There is no cache and no burst credit. A drive with a moving head serves whole
 //! operations in order and pays seek and half a turn at every discontinuity, reads and writes alike.
+//! Profiles with a mixed row let reads run beside writes, or take longer after them, while the drive
+//! is kept busy ([`Profile::read_gain_permille`]). Ports, paths and hosts' links stand between drives
+//! and hosts in a [`Bed`].
 //!
 //! Invariants:
 //! - An operation takes effect on content and counters when it is submitted, and is answered at its
 //!   time; the model never fails.
 //! - The same operations at the same times cost the same: no randomness.
 
+mod bed;
+mod fabric;
 mod profile;
 mod server;
 
@@ -23,6 +28,8 @@ use std::rc::Rc;
 
 use ashlar_rt::{BLOCK, Buf, Nanos, Rt, Slice};
 
+pub use bed::{Bed, Built, Network};
+pub use fabric::{Link, Namespace, Path};
 pub use profile::{Profile, Rotation};
 use server::{Cost, PICOS, Picos, Server, Ticket};
 
@@ -33,6 +40,8 @@ use crate::{Counters, Device, DeviceInfo, Fault, IoFuture, OpKind, check_range, 
 pub const WRITE_POINTS: usize = 64;
 /// Bytes of an operation that are served in one turn.
 pub const QUANTUM: u64 = 64 << 10;
+/// Writes whose gain or loss for reads is carried over at most.
+const GAIN_WRITES: i64 = 16;
 /// Picoseconds of a second.
 const SECOND_PICOS: u128 = 1_000_000_000_000;
 
@@ -104,6 +113,8 @@ pub struct ModelDevice {
     content: RefCell<Sparse>,
     counters: Cell<ModelCounters>,
     slowdown: Cell<u32>,
+    /// What the writes in the queue have done to the reads that follow, in picoseconds.
+    gain: Cell<i64>,
 }
 
 impl std::fmt::Debug for ModelDevice {
@@ -155,6 +166,7 @@ impl ModelDevice {
             content: RefCell::default(),
             counters: Cell::default(),
             slowdown: Cell::new(1),
+            gain: Cell::new(0),
         }
     }
 
@@ -209,6 +221,27 @@ impl ModelDevice {
             answer_time(&rt, &server, &ticket, latency * factor).await;
             value
         })
+    }
+
+    /// The cost of an operation of a mixed load.
+    fn mixed(&self, is_read: bool, cost: Cost) -> Cost {
+        let permille = self.profile.read_gain_permille;
+        if permille == 0 {
+            return cost;
+        }
+        let idle = self.server.borrow_mut().is_idle(self.rt.now());
+        let gain = if idle { 0 } else { self.gain.get() };
+        let own = i64::try_from(cost.total).expect("an operation takes less than months");
+        if !is_read {
+            let one = own * permille / 1000;
+            let most = one.abs() * GAIN_WRITES;
+            self.gain.set((gain + one).clamp(-most, most));
+            return cost;
+        }
+        let used = gain.min(own - 1);
+        self.gain.set(gain - used);
+        let total = Picos::try_from(own - used).expect("at least 1");
+        Cost { total, ..cost }
     }
 
     fn count(&self, change: impl FnOnce(&mut ModelCounters)) {
@@ -328,7 +361,7 @@ impl Device for ModelDevice {
         }
         let moved = time(bytes, self.profile.read_bytes_per_second);
         let electronics = moved.max(time(1, self.profile.read_iops));
-        let cost = self.transfer(offset, bytes, electronics);
+        let cost = self.mixed(true, self.transfer(offset, bytes, electronics));
         self.serve(cost, self.profile.read_latency, (buf, Ok(())))
     }
 
@@ -351,7 +384,7 @@ impl Device for ModelDevice {
         } else {
             0
         };
-        let cost = self.transfer(offset, bytes, electronics);
+        let cost = self.mixed(false, self.transfer(offset, bytes, electronics));
         self.serve(cost, self.profile.write_latency, Ok(()))
     }
 

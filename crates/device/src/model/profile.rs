@@ -44,6 +44,9 @@ pub struct Profile {
     pub read_latency: Nanos,
     /// Added to every write, without keeping the drive busy.
     pub write_latency: Nanos,
+    /// Mixed loads: thousandths of each write's time in which the drive also reads (above 0), or that
+    /// it takes longer for the reads that follow (below 0). 0: a mixed load is the sum of its parts.
+    pub read_gain_permille: i64,
     /// Set for a drive with a moving head; the figures above then hold for its electronics only.
     pub rotation: Option<Rotation>,
 }
@@ -66,6 +69,7 @@ impl Profile {
         flush: 20 * MICROSECOND,
         read_latency: 95 * MICROSECOND,
         write_latency: 25 * MICROSECOND,
+        read_gain_permille: 0,
         rotation: None,
     };
 
@@ -85,6 +89,7 @@ impl Profile {
         flush: 20 * MICROSECOND,
         read_latency: 80 * MICROSECOND,
         write_latency: 15 * MICROSECOND,
+        read_gain_permille: 0,
         rotation: None,
     };
 
@@ -104,6 +109,7 @@ impl Profile {
         flush: 20 * MICROSECOND,
         read_latency: 110 * MICROSECOND,
         write_latency: 20 * MICROSECOND,
+        read_gain_permille: 0,
         rotation: None,
     };
 
@@ -124,6 +130,7 @@ impl Profile {
         flush: 50 * MICROSECOND,
         read_latency: 0,
         write_latency: 0,
+        read_gain_permille: 0,
         rotation: Some(Rotation {
             seek: 8_500 * MICROSECOND,
             half_turn: 4_167 * MICROSECOND,
@@ -132,12 +139,105 @@ impl Profile {
         }),
     };
 
+    /// A drive of `data24` with the enclosure's mixed baseline as well.
+    ///
+    /// 12.0 M mixed operations a second (70 % reads) on 24 drives are 500 K a drive, where the sum of
+    /// the parts would be 445 K: reads run in 216 thousandths of the writes' time. All else as `data24`.
+    pub const DATA24_DRIVE: Profile = Profile {
+        name: "data24-drive",
+        source: "SupremeRAID SR-1000 on OpenFlex Data24, baseline / 24, mixed row included; commands, latency, flush assumed",
+        read_gain_permille: 216,
+        ..Profile::DATA24
+    };
+
+    /// One of 24 drives in the later enclosure (Data24 3200).
+    ///
+    /// Operations: 16.7 M reads a second / 24, as its maker states. Assumed: all else as
+    /// `data24-drive`, for the drives are the same.
+    pub const DATA24_3200: Profile = Profile {
+        name: "data24-3200",
+        source: "OpenFlex Data24 3200, 16.7 M reads/s / 24 (xiRAID white paper); rest as data24-drive, assumed",
+        read_iops: 696_000,
+        command_iops: 696_000,
+        ..Profile::DATA24_DRIVE
+    };
+
+    /// A PCIe 5 data-centre drive of 6.4 TB with TLC flash, 3 drive writes a day.
+    ///
+    /// Operations, bandwidths, latencies and the mixed row (720 K): the Micron 9550 MAX as
+    /// StorageReview prints its specification. Assumed: commands as reads; flush as for `data24`.
+    pub const NVME5_TLC: Profile = Profile {
+        name: "nvme5-tlc",
+        source: "Micron 9550 MAX 6.4 TB, specification as printed by StorageReview; commands and flush assumed",
+        read_iops: 3_300_000,
+        read_bytes_per_second: 14_000_000_000,
+        write_iops: 640_000,
+        write_unit_bytes: 4096,
+        command_iops: 3_300_000,
+        write_bytes_per_second: 10_000_000_000,
+        flush: 20 * MICROSECOND,
+        read_latency: 60 * MICROSECOND,
+        write_latency: 15 * MICROSECOND,
+        read_gain_permille: -1510,
+        rotation: None,
+    };
+
+    /// 64 GB of memory that keeps its content, as a device: NSULATE's write-hole protection and cache.
+    ///
+    /// The paper gives its size and no rates. Assumed: all of it, low for DDR4 behind a block layer.
+    pub const NVDIMM: Profile = Profile {
+        name: "nvdimm",
+        source: "all assumed: DDR4-2400 behind a block layer; size from the NSULATE white paper",
+        read_iops: 2_000_000,
+        read_bytes_per_second: 10_000_000_000,
+        write_iops: 2_000_000,
+        write_unit_bytes: 4096,
+        command_iops: 2_000_000,
+        write_bytes_per_second: 10_000_000_000,
+        flush: MICROSECOND,
+        read_latency: MICROSECOND,
+        write_latency: MICROSECOND,
+        read_gain_permille: 0,
+        rotation: None,
+    };
+
+    /// A 7,200 rpm SATA drive of 2 TB: one of the 100 in NSULATE's test machine.
+    ///
+    /// Zones 175 to 83 MB/s and half a turn: Seagate Constellation ES.3 (product manual); seek 8.2 ms:
+    /// HGST Ultrastar 7K4000 (specification). They stand for the paper's Toshiba MG04, a drive of the
+    /// same class whose data sheet was not at hand. Assumed: commands and flush as for `hdd`.
+    pub const ORION: Profile = Profile {
+        name: "orion100",
+        source: "class of the paper's Toshiba MG04 2 TB: zones of Seagate ES.3, seek of HGST 7K4000 (manuals); rest assumed",
+        read_bytes_per_second: 175_000_000,
+        write_bytes_per_second: 175_000_000,
+        rotation: Some(Rotation {
+            seek: 8_200 * MICROSECOND,
+            half_turn: 4_167 * MICROSECOND,
+            outer_bytes_per_second: 175_000_000,
+            inner_bytes_per_second: 83_000_000,
+        }),
+        ..Profile::HDD
+    };
+
+    /// A drive of the GridRAID study: `hdd` under the name of its machine.
+    pub const SONEXION: Profile = Profile {
+        name: "sonexion",
+        ..Profile::HDD
+    };
+
     /// All named profiles.
-    pub const ALL: [Profile; 4] = [
+    pub const ALL: [Profile; 10] = [
         Profile::DATA24,
         Profile::NVME_TLC,
         Profile::QLC,
         Profile::HDD,
+        Profile::DATA24_DRIVE,
+        Profile::DATA24_3200,
+        Profile::NVME5_TLC,
+        Profile::NVDIMM,
+        Profile::ORION,
+        Profile::SONEXION,
     ];
 
     /// The profile of this name.

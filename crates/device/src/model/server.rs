@@ -116,6 +116,12 @@ impl Server {
         }
     }
 
+    /// Whether nothing is queued or served at `now`.
+    pub(super) fn is_idle(&mut self, now: Nanos) -> bool {
+        self.advance(now.saturating_mul(PICOS));
+        self.queue.is_empty()
+    }
+
     /// When the operation's service ends if nothing else is added, and whether that is certain.
     pub(super) fn end(&mut self, now: Nanos, ticket: &Rc<Ticket>) -> (Picos, bool) {
         self.advance(now.saturating_mul(PICOS));

@@ -1,0 +1,215 @@
+//! Rows and comparisons as Markdown, and how numbers are written for people.
+//!
+//! **Invariant**: a stamped row says INVALID beside its number, and why.
+
+use std::fmt::Write as _;
+
+use super::html::Page;
+use super::{Comparison, Row};
+
+/// A rate with a unit that suits it.
+pub fn rate(value: f64, unit: &str) -> String {
+    if unit != "iops" {
+        return match value {
+            v if v >= 1e9 => format!("{:.2} GB/s", v / 1e9),
+            v => format!("{:.1} MB/s", v / 1e6),
+        };
+    }
+    match value {
+        v if v >= 1e6 => format!("{:.2} M/s", v / 1e6),
+        v if v >= 1e3 => format!("{:.1} K/s", v / 1e3),
+        v => format!("{v:.0} /s"),
+    }
+}
+
+/// A share as percent.
+pub fn percent(share: Option<f64>) -> String {
+    share.map_or("-".to_string(), |s| format!("{:.1} %", s * 100.0))
+}
+
+/// A change as signed percent.
+pub fn change(share: Option<f64>) -> String {
+    share.map_or("-".to_string(), |s| format!("{:+.2} %", s * 100.0))
+}
+
+/// Microseconds, or milliseconds where there are many.
+pub fn time(us: Option<f64>) -> String {
+    match us {
+        None => "-".to_string(),
+        Some(us) if us >= 10_000.0 => format!("{:.1} ms", us / 1000.0),
+        Some(us) => format!("{us:.0} us"),
+    }
+}
+
+/// The value with its interval.
+pub fn value(row: &Row) -> String {
+    let Some(value) = row.value else {
+        return "-".to_string();
+    };
+    let interval = row
+        .half_interval
+        .map(|half| format!(" ± {:.1} %", half / value * 100.0));
+    format!("{}{}", rate(value, row.unit), interval.unwrap_or_default())
+}
+
+/// `yes`, or INVALID with the reasons.
+pub fn verdict(row: &Row) -> String {
+    if row.invalid.is_empty() {
+        return "yes".to_string();
+    }
+    format!("INVALID: {}", row.invalid.join("; "))
+}
+
+/// The rows of a report as a Markdown table.
+pub fn rows(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| suite | state | workload | target | evidence | value | of raw | per device | mean | p99 | variation within / between | device bytes / operations per host | limit | valid |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    let number = |value: Option<f64>| value.map_or("-".to_string(), |v| format!("{v:.2}"));
+    for row in rows {
+        let per_device = row.per_device.map(|v| rate(v, row.unit));
+        let limit = if row.limit.is_empty() {
+            "-"
+        } else {
+            row.limit.as_str()
+        };
+        let cells = [
+            row.suite.clone(),
+            row.state.clone(),
+            row.workload.clone(),
+            row.target.clone(),
+            row.evidence.name().to_string(),
+            value(row),
+            percent(row.share_of_raw),
+            per_device.unwrap_or("-".to_string()),
+            time(row.mean_us),
+            time(row.p99_us),
+            format!(
+                "{} / {}",
+                percent(row.variation_within),
+                percent(row.variation_between)
+            ),
+            format!(
+                "{} / {}",
+                number(row.device_bytes_per_host_byte),
+                number(row.device_operations_per_host_operation)
+            ),
+            limit.to_string(),
+            verdict(row),
+        ];
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    text
+}
+
+/// A comparison as Markdown.
+pub fn comparison(comparison: &Comparison) -> String {
+    let (base, other) = (&comparison.baseline, &comparison.challenger);
+    let mut text = format!(
+        "{other} against {base}, per device; + is {other} ahead.\n\n| suite | state | workload | {base} | {other} | change | differs at 95 % |\n|---|---|---|---|---|---|---|\n"
+    );
+    for pair in &comparison.pairs {
+        let significant = match (pair.invalid, pair.significant) {
+            (true, _) => "INVALID",
+            (_, Some(true)) => "yes",
+            (_, Some(false)) => "no",
+            (_, None) => "-",
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {significant} |",
+            pair.suite,
+            pair.state,
+            pair.workload,
+            rate(pair.baseline, pair.unit),
+            rate(pair.challenger, pair.unit),
+            change(Some(pair.change)),
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\n| suite | state | {other} is faster by | {base} uses more processor by | {other} saves |\n|---|---|---|---|---|"
+    );
+    let states = comparison
+        .states
+        .iter()
+        .map(|(suite, state, figure)| (suite, state.as_str(), figure));
+    let suites = comparison
+        .suites
+        .iter()
+        .map(|(suite, figure)| (suite, "all, weighted", figure));
+    for (suite, state, figure) in states.chain(suites) {
+        let _ = writeln!(
+            text,
+            "| {suite} | {state} | {} | {} | {} |",
+            change(figure.faster),
+            change(figure.baseline_uses_more),
+            change(figure.challenger_saves),
+        );
+    }
+    text
+}
+
+/// A report as Markdown.
+pub fn page(page: &Page) -> String {
+    let mut text = format!("# {}\n\n", page.title);
+    let invalid = page
+        .rows
+        .iter()
+        .filter(|row| !row.invalid.is_empty())
+        .count();
+    if invalid > 0 {
+        let _ = writeln!(
+            text,
+            "**{invalid} of {} rows are INVALID: do not use their numbers.** The table says why.\n",
+            page.rows.len()
+        );
+    }
+    let list = |text: &mut String, items: &[String]| {
+        for item in items {
+            let _ = writeln!(text, "* {item}");
+        }
+        text.push('\n');
+    };
+    list(&mut text, &page.reading);
+    text.push_str("## Rows\n\n");
+    text.push_str(&rows(&page.rows));
+    for one in &page.comparisons {
+        let _ = write!(
+            text,
+            "\n## {} against {}\n\n{}",
+            one.challenger,
+            one.baseline,
+            comparison(one)
+        );
+    }
+    text.push_str("\n## Assumed\n\n");
+    list(&mut text, &page.assumptions);
+    text.push_str("## How to repeat it\n\n");
+    let environment: Vec<String> = page
+        .environment
+        .iter()
+        .map(|(n, v)| format!("{n}: {v}"))
+        .collect();
+    list(&mut text, &environment);
+    let _ = writeln!(text, "    {}", page.command);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_suit_people() {
+        assert_eq!(rate(15.3e6, "iops"), "15.30 M/s");
+        assert_eq!(rate(11.8e9, "B/s"), "11.80 GB/s");
+        assert_eq!(rate(50e6, "B/s"), "50.0 MB/s");
+        assert_eq!(rate(78.0, "iops"), "78 /s");
+        assert_eq!(
+            (percent(Some(0.515)), percent(None)),
+            ("51.5 %".to_string(), "-".to_string())
+        );
+        assert_eq!(time(Some(34_700.0)), "34.7 ms");
+    }
+}
