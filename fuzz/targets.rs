@@ -18,7 +18,7 @@ use ashlar_format::{BLOCK, wire};
 use ashlar_layout::Layout;
 use ashlar_rt::Rt;
 use ashlar_serve::nbd::{Catalog as Exports, Limits, NbdListener, NbdServer};
-use ashlar_serve::{MemVolume, Volume};
+use ashlar_serve::{MemVolume, Pool, Volume};
 
 /// The array that every structure here belongs to.
 pub const ARRAY: [u8; 16] = [7; 16];
@@ -177,7 +177,13 @@ impl Nbd {
         let server = rt.block_on(async move {
             let listener = NbdListener::tcp(&handle, ([127, 0, 0, 1], 0).into());
             let listener = listener.expect("the loopback can be listened on");
-            NbdServer::start(&handle, listener, exports, Limits::default())
+            NbdServer::start(
+                &handle,
+                listener,
+                exports,
+                Limits::default(),
+                Pool::new(64 << 20),
+            )
         });
         let address = server.tcp_address().expect("it listens on TCP");
         Nbd {

@@ -59,10 +59,21 @@ pub(crate) enum Call {
         /// For each array, the last number the asker has seen.
         #[serde(default)]
         after: std::collections::BTreeMap<String, u64>,
+        /// Only those with a greater number of this history.
+        #[serde(default)]
+        since_id: u64,
+        /// Only those from this second of the Unix epoch on.
+        #[serde(default)]
+        since_seconds: u64,
+        /// Only so many, the last.
+        #[serde(default)]
+        newest: Option<usize>,
         /// Wait up to so many seconds for one.
         #[serde(default)]
         wait_seconds: u64,
     },
+    /// Try every way of telling people that is set.
+    NotifyTest,
     /// Make a volume.
     VolumeCreate(VolumeCreate),
     /// Destroy a volume and what is in it.
@@ -86,6 +97,9 @@ pub(crate) enum Call {
         volume: String,
         /// How.
         frontend: FrontendSpec,
+        /// Bytes of a sector of a kernel device, 512 or 4096; 4096 if absent.
+        #[serde(default)]
+        sector_bytes: Option<u64>,
         /// Also beside a frontend of another kind.
         #[serde(default)]
         force: bool,
@@ -259,6 +273,60 @@ pub(crate) struct StatusReply {
     /// Frontends that should serve and do not.
     #[serde(default)]
     pub(crate) not_served: Vec<NotServed>,
+    /// The list of arrays was lost, so that some may be missing here: what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) list_lost: Option<String>,
+    /// Volumes that refuse writes for want of space.
+    #[serde(default)]
+    pub(crate) refusing: Vec<Refusing>,
+    /// How long the requests of volumes that are served took.
+    #[serde(default)]
+    pub(crate) latency: Vec<Latency>,
+}
+
+/// How long requests of one kind took since the volume is served.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    /// The array.
+    pub(crate) array: String,
+    /// The volume.
+    pub(crate) volume: String,
+    /// `read`, `write` or `flush`.
+    pub(crate) operation: String,
+    /// Requests that have ended, by the bounds of [`LATENCY_BOUNDS`]: each counts those of at most so long that the
+    /// bound before does not have; the last those beyond all bounds.
+    pub(crate) counts: Vec<u64>,
+    /// All their times together.
+    pub(crate) nanoseconds: u64,
+    /// Requests that have not ended.
+    pub(crate) in_flight: u64,
+}
+
+/// Bounds of the times that are counted together, in nanoseconds: each is four times the one before, from 16 us on.
+pub(crate) const LATENCY_BOUNDS: [u64; 12] = [
+    16_384,
+    65_536,
+    262_144,
+    1_048_576,
+    4_194_304,
+    16_777_216,
+    67_108_864,
+    268_435_456,
+    1_073_741_824,
+    4_294_967_296,
+    17_179_869_184,
+    68_719_476_736,
+];
+
+/// A volume that refuses writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusing {
+    /// Its array.
+    pub(crate) array: String,
+    /// Its name.
+    pub(crate) volume: String,
+    /// Since when, in seconds of the Unix epoch.
+    pub(crate) since: u64,
 }
 
 /// A frontend that could not be restored.
@@ -396,6 +464,57 @@ pub(crate) struct EventsReply {
     /// For each array, the last number: what to ask `after` next time.
     #[serde(default)]
     pub(crate) after: std::collections::BTreeMap<String, u64>,
+    /// The last number of this history: what to ask `since_id` next time.
+    #[serde(default)]
+    pub(crate) last_id: u64,
+}
+
+/// How bad an event is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Severity {
+    /// As it should be.
+    #[default]
+    Info,
+    /// Something is not as it was; nothing is lost.
+    Warning,
+    /// Something does not work any more.
+    Error,
+    /// Data is lost, or is with the next failure, or nothing can be written.
+    Critical,
+}
+
+impl Severity {
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+            Severity::Critical => "critical",
+        }
+    }
+}
+
+/// One way of telling people that was tried.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Told {
+    /// The array that has the setting.
+    pub(crate) array: String,
+    /// `exec` or `webhook`.
+    pub(crate) way: String,
+    /// The program, or the address.
+    pub(crate) target: String,
+    /// Why it failed, if it did.
+    #[serde(default)]
+    pub(crate) error: Option<String>,
+}
+
+/// `notify-test`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NotifyReply {
+    /// What was tried.
+    pub(crate) tried: Vec<Told>,
 }
 
 /// An event of an array.
@@ -405,6 +524,12 @@ pub(crate) struct ArrayEvent {
     pub(crate) array: String,
     /// Seconds since the Unix epoch.
     pub(crate) unix_seconds: u64,
+    /// Its number among all events of this daemon's state directory: later ones have greater numbers.
+    #[serde(default)]
+    pub(crate) id: u64,
+    /// How bad it is.
+    #[serde(default)]
+    pub(crate) severity: Severity,
     /// The rest.
     #[serde(flatten)]
     pub(crate) event: Event,
@@ -418,8 +543,9 @@ pub(crate) struct WaitReply {
     /// Why something of these kinds is not done though it goes on only when the operator acts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stuck: Option<String>,
-    /// How the array is now.
-    pub(crate) array: ArrayStatus,
+    /// How the array is now; absent while the daemon still looks for its devices.
+    #[serde(default)]
+    pub(crate) array: Option<ArrayStatus>,
 }
 
 /// `get`.
@@ -472,6 +598,7 @@ impl Call {
             Call::Destroy { .. } => "destroy",
             Call::Status { .. } => "status",
             Call::Events { .. } => "events",
+            Call::NotifyTest => "notify-test",
             Call::VolumeCreate(_) => "volume-create",
             Call::VolumeDestroy(_) => "volume-destroy",
             Call::VolumeSet { .. } => "volume-set",
@@ -520,6 +647,7 @@ mod tests {
             array: "tank".into(),
             volume: "v".into(),
             frontend: FrontendSpec::Nbd("unix:/tmp/s".into()),
+            sector_bytes: None,
             force: false,
         };
         let read = Call::parse(call.verb(), &call.body()).unwrap();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::command::{bench, plan, resilience};
+use crate::command::{bench, events, plan, resilience};
 use crate::units::parse_size;
 
 /// Software-defined, erasure-coded storage: volumes that no loss within the array's parity damages.
@@ -57,8 +57,14 @@ pub(crate) enum Verb {
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
     /// Show what happened
-    #[command(after_help = "Examples:\n  ashlar events tank\n  ashlar events -f -j\n")]
+    #[command(after_help = EVENTS_EXAMPLES)]
     Events(EventsArgs),
+    /// Try whether people are told of what happens
+    #[command(subcommand)]
+    Notify(NotifyVerb),
+    /// Show what volumes' clients do: requests, throughput, latency
+    #[command(after_help = IOSTAT_EXAMPLES)]
+    Iostat(IostatArgs),
     /// Make, list, change and serve volumes
     #[command(subcommand)]
     Volume(VolumeVerb),
@@ -95,6 +101,9 @@ pub(crate) enum Verb {
     /// Print the completions for a shell
     #[command(after_help = "Example:\n  ashlar completions bash > /etc/bash_completion.d/ashlar\n")]
     Completions(CompletionsArgs),
+    /// Write the man pages of all verbs into a directory
+    #[command(after_help = "Example:\n  ashlar man-pages /usr/local/share/man/man1\n")]
+    ManPages(ManPagesArgs),
 }
 
 const CREATE_EXAMPLES: &str = "Examples:
@@ -119,6 +128,17 @@ const STATUS_EXAMPLES: &str = "Examples:
   ashlar status --test && echo optimal   exit code: 0 optimal, 1 degraded, 2 critical or failed,
                                          4 cannot tell
 ";
+const EVENTS_EXAMPLES: &str = "Examples:
+  ashlar events tank -n 20
+  ashlar events --since 2h
+  ashlar events -f -j                    from now on, also over restarts of the daemon
+  ashlar events -f -j --since 4711       what came after event 4711, then what comes
+";
+const IOSTAT_EXAMPLES: &str = "Examples:
+  ashlar iostat                          over one second
+  ashlar iostat tank -l 5                every 5 s, with the mean time of a request
+  ashlar iostat tank -w 10 1             how many requests took how long, over 10 s
+";
 const SET_HELP: &str = "Examples:
   ashlar set tank clean.reserve=15%
   ashlar set tank reconstruct.narrow=never
@@ -130,6 +150,11 @@ Settings:
                       auto, cpu or cuda:N [default: auto]
   clean.reserve       space that volumes are not promised, so that cleaning stays quick
                       2% to 50% [default: 10%]
+  notify.exec         a program that is run for each event of severity warning or worse, and when all
+                      is well again; the event is in ASHLAR_TEXT and so on, and on standard input
+                      a path, or nothing [default: nothing]
+  notify.webhook      an address that is posted each such event as JSON
+                      http://HOST[:PORT]/PATH, or nothing [default: nothing]
   reconstruct.narrow  without a free device, which data are written anew over fewer: those with no
                       redundancy left, all that lack some, none
                       critical, always or never [default: critical]
@@ -154,6 +179,7 @@ const VOLUME_CREATE_EXAMPLES: &str = "Examples:
 ";
 const ATTACH_EXAMPLES: &str = "Examples:
   ashlar volume attach tank/home --loop                      /dev/ashlar/tank/home
+  ashlar volume attach tank/boot --loop --sector-size 512    for images made on disks of such sectors
   ashlar volume attach tank/vm --nbd unix:/run/vm.sock       nbd+unix:///tank/vm?socket=/run/vm.sock
   ashlar volume attach tank/vm --nbd 127.0.0.1:10809
   ashlar volume attach tank/vm --fuse /run/vm                /run/vm/vm
@@ -171,6 +197,9 @@ pub(crate) struct DaemonArgs {
     /// Parts that arrays are divided into for parallel work [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) shards: Option<u16>,
+    /// Serve /metrics for Prometheus there too, on this machine only (the socket has it in any case)
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) metrics: Option<String>,
 }
 
 /// A verb that takes an array and nothing else.
@@ -299,12 +328,51 @@ pub(crate) struct StatusArgs {
 pub(crate) struct EventsArgs {
     /// One array; all if absent
     pub(crate) array: Option<String>,
-    /// Go on, printing events as they happen
+    /// Go on, printing events as they happen; alone it begins with the last 10
     #[arg(short = 'f', long)]
     pub(crate) follow: bool,
+    /// Only the last N
+    #[arg(short = 'n', long = "lines", value_name = "N")]
+    pub(crate) newest: Option<usize>,
+    /// Only from then on (30m, 2h, 7d, 2026-01-31, '2026-01-31 10:30', in UTC), or after the event of this number
+    #[arg(long, value_name = "WHEN|ID", value_parser = events::parse_since)]
+    pub(crate) since: Option<events::Since>,
     /// No header, tabs
     #[arg(short = 'H', long)]
     pub(crate) script: bool,
+}
+
+/// `iostat`.
+#[derive(Debug, Args)]
+pub(crate) struct IostatArgs {
+    /// One array, the seconds between two reports, and how many: each may be left out
+    #[arg(value_name = "ARRAY|INTERVAL|COUNT", num_args = 0..=3)]
+    pub(crate) words: Vec<String>,
+    /// The mean time of a request
+    #[arg(short = 'l', long)]
+    pub(crate) latency: bool,
+    /// How many requests took how long
+    #[arg(short = 'w', long)]
+    pub(crate) histogram: bool,
+    /// Requests that have not ended
+    #[arg(short = 'q', long)]
+    pub(crate) queue: bool,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+}
+
+/// `notify ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NotifyVerb {
+    /// Tell everybody that is set, and say whether it worked
+    #[command(
+        after_help = "Example:\n  ashlar set tank notify.exec=/usr/share/ashlar/mail && ashlar notify test\n"
+    )]
+    Test,
 }
 
 /// `fail`.
@@ -406,6 +474,13 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: clap_complete::Shell,
 }
 
+/// `man-pages`.
+#[derive(Debug, Args)]
+pub(crate) struct ManPagesArgs {
+    /// The directory
+    pub(crate) dir: PathBuf,
+}
+
 /// `volume ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeVerb {
@@ -501,6 +576,9 @@ pub(crate) struct VolumeAttachArgs {
     /// How to serve it
     #[command(flatten)]
     pub(crate) how: AttachHow,
+    /// Bytes of a sector of --loop: 512 or 4096 [default: 4096; writes of less read and merge a block]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) sector_size: Option<u64>,
     /// Also beside a frontend of another kind: their users must know of each other
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
@@ -583,6 +661,7 @@ fn parse_attach(text: &str) -> Result<Attach, String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+    use crate::daemon::notify::NOTIFY_SETTINGS;
     use clap::CommandFactory;
 
     #[test]
@@ -616,8 +695,16 @@ mod tests {
             assert!(SET_HELP.contains(&format!("\n  {}  ", setting.key)));
             assert!(SET_HELP.contains(&entry), "{}", setting.key);
         }
+        for (key, takes) in NOTIFY_SETTINGS {
+            assert!(SET_HELP.contains(&format!("\n  {key}  ")));
+            let entry = format!("{takes}, or nothing [default: nothing]");
+            assert!(SET_HELP.contains(&entry), "{key}");
+        }
         let entries = SET_HELP.matches("[default: ").count();
-        assert_eq!(entries, ashlar_engine::SETTINGS.len());
+        assert_eq!(
+            entries,
+            ashlar_engine::SETTINGS.len() + NOTIFY_SETTINGS.len()
+        );
         for example in SET_HELP.lines().filter(|l| l.contains("ashlar set")) {
             let known = |s: &ashlar_engine::Setting| example.contains(&format!(" {}=", s.key));
             assert!(ashlar_engine::SETTINGS.iter().any(known), "{example}");

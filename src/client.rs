@@ -60,12 +60,29 @@ impl Client {
         serde_json::from_value(value).map_err(|e| self.nonsense(&e.to_string()))
     }
 
+    /// As [`Client::call`], with an answer within `limit`, if one is given.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub(crate) fn call_within<T: DeserializeOwned>(
+        &self,
+        call: &Call,
+        limit: Option<Duration>,
+    ) -> Result<T, Failure> {
+        let value = self.ask(call, limit)?;
+        serde_json::from_value(value).map_err(|e| self.nonsense(&e.to_string()))
+    }
+
     /// Asks `call`, and gives the answer as it is.
     ///
     /// # Errors
     /// As [`Client::call`].
     pub(crate) fn call_value(&self, call: &Call) -> Result<Value, Failure> {
-        let limit = match call {
+        self.ask(call, None)
+    }
+
+    fn ask(&self, call: &Call, limit: Option<Duration>) -> Result<Value, Failure> {
+        let usual = match call {
             Call::Ping | Call::Status { .. } | Call::Get { .. } => Duration::from_secs(60),
             Call::Events {
                 wait_seconds: s, ..
@@ -73,12 +90,13 @@ impl Client {
             | Call::Wait { seconds: s, .. } => Duration::from_secs(60 + s),
             _ => Duration::from_secs(3_600),
         };
+        let limit = limit.unwrap_or(usual);
         self.runtime.block_on(async {
             tokio::time::timeout(limit, self.exchange(call))
                 .await
                 .unwrap_or_else(|_| {
                     Err(Failure::broken(format!(
-                        "the daemon at {} has not answered for {}s; see its log",
+                        "the daemon at {} has not answered for {}s; see its log, and 'ps' for whether it is stopped or waits for a disk",
                         self.socket.display(),
                         limit.as_secs()
                     )))

@@ -7,6 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Longest line, in characters: names that come from outside may be of any length.
+const LONGEST: usize = 2000;
+
 /// Which kind of refusal: it decides the HTTP status and the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -34,10 +37,12 @@ impl Failure {
     /// Of this kind.
     pub(crate) fn of_kind(kind: Kind, text: impl Into<String>) -> Failure {
         let text: String = text.into();
-        let text = text
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let mut chars = text.chars();
+        let clean = |c: char| if c.is_control() { ' ' } else { c };
+        let mut text: String = chars.by_ref().take(LONGEST).map(clean).collect();
+        if chars.next().is_some() {
+            text += "...";
+        }
         Failure { kind, text }
     }
 
@@ -76,5 +81,7 @@ mod tests {
     fn a_failure_is_one_line_whatever_a_name_contains() {
         let failure = Failure::broken("cannot open a\nb\u{1b}[31m: gone");
         assert_eq!(failure.to_string(), "cannot open a b [31m: gone");
+        let long = Failure::broken("x".repeat(1 << 20)).to_string();
+        assert!(long.len() == LONGEST + 3 && long.ends_with("x..."));
     }
 }

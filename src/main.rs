@@ -15,6 +15,7 @@ mod failure;
 mod units;
 mod view;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -25,7 +26,8 @@ fn main() -> ExitCode {
     match command::run(cli::Cli::parse()) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("ashlar: {failure}");
+            // Whoever reads it may be gone: that is no reason to abort.
+            let _ = writeln!(std::io::stderr(), "ashlar: {failure}");
             match failure.kind {
                 Kind::Invalid => ExitCode::from(2),
                 _ => ExitCode::FAILURE,

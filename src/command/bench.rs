@@ -37,6 +37,8 @@ const ENGINE_EXAMPLES: &str = "Examples:
   ashlar bench engine
   ashlar bench engine --layout ec8+2,ec80+20 --rows read,fresh --map-to-cache cached,12
   ashlar bench engine --rows sustained70 --profile nvme-tlc -j
+  ashlar bench engine --rows fresh --map-to-cache cached --where
+  ashlar bench engine --rows rebuild --devices 12 --map-to-cache cached
   ashlar bench engine --cpu
 ";
 
@@ -114,8 +116,8 @@ pub(crate) struct EngineArgs {
     /// Devices [default: as many as a stripe has columns]
     #[arg(long, value_name = "N")]
     devices: Option<u16>,
-    /// read, degraded-read, fresh, sequential-write, sequential-read, durableN (N at once),
-    /// sustainedN (N % full) [default: all but degraded-read, with durable1, durable32, sustained70, sustained80]
+    /// read, degraded-read, fresh, mixed (70 % reads), sequential-write, sequential-read, durableN (N at once), sustainedN (N % full),
+    /// rebuild (wants --devices above K+M) [default: all but degraded-read and rebuild, with durable1, durable32, sustained70, sustained80]
     #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = parse_kind)]
     rows: Vec<Kind>,
     /// Map size : cache size: `cached`, or a number
@@ -130,6 +132,9 @@ pub(crate) struct EngineArgs {
     /// Seed of the load
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Also show where the engine's time went: phases of its work, how often and how long
+    #[arg(long = "where")]
+    phases: bool,
     /// Processor time per operation instead, on devices in memory, for the first layout
     #[arg(long)]
     cpu: bool,
@@ -224,13 +229,33 @@ fn run_engine(args: &EngineArgs, json: bool) -> Result<(), Failure> {
         "ROW", "LAYOUT", "DEVICES", "MAP", "VALUE", "UNIT", "OF RAW", "FORM", "BYTES", "FORM",
         "BUSY", "VALID",
     ];
-    let rows = rows.iter().map(engine_text).collect();
-    out(&table::table(
-        &titles,
-        rows,
-        &[2, 4, 6, 7, 8, 9, 10],
-        args.script,
-    ))
+    let texts = rows.iter().map(engine_text).collect();
+    let right = [2, 4, 6, 7, 8, 9, 10];
+    out(&table::table(&titles, texts, &right, args.script))?;
+    if args.phases {
+        for row in &rows {
+            out(&phases_text(row, args.script))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the time of a row went.
+fn phases_text(row: &engine::Row, script: bool) -> String {
+    let titles = ["ROW", "MAP", "PHASE", "COUNT", "OF TIME", "MEAN", "LONGEST"];
+    let text = |p: &engine::PhaseRow| {
+        vec![
+            row.row.clone(),
+            String::from(row.map_to_cache),
+            p.phase.to_string(),
+            p.count.to_string(),
+            format!("{:.1}%", p.share * 100.0),
+            format!("{:.1} us", p.mean_us),
+            format!("{:.1} us", p.most_us),
+        ]
+    };
+    let phases = row.phases.iter().map(text).collect();
+    table::table(&titles, phases, &[3, 4, 5, 6], script)
 }
 
 fn engine_text(row: &engine::Row) -> Vec<String> {

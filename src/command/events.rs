@@ -1,37 +1,124 @@
 //! `events`.
 //!
 //! **Invariants**: with `-j` every event is a document of its own on a line of its own, so that a
-//! follower can read line by line; `-f` never repeats or skips an event of an array it follows.
+//! follower can read line by line; `-f` never repeats or skips an event, also when the daemon is restarted.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api::{ArrayEvent, Call, EventsReply};
 use crate::cli::EventsArgs;
 use crate::command::{Context, document, out};
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::view::{Style, safe, wrap};
 
 /// How long one request of `-f` is held open.
 const FOLLOW_SECONDS: u64 = 20;
+/// How long `-f` waits before it asks for a daemon again that is not there.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// With how many events of the past `-f` begins unless told otherwise.
+const FOLLOW_LAST: usize = 10;
+
+/// From where on events are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// After the event of this number.
+    Id(u64),
+    /// So many seconds ago.
+    Ago(u64),
+    /// From this second of the Unix epoch on.
+    At(u64),
+}
+
+/// Reads `4711`, `30m`, `2h`, `7d`, `2026-01-31`, `2026-01-31 10:30`.
+///
+/// # Errors
+/// A sentence that says what is understood.
+pub(crate) fn parse_since(text: &str) -> Result<Since, String> {
+    let wrong = || {
+        format!(
+            "'{text}' is neither a time (30m, 2h, 7d, 2026-01-31, '2026-01-31 10:30') nor an event's number"
+        )
+    };
+    if let Ok(id) = text.parse() {
+        return Ok(Since::Id(id));
+    }
+    if let Some((at, unit)) = text.char_indices().last()
+        && let Ok(count) = text[..at].parse::<u64>()
+        && let Some(seconds) = match unit {
+            's' => Some(1),
+            'm' => Some(60),
+            'h' => Some(3_600),
+            'd' => Some(86_400),
+            'w' => Some(604_800),
+            _ => None,
+        }
+    {
+        return Ok(Since::Ago(count.saturating_mul(seconds)));
+    }
+    let text = text.trim_end_matches('Z');
+    let (date, time) = text.split_once([' ', 'T']).unwrap_or((text, "00:00"));
+    let numbers = |text: &str, by: char| -> Option<Vec<u64>> {
+        text.split(by).map(|part| part.parse().ok()).collect()
+    };
+    let date = numbers(date, '-').ok_or_else(wrong)?;
+    let time = numbers(time, ':').ok_or_else(wrong)?;
+    let (&[year, month, day], &[hour, minute, ref second @ ..]) = (&date[..], &time[..]) else {
+        return Err(wrong());
+    };
+    let second = second.first().copied().unwrap_or(0);
+    let sane =
+        (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !sane || hour > 23 || minute > 59 || second > 59 || time.len() > 3 {
+        return Err(wrong());
+    }
+    Ok(Since::At(
+        days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second,
+    ))
+}
 
 /// `events`.
 ///
 /// # Errors
-/// If the daemon cannot be asked, or ends while it is followed.
+/// If the daemon cannot be asked, or the array that is followed is exported. A daemon that goes away while it is
+/// followed is waited for.
 pub(crate) fn events(context: &Context, args: &EventsArgs) -> Result<(), Failure> {
     // A file or a pipe gets an event a line.
     let terminal = std::io::stdout().is_terminal();
     let width = terminal.then(|| Style::detect(false).width.saturating_sub(4));
-    let mut after = BTreeMap::new();
-    let mut wait_seconds = 0;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |d| d.as_secs());
+    let (mut since_id, since_seconds) = match args.since {
+        None => (0, 0),
+        Some(Since::Id(id)) => (id, 0),
+        Some(Since::Ago(seconds)) => (0, now.saturating_sub(seconds)),
+        Some(Since::At(at)) => (0, at),
+    };
+    let alone = args.follow && args.since.is_none();
+    let mut newest = args.newest.or(alone.then_some(FOLLOW_LAST));
+    let (mut wait_seconds, mut away) = (0, false);
     loop {
         let call = Call::Events {
             array: args.array.clone(),
-            after,
+            after: BTreeMap::new(),
+            since_id,
+            since_seconds,
+            newest,
             wait_seconds,
         };
-        let reply: EventsReply = context.client.call(&call)?;
+        let reply: EventsReply = match context.client.call(&call) {
+            Ok(reply) => reply,
+            // It is being restarted: its events are numbered on.
+            Err(failure) if wait_seconds > 0 && is_away(&failure) => {
+                if !std::mem::replace(&mut away, true) {
+                    eprintln!("ashlar: {failure}; waiting for it");
+                }
+                std::thread::sleep(TRY_AGAIN);
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
         let mut text = String::new();
         for event in &reply.events {
             text += &if context.json {
@@ -44,9 +131,16 @@ pub(crate) fn events(context: &Context, args: &EventsArgs) -> Result<(), Failure
         if !args.follow {
             return Ok(());
         }
-        after = reply.after;
-        wait_seconds = FOLLOW_SECONDS;
+        // A history that was lost begins anew.
+        since_id = reply.last_id;
+        (newest, wait_seconds, away) = (None, FOLLOW_SECONDS, false);
     }
+}
+
+/// Whether a daemon is not there, or not yet, or not any more.
+fn is_away(failure: &Failure) -> bool {
+    let waits = failure.kind == Kind::NotFound && failure.text.contains("could not be imported");
+    failure.kind == Kind::Broken || failure.text.contains("stopping") || waits
 }
 
 fn line(event: &ArrayEvent, script: bool, width: Option<usize>) -> String {
@@ -54,16 +148,20 @@ fn line(event: &ArrayEvent, script: bool, width: Option<usize>) -> String {
     let device = e.device.map_or("-".to_string(), |d| d.to_string());
     if script {
         return format!(
-            "{}\t{}\t{}\t{device}\t{}\n",
+            "{}\t{}\t{}\t{device}\t{}\t{}\t{}\n",
             event.unix_seconds,
             safe(&event.array),
             safe(&e.kind),
-            safe(&e.text)
+            safe(&e.text),
+            event.severity.name(),
+            event.id,
         );
     }
     let head = format!(
-        "{}  {:<8}  {:<14}  ",
+        "{}  {:>5}  {:<8}  {:<8}  {:<16}  ",
         utc(event.unix_seconds),
+        event.id,
+        event.severity.name(),
         safe(&event.array),
         safe(&e.kind),
     );
@@ -80,6 +178,16 @@ fn line(event: &ArrayEvent, script: bool, width: Option<usize>) -> String {
         lines.push(format!("{indent}{line}\n"));
     }
     lines.concat()
+}
+
+/// Days from the Unix epoch to a date of the civil calendar: the reverse of what [`utc`] does.
+fn days(year: u64, month: u64, day: u64) -> u64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year / 400, year % 400);
+    let from_march = (month + 9) % 12;
+    let day_of_year = (153 * from_march + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    (era * 146_097 + day_of_era).saturating_sub(719_468)
 }
 
 /// Seconds since the Unix epoch as `2026-01-31 23:59:59Z`.
@@ -117,6 +225,27 @@ mod tests {
             (4_102_444_800, "2100-01-01 00:00:00Z"),
         ] {
             assert_eq!(utc(seconds), text);
+            assert_eq!(parse_since(text), Ok(Since::At(seconds)));
+        }
+    }
+
+    #[test]
+    fn since_takes_numbers_spans_and_dates() {
+        assert_eq!(parse_since("4711"), Ok(Since::Id(4711)));
+        assert_eq!(parse_since("2h"), Ok(Since::Ago(7_200)));
+        assert_eq!(parse_since("7d"), Ok(Since::Ago(604_800)));
+        assert_eq!(parse_since("1970-01-02"), Ok(Since::At(86_400)));
+        assert_eq!(parse_since("1970-01-01T01:30"), Ok(Since::At(5_400)));
+        for bad in [
+            "",
+            "h",
+            "yesterday",
+            "2026-13-01",
+            "2026-01",
+            "1-1-1",
+            "2026-01-01 25:00",
+        ] {
+            assert!(parse_since(bad).is_err(), "{bad}");
         }
     }
 }

@@ -9,6 +9,8 @@ pub(crate) mod array;
 pub(crate) mod bench;
 pub(crate) mod events;
 pub(crate) mod inspect;
+pub(crate) mod iostat;
+pub(crate) mod notify;
 pub(crate) mod plan;
 pub(crate) mod resilience;
 pub(crate) mod status;
@@ -25,7 +27,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::VERSION;
-use crate::cli::{Cli, Verb};
+use crate::cli::{Cli, NotifyVerb, Verb};
 use crate::client::{Client, socket_path};
 use crate::failure::Failure;
 
@@ -132,6 +134,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::List(args) => status::list(&context, &args)?,
         Verb::Status(args) => return status::status(&context, &args),
         Verb::Events(args) => events::events(&context, &args)?,
+        Verb::Iostat(args) => iostat::iostat(&context, &args)?,
+        Verb::Notify(NotifyVerb::Test) => notify::test(&context)?,
         Verb::Volume(verb) => volume::run(&context, verb)?,
         Verb::Wait(args) => wait::wait(&context, &args.array, &args.kinds)?,
         Verb::Inspect(args) => inspect::inspect(&args, json)?,
@@ -145,6 +149,19 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
             clap_complete::generate(args.shell, &mut Cli::command(), "ashlar", &mut text);
             out(&String::from_utf8_lossy(&text))?;
         }
+        Verb::ManPages(args) => man_pages(&args.dir)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `man-pages`: one for the program, one for each verb.
+fn man_pages(dir: &std::path::Path) -> Result<(), Failure> {
+    let written =
+        std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+    written.map_err(|e| {
+        Failure::broken(format!(
+            "man pages in {}: {e}; give another DIR",
+            dir.display()
+        ))
+    })
 }

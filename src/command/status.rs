@@ -20,6 +20,9 @@ use crate::view::{Style, Tone, mdstat, safe, table};
 /// `status --test` when nothing can be said.
 const CANNOT_TELL: u8 = 4;
 
+/// How long `status --test` waits for an answer: who monitors must hear of a daemon that hangs.
+const TEST_LIMIT: Duration = Duration::from_secs(4);
+
 /// `status`.
 ///
 /// # Errors
@@ -42,7 +45,8 @@ fn once(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
     let call = Call::Status {
         array: args.array.clone(),
     };
-    let mut reply: StatusReply = match context.client.call(&call) {
+    let limit = args.test.then_some(TEST_LIMIT);
+    let mut reply: StatusReply = match context.client.call_within(&call, limit) {
         Ok(reply) => reply,
         Err(failure) if args.test => {
             eprintln!("ashlar: {failure}");
@@ -64,13 +68,14 @@ fn once(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// 0 optimal, 1 degraded, 2 critical or failed, 4 cannot tell. Of several arrays: 2 if that is known of
+/// 0 optimal, 1 degraded, 2 critical, failed or refusing writes, 4 cannot tell. Of several arrays: 2 if that is known of
 /// one, else 4 if one cannot be told, else the worst.
 fn test_code(reply: &StatusReply) -> u8 {
     let worst = reply.arrays.iter().map(|a| a.state).max();
     match worst {
         Some(ArrayState::Critical | ArrayState::Failed) => 2,
-        _ if !reply.not_imported.is_empty() => CANNOT_TELL,
+        _ if !reply.refusing.is_empty() => 2,
+        _ if !reply.not_imported.is_empty() || reply.list_lost.is_some() => CANNOT_TELL,
         Some(ArrayState::Degraded) => 1,
         Some(ArrayState::Optimal) => 0,
         None => CANNOT_TELL,
@@ -105,6 +110,26 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
             style.paint(Tone::Bad, "NOT SERVED"),
             labelled("what", &address, style, None),
             labelled("next", &safe(&missing.reason), style, None)
+        ));
+    }
+    for refusing in &reply.refusing {
+        let next = format!(
+            "no space is left for it: delete and trim what is not needed, or destroy volumes; 'ashlar events {}' says since when",
+            safe(&refusing.array)
+        );
+        blocks.push(format!(
+            "{}/{}  {}\n{}",
+            safe(&refusing.array),
+            safe(&refusing.volume),
+            style.paint(Tone::Bad, "WRITES REFUSED"),
+            labelled("next", &next, style, None)
+        ));
+    }
+    if let Some(lost) = &reply.list_lost {
+        blocks.push(format!(
+            "{}\n{}",
+            style.paint(Tone::Bad, "LIST OF ARRAYS LOST"),
+            labelled("next", &safe(lost), style, None)
         ));
     }
     if blocks.is_empty() {

@@ -106,6 +106,7 @@ fn attach(context: &Context, args: VolumeAttachArgs) -> Result<(), Failure> {
         array: array.clone(),
         volume: volume.clone(),
         frontend,
+        sector_bytes: args.sector_size,
         force: args.force,
     };
     let reply: Reply = context.client.call(&call)?;

@@ -38,12 +38,15 @@ pub(crate) fn wait(context: &Context, array: &str, kinds: &[String]) -> Result<(
                 )));
             }
             return context.print("wait", &reply, || {
-                let (word, _) = state_word(reply.array.state);
+                let word = reply.array.as_ref().map_or("", |a| state_word(a.state).0);
                 let took = duration(started.elapsed().as_secs());
                 format!("{array}: done after {took}, {}\n", word.to_lowercase())
             });
         }
-        progress.show(&present(&reply.array, kinds));
+        progress.show(&match &reply.array {
+            Some(status) => present(status, kinds),
+            None => format!("{array}: waiting for its devices"),
+        });
     }
 }
 

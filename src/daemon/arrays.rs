@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_engine::status::ArrayStatus;
 use ashlar_engine::{Array, Error, Settings, probe, uuid_text};
 use ashlar_layout::Layout;
 use ashlar_rt::SECOND;
@@ -35,6 +36,15 @@ const BUSY_PAUSE: ashlar_rt::Nanos = 100 * ashlar_rt::MILLISECOND;
 /// starts without is not taken in again.
 const DEVICES_WAIT: ashlar_rt::Nanos = 10 * SECOND;
 const DEVICES_PAUSE: ashlar_rt::Nanos = 500 * ashlar_rt::MILLISECOND;
+
+/// How long bringing an array back may take, beside the wait for its devices, before the service manager gives up.
+const RESTORE_SECONDS: u64 = 300;
+/// What `status` says of an array whose devices are still looked for.
+const WAITING: &str = "waiting for its devices";
+
+/// How long the answer to `import` waits until what only the journal has is folded, so that the status told with it
+/// and after it says what volumes hold. They are served meanwhile.
+const FOLD_WAIT: ashlar_rt::Nanos = 5 * SECOND;
 
 impl Host {
     /// `create`.
@@ -151,6 +161,8 @@ impl Host {
             .collect();
         let member = Rc::new(Member::new(array.clone(), devices, false));
         let saved = self.insert(member.clone());
+        let what = format!("created: {}, {} devices", create.layout, candidates.len());
+        self.tell(&create.array, "created", None, what);
         let finished = async {
             saved?;
             let Some((name, size)) = &create.volume else {
@@ -158,7 +170,10 @@ impl Host {
             };
             make_volume(&array, &plain_volume(create, name, *size)).await?;
             match &create.attach {
-                Some(how) => self.attach(&create.array, name, how, false).await.map(Some),
+                Some(how) => {
+                    let attached = self.attach(&create.array, name, (how, false), false);
+                    attached.await.map(Some)
+                }
                 None => Ok(None),
             }
         };
@@ -256,16 +271,30 @@ impl Host {
                     .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
                     .await
                 {
-                    Ok(member) => reply.imported.push(self.status_of(&member).await),
+                    Ok(member) => reply.imported.push(self.folded_status_of(&member).await),
                     Err(failure) => reply.failed.push(format!("{name}: {failure}")),
                 }
             }
             return Ok(reply);
         };
-        if self.arrays.borrow().contains_key(wanted) {
-            return Err(Failure::refused(format!(
-                "array {wanted} is already imported"
-            )));
+        if let Some(member) = self.imported(wanted) {
+            let name = member.array.name();
+            if member.read_only != import.read_only {
+                let how = if member.read_only {
+                    "read-only"
+                } else {
+                    "to be written"
+                };
+                return Err(Failure::refused(format!(
+                    "array {name} is already imported, {how}; export it first"
+                )));
+            }
+            // What was asked for is so: a script that starts after the daemon need not know who was first.
+            reply.imported.push(self.status_of(&member).await);
+            reply
+                .warnings
+                .push(format!("array {name} is already imported"));
+            return Ok(reply);
         }
         let mut matching = found.into_iter().filter(|(uuid, devices)| {
             uuid == wanted || devices.iter().any(|(_, label)| label.array_name == *wanted)
@@ -284,8 +313,23 @@ impl Host {
         let member = self
             .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
             .await?;
-        reply.imported.push(self.status_of(&member).await);
+        reply.imported.push(self.folded_status_of(&member).await);
         Ok(reply)
+    }
+
+    /// The open array of this name or UUID.
+    fn imported(&self, wanted: &str) -> Option<Rc<Member>> {
+        let arrays = self.arrays.borrow();
+        let mut all = arrays.values();
+        all.find(|m| m.array.name() == wanted || uuid_text(&m.array.uuid()) == wanted)
+            .cloned()
+    }
+
+    /// The status of an array that was just imported.
+    async fn folded_status_of(&self, member: &Member) -> ArrayStatus {
+        // It goes on where this gives up waiting; one that is read-only, or has stopped, has none.
+        let _ = self.rt.timeout(FOLD_WAIT, member.array.fold()).await;
+        self.status_of(member).await
     }
 
     async fn import_devices(
@@ -377,6 +421,13 @@ impl Host {
             seen,
             ..Member::new(array, paths, import.read_only)
         });
+        let count = member.devices.len();
+        self.tell(
+            &name,
+            "imported",
+            None,
+            format!("imported with {count} devices"),
+        );
         let frontends = self.frontends_to_restore(&member).await;
         // The list is a cache; the array is open, and its volumes are waited for.
         if let Err(failure) = self.insert(member.clone()) {
@@ -415,14 +466,19 @@ impl Host {
             for known in left {
                 let (devices, closed) = self.members_of(&known).await;
                 if last || complete(&devices) {
+                    self.manager
+                        .wait_longer(RESTORE_SECONDS, &format!("{}: importing", known.name));
                     let outcome = self.restore_one(&known, devices, &closed).await;
                     if let Err(failure) = outcome {
-                        tracing::error!(array = known.name, "not imported: {failure}");
+                        let text = format!("not imported: {failure}");
+                        self.tell(&known.name, "not-imported", None, text);
                         self.keep_waiting(&known, &failure.text);
                     }
                     continue;
                 }
-                let line = format!("waiting for its devices; {} are here", devices.len());
+                let newest = devices.iter().map(|(_, l)| l).max_by_key(|l| l.generation);
+                let all = newest.map_or(known.devices.len(), |l| l.counted.len());
+                let line = format!("{WAITING}; {} of {all} are here", devices.len());
                 if !told {
                     tracing::warn!(
                         array = known.name,
@@ -431,6 +487,9 @@ impl Host {
                     );
                 }
                 self.keep_waiting(&known, &line);
+                let seconds = DEVICES_WAIT / SECOND + RESTORE_SECONDS;
+                self.manager
+                    .wait_longer(seconds, &format!("{}: {line}", known.name));
                 incomplete.push(known);
             }
             if incomplete.is_empty() {
@@ -475,11 +534,10 @@ impl Host {
         for warning in &warnings {
             tracing::warn!(array = known.name, "{warning}");
         }
-        tracing::info!(
-            array = known.name,
-            devices = member.devices.len(),
-            "imported"
-        );
+        let array = member.array.clone();
+        self.rt.spawn(async move {
+            let _ = array.fold().await; // one that is read-only, or has stopped, has none
+        });
         Ok(())
     }
 
@@ -502,7 +560,14 @@ impl Host {
             }
             Err(error) => return Err(failure_of(error)),
         }
-        self.remove(name)
+        self.remove(name)?;
+        // What it took, which the allocator would keep; its tasks let go of it a moment later.
+        let rt = self.rt.clone();
+        self.rt.spawn(async move {
+            rt.sleep(ashlar_rt::SECOND).await;
+            ashlar_rt::give_back_memory();
+        });
+        Ok(())
     }
 
     /// Closes every array for the end of the process; the state file keeps them.

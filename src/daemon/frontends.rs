@@ -5,7 +5,7 @@
 //! allows it, which is decided here once, when the frontend starts.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -13,22 +13,38 @@ use std::rc::Rc;
 use ashlar_engine::WriteCache;
 use ashlar_engine::status::Frontend;
 use ashlar_rt::{MILLISECOND, Nanos, Rt};
-use ashlar_serve::Volume;
 use ashlar_serve::fuse::{FuseError, FuseMount, Place};
-use ashlar_serve::loopdev::LoopAttachment;
+use ashlar_serve::loopdev::{LoopAttachment, file_name};
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
+use ashlar_serve::{Pool, Volume};
 
 use crate::api::{Attached, FrontendSpec};
 use crate::daemon::names::{link, name_of, unlink};
 use crate::daemon::open::on_thread;
-use crate::daemon::served::Served;
+use crate::daemon::served::{Seen, Served};
 use crate::failure::Failure;
+
+mod look;
 
 /// How long a client that has just closed its connection may take to be gone.
 const LEAVING: Nanos = 500 * MILLISECOND;
 
+/// What a stored address ends with where a kernel device has sectors of 512 bytes.
+const SMALL_SECTORS: &str = "?sector-size=512";
+/// A socket's path is no longer, with the zero at its end: `sun_path` of Linux.
+const SOCKET_PATH: usize = 107;
+
 /// Which array and volume.
-type Name = (String, String);
+pub(crate) type Name = (String, String);
+
+/// What connections may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    /// Memory for what is in flight on all of them.
+    pub(crate) pool: Rc<Pool>,
+    /// Their descriptors are below this number.
+    pub(crate) descriptors: i32,
+}
 
 /// What was stopped.
 #[derive(Debug, Default)]
@@ -43,8 +59,11 @@ pub(crate) struct Stopped {
 #[derive(Debug)]
 pub(crate) struct Frontends {
     rt: Rt,
+    room: Room,
     running: RefCell<BTreeMap<Name, Vec<Running>>>,
     servers: RefCell<BTreeMap<String, Server>>,
+    /// Names that kernel devices should have and do not.
+    nameless: RefCell<BTreeSet<String>>,
     /// Every mount that may still have a session.
     mounts: RefCell<Vec<FuseMount>>,
 }
@@ -53,6 +72,7 @@ pub(crate) struct Frontends {
 struct Running {
     stored: Frontend,
     handle: Handle,
+    seen: Rc<Seen>,
 }
 
 #[derive(Debug)]
@@ -78,11 +98,13 @@ struct Server {
 
 impl Frontends {
     /// None yet.
-    pub(crate) fn new(rt: &Rt) -> Frontends {
+    pub(crate) fn new(rt: &Rt, room: Room) -> Frontends {
         Frontends {
             rt: rt.clone(),
+            room,
             running: RefCell::default(),
             servers: RefCell::default(),
+            nameless: RefCell::default(),
             mounts: RefCell::default(),
         }
     }
@@ -165,14 +187,15 @@ impl Frontends {
         volume: &str,
         stored: &Frontend,
         handle: ashlar_engine::Volume,
-        read_only: bool,
+        (read_only, used_bytes): (bool, u64),
     ) -> Result<Attached, Failure> {
-        let spec = spec(stored)?;
+        let (spec, seen) = (spec(stored)?, Seen::new(&self.rt, used_bytes));
         let cache = handle.info().write_cache;
         check_write_cache(cache, &spec)?;
         let cached =
             cache == WriteCache::On || cache == WriteCache::Auto && spec == FrontendSpec::Loop;
-        let served: Rc<dyn Volume> = Rc::new(Served::new(handle, cached, read_only));
+        let served = Served::new(handle, cached, read_only, seen.clone());
+        let served: Rc<dyn Volume> = Rc::new(served);
         let export = format!("{array}/{volume}");
         let (handle, attached) = match &spec {
             FrontendSpec::Nbd(address) => {
@@ -193,18 +216,21 @@ impl Frontends {
                 (Handle::Fuse(mount), attached)
             }
             FrontendSpec::Loop => {
-                let (mount, device) = self.start_loop(&export, served).await?;
-                let mut attached = Attached::plain("loop", stored.address.clone());
-                attached.device = Some(device.device().display().to_string());
-                if let Err(failure) = link(&stored.address, device.device()) {
-                    tracing::warn!("{failure}");
-                    attached.address = device.device().display().to_string();
+                let small = stored.address.ends_with(SMALL_SECTORS);
+                let name = shown(stored).address;
+                let (mount, device) = self.start_loop(&export, served, small).await?;
+                if let Err(failure) = link(&name, device.device()) {
+                    let _ = device.detach().await; // nobody knows it yet
+                    mount.abort().await;
+                    return Err(failure);
                 }
+                let mut attached = Attached::plain("loop", name.clone());
+                attached.device = Some(device.device().display().to_string());
                 (
                     Handle::Loop {
                         mount,
                         device,
-                        link: stored.address.clone(),
+                        link: name,
                     },
                     attached,
                 )
@@ -213,6 +239,7 @@ impl Frontends {
         let running = Running {
             stored: stored.clone(),
             handle,
+            seen,
         };
         let name = (array.to_string(), volume.to_string());
         self.running
@@ -243,7 +270,12 @@ impl Frontends {
                 }
             };
             let exports = Rc::new(Catalog::default());
-            let server = NbdServer::start(&self.rt, listener, exports.clone(), Limits::default());
+            let limits = Limits {
+                descriptors: self.room.descriptors,
+                ..Limits::default()
+            };
+            let pool = self.room.pool.clone();
+            let server = NbdServer::start(&self.rt, listener, exports.clone(), limits, pool);
             let server = Server {
                 server,
                 exports,
@@ -310,13 +342,17 @@ impl Frontends {
         wanted.sort_by_key(|(cuts_off, ..)| *cuts_off);
         let mut stopped = Stopped::default();
         for (_, name, stored) in wanted {
-            let Some(handle) = self.take(&name, &stored) else {
+            let Some(Running { handle, seen, .. }) = self.take(&name, &stored) else {
                 continue;
             };
             match self.stop_handle(&name, handle, force).await {
                 Ok(left) => stopped.left.extend(left),
                 Err((handle, failure)) => {
-                    let running = Running { stored, handle };
+                    let running = Running {
+                        stored,
+                        handle,
+                        seen,
+                    };
                     self.running
                         .borrow_mut()
                         .entry(name)
@@ -331,15 +367,15 @@ impl Frontends {
         Ok(stopped)
     }
 
-    fn take(&self, name: &Name, stored: &Frontend) -> Option<Handle> {
+    fn take(&self, name: &Name, stored: &Frontend) -> Option<Running> {
         let mut running = self.running.borrow_mut();
         let list = running.get_mut(name)?;
         let at = list.iter().position(|r| r.stored == *stored)?;
-        let handle = list.remove(at).handle;
+        let found = list.remove(at);
         if list.is_empty() {
             running.remove(name);
         }
-        Some(handle)
+        Some(found)
     }
 
     async fn start_fuse(
@@ -383,12 +419,13 @@ impl Frontends {
         &self,
         name: &str,
         served: Rc<dyn Volume>,
+        small: bool,
     ) -> Result<(FuseMount, LoopAttachment), Failure> {
         let mount = self
-            .mount(served, Place::Hidden)
+            .mount(served, Place::Hidden(file_name(name)))
             .await
             .map_err(|e| Failure::broken(format!("{name} as a loop device: {e}")))?;
-        match LoopAttachment::attach(&mount, name).await {
+        match LoopAttachment::attach(&mount, name, small).await {
             Ok(device) => Ok((mount, device)),
             Err(error) => {
                 mount.abort().await;
@@ -440,7 +477,7 @@ impl Frontends {
                 }
                 // Nobody else can reach a hidden file: what is left of its session may end.
                 mount.abort().await;
-                unlink(Path::new(link));
+                unlink(Path::new(link), device.device());
             }
         }
         Ok(left)
@@ -513,9 +550,20 @@ fn nbd_address(text: &str) -> Result<NbdAt, Failure> {
                 "--nbd {text}: give an absolute path"
             )));
         }
+        if path.len() > SOCKET_PATH {
+            return Err(Failure::invalid(format!(
+                "--nbd {text}: the path of a socket has at most {SOCKET_PATH} bytes, this has {}; give a shorter one",
+                path.len()
+            )));
+        }
         return Ok(NbdAt::Unix(path.into()));
     }
     let resolved = text.to_socket_addrs().ok().and_then(|mut all| all.next());
+    if resolved.is_some_and(|address| address.port() == 0) {
+        return Err(Failure::invalid(format!(
+            "--nbd {text}: clients need a port that stays the same; give one, such as 10809"
+        )));
+    }
     resolved.map(NbdAt::Tcp).ok_or_else(|| {
         Failure::invalid(format!(
             "--nbd {text}: neither unix:PATH nor HOST:PORT, for example unix:/run/v.sock or 127.0.0.1:10809"
@@ -540,16 +588,38 @@ pub(crate) fn check_address(spec: &FrontendSpec) -> Result<(), Failure> {
     }
 }
 
-/// How a frontend is kept in the array.
-pub(crate) fn stored(array: &str, volume: &str, spec: &FrontendSpec) -> Frontend {
+/// How a frontend is kept in the array; `small`: a kernel device with sectors of 512 bytes.
+pub(crate) fn stored(array: &str, volume: &str, spec: &FrontendSpec, small: bool) -> Frontend {
     let (kind, address) = match spec {
         FrontendSpec::Nbd(address) => ("nbd", address.clone()),
         FrontendSpec::Fuse(dir) => ("fuse", dir.clone()),
+        FrontendSpec::Loop if small => ("loop", name_of(array, volume) + SMALL_SECTORS),
         FrontendSpec::Loop => ("loop", name_of(array, volume)),
     };
     Frontend {
         kind: kind.to_string(),
         address,
+    }
+}
+
+/// A frontend as people and scripts see it: its address is what a client opens.
+pub(crate) fn shown(stored: &Frontend) -> Frontend {
+    let address = match stored.kind.as_str() {
+        "loop" => stored.address.trim_end_matches(SMALL_SECTORS),
+        _ => &stored.address,
+    };
+    Frontend {
+        kind: stored.kind.clone(),
+        address: address.to_string(),
+    }
+}
+
+/// What `volume attach` is given for a stored frontend.
+pub(crate) fn attach_flag(stored: &Frontend) -> String {
+    match stored.kind.as_str() {
+        "loop" if stored.address.ends_with(SMALL_SECTORS) => "--loop --sector-size 512".to_string(),
+        "loop" => "--loop".to_string(),
+        kind => format!("--{kind} {}", stored.address),
     }
 }
 
@@ -595,8 +665,11 @@ mod tests {
             FrontendSpec::Fuse("/run/v".into()),
             FrontendSpec::Loop,
         ] {
-            assert_eq!(spec(&stored("a", "v", &wanted)).unwrap(), wanted);
+            assert_eq!(spec(&stored("a", "v", &wanted, false)).unwrap(), wanted);
         }
+        let small = stored("a", "v", &FrontendSpec::Loop, true);
+        assert_eq!(spec(&small).unwrap(), FrontendSpec::Loop);
+        assert_eq!(shown(&small).address, "/dev/ashlar/a/v");
         let odd = Frontend {
             kind: "carrier-pigeon".into(),
             address: String::new(),
@@ -628,6 +701,8 @@ mod tests {
             "nonsense",
             "127.0.0.1",
             "127.0.0.1:99999",
+            "127.0.0.1:0",
+            &format!("unix:/{}", "x".repeat(SOCKET_PATH)),
             "",
         ] {
             assert!(nbd_address(bad).is_err(), "{bad}");

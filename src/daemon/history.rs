@@ -3,7 +3,8 @@
 //!
 //! **Invariants**: two files of bounded size, the older replaced by the newer when that is full; a line is one event,
 //! and one that cannot be read is passed over; where nothing can be written events are kept in memory all the same,
-//! and that is said once; the events of an array (by its name) are numbered on where the last run ended.
+//! and that is said once; the events of an array (by its name) are numbered on where the last run ended, and so are
+//! those of all arrays together, in the order in which they came here, whatever the clock says.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +12,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+use ashlar_engine::status::Event;
+use ashlar_rt::Gate;
+
 use crate::api::ArrayEvent;
+use crate::daemon::severity::severity;
 
 /// Bytes of a file.
 const FILE_BYTES: u64 = 1 << 20;
@@ -24,6 +29,9 @@ pub(crate) struct History {
     dir: PathBuf,
     file: RefCell<Option<File>>,
     told: Cell<bool>,
+    last_id: Cell<u64>,
+    /// Opened when there is more.
+    changed: Gate,
     events: RefCell<BTreeMap<String, VecDeque<ArrayEvent>>>,
 }
 
@@ -34,12 +42,16 @@ impl History {
             dir: dir.to_path_buf(),
             file: RefCell::default(),
             told: Cell::new(false),
+            last_id: Cell::new(0),
+            changed: Gate::default(),
             events: RefCell::default(),
         };
-        for path in [history.older(), history.newer()] {
+        for path in [history.older_file(), history.newer_file()] {
             let Ok(file) = File::open(path) else { continue };
             for line in BufReader::new(file).split(b'\n').map_while(Result::ok) {
-                if let Ok(event) = serde_json::from_slice::<ArrayEvent>(&line) {
+                if let Ok(mut event) = serde_json::from_slice::<ArrayEvent>(&line) {
+                    event.id = event.id.max(history.last_id.get() + 1); // an older version gave none
+                    history.last_id.set(event.id);
                     history.keep(event);
                 }
             }
@@ -47,11 +59,11 @@ impl History {
         history
     }
 
-    fn newer(&self) -> PathBuf {
+    fn newer_file(&self) -> PathBuf {
         self.dir.join("events.jsonl")
     }
 
-    fn older(&self) -> PathBuf {
+    fn older_file(&self) -> PathBuf {
         self.dir.join("events.old.jsonl")
     }
 
@@ -64,24 +76,63 @@ impl History {
         of_array.push_back(event);
     }
 
-    /// Adds events.
-    pub(crate) fn append(&self, events: Vec<ArrayEvent>) {
-        if events.is_empty() {
-            return;
-        }
-        let mut lines = Vec::new();
-        for event in &events {
-            lines.extend(serde_json::to_vec(event).unwrap_or_default());
+    /// Adds events of an array, each with its time; they get their numbers here.
+    pub(crate) fn append(&self, array: &str, events: Vec<(u64, Event)>) -> Vec<ArrayEvent> {
+        let (mut number, mut lines) = (self.last(array), Vec::new());
+        let mut added = Vec::new();
+        for (unix_seconds, mut event) in events {
+            number += 1;
+            event.number = number;
+            if event.kind == "halted" && event.text == "exported" {
+                event.kind = "exported".to_string();
+            }
+            self.last_id.set(self.last_id.get() + 1);
+            let event = ArrayEvent {
+                array: array.to_string(),
+                unix_seconds,
+                id: self.last_id.get(),
+                severity: severity(&event),
+                event,
+            };
+            lines.extend(serde_json::to_vec(&event).unwrap_or_default());
             lines.push(b'\n');
+            added.push(event);
+        }
+        if added.is_empty() {
+            return added;
         }
         if let Err(error) = self.write(&lines)
             && !self.told.replace(true)
         {
             tracing::warn!(dir = %self.dir.display(), %error, "events cannot be written; a restart forgets them");
         }
-        for event in events {
-            self.keep(event);
+        for event in &added {
+            self.keep(event.clone());
         }
+        self.changed.open();
+        added
+    }
+
+    /// The number of the last event of all.
+    pub(crate) fn last_id(&self) -> u64 {
+        self.last_id.get()
+    }
+
+    /// Waits until there is an event with a greater number than `id` of an array, or of any, or `or` is so.
+    pub(crate) async fn newer(&self, array: Option<&str>, id: u64, or: impl Fn() -> bool) {
+        let newer = || {
+            let events = self.events.borrow();
+            let mut of = events
+                .iter()
+                .filter(|(name, _)| array.is_none_or(|a| a == *name));
+            of.any(|(_, list)| list.back().is_some_and(|e| e.id > id)) || or()
+        };
+        self.changed.until(newer).await;
+    }
+
+    /// Lets those who wait look again.
+    pub(crate) fn look_again(&self) {
+        self.changed.open();
     }
 
     fn write(&self, lines: &[u8]) -> std::io::Result<()> {
@@ -91,14 +142,14 @@ impl History {
             None => File::options()
                 .create(true)
                 .append(true)
-                .open(self.newer())?,
+                .open(self.newer_file())?,
         };
         if file.metadata()?.len() >= FILE_BYTES {
-            std::fs::rename(self.newer(), self.older())?;
+            std::fs::rename(self.newer_file(), self.older_file())?;
             file = File::options()
                 .create(true)
                 .append(true)
-                .open(self.newer())?;
+                .open(self.newer_file())?;
         }
         file.write_all(lines)?;
         *open = Some(file);
@@ -129,23 +180,18 @@ impl History {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use ashlar_engine::status::Event;
-
     use super::*;
 
-    fn event(array: &str, number: u64, text: &str) -> ArrayEvent {
-        ArrayEvent {
-            array: array.to_string(),
-            unix_seconds: number,
-            event: Event {
-                number,
-                at: 0,
-                kind: "k".to_string(),
-                device: None,
-                text: text.to_string(),
-                count: 1,
-            },
-        }
+    fn event(at: u64, text: &str) -> (u64, Event) {
+        let event = Event {
+            number: 0,
+            at: 0,
+            kind: "bad-block".to_string(),
+            device: None,
+            text: text.to_string(),
+            count: 1,
+        };
+        (at, event)
     }
 
     #[test]
@@ -154,14 +200,18 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let history = History::load(&dir);
         assert_eq!((history.last("a"), history.arrays().len()), (0, 0));
-        history.append(vec![event("a", 1, "first"), event("b", 1, "other")]);
+        let added = history.append("a", vec![event(7, "first")]);
+        assert_eq!((added[0].id, added[0].event.number), (1, 1));
+        let added = history.append("b", vec![event(5, "the clock went back")]);
+        assert_eq!((added[0].id, added[0].event.number), (2, 1));
+        assert_eq!(added[0].severity, crate::api::Severity::Warning);
         let text = "x".repeat(1000);
         for number in 2..5000 {
-            history.append(vec![event("a", number, &text)]);
+            history.append("a", vec![event(number, &text)]);
         }
         let bytes = |path: PathBuf| std::fs::metadata(path).unwrap().len();
-        assert!(bytes(history.newer()) <= FILE_BYTES + 2000);
-        assert!(bytes(history.older()) <= FILE_BYTES + 2000);
+        assert!(bytes(history.newer_file()) <= FILE_BYTES + 2000);
+        assert!(bytes(history.older_file()) <= FILE_BYTES + 2000);
         assert_eq!(history.events("a", 0).len(), KEPT);
         assert_eq!(history.events("b", 0).len(), 1);
         drop(history);
@@ -172,15 +222,15 @@ mod tests {
             .unwrap();
         file.write_all(b"{\"array\":\"a\",\"num\n").unwrap();
         let history = History::load(&dir);
-        assert_eq!(history.last("a"), 4999);
+        assert_eq!((history.last("a"), history.last_id()), (4999, 5000));
         let kept = history.events("a", 0);
         assert!((900..KEPT).contains(&kept.len()), "{}", kept.len());
-        history.append(vec![event("a", 5000, "next")]);
+        history.append("a", vec![event(5000, "next")]);
         assert_eq!(history.events("a", 4999)[0].event.text, "next");
         std::fs::remove_dir_all(&dir).unwrap();
         // Nowhere to write: kept all the same.
-        history.append((5001..9000).map(|n| event("a", n, &text)).collect());
-        history.append(vec![event("a", 9000, "last")]);
+        history.append("a", (5001..9000).map(|n| event(n, &text)).collect());
+        history.append("a", vec![event(9000, "last")]);
         assert_eq!(history.last("a"), 9000);
     }
 }

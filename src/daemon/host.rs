@@ -9,11 +9,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ashlar_device::Fault;
 use ashlar_engine::status::{ArrayStatus, DeviceState, LostRange};
 use ashlar_engine::{Array, Settings, uuid_text};
 use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
@@ -21,16 +21,22 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{
-    ArrayEvent, Call, EventsReply, GetReply, NotImported, NotServed, PingReply, StatusReply,
-    VERSION, WaitReply, check_confirmed,
+    Call, GetReply, NotImported, NotServed, PingReply, StatusReply, VERSION, WaitReply,
+    check_confirmed,
 };
-use crate::daemon::frontends::Frontends;
+use crate::daemon::frontends::{Frontends, Room};
 use crate::daemon::history::History;
+use crate::daemon::manager::Manager;
+use crate::daemon::notify::Notifier;
 use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
+use crate::daemon::watch::Watched;
 use crate::failure::{Failure, Kind};
 use crate::units::size;
 use crate::view::advice::advice;
+
+mod events;
+use events::EventsWanted;
 
 /// An array that is open.
 #[derive(Debug)]
@@ -45,8 +51,10 @@ pub(crate) struct Member {
     pub(crate) seen: BTreeMap<String, String>,
     /// What could not be read before is still being looked at.
     pub(crate) looking: Cell<bool>,
-    /// The last of the engine's events that the history has, and the number that its first has there, less 1.
-    pub(crate) events: Cell<(u64, u64)>,
+    /// The last of the engine's events that the history has.
+    pub(crate) events: Cell<u64>,
+    /// What was last seen of it, for events that tell of changes.
+    pub(crate) watched: RefCell<Watched>,
 }
 
 impl Member {
@@ -58,7 +66,8 @@ impl Member {
             read_only,
             seen: BTreeMap::new(),
             looking: Cell::new(false),
-            events: Cell::new((0, 0)),
+            events: Cell::new(0),
+            watched: RefCell::default(),
         }
     }
 }
@@ -76,8 +85,14 @@ pub(crate) struct Host {
     pub(crate) waiting: RefCell<Vec<(Known, String)>>,
     /// Frontends that should serve and do not.
     pub(crate) not_served: RefCell<Vec<NotServed>>,
+    /// Whoever started the process.
+    pub(crate) manager: Manager,
     history: History,
-    state: State,
+    pub(crate) notifier: Notifier,
+    pub(crate) state: State,
+    /// The arrays of the last run were brought back, or it is known why not.
+    restored: Cell<bool>,
+    restored_gate: Gate,
     started: (Nanos, SystemTime),
     /// Nobody is waited for any more, for the end of the process.
     hurried: Cell<bool>,
@@ -92,22 +107,33 @@ const LOST_BLOCKS: usize = 1 << 16;
 
 impl Host {
     /// A daemon without arrays.
-    pub(crate) fn new(rt: &Rt, settings: Settings, state: State) -> Rc<Host> {
+    pub(crate) fn new(rt: &Rt, settings: Settings, state: State, room: Room) -> Rc<Host> {
         Rc::new(Host {
             rt: rt.clone(),
             opener: Opener::new(rt),
             settings,
             arrays: RefCell::default(),
-            frontends: Frontends::new(rt),
+            frontends: Frontends::new(rt, room),
             change: Lock::new(()),
             waiting: RefCell::default(),
             not_served: RefCell::default(),
+            manager: Manager::from_environment(),
             history: History::load(&state.dir),
+            notifier: Notifier::start(),
             state,
+            restored: Cell::new(false),
+            restored_gate: Gate::default(),
             started: (rt.now(), SystemTime::now()),
             hurried: Cell::new(false),
             hurry_gate: Gate::default(),
         })
+    }
+
+    /// Notes, and says, that all is served that can be.
+    pub(crate) fn restored(&self) {
+        self.restored.set(true);
+        self.restored_gate.open();
+        self.manager.ready();
     }
 
     /// Cuts the kernel off, so that what waits for it ends by itself; soon after, the end of the process
@@ -144,22 +170,33 @@ impl Host {
             Call::Events {
                 array,
                 after,
+                since_id,
+                since_seconds,
+                newest,
                 wait_seconds,
-            } => reply(&self.events(array.as_deref(), after, wait_seconds).await?),
+            } => {
+                let wanted = EventsWanted {
+                    array,
+                    after,
+                    since_id,
+                    since_seconds,
+                    newest,
+                };
+                reply(&self.events(&wanted, wait_seconds).await?)
+            }
+            Call::NotifyTest => reply(&self.notify_test().await?),
             Call::Wait {
                 array,
                 kinds,
                 seconds,
             } => reply(&self.wait(&array, &kinds, seconds).await?),
             Call::Get { array, key } => {
-                let pairs = self
-                    .member(&array)?
-                    .array
-                    .get(key.as_deref())
-                    .map_err(failure_of)?;
-                reply(&GetReply {
-                    properties: pairs.into_iter().collect(),
-                })
+                let member = self.member(&array)?;
+                let mut properties = self.get_notify(&member, key.as_deref());
+                if key.is_none() || properties.is_empty() {
+                    properties.extend(member.array.get(key.as_deref()).map_err(failure_of)?);
+                }
+                reply(&GetReply { properties })
             }
             Call::Fail {
                 array,
@@ -198,11 +235,11 @@ impl Host {
                 reply(&self.destroy(&array, force).await?)
             }
             Call::Set { array, key, value } => {
-                self.member(&array)?
-                    .array
-                    .set(&key, &value)
-                    .await
-                    .map_err(failure_of)?;
+                let member = self.member(&array)?;
+                if !self.set_notify(&member, &key, &value)? {
+                    member.array.set(&key, &value).await.map_err(failure_of)?;
+                }
+                self.tell(&array, "set", None, format!("{key} = {value}"));
                 reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
             }
             volume => self.change_volume(volume).await,
@@ -222,6 +259,8 @@ impl Host {
             Some(_) => Vec::new(),
             None => self.waiting.borrow().iter().map(not_imported).collect(),
         };
+        self.compare_with_kernel().await;
+        let list_lost = self.state.list_lost();
         let not_served = self.not_served.borrow();
         let not_served = not_served
             .iter()
@@ -231,6 +270,9 @@ impl Host {
             arrays,
             not_imported,
             not_served,
+            list_lost,
+            refusing: self.refusing(array),
+            latency: self.frontends.latency(array),
         })
     }
 
@@ -256,6 +298,10 @@ impl Host {
             for volume in &mut status.volumes {
                 volume.frontends = self.frontends.running(&status.name, &volume.name);
             }
+        }
+        for volume in &mut status.volumes {
+            let found = |f| self.frontends.found_at(&status.name, &volume.name, f);
+            volume.frontends = volume.frontends.iter().map(found).collect();
         }
         status.attention = advice(&status);
         self.note_lost(member, &status);
@@ -328,123 +374,7 @@ impl Host {
         }
     }
 
-    /// Writes to the history what an array has told since the last time.
-    pub(crate) fn record_events(&self, member: &Member) {
-        let (mut last, before) = member.events.get();
-        let name = member.array.name();
-        let mut events = Vec::new();
-        for mut event in member.array.events(last) {
-            last = event.number;
-            event.number += before;
-            events.push(ArrayEvent {
-                array: name.clone(),
-                unix_seconds: self.unix_seconds(event.at),
-                event,
-            });
-        }
-        member.events.set((last, before));
-        self.history.append(events);
-    }
-
-    /// Has the history take an array's events as they come.
-    fn follow_events(&self, member: &Rc<Member>, host: Weak<Host>) {
-        member
-            .events
-            .set((0, self.history.last(&member.array.name())));
-        let member = member.clone();
-        self.rt.spawn(async move {
-            loop {
-                let last = member.events.get().0;
-                member.array.event_after(last).await;
-                let Some(host) = host.upgrade() else { return };
-                host.record_events(&member);
-                if member.events.get().0 == last {
-                    return; // it is closed, and there is nothing more
-                }
-            }
-        });
-    }
-
-    async fn events(
-        &self,
-        array: Option<&str>,
-        after: BTreeMap<String, u64>,
-        wait_seconds: u64,
-    ) -> Result<EventsReply, Failure> {
-        if wait_seconds == 0 {
-            for member in self.arrays.borrow().values() {
-                member.array.tell_events();
-            }
-        }
-        let mut reply = self.events_now(array, &after)?;
-        if !reply.events.is_empty() || wait_seconds == 0 {
-            return Ok(reply);
-        }
-        if let Some(name) = array {
-            self.member(name)?; // nothing more comes of one that is not open
-        }
-        let mut waits: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
-        for member in self.arrays.borrow().values() {
-            if !member.array.is_open() {
-                continue; // nothing more comes of it
-            }
-            let (array, (last, _)) = (member.array.clone(), member.events.get());
-            waits.push(Box::pin(async move { array.event_after(last).await }));
-        }
-        let any = std::future::poll_fn(move |cx| {
-            let ready = waits
-                .iter_mut()
-                .any(|wait| wait.as_mut().poll(cx).is_ready());
-            if ready {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        });
-        self.rt
-            .timeout(wait_seconds.min(LONGEST_WAIT) * SECOND, any)
-            .await;
-        let last = std::mem::take(&mut reply.after);
-        let reply = self.events_now(array, &last)?;
-        let ended = array.is_some_and(|name| !self.arrays.borrow().contains_key(name));
-        if ended && reply.events.is_empty() {
-            return Err(Failure::not_found(
-                "the array was exported; its events end here",
-            ));
-        }
-        Ok(reply)
-    }
-
-    /// What is known of events now, of an array or of all, also of those that are not open any more.
-    fn events_now(
-        &self,
-        array: Option<&str>,
-        after: &BTreeMap<String, u64>,
-    ) -> Result<EventsReply, Failure> {
-        for member in self.arrays.borrow().values() {
-            self.record_events(member);
-        }
-        let known = self.history.arrays();
-        let names: Vec<String> = match array {
-            Some(name) if known.iter().any(|k| k == name) => vec![name.to_string()],
-            Some(name) => vec![self.member(name)?.array.name()],
-            None => known,
-        };
-        let mut reply = EventsReply {
-            events: Vec::new(),
-            after: BTreeMap::new(),
-        };
-        for name in names {
-            let last = after.get(&name).copied().unwrap_or(0);
-            reply.events.extend(self.history.events(&name, last));
-            let last = last.max(self.history.last(&name));
-            reply.after.insert(name, last);
-        }
-        reply.events.sort_by_key(|event| event.unix_seconds);
-        Ok(reply)
-    }
-
-    fn unix_seconds(&self, at: Nanos) -> u64 {
+    pub(crate) fn unix_seconds(&self, at: Nanos) -> u64 {
         let wall = self
             .started
             .1
@@ -454,6 +384,19 @@ impl Host {
     }
 
     async fn wait(&self, name: &str, kinds: &[String], seconds: u64) -> Result<WaitReply, Failure> {
+        // An array of the last run may be about to come.
+        let known = |name: &str| self.waiting.borrow().iter().any(|(k, _)| k.name == name);
+        let until = self.rt.now() + seconds.min(LONGEST_WAIT) * SECOND;
+        let here = self
+            .restored_gate
+            .until(|| self.restored.get() || self.arrays.borrow().contains_key(name));
+        if known(name) && self.rt.timeout(until - self.rt.now(), here).await.is_none() {
+            return Ok(WaitReply {
+                done: false,
+                stuck: None,
+                array: None,
+            });
+        }
         let member = self.member(name)?;
         let array = member.array.clone();
         let wanted: Vec<&str> = kinds.iter().map(String::as_str).collect();
@@ -476,7 +419,7 @@ impl Host {
         Ok(WaitReply {
             done,
             stuck,
-            array: self.status_of(&member).await,
+            array: Some(self.status_of(&member).await),
         })
     }
 
@@ -540,6 +483,7 @@ impl Host {
             .borrow_mut()
             .retain(|(known, _)| known.uuid != uuid);
         self.arrays.borrow_mut().insert(name, member);
+        self.restored_gate.open();
         self.save()
     }
 
@@ -567,9 +511,11 @@ impl Host {
     /// # Errors
     /// If the state directory cannot be written.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Failure> {
-        if let Some(member) = self.arrays.borrow_mut().remove(name) {
+        let removed = self.arrays.borrow_mut().remove(name);
+        if let Some(member) = removed {
             self.record_events(&member);
         }
+        self.history.look_again(); // those who follow its events hear that they end
         self.not_served.borrow_mut().retain(|n| n.array != name);
         self.save()
     }
@@ -591,7 +537,7 @@ impl Host {
         paths.retain(|uuid, _| !uuids.contains(uuid));
     }
 
-    fn save(&self) -> Result<(), Failure> {
+    pub(crate) fn save(&self) -> Result<(), Failure> {
         let mut list: Vec<Known> = Vec::new();
         for (name, member) in self.arrays.borrow().iter() {
             list.push(Known {
@@ -628,6 +574,13 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
             path(*device),
             size(*have),
             size(*need)
+        )),
+        Error::Device {
+            device,
+            fault: Fault::ReadOnly,
+        } => Failure::refused(format!(
+            "{}: is write-protected (read-only); make it writable, or leave it out",
+            path(*device)
         )),
         Error::Device { device, fault } => Failure::broken(format!(
             "{}: {fault:?}; check the device and its cabling, then try again",

@@ -2,7 +2,8 @@
 //! client never delays data. Requests cross to the engine's thread as [`Job`]s.
 //!
 //! **Invariants**: this thread touches no array; every request is answered or its connection
-//! closed; bodies, headers, their time and the number of connections are bounded.
+//! closed; bodies, headers, their time, that of answers nobody reads, and the number of connections are bounded; those
+//! who wait for something never take the places of those who ask.
 
 use std::convert::Infallible;
 use std::os::unix::net::UnixListener as StdListener;
@@ -17,17 +18,28 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::{Call, ErrorReply, VERSION};
+use crate::api::{Call, ErrorReply, StatusReply, VERSION};
+use crate::daemon::signals;
+use crate::daemon::unread::Unread;
 use crate::failure::{Failure, Kind};
 
 /// Largest request body: a thousand device paths fit.
 const MAX_BODY: usize = 1 << 20;
 /// How long a client may take for its header, and again for its body.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Connections served at once; more are closed.
-const MAX_CONNECTIONS: usize = 128;
+/// Connections served at once; more are told so and closed.
+const MAX_CONNECTIONS: usize = 256;
+/// Of these, how many may wait for something to happen: the rest is for those who ask how things are.
+const MAX_WAITING: usize = 128;
+/// More that are told, at a time, that there are too many.
+const MAX_TURNED_AWAY: usize = 32;
+/// Scrapers of metrics served at once.
+const MAX_SCRAPERS: usize = 16;
+/// How long one may take.
+const SCRAPE_LIMIT: Duration = Duration::from_secs(30);
+/// How long a client may take to read of its answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// What crosses to the engine's thread.
 #[derive(Debug)]
@@ -38,64 +50,39 @@ pub(crate) enum Job {
     Stop,
 }
 
-/// Serves `listener` and the process's signals until the process ends. `hurry` hears of the second.
+/// Serves `listener`, metrics to those who connect to `metrics`, and the process's signals until the process ends. `hurry` hears of the second.
 ///
 /// # Errors
 /// If the thread cannot start.
 pub(crate) fn start(
     listener: StdListener,
+    metrics: Option<std::net::TcpListener>,
     jobs: Sender<Job>,
     hurry: Sender<()>,
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
+    if let Some(metrics) = &metrics {
+        metrics.set_nonblocking(true)?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let (terminate, interrupt) = {
+    let signals = {
         let _entered = runtime.enter();
-        (
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-        )
+        signals::ask()?
     };
     std::thread::Builder::new()
         .name("ashlar-http".to_string())
         .spawn(move || {
             runtime.block_on(async {
-                let asked = Arc::new(AtomicUsize::new(0));
-                for signal in [terminate, interrupt] {
-                    let (jobs, hurry) = (jobs.clone(), hurry.clone());
-                    tokio::spawn(stop_on(signal, asked.clone(), jobs, hurry));
+                signals.serve(&jobs, &hurry);
+                if let Some(metrics) = metrics {
+                    tokio::spawn(serve_metrics(metrics, jobs.clone()));
                 }
                 accept(listener, jobs).await;
             });
         })?;
     Ok(())
-}
-
-/// The first signal, of either kind, asks for an orderly end; the second, that it waits for no client;
-/// the third ends at once (arrays stay importable).
-async fn stop_on(
-    mut signal: tokio::signal::unix::Signal,
-    asked: Arc<AtomicUsize>,
-    jobs: Sender<Job>,
-    hurry: Sender<()>,
-) {
-    while signal.recv().await.is_some() {
-        match asked.fetch_add(1, Ordering::SeqCst) {
-            0 => {
-                let _ = jobs.send(Job::Stop); // unless it is stopping already
-            }
-            1 => {
-                tracing::warn!("second signal: clients are cut off");
-                let _ = hurry.send(()); // unless it has stopped already
-            }
-            _ => {
-                tracing::warn!("third signal: ending without closing the arrays");
-                std::process::exit(1);
-            }
-        }
-    }
 }
 
 async fn accept(listener: StdListener, jobs: Sender<Job>) {
@@ -107,43 +94,116 @@ async fn accept(listener: StdListener, jobs: Sender<Job>) {
             return;
         }
     };
-    let open = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::new(Counts::default());
+    let mut told = None;
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a control connection could not be accepted");
+                if told.is_none_or(|at: std::time::Instant| at.elapsed() > READ_LIMIT) {
+                    tracing::warn!(%error, "a control connection could not be accepted");
+                    told = Some(std::time::Instant::now());
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        if open.fetch_add(1, Ordering::SeqCst) >= MAX_CONNECTIONS {
-            open.fetch_sub(1, Ordering::SeqCst);
+        let Some(place) = Place::take(&counts, |c| &c.open, MAX_CONNECTIONS) else {
+            if let Some(place) = Place::take(&counts, |c| &c.turned_away, MAX_TURNED_AWAY) {
+                tokio::spawn(async move {
+                    turn_away(stream).await;
+                    drop(place);
+                });
+            }
             continue; // dropping the stream closes it
-        }
-        let (jobs, open) = (jobs.clone(), open.clone());
+        };
+        let (jobs, counts) = (jobs.clone(), counts.clone());
         tokio::spawn(async move {
-            let service = service_fn(move |request| answer(request, jobs.clone()));
+            let service = service_fn(move |request| answer(request, jobs.clone(), counts.clone()));
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(READ_LIMIT)
                 .max_buf_size(64 << 10)
-                .serve_connection(TokioIo::new(stream), service)
+                .serve_connection(TokioIo::new(Unread::new(stream, ANSWER_LIMIT)), service)
                 .await;
             if let Err(error) = served {
                 tracing::debug!(%error, "a control connection ended early");
             }
-            open.fetch_sub(1, Ordering::SeqCst);
+            drop(place);
         });
     }
+}
+
+/// How many of each kind there are.
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicUsize,
+    waiting: AtomicUsize,
+    turned_away: AtomicUsize,
+}
+
+/// One of a bounded number, given back when dropped.
+struct Place {
+    counts: Arc<Counts>,
+    of: fn(&Counts) -> &AtomicUsize,
+}
+
+impl Place {
+    fn take(counts: &Arc<Counts>, of: fn(&Counts) -> &AtomicUsize, most: usize) -> Option<Place> {
+        if of(counts).fetch_add(1, Ordering::SeqCst) >= most {
+            of(counts).fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+        let counts = counts.clone();
+        Some(Place { counts, of })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        (self.of)(&self.counts).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Says that there are too many, so that nobody takes it for the end of the daemon.
+async fn turn_away(mut stream: tokio::net::UnixStream) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let error = Failure::refused(format!(
+        "the daemon serves {MAX_CONNECTIONS} requests at once already; try again, or end some of those that wait"
+    ));
+    let body = serde_json::to_string(&ErrorReply {
+        version: VERSION,
+        error,
+    });
+    let body = body.expect("answers are plain data");
+    let text = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let all = async {
+        let _ = stream.read(&mut [0; 4096]).await; // the question, or most of it
+        let _ = stream.write_all(text.as_bytes()).await;
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(1), all).await;
 }
 
 async fn answer(
     request: Request<Incoming>,
     jobs: Sender<Job>,
+    counts: Arc<Counts>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri().path() == "/metrics" {
+        return Ok(metrics(&request, &jobs).await);
+    }
     let outcome = match read_call(request).await {
-        Ok(call) => dispatch(call, &jobs).await,
+        Ok(call) => match wait_place(&call, &counts) {
+            Ok(place) => {
+                let outcome = dispatch(call, &jobs).await;
+                drop(place);
+                outcome
+            }
+            Err(failure) => Err(failure),
+        },
         Err(failure) => Err(failure),
     };
     let (status, body) = match outcome {
@@ -170,6 +230,91 @@ async fn answer(
         .header("content-type", "application/json")
         .body(Full::new(body))
         .expect("a response of fixed form"))
+}
+
+/// The status for Prometheus.
+async fn metrics(request: &Request<Incoming>, jobs: &Sender<Job>) -> Response<Full<Bytes>> {
+    let answer = |status, text: String| {
+        Response::builder()
+            .status(status)
+            .header("content-type", "text/plain; version=0.0.4; charset=utf-8")
+            .body(Full::new(Bytes::from(text)))
+            .expect("a response of fixed form")
+    };
+    if request.method() != Method::GET {
+        return answer(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "asked with GET\n".to_string(),
+        );
+    }
+    let status = dispatch(Call::Status { array: None }, jobs).await;
+    let reply = status.and_then(|value| {
+        let read = serde_json::from_value::<StatusReply>(value);
+        read.map_err(|e| Failure::broken(format!("the status cannot be read: {e}")))
+    });
+    match reply {
+        Ok(reply) => answer(StatusCode::OK, crate::view::metrics::metrics(&reply)),
+        Err(failure) => answer(StatusCode::SERVICE_UNAVAILABLE, format!("{failure}\n")),
+    }
+}
+
+/// Serves `/metrics`, and nothing else, to whoever connects.
+async fn serve_metrics(listener: std::net::TcpListener, jobs: Sender<Job>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "metrics cannot be served"),
+    };
+    let counts = Arc::new(Counts::default());
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await; // out of descriptors, or it left
+            continue;
+        };
+        let Some(place) = Place::take(&counts, |c| &c.open, MAX_SCRAPERS) else {
+            continue;
+        };
+        let jobs = jobs.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let jobs = jobs.clone();
+                async move {
+                    if request.uri().path() == "/metrics" {
+                        return Ok::<_, Infallible>(metrics(&request, &jobs).await);
+                    }
+                    let mut none = Response::new(Full::new(Bytes::from("only /metrics is here\n")));
+                    *none.status_mut() = StatusCode::NOT_FOUND;
+                    Ok(none)
+                }
+            });
+            let serving = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(READ_LIMIT)
+                .max_buf_size(64 << 10)
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = tokio::time::timeout(SCRAPE_LIMIT, serving).await; // whoever is too slow asks again
+            drop(place);
+        });
+    }
+}
+
+/// A place among those that wait, for a call that may.
+fn wait_place(call: &Call, counts: &Arc<Counts>) -> Result<Option<Place>, Failure> {
+    let waits = match call {
+        Call::Events { wait_seconds, .. } => *wait_seconds > 0,
+        Call::Wait { .. } => true,
+        _ => false,
+    };
+    if !waits {
+        return Ok(None);
+    }
+    let place = Place::take(counts, |c| &c.waiting, MAX_WAITING);
+    let full = || {
+        Failure::refused(format!(
+            "{MAX_WAITING} requests wait for something to happen already; end some of them, then try again"
+        ))
+    };
+    place.map(Some).ok_or_else(full)
 }
 
 async fn read_call(request: Request<Incoming>) -> Result<Call, Failure> {

@@ -13,11 +13,19 @@ pub(crate) mod frontends;
 pub(crate) mod history;
 pub(crate) mod host;
 pub(crate) mod http;
+pub(crate) mod log;
+pub(crate) mod manager;
+pub(crate) mod memory;
 pub(crate) mod names;
+pub(crate) mod notify;
 pub(crate) mod open;
 pub(crate) mod served;
+pub(crate) mod severity;
+pub(crate) mod signals;
 pub(crate) mod state;
+pub(crate) mod unread;
 pub(crate) mod volumes;
+pub(crate) mod watch;
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -29,29 +37,37 @@ use std::sync::Arc;
 use ashlar_accel::Accelerator;
 use ashlar_engine::{Accelerators, Settings};
 use ashlar_rt::{Mailbox, Rt, SECOND, mailbox};
+use ashlar_serve::Pool;
 use rustix::fs::{FlockOperation, Gid, flock};
 
 use crate::cli::DaemonArgs;
+use crate::daemon::frontends::Room;
 use crate::daemon::host::Host;
 use crate::daemon::http::Job;
 use crate::daemon::state::{Known, State};
 use crate::failure::Failure;
 use crate::units::size;
 
-/// Least memory the engine is given.
+/// Least memory that may be given, for the engine and for what is in flight on connections.
 const LEAST_MEMORY: u64 = 64 << 20;
+
+/// Most memory for what is in flight on connections.
+const MOST_FOR_CONNECTIONS: u64 = 512 << 20;
+/// How long the service manager is asked to wait for the end: the kernel's writing out, and clients.
+const CLOSING_SECONDS: u64 = 120;
 
 /// Runs the daemon until it is told to stop.
 ///
 /// # Errors
 /// What kept it from starting.
 pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
-    start_log();
-    raise_file_limit();
-    let settings = settings(args)?;
+    log::start();
+    let descriptors = raise_file_limit();
+    let (settings, connections) = settings(args)?;
     let state = State::open(&args.state)?;
     let known = state.load()?;
     let (listener, control) = listen(socket)?;
+    let metrics = args.metrics.as_deref().map(listen_metrics).transpose()?;
     let (jobs, requests) = mailbox();
     let (hurry, hurried) = mailbox();
     let rt = Rt::start().map_err(|e| {
@@ -61,7 +77,7 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
     })?;
     // Before anybody is answered: what is found under the old names then is served.
     rt.block_on(names::clear_dead());
-    http::start(listener, jobs, hurry)
+    http::start(listener, metrics, jobs, hurry)
         .map_err(|e| Failure::broken(format!("the control API cannot start: {e}")))?;
     tracing::info!(
         socket = %socket.display(),
@@ -71,10 +87,15 @@ pub(crate) fn run(socket: &Path, args: &DaemonArgs) -> Result<(), Failure> {
         "ashlar {} serves",
         env!("CARGO_PKG_VERSION")
     );
-    let host = Host::new(&rt, settings, state);
+    let room = Room {
+        pool: Pool::new(connections),
+        descriptors,
+    };
+    let host = Host::new(&rt, settings, state, room);
     rt.block_on(serve(host, known, requests, hurried));
     drop(control);
     tracing::info!("stopped");
+    log::flush();
     Ok(())
 }
 
@@ -91,8 +112,10 @@ async fn serve(
             let guard = host.change.lock().await;
             host.restore(known).await;
             drop(guard);
+            host.restored();
         })
     };
+    host.watch();
     while let Some(job) = requests.receive().await {
         match job {
             Job::Stop => break,
@@ -111,6 +134,7 @@ async fn serve(
     }
     drop(requests); // from here on, requests are answered with "stopping"
     tracing::info!("stopping");
+    host.manager.stopping(CLOSING_SECONDS);
     // Whatever waits for an operator who stops the daemon instead would wait for ever, clients' writes too.
     host.rt.spawn({
         let host = host.clone();
@@ -137,19 +161,9 @@ async fn serve(
     drop(guard);
 }
 
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ASHLAR_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .try_init();
-}
-
-/// A descriptor for every device and client: as many as the process may have.
-fn raise_file_limit() {
+/// A descriptor for every device and client: as many as the process may have. Those below the number returned are for
+/// NBD clients, the rest for the control socket and for devices.
+fn raise_file_limit() -> i32 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit {
@@ -159,9 +173,13 @@ fn raise_file_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, most) {
         tracing::warn!(%error, "the limit of open files could not be raised");
     }
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let kept = (most / 4).clamp(8, 256);
+    i32::try_from(most.saturating_sub(kept)).unwrap_or(i32::MAX)
 }
 
-fn settings(args: &DaemonArgs) -> Result<Settings, Failure> {
+/// Settings of the engine, and the memory for what is in flight on connections; both are within `--memory`.
+fn settings(args: &DaemonArgs) -> Result<(Settings, usize), Failure> {
     let memory_bytes = match args.memory {
         Some(bytes) if bytes < LEAST_MEMORY => {
             return Err(Failure::invalid(format!(
@@ -171,16 +189,18 @@ fn settings(args: &DaemonArgs) -> Result<Settings, Failure> {
             )));
         }
         Some(bytes) => bytes,
-        None => (machine_memory() / 4).max(LEAST_MEMORY),
+        None => (memory::limit() / 4).max(LEAST_MEMORY),
     };
     let defaults = Settings::default();
     let shards = args.shards.map_or(defaults.shards, usize::from);
-    Ok(Settings {
+    let connections = (memory_bytes / 4).min(MOST_FOR_CONNECTIONS);
+    let settings = Settings {
         shards,
-        memory_bytes,
+        memory_bytes: memory_bytes - connections,
         accelerators: accelerators(),
         ..defaults
-    })
+    };
+    Ok((settings, usize::try_from(connections).unwrap_or(usize::MAX)))
 }
 
 /// Each array has an accelerator of its own, which is opened in the background.
@@ -195,16 +215,6 @@ fn accelerators() -> Accelerators {
     Accelerators(Rc::new(move |choice| {
         Rc::new(Accelerator::new(choice, options.clone()))
     }))
-}
-
-fn machine_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    #[expect(
-        clippy::useless_conversion,
-        reason = "the field's width differs by platform"
-    )]
-    let total = u64::try_from(info.totalram).unwrap_or(0);
-    total.saturating_mul(u64::from(info.mem_unit))
 }
 
 /// The control socket's name, held until the end of the process.
@@ -237,7 +247,7 @@ fn listen(path: &Path) -> Result<(UnixListener, Control), Failure> {
     }
     let mut lock_name = path.as_os_str().to_os_string();
     lock_name.push(".lock");
-    let lock = File::create(&lock_name).map_err(|e| cannot(&e))?;
+    let lock = state::lock_file(Path::new(&lock_name)).map_err(|e| cannot(&e))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         Failure::refused(format!(
             "another daemon already serves {at}; use it, stop it, or give another --socket PATH"
@@ -245,6 +255,12 @@ fn listen(path: &Path) -> Result<(UnixListener, Control), Failure> {
     })?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
+            // An Ashlar daemon has the lock; another program's socket is left alone while somebody answers there.
+            match std::os::unix::net::UnixStream::connect(path) {
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {}
+                Err(e) => return Err(cannot(&e)),
+                Ok(_) => return Err(cannot(&"another program listens there")),
+            }
             std::fs::remove_file(path).map_err(|e| cannot(&e))?;
         }
         Ok(_) => return Err(cannot(&"there is a file of that name that is no socket")),
@@ -267,6 +283,30 @@ fn listen(path: &Path) -> Result<(UnixListener, Control), Failure> {
             _lock: lock,
         },
     ))
+}
+
+/// Listens for those who read metrics, on this machine only: whoever asks is answered.
+fn listen_metrics(address: &str) -> Result<std::net::TcpListener, Failure> {
+    use std::net::ToSocketAddrs;
+    let resolved = address
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut all| all.next());
+    let resolved = resolved.ok_or_else(|| {
+        Failure::invalid(format!(
+            "--metrics {address}: not HOST:PORT, for example 127.0.0.1:9774"
+        ))
+    })?;
+    if !resolved.ip().is_loopback() {
+        return Err(Failure::refused(format!(
+            "--metrics {address}: only loopback addresses are served without TLS; use 127.0.0.1 or ::1, and a proxy for others"
+        )));
+    }
+    std::net::TcpListener::bind(resolved).map_err(|e| {
+        Failure::broken(format!(
+            "cannot serve metrics at {address}: {e}; give another --metrics ADDR"
+        ))
+    })
 }
 
 /// The group `ashlar`, if the machine has one.

@@ -1,9 +1,10 @@
 //! The names of kernel devices: links `/dev/ashlar/ARRAY/VOL`.
 //!
 //! **Invariants**: a name is there or not, never half made; after [`clear_dead`] every name leads to a device
-//! that a daemon serves.
+//! that a daemon serves; a name that leads to a device of another daemon is never taken from it, and none is
+//! removed that leads elsewhere than expected.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
@@ -15,9 +16,33 @@ pub(crate) fn name_of(array: &str, volume: &str) -> String {
 }
 
 /// Makes `name` a link to `device`, also if an older link is there.
+///
+/// # Errors
+/// If another daemon serves a device of this name, or something that is no link is there.
 pub(crate) fn link(name: &str, device: &Path) -> Result<(), Failure> {
     let name = Path::new(name);
-    let failed = |e: std::io::Error| Failure::broken(format!("{}: {e}", name.display()));
+    let at = name.display();
+    let failed = |e: std::io::Error| {
+        Failure::broken(format!(
+            "the name {at} cannot be made: {e}; see that nothing else has it, then attach again"
+        ))
+    };
+    match leads_to(name) {
+        Some(other) if other == device => return Ok(()),
+        Some(other) if ashlar_serve::loopdev::is_anothers(&other) => {
+            return Err(Failure::refused(format!(
+                "the name {at} is {} of another Ashlar daemon on this machine, with an array of the same name; detach it there first",
+                other.display()
+            )));
+        }
+        Some(_) => {}
+        None if std::fs::symlink_metadata(name).is_ok() => {
+            return Err(Failure::refused(format!(
+                "the name {at} is taken by something that is no link; move it away, then attach again"
+            )));
+        }
+        None => {}
+    }
     if let Some(dir) = name.parent() {
         std::fs::create_dir_all(dir).map_err(failed)?;
     }
@@ -30,9 +55,22 @@ pub(crate) fn link(name: &str, device: &Path) -> Result<(), Failure> {
     std::fs::rename(&beside, name).map_err(failed)
 }
 
-/// Removes a link, and the directories that are empty then.
-pub(crate) fn unlink(name: &Path) {
-    let _ = std::fs::remove_file(name); // gone already is as good
+/// Where a name leads, if it is a link.
+pub(crate) fn leads_to(name: &Path) -> Option<PathBuf> {
+    let to = std::fs::read_link(name).ok()?;
+    // udev's links are relative.
+    Some(match name.parent() {
+        Some(dir) if to.is_relative() => std::fs::canonicalize(dir.join(&to)).unwrap_or(to),
+        _ => to,
+    })
+}
+
+/// Removes a link if it leads to `device`, and the directories that are empty then.
+pub(crate) fn unlink(name: &Path, device: &Path) {
+    if leads_to(name).is_none_or(|to| to != device) {
+        return; // gone already, or another's
+    }
+    let _ = std::fs::remove_file(name);
     for dir in name.ancestors().skip(1).take(2) {
         let _ = std::fs::remove_dir(dir); // fails if another volume's link is there
     }
@@ -48,13 +86,13 @@ pub(crate) async fn clear_dead() {
     for array in inside(Path::new(DEVICE_DIR)) {
         for volume in inside(&array.path()) {
             let name = volume.path();
-            let Ok(device) = std::fs::read_link(&name) else {
+            let Some(device) = leads_to(&name) else {
                 continue;
             };
             // Asking may take long, and its daemon may have made the name anew meanwhile.
             let served = ashlar_serve::loopdev::is_served(&device);
-            if !served && std::fs::read_link(&name).is_ok_and(|now| now == device) {
-                unlink(&name);
+            if !served {
+                unlink(&name, &device);
             }
         }
     }
@@ -63,8 +101,6 @@ pub(crate) async fn clear_dead() {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use std::path::PathBuf;
-
     use super::*;
 
     #[test]
@@ -82,6 +118,17 @@ mod tests {
             }
         }
         assert_eq!(std::fs::read_dir(dir.join("t")).unwrap().count(), all.len());
+        // Only what leads where it is expected to is removed.
+        let db = PathBuf::from(name("db"));
+        unlink(&db, Path::new("/dev/one-db"));
+        assert!(leads_to(&db).is_some());
+        unlink(&db, Path::new("/dev/two-db"));
+        assert!(leads_to(&db).is_none());
+        // Something else of that name stays, and is said.
+        std::fs::create_dir(&db).unwrap();
+        let refused = link(&name("db"), Path::new("/dev/two-db")).unwrap_err();
+        assert!(refused.text.contains("no link"), "{refused}");
+        assert!(db.is_dir());
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

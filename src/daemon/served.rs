@@ -3,20 +3,125 @@
 //! **Invariants**: with `cached` a write completes when it is in memory, without when it is
 //! durable; what was asked to be durable always is.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use ashlar_engine::{Volume as EngineVolume, VolumeError as EngineError};
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::{Buf, Nanos, Rt, Slice};
 use ashlar_serve::{Extent, Fut, Volume, VolumeError, VolumeInfo};
+
+use crate::api::{LATENCY_BOUNDS, Latency};
 
 /// The adapter.
 #[derive(Debug)]
 pub(crate) struct Served {
     volume: EngineVolume,
     info: VolumeInfo,
+    seen: Rc<Seen>,
+}
+
+/// What is known of a volume beside its properties.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    rt: Rt,
+    /// What it takes of the space, where that is shown.
+    pub(crate) used_bytes: Cell<u64>,
+    /// When a write was last refused for want of space; 0 for never.
+    pub(crate) refused: Cell<Nanos>,
+    /// When one was last taken after that.
+    pub(crate) accepted: Cell<Nanos>,
+    times: [Times; 3],
+}
+
+/// The kinds of requests whose times are taken, as indexes.
+const OPERATIONS: [&str; 3] = ["read", "write", "flush"];
+const READ: usize = 0;
+const WRITE: usize = 1;
+const FLUSH: usize = 2;
+
+/// How long requests of one kind took.
+#[derive(Debug, Default)]
+struct Times {
+    counts: [Cell<u64>; LATENCY_BOUNDS.len() + 1],
+    nanoseconds: Cell<u64>,
+    in_flight: Cell<u64>,
+}
+
+/// A request that has not ended.
+struct Running {
+    seen: Rc<Seen>,
+    kind: usize,
+    since: Nanos,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let times = &self.seen.times[self.kind];
+        let took = self.seen.rt.now().saturating_sub(self.since);
+        let place = LATENCY_BOUNDS.partition_point(|bound| *bound < took);
+        times.counts[place].set(times.counts[place].get() + 1);
+        times
+            .nanoseconds
+            .set(times.nanoseconds.get().saturating_add(took));
+        times.in_flight.set(times.in_flight.get() - 1);
+    }
+}
+
+impl Seen {
+    /// Nothing yet, but what it takes of the space.
+    pub(crate) fn new(rt: &Rt, used_bytes: u64) -> Rc<Seen> {
+        Rc::new(Seen {
+            rt: rt.clone(),
+            used_bytes: Cell::new(used_bytes),
+            refused: Cell::new(0),
+            accepted: Cell::new(0),
+            times: Default::default(),
+        })
+    }
+
+    /// Takes the time of a request, until what it gives is dropped.
+    fn begin(self: &Rc<Seen>, kind: usize) -> Running {
+        let in_flight = &self.times[kind].in_flight;
+        in_flight.set(in_flight.get() + 1);
+        Running {
+            seen: self.clone(),
+            kind,
+            since: self.rt.now(),
+        }
+    }
+
+    /// The times so far, of every kind.
+    pub(crate) fn latency(&self, array: &str, volume: &str) -> Vec<Latency> {
+        let of = |(operation, times): (&&str, &Times)| Latency {
+            array: array.to_string(),
+            volume: volume.to_string(),
+            operation: (*operation).to_string(),
+            counts: times.counts.iter().map(Cell::get).collect(),
+            nanoseconds: times.nanoseconds.get(),
+            in_flight: times.in_flight.get(),
+        };
+        OPERATIONS.iter().zip(&self.times).map(of).collect()
+    }
+
+    /// Notes how a write ended.
+    fn note(&self, written: Result<(), VolumeError>) -> Result<(), VolumeError> {
+        match written {
+            Err(VolumeError::NoSpace) => self.refused.set(self.rt.now()),
+            Ok(()) if self.refused.get() > self.accepted.get() => self.accepted.set(self.rt.now()),
+            _ => {}
+        }
+        written
+    }
 }
 
 impl Served {
-    /// `volume`, with or without a volatile write cache.
-    pub(crate) fn new(volume: EngineVolume, cached: bool, read_only: bool) -> Served {
+    /// `volume`, with or without a volatile write cache; what happens to it is noted in `seen`.
+    pub(crate) fn new(
+        volume: EngineVolume,
+        cached: bool,
+        read_only: bool,
+        seen: Rc<Seen>,
+    ) -> Served {
         let engine = volume.info();
         let info = VolumeInfo {
             size_bytes: engine.size_bytes,
@@ -25,7 +130,7 @@ impl Served {
             read_only,
             write_cache: cached,
         };
-        Served { volume, info }
+        Served { volume, info, seen }
     }
 
     fn durable(&self, asked: bool) -> bool {
@@ -71,19 +176,40 @@ impl Volume for Served {
         self.info
     }
 
+    fn used_bytes(&self) -> u64 {
+        self.seen.used_bytes.get()
+    }
+
     fn read(&self, offset: u64, length: usize) -> Fut<Result<Buf, VolumeError>> {
-        let volume = self.volume.clone();
-        Box::pin(async move { volume.read(offset, length).await.map_err(outward) })
+        let (volume, running) = (self.volume.clone(), self.seen.begin(READ));
+        Box::pin(async move {
+            let read = volume.read(offset, length).await.map_err(outward);
+            drop(running);
+            read
+        })
     }
 
     fn write(&self, offset: u64, data: Slice, durable: bool) -> Fut<Result<(), VolumeError>> {
         let (volume, durable) = (self.volume.clone(), self.durable(durable));
-        Box::pin(async move { volume.write(offset, data, durable).await.map_err(outward) })
+        let (seen, running) = (self.seen.clone(), self.seen.begin(WRITE));
+        Box::pin(async move {
+            let written = volume.write(offset, data, durable).await;
+            drop(running);
+            seen.note(written.map_err(outward))
+        })
     }
 
     fn flush(&self) -> Fut<Result<(), VolumeError>> {
-        let volume = self.volume.clone();
-        Box::pin(async move { volume.flush().await.map_err(outward) })
+        let (volume, seen) = (self.volume.clone(), self.seen.clone());
+        let running = self.seen.begin(FLUSH);
+        Box::pin(async move {
+            let flushed = volume.flush().await.map_err(outward);
+            drop(running);
+            match flushed {
+                Ok(()) => Ok(()), // nothing was written by it
+                refused => seen.note(refused),
+            }
+        })
     }
 
     fn trim(&self, offset: u64, length: u64, durable: bool) -> Fut<Result<(), VolumeError>> {
@@ -101,9 +227,10 @@ impl Volume for Served {
         let (volume, durable) = (self.volume.clone(), self.durable(durable));
         // The space of a thick volume is its own also where nothing is mapped.
         let keep = !may_trim && volume.info().thin;
+        let seen = self.seen.clone();
         Box::pin(async move {
             if keep {
-                return write_zeros(&volume, offset, length, durable).await;
+                return seen.note(write_zeros(&volume, offset, length, durable).await);
             }
             volume
                 .write_zeroes(offset, length, durable)

@@ -10,12 +10,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ashlar_engine::status::LostRange;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::notify::NotifySettings;
 use crate::failure::Failure;
 
 /// An array that was imported.
@@ -42,6 +44,9 @@ struct Contents {
     /// What could not be read of arrays, by their UUID.
     #[serde(default)]
     lost: BTreeMap<String, Vec<LostRange>>,
+    /// Who is told of what happens to arrays, by their UUID.
+    #[serde(default)]
+    notify: BTreeMap<String, NotifySettings>,
 }
 
 /// The state directory, locked.
@@ -53,6 +58,8 @@ pub(crate) struct State {
     pub(crate) paths: RefCell<BTreeMap<String, String>>,
     /// What could not be read of arrays, by their UUID: saved likewise, and looked at again after an import.
     pub(crate) lost: RefCell<BTreeMap<String, Vec<LostRange>>>,
+    /// Who is told of what happens to arrays, by their UUID: saved likewise.
+    pub(crate) notify: RefCell<BTreeMap<String, NotifySettings>>,
     _lock: File,
 }
 
@@ -63,12 +70,14 @@ impl State {
     /// If it cannot be made or another daemon has it.
     pub(crate) fn open(dir: &Path) -> Result<State, Failure> {
         let at = dir.display();
-        std::fs::create_dir_all(dir).map_err(|e| {
+        let mut make = std::fs::DirBuilder::new();
+        make.recursive(true).mode(0o700).create(dir).map_err(|e| {
             Failure::broken(format!(
                 "cannot make the state directory {at}: {e}; give --state DIR"
             ))
         })?;
-        let lock = File::create(dir.join("lock")).map_err(|e| {
+        check_own(dir)?;
+        let lock = lock_file(&dir.join("lock")).map_err(|e| {
             Failure::broken(format!(
                 "cannot write to the state directory {at}: {e}; give --state DIR"
             ))
@@ -82,6 +91,7 @@ impl State {
             dir: dir.to_path_buf(),
             paths: RefCell::default(),
             lost: RefCell::default(),
+            notify: RefCell::default(),
             _lock: lock,
         })
     }
@@ -106,14 +116,30 @@ impl State {
             Ok(contents) => {
                 *self.paths.borrow_mut() = contents.paths;
                 *self.lost.borrow_mut() = contents.lost;
+                *self.notify.borrow_mut() = contents.notify;
                 Ok(contents.arrays)
             }
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "the list of arrays is damaged and set aside; use 'ashlar import'");
-                let _ = std::fs::rename(&path, self.dir.join("arrays.damaged"));
+                tracing::error!(path = %path.display(), %error, "the list of arrays is damaged and set aside; use 'ashlar import'");
+                let _ = std::fs::rename(&path, self.damaged());
                 Ok(Vec::new())
             }
         }
+    }
+
+    fn damaged(&self) -> PathBuf {
+        self.dir.join("arrays.damaged")
+    }
+
+    /// What the operator has to know where a list of arrays was set aside and nobody has looked at it since.
+    pub(crate) fn list_lost(&self) -> Option<String> {
+        let path = self.damaged();
+        std::fs::symlink_metadata(&path).is_ok().then(|| {
+            format!(
+                "the list of arrays was damaged and set aside, so arrays may not have been started: 'ashlar import' lists them, 'ashlar import ARRAY' starts one; then 'rm {}'",
+                path.display()
+            )
+        })
     }
 
     /// Replaces the list.
@@ -126,15 +152,55 @@ impl State {
             arrays: arrays.to_vec(),
             paths: self.paths.borrow().clone(),
             lost: self.lost.borrow().clone(),
+            notify: self.notify.borrow().clone(),
         };
         let bytes = serde_json::to_vec_pretty(&contents)?;
         let beside = self.dir.join("arrays.json.new");
-        let mut file = File::create(&beside)?;
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {} // left by a daemon that died here, or not there
+        }
+        let mut options = File::options();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
         std::fs::rename(&beside, self.dir.join("arrays.json"))?;
         File::open(&self.dir)?.sync_all()
     }
+}
+
+/// Opens (and makes) a file to lock; a link there is not followed.
+///
+/// # Errors
+/// If it cannot be made or opened.
+pub(crate) fn lock_file(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let no_links = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    options.custom_flags(no_links).open(path)
+}
+
+/// Refuses a directory in which somebody else can put links and files.
+fn check_own(dir: &Path) -> Result<(), Failure> {
+    let found = std::fs::metadata(dir).map_err(|e| {
+        Failure::broken(format!(
+            "the state directory {}: {e}; give --state DIR",
+            dir.display()
+        ))
+    })?;
+    let own = found.uid() == rustix::process::geteuid().as_raw();
+    if own && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let (at, mode) = (dir.display(), found.mode() & 0o7777);
+    Err(Failure::refused(format!(
+        "the state directory {at} (owner {}, mode {mode:04o}) can be written by others; 'chown root {at} && chmod 700 {at}' after a look at what is in it, or give another --state DIR",
+        found.uid()
+    )))
 }
 
 #[cfg(test)]
@@ -183,12 +249,35 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_others_write_to_is_refused_and_links_are_not_followed() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = scratch("others");
+        std::fs::create_dir_all(&dir).unwrap();
+        let mode = |m| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(m)).unwrap();
+        mode(0o777);
+        let refused = State::open(&dir).unwrap_err();
+        assert!(refused.text.contains("chmod 700"), "{refused}");
+        mode(0o700);
+        let (victim, lock) = (dir.join("victim"), dir.join("lock"));
+        std::fs::write(&victim, b"kept").unwrap();
+        std::os::unix::fs::symlink(&victim, &lock).unwrap();
+        assert!(State::open(&dir).is_err());
+        std::fs::remove_file(&lock).unwrap();
+        let state = State::open(&dir).unwrap();
+        std::os::unix::fs::symlink(&victim, dir.join("arrays.json.new")).unwrap();
+        state.save(&[]).unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"kept");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn a_damaged_list_is_set_aside() {
         let dir = scratch("damaged");
         let state = State::open(&dir).unwrap();
         std::fs::write(dir.join("arrays.json"), b"{\"version\":1,\"arr").unwrap();
         assert!(state.load().unwrap().is_empty());
         assert!(dir.join("arrays.damaged").exists());
+        assert!(state.list_lost().unwrap().contains("list of arrays"));
         assert!(!dir.join("arrays.json").exists());
         std::fs::remove_dir_all(dir).unwrap();
     }

@@ -77,9 +77,13 @@ impl Host {
                 array,
                 volume,
                 frontend,
+                sector_bytes,
                 force,
             } => {
-                let attached = self.attach(&array, &volume, &frontend, force).await?;
+                let small = small_sectors(&frontend, sector_bytes)?;
+                let attached = self
+                    .attach(&array, &volume, (&frontend, small), force)
+                    .await?;
                 reply(&json!({ "array": array, "volume": volume, "attached": attached }))
             }
             Call::Detach {
@@ -91,6 +95,10 @@ impl Host {
                 let (gone, left) = self
                     .detach(&array, &volume, frontend.as_deref(), force)
                     .await?;
+                for Frontend { kind, address } in &gone {
+                    let text = format!("{volume} is not served as {kind} {address} any more");
+                    self.tell(&array, "detached", None, text);
+                }
                 reply(&json!({ "array": array, "volume": volume, "detached": gone, "left": left }))
             }
             other => Err(Failure::invalid(format!(
@@ -108,19 +116,21 @@ impl Host {
         &self,
         array: &str,
         volume: &str,
-        spec: &FrontendSpec,
+        (spec, small): (&FrontendSpec, bool),
         force: bool,
     ) -> Result<Attached, Failure> {
+        self.compare_with_kernel().await;
         let member = self.member(array)?;
         check_volume(&member.array, volume)?;
         let cache = write_cache_of(&member.array, volume)?;
         frontends::check_write_cache(cache, spec)?;
-        let stored = frontends::stored(array, volume, spec);
+        let stored = frontends::stored(array, volume, spec, small);
         let mut kept = self.stored_frontends(&member, volume).await;
         if kept.contains(&stored) && self.frontends.runs(array, volume, &stored) {
             return Err(Failure::refused(format!(
                 "{array}/{volume} is already attached as {} {}",
-                stored.kind, stored.address
+                stored.kind,
+                frontends::shown(&stored).address
             )));
         }
         if !force && !member.read_only {
@@ -139,6 +149,9 @@ impl Host {
                 return Err(failure_of(error));
             }
         }
+        let Attached { kind, address, .. } = &attached;
+        let text = format!("{volume} is served as {kind} {address}");
+        self.tell(array, "attached", None, text);
         Ok(attached)
     }
 
@@ -156,7 +169,8 @@ impl Host {
         } else {
             self.stored_frontends(&member, volume).await
         };
-        let named = |f: &Frontend| which.is_none_or(|w| f.kind == w || f.address == w);
+        let address = |f: &Frontend| frontends::shown(f).address;
+        let named = |f: &Frontend| which.is_none_or(|w| f.kind == w || address(f) == w);
         let (gone, left): (Vec<Frontend>, Vec<Frontend>) = kept.into_iter().partition(named);
         if gone.is_empty() {
             return Err(Failure::not_found(match which {
@@ -186,6 +200,7 @@ impl Host {
         for frontend in &gone {
             self.forget_not_served(array, volume, frontend);
         }
+        let gone = gone.iter().map(frontends::shown).collect();
         Ok((gone, in_use))
     }
 
@@ -262,31 +277,45 @@ impl Host {
     ) -> String {
         let line = format!(
             "{array}/{volume}: not attached again as {} {}: {failure}",
-            frontend.kind, frontend.address
+            frontend.kind,
+            frontends::shown(frontend).address
         );
-        tracing::warn!("{line}");
+        self.tell(array, "not-served", None, line.clone());
         self.note_not_served(array, volume, frontend, &failure.text);
         line
     }
 
+    /// Keeps for `status` that a frontend does not serve any more.
+    pub(crate) fn say_gone(&self, array: &str, volume: &str, frontend: &Frontend, why: &str) {
+        let shown = frontends::shown(frontend);
+        let text = format!(
+            "{volume} is not served as {} {}: {why}",
+            shown.kind, shown.address
+        );
+        self.tell(array, "not-served", None, text);
+        self.note_not_served(array, volume, frontend, why);
+    }
+
     fn note_not_served(&self, array: &str, volume: &str, frontend: &Frontend, reason: &str) {
         self.forget_not_served(array, volume, frontend);
+        let Frontend { kind, address } = frontends::shown(frontend);
         self.not_served.borrow_mut().push(NotServed {
             array: array.to_string(),
             volume: volume.to_string(),
-            kind: frontend.kind.clone(),
-            address: frontend.address.clone(),
+            kind,
+            address,
             reason: reason.to_string(),
         });
     }
 
     /// Forgets that a frontend could not be restored: it serves now, or is not wanted any more.
     fn forget_not_served(&self, array: &str, volume: &str, frontend: &Frontend) {
+        let shown = frontends::shown(frontend);
         self.not_served.borrow_mut().retain(|n| {
             n.array != array
                 || n.volume != volume
-                || n.kind != frontend.kind
-                || n.address != frontend.address
+                || n.kind != shown.kind
+                || n.address != shown.address
         });
     }
 
@@ -301,9 +330,19 @@ impl Host {
             .array
             .volume(volume)
             .ok_or_else(|| no_volume(array, volume))?;
+        let used = match stored.kind.as_str() {
+            "fuse" => self.used_bytes(member, volume).await,
+            _ => 0,
+        };
         self.frontends
-            .start(array, volume, stored, handle, member.read_only)
+            .start(array, volume, stored, handle, (member.read_only, used))
             .await
+    }
+
+    async fn used_bytes(&self, member: &Member, volume: &str) -> u64 {
+        let status = member.array.status().await;
+        let found = status.volumes.iter().find(|v| v.name == volume);
+        found.map_or(0, |v| v.used_bytes)
     }
 
     async fn stored_frontends(&self, member: &Member, volume: &str) -> Vec<Frontend> {
@@ -341,6 +380,23 @@ impl Host {
     }
 }
 
+/// Whether a kernel device with sectors of 512 bytes is asked for.
+///
+/// # Errors
+/// For another size, and for what is no kernel device.
+fn small_sectors(spec: &FrontendSpec, sector_bytes: Option<u64>) -> Result<bool, Failure> {
+    match (sector_bytes, spec) {
+        (None, _) | (Some(4096), FrontendSpec::Loop) => Ok(false),
+        (Some(512), FrontendSpec::Loop) => Ok(true),
+        (Some(bytes), FrontendSpec::Loop) => Err(Failure::invalid(format!(
+            "--sector-size {bytes}: a kernel device has sectors of 512 or 4096 bytes"
+        ))),
+        (Some(_), _) => Err(Failure::invalid(
+            "--sector-size is for --loop; NBD and FUSE take requests of any size",
+        )),
+    }
+}
+
 /// Refuses what would be a second cache of a volume's bytes beside the first: a file system that is
 /// mounted on both is destroyed. NBD clients of several connections or addresses are left to know each
 /// other, as multi-conn has it.
@@ -350,7 +406,8 @@ fn check_alone(kept: &[Frontend], new: &Frontend, volume: &str) -> Result<(), Fa
         None => Ok(()),
         Some(other) => Err(Failure::refused(format!(
             "{volume} is attached as {} {} already, and two kernels writing to one file system destroy it; detach that first, or give -f if their users know of each other",
-            other.kind, other.address
+            other.kind,
+            frontends::shown(other).address
         ))),
     }
 }

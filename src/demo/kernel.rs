@@ -59,6 +59,7 @@ pub(super) fn ext4(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
             array: array.clone(),
             volume: volume.clone(),
             frontend: FrontendSpec::Loop,
+            sector_bytes: None,
             force: false,
         };
         let reply = client.call_value(&attach)?;

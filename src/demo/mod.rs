@@ -284,8 +284,8 @@ fn wait_for(stage: &Stage, kind: &str, longest: Duration) -> Result<ArrayStatus,
             seconds: 5,
         };
         let reply: WaitReply = client.call(&call)?;
-        if reply.done {
-            return Ok(reply.array);
+        if let (true, Some(array)) = (reply.done, reply.array) {
+            return Ok(array);
         }
         if started.elapsed() > longest {
             return Err(Failure::broken(format!("{kind} does not end")));

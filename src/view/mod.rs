@@ -6,6 +6,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod mdstat;
+pub(crate) mod metrics;
 pub(crate) mod picture;
 pub(crate) mod progress;
 pub(crate) mod table;

@@ -28,7 +28,7 @@ fn device(index: u16, state: DeviceState) -> DeviceStatus {
     }
 }
 
-fn sample(states: &[DeviceState]) -> ArrayStatus {
+pub(super) fn sample(states: &[DeviceState]) -> ArrayStatus {
     let devices: Vec<DeviceStatus> = (0u16..)
         .zip(states)
         .map(|(i, state)| device(i, *state))

@@ -67,6 +67,8 @@ pub struct Daemon {
     mounts: Vec<PathBuf>,
     /// Extra arguments.
     pub arguments: Vec<String>,
+    /// Extra environment.
+    pub environment: Vec<(String, String)>,
     /// Dropped last.
     pub scratch: Scratch,
 }
@@ -85,6 +87,7 @@ impl Daemon {
             child: None,
             mounts: Vec::new(),
             arguments,
+            environment: Vec::new(),
             scratch,
         };
         daemon.launch();
@@ -135,6 +138,7 @@ impl Daemon {
             .arg("--state")
             .arg(self.path("state"))
             .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

@@ -6,6 +6,8 @@
 
 mod arrows;
 mod campaign;
+mod cases;
+mod package;
 mod packages;
 mod steps;
 mod tidy;
@@ -15,8 +17,10 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask test [STEP...]
        cargo xtask campaign [--hours N] [--from SEED]
+       cargo xtask cases [NN...]
+       cargo xtask package
 
-steps: packages tidy arrows format clippy doc unit sim end-to-end demo   (default: all, in this order)
+steps: packages tidy arrows format clippy doc unit sim end-to-end cases demo   (default: all, in this order)
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +31,8 @@ fn main() -> ExitCode {
             None => usage(),
         },
         Some((verb, words)) if verb == "campaign" => campaign::run(words).unwrap_or_else(usage),
+        Some((verb, [])) if verb == "package" => package::run(),
+        Some((verb, words)) if verb == "cases" => cases::run(words).unwrap_or_else(usage),
         _ => usage(),
     }
 }

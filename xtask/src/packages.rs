@@ -23,6 +23,11 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fsck.ext4", "e2fsprogs"),
     ("xfs_repair", "xfsprogs"),
     ("g++", "g++"),
+    ("nbdfuse", "libnbd-bin"),
+    ("jq", "jq"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("python3", "python3"),
+    ("systemd-analyze", "systemd"),
 ];
 
 /// Where programs lie; `sbin` is not always in a user's path.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{arrows, packages, tidy};
+use crate::{arrows, cases, packages, tidy};
 
 /// Seeds of the simulator that every run tries, by mode: 20,000, 200 of which run twice and 150 of which fill
 /// their arrays. More are in the tests of `ashlar-sim` itself, with gates on what they reach.
@@ -69,7 +69,7 @@ pub(crate) fn is_ci() -> bool {
 
 type Step = (&'static str, fn(&mut Tally));
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("packages", |tally| {
         check(tally, "packages", packages::install)
     }),
@@ -160,6 +160,11 @@ const STEPS: [Step; 10] = [
             "--test-threads=1",
         ];
         tests(tally, "end-to-end", &line);
+    }),
+    ("cases", |tally| {
+        let started = Instant::now();
+        let outcome = cases::try_all(&[]);
+        tally.add("cases", outcome.passed, outcome.failed, started);
     }),
     ("demo", |tally| {
         let line = [

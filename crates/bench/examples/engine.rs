@@ -1,17 +1,21 @@
-//! The engine's figures without the program: `engine [-j] [--layout L,L] [--rows R,R] [...]`.
+//! The engine's figures without the program: `engine [-j] [--where] [--layout L,L] [--rows R,R] [...]`.
 
 use std::process::ExitCode;
 
 use ashlar_bench::engine::{Kind, MapCache, Options, Row, run_each};
 use ashlar_device::Profile;
 
-fn parse() -> Result<(Options, bool), String> {
+fn parse() -> Result<(Options, bool, bool), String> {
     let mut options = Options::default();
-    let mut json = false;
+    let (mut json, mut phases) = (false, false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         if arg == "-j" {
             json = true;
+            continue;
+        }
+        if arg == "--where" {
+            phases = true;
             continue;
         }
         let value = args.next().ok_or(format!("{arg} wants a value"))?;
@@ -47,7 +51,7 @@ fn parse() -> Result<(Options, bool), String> {
     if options.layouts.is_empty() {
         options.layouts = vec!["ec8+2".parse().map_err(|e| format!("{e}"))?];
     }
-    Ok((options, json))
+    Ok((options, json, phases))
 }
 
 fn print(row: &Row) {
@@ -82,7 +86,7 @@ fn print(row: &Row) {
 }
 
 fn main() -> ExitCode {
-    let (options, json) = match parse() {
+    let (options, json, phases) = match parse() {
         Ok(parsed) => parsed,
         Err(error) => {
             eprintln!("{error}");
@@ -94,6 +98,16 @@ fn main() -> ExitCode {
             println!("{}", serde_json::to_string(row).unwrap_or_default());
         } else {
             print(row);
+            for p in row.phases.iter().filter(|_| phases) {
+                println!(
+                    "    {:<24} {:>9} times {:>8.1}% of the time, mean {:>9.1} us, longest {:>9.1} us",
+                    p.phase,
+                    p.count,
+                    p.share * 100.0,
+                    p.mean_us,
+                    p.most_us
+                );
+            }
         }
     });
     if let Err(error) = result {

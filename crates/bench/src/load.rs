@@ -18,6 +18,8 @@ pub enum Op {
     Read,
     /// Writes.
     Write,
+    /// So many of a hundred are reads, chosen at random, the others writes.
+    Mixed(u8),
 }
 
 /// Where operations go.
@@ -215,7 +217,12 @@ async fn worker(rt: Rt, target: Target, state: Rc<State>) {
             Pattern::Sequential => number % state.units,
         };
         let started = rt.now();
-        let mut result = one(&target, &state, unit).await;
+        let op = match state.load.op {
+            Op::Mixed(reads) if rt.random_below(100) < u64::from(reads) => Op::Read,
+            Op::Mixed(_) => Op::Write,
+            op => op,
+        };
+        let mut result = one(&target, &state, op, unit).await;
         unflushed += 1;
         if let Durability::FlushEvery(every) = state.load.durability
             && unflushed == every
@@ -241,13 +248,13 @@ async fn worker(rt: Rt, target: Target, state: Rc<State>) {
     }
 }
 
-async fn one(target: &Target, state: &State, unit: u64) -> Result<(), Stop> {
+async fn one(target: &Target, state: &State, op: Op, unit: u64) -> Result<(), Stop> {
     let bytes = state.load.bytes;
     let first = unit * (bytes / BLOCK) as u64 % CONTENTS;
     let start = usize::try_from(first).expect("small") * BLOCK;
     let content = state.contents.cut(start..start + bytes);
     let durable = state.load.durability == Durability::Durable;
-    match (target, state.load.op) {
+    match (target, op) {
         (Target::Raw(devices), op) => {
             let (device, offset) = place(devices, unit, bytes as u64);
             if op == Op::Read {
@@ -278,7 +285,7 @@ async fn one(target: &Target, state: &State, unit: u64) -> Result<(), Stop> {
                 Err(Stop::WrongBytes(unit))
             }
         }
-        (Target::Volume(volume), Op::Write) => {
+        (Target::Volume(volume), _) => {
             let write = volume.write(unit * bytes as u64, content, durable);
             write.await.map_err(Stop::Volume)
         }

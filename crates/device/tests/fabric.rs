@@ -93,6 +93,18 @@ fn a_mixed_load_gives_the_mixed_row_of_the_source_and_pure_loads_do_not_change()
     close(of(Profile::DATA24, 70), 1.0 / parts);
 }
 
+/// SupremeRAID's baseline: 24 drives as 48 namespaces, six servers, 70 % reads.
+#[test]
+fn the_bed_of_supremeraid_gives_its_mixed_row() {
+    let rt = Rt::simulated(5);
+    let built = Bed::DATA24
+        .build(&rt, (6, 8), SIZE, 1 << 20, Content::Discard)
+        .unwrap();
+    let namespaces = built.arrays.iter().flatten();
+    let devices: Vec<DeviceRef> = namespaces.map(|n| n.clone() as DeviceRef).collect();
+    close(rate(&rt, &devices, 70, 4096, 128, 10 * MILLISECOND), 12.0e6);
+}
+
 #[test]
 fn drives_behind_a_port_share_it_and_directions_do_not_meet() {
     let rates = |reads| {

@@ -17,7 +17,10 @@
 //!   have lengths that vary puts the lengths into the context.
 //! - The 16-byte form is the first half of the 32-byte form.
 //! - Tags are on disk and are never reused or renumbered.
-//! - No function here panics, whatever its input, or allocates.
+//! - No function here panics, whatever its input, or allocates. ([`blocks`] wants as many digests as blocks.)
+
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 
 use xxhash_rust::xxh3;
 
@@ -109,6 +112,28 @@ pub fn block(kind: Kind, key: &[u8; 32], context: &[u8], bytes: &[u8]) -> [u8; 1
     let mut cut = [0; 16];
     cut.copy_from_slice(&whole[..16]);
     cut
+}
+
+/// The digests of several blocks, each with its context: [`block`] of each, in less time where a function
+/// takes several blocks of one length (4 KiB, say) side by side. Several blocks in one call cost less than
+/// in many.
+///
+/// # Panics
+/// Unless there are as many digests as blocks.
+pub fn blocks<C: AsRef<[u8]>>(
+    kind: Kind,
+    key: &[u8; 32],
+    blocks: &[(C, &[u8])],
+    digests: &mut [[u8; 16]],
+) {
+    assert_eq!(blocks.len(), digests.len(), "a digest for each block");
+    #[cfg(target_arch = "x86_64")]
+    if kind == Kind::Blake3 && lanes::blocks(key, blocks, digests) {
+        return;
+    }
+    for (digest, (context, bytes)) in digests.iter_mut().zip(blocks) {
+        *digest = block(kind, key, context.as_ref(), bytes);
+    }
 }
 
 /// Unkeyed BLAKE3 of `parts`, one after the other: for superblocks, which are read before any key

@@ -146,3 +146,51 @@ fn tags_and_names_are_fixed() {
     }
     assert_eq!(Kind::from_name("md5"), None);
 }
+
+#[test]
+fn several_blocks_have_the_digests_of_each() {
+    let key = &[9; 32];
+    // Lengths that go side by side, and those that do not; contexts from none to too long for it.
+    for length in [0, 1, 1000, 1024, 2048, 3072, 4096, 4097, 8192, 16384, 32768] {
+        for count in [0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 33, 64] {
+            let bytes: Vec<Vec<u8>> = (0..count)
+                .map(|number: usize| {
+                    (0..length)
+                        .map(|i| (i * 7 + number * 13 + i / 251) as u8)
+                        .collect()
+                })
+                .collect();
+            for context in [0, 1, 13, 19, 55, 56, 57, 200] {
+                let context =
+                    |number: usize| vec![number as u8 ^ 0x5a; (context + number % 2).min(200)];
+                for kind in Kind::ALL {
+                    let blocks: Vec<(Vec<u8>, &[u8])> = bytes
+                        .iter()
+                        .enumerate()
+                        .map(|(number, bytes)| (context(number), &bytes[..]))
+                        .collect();
+                    let mut digests = vec![[0; 16]; count];
+                    super::blocks(kind, key, &blocks, &mut digests);
+                    for ((context, bytes), digest) in blocks.iter().zip(&digests) {
+                        assert_eq!(
+                            *digest,
+                            block(kind, key, context, bytes),
+                            "{count} of {length}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    // Blocks of different lengths in one call.
+    let (short, long) = (pattern(1024), pattern(4096));
+    let mut digests = [[0; 16]; 2];
+    super::blocks(
+        Kind::Blake3,
+        key,
+        &[(b"a", &short[..]), (b"b", &long[..])],
+        &mut digests,
+    );
+    assert_eq!(digests[0], block(Kind::Blake3, key, b"a", &short));
+    assert_eq!(digests[1], block(Kind::Blake3, key, b"b", &long));
+}

@@ -17,6 +17,8 @@ use ashlar_format::{BLOCK_U64, SegmentGeometry, SegmentNumber};
 use ashlar_layout::Placement;
 use ashlar_rt::{Buf, Slice};
 
+use crate::coder::{Begun, begin};
+use crate::core::Core;
 use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{Allocated, Purpose};
@@ -104,9 +106,7 @@ impl Home {
             }
             if let Some(wanted) = self.want_data(purpose, from) {
                 let strip_blocks = self.superblock.borrow().strip_blocks;
-                let segment = self
-                    .make_segment(SegmentKind::Data, &wanted, strip_blocks)
-                    .await;
+                let segment = self.make_segment(SegmentKind::Data, &wanted, strip_blocks);
                 self.core.meta_room.set(self.meta_room());
                 let online = self.core.online().len();
                 let row = Placement::row_len(online, wanted.devices.len()).max(1);
@@ -436,7 +436,7 @@ impl Home {
     }
 
     /// A metadata segment; `None` if not even the last reserve has room.
-    pub(crate) async fn allocate_meta(self: &Rc<Self>) -> Option<Rc<Segment>> {
+    pub(crate) fn allocate_meta(self: &Rc<Self>) -> Option<Rc<Segment>> {
         let eligible: Vec<u16> = self
             .core
             .online()
@@ -457,12 +457,15 @@ impl Home {
             devices,
             spared: (k + m).saturating_sub(self.core.online().len()),
         };
-        Some(self.make_segment(SegmentKind::Meta, &wanted, 1).await)
+        Some(self.make_segment(SegmentKind::Meta, &wanted, 1))
     }
 
-    /// Takes slots, writes their headers and adds the segment to the table. Its `Open` entry goes into
-    /// the next batch, after a flush of these headers (S1).
-    async fn make_segment(
+    /// Takes slots, submits their headers and adds the segment to the table: nobody waits for a new segment.
+    ///
+    /// Crash argument: its `Open` entry goes into a record only after its headers were written and flushed (S1):
+    /// whoever takes it from `opened` waits for [`Segment::headed`] before the flush. A stripe of it that is written
+    /// before its header counts as little as the header does, until that record.
+    fn make_segment(
         self: &Rc<Self>,
         kind: SegmentKind,
         wanted: &Wanted,
@@ -532,29 +535,11 @@ impl Home {
             .borrow_mut()
             .insert(number, segment.clone());
         self.mark_header(&segment);
-        self.write_headers(&segment).await;
+        if let Begun::Later(writing) = begin(write_headers(self.core.clone(), segment.clone())) {
+            self.core.rt.spawn(writing);
+        }
         self.opened.borrow_mut().push(segment.clone());
         segment
-    }
-
-    async fn write_headers(self: &Rc<Self>, segment: &Rc<Segment>) {
-        let mut joins = Vec::new();
-        let columns = segment.columns.borrow().clone();
-        let devices: Vec<u16> = columns.iter().map(|c| c.device).collect();
-        for (index, column) in columns.iter().enumerate().filter(|(_, c)| c.is_placed()) {
-            let header = header_bytes(&self.core.array, segment, index, *column, devices.clone());
-            let (core, column) = (self.core.clone(), *column);
-            joins.push(self.core.rt.spawn(async move {
-                let member = core.member(column.device);
-                let offset = member.geometry.slot_offset(column.slot);
-                if member.write(offset, vec![header]).await.is_err() {
-                    core.report_failed(column.device);
-                }
-            }));
-        }
-        for join in joins {
-            join.await;
-        }
     }
 
     /// A free liveness record for a segment.
@@ -569,6 +554,26 @@ impl Home {
         records.insert(record, number);
         record
     }
+}
+
+/// Writes the headers of a segment's slots, all submitted before this waits.
+async fn write_headers(core: Rc<Core>, segment: Rc<Segment>) {
+    let columns = segment.columns.borrow().clone();
+    let devices: Vec<u16> = columns.iter().map(|c| c.device).collect();
+    let placed = columns.iter().enumerate().filter(|(_, c)| c.is_placed());
+    let submit = |(index, column): (usize, &Column)| {
+        let header = header_bytes(&core.array, &segment, index, *column, devices.clone());
+        let member = core.member(column.device);
+        let offset = member.geometry.slot_offset(column.slot);
+        (column.device, member.write(offset, vec![header]))
+    };
+    let writes: Vec<_> = placed.map(submit).collect();
+    for (device, writing) in writes {
+        if writing.await.is_err() {
+            core.report_failed(device);
+        }
+    }
+    segment.set_headed();
 }
 
 /// The header block of a column's slot.

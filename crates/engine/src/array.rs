@@ -9,13 +9,15 @@ use std::rc::Rc;
 use ashlar_device::{DeviceRef, Fault};
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::super_bytes;
+use ashlar_format::journal::Ring;
 use ashlar_rt::{Buf, Rt, Sender};
 
 use crate::coder::Accelerators;
 use crate::error::{Error, VolumeError};
 use crate::home::Home;
 use crate::membership::Quorum;
-use crate::messages::{HomeMessage, ShardMessage, ask};
+use crate::messages::{HomeMessage, Reach, ShardMessage, ask};
+use crate::phases::PhaseTally;
 use crate::report::uuid_text;
 use crate::shard::start::limits;
 use crate::status::Event;
@@ -219,6 +221,20 @@ impl Array {
         }
     }
 
+    /// Folds what the journal has, if it has anything: what volumes hold is told as of the last fold.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::Closed`]
+    pub async fn fold(&self) -> Result<(), Error> {
+        self.check_writable()?;
+        self.keep(async |home| {
+            if home.journal.usage(Ring::Delta).1 > 0 {
+                home.fold().await;
+            }
+        })
+        .await
+    }
+
     /// Makes the last root, which says that the array is clean.
     async fn finish(&self) -> Result<(), Error> {
         self.check_open()?;
@@ -228,7 +244,7 @@ impl Array {
             // Nothing is journalled from here on but what the last commit writes: what still runs in the
             // background must not add to what its root says.
             let _no_batch = home.batch_lock.lock().await;
-            home.batch_locked(true).await;
+            home.batch_locked(Reach::Closed).await;
             let _one = home.commit_lock.lock().await;
             home.seal_idle().await;
             home.commit_locked(home.journal.next(), true).await;
@@ -377,6 +393,11 @@ impl Array {
     pub fn device_uuids(&self) -> Vec<String> {
         let members = self.0.home.core.members.iter();
         members.map(|m| uuid_text(&m.uuid)).collect()
+    }
+
+    /// Where the time has gone since it was created or imported, phase by phase.
+    pub fn phases(&self) -> Vec<PhaseTally> {
+        self.0.home.core.phases.tallies()
     }
 
     /// Events with a number above `after`.

@@ -205,11 +205,19 @@ async fn newest_known(candidates: &[Candidate]) -> Result<Vec<Known>, Error> {
 }
 
 /// The generation that decides, and whether it may have been cut off before it took effect. One that
-/// never took effect is set aside; where that leaves two, histories went apart.
+/// never took effect is set aside, and so are those of which it is not certain beside one of which it is; where that
+/// leaves two, histories went apart.
+///
+/// Of two that the same one made, at most one took effect by itself: the second was made by a start from the one before,
+/// which needs more than half of the devices or all, and so saw a holder of the first.
 async fn newest_generation(candidates: &[Candidate]) -> Result<(Superblock, bool), Error> {
     let known = newest_known(candidates).await?;
     let number = known.first().map_or(0, |k| k.superblock.generation.number);
-    let (never, may): (Vec<&Known>, Vec<&Known>) = known.iter().partition(|k| k.never(candidates));
+    let (never, mut may): (Vec<&Known>, Vec<&Known>) =
+        known.iter().partition(|k| k.never(candidates));
+    if may.iter().any(|k| k.in_effect()) {
+        may.retain(|k| k.in_effect());
+    }
     let parents: BTreeSet<[u8; 16]> = never
         .iter()
         .map(|k| k.superblock.generation.parent)

@@ -13,10 +13,11 @@ use ashlar_format::journal::{Entry, Ring, StripeDelta, StripeEntry, entry_bytes}
 use ashlar_format::slot::SegmentKind;
 
 use crate::home::Home;
-use crate::messages::{Collected, ShardMessage, ask};
+use crate::messages::{Collected, Reach, ShardMessage, ask};
+use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
-use crate::stream::{OpenStripe, Phase};
+use crate::stream::{OpenStripe, Phase as StripePhase};
 use crate::stripe;
 
 /// 256ths of the delta ring that only commits may fill.
@@ -31,35 +32,42 @@ struct Part {
 }
 
 impl Home {
-    /// Makes everything durable that shards have acknowledged. With `close`, open stripes are closed
-    /// rather than journalled as data.
-    pub async fn batch(self: &Rc<Self>, close: bool) {
+    /// Makes durable what shards have acknowledged, as far as `reach` says.
+    pub async fn batch(self: &Rc<Self>, reach: Reach) {
         let _one = self.batch_lock.lock().await;
-        self.batch_locked(close).await;
+        self.batch_locked(reach).await;
     }
 
     /// The same, by a caller that holds the batch lock.
-    pub(crate) async fn batch_locked(self: &Rc<Self>, close: bool) {
+    pub(crate) async fn batch_locked(self: &Rc<Self>, reach: Reach) {
+        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
         let written = self.core.amplification.0.get();
         let (size, used) = self.journal.usage(Ring::Data);
         let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
         // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
-        let pinned = delta_used * 2 > delta_size;
-        let mut collected = self.collect(close || pinned || used * 10 > size * 6).await;
+        let pinned = delta_used * 2 > delta_size || used * 10 > size * 6;
+        let mut reach = if pinned { Reach::Closed } else { reach };
+        let mut collected = self.collect(reach).await;
         let data_bytes: usize = collected
             .iter()
             .flat_map(|c| &c.data)
             .map(|d| d.2.len() + 64)
             .sum();
         if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
-            collected = self.collect(true).await;
+            reach = Reach::Closed;
+            collected = self.collect(reach).await;
         }
+        laps.end(Phase::Collect);
+        // Only then everything acknowledged before is in it.
+        let whole = reach != Reach::Written;
         let empty = collected.iter().all(|c| {
             let holes = c.holes.is_empty() || planted::on(Bug::TrimNotJournalled);
             c.stripes.is_empty() && holes && c.data.is_empty()
         });
         if empty && self.extra.borrow().is_empty() {
-            self.recorded_at.set(written);
+            if whole {
+                self.recorded_at.set(written);
+            }
             return;
         }
         if collected.iter().any(|c| !c.holes.is_empty()) {
@@ -67,6 +75,7 @@ impl Home {
         }
         let mut opened = Vec::new();
         self.flush_collected(&collected, &mut opened).await;
+        laps.end(Phase::Flush);
         let extra = std::mem::take(&mut *self.extra.borrow_mut());
         let mut parts = self.parts(collected, &opened, extra.clone());
         while !parts.is_empty() {
@@ -79,7 +88,7 @@ impl Home {
                 if again {
                     // What keeps the journal from being cut hangs on a stripe begun since the batch was
                     // collected, and only the next one would bring that: it comes along (S143).
-                    let collected = self.collect(true).await;
+                    let collected = self.collect(Reach::Closed).await;
                     self.flush_collected(&collected, &mut opened).await;
                     parts = self.parts(collected, &opened, extra.clone());
                 }
@@ -91,14 +100,19 @@ impl Home {
             opened.clear(); // in the first part
         }
         self.unrecorded.borrow_mut().drain(..extra.len());
-        self.recorded_at.set(written);
+        if whole {
+            self.recorded_at.set(written);
+        }
+        laps.end(Phase::Record);
         self.core.progress.open();
     }
 
     /// Flushes what a batch has collected, and takes along the segments opened up to now.
     async fn flush_collected(&self, collected: &[Collected], opened: &mut Vec<Rc<Segment>>) {
         self.members_settled().await;
-        opened.extend(self.take_opened(SegmentKind::Data));
+        let new = self.take_opened(SegmentKind::Data);
+        headers_written(&new).await;
+        opened.extend(new);
         self.flush_for(collected, opened).await;
     }
 
@@ -119,7 +133,7 @@ impl Home {
     ) -> Vec<Part> {
         let held = |s: &&Rc<OpenStripe>| !s.items.borrow().is_empty();
         let mut stripes = collected.iter().flat_map(|c| &c.stripes).filter(held);
-        let most = match stripes.any(|s| s.phase.get() == Phase::Void) {
+        let most = match stripes.any(|s| s.phase.get() == StripePhase::Void) {
             true => usize::MAX,
             false => 2 * self.journal.max_payload(Ring::Delta),
         };
@@ -220,7 +234,7 @@ impl Home {
             let collected = parts.iter().flat_map(|p| &p.collected);
             let stripes = collected.flat_map(|c| &c.stripes);
             for stripe in stripes.filter(|s| s.segment.number == segment.number) {
-                let written = stripe.phase.get() == Phase::Written;
+                let written = stripe.phase.get() == StripePhase::Written;
                 upto = upto.max(stripe.number + 1).min(end);
                 course_ended |= written && stripe.number + 1 == end;
             }
@@ -237,15 +251,15 @@ impl Home {
         self.members_settled().await;
     }
 
-    async fn collect(&self, close: bool) -> Vec<Collected> {
+    async fn collect(&self, reach: Reach) -> Vec<Collected> {
         let mut joins = Vec::new();
         for shard in &self.shards {
-            if planted::on(Bug::FlushOfOneShard) && !joins.is_empty() && !close {
+            if planted::on(Bug::FlushOfOneShard) && !joins.is_empty() && reach != Reach::Closed {
                 continue;
             }
             let shard = shard.clone();
             joins.push(self.core.rt.spawn(async move {
-                ask(&shard, |reply| ShardMessage::Collect(close, reply)).await
+                ask(&shard, |reply| ShardMessage::Collect(reach, reply)).await
             }));
         }
         let mut collected = Vec::new();
@@ -301,6 +315,15 @@ impl Home {
     }
 }
 
+/// Waits until the headers of new segments are written, so that a flush covers them.
+pub(crate) async fn headers_written(opened: &[Rc<Segment>]) {
+    for segment in opened {
+        if !planted::on(Bug::HeaderNotWaitedFor) {
+            segment.headed().await;
+        }
+    }
+}
+
 /// `Open` entries of segments whose headers have been flushed.
 pub(crate) fn open_entries(opened: &[Rc<Segment>]) -> Vec<Entry> {
     opened
@@ -330,7 +353,7 @@ fn stripe_entry(
 ) -> Entry {
     let written = stripe.written.borrow();
     let (used_strips, rows) = match (&*written, stripe.phase.get()) {
-        (Some(written), Phase::Written) => (written.used_strips, written.rows.concat()),
+        (Some(written), StripePhase::Written) => (written.used_strips, written.rows.concat()),
         _ => (0, Vec::new()),
     };
     let deltas = live

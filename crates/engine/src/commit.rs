@@ -26,16 +26,28 @@ use ashlar_format::slot::{SegmentKind, SlotEntry};
 use ashlar_format::summary::Owner;
 use ashlar_rt::Buf;
 
-use crate::batch::open_entries;
+use crate::batch::{headers_written, open_entries};
+use crate::core::Core;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
-use crate::member::Member;
+use crate::member::{LateDiscard, Member};
 use crate::messages::{FoldLimit, Prepared, ShardMessage, ask};
 use crate::metawriter::PlacedNode;
+use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
-use crate::segment::Segment;
+use crate::segment::{Column, Segment};
 use crate::stripe::{self, node_owner_address};
 use crate::systree::NodeId;
 use crate::tree::NodeWrite;
+
+/// Releases a slot once its device has ended a discard that takes long.
+fn release_late(core: &Rc<Core>, column: Column, late: LateDiscard) {
+    let at = core.clone();
+    core.rt.spawn(async move {
+        let _ = late.await; // discarding is advice
+        at.member(column.device).release_slot(column.slot);
+        at.progress.open();
+    });
+}
 
 /// Whether nothing of a segment lives, and nothing will.
 fn is_dead(segment: &Segment) -> bool {
@@ -44,8 +56,10 @@ fn is_dead(segment: &Segment) -> bool {
 
 impl Home {
     /// Makes a new root durable that has folded every delta recorded at or before `target`: in several
-    /// steps, each a root, where free space is too short for one.
+    /// steps, each a root, where free space is too short for one. A commit that began while this one waited for its turn
+    /// has done all that this one would.
     pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
+        let asked = self.commits.get();
         loop {
             // A step frees no slot by itself: the nodes it replaces lie among live ones. Where room is
             // tight, segments half dead are emptied before each step, by more nodes than it folds, so that
@@ -54,7 +68,14 @@ impl Home {
                 self.clean_metadata(usize::MAX).await;
             }
             let _one = self.commit_lock.lock().await;
-            if self.core.closed.get() || !self.commit_locked(target, false).await {
+            let done = self.commits.get() > asked && self.committed_to.get() >= target;
+            if self.core.closed.get() || done {
+                return;
+            }
+            // What was recorded meanwhile comes along, so that others who wait need none of their own.
+            let recorded = if target > 0 { self.journal.next() } else { 0 };
+            if !self.commit_locked(recorded, false).await {
+                self.committed_to.set(recorded.max(self.committed_to.get()));
                 return;
             }
         }
@@ -63,6 +84,8 @@ impl Home {
     /// One step of [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array
     /// exported. Whether more is left to fold, and can be.
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
+        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
+        self.commits.set(self.commits.get() + 1);
         let applied = self.applied();
         let recorded = self.recorded_at.get();
         let charged = self.core.thin.charged();
@@ -74,6 +97,7 @@ impl Home {
         let limit = self.fold_limit();
         self.renewed.borrow_mut().clear();
         let prepared = self.prepare_shards(target, limit).await;
+        laps.end(Phase::Merge);
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
         let more = prepared.iter().any(|p| p.more);
         let pending = prepared.iter().map(|p| p.thin_pending).sum();
@@ -89,6 +113,7 @@ impl Home {
             clean.then(|| self.core.segments.borrow().keys().copied().collect());
         self.let_go_of_room();
         drop(placing);
+        laps.end(Phase::PlaceNodes);
         let Ok(stripes) = self.meta_write(&nodes).await else {
             self.halt(
                 "a commit could not be written: more devices failed at once than metadata survives",
@@ -98,10 +123,13 @@ impl Home {
         for shard in &self.shards {
             ask(shard, ShardMessage::Written).await;
         }
+        laps.end(Phase::WriteNodes);
         let opened = self.take_opened(SegmentKind::Meta);
+        headers_written(&opened).await;
         let mut online = self.core.online();
         online.retain(|_| !planted::on(Bug::RootBeforeNodes));
         self.flush(online).await;
+        laps.end(Phase::FlushNodes);
         let mut entries: Vec<Entry> = open_entries(&opened);
         entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
         if !entries.is_empty() {
@@ -117,6 +145,7 @@ impl Home {
                 }
             }
         }
+        laps.end(Phase::RecordNodes);
         let cut = [
             Some(applied),
             oldest,
@@ -134,7 +163,9 @@ impl Home {
         }
         self.write_root(cut, imaged, known).await;
         self.core.before_commit.set(None);
+        laps.end(Phase::WriteRoot);
         self.release(freed).await;
+        laps.end(Phase::Discard);
         for (device, slot) in aside {
             self.core.member(device).release_slot(slot);
         }
@@ -144,7 +175,6 @@ impl Home {
         if !more && target + 1 >= applied {
             self.folded_at.set(recorded);
         }
-        self.commits.set(self.commits.get() + 1);
         self.committed.open();
         self.core.progress.open();
         more
@@ -272,25 +302,25 @@ impl Home {
         freed
     }
 
-    /// After the root: the freed slots may be written again.
+    /// After the root: the freed slots may be written again. All are discarded at once.
     async fn release(&self, freed: Vec<Rc<Segment>>) {
+        let mut discards = Vec::new();
         for segment in freed {
             self.free_records.borrow_mut().insert(segment.record.get());
-            let columns = segment.columns.take();
-            for column in columns.iter().filter(|c| c.is_placed()) {
-                let member = self.core.member(column.device);
-                match member.discard_slot(column.slot).await {
-                    Ok(()) => member.release_slot(column.slot),
-                    Err(late) => {
-                        let (core, column) = (self.core.clone(), *column);
-                        self.core.rt.spawn(async move {
-                            let _ = late.await; // discarding is advice
-                            core.member(column.device).release_slot(column.slot);
-                            core.progress.open();
-                        });
+            let columns = segment.columns.take().into_iter();
+            for column in columns.filter(|c| c.is_placed()) {
+                let core = self.core.clone();
+                discards.push(self.core.rt.spawn(async move {
+                    let member = core.member(column.device);
+                    match member.discard_slot(column.slot).await {
+                        Ok(()) => member.release_slot(column.slot),
+                        Err(late) => release_late(&core, column, late),
                     }
-                }
+                }));
             }
+        }
+        for discard in discards {
+            discard.await;
         }
     }
 

@@ -97,3 +97,9 @@ impl Context {
         (self.bytes, u8::try_from(self.len).expect("at most 19"))
     }
 }
+
+impl AsRef<[u8]> for Context {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}

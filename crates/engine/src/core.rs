@@ -17,6 +17,7 @@ use crate::contexts::Context;
 use crate::domains::Domains;
 use crate::member::{Member, add};
 use crate::mover::{BadBlock, Heals};
+use crate::phases::Phases;
 use crate::segment::Segment;
 use crate::status::Event;
 use crate::thin::Thin;
@@ -88,6 +89,8 @@ pub struct Core {
     pub meta_room: Cell<usize>,
     /// The room for thin volumes.
     pub thin: Thin,
+    /// Where the time goes.
+    pub phases: Phases,
 }
 
 impl std::fmt::Debug for Core {
@@ -135,6 +138,7 @@ impl Core {
             amplification: Default::default(),
             give_up_lost: Cell::new(false),
             meta_room: Cell::new(usize::MAX),
+            phases: Phases::default(),
             thin: Thin::default(), // counted by the first commit that is asked for it
         })
     }
@@ -203,6 +207,21 @@ impl Core {
     /// The digest of a volume block.
     pub fn block_digest(&self, kind: Kind, tree: u32, address: u64, bytes: &[u8]) -> [u8; 16] {
         self.digest(kind, Context::block(tree, address), bytes)
+    }
+
+    /// The digests of blocks of a volume that follow each other, `unit` bytes each, computed side by side.
+    pub fn block_digests(
+        &self,
+        kind: Kind,
+        (tree, first): (u32, u64),
+        bytes: &[u8],
+        unit: usize,
+    ) -> Vec<[u8; 16]> {
+        let context = |(address, bytes)| (Context::block(tree, address), bytes);
+        let blocks: Vec<_> = (first..).zip(bytes.chunks(unit)).map(context).collect();
+        let mut digests = vec![[0; 16]; blocks.len()];
+        ashlar_digest::blocks(kind, &self.key, &blocks, &mut digests);
+        digests
     }
 
     /// The digest of a tree's node.

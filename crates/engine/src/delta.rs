@@ -391,7 +391,7 @@ impl Deltas {
         })
     }
 
-    /// Drops one version: a move whose stripe could not be written.
+    /// Drops one version: a move that could not be written, or folded.
     pub fn remove(&mut self, tree: u32, address: u64, stamp: u64) {
         if let Some(versions) = self.versions.get_mut(&(tree, address)) {
             let before = versions.len();
@@ -400,6 +400,22 @@ impl Deltas {
             if versions.is_empty() {
                 self.forget((tree, address));
             }
+        }
+    }
+
+    /// Drops what is recorded of the moves of these blocks: they stay where the map says.
+    pub fn drop_moves(&mut self, tree: u32, blocks: std::ops::Range<u64>) {
+        let held = self
+            .versions
+            .range((tree, blocks.start)..(tree, blocks.end));
+        let is_move = |v: &Version| {
+            let moves = matches!(v.what, What::Block { from: Some(_), .. });
+            moves && matches!(v.state, State::Recorded(_))
+        };
+        let moves = held.filter(|(_, versions)| is_move(&versions[0]));
+        let moves: Vec<(u64, u64)> = moves.map(|(key, v)| (key.1, v[0].stamp)).collect();
+        for (address, stamp) in moves {
+            self.remove(tree, address, stamp);
         }
     }
 

@@ -16,9 +16,21 @@ use crate::messages::{FoldLimit, HomeMessage, Prepared, VolumeShape, ask};
 use crate::planted::{self, Bug};
 use crate::read::Lost;
 use crate::shard::{Shard, flags_of};
+use crate::tree::Key;
 
 /// Leaves read at once by a fold.
 const LOADS_AT_ONCE: usize = 128;
+
+/// Where nodes are brought.
+#[derive(Clone, Copy)]
+pub(crate) enum LoadInto {
+    /// Into memory.
+    Cache,
+    /// Into the changed set.
+    Changed,
+    /// The same, and made where there is none.
+    ChangedOrNew,
+}
 
 /// A leaf: volume, partition, index.
 pub type Leaf = (u32, u16, u64);
@@ -70,6 +82,9 @@ impl Shard {
             let key = (tree, partition, leaf);
             let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
             let mut done_with = folding.await;
+            if done_with.is_err() {
+                self.drop_moves(key);
+            }
             if done_with.is_err() && give_up && self.lost_leaves.borrow().contains(&key) {
                 self.store.give_up(tree, partition, leaf).await;
                 let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
@@ -132,20 +147,45 @@ impl Shard {
         prepared
     }
 
-    /// Brings leaves into memory, many at a time. Whether they come is seen when they are folded.
+    /// Brings leaves into the changed set, many at a time: into the cache, which may be smaller, some would have to be
+    /// read again. The nodes above them come first, level by level from the top, and stay clean: what is above a leaf
+    /// that does not come is not written for nothing. Whether leaves come is seen when they are folded.
     async fn load_leaves(self: &Rc<Self>, leaves: &[Leaf]) {
-        for group in leaves.chunks(LOADS_AT_ONCE) {
-            let mut joins = Vec::new();
-            for (tree, partition, leaf) in group.iter().copied() {
-                let shard = self.clone();
-                joins.push(self.core.rt.spawn(async move {
-                    let _ = shard.store.load((tree, partition, 0, leaf)).await;
-                }));
-            }
+        for level in (0..=self.store.highest()).rev() {
+            let into = match level {
+                0 => LoadInto::ChangedOrNew,
+                _ => LoadInto::Cache,
+            };
+            self.load_nodes(self.store.unchanged_above(leaves, level), into)
+                .await;
+        }
+    }
+
+    /// Brings nodes into memory, many at a time; how many came.
+    pub(crate) async fn load_nodes(self: &Rc<Self>, keys: BTreeSet<Key>, into: LoadInto) -> usize {
+        let is_there = |key: &Key| match into {
+            LoadInto::Cache => self.store.is_cached(*key),
+            LoadInto::Changed | LoadInto::ChangedOrNew => self.store.make_cached_dirty(*key),
+        };
+        let (there, unread): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(is_there);
+        let mut came = there.len();
+        for group in unread.chunks(LOADS_AT_ONCE) {
+            let load = |key: &Key| {
+                let (shard, key) = (self.clone(), *key);
+                self.core.rt.spawn(async move {
+                    match into {
+                        LoadInto::Cache => shard.store.load(key).await,
+                        LoadInto::Changed => shard.store.make_dirty(key, false).await,
+                        LoadInto::ChangedOrNew => shard.store.make_dirty(key, true).await,
+                    }
+                })
+            };
+            let joins: Vec<_> = group.iter().map(load).collect();
             for join in joins {
-                join.await;
+                came += usize::from(join.await == Ok(true));
             }
         }
+        came
     }
 
     /// Notes up to which sequence leaves have been folded, of volumes that have a run of holes which is not done. What is
@@ -301,6 +341,19 @@ impl Shard {
             deltas.written_of(v.tree).filter(|a| !mapped(*a)).count() as u64
         };
         thin.map(|v| new(v) * self.core.thin.block_bytes(*v)).sum()
+    }
+
+    /// Drops the moves of blocks under a leaf that is lost: kept, they would have it given up once the journal presses,
+    /// with all it says of other blocks (S178).
+    ///
+    /// Crash argument: nothing was freed for a move that was not folded, so the blocks are where they were. Replay may
+    /// adopt the move again, if its segment is still there, and with it what was moved.
+    fn drop_moves(&self, (tree, partition, leaf): Leaf) {
+        if let Ok(shape) = self.shape(tree) {
+            let start = self.partitioning(shape).leaf_start(partition, leaf);
+            let blocks = start..start + LEAF_ENTRIES as u64;
+            self.deltas.borrow_mut().drop_moves(tree, blocks);
+        }
     }
 
     fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {

@@ -9,6 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -19,13 +20,14 @@ use ashlar_format::root::{RingPosition, Root};
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
 use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
+use lru::LruCache;
 
 use crate::core::Core;
 use crate::error::VolumeError;
 use crate::journal::{AppendError, Appended, Journal};
 use crate::liveness::RecordShape;
 use crate::membership::Quorum;
-use crate::messages::{Collected, HomeMessage, ShardMessage};
+use crate::messages::{Collected, HomeMessage, Reach, ShardMessage};
 use crate::metaroom::Renewed;
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
@@ -54,8 +56,11 @@ struct DataRecord {
 /// Someone who waits for durability.
 type Waiter = OneshotSender<Result<(), VolumeError>>;
 
-/// Which stripes of a course were written: segment and course, stripes counted from the course's first.
-type WrittenStrips = ((u64, u32), BTreeSet<u32>);
+/// Which stripes of courses were written, by segment and course, counted from the course's first.
+type WrittenStrips = LruCache<(u64, u32), BTreeSet<u32>>;
+
+/// Courses of which is kept which of their stripes were written.
+const COURSES_KEPT: NonZeroUsize = NonZeroUsize::new(256).expect("some");
 
 /// The home of an array.
 pub struct Home {
@@ -132,6 +137,9 @@ pub struct Home {
     pub(crate) stopped: RefCell<String>,
     /// Opens when a commit has ended.
     pub(crate) committed: Gate,
+    /// Up to where in the journal commits have folded all that they can.
+    pub(crate) committed_to: Cell<u64>,
+    /// Commits begun.
     pub(crate) commits: Cell<u64>,
     /// The oldest data record that recovery is still placing anew.
     pub(crate) recovering: Cell<Option<u64>>,
@@ -141,8 +149,8 @@ pub struct Home {
     /// written since may have replaced what the map still names.
     pub(crate) recorded_at: Cell<u64>,
     pub(crate) folded_at: Cell<u64>,
-    /// Which stripes of the course looked at last were written.
-    pub(crate) written_strips: RefCell<Option<WrittenStrips>>,
+    /// Which stripes of the courses looked at last were written.
+    pub(crate) written_strips: RefCell<WrittenStrips>,
 }
 
 impl std::fmt::Debug for Home {
@@ -233,6 +241,7 @@ impl Home {
             unrecorded: RefCell::default(),
             batch_lock: Lock::new(()),
             commit_lock: Lock::new(()),
+            committed_to: Cell::new(0),
             meta_lock: Lock::new(()),
             held_room: RefCell::default(),
             renewed: RefCell::default(),
@@ -264,7 +273,7 @@ impl Home {
             cleaner_gate: Gate::default(),
             recorded_at: Cell::new(0),
             folded_at: Cell::new(0),
-            written_strips: RefCell::default(),
+            written_strips: RefCell::new(LruCache::new(COURSES_KEPT)),
         })
     }
 
@@ -346,15 +355,24 @@ impl Home {
     }
 
     async fn batches(self: Rc<Self>) {
+        let mut whole_at = self.core.rt.now();
         while !self.core.closed.get() {
             let waiting = !self.waiters.borrow().is_empty() || self.record.get();
             if !waiting {
                 let _ = self.core.rt.timeout(IDLE_BATCH, self.demand.wait()).await;
             }
-            self.record.set(false);
+            let asked = self.record.replace(false);
             let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
             *self.answering.borrow_mut() = waiters;
-            self.batch(false).await;
+            // Where nobody waits, and only room is wanted, unfinished stripes are left to fill: now and then they are
+            // recorded as well.
+            let due = self.core.rt.now() >= whole_at + IDLE_BATCH;
+            if asked && self.answering.borrow().is_empty() && !due {
+                self.batch(Reach::Written).await;
+            } else {
+                whole_at = self.core.rt.now();
+                self.batch(Reach::All).await;
+            }
             if planted::on(Bug::LateWaiterAnswered) {
                 let late = std::mem::take(&mut *self.waiters.borrow_mut());
                 self.answering.borrow_mut().extend(late);
@@ -422,7 +440,12 @@ impl Home {
     async fn commit_some(self: &Rc<Self>) {
         // What is written but not recorded cannot be folded; and unfinished stripes would keep a ring
         // that is filling from being cut.
-        self.batch(self.wants_commit()).await;
+        self.batch(if self.wants_commit() {
+            Reach::Closed
+        } else {
+            Reach::Written
+        })
+        .await;
         self.commit(self.journal.next()).await;
     }
 
@@ -442,7 +465,7 @@ impl Home {
 
     /// Makes everything durable that shards have acknowledged, and folds it.
     pub(crate) async fn fold(self: &Rc<Self>) {
-        self.batch(true).await;
+        self.batch(Reach::Closed).await;
         self.commit(self.journal.next()).await;
     }
 

@@ -38,6 +38,7 @@ mod metaroom;
 mod metawriter;
 mod mover;
 mod partition;
+mod phases;
 #[cfg(feature = "planted")]
 pub mod planted;
 #[cfg(not(feature = "planted"))]
@@ -63,6 +64,7 @@ pub use assemble::probe;
 pub use coder::{Accelerate, Accelerators, Computing};
 pub use create::{Create, Plan, default_strip_bytes, plan};
 pub use error::{Error, VolumeError};
+pub use phases::PhaseTally;
 pub use report::uuid_text;
 pub use settings::{SETTINGS, Setting};
 pub use volume::{Extent, Volume, VolumeInfo, WriteCache};

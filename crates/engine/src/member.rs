@@ -47,6 +47,9 @@ pub fn add(counter: &Cell<u64>, amount: u64) {
 /// A discard that is still under way.
 pub type LateDiscard = IoFuture<Result<(), Fault>>;
 
+/// A write that the device has, and that it is under way.
+type Writing<'a> = (IoFuture<Result<(), Fault>>, Change<'a>);
+
 /// One device of an array.
 pub struct Member {
     /// Its row in the member table.
@@ -256,7 +259,7 @@ impl Member {
         if !written.is_empty() && self.overlay(offset, &mut written) {
             return Ok(written);
         }
-        let read = device.read(offset, Buf::zeroed(length));
+        let read = device.read(offset, Buf::scratch(length));
         match self.rt.timeout(DEADLINE, read).await {
             Some((mut buf, Ok(()))) => {
                 self.overlay(offset, &mut buf);
@@ -273,30 +276,45 @@ impl Member {
         }
     }
 
-    /// Writes slices one after another.
-    pub async fn write(&self, offset: u64, data: Vec<Slice>) -> Result<(), Fault> {
+    /// Writes slices one after another. The device has the write when this returns, so that writes reach it in the
+    /// order of the calls; the future gives the result.
+    pub fn write(
+        &self,
+        offset: u64,
+        data: Vec<Slice>,
+    ) -> impl Future<Output = Result<(), Fault>> + use<'_> {
+        let begun = self.begin_write(offset, data);
+        let deadline = self.rt.now().saturating_add(DEADLINE);
+        async move {
+            let Some((write, _under_way)) = begun? else {
+                return Ok(());
+            };
+            let left = deadline.saturating_sub(self.rt.now());
+            let result = self.rt.timeout(left, write).await;
+            self.writes_done.set(self.writes_done.get() + 1);
+            let result = result.unwrap_or(Err(Fault::Timeout));
+            if result.is_err() {
+                add(&self.counters.write_errors, 1);
+            }
+            result
+        }
+    }
+
+    /// Submits a write; `None` if it stays in memory.
+    fn begin_write(&self, offset: u64, data: Vec<Slice>) -> Result<Option<Writing<'_>>, Fault> {
         let device = self.device()?;
         if self.keeps_writes() {
             self.keep(offset, &data);
-            return Ok(());
+            return Ok(None);
         }
         let length = data.iter().map(|s| s.len() as u64).sum();
         if let Err(fault) = Member::reaches(&device, offset + length) {
             add(&self.counters.write_errors, 1);
             return Err(fault);
         }
-        let _under_way = self.change();
         add(&self.counters.written_bytes, length);
-        let result = self
-            .rt
-            .timeout(DEADLINE, device.write(offset, data))
-            .await
-            .unwrap_or(Err(Fault::Timeout));
-        self.writes_done.set(self.writes_done.get() + 1);
-        if result.is_err() {
-            add(&self.counters.write_errors, 1);
-        }
-        result
+        let under_way = self.change();
+        Ok(Some((device.write(offset, data), under_way)))
     }
 
     /// Makes durable every write completed so far.

@@ -24,6 +24,18 @@ pub enum Purpose {
     Commit,
 }
 
+/// How far a batch reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Stripes that are written: nobody waits for it.
+    Written,
+    /// Everything acknowledged: stripes that are being written are waited for, blocks of unfinished ones are journalled
+    /// as data.
+    All,
+    /// The same, and unfinished stripes are closed rather than journalled.
+    Closed,
+}
+
 /// A segment to write into, and how many a stream should keep open at once.
 #[derive(Debug)]
 pub struct Allocated {
@@ -186,8 +198,8 @@ pub enum ShardMessage {
     Trim(u32, u64, u64, OneshotSender<Result<(), VolumeError>>),
     /// Which of the volume blocks are mapped: volume, first, count, in one partition.
     Mapped(u32, u64, u64, OneshotSender<Result<Vec<bool>, VolumeError>>),
-    /// What is to be made durable; with true, open stripes are closed instead of journalled.
-    Collect(bool, OneshotSender<Collected>),
+    /// What is to be made durable.
+    Collect(Reach, OneshotSender<Collected>),
     /// A batch is durable, under these sequences for deltas and data.
     Recorded(Rc<Collected>, u64, OneshotSender<()>),
     /// Fold what was recorded up to a sequence, as far as the limit goes, and place all dirty nodes.

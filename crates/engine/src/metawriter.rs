@@ -18,7 +18,7 @@ use crate::coder::begin;
 use crate::contexts::Context;
 use crate::home::Home;
 use crate::segment::Segment;
-use crate::stripe::{self, TooFewColumns};
+use crate::stripe::{self, Stripe, TooFewColumns};
 
 /// How long a commit waits for room: slots that the devices are still discarding, or that reconstruct gives back.
 const LONGEST_WAIT: Nanos = 300 * SECOND;
@@ -89,7 +89,7 @@ impl Home {
             if let Some((_, place)) = taken {
                 return place;
             }
-            match self.allocate_meta().await {
+            match self.allocate_meta() {
                 Some(segment) => self.meta.borrow_mut().current = Some(segment),
                 None => {
                     let progress = self.core.progress.wait();
@@ -111,7 +111,7 @@ impl Home {
                 && self.meta_anew().0 < usize::from(segment.geometry.k)
     }
 
-    /// Writes every stripe that has places, with the nodes at them; blocks without a node are padding.
+    /// Writes every stripe that has places, with the nodes at them, all together; blocks without a node are padding.
     /// Returns the stripes' journal entries. A stripe that cannot be written with enough columns is
     /// given as error: its nodes must be placed anew.
     pub(crate) async fn meta_write(
@@ -119,10 +119,10 @@ impl Home {
         nodes: &BTreeMap<Place, PlacedNode>,
     ) -> Result<Vec<(Rc<Segment>, u32, Entry)>, TooFewColumns> {
         let stripes = std::mem::take(&mut self.meta.borrow_mut().stripes);
-        let mut joins = Vec::new();
+        let mut preparing = Vec::new();
         for (segment, number, taken) in stripes {
             let blocks = segment.geometry.stripe_blocks();
-            let mut data = Buf::zeroed(blocks as usize * BLOCK);
+            let mut data = Buf::scratch(blocks as usize * BLOCK);
             let mut owners = Vec::new();
             assert!(taken > 0, "a stripe is opened for its first place");
             // All strips are written, the unused ones as padding: at an import these stripes are read
@@ -136,6 +136,7 @@ impl Home {
                         owners.push((node.owner, node.digest));
                     }
                     None => {
+                        bytes.fill(0);
                         let column = u16::try_from(block).expect("one block a strip");
                         let context = Context::parity(segment.number, number, column, 0);
                         let digest = self.core.digest(Kind::Blake3, context, bytes);
@@ -143,28 +144,29 @@ impl Home {
                     }
                 }
             }
-            let (core, birth) = (self.core.clone(), self.birth.get());
-            let (of, data) = (segment.clone(), data.freeze());
-            let preparing = begin(stripe::prepare(core.clone(), of, number, data, owners));
-            joins.push(self.core.rt.spawn(async move {
-                let written = preparing.await;
-                let entry = Entry::Stripe(StripeEntry {
-                    segment: segment.number,
-                    stripe: number,
-                    first_block: number * blocks,
-                    used_strips: written.used_strips,
-                    birth,
-                    rows: written.rows.concat(),
-                    deltas: Vec::new(),
-                });
-                stripe::write(&core, &written).await?;
-                Ok((segment, number, entry))
-            }));
+            let (core, data) = (self.core.clone(), data.freeze());
+            preparing.push(begin(stripe::prepare(core, segment, number, data, owners)));
         }
-        let mut entries = Vec::new();
-        for join in joins {
-            entries.push(join.await);
+        let mut prepared = Vec::new();
+        for stripe in preparing {
+            prepared.push(Rc::new(stripe.await));
         }
-        entries.into_iter().collect()
+        if !prepared.is_empty() {
+            stripe::write(self.core.clone(), prepared.clone()).await?;
+        }
+        let entry = |stripe: &Rc<Stripe>| {
+            let (segment, number) = (stripe.segment.clone(), stripe.number);
+            let entry = Entry::Stripe(StripeEntry {
+                segment: segment.number,
+                stripe: number,
+                first_block: number * segment.geometry.stripe_blocks(),
+                used_strips: stripe.used_strips,
+                birth: self.birth.get(),
+                rows: stripe.rows.concat(),
+                deltas: Vec::new(),
+            });
+            (segment, number, entry)
+        };
+        Ok(prepared.iter().map(entry).collect())
     }
 }

@@ -109,6 +109,10 @@ pub enum Bug {
     RowsOutOfTurn,
     /// Devices that refuse writes are given up though what they hold is needed (S187).
     NeededGivenUp,
+    /// A record names a segment whose headers are still being written.
+    HeaderNotWaitedFor,
+    /// All who wait for room are let in at once.
+    AdmittedTogether,
 }
 
 #[cfg(feature = "planted")]
@@ -318,6 +322,14 @@ mod switch {
             (
                 Bug::NeededGivenUp,
                 "Devices that refuse writes are given up though what they hold is needed (S187).",
+            ),
+            (
+                Bug::HeaderNotWaitedFor,
+                "A record names a segment whose headers are still being written.",
+            ),
+            (
+                Bug::AdmittedTogether,
+                "All who wait for room are let in at once.",
             ),
         ];
     }

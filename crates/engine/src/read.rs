@@ -243,6 +243,15 @@ fn is_absent(segment: &Segment, stripe: u32, strip: usize) -> bool {
         .is_some_and(|used| strip >= usize::from(*used))
 }
 
+/// What is computed, and from what.
+#[derive(Clone, Copy)]
+enum Inputs {
+    /// One block, from others that match their rows.
+    Verified,
+    /// So many blocks, from others as they are read: whoever asks checks what comes of them.
+    AsRead(u32),
+}
+
 /// Computes one data block from the same block of other columns. With `verified`, only from inputs
 /// that match their rows.
 async fn decode_block(
@@ -252,17 +261,43 @@ async fn decode_block(
     verified: bool,
 ) -> Option<Buf> {
     let (stripe, strip, within) = segment.geometry.locate(block);
-    decode_column(core, segment, stripe, usize::from(strip), within, verified).await
+    let inputs = match verified {
+        true => Inputs::Verified,
+        false => Inputs::AsRead(1),
+    };
+    decode(core, segment, stripe, usize::from(strip), within, inputs).await
 }
 
-/// Computes one block of any column from the same block of other columns.
+/// Computes one block of any column from the same block of other columns, which match their rows.
 pub async fn decode_column(
     core: &Rc<Core>,
     segment: &Rc<Segment>,
     stripe: u32,
     wanted: usize,
     within: u32,
-    verified: bool,
+) -> Option<Buf> {
+    decode(core, segment, stripe, wanted, within, Inputs::Verified).await
+}
+
+/// Computes blocks of one strip from the same blocks of other columns, unverified: each of these is read once for all.
+pub async fn decode_run(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    wanted: usize,
+    within: u32,
+    count: u32,
+) -> Option<Buf> {
+    decode(core, segment, stripe, wanted, within, Inputs::AsRead(count)).await
+}
+
+async fn decode(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    wanted: usize,
+    within: u32,
+    from: Inputs,
 ) -> Option<Buf> {
     let (k, width) = (usize::from(segment.geometry.k), segment.geometry.width());
     let mut inputs: Vec<Option<Buf>> = (0..width).map(|_| None).collect();
@@ -281,16 +316,15 @@ pub async fn decode_column(
             joins.push((
                 column,
                 core.rt.spawn(async move {
-                    if verified {
-                        let before = usable_place(&core2, &segment, column);
-                        let read = read_verified(&core2, &segment, stripe, column, within).await;
-                        if read.is_none() {
-                            note_bad_strip(&core2, &segment, stripe, column, within, before).await;
-                        }
-                        read
-                    } else {
-                        read_column(&core2, &segment, stripe, column, within, 1).await
+                    if let Inputs::AsRead(count) = from {
+                        return read_column(&core2, &segment, stripe, column, within, count).await;
                     }
+                    let before = usable_place(&core2, &segment, column);
+                    let read = read_verified(&core2, &segment, stripe, column, within).await;
+                    if read.is_none() {
+                        note_bad_strip(&core2, &segment, stripe, column, within, before).await;
+                    }
+                    read
                 }),
             ));
         }
@@ -302,7 +336,8 @@ pub async fn decode_column(
             have += usize::from(inputs[column].is_some());
         }
     }
-    let mut out = Buf::zeroed(BLOCK);
+    let bytes = inputs.iter().flatten().next()?.len();
+    let mut out = Buf::scratch(bytes);
     let strips: Vec<Option<&[u8]>> = inputs.iter().map(|i| i.as_deref()).collect();
     core.code(segment)
         .decode(&strips, &[wanted], &mut [&mut out])

@@ -66,6 +66,9 @@ pub struct Segment {
     /// Stripes handed out whose rows are not known yet.
     uncoded: RefCell<BTreeSet<u32>>,
     coded: Gate,
+    /// Whether its headers are still being written.
+    unheaded: Cell<bool>,
+    headers: Gate,
     /// Stripes recorded.
     pub recorded: Cell<u32>,
     /// Takes no more stripes, and everything of it is durable.
@@ -109,6 +112,8 @@ impl Segment {
             next_stripe: Cell::new(0),
             uncoded: RefCell::default(),
             coded: Gate::default(),
+            unheaded: Cell::new(true),
+            headers: Gate::default(),
             recorded: Cell::new(0),
             sealed: Cell::new(false),
             retired: Cell::new(false),
@@ -156,6 +161,17 @@ impl Segment {
     pub fn end_turn(&self, stripe: u32) {
         self.uncoded.borrow_mut().remove(&stripe);
         self.coded.open();
+    }
+
+    /// Waits until the headers of a segment made by this process have been written, or their devices reported.
+    pub async fn headed(&self) {
+        self.headers.until(|| !self.unheaded.get()).await;
+    }
+
+    /// Its headers are written.
+    pub fn set_headed(&self) {
+        self.unheaded.set(false);
+        self.headers.open();
     }
 
     /// What a slot with this version of a column says of it.

@@ -74,6 +74,8 @@ pub struct OpenStripe {
     pub written: RefCell<Option<Rc<Stripe>>>,
     /// A record of data holds blocks of it, until it is recorded itself.
     pub journaled: Cell<bool>,
+    /// Blocks that clients were admitted with, until it is written.
+    pub credits: Cell<usize>,
 }
 
 impl std::fmt::Debug for OpenStripe {
@@ -102,6 +104,7 @@ impl OpenStripe {
             gate: Gate::default(),
             written: RefCell::new(None),
             journaled: Cell::new(false),
+            credits: Cell::new(0),
         })
     }
 

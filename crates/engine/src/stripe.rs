@@ -7,7 +7,6 @@
 //! stripe number is handed out once. A torn or lost column is found by its rows, which the record
 //! carries until the course's summary is itself flushed.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use ashlar_digest::Kind;
@@ -36,6 +35,9 @@ pub struct Stripe {
     pub rows: Vec<Vec<Row>>,
     columns: Vec<Vec<Slice>>,
 }
+
+/// Columns that lie together are written together, up to so many bytes.
+const LONGEST_WRITE: u64 = 1 << 20;
 
 /// The stripe could not be written with enough columns to be read back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,54 +231,91 @@ pub fn device_offset(core: &Core, column: Column, block: u32) -> u64 {
     core.member(column.device).geometry.slot_offset(column.slot) + u64::from(block) * BLOCK_U64
 }
 
-/// Writes the columns of a stripe. Failed devices are reported; the stripe stands as long as no more
-/// columns are missing than it has parity.
-pub async fn write(core: &Rc<Core>, stripe: &Stripe) -> Result<(), TooFewColumns> {
-    let segment = &stripe.segment;
-    let missing = Rc::new(Cell::new(0usize));
-    let mut joins = Vec::new();
-    for (index, slices) in stripe.columns.iter().enumerate() {
-        if !core.column_usable(segment, index) {
-            missing.set(missing.get() + 1);
-            continue;
+/// A write of one device: whole columns of stripes, one after another.
+struct ColumnWrite {
+    device: u16,
+    offset: u64,
+    bytes: u64,
+    slices: Vec<Slice>,
+    /// The stripes it writes columns of, by their place in the list.
+    stripes: Vec<usize>,
+}
+
+/// Writes the columns of stripes, all submitted before this waits; columns that lie together on a device are one write.
+/// Failed devices are reported; a stripe stands as long as no more columns are missing than it has parity.
+pub async fn write(core: Rc<Core>, stripes: Vec<Rc<Stripe>>) -> Result<(), TooFewColumns> {
+    let mut missing = vec![0; stripes.len()];
+    let writes = column_writes(&core, &stripes, &mut missing);
+    let submit = |w: ColumnWrite| {
+        let writing = core.member(w.device).write(w.offset, w.slices);
+        (w.device, w.stripes, writing)
+    };
+    let writes: Vec<_> = writes.into_iter().map(submit).collect();
+    for (device, of, writing) in writes {
+        if writing.await.is_err() {
+            core.report_failed(device);
+            of.into_iter().for_each(|stripe| missing[stripe] += 1);
         }
-        let (mut block, mut slices) = (segment.geometry.strip_block(stripe.number), slices.clone());
-        let strip_is_written =
-            index < usize::from(stripe.used_strips) || index >= usize::from(segment.geometry.k);
-        if !strip_is_written {
-            if slices.is_empty() {
+    }
+    let mut stands = Ok(());
+    for (stripe, missing) in stripes.iter().zip(missing) {
+        let geometry = stripe.segment.geometry;
+        if stripe.segment.kind == SegmentKind::Data {
+            let blocks = u64::from(stripe.used_strips) * u64::from(geometry.strip_blocks);
+            add(&core.amplification.1, blocks);
+        }
+        if missing > usize::from(geometry.m) {
+            stands = Err(TooFewColumns);
+        }
+    }
+    stands
+}
+
+/// The writes that put stripes on their devices, in the order in which they lie there; counts the columns that have no
+/// device to go to.
+fn column_writes(core: &Core, stripes: &[Rc<Stripe>], missing: &mut [usize]) -> Vec<ColumnWrite> {
+    let mut writes = Vec::with_capacity(stripes.len() * stripes[0].columns.len());
+    for (at, (stripe, missing)) in stripes.iter().zip(missing).enumerate() {
+        let segment = &stripe.segment;
+        for (index, slices) in stripe.columns.iter().enumerate() {
+            if !core.column_usable(segment, index) {
+                *missing += 1;
                 continue;
             }
-            block += segment.geometry.strip_blocks; // the summary alone
-        }
-        slices.retain(|s| !s.is_empty());
-        let column = segment.columns.borrow()[index];
-        let offset = device_offset(core, column, block);
-        let (core2, missing) = (core.clone(), missing.clone());
-        joins.push(core.rt.spawn(async move {
-            if core2
-                .member(column.device)
-                .write(offset, slices)
-                .await
-                .is_err()
-            {
-                missing.set(missing.get() + 1);
-                core2.report_failed(column.device);
+            let mut block = segment.geometry.strip_block(stripe.number);
+            let strip_is_written =
+                index < usize::from(stripe.used_strips) || index >= usize::from(segment.geometry.k);
+            if !strip_is_written {
+                if slices.is_empty() {
+                    continue;
+                }
+                block += segment.geometry.strip_blocks; // the summary alone
             }
-        }));
+            let column = segment.columns.borrow()[index];
+            let slices: Vec<Slice> = slices.iter().filter(|s| !s.is_empty()).cloned().collect();
+            writes.push(ColumnWrite {
+                device: column.device,
+                offset: device_offset(core, column, block),
+                bytes: slices.iter().map(|s| s.len() as u64).sum(),
+                slices,
+                stripes: vec![at],
+            });
+        }
     }
-    for join in joins {
-        join.await;
+    if stripes.len() > 1 {
+        writes.sort_by_key(|w| (w.device, w.offset));
+        writes.dedup_by(|next, last| {
+            let follows = next.device == last.device && next.offset == last.offset + last.bytes;
+            let joins = follows && last.bytes + next.bytes <= LONGEST_WRITE;
+            if joins {
+                last.bytes += next.bytes;
+                last.slices.append(&mut next.slices);
+                last.stripes.append(&mut next.stripes);
+            }
+            joins
+        });
     }
-    let data_blocks = u64::from(stripe.used_strips) * u64::from(segment.geometry.strip_blocks);
-    if segment.kind == SegmentKind::Data {
-        add(&core.amplification.1, data_blocks);
-    }
-    if missing.get() <= usize::from(segment.geometry.m) {
-        Ok(())
-    } else {
-        Err(TooFewColumns)
-    }
+    writes
 }
 
 /// Ends an open segment: the summary of its unfinished course is written and flushed, so that its rows

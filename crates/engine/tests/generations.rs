@@ -196,6 +196,20 @@ fn a_rivals_root_proves_nothing() {
     assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 3).unwrap(), 2);
 }
 
+/// S189: the only holder here of a generation that never took effect refused to take its rival. Missing devices
+/// could have held either, and an optimal array with M of each group gone was refused.
+#[test]
+fn of_two_rivals_the_one_in_effect_for_certain_decides() {
+    let disks = five();
+    cut_off(&disks, 9, &[0, 1, 3, 4], &[1]);
+    let (_, never) = superblock(&disks[1]);
+    assert_eq!(session(&disks, &[0, 1, 2, 3], 2).unwrap(), 1);
+    for at in [0, BYTES - super_bytes(BYTES)] {
+        disks[1].poke(at, &never.encode());
+    }
+    assert_eq!(session(&disks, &[1, 2, 3], 3).unwrap(), 2);
+}
+
 /// A superblock is never written over a device's newer copy, wherever that lies.
 #[test]
 fn a_device_that_is_behind_keeps_its_word_until_the_next_is_written() {

@@ -3,12 +3,15 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
+use ashlar_device::{
+    Device, DeviceInfo, DeviceRef, Effect, Fault, FaultFilter, IoFuture, MemDevice, OpKind, Rule,
+};
 use ashlar_engine::status::{ArrayState, ArrayStatus};
-use ashlar_engine::{Array, Import, VolumeError};
+use ashlar_engine::{Array, Create, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
 
 use common::{check, devices, fill, image, refs, small, volume, without};
@@ -726,4 +729,69 @@ fn blocks_of_a_segment_that_is_nowhere_are_listed() {
         assert_eq!(status.state, ArrayState::Failed);
     });
     rt.shutdown();
+}
+
+/// A device that counts what is read of it.
+struct Counted(Rc<MemDevice>, Rc<Cell<u32>>);
+
+impl Device for Counted {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> IoFuture<(Buf, Result<(), Fault>)> {
+        self.1.set(self.1.get() + 1);
+        self.0.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<Result<(), Fault>> {
+        self.0.write(offset, data)
+    }
+    fn flush(&self) -> IoFuture<Result<(), Fault>> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {
+        self.0.discard(offset, length)
+    }
+}
+
+/// A run of blocks on a device that is gone is computed as one: it was once K reads for each of its blocks.
+#[test]
+fn a_degraded_run_reads_each_strip_once() {
+    let (bytes, size) = (16 * MIB, MIB);
+    let disks: Vec<_> = devices(5, bytes);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), disks.clone());
+    let reads = rt.block_on(async move {
+        let options = Create {
+            strip_bytes: Some(64 << 10),
+            slot_bytes: Some(256 << 10),
+            ..small("ec4+1")
+        };
+        let array = Array::create(&handle, refs(&kept), options).await.unwrap();
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for first in (0..size / BLOCK as u64).step_by(64) {
+            let data = common::run(first, 64, 1);
+            v.write(first * BLOCK as u64, data, false).await.unwrap();
+        }
+        array.export().await.unwrap();
+        let reads = Rc::new(Cell::new(0));
+        let count = |d: &Rc<MemDevice>| Rc::new(Counted(d.clone(), reads.clone())) as DeviceRef;
+        let import = Import {
+            read_only: true,
+            ..Import::default()
+        };
+        let left = kept[1..].iter().map(count).collect();
+        let array = Array::import(&handle, left, import).await.unwrap();
+        let v = array.volume("v").unwrap();
+        v.read(0, BLOCK).await.unwrap(); // the map
+        let before = reads.get();
+        for first in (0..size / BLOCK as u64).step_by(64) {
+            let read = v.read(first * BLOCK as u64, 64 * BLOCK).await.unwrap();
+            assert!(*read == *common::run(first, 64, 1), "block {first}");
+        }
+        reads.get() - before
+    });
+    rt.shutdown();
+    // 16 strips, each read as one or from 4 others; and a few that the ends of reads cut in two.
+    assert!(reads > 16 && reads <= 2 * 16 * 4, "{reads} device reads");
 }

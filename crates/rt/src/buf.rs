@@ -1,11 +1,13 @@
 //! Aligned memory for I/O: [`Buf`] while it is being filled, [`Slice`] once it is frozen and shared.
 //!
 //! Invariants: the memory of a `Buf` begins at a multiple of [`BLOCK`] and is always initialised; a
-//! `Slice` never changes, so that digest, parity and device see the same bytes (rule S16). A `Buf` of a
-//! large page (2 MiB) or more begins at one and asks for them, as far as whole ones fit in it: fewer pages
+//! `Slice` never changes, so that digest, parity and device see the same bytes (rule S16). Memory of buffers is
+//! used again by the thread that drops them, up to [`KEPT_BYTES`]. A `Buf` of a large page (2 MiB) or more begins at one and asks for them, as far as whole ones fit in it: fewer pages
 //! are quicker to get and to read, and it takes no more memory. Shorter ones would take more.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,20 +18,52 @@ pub const BLOCK: usize = 4096;
 /// What the processor can map as one page.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// Owned, zero-initialised, [`BLOCK`]-aligned bytes.
+/// So many bytes of memory of dropped buffers each thread keeps, to use it again without page faults.
+const KEPT_BYTES: usize = 16 << 20;
+/// Larger buffers are not kept.
+const LARGEST_KEPT: usize = 1 << 20;
+
+/// Memory of dropped buffers, by length.
+#[derive(Default)]
+struct Kept {
+    by_length: HashMap<usize, Vec<Memory>>,
+    bytes: usize,
+}
+
+thread_local! {
+    static KEPT: RefCell<Kept> = RefCell::default();
+}
+
+/// Owned, initialised, [`BLOCK`]-aligned bytes.
 pub struct Buf {
-    memory: NonNull<u8>,
+    memory: Memory,
+}
+
+/// What a [`Buf`] owns.
+struct Memory {
+    start: NonNull<u8>,
     len: usize,
+}
+
+/// The start of no bytes, aligned as any buffer's is.
+#[repr(align(4096))]
+struct Aligned;
+
+impl Memory {
+    const NONE: Memory = Memory {
+        start: NonNull::<Aligned>::dangling().cast(),
+        len: 0,
+    };
 }
 
 #[expect(unsafe_code, reason = "aligned allocation")]
 mod raw {
     use super::*;
 
-    // SAFETY: a `Buf` is the only owner of its memory, as a `Box<[u8]>` would be.
-    unsafe impl Send for Buf {}
+    // SAFETY: a `Memory` is the only owner of its bytes, as a `Box<[u8]>` would be.
+    unsafe impl Send for Memory {}
     // SAFETY: as above; shared access is read-only.
-    unsafe impl Sync for Buf {}
+    unsafe impl Sync for Memory {}
 
     fn layout(len: usize) -> Layout {
         let align = if len < LARGE_PAGE { BLOCK } else { LARGE_PAGE };
@@ -53,40 +87,54 @@ mod raw {
         }
     }
 
-    impl Buf {
-        /// `len` zero bytes. Lengths need not be multiples of [`BLOCK`]; the start always is.
-        pub fn zeroed(len: usize) -> Buf {
+    /// Has the allocator give back to the system what is free, where it is one that would keep it.
+    pub(super) fn trim() {
+        #[cfg(target_env = "gnu")]
+        // SAFETY: it takes no memory that is in use.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+
+    impl Memory {
+        /// `len` zero bytes, never used before or zeroed again.
+        pub(super) fn zeroed(len: usize) -> Memory {
+            if len == 0 {
+                return Memory::NONE;
+            }
             // SAFETY: the layout's size is at least 1.
-            let memory = unsafe { alloc(layout(len)) };
-            let Some(memory) = NonNull::new(memory) else {
+            let start = unsafe { alloc(layout(len)) };
+            let Some(start) = NonNull::new(start) else {
                 handle_alloc_error(layout(len))
             };
             // SAFETY: within what was allocated; the advice before it changes no contents.
             unsafe {
                 let whole = len / LARGE_PAGE * LARGE_PAGE;
                 if whole > 0 {
-                    libc::madvise(memory.as_ptr().cast(), whole, libc::MADV_HUGEPAGE);
+                    libc::madvise(start.as_ptr().cast(), whole, libc::MADV_HUGEPAGE);
                 }
-                memory.as_ptr().write_bytes(0, len);
+                start.as_ptr().write_bytes(0, len);
             }
-            Buf { memory, len }
+            Memory { start, len }
         }
 
         pub(super) fn bytes(&self) -> &[u8] {
-            // SAFETY: `memory` is valid and initialised for `len` bytes while `self` lives.
-            unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
+            // SAFETY: `start` is valid and initialised for `len` bytes while `self` lives.
+            unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
         }
 
         pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
             // SAFETY: as in `bytes`, and `&mut self` makes this the only reference.
-            unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
+            unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
         }
     }
 
-    impl Drop for Buf {
+    impl Drop for Memory {
         fn drop(&mut self) {
-            // SAFETY: allocated in `zeroed` with the same layout, and freed only here.
-            unsafe { dealloc(self.memory.as_ptr(), layout(self.len)) }
+            if self.len > 0 {
+                // SAFETY: allocated in `zeroed` with the same layout, and freed only here.
+                unsafe { dealloc(self.start.as_ptr(), layout(self.len)) }
+            }
         }
     }
 }
@@ -94,16 +142,40 @@ mod raw {
 pub use raw::ask_large_pages;
 
 impl Buf {
+    /// `len` zero bytes. Lengths need not be multiples of [`BLOCK`]; the start always is.
+    pub fn zeroed(len: usize) -> Buf {
+        Buf::filled(len, Some(0))
+    }
+
+    /// `len` bytes of any content, for what is overwritten as a whole before it is read.
+    pub fn scratch(len: usize) -> Buf {
+        // With assertions the same in every run, and no content that could pass for right.
+        Buf::filled(len, cfg!(debug_assertions).then_some(0xA5))
+    }
+
+    /// New memory, which is zero, or memory used before, which is filled if so asked.
+    fn filled(len: usize, fill: Option<u8>) -> Buf {
+        let Some(memory) = Kept::take(len) else {
+            let memory = Memory::zeroed(len);
+            return Buf { memory };
+        };
+        let mut buf = Buf { memory };
+        if let Some(byte) = fill {
+            buf.fill(byte);
+        }
+        buf
+    }
+
     /// A copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> Buf {
-        let mut buf = Buf::zeroed(bytes.len());
+        let mut buf = Buf::scratch(bytes.len());
         buf.copy_from_slice(bytes);
         buf
     }
 
     /// Ends writing: from now on the bytes can be shared but not changed.
     pub fn freeze(self) -> Slice {
-        let range = 0..self.len;
+        let range = 0..self.len();
         Slice {
             buf: Arc::new(self),
             range,
@@ -111,22 +183,68 @@ impl Buf {
     }
 }
 
+impl Kept {
+    /// Memory of that length, if some is kept.
+    fn take(len: usize) -> Option<Memory> {
+        if !(BLOCK..=LARGEST_KEPT).contains(&len) {
+            return None;
+        }
+        let take = |kept: &RefCell<Kept>| {
+            let mut kept = kept.borrow_mut();
+            let memory = kept.by_length.get_mut(&len)?.pop()?;
+            kept.bytes -= len;
+            Some(memory)
+        };
+        KEPT.try_with(take).ok()? // the thread may be ending
+    }
+
+    /// Keeps memory, or gives it back to the allocator.
+    fn put(memory: Memory) {
+        let len = memory.len;
+        if !(BLOCK..=LARGEST_KEPT).contains(&len) {
+            return;
+        }
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.bytes + len > KEPT_BYTES {
+                // Lengths that are no longer asked for must not keep those that are from being kept.
+                *kept = Kept::default();
+            }
+            kept.bytes += len;
+            kept.by_length.entry(len).or_default().push(memory);
+        });
+    }
+}
+
+/// Gives memory that nothing uses back to the system, this thread's buffers that were kept among it: after work that
+/// took much. It may take some milliseconds.
+pub fn give_back_memory() {
+    let _ = KEPT.try_with(RefCell::take);
+    raw::trim();
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        Kept::put(std::mem::replace(&mut self.memory, Memory::NONE));
+    }
+}
+
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        self.bytes()
+        self.memory.bytes()
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.bytes_mut()
+        self.memory.bytes_mut()
     }
 }
 
 impl std::fmt::Debug for Buf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buf({} bytes)", self.len)
+        write!(f, "Buf({} bytes)", self.len())
     }
 }
 
@@ -193,6 +311,23 @@ mod tests {
             buf.fill(1);
             drop(buf);
             assert!(Buf::zeroed(len).iter().all(|b| *b == 0));
+        }
+    }
+
+    #[test]
+    fn memory_is_used_again_and_bounded() {
+        let first = Buf::scratch(3 * BLOCK);
+        let at = first.as_ptr();
+        drop(first);
+        assert_eq!(Buf::scratch(3 * BLOCK).as_ptr(), at);
+        for blocks in 1..200 {
+            drop(
+                (0..10)
+                    .map(|_| Buf::scratch(blocks * BLOCK))
+                    .collect::<Vec<_>>(),
+            );
+            let kept = KEPT.with(|kept| kept.borrow().bytes);
+            assert!(kept <= KEPT_BYTES, "{kept}");
         }
     }
 

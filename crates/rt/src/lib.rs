@@ -18,7 +18,7 @@ mod reactor;
 mod sync;
 mod tasks;
 
-pub use buf::{BLOCK, Buf, Slice, ask_large_pages};
+pub use buf::{BLOCK, Buf, Slice, ask_large_pages, give_back_memory};
 pub use channel::{Mailbox, OneshotReceiver, OneshotSender, Sender, mailbox, oneshot};
 pub use executor::{Nanos, Reactor, Remote, Rt, Stopped};
 pub use fd::AsyncFd;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ashlar_rt::{Rt, oneshot};
 use ashlar_serve::fuse::{FuseMount, Place};
-use ashlar_serve::loopdev::LoopAttachment;
+use ashlar_serve::loopdev::{LoopAttachment, file_name};
 use ashlar_serve::{MemVolume, NullVolume, Volume};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -29,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rt = Rt::start()?;
     let handle = rt.clone();
     rt.block_on(async move {
-        let mount = FuseMount::start(&handle, volume, Place::Hidden).await?;
-        let attached = LoopAttachment::attach(&mount, "null_loop").await?;
+        let mount = FuseMount::start(&handle, volume, Place::Hidden(file_name("t/v"))).await?;
+        let attached = LoopAttachment::attach(&mount, "null_loop", false).await?;
         println!("{}", attached.device().display());
         input_ends.await;
         attached.detach().await?;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use ashlar_rt::{Rt, oneshot};
 use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
-use ashlar_serve::{MemVolume, NullVolume, Volume};
+use ashlar_serve::{MemVolume, NullVolume, Pool, Volume};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,7 +39,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let catalog = Catalog::default();
         catalog.publish("volume", volume);
-        let server = NbdServer::start(&handle, listener, Rc::new(catalog), Limits::default());
+        let server = NbdServer::start(
+            &handle,
+            listener,
+            Rc::new(catalog),
+            Limits::default(),
+            Pool::new(512 << 20),
+        );
         println!("serving `volume` at {}", server.address());
         input_ends.await;
         server.stop().await;

@@ -22,7 +22,7 @@ pub mod loopdev;
 mod memory;
 pub mod nbd;
 
-pub use flow::on_thread;
+pub use flow::{Pool, on_thread};
 pub use memory::{Counters, MemVolume, NullVolume};
 
 /// The result of a volume operation in flight. It is driven to its end: a frontend never drops one
@@ -36,6 +36,10 @@ pub type Fut<T> = Pin<Box<dyn Future<Output = T>>>;
 pub trait Volume {
     /// What it is. Constant while the volume is served.
     fn info(&self) -> VolumeInfo;
+    /// About how much of it takes space, in bytes.
+    fn used_bytes(&self) -> u64 {
+        self.info().size_bytes
+    }
     /// `length` bytes from `offset`.
     fn read(&self, offset: u64, length: usize) -> Fut<Result<Buf, VolumeError>>;
     /// Writes `data` at `offset`; with `durable`, completes when it would survive a power cut.

@@ -65,20 +65,38 @@ pub struct LoopAttachment {
     device: PathBuf,
     /// Device and inode of the volume's file.
     identity: (u64, u64),
+    /// What the kernel shows as its file.
+    shown: String,
+}
+
+/// What a mount for a loop device is to be called so that the kernel shows whose it is: no other volume of the machine,
+/// of this process or another, has this name. `name` is ARRAY/VOLUME.
+pub fn file_name(name: &str) -> String {
+    format!(
+        "{NAME_PREFIX}{}:{}",
+        process_tag(None),
+        name.replace('/', ":")
+    )
 }
 
 impl LoopAttachment {
     /// Attaches a free loop device to `mount`. Its unit is 4096 bytes if the volume's size and block
-    /// allow that, else 512. `name`, such as ARRAY/VOLUME, is what `losetup` shows as its file.
+    /// allow that and `small` sectors are not asked for, else 512. `name`, such as ARRAY/VOLUME, is what `losetup`
+    /// knows it by.
     ///
     /// # Errors
     /// See [`LoopError`].
-    pub async fn attach(mount: &FuseMount, name: &str) -> Result<LoopAttachment, LoopError> {
+    pub async fn attach(
+        mount: &FuseMount,
+        name: &str,
+        small: bool,
+    ) -> Result<LoopAttachment, LoopError> {
+        let fits = mount.size_bytes().is_multiple_of(4096) && mount.block_bytes() >= 4096;
         let plan = Plan {
             path: mount.path().to_owned(),
             size_bytes: mount.size_bytes(),
             read_only: mount.is_read_only(),
-            wide: mount.size_bytes().is_multiple_of(4096) && mount.block_bytes() >= 4096,
+            wide: fits && !small,
             name: format!("{NAME_PREFIX}{}:{name}", process_tag(None)),
         };
         on_thread(move || attach(&plan))
@@ -89,6 +107,13 @@ impl LoopAttachment {
     /// The block device, such as `/dev/loop0`.
     pub fn device(&self) -> &Path {
         &self.device
+    }
+
+    /// Whether the device still is this volume's: anybody with the right may detach it, and the kernel gives its name
+    /// to the next. Does not block.
+    pub fn is_there(&self) -> bool {
+        // Without /sys nothing can be said, and what may be in use is not given up.
+        self.shown.is_empty() || backing_file(&self.device).is_some_and(|shown| shown == self.shown)
     }
 
     /// Writes out what the kernel holds, and detaches the device.
@@ -126,6 +151,25 @@ pub async fn clear_stale() -> Vec<PathBuf> {
 pub fn is_served(device: &Path) -> bool {
     status_of(device)
         .is_ok_and(|info| tag_of(&info.file_name).is_some() && !may_be_stale(&info.file_name))
+}
+
+/// Whether `device` is a loop device that another living process attached for a volume. Does not block.
+pub fn is_anothers(device: &Path) -> bool {
+    let shown = backing_file(device).unwrap_or_default();
+    let tag = shown
+        .strip_prefix('/')
+        .and_then(|name| tag_of(name.as_bytes()));
+    tag.is_some_and(|tag| {
+        let pid = tag.split('.').next().unwrap_or_default();
+        tag != process_tag(None) && tag == process_tag(Some(pid))
+    })
+}
+
+/// The file behind a loop device, as the kernel shows it; none if there is none.
+fn backing_file(device: &Path) -> Option<String> {
+    let name = device.file_name()?.to_str()?;
+    let text = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+    Some(text.trim_end().to_string())
 }
 
 /// Whether `device` is a loop device that this process attached. May block: the kernel asks the
@@ -192,7 +236,12 @@ fn attach(plan: &Plan) -> Result<LoopAttachment, LoopError> {
                     let _ = ioctl(&opened, LOOP_CLR_FD, 0); // as it was before
                     return Err(LoopError::NoDirectIo);
                 }
-                return Ok(LoopAttachment { device, identity });
+                let shown = backing_file(&device).unwrap_or_default();
+                return Ok(LoopAttachment {
+                    device,
+                    identity,
+                    shown,
+                });
             }
             // Taken by somebody else meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => last = error,
@@ -298,9 +347,20 @@ fn find_and_clear() -> Vec<PathBuf> {
         .iter()
         .filter_map(|name| name.to_str())
         .filter(|n| n.starts_with("loop"));
-    loops
-        .map(|name| Path::new("/dev").join(name))
-        .filter(|device| clear_if_stale(device))
+    let devices: Vec<PathBuf> = loops.map(|name| Path::new("/dev").join(name)).collect();
+    // Side by side: one that a program still has open takes a moment, and is gone when that closes it.
+    let cleared = std::thread::scope(|scope| {
+        let clear = |device: &PathBuf| {
+            let device = device.clone();
+            scope.spawn(move || clear_if_stale(&device))
+        };
+        let threads: Vec<_> = devices.iter().map(clear).collect();
+        let ended = threads.into_iter().map(|t| t.join().unwrap_or(false));
+        ended.collect::<Vec<bool>>()
+    });
+    let pairs = devices.into_iter().zip(cleared);
+    pairs
+        .filter_map(|(device, gone)| gone.then_some(device))
         .collect()
 }
 
@@ -326,7 +386,7 @@ fn clear_if_stale(device: &Path) -> bool {
     }
     let identity = (found.device, found.inode);
     match open_exclusively(device) {
-        Ok(Some(opened)) => clear(opened, device, identity, CLEAR_STEPS).is_ok(),
+        Ok(Some(opened)) => clear(opened, device, identity, RELEASE_STEPS).is_ok(),
         _ => false,
     }
 }

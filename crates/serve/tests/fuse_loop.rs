@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ashlar_rt::{OneshotReceiver, Rt, SECOND, oneshot};
 use ashlar_serve::fuse::{FuseError, FuseMount, Place};
-use ashlar_serve::loopdev::{LoopAttachment, LoopError, clear_stale};
+use ashlar_serve::loopdev::{LoopAttachment, LoopError, clear_stale, file_name};
 use ashlar_serve::{MemVolume, Volume};
 
 /// Tests with loop devices go one after another: one of them clears what it finds dead.
@@ -224,11 +224,13 @@ fn a_file_system_on_a_loop_device_keeps_its_files() {
     rt.block_on(async move {
         let directory = scratch("loop");
         let volume = Rc::new(MemVolume::new(256 << 20));
-        let mount = match FuseMount::start(&handle, volume.clone(), Place::Hidden).await {
+        let mount = match FuseMount::start(&handle, volume.clone(), Place::Hidden(file_name("t/v")))
+            .await
+        {
             Ok(mount) => mount,
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };
-        let attached = match LoopAttachment::attach(&mount, "test/volume").await {
+        let attached = match LoopAttachment::attach(&mount, "test/volume", false).await {
             Ok(attached) => attached,
             Err(LoopError::NoDevice(error)) => {
                 return eprintln!("SKIPPED: no loop device: {error}");
@@ -287,11 +289,11 @@ fn a_loop_device_whose_volume_died_is_found_and_cleared() {
     let handle = rt.clone();
     rt.block_on(async move {
         let volume = Rc::new(MemVolume::new(8 << 20));
-        let mount = match FuseMount::start(&handle, volume, Place::Hidden).await {
+        let mount = match FuseMount::start(&handle, volume, Place::Hidden(file_name("t/v"))).await {
             Ok(mount) => mount,
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };
-        let attached = match LoopAttachment::attach(&mount, "test/stale").await {
+        let attached = match LoopAttachment::attach(&mount, "test/stale", false).await {
             Ok(attached) => attached,
             Err(LoopError::NoDevice(error)) => {
                 return eprintln!("SKIPPED: no loop device: {error}");

@@ -13,7 +13,7 @@ use ashlar_rt::{Buf, Join, Rt, SECOND};
 use ashlar_serve::nbd::{
     Catalog, ClientError, Limits, ListenError, NbdClient, NbdListener, NbdServer,
 };
-use ashlar_serve::{MemVolume, Volume};
+use ashlar_serve::{MemVolume, Pool, Volume};
 
 /// A directory that goes away.
 struct Scratch(PathBuf);
@@ -38,6 +38,11 @@ impl Drop for Scratch {
     }
 }
 
+/// A server with memory of its own for what is in flight.
+fn serve(rt: &Rt, listener: NbdListener, exports: Rc<Catalog>, limits: Limits) -> NbdServer {
+    NbdServer::start(rt, listener, exports, limits, Pool::new(512 << 20))
+}
+
 fn catalog(volume: &Rc<MemVolume>) -> Rc<Catalog> {
     let catalog = Catalog::default();
     assert!(catalog.publish("a/b", volume.clone()));
@@ -52,7 +57,7 @@ fn connections_share_a_volume_and_keep_a_byte_model() {
         let scratch = Scratch::new("model");
         let volume = Rc::new(MemVolume::new(16 << 20));
         let listener = NbdListener::unix(&handle, &scratch.socket()).await.unwrap();
-        let server = NbdServer::start(&handle, listener, catalog(&volume), Limits::default());
+        let server = serve(&handle, listener, catalog(&volume), Limits::default());
         let model = Rc::new(RefCell::new(vec![0u8; 16 << 20]));
         let mut workers: Vec<Join<()>> = Vec::new();
         for worker in 0..8 {
@@ -117,7 +122,7 @@ fn a_unix_socket_is_private_and_replaces_only_a_dead_one() {
         assert!(found.file_type().is_socket());
         assert_eq!(found.permissions().mode() & 0o7777, 0o600);
         let volume = Rc::new(MemVolume::new(4096));
-        let server = NbdServer::start(&handle, listener, catalog(&volume), Limits::default());
+        let server = serve(&handle, listener, catalog(&volume), Limits::default());
         let client = NbdClient::connect(&handle, &scratch.address(""))
             .await
             .unwrap();
@@ -149,7 +154,7 @@ fn tcp_is_for_the_loopback_only() {
             Err(ListenError::InUse)
         ));
         let volume = Rc::new(MemVolume::new(8 << 20));
-        let server = NbdServer::start(&handle, listener, catalog(&volume), Limits::default());
+        let server = serve(&handle, listener, catalog(&volume), Limits::default());
         let url = |export: &str| format!("nbd://{address}/{export}");
         let wrong = NbdClient::connect(&handle, &url("a")).await;
         assert_eq!(wrong.unwrap_err(), ClientError::NoSuchExport);
@@ -184,7 +189,7 @@ fn a_client_that_gave_no_name_is_disconnected_with_the_volume_it_was_given() {
         let volumes = [0, 1].map(|_| Rc::new(MemVolume::new(4096)));
         let exports = catalog(&volumes[0]);
         let listener = NbdListener::unix(&handle, &scratch.socket()).await.unwrap();
-        let server = NbdServer::start(&handle, listener, exports.clone(), Limits::default());
+        let server = serve(&handle, listener, exports.clone(), Limits::default());
         let nameless = NbdClient::connect(&handle, &scratch.address(""))
             .await
             .unwrap();
@@ -219,7 +224,7 @@ fn too_many_connections_are_turned_away_and_silent_ones_dropped() {
             handshake: SECOND,
             ..Limits::default()
         };
-        let server = NbdServer::start(&handle, listener, catalog(&volume), limits);
+        let server = serve(&handle, listener, catalog(&volume), limits);
         let path = scratch.socket();
         let half_open = std::thread::spawn(move || {
             let connect = || std::os::unix::net::UnixStream::connect(&path).unwrap();
@@ -268,7 +273,7 @@ fn a_thousand_connections_leave_nothing_behind() {
         let scratch = Scratch::new("many");
         let volume = Rc::new(MemVolume::new(1 << 20));
         let listener = NbdListener::unix(&handle, &scratch.socket()).await.unwrap();
-        let server = NbdServer::start(&handle, listener, catalog(&volume), Limits::default());
+        let server = serve(&handle, listener, catalog(&volume), Limits::default());
         let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
         let mut before = 0;
         for round in 0..1000u64 {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use ashlar_rt::{Buf, MILLISECOND, Rt, oneshot};
 use ashlar_serve::nbd::{Catalog, ClientError, Limits, NbdClient, NbdListener, NbdServer};
-use ashlar_serve::{MemVolume, Volume};
+use ashlar_serve::{MemVolume, Pool, Volume};
 
 const SIZE: u64 = 32 << 20;
 
@@ -62,7 +62,13 @@ fn other_clients_understand_the_server() {
         let catalog = Catalog::default();
         catalog.publish("array/volume", volume.clone());
         let listener = NbdListener::unix(&handle, &socket).await.unwrap();
-        let server = NbdServer::start(&handle, listener, Rc::new(catalog), Limits::default());
+        let server = NbdServer::start(
+            &handle,
+            listener,
+            Rc::new(catalog),
+            Limits::default(),
+            Pool::new(512 << 20),
+        );
         let url = format!("nbd+unix:///array/volume?socket={}", socket.display());
         let bare = format!("nbd+unix:///?socket={}", socket.display());
         let file_text = file.to_str().unwrap();

@@ -429,6 +429,8 @@ impl Driver<'_> {
             };
             match result {
                 Ok(store) => {
+                    // So may one during which that came about.
+                    self.world.loose.set(!self.world.promised());
                     self.opened(degraded);
                     self.as_fast_as_usual();
                     return Opened::Store(store);

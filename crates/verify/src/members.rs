@@ -154,7 +154,10 @@ fn newest<'c>(candidates: &'c [Candidate<'_>]) -> Vec<Known<'c>> {
 /// The generation that decides; `None` if histories went apart.
 fn deciding<'c>(candidates: &'c [Candidate<'_>]) -> Option<&'c Superblock> {
     let known = newest(candidates);
-    let (never, may): (Vec<_>, Vec<_>) = known.iter().partition(|k| k.never(candidates));
+    let (never, mut may): (Vec<_>, Vec<_>) = known.iter().partition(|k| k.never(candidates));
+    if may.iter().any(|k| k.in_effect()) {
+        may.retain(|k| k.in_effect());
+    }
     let parents: BTreeSet<[u8; 16]> = never.iter().map(|k| k.superblock.parent).collect();
     let before = candidates
         .iter()

@@ -454,7 +454,9 @@ impl Report {
             (_, _, 1.., _) => {
                 "the array contradicts itself: copy what can be read, and report this"
             }
-            (_, _, _, 1..) => "damaged, and nothing is lost: import it and scrub",
+            (_, _, _, 1..) => {
+                "damaged, and nothing is lost: import it; every block that is read is healed"
+            }
             _ => {
                 "nothing wrong was found, but the array was not closed cleanly: import and export it for a full check"
             }

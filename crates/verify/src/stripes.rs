@@ -131,6 +131,9 @@ impl Array<'_> {
 
     /// A column whose rows say that a stripe was not written, while others say that it was, is not
     /// believed: an older summary is left there.
+    ///
+    /// Of a stripe closed short, reconstruct may have written a strip as padding that was not written before, so
+    /// a later strip of a data segment tells of the ones before it only if it is somebody's.
     fn settle_rows(
         &self,
         segment: &Segment,
@@ -148,13 +151,19 @@ impl Array<'_> {
             )
         };
         let states: Vec<(bool, bool)> = rows.iter().map(|rows| state(rows)).collect();
+        let whole = Self::holds_nodes(segment);
+        let tells = |rows: &Vec<Option<Row>>| {
+            let mut written = rows.iter().flatten().filter(|row| !row.is_absent());
+            written.any(|row| whole || row.owner != [0; 16])
+        };
+        let last = rows.iter().take(k).rposition(tells);
         if states.iter().all(|(_, written)| !written) {
             return;
         }
         for (column, rows) in rows.iter_mut().enumerate() {
             let (absent, written) = states[column];
             let mixed = written && rows.iter().flatten().any(Row::is_absent);
-            let later = states.iter().take(k).skip(column + 1).any(|(_, w)| *w);
+            let later = last.is_some_and(|last| column < last);
             if mixed || absent && (column >= k || later) {
                 let place = segment.columns.get(column).copied().flatten();
                 let device = place.and_then(|place| self.device(place.device));

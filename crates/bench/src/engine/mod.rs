@@ -30,6 +30,8 @@ pub enum Kind {
     DegradedRead,
     /// 4 KiB random overwrites of a filled volume while nothing has to be cleaned.
     Fresh,
+    /// 4 KiB, 70 of 100 reads, the others overwrites, of a filled volume while nothing has to be cleaned.
+    Mixed,
     /// 4 KiB random overwrites of a volume that fills so many percent of the array.
     Sustained(u8),
     /// 128 KiB sequential writes of an empty volume.
@@ -38,13 +40,17 @@ pub enum Kind {
     SequentialRead,
     /// 4 KiB random writes, each durable, so many at once.
     Durable(u16),
+    /// One device of a filled array is lost, and what it held is reconstructed into free space of the others, with no
+    /// other load. Wants more devices than a stripe has columns.
+    Rebuild,
 }
 
 impl Kind {
     /// All that `--rows` is by default.
-    pub const DEFAULT: [Kind; 8] = [
+    pub const DEFAULT: [Kind; 9] = [
         Kind::Read,
         Kind::Fresh,
+        Kind::Mixed,
         Kind::SequentialWrite,
         Kind::SequentialRead,
         Kind::Durable(1),
@@ -59,10 +65,12 @@ impl Kind {
             Kind::Read => "read".to_string(),
             Kind::DegradedRead => "degraded-read".to_string(),
             Kind::Fresh => "fresh".to_string(),
+            Kind::Mixed => "mixed".to_string(),
             Kind::Sustained(percent) => format!("sustained{percent}"),
             Kind::SequentialWrite => "sequential-write".to_string(),
             Kind::SequentialRead => "sequential-read".to_string(),
             Kind::Durable(depth) => format!("durable{depth}"),
+            Kind::Rebuild => "rebuild".to_string(),
         }
     }
 
@@ -82,8 +90,10 @@ impl Kind {
             Kind::Read,
             Kind::DegradedRead,
             Kind::Fresh,
+            Kind::Mixed,
             Kind::SequentialWrite,
             Kind::SequentialRead,
+            Kind::Rebuild,
         ];
         plain.into_iter().find(|kind| kind.name() == name)
     }
@@ -184,8 +194,24 @@ pub struct Scale {
     pub depth: usize,
 }
 
+/// How a phase of the engine's work took part in a row.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhaseRow {
+    /// Its name.
+    pub phase: &'static str,
+    /// Passes.
+    pub count: u64,
+    /// Time of all passes as a share of the time measured: above 1 where several pass at once.
+    pub share: f64,
+    /// Mean time of a pass, in microseconds.
+    pub mean_us: f64,
+    /// The longest since the array was there, in microseconds.
+    pub most_us: f64,
+}
+
 /// One measured row. Rates are operations a second (`iops`) or bytes a second (`B/s`); `us` is the
-/// mean time of one operation.
+/// mean time of one operation. Of `rebuild` the rate is that of lost bytes given back, and raw is the write rate of one
+/// drive: what bounds a rebuild onto a replacement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// What, see [`Kind::name`].
@@ -236,6 +262,8 @@ pub struct Row {
     pub regions: Regions,
     /// At what scale.
     pub scale: Scale,
+    /// Where the engine's time went.
+    pub phases: Vec<PhaseRow>,
     /// Real seconds that this row took.
     pub real_seconds: f64,
 }

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use ashlar_device::{Content, DeviceRef, ModelDevice, ModelOptions, Profile};
 use ashlar_engine::{
-    Array, Create, Import, Settings, Volume, VolumeError, VolumeOptions, WriteCache, plan,
+    Array, Create, Import, PhaseTally, Settings, Volume, VolumeError, VolumeOptions, WriteCache,
+    plan,
 };
 use ashlar_layout::Layout;
 use ashlar_rt::{Nanos, Rt, SECOND, Stopped};
@@ -66,7 +67,7 @@ pub(super) struct Rig {
 }
 
 /// What the devices have done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     /// By region.
     pub(super) regions: Regions,
@@ -74,10 +75,32 @@ pub(super) struct Snapshot {
     pub(super) busy: u64,
     /// Writes charged as random ones.
     pub(super) scattered: u64,
+    /// Where the engine's time went.
+    pub(super) phases: Vec<PhaseTally>,
 }
 
-fn snapshot(meters: &[Rc<Meter>]) -> Snapshot {
-    let mut sum = Snapshot::default();
+impl Snapshot {
+    /// What was done after another snapshot was taken; the longest pass of a phase is the longest ever.
+    fn since(&self, first: &Snapshot) -> Snapshot {
+        let passed = |(last, first): (&PhaseTally, &PhaseTally)| PhaseTally {
+            count: last.count - first.count,
+            sum: last.sum - first.sum,
+            ..*last
+        };
+        Snapshot {
+            regions: self.regions.since(first.regions),
+            busy: self.busy - first.busy,
+            scattered: self.scattered - first.scattered,
+            phases: self.phases.iter().zip(&first.phases).map(passed).collect(),
+        }
+    }
+}
+
+fn snapshot(meters: &[Rc<Meter>], array: &Array) -> Snapshot {
+    let mut sum = Snapshot {
+        phases: array.phases(),
+        ..Snapshot::default()
+    };
     for meter in meters {
         sum.regions = sum.regions.plus(meter.regions());
         sum.busy += meter.busy();
@@ -207,29 +230,43 @@ impl Rig {
         })??)
     }
 
+    /// Waits until what lies in the journal has been folded, and all is quiet.
+    pub(super) fn settle(&self) -> Result<(), BenchError> {
+        let rt = self.rt.clone();
+        finish(&self.rt, async move { rt.sleep(SETTLE).await })
+    }
+
+    /// Takes a device out, and waits until what it held has been reconstructed: how long that took, and what the devices
+    /// did meanwhile.
+    pub(super) fn rebuild(&self, device: u16) -> Result<(Nanos, Snapshot), BenchError> {
+        let (array, rt) = (self.array.clone(), self.rt.clone());
+        let before = snapshot(&self.meters, &self.array);
+        let took = finish(&self.rt, async move {
+            let begun = rt.now();
+            array.fail(device, false).await?;
+            array.wait_idle(&["reconstruct"]).await;
+            Ok::<Nanos, BenchError>(rt.now() - begun)
+        })??;
+        Ok((took, snapshot(&self.meters, &self.array).since(&before)))
+    }
+
     /// Runs a load on the volume; what the devices did between its marks, and the data blocks
     /// written for each block of the host meanwhile.
     pub(super) fn load(&self, load: Load) -> Result<(Measured, Snapshot), BenchError> {
         let marks = Rc::new(std::cell::RefCell::new(Vec::new()));
         let (target, rt) = (Target::Volume(self.volume()?), self.rt.clone());
-        let (meters, notes) = (self.meters.clone(), marks.clone());
-        let mark = move || notes.borrow_mut().push(snapshot(&meters));
+        let (meters, notes, array) = (self.meters.clone(), marks.clone(), self.array.clone());
+        let mark = move || notes.borrow_mut().push(snapshot(&meters, &array));
         let measured = finish(&self.rt, async move {
             let done = run(&rt, &target, load, mark);
             rt.timeout(MAX_SECONDS * SECOND, done).await
         })?;
         let measured = measured.ok_or(BenchError::Stuck(MAX_SECONDS))??;
         let marks = marks.borrow();
-        let (first, last) = (
-            marks.first().copied().unwrap_or_default(),
-            marks.last().copied().unwrap_or_default(),
-        );
-        let done = Snapshot {
-            regions: last.regions.since(first.regions),
-            busy: last.busy - first.busy,
-            scattered: last.scattered - first.scattered,
+        let (Some(first), Some(last)) = (marks.first(), marks.last()) else {
+            return Ok((measured, Snapshot::default()));
         };
-        Ok((measured, done))
+        Ok((measured, last.since(first)))
     }
 }
 

@@ -42,6 +42,13 @@ pub(super) fn measure(
     let setup = Setup::new(options, (shape.k, shape.m), devices, kind, map);
     let started = Instant::now();
     let mut row = setup.empty_row(options, layout);
+    if kind == Kind::Rebuild {
+        if let Err(error) = setup.rebuild(&mut row, options, layout) {
+            row.reason = error.to_string();
+        }
+        row.real_seconds = started.elapsed().as_secs_f64();
+        return Ok(row);
+    }
     match setup.run(options, layout) {
         Ok((measured, done, raw)) => setup.fill_in(&mut row, options, measured, &done, raw),
         Err(error) => row.reason = error.to_string(),
@@ -160,15 +167,7 @@ impl Setup {
         } else {
             fill_memory(self.memory)
         };
-        let mut rig = Rig::new(
-            options.seed,
-            options.profile,
-            layout,
-            self.devices,
-            self.sizes,
-            self.volume_bytes,
-            memory,
-        )?;
+        let mut rig = self.rig(options, layout, memory)?;
         if !fresh_start {
             rig.fill()?;
             rig.reopen(self.memory)?;
@@ -178,6 +177,71 @@ impl Setup {
         }
         let (measured, done) = rig.load(self.load)?;
         Ok((measured, done, raw))
+    }
+
+    /// An array with its volume, as the row wants them.
+    fn rig(&self, options: &Options, layout: &Layout, memory: u64) -> Result<Rig, BenchError> {
+        Rig::new(
+            options.seed,
+            options.profile,
+            layout,
+            self.devices,
+            self.sizes,
+            self.volume_bytes,
+            memory,
+        )
+    }
+
+    /// Fills an array, takes a device out and measures how fast what it held comes back.
+    ///
+    /// Closed form, for each lost byte: K bytes read, one written, and that read back, shared by the devices left.
+    fn rebuild(&self, row: &mut Row, options: &Options, layout: &Layout) -> Result<(), BenchError> {
+        if self.devices <= self.k + self.m {
+            row.reason = format!(
+                "a rebuild needs a free device: give --devices, more than {}",
+                self.k + self.m
+            );
+            return Ok(());
+        }
+        let memory = fill_memory(self.memory);
+        let rig = self.rig(options, layout, memory)?;
+        rig.fill()?;
+        rig.settle()?;
+        let (took, done) = rig.rebuild(self.devices / 2)?;
+        let (k, m, devices) = (
+            f64::from(self.k),
+            f64::from(self.m),
+            f64::from(self.devices),
+        );
+        let columns = self.volume_bytes as f64 * (k + m) / k * self.given().slot_overhead;
+        let lost = columns / devices;
+        let left = devices - 1.0;
+        let (read, write) = (
+            options.profile.read_bytes_per_second as f64,
+            options.profile.write_bytes_per_second as f64,
+        );
+        let total = done.regions.total();
+        let (value, form) = (
+            lost * 1e9 / took as f64,
+            left / ((k + 1.0) / read + 1.0 / write),
+        );
+        let bytes = (total.read_bytes + total.written_bytes) as f64 / lost;
+        row.value = Some(value);
+        row.raw = Some(write);
+        row.share_of_raw = Some(value / write);
+        row.closed_form = Some(form);
+        row.device_bytes_per_host_byte = Some(bytes);
+        row.closed_form_device_bytes = Some(k + 2.0);
+        row.busy = Some(done.busy as f64 / took as f64 / left);
+        row.regions = done.regions;
+        row.valid = (bytes / (k + 2.0) - 1.0).abs() <= TOLERANCE;
+        if !row.valid {
+            row.reason = format!(
+                "device bytes {bytes:.3} for each lost byte, closed form {:.3}",
+                k + 2.0
+            );
+        }
+        Ok(())
     }
 
     fn given(&self) -> Given {
@@ -201,23 +265,39 @@ impl Setup {
 
     /// What one operation costs by the closed form.
     fn cost(&self, options: &Options) -> Cost {
-        let (given, bytes) = (self.given(), self.load.bytes as f64);
-        match (self.load.op, self.load.pattern) {
-            (Op::Read, _) => {
-                let mut cost = given.read(&options.profile, bytes);
-                if self.kind == Kind::DegradedRead {
-                    // One device in P: K reads instead of one, for what lies on it.
-                    let (p, more) = (f64::from(self.devices), f64::from(self.k) - 1.0);
-                    cost.busy *= (1.0 + more / p) * p / (p - 1.0);
-                    cost.bytes += bytes * more / p;
+        match self.load.op {
+            Op::Read => self.read_cost(options),
+            Op::Write => self.write_cost(options),
+            Op::Mixed(reads) => {
+                let share = f64::from(reads) / 100.0;
+                let (read, write) = (self.read_cost(options), self.write_cost(options));
+                Cost {
+                    bytes: share * read.bytes + (1.0 - share) * write.bytes,
+                    busy: share * read.busy + (1.0 - share) * write.busy,
                 }
-                cost
             }
-            (Op::Write, Pattern::Random) => {
-                given.write(&options.profile, bytes, given.leaves_per_change())
-            }
-            (Op::Write, Pattern::Sequential) => given.write(&options.profile, bytes, 1.0 / 128.0),
         }
+    }
+
+    fn read_cost(&self, options: &Options) -> Cost {
+        let bytes = self.load.bytes as f64;
+        let mut cost = self.given().read(&options.profile, bytes);
+        if self.kind == Kind::DegradedRead {
+            // One device in P: K reads instead of one, for what lies on it.
+            let (p, more) = (f64::from(self.devices), f64::from(self.k) - 1.0);
+            cost.busy *= (1.0 + more / p) * p / (p - 1.0);
+            cost.bytes += bytes * more / p;
+        }
+        cost
+    }
+
+    fn write_cost(&self, options: &Options) -> Cost {
+        let given = self.given();
+        let leaves = match self.load.pattern {
+            Pattern::Random => given.leaves_per_change(),
+            Pattern::Sequential => 1.0 / 128.0,
+        };
+        given.write(&options.profile, self.load.bytes as f64, leaves)
     }
 
     fn empty_row(&self, options: &Options, layout: &Layout) -> Row {
@@ -230,7 +310,9 @@ impl Setup {
             map_to_cache: self.map,
             durability: if durable { "durable" } else { "cached" },
             value: None,
-            unit: if self.load.depth == 1 {
+            unit: if self.kind == Kind::Rebuild {
+                "B/s"
+            } else if self.load.depth == 1 {
                 "us"
             } else if self.load.bytes == SMALL {
                 "iops"
@@ -262,6 +344,7 @@ impl Setup {
                 warm: self.load.warm,
                 depth: self.load.depth,
             },
+            phases: Vec::new(),
             real_seconds: 0.0,
         }
     }
@@ -303,6 +386,15 @@ impl Setup {
                 Some(done.regions.data.written_bytes as f64 / overhead / host_bytes);
         }
         row.regions = done.regions;
+        row.phases = (done.phases.iter().filter(|p| p.count > 0))
+            .map(|p| super::PhaseRow {
+                phase: p.name,
+                count: p.count,
+                share: p.sum as f64 / measured.elapsed as f64,
+                mean_us: p.sum as f64 / p.count as f64 / 1000.0,
+                most_us: p.most as f64 / 1000.0,
+            })
+            .collect();
         let share = |t: super::Traffic| (t.read_bytes + t.written_bytes) as f64 / host_bytes;
         let r = done.regions;
         let parts = format!(
@@ -373,6 +465,10 @@ fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load
             ..small
         },
         Kind::Fresh => small,
+        Kind::Mixed => Load {
+            op: Op::Mixed(70),
+            ..small
+        },
         Kind::Sustained(_) => {
             let half = (blocks as f64 * overwrites / 2.0) as u64;
             Load {
@@ -382,7 +478,7 @@ fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load
             }
         }
         Kind::SequentialWrite => large,
-        Kind::SequentialRead => Load {
+        Kind::SequentialRead | Kind::Rebuild => Load {
             op: Op::Read,
             ..large
         },

@@ -48,7 +48,7 @@ pub fn value(row: &Row) -> String {
     };
     let interval = row
         .half_interval
-        .map(|half| format!(" ± {:.1} %", half / value * 100.0));
+        .map(|half| format!(" +-{:.1} %", half / value * 100.0));
     format!("{}{}", rate(value, row.unit), interval.unwrap_or_default())
 }
 

@@ -30,32 +30,31 @@ pub struct Survivor {
     pub rows: Vec<Row>,
 }
 
-/// A computed column of a course.
+/// A column that is to be computed: its index, and the owners of its blocks.
+pub type Wanted = (usize, Vec<Owner>);
+
+/// Computed columns of a course.
 #[derive(Debug)]
 pub struct Decoded {
-    /// Its blocks.
-    pub bytes: Buf,
-    /// Their digests, as far as their owners' functions are known.
-    pub digests: Vec<Option<[u8; 16]>>,
+    /// The blocks of each, with their digests as far as their owners' functions are known.
+    pub columns: Vec<(Buf, Vec<Option<[u8; 16]>>)>,
     /// For each survivor the blocks that do not match their rows.
     pub bad: Vec<Vec<usize>>,
 }
 
-/// Computes column `wanted` of a course, whose blocks belong to `owners`, from K others, and says which
-/// blocks of these are not what their rows say: the bytes cross the link once for both. `None` if the columns
-/// are too few.
+/// Computes columns of a course from K others, all of them in one pass, and says which blocks of these K are not what
+/// their rows say: the bytes cross the link once for all. `None` if the columns are too few.
 pub async fn decode_course(
     core: &Core,
     segment: &Segment,
     course: u32,
     survivors: &[Survivor],
-    wanted: usize,
-    owners: &[Owner],
+    wanted: &[Wanted],
 ) -> Option<Decoded> {
     let reads = survivors.iter().map(|s| s.column).collect();
-    let coding = core.coder.loss_of(core, segment, reads, wanted)?;
-    let made = Some((coding, wanted, owners));
-    Some(run_course(core, segment, course, survivors, made).await)
+    let columns = wanted.iter().map(|(column, _)| *column).collect();
+    let coding = core.coder.loss_of(core, segment, reads, columns)?;
+    Some(run_course(core, segment, course, survivors, Some((coding, wanted))).await)
 }
 
 /// The blocks of a column of a course that are not what their rows say.
@@ -70,13 +69,13 @@ pub async fn verify_course(
     found.bad.concat()
 }
 
-/// How a column is computed, which one, and the owners of its blocks.
-type Made<'a> = (Arc<Coding>, usize, &'a [Owner]);
+/// How columns are computed, and which.
+type Made<'a> = (Arc<Coding>, &'a [Wanted]);
 
 /// The digest function and context of each block of a column; `None`: a function that is not known.
 type Contexts = Vec<Option<(Kind, Context)>>;
 
-/// Verifies columns, and computes one more of them if `made` says so.
+/// Verifies columns, and computes more of them if `made` says so.
 async fn run_course(
     core: &Core,
     segment: &Segment,
@@ -91,16 +90,21 @@ async fn run_course(
         let owners = owners.map(|row| Owner::from_bytes(&row.owner));
         columns.push(contexts_of(segment, course, survivor.column, owners));
     }
-    if let Some((_, wanted, owners)) = &made {
-        let owners = owners.iter().copied();
-        columns.push(contexts_of(segment, course, *wanted, owners));
+    for (column, owners) in made.iter().flat_map(|(_, wanted)| *wanted) {
+        columns.push(contexts_of(
+            segment,
+            course,
+            *column,
+            owners.iter().copied(),
+        ));
     }
-    let mut bytes = Buf::zeroed(made.as_ref().map_or(0, |_| blocks * BLOCK));
+    let count = columns.len() - survivors.len();
+    let mut made_bytes: Vec<Buf> = (0..count).map(|_| Buf::scratch(blocks * BLOCK)).collect();
     let mut taken: Vec<Vec<[u8; 16]>> = vec![Vec::with_capacity(blocks); columns.len()];
     let coding = made.map(|(coding, ..)| coding);
     for (range, computing) in submit(core, survivors, coding.as_ref(), &columns) {
         let done = core.coder.done(core, computing).await;
-        for made in &done.write {
+        for (bytes, made) in made_bytes.iter_mut().zip(&done.write) {
             bytes[range.start * BLOCK..range.end * BLOCK].copy_from_slice(made);
         }
         let mut digests = cut(&done.digests);
@@ -121,11 +125,14 @@ async fn run_course(
         });
         bad.push(wrong.map(|(at, _)| at).collect());
     }
-    let of = bytes.chunks(BLOCK).enumerate();
-    let digests = of.map(|(at, block)| digest(survivors.len(), at, block));
+    let with_digests = |(bytes, column): (Buf, usize)| {
+        let of = bytes.chunks(BLOCK).enumerate();
+        let digests = of.map(|(at, block)| digest(column, at, block)).collect();
+        (bytes, digests)
+    };
+    let made = made_bytes.into_iter().zip(survivors.len()..);
     Decoded {
-        digests: digests.collect(),
-        bytes,
+        columns: made.map(with_digests).collect(),
         bad,
     }
 }
@@ -154,7 +161,9 @@ fn submit(
             Box::new(bytes) as Input
         };
         let read = survivors.iter().map(cut).collect();
-        let write = coding.iter().map(|_| Buf::zeroed(strip)).collect();
+        let write = (survivors.len()..columns.len())
+            .map(|_| Buf::scratch(strip))
+            .collect();
         let digests = hashed.then(|| {
             let none = Context::block(0, 0); // of an unknown function: its digest is not looked at
             let parts = columns.iter().flat_map(|column| &column[range.clone()]);

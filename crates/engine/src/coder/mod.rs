@@ -25,7 +25,7 @@ use crate::contexts::{Context, LONGEST};
 use crate::core::Core;
 use crate::segment::Segment;
 
-pub use course::{Survivor, decode_course, verify_course};
+pub use course::{Survivor, Wanted, decode_course, verify_course};
 pub use parity::encode;
 
 /// A job under way.
@@ -76,8 +76,8 @@ impl std::fmt::Debug for Accelerators {
 
 /// Code, K and M.
 type CodeId = (u8, u16, u16);
-/// The columns that are read, and the one that is computed.
-type LossId = (CodeId, Vec<usize>, usize);
+/// The columns that are read, and those that are computed.
+type LossId = (CodeId, Vec<usize>, Vec<usize>);
 
 /// Losses whose matrices are kept.
 const LOSSES_KEPT: usize = 64;
@@ -158,13 +158,13 @@ impl Coder {
         coding.clone()
     }
 
-    /// What makes a column of the columns `reads`; `None` if these are too few.
+    /// What makes columns of the columns `reads`; `None` if these are too few.
     fn loss_of(
         &self,
         core: &Core,
         segment: &Segment,
         reads: Vec<usize>,
-        wanted: usize,
+        wanted: Vec<usize>,
     ) -> Option<Arc<Coding>> {
         let id = (id_of(segment), reads, wanted);
         if let Some(coding) = self.losses.borrow().get(&id) {
@@ -173,7 +173,7 @@ impl Coder {
         let code = core.code(segment);
         let mut present = vec![false; segment.geometry.width()];
         id.1.iter().for_each(|column| present[*column] = true);
-        let decoder = code.decoder(&present, &[wanted]).ok()?;
+        let decoder = code.decoder(&present, &id.2).ok()?;
         assert_eq!(decoder.reads(), id.1, "K columns are read, all of them");
         let coding = Arc::new(Coding::decode(&code, &decoder));
         let mut losses = self.losses.borrow_mut();

@@ -18,7 +18,7 @@ use crate::home::Home;
 use crate::import::segments::PageCopy;
 use crate::journal;
 use crate::membership::Quorum;
-use crate::messages::{Adopted, ShardMessage, ask};
+use crate::messages::{Adopted, Reach, ShardMessage, ask};
 use crate::partition::Partitioning;
 use crate::planted::{self, Bug};
 use crate::read::summary_stands;
@@ -135,7 +135,7 @@ impl Home {
                 self.seal(&segment).await;
             }
         }
-        self.batch(true).await;
+        self.batch(Reach::Closed).await;
         self.recovering.set(None);
         self.settle_data();
         // Each import adds an epoch, and only commits drop them: an array that crashes again and again before

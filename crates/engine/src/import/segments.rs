@@ -196,7 +196,7 @@ pub(super) fn take_liveness(
 /// (S156).
 ///
 /// A header that counts is of the very column and version that the entry names; that it was written before the
-/// entry is the crash argument of `reconstruct_column`. A segment that was freed since is not named by liveness.
+/// entry is the crash argument of `reconstruct_columns`. A segment that was freed since is not named by liveness.
 pub(super) async fn find_reconstructed(
     core: &Rc<Core>,
     recovered: &Recovered,

@@ -3,31 +3,32 @@
 //! Invariants:
 //! - It changes no map: live blocks are handed, verified, to their shard, which writes them into a
 //!   stream as moves; the segment is freed by a commit once nothing needs it (S8).
-//! - Nodes are not moved but touched: the next commit writes them elsewhere.
 //! - Rounds that gain nothing end: until something is overwritten it then only waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
 use ashlar_format::node::Place;
 use ashlar_format::slot::SegmentKind;
-use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
-use ashlar_rt::{Buf, MILLISECOND, SECOND};
+use ashlar_format::summary::{Owner, Row};
+use ashlar_rt::{Buf, Join, MILLISECOND, SECOND};
 
 use crate::alloc::reserve;
-use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
+use crate::home::Home;
 use crate::member::Member;
-use crate::messages::{FoldLimit, Move, Purpose, ShardMessage, ask};
-use crate::metaroom::{MetadataNeed, Renewed};
+use crate::messages::{FoldLimit, Move, Purpose, Reach, ShardMessage, ask};
+use crate::metaroom::MetadataNeed;
 use crate::mover::Garbage;
 use crate::partition::Partitioning;
+use crate::phases::{Laps, Phase};
 use crate::read::{decode_column, read_column, read_course_rows, read_verified};
 use crate::segment::Segment;
-use crate::stripe::{node_address, row_matches};
-use crate::systree::NodeId;
-use crate::tree::Key;
+use crate::stripe::row_matches;
+
+/// Victims whose blocks are read and moved at once.
+const VICTIMS_AT_ONCE: usize = 16;
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
@@ -38,18 +39,22 @@ const FOLDED_LEAST: usize = 24;
 /// Blocks of a segment that are moved at once, at most, if a stripe has no more: 64 MiB.
 const PART: u32 = 1 << 14;
 
+/// Victims of a round beside a commit, at most, for each of those that are moved at once.
+const ROUND_MOST: usize = 3;
+
+/// How often a segment is held that nobody holds but the table and the list of those that were picked.
+const HELD_WHEN_PICKED: usize = 2;
+
 /// Stripes of a segment that are moved at once.
 fn stripes_of_part(segment: &Segment) -> u32 {
     (PART / segment.geometry.stripe_blocks().max(1)).max(1)
 }
 
-/// Nodes, and where they lie if they are still live there.
-#[derive(Default)]
-struct Nodes {
-    liveness: Vec<(NodeId, Place)>,
-    catalog: Vec<(NodeId, Place)>,
-    /// By shard.
-    maps: BTreeMap<usize, Vec<(Key, Place)>>,
+/// Waits for the commit that ended the round before.
+async fn wait_for(folding: &mut Option<Join<()>>) {
+    if let Some(folding) = folding.take() {
+        folding.await;
+    }
 }
 
 impl Home {
@@ -79,7 +84,7 @@ impl Home {
 
     /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
     pub(crate) fn cleaner_can_gain(&self) -> bool {
-        if self.tasks.borrow().cleaning {
+        if self.tasks.borrow().cleaning || self.tasks.borrow().folding {
             return true;
         }
         if self.cleaner_rests() {
@@ -107,8 +112,10 @@ impl Home {
 
     pub(super) async fn clean_forever(self: Rc<Self>) {
         let mut pause = MILLISECOND;
+        let mut folding: Option<Join<()>> = None;
         while !self.core.closed.get() {
             if !self.low_on_slots() {
+                wait_for(&mut folding).await;
                 pause = MILLISECOND;
                 self.tasks.borrow_mut().clean.state = "done";
                 let _ = self
@@ -136,14 +143,14 @@ impl Home {
                 .iter()
                 .any(|(s, dead)| dead * 5 > u64::from(s.geometry.data_blocks()));
             if !worth {
-                self.batch(false).await;
+                self.batch(Reach::All).await;
                 self.commit(self.journal.next()).await;
                 if !self.low_on_slots() {
                     continue;
                 }
             }
             self.tasks.borrow_mut().cleaning = true;
-            self.clean_once().await;
+            self.clean_once(&mut folding).await;
             self.tasks.borrow_mut().cleaning = false;
             self.core.progress.open();
             let gained = self.fewer_segments(&seen);
@@ -170,19 +177,58 @@ impl Home {
         gained
     }
 
-    /// Moves the live blocks of the best victims away and commits. What they go to is room that commits lack, and until
-    /// they are folded nothing is free: where one commit would come to fold few of them, those moved so far are folded
-    /// first (S181). Not sooner: each commit writes nodes of its own, which may be all that cleaning gains.
-    async fn clean_once(self: &Rc<Self>) {
+    /// Moves the live blocks of the best victims away and commits. With slots enough the commit goes on by itself, and
+    /// the next round begins beside it, with other victims; at its end that round waits for it.
+    async fn clean_once(self: &Rc<Self>, folding: &mut Option<Join<()>>) {
+        let beside = self.at_once(VICTIMS_AT_ONCE) > 1 && !self.room_is_tight();
+        let home = self.clone();
+        let nodes = async move { home.clean_metadata(home.meta_room() / 8).await };
+        let taken = if beside {
+            let nodes = self.core.rt.spawn(nodes);
+            let taken = self.move_victims(true).await;
+            nodes.await;
+            taken
+        } else {
+            wait_for(folding).await;
+            // Nodes first: writing them anew needs only what commits may use, and always gains.
+            nodes.await;
+            self.move_victims(false).await
+        };
+        wait_for(folding).await;
+        self.tasks.borrow_mut().folding = true;
+        let home = self.clone();
+        let fold = async move {
+            home.fold().await;
+            let mut tasks = home.tasks.borrow_mut();
+            tasks.moved.retain(|number| !taken.contains(number));
+            tasks.folding = false;
+            home.core.progress.open();
+        };
+        if beside && !self.room_is_tight() {
+            *folding = Some(self.core.rt.spawn(fold));
+        } else {
+            fold.await;
+        }
+    }
+
+    /// Moves the live blocks of the best victims away; which they were. What they go to is room that commits lack, and
+    /// until they are folded nothing is free: where one commit would come to fold few of them, those moved so far are
+    /// folded first (S181). Not sooner: each commit writes nodes of its own, which may be all that cleaning gains.
+    ///
+    /// `beside` a commit it ends when that does, with a few at least and not too many: what is moved is freed by the
+    /// next one.
+    async fn move_victims(self: &Rc<Self>, beside: bool) -> BTreeSet<u64> {
         let mut budget = self.clean_budget() * 1000;
-        // Nodes first: writing them anew needs only what commits may use, and always gains.
-        self.clean_metadata(self.meta_room() / 8).await;
-        let victims = self.pick_victims(Some(SegmentKind::Data), 256);
-        // By number: held, none could be freed by what is folded in between.
-        let victims: Vec<u64> = victims.into_iter().map(|(s, _)| s.number).collect();
+        let at_once = self.at_once(VICTIMS_AT_ONCE);
         let least = FOLDED_LEAST.min(self.foldable() / 2);
         let mut unfolded = 0;
-        for number in victims {
+        let mut under_way: VecDeque<Join<u64>> = VecDeque::new();
+        let mut taken = BTreeSet::new();
+        for number in self.victims_now(beside) {
+            let enough = taken.len() >= at_once && !self.tasks.borrow().folding;
+            if beside && (enough || taken.len() >= ROUND_MOST * at_once) {
+                break;
+            }
             let Some(segment) = self.core.segment(number) else {
                 continue;
             };
@@ -193,77 +239,46 @@ impl Home {
                 break;
             }
             budget -= live;
-            if unfolded > 0 && self.room_is_tight() && self.foldable() < least.min(unfolded) {
+            // Several at once, as long as what they are moved to does not have to be folded in between.
+            let tight = self.room_is_tight();
+            let most = if tight { 1 } else { at_once };
+            while under_way.len() >= most {
+                let first = under_way.pop_front().expect("there are some");
+                first.await;
+            }
+            if unfolded > 0 && tight && self.foldable() < least.min(unfolded) {
                 self.fold().await;
                 unfolded = 0;
             }
             unfolded += count;
-            self.clean_segment(&segment).await;
+            taken.insert(number);
+            self.tasks.borrow_mut().moved.insert(number);
+            let home = self.clone();
+            let clean = async move { home.clean_segment(&segment).await };
+            under_way.push_back(self.core.rt.spawn(clean));
         }
-        self.fold().await;
+        for last in under_way {
+            last.await;
+        }
+        taken
+    }
+
+    /// The data segments to clean next, by number: held, none could be freed by what is folded in between. Without those
+    /// whose blocks were moved already, which counts only once it is folded; `beside` a commit also without those that
+    /// hold what is not folded yet: it is not known to live there.
+    fn victims_now(&self, beside: bool) -> Vec<u64> {
+        let picked = self.pick_victims(Some(SegmentKind::Data), usize::MAX);
+        let moved = &self.tasks.borrow().moved;
+        let settled = |s: &Rc<Segment>| !beside || Rc::strong_count(s) == HELD_WHEN_PICKED;
+        let now = picked
+            .into_iter()
+            .filter(|(s, _)| settled(s) && !moved.contains(&s.number));
+        now.map(|(s, _)| s.number).take(256).collect()
     }
 
     /// How many blocks one commit can fold, each under a leaf of its own.
     fn foldable(&self) -> usize {
         self.fold_limit().nodes / FoldLimit::LEAF
-    }
-
-    /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of
-    /// their blocks are live, so each two give more than they take; at most `most` nodes. Where there is no room to
-    /// move data, which would gain more, a fifth that is dead is enough (S158); also where metadata cannot grow to
-    /// twice what is live, as recovery may leave it: then half of a segment need not be dead anywhere (S165).
-    pub(crate) async fn clean_metadata(self: &Rc<Self>, most: usize) {
-        let growth = self.metadata_need().growth;
-        let mut online = self.core.members.iter().filter(|m| m.is_online());
-        let cannot_grow = online.any(|m| m.free_slots() < growth);
-        let most_live = if cannot_grow || self.clean_budget() == 0 {
-            5
-        } else {
-            2
-        };
-        let mut sparse = self.pick_victims(Some(SegmentKind::Meta), usize::MAX);
-        sparse.retain(|(s, dead)| dead * most_live >= u64::from(s.geometry.data_blocks()));
-        let sparse: Vec<_> = sparse.into_iter().map(|(segment, _)| segment).collect();
-        self.renew(&sparse, most).await;
-    }
-
-    /// Has the next commit write the nodes of these segments anew: of the first ones that together have no more than
-    /// `most`, nor more than that commit has room for. Whether there are any.
-    pub(super) async fn renew(self: &Rc<Self>, segments: &[Rc<Segment>], most: usize) -> bool {
-        let (mut left, mut refused, mut any) = (most, usize::MAX, false);
-        for segment in segments {
-            let _placing = self.placing.lock().await;
-            if self.renewed.borrow().contains_key(&segment.number) {
-                any = true;
-                continue;
-            }
-            let live: Vec<u32> = segment.live.borrow().iter().collect();
-            if live.len() > left || live.len() >= refused {
-                continue;
-            }
-            let rows = self.rows_of(segment, &live).await;
-            let owner =
-                |(block, row): (&u32, &Row)| (segment.place(*block), Owner::from_bytes(&row.owner));
-            let nodes = self.live_nodes(rows.iter().map(owner));
-            let count = self.touch(&nodes, false).await;
-            let renewed = Renewed {
-                nodes: count,
-                // Its own, and of where those lie that are above.
-                records: self.record_shape.leaves() + count.saturating_sub(live.len()),
-            };
-            if count == 0 {
-                continue;
-            }
-            if !self.may_renew(renewed) {
-                refused = live.len();
-                continue;
-            }
-            self.touch(&nodes, true).await;
-            self.renewed.borrow_mut().insert(segment.number, renewed);
-            left -= live.len();
-            any = true;
-        }
-        any
     }
 
     /// Moves the live blocks of a data segment: of a large one a part at a time, which is folded before the next, so
@@ -284,8 +299,11 @@ impl Home {
 
     /// Moves some live blocks of a data segment: those of whole stripes. How many bytes it moved.
     async fn clean_part(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> u64 {
+        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
         let rows = self.rows_of(segment, live).await;
+        laps.end(Phase::CleanRows);
         let strips = self.read_strips(segment, &rows).await;
+        laps.end(Phase::CleanRead);
         let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
         for (block, row) in &rows {
             let owner = Owner::from_bytes(&row.owner);
@@ -304,25 +322,44 @@ impl Home {
             self.tasks.borrow_mut().clean.done += bytes;
             moved += bytes;
         }
+        laps.end(Phase::CleanMove);
         moved
     }
 
     /// The rows of live blocks, from the summaries; where a column is missing, with decoded owners and
     /// no digest.
-    async fn rows_of(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> BTreeMap<u32, Row> {
+    pub(super) async fn rows_of(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        live: &[u32],
+    ) -> BTreeMap<u32, Row> {
+        let parts = live.iter().map(|block| {
+            let (stripe, strip, _) = segment.geometry.locate(*block);
+            (segment.geometry.course_of(stripe), usize::from(strip))
+        });
+        let parts: BTreeSet<(u32, usize)> = parts.collect();
+        // The summaries of all columns at once.
+        let read = |(course, column): (u32, usize)| {
+            let (home, segment) = (self.clone(), segment.clone());
+            let reading = async move {
+                let rows = read_course_rows(&home.core, &segment, course, column).await;
+                match rows {
+                    Some(rows) => Some(rows),
+                    None => home.decode_owners(&segment, course, column).await,
+                }
+            };
+            ((course, column), self.core.rt.spawn(reading))
+        };
+        let reading: Vec<_> = parts.into_iter().map(read).collect();
         let mut cache: BTreeMap<(u32, usize), Option<Vec<Row>>> = BTreeMap::new();
+        for (part, rows) in reading {
+            cache.insert(part, rows.await);
+        }
         let mut found = BTreeMap::new();
         for block in live {
             let (stripe, strip, within) = segment.geometry.locate(*block);
             let course = segment.geometry.course_of(stripe);
             let column = usize::from(strip);
-            if let std::collections::btree_map::Entry::Vacant(e) = cache.entry((course, column)) {
-                let mut rows = read_course_rows(&self.core, segment, course, column).await;
-                if rows.is_none() {
-                    rows = self.decode_owners(segment, course, column).await;
-                }
-                e.insert(rows);
-            }
             let index = (stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks
                 + within) as usize;
             if let Some(Some(rows)) = cache.get(&(course, column))
@@ -380,71 +417,21 @@ impl Home {
         course: u32,
         wanted: usize,
     ) -> Option<Vec<Row>> {
-        let mut inputs: Vec<Option<Vec<u8>>> = vec![None; segment.geometry.width()];
-        let mut have = 0;
-        for (column, input) in inputs.iter_mut().enumerate() {
-            if column != wanted && have < usize::from(segment.geometry.k) {
+        let k = usize::from(segment.geometry.k);
+        let mut others: Vec<(usize, Vec<Row>)> = Vec::new();
+        for column in (0..segment.geometry.width()).filter(|c| *c != wanted) {
+            if others.len() < k {
                 let rows = read_course_rows(&self.core, segment, course, column).await;
-                *input = rows.map(|rows| rows.iter().flat_map(|r| r.owner).collect());
-                have += usize::from(input.is_some());
+                others.extend(rows.map(|rows| (column, rows)));
             }
         }
-        let bytes = inputs.iter().flatten().next()?.len();
-        let mut out = vec![0; bytes];
-        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-        self.core
-            .code(segment)
-            .decode(&strips, &[wanted], &mut [&mut out])
-            .ok()?;
-        let row = |owner: &[u8]| Row {
+        let rows = others.iter().map(|(column, rows)| (*column, &rows[..]));
+        let owners = self.decode_owner_bytes(segment, &[wanted], rows)?.pop()?;
+        let row = |owner| Row {
             digest: [0; 16],
-            owner: owner.try_into().expect("sixteen bytes"),
+            owner,
         };
-        Some(out.chunks(OWNER_BYTES).map(row).collect())
-    }
-
-    /// Those of these blocks that are nodes.
-    fn live_nodes(&self, blocks: impl Iterator<Item = (Place, Owner)>) -> Nodes {
-        let mut nodes = Nodes::default();
-        for (place, owner) in blocks.filter(|(_, owner)| owner.kind > 0) {
-            let (partition, index) = node_address(owner.address);
-            let level = owner.kind - 1;
-            match owner.tree {
-                LIVENESS_TREE => nodes.liveness.push(((level, index), place)),
-                CATALOG_TREE => nodes.catalog.push(((level, index), place)),
-                tree => {
-                    let shard = usize::from(partition) % self.shards.len();
-                    let key = (tree, partition, level, index);
-                    nodes.maps.entry(shard).or_default().push((key, place));
-                }
-            }
-        }
-        nodes
-    }
-
-    /// How many nodes the next commit writes besides if those of these that lie there are written anew; and, if told
-    /// so, that it does. (Above those of liveness and the catalog it writes some in any case: these are reckoned as
-    /// records are.)
-    async fn touch(self: &Rc<Self>, nodes: &Nodes, mark: bool) -> usize {
-        let mut count = 0;
-        for (tree, nodes) in [
-            (&self.liveness, &nodes.liveness),
-            (&self.catalog_tree, &nodes.catalog),
-        ] {
-            let mut tree = tree.borrow_mut();
-            for (id, place) in nodes {
-                let lies_there = tree.lies_at(*id, *place);
-                count += usize::from(lies_there);
-                if lies_there && mark {
-                    tree.touch(*id);
-                }
-            }
-        }
-        for (shard, nodes) in &nodes.maps {
-            let touch = |reply| ShardMessage::Touch(nodes.clone(), mark, reply);
-            count += ask(&self.shards[*shard], touch).await.unwrap_or(0);
-        }
-        count
+        Some(owners.into_iter().map(row).collect())
     }
 
     /// A live volume block, verified as its rows say, with the shard that owns it.
@@ -481,7 +468,7 @@ impl Home {
             let column = usize::from(strip);
             let good = match read_verified(&self.core, segment, stripe, column, within).await {
                 Some(good) => good,
-                None => decode_column(&self.core, segment, stripe, column, within, true).await?,
+                None => decode_column(&self.core, segment, stripe, column, within).await?,
             };
             out.copy_from_slice(&good);
         }

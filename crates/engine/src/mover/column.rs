@@ -13,57 +13,88 @@ use std::rc::Rc;
 
 use ashlar_format::BLOCK;
 use ashlar_format::journal::Entry;
-use ashlar_format::summary::{Owner, Row};
-use ashlar_rt::Slice;
+use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
+use ashlar_rt::{Buf, Slice};
 
 use crate::alloc::header_bytes;
-use crate::coder::{Survivor, decode_course, verify_course};
+use crate::coder::{Survivor, Wanted, decode_course, verify_course};
 use crate::home::Home;
 use crate::planted::{self, Bug};
 use crate::read::{decode_column, note_bad_blocks, read_course, read_course_rows};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, strip_digest, summary_bytes};
 
+/// A lost column on its way to a new slot.
+#[derive(Debug, Clone, Copy)]
+struct Moving {
+    index: usize,
+    old: Column,
+    new: Column,
+    /// Whether it can still get there.
+    stands: bool,
+}
+
+/// The courses of a segment of which something is recorded.
+fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
+    0..segment
+        .recorded
+        .get()
+        .div_ceil(segment.geometry.course_strips())
+}
+
 impl Home {
-    /// Computes a column from verified inputs, writes it to a new slot, reads it back, and journals its
-    /// new place.
+    /// Computes columns from verified inputs, all of them in one pass over the others, writes them to new slots on these
+    /// devices, reads them back, and journals their new places. How many it gave the segment.
     ///
-    /// Crash argument: the new slot belongs to nobody until the `Column` entry is durable, which is
+    /// Crash argument: a new slot belongs to nobody until the `Column` entry is durable, which is
     /// after everything in it was flushed and read back; its version is higher than the lost column's,
     /// so that the two can never be confused. A crash before leaves the slot free.
-    pub(super) async fn reconstruct_column(
+    pub(super) async fn reconstruct_columns(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
-        index: usize,
-        target: u16,
-    ) -> bool {
-        let old = segment.columns.borrow()[index];
+        targets: &[(usize, u16)],
+    ) -> usize {
+        let mut moving = Vec::new();
+        for (index, device) in targets.iter().copied() {
+            let old = segment.columns.borrow()[index];
+            let slot = self.core.member(device).reserve_slot();
+            moving.extend(slot.map(|slot| Moving {
+                index,
+                old,
+                new: Column {
+                    device,
+                    slot,
+                    version: old.version + 1,
+                },
+                stands: true,
+            }));
+        }
+        self.fill_columns(segment, &mut moving).await;
+        let given = moving.iter().filter(|m| self.give_column(segment, m));
+        given.count()
+    }
+
+    /// The segment has a column in its new slot, if nothing has changed since it was begun.
+    fn give_column(self: &Rc<Self>, segment: &Rc<Segment>, moving: &Moving) -> bool {
+        let Moving {
+            index, old, new, ..
+        } = *moving;
         let column = u16::try_from(index).expect("at most 256 columns");
-        let entry = segment.slot_entry(column, old.version + 1);
-        let Some(slot) = self.core.member(target).reserve_slot() else {
-            return false;
-        };
-        let new = Column {
-            device: target,
-            slot,
-            version: old.version + 1,
-        };
-        let done = self.fill_column(segment, index, new).await;
+        let member = self.core.member(new.device);
         // Reconstruct and heal may have moved it meanwhile, or another column of the segment to that device.
         let unchanged = {
             let columns = segment.columns.borrow();
             let there = |(c, column): (usize, &Column)| {
-                c != index && column.is_placed() && column.device == target
+                c != index && column.is_placed() && column.device == new.device
             };
             columns[index] == old && !columns.iter().enumerate().any(there)
         };
-        let unchanged = unchanged && !self.core.closed.get();
-        if !done || !unchanged {
+        if !moving.stands || !unchanged || self.core.closed.get() {
             // Nothing names the slot: it is as free as it was.
-            self.core.member(target).release_slot(slot);
+            member.release_slot(new.slot);
             return false;
         }
-        self.core.member(target).set_slot(slot, Some(entry));
+        member.set_slot(new.slot, Some(segment.slot_entry(column, new.version)));
         segment.columns.borrow_mut()[index] = new;
         self.core.heals.borrow_mut().moved(segment.number, column);
         self.tasks.borrow_mut().gains += 1;
@@ -72,8 +103,8 @@ impl Home {
             segment: segment.number,
             column,
             version: new.version,
-            device: target,
-            slot,
+            device: new.device,
+            slot: new.slot,
         });
         if old.is_placed() {
             // Its device is not in use, and should it ever be again its table is not believed; or the slot
@@ -85,72 +116,113 @@ impl Home {
         true
     }
 
-    async fn fill_column(
-        self: &Rc<Self>,
-        segment: &Rc<Segment>,
-        index: usize,
-        new: Column,
-    ) -> bool {
-        let member = self.core.member(new.device);
+    /// Writes headers and courses of columns to their new slots, flushes them and reads them back. Those for which it
+    /// fails no longer stand.
+    async fn fill_columns(self: &Rc<Self>, segment: &Rc<Segment>, moving: &mut [Moving]) {
         let geometry = segment.geometry;
         let mut devices: Vec<u16> = segment.columns.borrow().iter().map(|c| c.device).collect();
-        devices[index] = new.device;
-        let header = header_bytes(&self.core.array, segment, index, new, devices);
-        if member
-            .write(member.geometry.slot_offset(new.slot), vec![header])
-            .await
-            .is_err()
-        {
-            self.core.report_failed(new.device);
-            return false;
+        for m in moving.iter() {
+            devices[m.index] = m.new.device;
         }
-        let recorded = segment.recorded.get();
-        for course in 0..geometry.courses() {
-            if course * geometry.course_strips() >= recorded {
-                break;
+        let header = |m: &Moving| {
+            let slot = self
+                .core
+                .member(m.new.device)
+                .geometry
+                .slot_offset(m.new.slot);
+            let header = header_bytes(&self.core.array, segment, m.index, m.new, devices.clone());
+            (slot, vec![header])
+        };
+        let headers = moving.iter().map(header).collect();
+        self.write_moving(moving, headers).await;
+        let indexes: Vec<usize> = moving.iter().map(|m| m.index).collect();
+        for course in courses_recorded(segment) {
+            if !moving.iter().any(|m| m.stands) {
+                return;
             }
-            let Some((mut strips, rows)) = self.compute_course(segment, index, course).await else {
-                return false;
+            let Some(columns) = self.compute_course(segment, &indexes, course).await else {
+                moving.iter_mut().for_each(|m| m.stands = false);
+                return;
             };
-            let mut rows = rows;
-            if planted::on(Bug::ReconstructWithoutSummary) {
-                rows.fill(Row::default());
+            let first = geometry.strip_block(course * geometry.course_strips());
+            let mut writes = Vec::new();
+            for (m, (strips, mut rows)) in moving.iter().zip(columns) {
+                if planted::on(Bug::ReconstructWithoutSummary) {
+                    rows.fill(Row::default());
+                }
+                let summary = summary_bytes(&self.core, segment, course, m.index, &rows);
+                writes.push((
+                    device_offset(&self.core, m.new, first),
+                    vec![strips, summary],
+                ));
             }
-            strips.push(summary_bytes(&self.core, segment, course, index, &rows));
-            let offset = device_offset(
-                &self.core,
-                new,
-                geometry.strip_block(course * geometry.course_strips()),
-            );
-            if member.write(offset, strips).await.is_err() {
-                self.core.report_failed(new.device);
-                return false;
+            self.write_moving(moving, writes).await;
+        }
+        for m in moving.iter_mut().filter(|m| m.stands) {
+            m.stands = self.core.member(m.new.device).flush().await.is_ok();
+            if !m.stands {
+                self.core.report_failed(m.new.device);
             }
         }
-        if member.flush().await.is_err() {
-            self.core.report_failed(new.device);
-            return false;
+        for m in moving.iter_mut().filter(|m| m.stands) {
+            m.stands = self.read_back(segment, m.index, m.new).await;
         }
-        self.read_back(segment, index, new).await
     }
 
-    /// Computes the strips of one course of a column, and their rows. Whole strips at once from the
+    /// Writes to the new slots of columns, to all at once.
+    async fn write_moving(&self, moving: &mut [Moving], writes: Vec<(u64, Vec<Slice>)>) {
+        let submit = |(m, (offset, slices)): (&Moving, (u64, Vec<Slice>))| {
+            let write = || self.core.member(m.new.device).write(offset, slices);
+            m.stands.then(write)
+        };
+        let writing: Vec<_> = moving.iter().zip(writes).map(submit).collect();
+        for (m, write) in moving.iter_mut().zip(writing) {
+            if let Some(write) = write
+                && write.await.is_err()
+            {
+                m.stands = false;
+                self.core.report_failed(m.new.device);
+            }
+        }
+    }
+
+    /// Computes the strips of one course of columns, and their rows. Whole strips at once from the
     /// first K columns that can be read; what does not verify there is computed block by block.
     pub(super) async fn compute_course(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
-        index: usize,
+        indexes: &[usize],
         course: u32,
-    ) -> Option<(Vec<Slice>, Vec<Row>)> {
-        let geometry = segment.geometry;
-        let (k, column) = (
-            usize::from(geometry.k),
-            u16::try_from(index).expect("at most 256 columns"),
-        );
-        let blocks = geometry.strips_in(course) * geometry.strip_blocks;
-        let owners = self.decode_owners(segment, course, index).await?;
-        let mut others =
-            (0..geometry.width()).filter(|c| *c != index && self.core.column_usable(segment, *c));
+    ) -> Option<Vec<(Slice, Vec<Row>)>> {
+        let survivors = self.read_survivors(segment, indexes, course).await?;
+        let wanted = self.owners_of(segment, indexes, &survivors)?;
+        let decoded = decode_course(&self.core, segment, course, &survivors, &wanted).await?;
+        let mut doubtful: BTreeSet<usize> = BTreeSet::new();
+        for (survivor, bad) in survivors.iter().zip(&decoded.bad) {
+            note_bad_blocks(&self.core, segment, course, survivor, bad);
+            doubtful.extend(bad);
+        }
+        let mut columns = Vec::new();
+        for ((index, owners), (bytes, digests)) in wanted.iter().zip(decoded.columns) {
+            let column = (*index, &owners[..], &doubtful);
+            columns.push(
+                self.check_course(segment, course, column, bytes, digests)
+                    .await?,
+            );
+        }
+        Some(columns)
+    }
+
+    /// Reads a course of the first K columns, but for some, that can be read; `None` if there are fewer.
+    async fn read_survivors(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        without: &[usize],
+        course: u32,
+    ) -> Option<Vec<Survivor>> {
+        let k = usize::from(segment.geometry.k);
+        let usable = |c: &usize| !without.contains(c) && self.core.column_usable(segment, *c);
+        let mut others = (0..segment.geometry.width()).filter(usable);
         let mut survivors: Vec<Survivor> = Vec::new();
         while survivors.len() < k {
             let mut joins = Vec::new();
@@ -166,41 +238,78 @@ impl Home {
                 survivors.extend(join.await);
             }
         }
-        let of: Vec<Owner> = owners
-            .iter()
-            .map(|row| Owner::from_bytes(&row.owner))
-            .collect();
-        let decoded = decode_course(&self.core, segment, course, &survivors, index, &of).await?;
-        let mut doubtful: BTreeSet<usize> = BTreeSet::new();
-        for (survivor, bad) in survivors.iter().zip(&decoded.bad) {
-            note_bad_blocks(&self.core, segment, course, survivor, bad);
-            doubtful.extend(bad);
+        Some(survivors)
+    }
+
+    /// The owners of the blocks of columns, decoded from the rows of K others.
+    fn owners_of(
+        &self,
+        segment: &Segment,
+        indexes: &[usize],
+        survivors: &[Survivor],
+    ) -> Option<Vec<Wanted>> {
+        let rows = survivors.iter().map(|s| (s.column, &s.rows[..]));
+        let columns = self.decode_owner_bytes(segment, indexes, rows)?;
+        let owners = |bytes: Vec<[u8; OWNER_BYTES]>| bytes.iter().map(Owner::from_bytes).collect();
+        let owners = columns.into_iter().map(owners);
+        Some(indexes.iter().copied().zip(owners).collect())
+    }
+
+    /// The owner bytes of columns of a course, decoded from the rows of K others.
+    pub(super) fn decode_owner_bytes<'a>(
+        &self,
+        segment: &Segment,
+        wanted: &[usize],
+        others: impl Iterator<Item = (usize, &'a [Row])>,
+    ) -> Option<Vec<Vec<[u8; OWNER_BYTES]>>> {
+        let mut inputs: Vec<Option<Vec<u8>>> = vec![None; segment.geometry.width()];
+        for (column, rows) in others {
+            inputs[column] = Some(rows.iter().flat_map(|row| row.owner).collect());
         }
-        let mut out = decoded.bytes;
-        let mut rows = Vec::new();
-        for at in 0..blocks {
+        let bytes = inputs.iter().flatten().next()?.len();
+        let mut out = vec![vec![0; bytes]; wanted.len()];
+        let mut outputs: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
+        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
+        let code = self.core.code(segment);
+        code.decode(&strips, wanted, &mut outputs).ok()?;
+        let owners = |bytes: &Vec<u8>| bytes.as_chunks().0.to_vec();
+        Some(out.iter().map(owners).collect())
+    }
+
+    /// The strips of a computed column as they are to be written, and their rows: strips that were never written are
+    /// zeros without rows, and what was computed from bad blocks is computed again, block by block.
+    async fn check_course(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        course: u32,
+        (index, owners, doubtful): (usize, &[Owner], &BTreeSet<usize>),
+        mut out: Buf,
+        digests: Vec<Option<[u8; 16]>>,
+    ) -> Option<(Slice, Vec<Row>)> {
+        let geometry = segment.geometry;
+        let column = u16::try_from(index).expect("at most 256 columns");
+        let mut rows = Vec::with_capacity(owners.len());
+        for ((at, owner), mut digest) in (0u32..).zip(owners).zip(digests) {
             let (stripe, within) = geometry.in_course(course, at);
+            let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
             if !self.is_written(segment, stripe, index).await? {
-                out[at as usize * BLOCK..(at as usize + 1) * BLOCK].fill(0);
+                bytes.fill(0);
                 rows.push(Row::default());
                 continue;
             }
-            let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
             let trusted = planted::on(Bug::ReconstructUnverified);
-            let mut digest = decoded.digests[at as usize];
             if doubtful.contains(&(at as usize)) && !trusted {
                 bytes.copy_from_slice(
-                    &decode_column(&self.core, segment, stripe, index, within, true).await?,
+                    &decode_column(&self.core, segment, stripe, index, within).await?,
                 );
-                let place = (stripe, column, within);
-                digest = strip_digest(&self.core, segment, place, &of[at as usize], bytes);
+                digest = strip_digest(&self.core, segment, (stripe, column, within), owner, bytes);
             }
             rows.push(Row {
                 digest: digest?,
-                owner: owners[at as usize].owner,
+                owner: owner.to_bytes(),
             });
         }
-        Some((vec![out.freeze()], rows))
+        Some((out.freeze(), rows))
     }
 
     /// Whether a lost column's strip of a stripe was written: a parity strip if any parity row of the
@@ -238,9 +347,7 @@ impl Home {
         let course = segment.geometry.course_of(stripe);
         let at = stripe % segment.geometry.course_strips();
         let key = (segment.number, course);
-        if let Some((cached, written)) = &*self.written_strips.borrow()
-            && *cached == key
-        {
+        if let Some(written) = self.written_strips.borrow_mut().get(&key) {
             return Some(written.contains(&at));
         }
         let mut written = BTreeSet::new();
@@ -261,7 +368,9 @@ impl Home {
             return None;
         }
         let answer = written.contains(&at);
-        *self.written_strips.borrow_mut() = Some((key, written));
+        if segment.sealed.get() {
+            self.written_strips.borrow_mut().put(key, written); // it changes no more
+        }
         Some(answer)
     }
 
@@ -281,10 +390,7 @@ impl Home {
             u32::MAX,
         );
         copy.recorded.set(segment.recorded.get());
-        for course in 0..geometry.courses() {
-            if course * geometry.course_strips() >= segment.recorded.get() {
-                break;
-            }
+        for course in courses_recorded(segment) {
             let Some(column) = read_course(&self.core, &copy, course, index).await else {
                 return false;
             };

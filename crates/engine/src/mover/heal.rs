@@ -16,6 +16,7 @@ use ashlar_format::{BLOCK, SegmentNumber};
 
 use crate::home::Home;
 use crate::member::add;
+use crate::messages::Reach;
 use crate::read::{decode_column, read_course_rows, read_verified};
 use crate::segment::{Column, Segment};
 use crate::stripe::{device_offset, summary_bytes};
@@ -304,20 +305,20 @@ impl Home {
                 self.tried(block, None, moved);
             }
         }
-        self.batch(true).await; // the new places are durable
+        self.batch(Reach::Closed).await; // the new places are durable
     }
 
     /// Whether a column now lies in another slot, verified.
     async fn relocate_column(self: &Rc<Self>, segment: &Rc<Segment>, index: usize) -> bool {
         if !segment.sealed.get() {
-            self.batch(true).await;
+            self.batch(Reach::Closed).await;
             if segment.sealed.get() || segment.recorded.get() != segment.next_stripe.get() {
                 return false;
             }
             self.seal(segment).await;
         }
         match self.device_for(segment, index) {
-            Some(target) => self.reconstruct_column(segment, index, target).await,
+            Some(target) => self.reconstruct_columns(segment, &[(index, target)]).await > 0,
             None => false,
         }
     }
@@ -349,7 +350,7 @@ impl Home {
         };
         let (index, stripe, within) = (usize::from(block.column), block.stripe, block.within);
         let mine = read_verified(&self.core, &segment, stripe, index, within).await;
-        let theirs = decode_column(&self.core, &segment, stripe, index, within, true).await;
+        let theirs = decode_column(&self.core, &segment, stripe, index, within).await;
         let good = match (mine, theirs) {
             (Some(mine), Some(theirs)) if *mine == *theirs => return Attempt::Fine,
             (Some(_), None) => return Attempt::Fine,
@@ -403,7 +404,8 @@ impl Home {
             return Summary::Failed;
         }
         let place = segment.columns.borrow()[index];
-        let Some((_, rows)) = self.compute_course(segment, index, course).await else {
+        let computed = self.compute_course(segment, &[index], course).await;
+        let Some((_, rows)) = computed.and_then(|mut columns| columns.pop()) else {
             return Summary::Failed;
         };
         let summary = summary_bytes(core, segment, course, index, &rows);

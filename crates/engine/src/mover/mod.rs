@@ -1,7 +1,8 @@
 //! Background work: what runs, how far it is, and whether any of it could still make progress.
 //!
-//! [`clean`] frees segments that are partly dead ([`victims`]: which), [`reconstruct`] gives lost columns new
-//! slots ([`mod@column`]: how), [`heal`] rewrites single bad blocks. Each is a loop of its own on the home's thread.
+//! [`clean`] frees segments that are partly dead ([`victims`]: which; [`nodes`]: those of metadata), [`reconstruct`] gives
+//! lost columns new slots ([`mod@column`]: how), [`heal`] rewrites single bad blocks. Each is a loop of its own on the
+//! home's thread.
 //!
 //! Invariants:
 //! - None of them changes a map; what they write becomes part of the array by a journal record only.
@@ -13,11 +14,13 @@
 mod clean;
 mod column;
 mod heal;
+mod nodes;
 mod reconstruct;
 mod victims;
 
 pub use heal::{BadBlock, Heals, SUMMARY};
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_format::root::Epoch;
@@ -29,6 +32,9 @@ use crate::planted::{self, Bug};
 use crate::record_sets::{losses_left, too_few};
 use crate::segment::Segment;
 use crate::status::ArrayState;
+
+/// One segment more is worked on at once for so many slots of a device.
+const SLOTS_PER_SEGMENT: usize = 128;
 
 /// Progress of one kind of work.
 #[derive(Debug, Default, Clone)]
@@ -131,8 +137,12 @@ pub struct Tasks {
     pub wants_room: bool,
     /// Whether the cleaner could gain anything.
     pub clean_rest: Rest<Garbage>,
-    /// Whether a round of cleaning is under way: what it has moved is freed by the commit that ends it.
+    /// Whether a round of cleaning is under way.
     pub cleaning: bool,
+    /// Segments that the cleaner is emptying, or has emptied, and that the commit after that has not freed yet.
+    pub moved: BTreeSet<u64>,
+    /// Whether the commit that frees what a round of cleaning has moved is under way.
+    pub folding: bool,
     /// Fewest segments there were after a round of cleaning since this changed.
     pub fewest: Option<(Garbage, usize)>,
     /// Columns reconstructed, blocks healed, rounds in which the cleaner gained slots.
@@ -172,6 +182,13 @@ impl Home {
                 (last, folded) = (self.journal.next(), seen);
             }
         }
+    }
+
+    /// On how many segments the cleaner or reconstruct works at once, at most `most`: where slots are few, on few, since
+    /// how much room is left is looked at for each as it begins.
+    pub(super) fn at_once(&self, most: usize) -> usize {
+        let slots = self.core.members.iter().map(|m| m.geometry.slots as usize);
+        (slots.min().unwrap_or(0) / SLOTS_PER_SEGMENT).clamp(1, most)
     }
 
     /// Whether some segment has less redundancy than its layout wants.

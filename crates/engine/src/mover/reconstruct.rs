@@ -5,22 +5,26 @@
 //! - Least redundancy first; a segment that lost more than its M columns is left alone.
 //! - What volumes were promised comes before columns that were lost.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use ashlar_format::BLOCK;
 use ashlar_format::slot::SegmentKind;
-use ashlar_rt::{Nanos, SECOND};
+use ashlar_format::{BLOCK, SegmentGeometry};
+use ashlar_rt::{MILLISECOND, Nanos, SECOND};
 
 use crate::alloc::{commit_slots, reserve};
 use crate::home::Home;
 use crate::member::Member;
-use crate::messages::Purpose;
+use crate::messages::{Purpose, Reach};
 use crate::metaroom::MetadataNeed;
 use crate::segment::Segment;
 
 /// Between rounds that gain nothing while nothing changes.
 const LONGEST_PAUSE: Nanos = 3600 * SECOND;
+/// Segments that are reconstructed at once: so many, or as many as a course of each of their columns takes so many bytes.
+const SEGMENTS_AT_ONCE: usize = 32;
+const BYTES_AT_ONCE: u64 = 64 << 20;
 /// Segments that are written anew in one round, of data and of nodes each.
 const ANEW_AT_ONCE: usize = 4;
 
@@ -74,6 +78,14 @@ impl Home {
                 continue;
             }
             self.show_rest(self.is_degraded());
+            if !self.core.failing.borrow().is_empty() {
+                // No columns are missing yet of a device that is about to be taken out: it is looked at again once it is
+                // out, and the commits that its going makes have begun.
+                self.members_settled().await;
+                let next = self.core.failing_gate.wait();
+                let _ = self.core.rt.timeout(MILLISECOND, next).await;
+                continue;
+            }
             // Looked at again when a member goes or something changes, and now and then in any case: a
             // device may have read what it could not.
             let tried = degraded && self.reconstruct_rests();
@@ -99,7 +111,7 @@ impl Home {
         if self.journal_is_short() || empty > 0 {
             // Folding what hangs on them makes up for that; no column needs computing.
             let (short, cut) = (self.journal_is_short(), self.root.borrow().cut);
-            self.batch(true).await;
+            self.batch(Reach::Closed).await;
             if short {
                 self.seal_old_rows().await;
             }
@@ -114,26 +126,58 @@ impl Home {
         self.start_progress(&due);
         // By number: held, none that dies before its turn could be freed, and this may take hours.
         let due: Vec<u64> = due.into_iter().map(|(_, segment)| segment.number).collect();
-        let mut moved = 0;
-        for number in due {
-            let segment = self.core.segment(number);
-            let Some(segment) = segment.filter(|s| self.columns_to_gain(s).is_some()) else {
-                continue;
-            };
-            if self.reconstruct_segment(&segment).await {
-                self.tasks.borrow_mut().meta_growth = self.redundant_meta_growth();
-                moved += 1;
-            }
-        }
+        let moved = self.reconstruct_all(due.into()).await;
         gained |= self.renew_metadata().await;
         if moved > 0 {
-            self.batch(false).await;
+            self.batch(Reach::All).await;
             self.commit(self.journal.next()).await;
             let text = format!("{moved} segments have their columns again");
             self.core.event("reconstructed", None, text);
             gained = true;
         }
         gained || self.narrow_critical().await
+    }
+
+    /// Reconstructs segments, many at once, begun in this order; how many got columns.
+    async fn reconstruct_all(self: &Rc<Self>, due: VecDeque<u64>) -> usize {
+        let geometry = |number: &u64| self.core.segment(*number).map(|s| s.geometry);
+        let course = |g: SegmentGeometry| {
+            let strips = g.width() as u64 * u64::from(g.course_strips().min(g.stripes()));
+            strips * u64::from(g.strip_blocks) * BLOCK as u64
+        };
+        let largest = due
+            .iter()
+            .filter_map(geometry)
+            .map(course)
+            .max()
+            .unwrap_or(1);
+        let fitting = usize::try_from(BYTES_AT_ONCE / largest.max(1)).unwrap_or(usize::MAX);
+        let at_once = self.at_once(fitting.clamp(1, SEGMENTS_AT_ONCE));
+        let due = Rc::new(RefCell::new(due));
+        let mut joins = Vec::new();
+        for _ in 0..at_once {
+            let (home, due) = (self.clone(), due.clone());
+            joins.push(self.core.rt.spawn(async move {
+                let mut moved = 0;
+                loop {
+                    let next = due.borrow_mut().pop_front();
+                    let Some(number) = next else { return moved };
+                    let segment = home.core.segment(number);
+                    let segment = segment.filter(|s| home.columns_to_gain(s).is_some());
+                    if let Some(segment) = segment
+                        && home.reconstruct_segment(&segment).await
+                    {
+                        home.tasks.borrow_mut().meta_growth = home.redundant_meta_growth();
+                        moved += 1;
+                    }
+                }
+            }));
+        }
+        let mut moved = 0;
+        for join in joins {
+            moved += join.await;
+        }
+        moved
     }
 
     /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
@@ -174,7 +218,7 @@ impl Home {
         let waits = |s: &Segment| {
             let mut missing = self.core.missing(s);
             missing.any(|c| {
-                self.device_for(s, c).is_none() && self.device_with_room(s, c, true).is_some()
+                self.device_for(s, c).is_none() && self.device_with_room(s, c, &[], true).is_some()
             })
         };
         due.iter().any(|(_, s)| waits(s))
@@ -214,7 +258,7 @@ impl Home {
         if !self.renew(&short, self.redundancy_room()).await {
             return false;
         }
-        self.batch(false).await;
+        self.batch(Reach::All).await;
         self.commit(self.journal.next()).await;
         live() < before
     }
@@ -252,7 +296,7 @@ impl Home {
         }
         // Of these the batch closes stripes that took nothing as well.
         broken.iter().for_each(|s| s.retired.set(true));
-        self.batch(true).await;
+        self.batch(Reach::Closed).await;
         for segment in &broken {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
                 self.seal(segment).await;
@@ -413,18 +457,17 @@ impl Home {
 
     /// Gives every missing column of a segment a new slot. Whether at least one was moved.
     async fn reconstruct_segment(self: &Rc<Self>, segment: &Rc<Segment>) -> bool {
-        let mut moved = false;
+        let mut targets: Vec<(usize, u16)> = Vec::new();
         for column in 0..segment.geometry.width() {
-            if self.core.column_usable(segment, column) {
-                continue;
+            if !self.core.column_usable(segment, column) {
+                let taken: Vec<u16> = targets.iter().map(|(_, device)| *device).collect();
+                let device = self.device_with_room(segment, column, &taken, false);
+                targets.extend(device.map(|device| (column, device)));
             }
-            let Some(target) = self.device_for(segment, column) else {
-                continue;
-            };
-            moved |= self.reconstruct_column(segment, column, target).await;
         }
+        let moved = !targets.is_empty() && self.reconstruct_columns(segment, &targets).await > 0;
         if moved && self.extra.borrow().len() > 32 {
-            self.batch(false).await;
+            self.batch(Reach::Written).await;
         }
         moved
     }
@@ -432,15 +475,23 @@ impl Home {
     /// A device in the segment's group that holds none of its other columns: in a domain with fewer than M of
     /// them if there is one, with the most free slots; that of the column itself only if there is no other.
     pub(super) fn device_for(&self, segment: &Segment, column: usize) -> Option<u16> {
-        self.device_with_room(segment, column, false)
+        self.device_with_room(segment, column, &[], false)
     }
 
-    /// The same; with `promised`, also one whose room was promised to volumes.
-    fn device_with_room(&self, segment: &Segment, column: usize, promised: bool) -> Option<u16> {
+    /// The same, but none of those that other columns of it are about to take; with `promised`, also one whose room was
+    /// promised to volumes.
+    fn device_with_room(
+        &self,
+        segment: &Segment,
+        column: usize,
+        taken: &[u16],
+        promised: bool,
+    ) -> Option<u16> {
         let columns = segment.columns.borrow();
         let used: BTreeSet<u16> = (0..columns.len())
             .filter(|c| *c != column && self.core.column_usable(segment, *c))
             .map(|c| columns[c].device)
+            .chain(taken.iter().copied())
             .collect();
         let lost = columns[column];
         let candidates: Vec<u16> = match segment.kind {

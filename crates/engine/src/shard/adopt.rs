@@ -8,9 +8,10 @@ use std::rc::Rc;
 use ashlar_digest::Kind;
 
 use super::Shard;
+use super::write::By;
 use crate::delta::{State, Version, What};
 use crate::error::VolumeError;
-use crate::messages::{Adopted, Move, Purpose};
+use crate::messages::{Adopted, Move};
 use crate::planted::{self, Bug};
 
 impl Shard {
@@ -22,15 +23,18 @@ impl Shard {
             let Ok(shape) = self.shape(m.tree) else {
                 continue;
             };
-            // Of a leaf that is lost nothing is moved: what was moved could not be folded, and would have the leaf
-            // given up, with all it says of other blocks, once the journal presses (S178).
+            // Of a leaf that is lost nothing is moved: what was moved could not be folded (S178). Which leaves are is
+            // seen when they are folded; they are not read for this.
             let at = self.partitioning(shape).locate(m.address);
-            let entry = (self.store).leaf_entry(m.tree, at.partition, at.leaf, at.slot);
-            if entry.await.is_err() {
-                continue;
+            let leaf = (m.tree, at.partition, at.leaf);
+            if self.lost_leaves.borrow().contains(&leaf) {
+                let entry = (self.store).leaf_entry(m.tree, at.partition, at.leaf, at.slot);
+                if entry.await.is_err() {
+                    continue;
+                }
             }
             match self
-                .place_block(shape, m.address, &m.bytes, None, Purpose::Clean, Some(&m))
+                .place_block(shape, m.address, &m.bytes, None, By::Move(&m))
                 .await
             {
                 Ok(true) => moved += m.bytes.len() as u64,
@@ -106,7 +110,7 @@ impl Shard {
                     return; // the record's hash covers these bytes, so this cannot be: do not invent data
                 }
                 while let Err(VolumeError::NoSpace) = self
-                    .place_block(shape, address, &bytes, None, Purpose::Client, None)
+                    .place_block(shape, address, &bytes, None, By::Journal)
                     .await
                 {
                     self.core.progress.wait().await;

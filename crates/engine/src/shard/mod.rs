@@ -25,6 +25,7 @@ use ashlar_rt::{Gate, Lock, Mailbox, Sender};
 use crate::core::Core;
 use crate::delta::Deltas;
 use crate::error::VolumeError;
+use crate::fold::LoadInto;
 use crate::messages::{HomeMessage, ShardMessage, ShardStats, VolumeShape};
 use crate::partition::Partitioning;
 use crate::stream::{OpenStripe, Stream};
@@ -33,14 +34,28 @@ use crate::tree::NodeStore;
 /// What a shard may hold before writers wait.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Stripes being written at once.
-    pub stripes: usize,
+    /// Blocks in stripes that are being filled or written.
+    pub blocks: usize,
+    /// Stripes that are written and not recorded.
+    pub unrecorded: usize,
     /// Deltas.
     pub deltas: usize,
     /// Leaves that deltas are of, where free space has no room for more nodes; more than unfinished stripes hold.
     pub leaves: usize,
     /// Leaves that runs of holes bring into one step of a commit: what it changes is in memory until it is written.
     pub unmapped: usize,
+}
+
+impl Bounds {
+    /// How many volume blocks of so many pieces a write is admitted with at once.
+    fn run(&self, pieces: usize) -> usize {
+        (self.blocks / 4 / pieces).max(1)
+    }
+
+    /// Whether so many blocks more fit beside those that are held. Alone any number does.
+    fn fits(&self, held: usize, more: usize) -> bool {
+        held == 0 || held + more <= self.blocks
+    }
 }
 
 /// A shard.
@@ -66,6 +81,9 @@ pub struct Shard {
     writing: RefCell<Vec<Rc<OpenStripe>>>,
     /// Stripes written but not recorded.
     pub(crate) written: RefCell<Vec<Rc<OpenStripe>>>,
+    /// Who is first in line to be admitted.
+    admission: Lock<()>,
+    held: Cell<write::Held>,
     stamp: Cell<u64>,
     birth: Rc<Cell<u64>>,
     pub(crate) bounds: Cell<Bounds>,
@@ -121,6 +139,8 @@ impl Shard {
             filling: RefCell::default(),
             writing: RefCell::default(),
             written: RefCell::default(),
+            admission: Lock::new(()),
+            held: Cell::default(),
             stamp: Cell::new(0),
             birth,
             bounds: Cell::new(bounds),
@@ -162,7 +182,7 @@ impl Shard {
             ShardMessage::Mapped(tree, first, count, reply) => {
                 reply.send(self.mapped(tree, first, count).await)
             }
-            ShardMessage::Collect(close, reply) => reply.send(self.collect(close).await),
+            ShardMessage::Collect(reach, reply) => reply.send(self.collect(reach).await),
             ShardMessage::Recorded(batch, sequence, reply) => {
                 self.recorded(&batch, sequence);
                 reply.send(());
@@ -178,10 +198,10 @@ impl Shard {
             ShardMessage::Touch(nodes, mark, reply) => {
                 let _one = self.tree_lock.lock().await;
                 let path = self.store.path_of(&nodes).await;
-                if mark {
-                    self.store.mark(&path).await;
-                }
-                reply.send(path.len());
+                reply.send(match mark {
+                    true => self.load_nodes(path, LoadInto::Changed).await,
+                    false => path.len(),
+                });
             }
             ShardMessage::AddVolume(shape, roots, reply) => {
                 self.add_volume(shape, &roots);

@@ -16,6 +16,7 @@ use crate::delta::{Lookup, State, Version, What};
 use crate::error::VolumeError;
 use crate::messages::VolumeShape;
 use crate::planted::{self, Bug};
+use crate::read::{decode_run, read_column};
 use crate::segment::Segment;
 
 /// A volume block's bytes, or where they are.
@@ -207,11 +208,11 @@ impl Shard {
     ) -> Result<Slice, VolumeError> {
         let shape = self.shape(tree)?;
         let unit = shape.pieces as usize * BLOCK;
-        let mut out = Buf::zeroed(usize::try_from(count).expect("a read is bounded") * unit);
+        let mut out = Buf::scratch(usize::try_from(count).expect("a read is bounded") * unit);
         let mut runs: Vec<Run> = Vec::new();
         for (address, out) in (first..first + count).zip(out.chunks_mut(unit)) {
             match self.find(shape, address).await?.0 {
-                Found::Zero => {}
+                Found::Zero => out.fill(0),
                 Found::Bytes(buf) => out.copy_from_slice(&buf),
                 Found::Place {
                     segment,
@@ -229,6 +230,11 @@ impl Shard {
                     );
                 }
             }
+        }
+        if runs.len() == 1 && runs[0].digests.len() as u64 == count {
+            // It is the whole answer: nothing to do beside it, and nothing to copy.
+            let run = runs.pop().expect("one");
+            return Ok(self.read_run(shape, run).await?.1.freeze());
         }
         let mut joins = Vec::new();
         for run in runs {
@@ -252,38 +258,39 @@ impl Shard {
         result.map(|()| out.freeze())
     }
 
-    /// Reads volume blocks that follow each other in one strip with one device read.
+    /// Reads volume blocks that follow each other in one strip with one device read, or, where their column is gone, one
+    /// of each of K others.
     async fn read_run(
         self: &Rc<Self>,
         shape: VolumeShape,
         run: Run,
     ) -> Result<(u64, Buf), VolumeError> {
         let unit = shape.pieces as usize * BLOCK;
-        let count = u32::try_from(run.checks.len()).expect("a read is bounded") * shape.pieces;
+        let count = u32::try_from(run.digests.len()).expect("a read is bounded") * shape.pieces;
         let (stripe, strip, within) = run.segment.geometry.locate(run.block);
-        let fits = within + count <= run.segment.geometry.strip_blocks;
-        let read = if fits {
-            crate::read::read_column(
-                &self.core,
-                &run.segment,
-                stripe,
-                usize::from(strip),
-                within,
-                count,
-            )
-            .await
-        } else {
+        let (segment, column) = (&run.segment, usize::from(strip));
+        let fits = within + count <= segment.geometry.strip_blocks;
+        let read = if !fits {
             None
+        } else if self.core.column_usable(segment, column) {
+            read_column(&self.core, segment, stripe, column, within, count).await
+        } else {
+            // Of a column that is gone: computed as one, and checked like what is read.
+            decode_run(&self.core, segment, stripe, column, within, count).await
+        };
+        let digests = match &read {
+            Some(bytes) => {
+                let at = (shape.tree, run.address);
+                self.core.block_digests(run.kind()?, at, bytes, unit)
+            }
+            None => Vec::new(),
         };
         let came = read.is_some();
-        let mut out = read.unwrap_or_else(|| Buf::zeroed(count as usize * BLOCK));
-        for ((address, check), bytes) in (run.address..).zip(&run.checks).zip(out.chunks_mut(unit))
-        {
-            let kind = Kind::from_tag(check.1).ok_or(VolumeError::Lost)?;
-            let unverified = planted::on(Bug::ReadUnverified);
-            let digest = self.core.block_digest(kind, shape.tree, address, bytes);
-            if !came || (digest != check.0 && !unverified) {
-                let (good, _) = self.read_block(shape, address).await?;
+        let mut out = read.unwrap_or_else(|| Buf::scratch(count as usize * BLOCK));
+        let unverified = came && planted::on(Bug::ReadUnverified);
+        for (at, bytes) in out.chunks_mut(unit).enumerate() {
+            if digests.get(at) != Some(&run.digests[at]) && !unverified {
+                let (good, _) = self.read_block(shape, run.address + at as u64).await?;
                 bytes.copy_from_slice(&good);
             }
         }
@@ -325,32 +332,39 @@ impl Shard {
     }
 }
 
-/// Volume blocks that follow each other in one strip.
+/// Volume blocks that follow each other in one strip, with digests of one function.
 struct Run {
     address: u64,
     segment: Rc<Segment>,
     block: u32,
-    checks: Vec<([u8; 16], u8)>,
+    algorithm: u8,
+    digests: Vec<[u8; 16]>,
 }
 
 impl Run {
+    fn kind(&self) -> Result<Kind, VolumeError> {
+        Kind::from_tag(self.algorithm).ok_or(VolumeError::Lost)
+    }
+
     fn add(
         runs: &mut Vec<Run>,
         shape: VolumeShape,
         address: u64,
         segment: Rc<Segment>,
         block: u32,
-        check: ([u8; 16], u8),
+        (digest, algorithm): ([u8; 16], u8),
     ) {
         if let Some(run) = runs.last_mut() {
-            let blocks = u32::try_from(run.checks.len()).expect("a read is bounded") * shape.pieces;
-            let follows = run.address + run.checks.len() as u64 == address
+            let blocks =
+                u32::try_from(run.digests.len()).expect("a read is bounded") * shape.pieces;
+            let follows = run.address + run.digests.len() as u64 == address
                 && run.segment.number == segment.number
+                && run.algorithm == algorithm
                 && run.block + blocks == block;
             let strip = segment.geometry.strip_blocks;
             let same_strip = run.block / strip == (block + shape.pieces - 1) / strip;
             if follows && same_strip {
-                run.checks.push(check);
+                run.digests.push(digest);
                 return;
             }
         }
@@ -358,7 +372,8 @@ impl Run {
             address,
             segment,
             block,
-            checks: vec![check],
+            algorithm,
+            digests: vec![digest],
         });
     }
 }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use ashlar_format::BLOCK;
 
 use super::Shard;
+use crate::messages::Reach;
 use crate::planted::{self, Bug};
 use crate::stream::{Item, OpenStripe, Phase};
 
@@ -17,15 +18,24 @@ const AFTER_STRIPES: usize = usize::MAX;
 
 impl Shard {
     /// Everything that is to become durable now: stripes closed up to now are waited for; blocks of
-    /// unfinished stripes are given as data, unless `close` or a quarter of a stripe makes it worth
-    /// closing them.
-    pub(super) async fn collect(self: &Rc<Self>, close: bool) -> crate::messages::Collected {
+    /// unfinished stripes are given as data, unless [`Reach::Closed`] or a quarter of a stripe makes it worth
+    /// closing them. With [`Reach::Written`] only the stripes that are written.
+    ///
+    /// Crash argument of the latter: it records less, in the same order. But a stripe that could not be written is
+    /// recorded empty only together with what it held (`place_anew`), so then everything is waited for.
+    pub(super) async fn collect(self: &Rc<Self>, reach: Reach) -> crate::messages::Collected {
         // Streams that nobody writes to let go of segments that take no more.
         for stream in [&self.hot, &self.cold, &self.rescue] {
             if let Some(mut stream) = stream.try_lock() {
                 stream.prune();
             }
         }
+        let voided =
+            |s: &Rc<OpenStripe>| s.phase.get() == Phase::Void && !s.items.borrow().is_empty();
+        if reach == Reach::Written && !self.written.borrow().iter().any(voided) {
+            return self.build(&[]);
+        }
+        let close = reach == Reach::Closed;
         loop {
             // Without the streams' locks: a writer that waits for space holds one.
             let filling: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
@@ -44,8 +54,6 @@ impl Shard {
                 s.items.borrow().iter().map(|i| (*i, s.clone())).collect()
             };
             let required: Vec<(Item, Rc<OpenStripe>)> = open.iter().flat_map(items).collect();
-            let voided =
-                |s: &Rc<OpenStripe>| s.phase.get() == Phase::Void && !s.items.borrow().is_empty();
             let mut void = false;
             for stripe in pending {
                 if planted::on(Bug::WritingNotWaitedFor) {

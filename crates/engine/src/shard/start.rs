@@ -21,6 +21,13 @@ use crate::tree::height_for;
 
 /// Bytes in memory of a leaf that is changed, and of what it no longer maps.
 const UNMAPPED_LEAF: usize = BLOCK + LEAF_ENTRIES * 32;
+/// Stripes that a shard fills and writes at once, so that devices have work: at least so many, and so many bytes of
+/// data for each device; and at most so many, or what that comes to.
+const BUSY_STRIPES: usize = 16;
+const BUSY_BYTES: usize = 64 << 10;
+const MOST_STRIPES: usize = 32;
+/// For each of these, stripes that are written and wait to be recorded.
+const UNRECORDED: usize = 8;
 /// So many leaves a step of a commit may unmap, however little memory there is.
 const LEAST_UNMAPPED: usize = 1024;
 
@@ -34,6 +41,7 @@ pub fn limits(
     memory_bytes: u64,
     shards: usize,
 ) -> (u64, Bounds) {
+    let devices = core.members.len();
     let meta = SegmentGeometry {
         k: 8,
         m: 1,
@@ -44,10 +52,17 @@ pub fn limits(
     let stripe_blocks = usize::from(shape.k) * strip_blocks as usize;
     let share = memory_bytes / shards.max(1) as u64;
     let memory = usize::try_from(share).unwrap_or(usize::MAX);
-    let stripes = (memory / 4 / (stripe_blocks * BLOCK)).clamp(2, 32);
+    // Stripes being filled and written: what keeps the devices busy, if at most half of the memory holds so many.
+    let fitting = memory / 4 / (stripe_blocks * BLOCK);
+    let busy = (devices * BUSY_BYTES / (stripe_blocks * BLOCK)).max(BUSY_STRIPES);
+    let stripes = fitting
+        .clamp(busy.min(2 * fitting), busy.max(MOST_STRIPES))
+        .max(2);
+    let unrecorded = fitting.clamp(stripes, UNRECORDED * stripes);
     let deltas = (memory / 4 / 200).max(4 * stripe_blocks).max(256);
     let bounds = Bounds {
-        stripes,
+        blocks: stripes * stripe_blocks,
+        unrecorded,
         leaves: 4 * stripe_blocks,
         deltas: deltas.min((fits * 64).max(4 * stripe_blocks)),
         unmapped: (memory / 2 / UNMAPPED_LEAF).max(LEAST_UNMAPPED),

@@ -11,12 +11,13 @@ use ashlar_format::{BLOCK, SegmentNumber};
 use ashlar_rt::Buf;
 
 use super::Shard;
-use super::write::Seen;
+use super::write::{By, Seen};
 use crate::coder::begin;
 use crate::error::VolumeError;
 use crate::messages::{HomeMessage, Purpose, ask};
+use crate::phases::Phase;
 use crate::segment::Segment;
-use crate::stream::{OpenStripe, Phase, Stream};
+use crate::stream::{OpenStripe, Phase as StripePhase, Stream};
 use crate::stripe;
 
 impl Shard {
@@ -31,7 +32,7 @@ impl Shard {
         if stream
             .current
             .as_ref()
-            .is_some_and(|s| s.phase.get() == Phase::Filling && s.room() >= pieces)
+            .is_some_and(|s| s.phase.get() == StripePhase::Filling && s.room() >= pieces)
         {
             return Ok(());
         }
@@ -59,11 +60,11 @@ impl Shard {
                 fits
             });
             if grow || stream.open_segments() < wanted_row {
-                match ask(&self.home, |reply| {
-                    HomeMessage::Allocate(purpose, from, reply)
-                })
-                .await
-                {
+                let since = self.core.rt.now();
+                let allocate = |reply| HomeMessage::Allocate(purpose, from, reply);
+                let allocated = ask(&self.home, allocate).await;
+                self.core.phases.end(Phase::Allocate, &self.core.rt, since);
+                match allocated {
                     Some(Some(allocated))
                         if allocated.segment.geometry.stripe_blocks() < pieces =>
                     {
@@ -100,12 +101,12 @@ impl Shard {
     }
 
     pub(super) fn close_stripe(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
-        if stripe.phase.get() != Phase::Filling {
+        if stripe.phase.get() != StripePhase::Filling {
             return;
         }
         self.filling.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
         self.writing.borrow_mut().push(stripe.clone());
-        stripe.phase.set(Phase::Writing);
+        stripe.phase.set(StripePhase::Writing);
         let data = stripe.freeze();
         let owners = stripe.owners.borrow().clone();
         if owners.is_empty() {
@@ -116,24 +117,37 @@ impl Shard {
             return;
         }
         let (core, segment) = (self.core.clone(), stripe.segment.clone());
-        let preparing = begin(stripe::prepare(core, segment, stripe.number, data, owners));
+        let number = stripe.number;
+        // Computed and submitted here, as far as that goes without waiting: so the stripes of a segment reach the
+        // devices in order.
+        let starting = begin(async move {
+            let preparing = stripe::prepare(core.clone(), segment, number, data, owners);
+            let written = Rc::new(preparing.await);
+            let writing = begin(stripe::write(core, vec![written.clone()]));
+            (written, writing)
+        });
         let (shard, stripe) = (self.clone(), stripe.clone());
         self.core.rt.spawn(async move {
-            let written = Rc::new(preparing.await);
-            *stripe.written.borrow_mut() = Some(written.clone());
-            match stripe::write(&shard.core, &written).await {
-                Ok(()) => shard.stripe_done(&stripe, Phase::Written),
+            let (written, writing) = starting.await;
+            *stripe.written.borrow_mut() = Some(written);
+            match writing.await {
+                Ok(()) => shard.stripe_done(&stripe, StripePhase::Written),
                 Err(stripe::TooFewColumns) => shard.place_anew(&stripe).await,
             }
         });
     }
 
-    fn stripe_done(&self, stripe: &Rc<OpenStripe>, phase: Phase) {
+    fn stripe_done(&self, stripe: &Rc<OpenStripe>, phase: StripePhase) {
         stripe.phase.set(phase);
+        self.give_back(stripe);
         self.writing.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
         self.written.borrow_mut().push(stripe.clone());
         stripe.gate.open();
         self.room.open();
+        // In time, so that writers need not wait for the record.
+        if self.written.borrow().len() * 4 >= self.bounds.get().unrecorded {
+            let _ = self.home.send(HomeMessage::Record);
+        }
     }
 
     /// A stripe that could not be written: its live blocks get new places, then it is recorded empty.
@@ -185,7 +199,7 @@ impl Shard {
             let (stamp, folds) = (item.stamp, self.folds.get());
             let seen = Some(Seen { stamp, folds });
             // Another answer: it has changed since, or its volume or the array is going.
-            let placed = self.place_block(shape, item.address, &bytes, seen, Purpose::Commit, None);
+            let placed = self.place_block(shape, item.address, &bytes, seen, By::Rescue);
             if let Err(VolumeError::NoSpace) = placed.await {
                 return Err(VolumeError::NoSpace);
             }
@@ -206,6 +220,6 @@ impl Shard {
         if number + 1 == course * geometry.course_strips() + geometry.strips_in(course) {
             stripe::write_summary(&self.core, segment, number + 1).await;
         }
-        self.stripe_done(stripe, Phase::Void);
+        self.stripe_done(stripe, StripePhase::Void);
     }
 }

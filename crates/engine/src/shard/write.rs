@@ -6,12 +6,14 @@
 //!   verified bytes, again if they changed meanwhile.
 //! - A move takes effect only if the block still is where it was moved from (S8).
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
+use ashlar_format::node::Place;
 use ashlar_format::summary::Owner;
-use ashlar_rt::Slice;
+use ashlar_rt::{Lock, LockGuard, Slice};
 
 use super::Shard;
 use super::read::Found;
@@ -19,8 +21,9 @@ use crate::contexts::Context;
 use crate::delta::{HoleRange, State, Version, What};
 use crate::error::VolumeError;
 use crate::messages::{HomeMessage, Move, Purpose, VolumeShape, ask};
+use crate::phases::Phase;
 use crate::planted::{self, Bug};
-use crate::stream::Item;
+use crate::stream::{Item, OpenStripe, Stream};
 use crate::thin::Charge;
 
 /// With room for fewer blocks left, it is looked up whether a block of a thin volume is a new one.
@@ -34,7 +37,104 @@ pub(super) struct Seen {
     pub(super) folds: u64,
 }
 
+/// For whom a block is placed.
+#[derive(Clone, Copy)]
+pub(super) enum By<'a> {
+    /// For a client that was admitted.
+    Client(&'a Credit<'a>),
+    /// For a client who wrote it before the array was imported: the journal had it.
+    Journal,
+    /// For the cleaner, who moves it.
+    Move(&'a Move),
+    /// For who wrote it into a stripe that could not be written.
+    Rescue,
+}
+
+/// What clients hold of a shard's memory for stripes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Held {
+    /// Blocks admitted, until the stripe that takes them is written.
+    pub blocks: usize,
+    /// Of these, blocks that have no place yet.
+    pub unplaced: usize,
+}
+
+/// The right to place so many blocks. What is not placed is given back when it is dropped; what is placed, once its
+/// stripe is written.
+pub(super) struct Credit<'a> {
+    shard: &'a Shard,
+    blocks: Cell<usize>,
+}
+
+impl Credit<'_> {
+    fn take(shard: &Shard, blocks: usize) -> Credit<'_> {
+        let held = shard.held.get();
+        assert!(
+            shard.bounds.get().fits(held.blocks, blocks),
+            "no more is admitted than fits"
+        );
+        shard.held.set(Held {
+            blocks: held.blocks + blocks,
+            unplaced: held.unplaced + blocks,
+        });
+        Credit {
+            shard,
+            blocks: Cell::new(blocks),
+        }
+    }
+
+    /// The stream's stripe takes blocks, and gives them back ([`Shard::give_back`]).
+    fn place(&self, blocks: u32, stream: &Stream) {
+        let (blocks, held) = (blocks as usize, self.shard.held.get());
+        self.blocks.set(self.blocks.get() - blocks);
+        let stripe = stream.current.as_ref().expect("room was made");
+        stripe.credits.set(stripe.credits.get() + blocks);
+        self.shard.held.set(Held {
+            unplaced: held.unplaced - blocks,
+            ..held
+        });
+    }
+}
+
+impl Drop for Credit<'_> {
+    fn drop(&mut self) {
+        let (blocks, held) = (self.blocks.get(), self.shard.held.get());
+        if blocks > 0 {
+            self.shard.held.set(Held {
+                blocks: held.blocks - blocks,
+                unplaced: held.unplaced - blocks,
+            });
+            self.shard.room.open();
+        }
+    }
+}
+
+/// The digest function of a volume's new blocks.
+fn kind_of(shape: VolumeShape) -> Result<Kind, VolumeError> {
+    Kind::from_tag(shape.algorithm).ok_or(VolumeError::Closed)
+}
+
+fn owner_of(shape: VolumeShape, address: u64, algorithm: u8) -> Owner {
+    Owner {
+        tree: shape.tree,
+        kind: 0,
+        algorithm,
+        piece: 0,
+        pieces_less_one: 0,
+        address,
+    }
+}
+
 impl Shard {
+    /// The blocks of a stripe are on the devices.
+    pub(super) fn give_back(&self, stripe: &OpenStripe) {
+        let held = self.held.get();
+        self.held.set(Held {
+            blocks: held.blocks - stripe.credits.take(),
+            ..held
+        });
+    }
+
     pub(super) async fn write(
         self: &Rc<Self>,
         tree: u32,
@@ -42,30 +142,54 @@ impl Shard {
         data: Slice,
     ) -> Result<(), VolumeError> {
         let shape = self.shape(tree)?;
-        let unit = shape.pieces as usize * BLOCK;
-        let unit_u64 = unit as u64;
+        let pieces = shape.pieces as usize;
+        let unit = pieces * BLOCK;
         let mut at = 0;
         while at < data.len() {
             let position = offset + at as u64;
-            let (address, within) = (
-                position / unit_u64,
-                usize::try_from(position % unit_u64).expect("below a unit"),
-            );
-            let take = (unit - within).min(data.len() - at);
-            self.admit().await?;
-            if take == unit {
-                let charge = self.admit_thin(shape, address).await?;
-                let block = &data[at..at + take];
-                self.place_block(shape, address, block, None, Purpose::Client, None)
+            let address = position / unit as u64;
+            let within = usize::try_from(position % unit as u64).expect("below a unit");
+            let left = data.len() - at;
+            if within > 0 || left < unit {
+                let take = (unit - within).min(left);
+                let credit = self.admit(pieces).await?;
+                self.merge(shape, address, within, &data[at..at + take], &credit)
                     .await?;
-                charge.into_iter().for_each(Charge::keep);
-            } else {
-                self.merge(shape, address, within, &data[at..at + take])
-                    .await?;
+                at += take;
+                continue;
             }
-            at += take;
+            let run = (left / unit).min(self.bounds.get().run(pieces));
+            let credit = self.admit(run * pieces).await?;
+            at += self
+                .write_run(shape, address, &data[at..at + run * unit], &credit)
+                .await?;
         }
         Ok(())
+    }
+
+    /// Writes whole volume blocks that follow each other; how many bytes of them: all, or the first block alone where
+    /// a thin volume's room is looked at block by block.
+    async fn write_run(
+        self: &Rc<Self>,
+        shape: VolumeShape,
+        first: u64,
+        bytes: &[u8],
+        credit: &Credit<'_>,
+    ) -> Result<usize, VolumeError> {
+        let unit = shape.pieces as usize * BLOCK;
+        let thin = &self.core.thin;
+        let most = thin.block_bytes(shape);
+        let blocks = (bytes.len() / unit) as u64;
+        let (bytes, charge) = if !shape.thin {
+            (bytes, None)
+        } else if blocks > 1 && thin.left() >= most * (LOOKED_UP_FROM + blocks) {
+            (bytes, Some(thin.charge(most * blocks)))
+        } else {
+            (&bytes[..unit], self.admit_thin(shape, first).await?)
+        };
+        self.place_run(shape, first, bytes, credit).await?;
+        charge.into_iter().for_each(Charge::keep);
+        Ok(bytes.len())
     }
 
     /// A write smaller than a volume block: verified read, merge, write; again if the block changed
@@ -77,6 +201,7 @@ impl Shard {
         address: u64,
         within: usize,
         data: &[u8],
+        credit: &Credit<'_>,
     ) -> Result<(), VolumeError> {
         loop {
             let folds = self.folds.get();
@@ -89,7 +214,7 @@ impl Shard {
             let charge = self.admit_thin(shape, address).await?;
             let seen = Seen { stamp, folds };
             if self
-                .place_block(shape, address, &block, Some(seen), Purpose::Client, None)
+                .place_block(shape, address, &block, Some(seen), By::Client(credit))
                 .await?
             {
                 charge.into_iter().for_each(Charge::keep);
@@ -98,16 +223,25 @@ impl Shard {
         }
     }
 
-    /// Waits while this shard holds as much as it may (S15: dirty state is bounded).
-    async fn admit(&self) -> Result<(), VolumeError> {
+    /// Waits while this shard holds as much as it may (S15: dirty state is bounded). Writers are admitted in the order
+    /// in which they come: the first of them looks, the others wait behind it. So a place that becomes free wakes one,
+    /// and is not taken by several.
+    async fn admit(&self, blocks: usize) -> Result<Credit<'_>, VolumeError> {
+        let since = self.core.rt.now();
+        let _first = match planted::on(Bug::AdmittedTogether) {
+            true => None,
+            false => Some(self.admission.lock().await),
+        };
         loop {
             if self.core.closed.get() {
                 return Err(VolumeError::Closed);
             }
             let bounds = self.bounds.get();
-            let deltas = self.deltas.borrow().len();
+            let held = self.held.get();
+            let unrecorded = self.written.borrow().len();
+            // What was admitted and has no place yet becomes deltas too.
+            let deltas = self.deltas.borrow().len() + held.unplaced;
             let (leaves, nodes) = self.leaves_of_deltas();
-            let (writing, written) = (self.writing.borrow().len(), self.written.borrow().len());
             // Each leaf may be new, with nodes of its own above it: one commit has to fit what is free (S15).
             let most_nodes = self.core.meta_room.get() / 4 / self.shards;
             let full = |of: usize| {
@@ -118,15 +252,22 @@ impl Shard {
                 // Early, so that folding and writing overlap.
                 let _ = self.home.send(HomeMessage::Pressure);
             }
-            if !full(1) && writing + written < bounds.stripes {
-                return Ok(());
+            let fits = bounds.fits(held.blocks, blocks) && unrecorded < bounds.unrecorded;
+            if !full(1) && fits {
+                self.core.phases.end(Phase::Admit, &self.core.rt, since);
+                return Ok(Credit::take(self, blocks));
             }
             if full(1) {
                 let _ = self.home.send(HomeMessage::Pressure);
-            } else if writing == 0 || written * 2 >= bounds.stripes {
+            } else if unrecorded > 0
+                && (unrecorded >= bounds.unrecorded || self.writing.borrow().is_empty())
+            {
                 let _ = self.home.send(HomeMessage::Record);
             }
             self.room.wait().await;
+            if planted::on(Bug::AdmittedTogether) {
+                return Ok(Credit::take(self, blocks));
+            }
         }
     }
 
@@ -186,34 +327,30 @@ impl Shard {
         }
     }
 
-    /// Gives a volume block a place in the open stripe of the purpose's stream. False if `expected` is given
-    /// and the block has changed since. `from` makes it a move.
+    /// Gives a volume block a place in the open stripe of a stream. False if `expected` is given and the block has
+    /// changed since.
     pub(super) async fn place_block(
         self: &Rc<Self>,
         shape: VolumeShape,
         address: u64,
         bytes: &[u8],
         expected: Option<Seen>,
-        purpose: Purpose,
-        from: Option<&Move>,
+        by: By<'_>,
     ) -> Result<bool, VolumeError> {
+        let (lock, purpose, from) = match by {
+            By::Client(_) | By::Journal => (&self.hot, Purpose::Client, None),
+            By::Move(m) => (&self.cold, Purpose::Clean, Some(m)),
+            By::Rescue => (&self.rescue, Purpose::Commit, None),
+        };
         let (digest, algorithm) = match from {
             Some(m) => (m.digest, m.algorithm),
             None => {
-                let kind = Kind::from_tag(shape.algorithm).ok_or(VolumeError::Closed)?;
-                (
-                    self.core.block_digest(kind, shape.tree, address, bytes),
-                    shape.algorithm,
-                )
+                let kind = kind_of(shape)?;
+                let digest = self.core.block_digest(kind, shape.tree, address, bytes);
+                (digest, shape.algorithm)
             }
         };
-        let rows = self.owner_rows(shape, address, algorithm, digest, bytes);
-        let lock = match purpose {
-            Purpose::Client => &self.hot,
-            Purpose::Clean => &self.cold,
-            Purpose::Commit => &self.rescue,
-        };
-        let mut stream = lock.lock().await;
+        let mut stream = self.take_stream(lock).await;
         let source = from.map(|m| m.from.segment);
         self.make_room(&mut stream, shape.pieces, purpose, source)
             .await?;
@@ -237,10 +374,75 @@ impl Shard {
         if changed {
             return Ok(false);
         }
+        if let By::Client(credit) = by {
+            credit.place(shape.pieces, &stream);
+        }
+        self.put(
+            &mut stream,
+            shape,
+            address,
+            bytes,
+            (digest, algorithm),
+            from.map(|m| m.from),
+        );
+        Ok(true)
+    }
+
+    /// Gives volume blocks of a client that follow each other their places.
+    async fn place_run(
+        self: &Rc<Self>,
+        shape: VolumeShape,
+        first: u64,
+        bytes: &[u8],
+        credit: &Credit<'_>,
+    ) -> Result<(), VolumeError> {
+        let unit = shape.pieces as usize * BLOCK;
+        let at = (shape.tree, first);
+        let digests = self.core.block_digests(kind_of(shape)?, at, bytes, unit);
+        let mut stream = self.take_stream(&self.hot).await;
+        let blocks = bytes.chunks(unit);
+        for ((address, bytes), digest) in (first..).zip(blocks).zip(digests) {
+            self.make_room(&mut stream, shape.pieces, Purpose::Client, None)
+                .await?;
+            // As in `place_block`.
+            if self.shape(shape.tree)?.leaving {
+                return Err(VolumeError::Closed);
+            }
+            credit.place(shape.pieces, &stream);
+            let digest = (digest, shape.algorithm);
+            self.put(&mut stream, shape, address, bytes, digest, None);
+        }
+        Ok(())
+    }
+
+    async fn take_stream<'a>(&self, stream: &'a Lock<Stream>) -> LockGuard<'a, Stream> {
+        let since = self.core.rt.now();
+        let stream = stream.lock().await;
+        self.core
+            .phases
+            .end(Phase::StreamLock, &self.core.rt, since);
+        stream
+    }
+
+    /// Puts a block into the stream's stripe, which has room for it, and into the deltas.
+    fn put(
+        self: &Rc<Self>,
+        stream: &mut Stream,
+        shape: VolumeShape,
+        address: u64,
+        bytes: &[u8],
+        (digest, algorithm): ([u8; 16], u8),
+        from: Option<Place>,
+    ) {
         let stripe = stream.current.clone().expect("room was made");
         let stamp = self.next_stamp();
-        let block = stripe.push(bytes, &rows);
-        let from = from.map(|m| m.from);
+        let block = match shape.pieces {
+            1 => stripe.push(bytes, &[(owner_of(shape, address, algorithm), digest)]),
+            _ => {
+                let rows = self.piece_rows(shape, address, algorithm, bytes);
+                stripe.push(bytes, &rows)
+            }
+        };
         stripe.items.borrow_mut().push(Item {
             tree: shape.tree,
             address,
@@ -267,51 +469,36 @@ impl Shard {
         };
         self.deltas.borrow_mut().push(shape.tree, address, version);
         if from.is_none() {
-            self.core.lost.borrow_mut().remove(&(shape.tree, address));
+            if !self.core.lost.borrow().is_empty() {
+                self.core.lost.borrow_mut().remove(&(shape.tree, address));
+            }
             crate::member::add(&self.core.amplification.0, u64::from(shape.pieces));
         }
         if stripe.room() == 0 {
-            self.close(&mut stream);
+            self.close(stream);
         }
-        Ok(true)
     }
 
-    fn owner_rows(
+    /// The rows of a volume block of several pieces.
+    fn piece_rows(
         &self,
         shape: VolumeShape,
         address: u64,
         algorithm: u8,
-        digest: [u8; 16],
         bytes: &[u8],
     ) -> Vec<(Owner, [u8; 16])> {
-        let owner = Owner {
-            tree: shape.tree,
-            kind: 0,
-            algorithm,
-            piece: 0,
-            pieces_less_one: 0,
-            address,
-        };
-        if shape.pieces == 1 {
-            return vec![(owner, digest)];
-        }
         let kind = Kind::from_tag(algorithm).expect("an import refuses an unknown digest");
         let last = u8::try_from(shape.pieces - 1).expect("at most 32 pieces");
-        (0u8..)
-            .zip(bytes.chunks(BLOCK))
-            .map(|(piece, bytes)| {
-                let context = Context::piece(shape.tree, address, piece);
-                let digest = self.core.digest(kind, context, bytes);
-                (
-                    Owner {
-                        piece,
-                        pieces_less_one: last,
-                        ..owner
-                    },
-                    digest,
-                )
-            })
-            .collect()
+        let row = |(piece, bytes): (u8, &[u8])| {
+            let context = Context::piece(shape.tree, address, piece);
+            let owner = Owner {
+                piece,
+                pieces_less_one: last,
+                ..owner_of(shape, address, algorithm)
+            };
+            (owner, self.core.digest(kind, context, bytes))
+        };
+        (0u8..).zip(bytes.chunks(BLOCK)).map(row).collect()
     }
 
     pub(super) async fn trim(

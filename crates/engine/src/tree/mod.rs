@@ -21,6 +21,7 @@ use ashlar_format::node::{
     NodeEntry, Place,
 };
 use ashlar_rt::{Buf, Slice};
+use lru::LruCache;
 
 use crate::core::Core;
 use crate::read::{Lost, read_unit};
@@ -45,8 +46,10 @@ pub struct NodeStore {
     /// Nodes with a new place, which a commit is still writing there.
     placed: RefCell<BTreeMap<Key, Slice>>,
     folded: RefCell<BTreeMap<Key, u64>>,
-    young: RefCell<BTreeMap<Key, Slice>>,
-    old: RefCell<BTreeMap<Key, Slice>>,
+    /// Clean nodes above the leaves, which stay as long as they fit: each leads to many leaves.
+    inner: RefCell<BTreeMap<Key, Slice>>,
+    /// The other clean nodes: those that were used last.
+    used: RefCell<LruCache<Key, Slice>>,
     budget_nodes: Cell<usize>,
     epoch: Cell<u64>,
 }
@@ -76,6 +79,11 @@ fn nodes_in(budget_bytes: u64) -> usize {
         .max(16)
 }
 
+/// How many nodes of a cache of `budget` nodes may be nodes above the leaves.
+fn inner_nodes_in(budget: usize) -> usize {
+    budget / 4 * 3
+}
+
 /// The leaves under node `index` of `level`.
 fn leaves_under(level: u8, index: u64) -> Range<u64> {
     index << (6 * level)..(index + 1) << (6 * level)
@@ -103,8 +111,8 @@ impl NodeStore {
             dirty: RefCell::default(),
             placed: RefCell::default(),
             folded: RefCell::default(),
-            young: RefCell::default(),
-            old: RefCell::default(),
+            inner: RefCell::default(),
+            used: RefCell::new(LruCache::unbounded()),
             budget_nodes: Cell::new(nodes_in(budget_bytes)),
             epoch: Cell::new(0),
         }
@@ -114,13 +122,10 @@ impl NodeStore {
     pub fn set_budget(&self, budget_bytes: u64) {
         let budget = nodes_in(budget_bytes);
         self.budget_nodes.set(budget);
-        let (mut young, mut old) = (self.young.borrow_mut(), self.old.borrow_mut());
-        if young.len() + old.len() > budget {
-            old.clear();
+        if self.inner.borrow().len() > inner_nodes_in(budget) {
+            self.inner.borrow_mut().clear();
         }
-        if young.len() > budget {
-            young.clear();
-        }
+        self.keep_to_budget();
     }
 
     /// Adds a tree.
@@ -137,8 +142,15 @@ impl NodeStore {
         self.dirty.borrow_mut().retain(|key, _| key.0 != tree);
         self.placed.borrow_mut().retain(|key, _| key.0 != tree);
         self.folded.borrow_mut().retain(|key, _| key.0 != tree);
-        self.young.borrow_mut().retain(|key, _| key.0 != tree);
-        self.old.borrow_mut().retain(|key, _| key.0 != tree);
+        self.inner.borrow_mut().retain(|key, _| key.0 != tree);
+        let mut used = self.used.borrow_mut();
+        let of_tree: Vec<Key> = used
+            .iter()
+            .map(|(key, _)| *key)
+            .filter(|k| k.0 == tree)
+            .collect();
+        of_tree.iter().for_each(|key| drop(used.pop(key)));
+        drop(used);
         self.epoch.set(self.epoch.get() + 1);
     }
 
@@ -153,7 +165,7 @@ impl NodeStore {
 
     /// Bytes of nodes in memory.
     pub fn cached_bytes(&self) -> u64 {
-        let clean = self.young.borrow().len() + self.old.borrow().len();
+        let clean = self.inner.borrow().len() + self.used.borrow().len();
         let nodes = self.dirty.borrow().len() + self.placed.borrow().len() + clean;
         (nodes * BLOCK) as u64
     }
@@ -165,21 +177,36 @@ impl NodeStore {
         if let Some(slice) = self.placed.borrow().get(&key) {
             return Some(look(slice));
         }
-        if let Some(slice) = self.young.borrow().get(&key) {
+        if key.2 > 0
+            && let Some(slice) = self.inner.borrow().get(&key)
+        {
             return Some(look(slice));
         }
-        let slice = self.old.borrow_mut().remove(&key)?;
-        let value = look(&slice);
-        self.insert_clean(key, slice);
-        Some(value)
+        self.used.borrow_mut().get(&key).map(|slice| look(slice))
     }
 
     fn insert_clean(&self, key: Key, slice: Slice) {
-        let mut young = self.young.borrow_mut();
-        if young.len() * 2 >= self.budget_nodes.get() {
-            *self.old.borrow_mut() = std::mem::take(&mut *young);
+        let budget = self.budget_nodes.get();
+        let mut inner = self.inner.borrow_mut();
+        if key.2 > 0 && (inner.len() < inner_nodes_in(budget) || inner.contains_key(&key)) {
+            inner.insert(key, slice);
+            return;
         }
-        young.insert(key, slice);
+        drop(inner);
+        self.used.borrow_mut().put(key, slice);
+        self.keep_to_budget();
+    }
+
+    /// Lets go of the clean nodes that were not used for longest, as far as there are too many.
+    fn keep_to_budget(&self) {
+        let most = self
+            .budget_nodes
+            .get()
+            .saturating_sub(self.inner.borrow().len());
+        let mut used = self.used.borrow_mut();
+        while used.len() > most {
+            used.pop_lru();
+        }
     }
 
     /// Brings a node into memory; false if there is none.
@@ -320,10 +347,7 @@ impl NodeStore {
         for (key, place) in nodes {
             let lies_there = |entry: NodeEntry| entry.place == *place;
             let there = self.entry(*key).await;
-            // A lost node is found again by whoever reads it.
-            if !there.is_ok_and(|entry| entry.is_some_and(lies_there))
-                || !self.load(*key).await.is_ok_and(|there| there)
-            {
+            if !there.is_ok_and(|entry| entry.is_some_and(lies_there)) {
                 continue;
             }
             let (tree, partition, level, mut index) = *key;
@@ -336,13 +360,6 @@ impl NodeStore {
             }
         }
         path
-    }
-
-    /// Marks nodes to be written anew by the next commit, as far as they can be read.
-    pub async fn mark(&self, nodes: &BTreeSet<Key>) {
-        for key in nodes {
-            let _ = self.make_dirty(*key, false).await;
-        }
     }
 
     /// What the node above says of one, if there is one.
@@ -367,29 +384,54 @@ impl NodeStore {
         }
     }
 
-    async fn make_dirty(&self, key: Key, create: bool) -> Result<(), Lost> {
-        loop {
-            if self.dirty.borrow().contains_key(&key) {
-                return Ok(());
-            }
-            let copy = self.with_cached(key, Buf::copy_of);
-            match copy {
-                Some(buf) => {
-                    self.young.borrow_mut().remove(&key);
-                    self.old.borrow_mut().remove(&key);
-                    self.dirty.borrow_mut().insert(key, buf);
-                    return Ok(());
+    /// Takes a node into the changed set; with `create`, makes it if there is none. Whether it is there.
+    pub(crate) async fn make_dirty(&self, key: Key, create: bool) -> Result<bool, Lost> {
+        while !self.make_cached_dirty(key) {
+            if !self.load(key).await? && !self.dirty.borrow().contains_key(&key) {
+                let made = create && self.trees.borrow().contains_key(&(key.0, key.1));
+                if made {
+                    self.dirty.borrow_mut().insert(key, Buf::zeroed(BLOCK));
                 }
-                None => {
-                    if !self.load(key).await? && !self.dirty.borrow().contains_key(&key) {
-                        if create && self.trees.borrow().contains_key(&(key.0, key.1)) {
-                            self.dirty.borrow_mut().insert(key, Buf::zeroed(BLOCK));
-                        }
-                        return Ok(());
-                    }
-                }
+                return Ok(made);
             }
         }
+        Ok(true)
+    }
+
+    /// Takes a node into the changed set if it is in memory; whether it is.
+    pub(crate) fn make_cached_dirty(&self, key: Key) -> bool {
+        if self.dirty.borrow().contains_key(&key) {
+            return true;
+        }
+        let Some(buf) = self.with_cached(key, Buf::copy_of) else {
+            return false;
+        };
+        self.inner.borrow_mut().remove(&key);
+        self.used.borrow_mut().pop(&key);
+        self.dirty.borrow_mut().insert(key, buf);
+        true
+    }
+
+    /// Whether a node is in memory.
+    pub(crate) fn is_cached(&self, key: Key) -> bool {
+        self.with_cached(key, |_| ()).is_some()
+    }
+
+    /// The nodes of one level that are these leaves or lie above them, without those that are changed already.
+    pub(crate) fn unchanged_above(&self, leaves: &[(u32, u16, u64)], level: u8) -> BTreeSet<Key> {
+        let dirty = self.dirty.borrow();
+        let of_tree =
+            |(tree, partition, _): &&(u32, u16, u64)| level <= self.height(*tree, *partition);
+        let above = leaves.iter().filter(of_tree);
+        let keys =
+            above.map(|(tree, partition, leaf)| (*tree, *partition, level, leaf >> (6 * level)));
+        keys.filter(|key| !dirty.contains_key(key)).collect()
+    }
+
+    /// The most levels that a tree has above its leaves.
+    pub(crate) fn highest(&self) -> u8 {
+        let trees = self.trees.borrow();
+        trees.values().map(|tree| tree.height).max().unwrap_or(0)
     }
 
     /// Makes what cannot be read of a leaf and its path anew, in memory, with every entry marked lost.

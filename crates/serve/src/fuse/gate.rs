@@ -5,7 +5,8 @@
 
 use super::MAX_REQUEST_BYTES;
 use super::wire::{
-    Call, MAJOR, Owner, ROOT, Request, attributes_reply, init_reply, open_reply, statfs_reply,
+    Call, MAJOR, ROOT, Request, Shown, attributes_reply, entry_reply, init_reply, open_reply,
+    statfs_reply,
 };
 use crate::VolumeInfo;
 
@@ -45,7 +46,7 @@ pub(super) enum Verdict {
     Silent,
 }
 
-pub(super) fn admit(request: &Request, info: &VolumeInfo, owner: Owner) -> Result<Verdict, i32> {
+pub(super) fn admit(request: &Request, info: &VolumeInfo, shown: Shown) -> Result<Verdict, i32> {
     match request.call {
         Call::Silent => return Ok(Verdict::Silent),
         Call::Init { major, .. } if major < MAJOR => return Err(libc::EPROTO),
@@ -60,7 +61,17 @@ pub(super) fn admit(request: &Request, info: &VolumeInfo, owner: Owner) -> Resul
         Call::Destroy => return Ok(Verdict::Answer(Vec::new())),
         _ => {}
     }
-    if request.node != ROOT {
+    let node = request.node;
+    if shown.folder && node == ROOT {
+        return match request.call {
+            Call::Lookup => Ok(Verdict::Answer(entry_reply(info, shown))),
+            Call::GetAttr => Ok(Verdict::Answer(attributes_reply(info, shown, node))),
+            Call::StatFs => Ok(Verdict::Answer(statfs_reply(info))),
+            Call::Nothing => Ok(Verdict::Answer(Vec::new())),
+            _ => Err(libc::ENOSYS),
+        };
+    }
+    if node != shown.file() {
         return Err(libc::ENOENT);
     }
     let writes = matches!(
@@ -72,12 +83,12 @@ pub(super) fn admit(request: &Request, info: &VolumeInfo, owner: Owner) -> Resul
     }
     Ok(Verdict::Do(match request.call {
         Call::Lookup => return Err(libc::ENOTDIR),
-        Call::GetAttr => return Ok(Verdict::Answer(attributes_reply(info, owner))),
+        Call::GetAttr => return Ok(Verdict::Answer(attributes_reply(info, shown, node))),
         Call::SetAttr { size, refused } => {
             if refused || size.is_some_and(|size| size != info.size_bytes) {
                 return Err(libc::EPERM);
             }
-            return Ok(Verdict::Answer(attributes_reply(info, owner)));
+            return Ok(Verdict::Answer(attributes_reply(info, shown, node)));
         }
         Call::Open { .. } => return Ok(Verdict::Answer(open_reply())),
         Call::Nothing => return Ok(Verdict::Answer(Vec::new())),
@@ -150,7 +161,12 @@ mod tests {
     use super::*;
 
     const SIZE: u64 = 1 << 20;
-    const OWNER: Owner = Owner { uid: 0, gid: 0 };
+    const SHOWN: Shown = Shown {
+        uid: 0,
+        gid: 0,
+        folder: false,
+        used_bytes: 0,
+    };
 
     fn verdict(call: Call, read_only: bool) -> Result<Verdict, i32> {
         let info = VolumeInfo {
@@ -167,7 +183,7 @@ mod tests {
                 call,
             },
             &info,
-            OWNER,
+            SHOWN,
         )
     }
 
@@ -344,7 +360,25 @@ mod tests {
             node: 2,
             call: Call::GetAttr,
         };
-        assert_eq!(admit(&elsewhere, &info, OWNER), Err(libc::ENOENT));
+        assert_eq!(admit(&elsewhere, &info, SHOWN), Err(libc::ENOENT));
+        // In a folder it is the file, and the root is none.
+        let folder = Shown {
+            folder: true,
+            ..SHOWN
+        };
+        assert!(admit(&elsewhere, &info, folder).is_ok());
+        let ask = |call| Request {
+            unique: 1,
+            node: ROOT,
+            call,
+        };
+        let read = Call::Read {
+            offset: 0,
+            length: 9,
+        };
+        assert_eq!(admit(&ask(read), &info, folder), Err(libc::ENOSYS));
+        let entry = Verdict::Answer(entry_reply(&info, folder));
+        assert_eq!(admit(&ask(Call::Lookup), &info, folder), Ok(entry));
     }
 
     #[test]

@@ -19,7 +19,6 @@ use ashlar_rt::{AsyncFd, Gate, Nanos, Rt, SECOND};
 
 use super::session::{self, Session};
 use super::sys;
-use super::wire::Owner;
 use crate::Volume;
 use crate::flow::on_thread;
 
@@ -31,8 +30,9 @@ const KERNEL_ENDS: Nanos = 2 * SECOND;
 pub enum Place {
     /// At this path: an empty file is made there if there is none, and what is there is covered.
     File(PathBuf),
-    /// Nowhere: only this process can open it, by [`FuseMount::path`]. Needs root and Linux 5.2.
-    Hidden,
+    /// Nowhere: only this process can open it, by [`FuseMount::path`], which ends with this name. Others see the
+    /// name as that of the file behind a loop device, and tell files apart by it. Needs root and Linux 5.2.
+    Hidden(String),
 }
 
 /// Why a volume cannot be mounted or unmounted.
@@ -108,12 +108,13 @@ impl FuseMount {
                     .await
                     .unwrap_or_else(|| Err(no_thread()))?
             }
-            Place::Hidden => false,
+            Place::Hidden(_) => false,
         };
+        let folder = matches!(place, Place::Hidden(_));
         let mounted = match place {
             Place::File(path) if is_root => mount_as_root(path, info.read_only).await,
             Place::File(path) => mount_by_helper(path, info.read_only).await,
-            Place::Hidden => mount_hidden(uid, gid).await,
+            Place::Hidden(name) => mount_hidden(uid, gid, name).await,
         };
         let Mounted { fuse, path, how } = match mounted {
             Ok(mounted) => mounted,
@@ -129,13 +130,13 @@ impl FuseMount {
         }
         let fd = AsyncFd::new(rt, fuse).map_err(FuseError::NoFuse)?;
         let fd = RefCell::new(Some(Rc::new(fd)));
-        let owner = Owner { uid, gid };
         let session = Rc::new(Session {
             rt: rt.clone(),
             fd,
             volume,
             info,
-            owner,
+            owner: (uid, gid),
+            folder,
         });
         let mount = FuseMount(Rc::new(Inner {
             session: session.clone(),
@@ -305,21 +306,21 @@ async fn mount_as_root(path: PathBuf, read_only: bool) -> MountResult {
         .map_err(|error| (keep, error))
 }
 
-async fn mount_hidden(uid: u32, gid: u32) -> MountResult {
+async fn mount_hidden(uid: u32, gid: u32, name: String) -> MountResult {
     let work = move || {
         let fuse = open_fuse()?;
         let text = |value: String| CString::new(value).ok();
         let options = [
             (c"source", text("ashlar".into())),
             (c"fd", text(fuse.as_raw_fd().to_string())),
-            (c"rootmode", text("100600".into())),
+            (c"rootmode", text("40500".into())),
             (c"user_id", text(uid.to_string())),
             (c"group_id", text(gid.to_string())),
             (c"default_permissions", None),
             (c"allow_other", None),
         ];
         let root = sys::mount_hidden(&options).map_err(FuseError::Mount)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+        let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", root.as_raw_fd()));
         Ok(Mounted {
             fuse,
             path,

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use ashlar_rt::{AsyncFd, Buf, Rt};
 
 use super::gate::{self, Action, Verdict};
-use super::wire::{self, Owner, Request, WRITE_PAYLOAD, reply_header, seek_reply, write_reply};
+use super::wire::{self, Request, Shown, WRITE_PAYLOAD, reply_header, seek_reply, write_reply};
 use super::{MAX_REQUEST_BYTES, sys};
 use crate::flow::{Budget, Hold, begin};
 use crate::{Volume, VolumeError, VolumeInfo};
@@ -31,7 +31,10 @@ pub(super) struct Session {
     pub(super) fd: RefCell<Option<Rc<AsyncFd>>>,
     pub(super) volume: Rc<dyn Volume>,
     pub(super) info: VolumeInfo,
-    pub(super) owner: Owner,
+    /// User and group that own the file.
+    pub(super) owner: (u32, u32),
+    /// The file is in a folder of its own.
+    pub(super) folder: bool,
 }
 
 /// Serves until the file is unmounted or the session aborted.
@@ -77,7 +80,13 @@ impl Session {
             }
             return;
         };
-        match gate::admit(&request, &self.info, self.owner) {
+        let shown = Shown {
+            uid: self.owner.0,
+            gid: self.owner.1,
+            folder: self.folder,
+            used_bytes: self.volume.used_bytes(),
+        };
+        match gate::admit(&request, &self.info, shown) {
             Err(error) => self.answer(request.unique, Err(error)),
             Ok(Verdict::Silent) => {}
             Ok(Verdict::Answer(body)) => self.answer(request.unique, Ok(&body)),

@@ -60,7 +60,8 @@ fn start(rt: &Rt) -> (AsyncFd, Rc<Backwards>, Join<()>) {
         fd: RefCell::new(Some(Rc::new(fd))),
         info: volume.info(),
         volume: volume.clone(),
-        owner: Owner { uid: 0, gid: 0 },
+        owner: (0, 0),
+        folder: false,
     };
     let join = rt.spawn(serve(Rc::new(session)));
     (AsyncFd::new(rt, far).unwrap(), volume, join)

@@ -13,8 +13,10 @@ pub(super) const IN_HEADER: usize = 40;
 pub(super) const OUT_HEADER: usize = 16;
 /// Where a write's payload begins.
 pub(super) const WRITE_PAYLOAD: usize = IN_HEADER + 40;
-/// The node of the file, which is the root.
+/// The root: the file itself, or the folder that it is in.
 pub(super) const ROOT: u64 = 1;
+/// The file, where the root is a folder.
+pub(super) const INSIDE: u64 = 2;
 /// The version spoken: 7.31 has all that is used here; the kernel speaks down to it.
 pub(super) const MAJOR: u32 = 7;
 pub(super) const MINOR: u32 = 31;
@@ -35,8 +37,10 @@ const SET_NOTHING: u32 = 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9 | 1
 /// Requests that the kernel may queue without waiting for them, and when it slows down.
 const BACKGROUND: u16 = 128;
 const CONGESTED: u16 = 96;
-/// How long the kernel may keep the attributes: they do not change.
+/// How long the kernel may keep the attributes, of which only the space in use changes: nobody asks for that of a
+/// file that has no name.
 const ATTRIBUTES_VALID: u64 = 3600;
+const ATTRIBUTES_VALID_SEEN: u64 = 1;
 
 /// A request as it came. Offsets and lengths are not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,28 +274,58 @@ pub(super) fn init_reply(max_readahead: u32, flags: u32) -> Vec<u8> {
     writer.u16(pages).zeros(2 + 4 + 28).0
 }
 
-/// Who owns the file.
+/// How the file is shown.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owner {
+pub(super) struct Shown {
     pub(super) uid: u32,
     pub(super) gid: u32,
+    /// It is in a folder of its own, in which it has any name.
+    pub(super) folder: bool,
+    /// What it takes of the space.
+    pub(super) used_bytes: u64,
 }
 
-/// The answer to GETATTR and SETATTR.
-pub(super) fn attributes_reply(info: &VolumeInfo, owner: Owner) -> Vec<u8> {
-    let mode = libc::S_IFREG | if info.read_only { 0o400 } else { 0o600 };
-    let writer = Writer::default().u64(ATTRIBUTES_VALID).u32(0).u32(0);
-    let writer = writer
-        .u64(ROOT)
-        .u64(info.size_bytes)
-        .u64(info.size_bytes / 512);
-    let writer = writer
-        .zeros(3 * 8 + 3 * 4)
-        .u32(mode)
-        .u32(1)
-        .u32(owner.uid)
-        .u32(owner.gid);
-    writer.u32(0).u32(info.block_bytes).u32(0).0
+impl Shown {
+    /// The node of the file.
+    pub(super) fn file(&self) -> u64 {
+        if self.folder { INSIDE } else { ROOT }
+    }
+}
+
+/// The attributes of a node.
+fn attributes(writer: Writer, info: &VolumeInfo, shown: Shown, node: u64) -> Writer {
+    let (mode, size, blocks) = if node == shown.file() {
+        // Never none of a file that has a size: archivers do not read such a one at all, and what was written last
+        // may not be counted yet.
+        let blocks = (shown.used_bytes / 512).max(8).min(info.size_bytes / 512);
+        let rights = if info.read_only { 0o400 } else { 0o600 };
+        (libc::S_IFREG | rights, info.size_bytes, blocks)
+    } else {
+        (libc::S_IFDIR | 0o500, 0, 0)
+    };
+    let writer = writer.u64(node).u64(size).u64(blocks);
+    let writer = writer.zeros(3 * 8 + 3 * 4).u32(mode).u32(1);
+    let writer = writer.u32(shown.uid).u32(shown.gid);
+    writer.u32(0).u32(info.block_bytes).u32(0)
+}
+
+/// The answer to GETATTR and SETATTR of a node.
+pub(super) fn attributes_reply(info: &VolumeInfo, shown: Shown, node: u64) -> Vec<u8> {
+    let valid = if shown.folder {
+        ATTRIBUTES_VALID
+    } else {
+        ATTRIBUTES_VALID_SEEN
+    };
+    let writer = Writer::default().u64(valid).u32(0).u32(0);
+    attributes(writer, info, shown, node).0
+}
+
+/// The answer to LOOKUP in the folder: the file, whatever its name.
+pub(super) fn entry_reply(info: &VolumeInfo, shown: Shown) -> Vec<u8> {
+    let writer = Writer::default().u64(INSIDE).u64(0);
+    let writer = writer.u64(ATTRIBUTES_VALID).u64(ATTRIBUTES_VALID);
+    let writer = writer.u32(0).u32(0);
+    attributes(writer, info, shown, INSIDE).0
 }
 
 /// The answer to OPEN. Writes of one file go side by side: the volume orders them.
@@ -447,7 +481,14 @@ pub(super) mod tests {
             write_cache: true,
         };
         assert_eq!(init_reply(0, u32::MAX).len(), 64);
-        assert_eq!(attributes_reply(&info, Owner { uid: 0, gid: 0 }).len(), 104);
+        let shown = Shown {
+            uid: 0,
+            gid: 0,
+            folder: true,
+            used_bytes: 0,
+        };
+        assert_eq!(attributes_reply(&info, shown, ROOT).len(), 104);
+        assert_eq!(entry_reply(&info, shown).len(), 128);
         assert_eq!(statfs_reply(&info).len(), 80);
         assert_eq!(
             (
@@ -458,6 +499,27 @@ pub(super) mod tests {
             (16, 8, 8)
         );
         assert_eq!(reply_header(5, libc::EIO, 0)[4..8], (-5i32).to_ne_bytes());
+    }
+
+    #[test]
+    fn the_space_in_use_is_shown_and_never_none() {
+        let info = VolumeInfo {
+            size_bytes: 1 << 20,
+            block_bytes: 4096,
+            optimal_bytes: 4096,
+            read_only: false,
+            write_cache: true,
+        };
+        for (used_bytes, blocks) in [(0, 8), (64 << 10, 128), (1 << 20, 2048), (u64::MAX, 2048)] {
+            let shown = Shown {
+                uid: 0,
+                gid: 0,
+                folder: false,
+                used_bytes,
+            };
+            let reply = attributes_reply(&info, shown, ROOT);
+            assert_eq!(reply[32..40], u64::to_ne_bytes(blocks), "{used_bytes}");
+        }
     }
 
     #[test]

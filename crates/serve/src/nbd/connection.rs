@@ -15,10 +15,10 @@ use ashlar_rt::{Buf, Rt, SECOND, Slice};
 use super::gate::{self, Command, Refusal};
 use super::negotiation::{Exports, Negotiation, Next, Opened};
 use super::reply;
-use super::stream::{Incoming, Outbox, Transport};
+use super::stream::{Holds, Incoming, Outbox, Transport};
 use super::wire::{ExportInfo, RequestHeader, command};
 use super::{Limits, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES};
-use crate::flow::{Budget, Hold, Stop, begin};
+use crate::flow::{Budget, Pool, Stop, begin};
 use crate::{Volume, VolumeError};
 
 /// How long a peer that does not read its replies may delay the end of a connection.
@@ -45,7 +45,7 @@ pub(super) async fn serve<T: Transport>(
     exports: Rc<dyn Exports>,
     control: Rc<Control>,
     limits: Limits,
-    shared: Rc<Budget>,
+    pool: Rc<Pool>,
 ) {
     let mut incoming = Incoming::new(io.clone(), control.stop.clone());
     let handshake = handshake(&*io, &mut incoming, &*exports, &control);
@@ -59,7 +59,7 @@ pub(super) async fn serve<T: Transport>(
         volume: opened.volume,
         export: opened.export,
         budget: Budget::new(MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES),
-        shared,
+        pool,
         outbox: Outbox::default(),
     });
     let writer = rt.spawn({
@@ -122,13 +122,10 @@ struct Session {
     volume: Rc<dyn Volume>,
     export: ExportInfo,
     budget: Rc<Budget>,
-    /// What all connections of the server have in flight together.
-    shared: Rc<Budget>,
+    /// What all connections have in flight together.
+    pool: Rc<Pool>,
     outbox: Outbox,
 }
-
-/// A request's share of both budgets.
-type Holds = [Hold; 2];
 
 impl Session {
     /// Reads requests and begins them, until there are no more.
@@ -180,7 +177,8 @@ impl Session {
     }
 
     async fn take(&self, bytes: usize) -> Holds {
-        [self.budget.take(bytes).await, self.shared.take(bytes).await]
+        let hold = self.budget.take(bytes).await;
+        (hold, self.pool.take(bytes, &self.budget).await)
     }
 
     /// A write's payload, if it comes whole and in time: memory is set aside for it.
@@ -246,7 +244,7 @@ impl Session {
         self.outbox.push(
             |out| reply::put_simple(out, request.cookie, error),
             None,
-            hold,
+            [hold],
         );
     }
 
@@ -264,7 +262,7 @@ impl Session {
                 reply::put_simple(out, request.cookie, 0);
             }
         };
-        self.outbox.push_buf(head, buf, hold);
+        self.outbox.push_buf(head, buf, [hold]);
     }
 
     async fn block_status(
@@ -282,7 +280,7 @@ impl Session {
                 let head = |out: &mut Vec<u8>| {
                     reply::put_block_status(out, request.cookie, length, &extents, most);
                 };
-                self.outbox.push(head, None, hold);
+                self.outbox.push(head, None, [hold]);
             }
             Ok(_) => self.answer_error(&request, reply::errno_of(VolumeError::Lost), hold),
             Err(error) => self.answer_error(&request, reply::errno_of(error), hold),
@@ -299,7 +297,7 @@ impl Session {
                 reply::put_simple(out, request.cookie, errno);
             }
         };
-        self.outbox.push(head, None, hold);
+        self.outbox.push(head, None, [hold]);
     }
 }
 

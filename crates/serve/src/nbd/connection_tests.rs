@@ -84,7 +84,7 @@ fn start(rt: &Rt, volume: Rc<dyn Volume>, room: usize) -> (Pipe, Rc<Control>, as
     let (near, far) = pipe(room, 1000);
     let control = Rc::new(Control::default());
     let (io, limits) = (Rc::new(near), Limits::default());
-    let shared = Budget::new(usize::MAX, limits.in_flight_bytes);
+    let shared = Pool::new(512 << 20);
     let serving = serve(
         rt.clone(),
         io,

@@ -1,11 +1,12 @@
 //! The NBD server: accepts connections and ends them.
 //!
-//! Invariants: connections, and those of them still in their handshake, are bounded; after
-//! [`NbdServer::stop`] no task of the server is left and nothing is in flight.
+//! Invariants: connections, and those of them still in their handshake, are bounded, and leave descriptors for
+//! others; after [`NbdServer::stop`] no task of the server is left and nothing is in flight.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
 use ashlar_rt::{AsyncFd, Gate, MILLISECOND, Nanos, Rt, SECOND};
@@ -13,7 +14,7 @@ use ashlar_rt::{AsyncFd, Gate, MILLISECOND, Nanos, Rt, SECOND};
 use super::connection::{self, Control};
 use super::listen::NbdListener;
 use super::negotiation::Exports;
-use crate::flow::Budget;
+use crate::flow::Pool;
 
 /// What a server allows its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +25,8 @@ pub struct Limits {
     pub handshakes: usize,
     /// How long a handshake may take.
     pub handshake: Nanos,
-    /// Payload bytes in flight on all connections together.
-    pub in_flight_bytes: usize,
+    /// Connections have descriptors below this number; what is above is kept for others of the process.
+    pub descriptors: i32,
 }
 
 impl Default for Limits {
@@ -34,10 +35,13 @@ impl Default for Limits {
             connections: 256,
             handshakes: 64,
             handshake: 10 * SECOND,
-            in_flight_bytes: 512 << 20,
+            descriptors: i32::MAX,
         }
     }
 }
+
+/// How often a line tells of clients that were turned away.
+const TELL_AGAIN: Nanos = 10 * SECOND;
 
 struct Inner {
     rt: Rt,
@@ -48,7 +52,9 @@ struct Inner {
     exports: Rc<dyn Exports>,
     limits: Limits,
     /// What all connections have in flight.
-    budget: Rc<Budget>,
+    pool: Rc<Pool>,
+    /// Connections turned away that no line of the log has told of, and when the last one did.
+    turned_away: Cell<(u64, Option<Nanos>)>,
     stopping: Cell<bool>,
     accepting: Cell<bool>,
     next: Cell<u64>,
@@ -72,12 +78,13 @@ impl std::fmt::Debug for NbdServer {
 }
 
 impl NbdServer {
-    /// Serves `exports` to whoever connects to `listener`.
+    /// Serves `exports` to whoever connects to `listener`, with payloads in memory of `pool`.
     pub fn start(
         rt: &Rt,
         listener: NbdListener,
         exports: Rc<dyn Exports>,
         limits: Limits,
+        pool: Rc<Pool>,
     ) -> NbdServer {
         let server = NbdServer(Rc::new(Inner {
             rt: rt.clone(),
@@ -86,7 +93,8 @@ impl NbdServer {
             listener: RefCell::new(Some(Rc::new(listener))),
             exports,
             limits,
-            budget: Budget::new(usize::MAX, limits.in_flight_bytes),
+            pool,
+            turned_away: Cell::default(),
             stopping: Cell::new(false),
             accepting: Cell::new(true),
             next: Cell::new(0),
@@ -163,7 +171,7 @@ impl NbdServer {
                 Err(_) if inner.stopping.get() => {}
                 Err(error) => {
                     // Out of descriptors, or a peer that left while it waited.
-                    tracing::warn!(%error, "nbd: accepting a connection failed");
+                    self.tell_turned_away(&error.to_string());
                     inner.rt.sleep(50 * MILLISECOND).await;
                 }
             }
@@ -171,6 +179,23 @@ impl NbdServer {
         drop(listener);
         inner.accepting.set(false);
         inner.ended.open();
+    }
+
+    /// Says that a client was turned away; of many in a short time, how many.
+    fn tell_turned_away(&self, why: &str) {
+        let inner = &self.0;
+        let (count, last) = inner.turned_away.get();
+        let (count, now) = (count + 1, inner.rt.now());
+        if last.is_some_and(|last| now < last + TELL_AGAIN) {
+            inner.turned_away.set((count, last));
+            return;
+        }
+        inner.turned_away.set((0, Some(now)));
+        tracing::warn!(
+            address = inner.address,
+            clients = count,
+            "nbd: turned away: {why}"
+        );
     }
 
     fn admit(&self, io: AsyncFd) {
@@ -183,8 +208,10 @@ impl NbdServer {
             .count();
         let full = self.connections() >= inner.limits.connections;
         if full || handshakes >= inner.limits.handshakes {
-            tracing::warn!("nbd: too many connections; one was turned away");
-            return;
+            return self.tell_turned_away("too many connections; have clients disconnect");
+        }
+        if io.as_raw_fd() >= inner.limits.descriptors {
+            return self.tell_turned_away("too few descriptors; raise LimitNOFILE or 'ulimit -n'");
         }
         let id = inner.next.get();
         inner.next.set(id + 1);
@@ -195,8 +222,8 @@ impl NbdServer {
             let inner = &server.0;
             let io = Rc::new(io);
             let (rt, exports) = (inner.rt.clone(), inner.exports.clone());
-            let budget = inner.budget.clone();
-            connection::serve(rt, io, exports, control, inner.limits, budget).await;
+            let pool = inner.pool.clone();
+            connection::serve(rt, io, exports, control, inner.limits, pool).await;
             inner.connections.borrow_mut().remove(&id);
             inner.ended.open();
         });

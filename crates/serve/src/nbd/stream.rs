@@ -11,7 +11,10 @@ use std::rc::Rc;
 
 use ashlar_rt::{AsyncFd, Buf, Gate, Nanos, Rt, Slice};
 
-use crate::flow::{Hold, Stop};
+use crate::flow::{Hold, Share, Stop};
+
+/// A request's part of its connection's budget, and of the memory that all connections share.
+pub(super) type Holds = (Hold, Share);
 
 /// A byte stream to a peer. Dropping a read that waits loses nothing.
 pub(super) trait Transport: 'static {
@@ -161,7 +164,7 @@ enum Part {
 #[derive(Default)]
 pub(super) struct Outbox {
     parts: RefCell<VecDeque<Part>>,
-    holds: RefCell<Vec<Hold>>,
+    holds: RefCell<Vec<Holds>>,
     gate: Gate,
     ended: Cell<bool>,
     broken: Cell<bool>,
@@ -174,7 +177,7 @@ impl Outbox {
         &self,
         head: impl FnOnce(&mut Vec<u8>),
         body: Option<Slice>,
-        hold: impl IntoIterator<Item = Hold>,
+        hold: impl IntoIterator<Item = Holds>,
     ) {
         if self.broken.get() {
             return;
@@ -204,7 +207,7 @@ impl Outbox {
         &self,
         head: impl FnOnce(&mut Vec<u8>),
         body: Buf,
-        hold: impl IntoIterator<Item = Hold>,
+        hold: impl IntoIterator<Item = Holds>,
     ) {
         self.push(head, Some(body.freeze()), hold);
     }

@@ -23,7 +23,7 @@ enum Rule {
     /// root goes to every device; a start needs more than half of those that the newest visible one
     /// counts, or all. A generation of which no root is seen and that too few devices would hold even
     /// if all that are not visible did never took effect: it is set aside, for a rival or for the one
-    /// before it; other rivals are refused. A newest generation that may have been cut off (no root
+    /// before it; a rival that took effect for certain wins; other rivals are refused. A newest generation that may have been cut off (no root
     /// seen, too few holders visible) needs more than half of those counted before as well, or all,
     /// and is stored again, until it is in effect, before anything else.
     S10,
@@ -159,8 +159,11 @@ impl Membership {
                 (chosen, sure(chosen))
             }
             Rule::S10 | Rule::VisibleHolders => {
-                let (never, may): (Vec<u8>, Vec<u8>) =
+                let (never, mut may): (Vec<u8>, Vec<u8>) =
                     rivals.iter().partition(|g| self.never(state, visible, **g));
+                if may.iter().any(|g| sure(*g)) {
+                    may.retain(|g| sure(*g));
+                }
                 let before = never.first().map(|g| parent(*g));
                 let before = before.filter(|p| never.iter().all(|g| parent(*g) == *p));
                 let before = before.filter(|p| state.holders(*p, visible) != 0);

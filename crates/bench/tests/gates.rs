@@ -1,0 +1,92 @@
+//! What the engine must make of modelled devices, in virtual time: each row within 5 % of what was measured last, at a
+//! scale that takes seconds. `docs/performance.md` has the same rows at full scale. One seed gives one result, so a row
+//! that falls below its gate was made slower by a change.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use ashlar_bench::engine::{Kind, MapCache, Options, Row, run};
+
+/// One row of `ec8+2` on `data24`.
+fn row(kind: Kind, map: MapCache, mib: u64, devices: Option<u16>) -> Row {
+    let options = Options {
+        layouts: vec!["ec8+2".parse().unwrap()],
+        devices,
+        rows: vec![kind],
+        maps: vec![map],
+        volume_bytes: mib << 20,
+        overwrites: 1.0,
+        ..Options::default()
+    };
+    run(&options).unwrap().remove(0)
+}
+
+/// The share of raw that a row reaches.
+fn share(kind: Kind, map: MapCache, mib: u64) -> f64 {
+    let row = row(kind, map, mib, None);
+    row.share_of_raw.unwrap_or_else(|| panic!("{row:?}"))
+}
+
+fn at_least(what: &str, found: f64, gate: f64) {
+    println!("{what}: {found:.3}, the gate is {gate:.3}");
+    assert!(found >= gate, "{what}: {found:.3}, the gate is {gate:.3}");
+}
+
+const SMALL_CACHE: MapCache = MapCache::Ratio(12.0);
+
+#[test]
+fn writes_of_fresh_space() {
+    let cached = share(Kind::Fresh, MapCache::Cached, 512);
+    at_least("fresh, cached", cached, 0.79);
+    let uncached = share(Kind::Fresh, SMALL_CACHE, 512);
+    at_least("fresh, 12:1", uncached, 0.143);
+    let sequential = share(Kind::SequentialWrite, MapCache::Cached, 512);
+    at_least("sequential-write, cached", sequential, 0.55);
+}
+
+#[test]
+fn reads() {
+    let cached = share(Kind::Read, MapCache::Cached, 256);
+    at_least("read, cached", cached, 0.93);
+    at_least("read, 12:1", share(Kind::Read, SMALL_CACHE, 512), 0.383);
+    let degraded = share(Kind::DegradedRead, MapCache::Cached, 256);
+    at_least("degraded-read, cached", degraded, 0.484);
+}
+
+#[test]
+fn reads_and_writes() {
+    let cached = share(Kind::Mixed, MapCache::Cached, 256);
+    at_least("mixed, cached", cached, 0.83);
+    at_least("mixed, 12:1", share(Kind::Mixed, SMALL_CACHE, 256), 0.12);
+}
+
+#[test]
+fn durable_writes() {
+    let one = share(Kind::Durable(1), MapCache::Cached, 256);
+    assert!(one <= 1.27, "durable1 takes {one:.3} times as long as raw");
+    at_least(
+        "durable32",
+        share(Kind::Durable(32), MapCache::Cached, 256),
+        0.451,
+    );
+}
+
+#[test]
+fn writes_that_are_cleaned_for() {
+    let sustained = share(Kind::Sustained(70), MapCache::Cached, 0);
+    at_least("sustained70, overwritten once", sustained, 0.216);
+    let sustained = share(Kind::Sustained(70), SMALL_CACHE, 0);
+    at_least("sustained70, 12:1, overwritten once", sustained, 0.104);
+    let sustained = share(Kind::Sustained(80), MapCache::Cached, 0);
+    at_least("sustained80, overwritten once", sustained, 0.116);
+}
+
+/// Also that it begins at once: it once looked again a second after the device was out.
+#[test]
+fn rebuild() {
+    let row = row(Kind::Rebuild, MapCache::Cached, 1024, Some(12));
+    at_least(
+        "rebuild, bytes a second",
+        row.value.unwrap_or_default(),
+        1.8e9,
+    );
+    assert!(row.valid, "{row:?}");
+}

@@ -1,0 +1,437 @@
+//! Telling people: a program that is run, an address that is posted to, for each event that is news.
+//!
+//! **Invariants**: the engine's thread waits for neither; each way has a thread of its own, takes what happened in order,
+//! and bounds both what waits for it and how long one takes; no shell reads what comes from outside; what could not be
+//! told stands in the log, and in the answer to `notify test`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use ashlar_engine::uuid_text;
+use ashlar_rt::{OneshotSender, oneshot};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::api::{ArrayEvent, NotifyReply, Severity, Told, VERSION};
+use crate::daemon::host::{Host, Member};
+use crate::daemon::severity::is_news;
+use crate::failure::Failure;
+
+/// The settings, with what they take: `ashlar set --help` has the same.
+pub(crate) const NOTIFY_SETTINGS: [(&str, &str); 2] = [
+    ("notify.exec", "a path"),
+    ("notify.webhook", "http://HOST[:PORT]/PATH"),
+];
+
+/// News that wait for one way of telling them.
+const QUEUE: usize = 1000;
+/// How long a program may take.
+const EXEC_LIMIT: Duration = Duration::from_secs(30);
+/// How long an address may take to answer.
+const WEBHOOK_LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait before trying an address again.
+const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// What is set for an array.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NotifySettings {
+    /// A program.
+    #[serde(default)]
+    pub(crate) exec: String,
+    /// An address.
+    #[serde(default)]
+    pub(crate) webhook: String,
+}
+
+impl NotifySettings {
+    fn is_empty(&self) -> bool {
+        self.exec.is_empty() && self.webhook.is_empty()
+    }
+}
+
+/// Something to tell.
+struct News {
+    target: String,
+    event: ArrayEvent,
+    /// Whoever waits to hear whether it worked: then it is tried once.
+    outcome: Option<OneshotSender<Result<(), String>>>,
+}
+
+/// The threads that tell.
+#[derive(Debug)]
+pub(crate) struct Notifier {
+    exec: Option<SyncSender<News>>,
+    webhook: Option<SyncSender<News>>,
+}
+
+impl Notifier {
+    /// Starts them.
+    pub(crate) fn start() -> Notifier {
+        Notifier {
+            exec: thread("ashlar-exec", run_program),
+            webhook: thread("ashlar-webhook", post),
+        }
+    }
+}
+
+type Way = fn(&str, &ArrayEvent) -> Result<(), String>;
+
+fn thread(name: &str, way: Way) -> Option<SyncSender<News>> {
+    let (sender, news) = sync_channel(QUEUE);
+    let thread = std::thread::Builder::new().name(name.to_string());
+    thread.spawn(move || tell_all(&news, way)).ok()?;
+    Some(sender)
+}
+
+fn tell_all(news: &Receiver<News>, way: Way) {
+    while let Ok(one) = news.recv() {
+        let mut result = way(&one.target, &one.event);
+        if let Some(outcome) = one.outcome {
+            outcome.send(result);
+            continue;
+        }
+        let is_address = one.target.contains("://");
+        for pause in AGAIN.iter().filter(|_| is_address) {
+            if result.is_ok() {
+                break;
+            }
+            std::thread::sleep(*pause);
+            result = way(&one.target, &one.event);
+        }
+        if let Err(error) = result {
+            let (array, id) = (&one.event.array, one.event.id);
+            tracing::warn!(array, id, "event not told to {}: {error}", one.target);
+        }
+    }
+}
+
+/// What is told of an event, as JSON.
+fn document(event: &ArrayEvent) -> Value {
+    let mut value = json!(event);
+    value["version"] = VERSION.into();
+    value["command"] = "notify".into();
+    value["host"] = host_name().into();
+    value
+}
+
+fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Runs `program`: the event is in its environment, and as JSON on its standard input.
+fn run_program(program: &str, event: &ArrayEvent) -> Result<(), String> {
+    let device = event.event.device.map_or(String::new(), |d| d.to_string());
+    let child = Command::new(program)
+        .env("ASHLAR_HOST", host_name())
+        .env("ASHLAR_ARRAY", &event.array)
+        .env("ASHLAR_ID", event.id.to_string())
+        .env("ASHLAR_SEVERITY", event.severity.name())
+        .env("ASHLAR_KIND", &event.event.kind)
+        .env("ASHLAR_DEVICE", device)
+        .env("ASHLAR_TIME", event.unix_seconds.to_string())
+        .env("ASHLAR_TEXT", event.event.text.replace('\0', " "))
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = child.map_err(|e| format!("it cannot be started: {e}"))?;
+    if let Some(mut input) = child.stdin.take() {
+        let _ = writeln!(input, "{}", document(event)); // it need not read that; a pipe holds it
+    }
+    let until = Instant::now() + EXEC_LIMIT;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(format!("it ended with {status}")),
+            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let seconds = EXEC_LIMIT.as_secs();
+                return Err(format!("it did not end within {seconds} s and was killed"));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// Posts the event as JSON.
+fn post(address: &str, event: &ArrayEvent) -> Result<(), String> {
+    let (host, path) = parse_address(address)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?;
+    let body = Bytes::from(document(event).to_string());
+    let exchange = async {
+        let stream = tokio::net::TcpStream::connect(&host)
+            .await
+            .map_err(|e| format!("no connection: {e}"))?;
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io)
+            .await
+            .map_err(|e| e.to_string())?;
+        tokio::spawn(connection);
+        let request = hyper::Request::post(path)
+            .header("host", host.as_str())
+            .header("content-type", "application/json")
+            .header("user-agent", concat!("ashlar/", env!("CARGO_PKG_VERSION")))
+            .body(Full::new(body))
+            .map_err(|e| e.to_string())?;
+        let response = sender.send_request(request).await;
+        let status = response.map_err(|e| e.to_string())?.status();
+        if status.is_success() {
+            Ok(())
+        } else {
+            Err(format!("it answered {status}"))
+        }
+    };
+    runtime.block_on(async {
+        let limited = tokio::time::timeout(WEBHOOK_LIMIT, exchange);
+        let late = |_| Err(format!("no answer in {} s", WEBHOOK_LIMIT.as_secs()));
+        limited.await.unwrap_or_else(late)
+    })
+}
+
+/// Host with port, and path, of an address.
+fn parse_address(address: &str) -> Result<(String, String), String> {
+    let wrong = || format!("'{address}' is not http://HOST[:PORT]/PATH");
+    if address.starts_with("https://") {
+        return Err(
+            "https is not spoken; use notify.exec with a script that runs curl".to_string(),
+        );
+    }
+    let uri: hyper::Uri = address.parse().map_err(|_| wrong())?;
+    if uri.scheme_str() != Some("http") {
+        return Err(wrong());
+    }
+    let host = uri.host().filter(|h| !h.is_empty()).ok_or_else(wrong)?;
+    let port = uri.port_u16().unwrap_or(80);
+    let path = uri.path_and_query().map_or("/", |p| p.as_str());
+    Ok((format!("{host}:{port}"), path.to_string()))
+}
+
+/// Checks a value; an empty one takes the setting away.
+fn check(key: &str, value: &str) -> Result<(), Failure> {
+    let wrong = |why: String| Failure::invalid(format!("{key}={value}: {why}"));
+    if value.is_empty() {
+        return Ok(());
+    }
+    if key == "notify.webhook" {
+        return parse_address(value).map(|_| ()).map_err(wrong);
+    }
+    let found = Path::new(value).metadata();
+    let runs = found.is_ok_and(|m| {
+        m.is_file() && std::os::unix::fs::PermissionsExt::mode(&m.permissions()) & 0o111 != 0
+    });
+    if !value.starts_with('/') || !runs {
+        let why = "give the absolute path of a program that may be run, without arguments";
+        return Err(wrong(why.to_string()));
+    }
+    Ok(())
+}
+
+impl Host {
+    /// Changes one of these settings; false if `key` is none of them.
+    ///
+    /// # Errors
+    /// If the value is not one, or cannot be kept.
+    pub(crate) fn set_notify(
+        &self,
+        member: &Member,
+        key: &str,
+        value: &str,
+    ) -> Result<bool, Failure> {
+        if !NOTIFY_SETTINGS.iter().any(|(known, _)| *known == key) {
+            return Ok(false);
+        }
+        check(key, value)?;
+        let uuid = uuid_text(&member.array.uuid());
+        let before = self.state.notify.borrow().clone();
+        {
+            let mut all = self.state.notify.borrow_mut();
+            let settings = all.entry(uuid).or_default();
+            let place = if key == "notify.exec" {
+                &mut settings.exec
+            } else {
+                &mut settings.webhook
+            };
+            value.clone_into(place);
+            all.retain(|_, settings| !settings.is_empty());
+        }
+        if let Err(failure) = self.save() {
+            *self.state.notify.borrow_mut() = before;
+            return Err(failure);
+        }
+        Ok(true)
+    }
+
+    /// These settings, or the one that is `key`.
+    pub(crate) fn get_notify(
+        &self,
+        member: &Member,
+        key: Option<&str>,
+    ) -> BTreeMap<String, String> {
+        let settings = self.notify_settings(&uuid_text(&member.array.uuid()));
+        let values = [settings.exec, settings.webhook];
+        let all = NOTIFY_SETTINGS.iter().map(|(known, _)| *known).zip(values);
+        let wanted = all.filter(|(known, _)| key.is_none_or(|key| key == *known));
+        wanted
+            .map(|(known, value)| (known.to_string(), value))
+            .collect()
+    }
+
+    fn notify_settings(&self, uuid: &str) -> NotifySettings {
+        self.state
+            .notify
+            .borrow()
+            .get(uuid)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Tells people of an event, if it is news.
+    pub(crate) fn notify(&self, event: &ArrayEvent) {
+        if !is_news(&event.event.kind, event.severity) {
+            return;
+        }
+        let Some(uuid) = self.uuid_of(&event.array) else {
+            return;
+        };
+        let settings = self.notify_settings(&uuid);
+        for (way, target) in [
+            (&self.notifier.exec, settings.exec),
+            (&self.notifier.webhook, settings.webhook),
+        ] {
+            let (event, outcome) = (event.clone(), None);
+            let news = News {
+                target,
+                event,
+                outcome,
+            };
+            if !news.target.is_empty() && way.as_ref().is_none_or(|way| way.try_send(news).is_err())
+            {
+                tracing::warn!("an event was not told: too many wait to be told");
+            }
+        }
+    }
+
+    /// The UUID of an array that is here, or should be.
+    fn uuid_of(&self, name: &str) -> Option<String> {
+        if let Some(member) = self.arrays.borrow().get(name) {
+            return Some(uuid_text(&member.array.uuid()));
+        }
+        let waiting = self.waiting.borrow();
+        let known = waiting.iter().find(|(known, _)| known.name == name);
+        known.map(|(known, _)| known.uuid.clone())
+    }
+
+    /// Tries everything that is set, once.
+    ///
+    /// # Errors
+    /// If nothing is set.
+    pub(crate) async fn notify_test(&self) -> Result<NotifyReply, Failure> {
+        let names: Vec<String> = self.arrays.borrow().keys().cloned().collect();
+        let mut tried = Vec::new();
+        for array in names {
+            let uuid = self.uuid_of(&array).unwrap_or_default();
+            let settings = self.notify_settings(&uuid);
+            for (way, sender, target) in [
+                ("exec", &self.notifier.exec, settings.exec),
+                ("webhook", &self.notifier.webhook, settings.webhook),
+            ] {
+                if target.is_empty() {
+                    continue;
+                }
+                let (outcome, answer) = oneshot();
+                let news = News {
+                    target: target.clone(),
+                    event: test_event(&array, self.unix_seconds(self.rt.now())),
+                    outcome: Some(outcome),
+                };
+                let sent = sender.as_ref().is_some_and(|s| s.try_send(news).is_ok());
+                let result = if sent { answer.await } else { None };
+                let lost = || Err("too many events wait to be told".to_string());
+                tried.push(Told {
+                    array: array.clone(),
+                    way: way.to_string(),
+                    target,
+                    error: result.unwrap_or_else(lost).err(),
+                });
+            }
+        }
+        if tried.is_empty() {
+            return Err(Failure::refused(
+                "nobody is told of anything: 'ashlar set ARRAY notify.exec=PROGRAM', or notify.webhook=http://HOST/PATH, first",
+            ));
+        }
+        Ok(NotifyReply { tried })
+    }
+}
+
+fn test_event(array: &str, unix_seconds: u64) -> ArrayEvent {
+    ArrayEvent {
+        array: array.to_string(),
+        unix_seconds,
+        id: 0,
+        severity: Severity::Info,
+        event: ashlar_engine::status::Event {
+            number: 0,
+            at: 0,
+            kind: "test".to_string(),
+            device: None,
+            text: "this is a test: 'ashlar notify test' was asked for".to_string(),
+            count: 1,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn addresses_and_programs_are_checked_before_they_are_kept() {
+        let parts = parse_address("http://alerts.example:8080/a?b=c").unwrap();
+        assert_eq!(
+            parts,
+            ("alerts.example:8080".to_string(), "/a?b=c".to_string())
+        );
+        assert_eq!(parse_address("http://h").unwrap().0, "h:80");
+        for bad in ["https://h/", "h/x", "ftp://h/", "http://", "http:///x"] {
+            assert!(check("notify.webhook", bad).is_err(), "{bad}");
+        }
+        check("notify.exec", "/bin/sh").unwrap();
+        check("notify.exec", "").unwrap();
+        for bad in ["sh", "/etc/passwd", "/nothing/here", "/bin"] {
+            assert!(check("notify.exec", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_fails_or_is_not_there_is_said() {
+        let event = test_event("t", 1);
+        run_program("/bin/true", &event).unwrap();
+        assert!(
+            run_program("/bin/false", &event)
+                .unwrap_err()
+                .contains("exit status: 1")
+        );
+        assert!(
+            run_program("/no/such", &event)
+                .unwrap_err()
+                .contains("cannot be started")
+        );
+    }
+}
