@@ -210,7 +210,9 @@ impl LifecycleArgs {
                 self.states.clone()
             },
             layouts,
-            bed: self.paper.map_or(self.bed.as_str(), Paper::bed).to_string(),
+            bed: self
+                .paper
+                .map_or_else(|| self.bed.clone(), |paper| paper.bed().to_string()),
             arrays: self.arrays.map(usize::from),
             down: self.down,
             repeat: self.repeat,

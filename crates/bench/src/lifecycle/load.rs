@@ -99,6 +99,17 @@ pub struct Series {
     pub times: Vec<Nanos>,
 }
 
+/// Lets somebody else say when measuring begins and ends.
+#[derive(Debug, Default)]
+pub struct Control {
+    /// Set by the load: the operations before measuring are done.
+    pub warm: Cell<bool>,
+    /// Measuring may begin.
+    pub begin: Cell<bool>,
+    /// Measuring must end.
+    pub over: Cell<bool>,
+}
+
 struct State {
     work: Work,
     amount: Amount,
@@ -106,16 +117,16 @@ struct State {
     targets: Vec<Target>,
     cursors: Vec<[Cell<u64>; JOBS]>,
     contents: ashlar_rt::Slice,
-    issued: Cell<u64>,
     done: Cell<u64>,
-    begin: Cell<Nanos>,
+    begin: Cell<Option<Nanos>>,
+    ended: Cell<bool>,
     series: RefCell<Series>,
-    over: Rc<Cell<bool>>,
+    control: Rc<Control>,
     stop: Cell<Option<Stop>>,
     mark: Box<dyn Fn()>,
 }
 
-/// Runs `work` on all targets at once until `amount` is done or `over` is set; `mark` is called when
+/// Runs `work` on all targets at once until `amount` is done or `control` says that it is over; `mark` is called when
 /// measuring begins and when it ends.
 ///
 /// # Errors
@@ -125,7 +136,7 @@ pub async fn run(
     targets: Vec<Target>,
     work: Work,
     amount: Amount,
-    over: Rc<Cell<bool>>,
+    control: Rc<Control>,
     mark: impl Fn() + 'static,
 ) -> Result<Series, Stop> {
     let units = targets
@@ -139,18 +150,16 @@ pub async fn run(
         units,
         cursors,
         contents: contents(work.bytes),
-        issued: Cell::new(0),
         done: Cell::new(0),
-        begin: Cell::new(rt.now()),
+        begin: Cell::new(None),
+        ended: Cell::new(false),
         series: RefCell::default(),
-        over,
+        control,
         stop: Cell::new(None),
         mark: Box::new(mark),
         targets,
     });
-    if amount.warm == 0 {
-        (state.mark)();
-    }
+    state.progress(rt);
     let mut joins = Vec::new();
     for worker_number in 0..amount.depth.max(1) {
         for target in 0..state.targets.len() {
@@ -160,9 +169,6 @@ pub async fn run(
     }
     for join in joins {
         join.await;
-    }
-    if state.done.get() < amount.warm + amount.count {
-        (state.mark)();
     }
     match state.stop.get() {
         Some(stop) => Err(stop),
@@ -182,6 +188,22 @@ fn units(target: &Target, bytes: u64) -> u64 {
 }
 
 impl State {
+    /// Begins and ends measuring when it is time.
+    fn progress(&self, rt: &Rt) {
+        if self.done.get() >= self.amount.warm {
+            self.control.warm.set(true);
+        }
+        if self.begin.get().is_none() && self.control.warm.get() && self.control.begin.get() {
+            self.begin.set(Some(rt.now()));
+            (self.mark)();
+        }
+        let enough = self.series.borrow().ends.len() as u64 >= self.amount.count;
+        if self.begin.get().is_some() && !self.ended.get() && (enough || self.control.over.get()) {
+            self.ended.set(true);
+            (self.mark)();
+        }
+    }
+
     /// The unit of the next operation of a job.
     fn unit(&self, rt: &Rt, target: usize, job: usize) -> u64 {
         let units = self.units[target];
@@ -202,15 +224,8 @@ impl State {
 }
 
 async fn worker(rt: Rt, state: Rc<State>, target: usize, job: usize) {
-    let total = state.amount.warm + state.amount.count;
-    let in_flight = (state.amount.depth * state.targets.len()) as u64;
     // As many are in flight when measuring ends as when it begins.
-    while state.issued.get() < total + in_flight
-        && state.done.get() < total
-        && state.stop.get().is_none()
-        && !state.over.get()
-    {
-        state.issued.set(state.issued.get() + 1);
+    while !state.ended.get() && state.stop.get().is_none() {
         let unit = state.unit(&rt, target, job);
         let is_read = state.work.reads == 100 || rt.random_below(100) < state.work.reads;
         let started = rt.now();
@@ -218,17 +233,13 @@ async fn worker(rt: Rt, state: Rc<State>, target: usize, job: usize) {
             state.stop.set(Some(stop));
             return;
         }
-        let done = state.done.replace(state.done.get() + 1) + 1;
-        if done <= state.amount.warm {
-            state.begin.set(rt.now());
-        } else if done <= total && !state.over.get() {
+        if let Some(begin) = state.begin.get().filter(|_| !state.ended.get()) {
             let mut series = state.series.borrow_mut();
-            series.ends.push(rt.now() - state.begin.get());
+            series.ends.push(rt.now() - begin);
             series.times.push(rt.now() - started);
         }
-        if done == state.amount.warm || done == total {
-            (state.mark)();
-        }
+        state.done.set(state.done.get() + 1);
+        state.progress(&rt);
     }
 }
 

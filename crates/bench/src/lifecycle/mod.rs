@@ -361,7 +361,7 @@ fn outcome(
     };
     let Some(layout) = &case.layout else {
         let rig = Rig::raw(seed, bed, arrays, case.columns)?;
-        return Ok((rig.run(case.work, amount, false)?, amount));
+        return Ok((rig.run(case.work, amount)?, amount));
     };
     let parsed = layout
         .parse::<Layout>()
@@ -382,19 +382,18 @@ fn outcome(
             warm: 0,
             count: (blocks * options.overwrites) as u64,
         };
-        rig.run(Work::RANDOM[0], overwrite, false)?;
+        rig.run(Work::RANDOM[0], overwrite)?;
         rig.settle()?;
     }
-    let rebuilding = case.state == State::Rebuild;
-    if case.state != State::Normal {
-        rig.fail(options.down, rebuilding)?;
-    }
-    // A rebuild of so little does not last: all of it is measured.
-    let amount = Amount {
-        warm: if rebuilding { 0 } else { amount.warm },
-        ..amount
+    let outcome = match case.state {
+        State::Rebuild => rig.run_rebuilding(case.work, amount, options.down)?,
+        State::Down => {
+            rig.fail(options.down)?;
+            rig.run(case.work, amount)?
+        }
+        State::Normal => rig.run(case.work, amount)?,
     };
-    Ok((rig.run(case.work, amount, rebuilding)?, amount))
+    Ok((outcome, amount))
 }
 
 fn fill_in(sample: &mut Sample, case: &Case, outcome: &Outcome, amount: Amount, arrays: usize) {

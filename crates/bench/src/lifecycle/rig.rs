@@ -3,15 +3,15 @@
 //! **Invariants**: a rig has its own simulated runtime; a case gets a rig of its own, so that no case
 //! leaves anything to another.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use ashlar_device::{Bed, Built, Content, DeviceRef};
 use ashlar_engine::{Array, Create, Settings, VolumeOptions, WriteCache};
 use ashlar_layout::Layout;
-use ashlar_rt::{Nanos, Rt, SECOND, Stopped};
+use ashlar_rt::{MICROSECOND, Nanos, Rt, SECOND, Stopped};
 
-use super::load::{Amount, Series, Work, run};
+use super::load::{Amount, Control, Series, Work, run};
 use crate::load::{Stop, Target};
 
 /// Polls after which a run is taken for endless.
@@ -120,13 +120,15 @@ impl Rig {
             rig.targets.push(Target::Volume(volume));
             rig.arrays.push(array);
         }
-        let units = volume_bytes / Work::FILL.bytes as u64;
         let amount = Amount {
             depth: 32,
             warm: 0,
-            count: units * arrays as u64,
+            count: volume_bytes / Work::FILL.bytes as u64,
         };
-        rig.run(Work::FILL, amount, false)?;
+        // One by one: each is written once, however fast the others are.
+        for target in &rig.targets {
+            rig.load(vec![target.clone()], Work::FILL, amount, None)?;
+        }
         rig.settle()?;
         Ok(rig)
     }
@@ -145,38 +147,53 @@ impl Rig {
         })?
     }
 
-    /// Takes `count` devices out of each array; `rebuild` says whether the arrays may rebuild now.
-    pub(super) fn fail(&self, count: u16, rebuild: bool) -> Result<(), String> {
-        let narrow = if rebuild { "always" } else { "never" };
-        for array in &self.arrays {
-            let array = array.clone();
-            finish(&self.rt, async move {
-                array.set("reconstruct.narrow", narrow).await?;
-                for index in 0..count {
-                    array.fail(index, false).await?;
-                }
-                Ok::<(), ashlar_engine::Error>(())
-            })?
-            .map_err(|error| error.to_string())?;
-        }
-        Ok(())
+    /// Takes `count` devices out of each array, and lets nothing be rebuilt.
+    pub(super) fn fail(&self, count: u16) -> Result<(), String> {
+        let arrays = self.arrays.clone();
+        finish(&self.rt, async move {
+            for array in arrays {
+                take_out(&array, count, "never").await?;
+            }
+            Ok(())
+        })?
     }
 
-    /// Runs a workload on all arrays; with `while_rebuilding` only as long as all of them rebuild.
-    pub(super) fn run(
+    /// Runs a workload on all targets.
+    pub(super) fn run(&self, work: Work, amount: Amount) -> Result<Outcome, String> {
+        self.load(self.targets.clone(), work, amount, None)
+    }
+
+    /// Runs a workload on all arrays, takes `down` devices out of each meanwhile, and measures as long as all of them
+    /// rebuild.
+    pub(super) fn run_rebuilding(
         &self,
         work: Work,
         amount: Amount,
-        while_rebuilding: bool,
+        down: u16,
     ) -> Result<Outcome, String> {
-        let over = Rc::new(Cell::new(false));
-        if while_rebuilding {
-            for array in self.arrays.clone() {
-                let over = over.clone();
-                self.rt.spawn(async move {
-                    array.wait_idle(&["reconstruct"]).await;
-                    over.set(true);
-                });
+        self.load(self.targets.clone(), work, amount, Some(down))
+    }
+
+    fn load(
+        &self,
+        targets: Vec<Target>,
+        work: Work,
+        amount: Amount,
+        rebuild: Option<u16>,
+    ) -> Result<Outcome, String> {
+        let control = Rc::new(Control::default());
+        let failed = Rc::new(RefCell::new(None));
+        match rebuild {
+            None => control.begin.set(true),
+            Some(down) => {
+                let director = direct(
+                    self.rt.clone(),
+                    self.arrays.clone(),
+                    down,
+                    control.clone(),
+                    failed.clone(),
+                );
+                self.rt.spawn(director);
             }
         }
         let marks = Rc::new(RefCell::new(Vec::new()));
@@ -186,12 +203,15 @@ impl Rig {
                 .borrow_mut()
                 .push((usage(&built, clock.now()), links(&built)))
         };
-        let (rt, targets) = (self.rt.clone(), self.targets.clone());
+        let rt = self.rt.clone();
         let series: Result<Series, Stop> = finish(&self.rt, async move {
-            let done = run(&rt, targets, work, amount, over, mark);
+            let done = run(&rt, targets, work, amount, control, mark);
             rt.timeout(MAX_SECONDS * SECOND, done).await
         })?
         .ok_or_else(|| format!("not done after {MAX_SECONDS} seconds of virtual time"))?;
+        if let Some(error) = failed.take() {
+            return Err(error);
+        }
         let series = series.map_err(|stop| stop.to_string())?;
         let marks = marks.borrow();
         let (Some(first), Some(last)) = (marks.first(), marks.last()) else {
@@ -231,6 +251,49 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.rt.shutdown();
+    }
+}
+
+/// Takes `count` devices out of an array; `narrow` says whether it rebuilds without free devices.
+async fn take_out(array: &Array, count: u16, narrow: &str) -> Result<(), String> {
+    let set = array.set("reconstruct.narrow", narrow).await;
+    set.map_err(|error| error.to_string())?;
+    for index in 0..count {
+        let failed = array.fail(index, false).await;
+        failed.map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Once the load is warm: takes devices out of all arrays at once; measuring goes on from there until the first of
+/// them has rebuilt.
+async fn direct(
+    rt: Rt,
+    arrays: Vec<Array>,
+    down: u16,
+    control: Rc<Control>,
+    failed: Rc<RefCell<Option<String>>>,
+) {
+    while !control.warm.get() {
+        rt.sleep(20 * MICROSECOND).await;
+    }
+    let mut joins = Vec::new();
+    for array in arrays.clone() {
+        joins.push(rt.spawn(async move { take_out(&array, down, "always").await }));
+    }
+    for join in joins {
+        if let Err(error) = join.await {
+            *failed.borrow_mut() = Some(error);
+            control.over.set(true);
+        }
+    }
+    control.begin.set(true);
+    for array in arrays {
+        let control = control.clone();
+        rt.spawn(async move {
+            array.wait_idle(&["reconstruct"]).await;
+            control.over.set(true);
+        });
     }
 }
 
