@@ -99,17 +99,6 @@ pub struct Series {
     pub times: Vec<Nanos>,
 }
 
-/// Lets somebody else say when measuring begins and ends.
-#[derive(Debug, Default)]
-pub struct Control {
-    /// Set by the load: the operations before measuring are done.
-    pub warm: Cell<bool>,
-    /// Measuring may begin.
-    pub begin: Cell<bool>,
-    /// Measuring must end.
-    pub over: Cell<bool>,
-}
-
 struct State {
     work: Work,
     amount: Amount,
@@ -121,13 +110,13 @@ struct State {
     begin: Cell<Option<Nanos>>,
     ended: Cell<bool>,
     series: RefCell<Series>,
-    control: Rc<Control>,
+    over: Rc<Cell<bool>>,
     stop: Cell<Option<Stop>>,
     mark: Box<dyn Fn()>,
 }
 
-/// Runs `work` on all targets at once until `amount` is done or `control` says that it is over; `mark` is called when
-/// measuring begins and when it ends.
+/// Runs `work` on all targets at once until `amount` is done or `over` is set; `mark` is called when measuring
+/// begins and when it ends.
 ///
 /// # Errors
 /// What ended it early.
@@ -136,7 +125,7 @@ pub async fn run(
     targets: Vec<Target>,
     work: Work,
     amount: Amount,
-    control: Rc<Control>,
+    over: Rc<Cell<bool>>,
     mark: impl Fn() + 'static,
 ) -> Result<Series, Stop> {
     let units = targets
@@ -154,7 +143,7 @@ pub async fn run(
         begin: Cell::new(None),
         ended: Cell::new(false),
         series: RefCell::default(),
-        control,
+        over,
         stop: Cell::new(None),
         mark: Box::new(mark),
         targets,
@@ -190,15 +179,12 @@ fn units(target: &Target, bytes: u64) -> u64 {
 impl State {
     /// Begins and ends measuring when it is time.
     fn progress(&self, rt: &Rt) {
-        if self.done.get() >= self.amount.warm {
-            self.control.warm.set(true);
-        }
-        if self.begin.get().is_none() && self.control.warm.get() && self.control.begin.get() {
+        if self.begin.get().is_none() && self.done.get() >= self.amount.warm {
             self.begin.set(Some(rt.now()));
             (self.mark)();
         }
         let enough = self.series.borrow().ends.len() as u64 >= self.amount.count;
-        if self.begin.get().is_some() && !self.ended.get() && (enough || self.control.over.get()) {
+        if self.begin.get().is_some() && !self.ended.get() && (enough || self.over.get()) {
             self.ended.set(true);
             (self.mark)();
         }

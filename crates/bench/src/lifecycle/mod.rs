@@ -17,9 +17,13 @@ use load::{Amount, Work};
 use rig::{Outcome, Rig};
 
 /// Windows that a run is cut into.
-pub const WINDOWS: usize = 20;
+pub const WINDOWS: usize = 10;
 /// Windows of a round of the steady-state test.
 const WINDOWS_OF_ROUND: usize = WINDOWS / stats::STEADY_ROUNDS;
+/// Operations measured at least for each that is in flight.
+const ROUNDS: u64 = 64;
+/// How often writing workloads write each volume over.
+const VOLUMES_MEASURED: u64 = 4;
 /// Operations that a figure needs at least for each that is in flight.
 const ROUNDS_IN_FLIGHT: u64 = 4;
 /// How far device bytes of reads may be from host bytes.
@@ -116,7 +120,7 @@ pub struct Options {
     pub fill: f64,
     /// How often the volume is overwritten at random before random workloads.
     pub overwrites: f64,
-    /// 4 KiB operations in flight for each device, and measured 64 times that; a sixteenth for 128 KiB.
+    /// 4 KiB operations in flight for each device; an eighth of that for 128 KiB.
     pub depth: usize,
 }
 
@@ -134,7 +138,7 @@ impl Default for Options {
             volume_bytes: 64 << 20,
             fill: 0.5,
             overwrites: 1.0,
-            depth: 128,
+            depth: 64,
         }
     }
 }
@@ -288,7 +292,20 @@ impl Options {
     }
 
     fn large_depth(&self) -> usize {
-        self.depth.div_ceil(16)
+        self.depth.div_ceil(8)
+    }
+
+    /// How much of a workload is measured: many rounds of what is in flight, and each volume written over many times, so
+    /// that a window has several commits of each array.
+    fn amount(&self, work: Work, depth: usize, arrays: usize) -> Amount {
+        let in_flight = (depth * arrays) as u64;
+        let written = self.volume_bytes * arrays as u64 * VOLUMES_MEASURED / work.bytes as u64;
+        let writing = (written * 100).checked_div(100 - work.reads);
+        Amount {
+            depth,
+            warm: in_flight * 8,
+            count: writing.unwrap_or(0).max(in_flight * ROUNDS),
+        }
     }
 }
 
@@ -353,13 +370,12 @@ fn outcome(
         options.large_depth()
     };
     let depth = of_device * case.columns;
-    let in_flight = (depth * arrays) as u64;
-    let amount = Amount {
-        depth,
-        warm: in_flight * 16,
-        count: in_flight * 64,
-    };
+    let amount = options.amount(case.work, depth, arrays);
     let Some(layout) = &case.layout else {
+        let amount = Amount {
+            count: (depth * arrays) as u64 * ROUNDS,
+            ..amount
+        };
         let rig = Rig::raw(seed, bed, arrays, case.columns)?;
         return Ok((rig.run(case.work, amount)?, amount));
     };

@@ -3,15 +3,16 @@
 //! **Invariants**: a rig has its own simulated runtime; a case gets a rig of its own, so that no case
 //! leaves anything to another.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ashlar_device::{Bed, Built, Content, DeviceRef};
+use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Settings, VolumeOptions, WriteCache};
 use ashlar_layout::Layout;
 use ashlar_rt::{MICROSECOND, Nanos, Rt, SECOND, Stopped};
 
-use super::load::{Amount, Control, Series, Work, run};
+use super::load::{Amount, Series, Work, run};
 use crate::load::{Stop, Target};
 
 /// Polls after which a run is taken for endless.
@@ -20,6 +21,10 @@ const MAX_POLLS: u64 = 1 << 34;
 const MAX_SECONDS: u64 = 3600;
 /// After so long without a load the engine has folded what lies in the journal.
 const SETTLE: Nanos = 65 * SECOND;
+/// How often it is looked whether a rebuild has begun or ended.
+const WATCH: Nanos = 200 * MICROSECOND;
+/// A rebuild that has not begun by then does not begin.
+const REBUILD_BEGINS: Nanos = 60 * SECOND;
 /// Bytes of a strip.
 pub const STRIP_BYTES: u32 = 16 << 10;
 /// Bytes of a slot.
@@ -127,7 +132,7 @@ impl Rig {
         };
         // One by one: each is written once, however fast the others are.
         for target in &rig.targets {
-            rig.load(vec![target.clone()], Work::FILL, amount, None)?;
+            rig.load(vec![target.clone()], Work::FILL, amount, Rc::default())?;
         }
         rig.settle()?;
         Ok(rig)
@@ -147,31 +152,54 @@ impl Rig {
         })?
     }
 
-    /// Takes `count` devices out of each array, and lets nothing be rebuilt.
+    /// Takes `count` devices out of each array, lets nothing be rebuilt, and waits until all is quiet.
     pub(super) fn fail(&self, count: u16) -> Result<(), String> {
         let arrays = self.arrays.clone();
         finish(&self.rt, async move {
             for array in arrays {
                 take_out(&array, count, "never").await?;
             }
-            Ok(())
-        })?
+            Ok::<(), String>(())
+        })??;
+        self.settle()
     }
 
     /// Runs a workload on all targets.
     pub(super) fn run(&self, work: Work, amount: Amount) -> Result<Outcome, String> {
-        self.load(self.targets.clone(), work, amount, None)
+        self.load(self.targets.clone(), work, amount, Rc::default())
     }
 
-    /// Runs a workload on all arrays, takes `down` devices out of each meanwhile, and measures as long as all of them
-    /// rebuild.
+    /// Takes `down` devices out of each array, and runs a workload on all of them once their rebuilds have begun and until
+    /// the first of them is done.
     pub(super) fn run_rebuilding(
         &self,
         work: Work,
         amount: Amount,
         down: u16,
     ) -> Result<Outcome, String> {
-        self.load(self.targets.clone(), work, amount, Some(down))
+        let (rt, arrays) = (self.rt.clone(), self.arrays.clone());
+        finish(
+            &self.rt,
+            async move { begin_rebuilds(&rt, arrays, down).await },
+        )??;
+        let before = self.rebuilt_bytes()?;
+        let over = Rc::new(Cell::new(false));
+        for array in self.arrays.clone() {
+            let (over, rt) = (over.clone(), self.rt.clone());
+            self.rt.spawn(async move {
+                // Idle does not mean done: it rests while it waits for commits.
+                while array.status().await.state != ArrayState::Optimal && !over.get() {
+                    rt.sleep(WATCH).await;
+                }
+                over.set(true);
+            });
+        }
+        let outcome = self.load(self.targets.clone(), work, amount, over.clone())?;
+        over.set(true);
+        if self.rebuilt_bytes()? == before {
+            return Err("nothing was rebuilt while it was measured".to_string());
+        }
+        Ok(outcome)
     }
 
     fn load(
@@ -179,23 +207,8 @@ impl Rig {
         targets: Vec<Target>,
         work: Work,
         amount: Amount,
-        rebuild: Option<u16>,
+        over: Rc<Cell<bool>>,
     ) -> Result<Outcome, String> {
-        let control = Rc::new(Control::default());
-        let failed = Rc::new(RefCell::new(None));
-        match rebuild {
-            None => control.begin.set(true),
-            Some(down) => {
-                let director = direct(
-                    self.rt.clone(),
-                    self.arrays.clone(),
-                    down,
-                    control.clone(),
-                    failed.clone(),
-                );
-                self.rt.spawn(director);
-            }
-        }
         let marks = Rc::new(RefCell::new(Vec::new()));
         let (built, notes, clock) = (self.built.clone(), marks.clone(), self.rt.clone());
         let mark = move || {
@@ -205,13 +218,10 @@ impl Rig {
         };
         let rt = self.rt.clone();
         let series: Result<Series, Stop> = finish(&self.rt, async move {
-            let done = run(&rt, targets, work, amount, control, mark);
+            let done = run(&rt, targets, work, amount, over, mark);
             rt.timeout(MAX_SECONDS * SECOND, done).await
         })?
         .ok_or_else(|| format!("not done after {MAX_SECONDS} seconds of virtual time"))?;
-        if let Some(error) = failed.take() {
-            return Err(error);
-        }
         let series = series.map_err(|stop| stop.to_string())?;
         let marks = marks.borrow();
         let (Some(first), Some(last)) = (marks.first(), marks.last()) else {
@@ -230,6 +240,18 @@ impl Rig {
             series,
             device,
             limit,
+        })
+    }
+
+    /// Bytes that the arrays have rebuilt.
+    fn rebuilt_bytes(&self) -> Result<u64, String> {
+        let arrays = self.arrays.clone();
+        finish(&self.rt, async move {
+            let mut sum = 0;
+            for array in arrays {
+                sum += rebuilt(&array).await;
+            }
+            sum
         })
     }
 
@@ -265,36 +287,36 @@ async fn take_out(array: &Array, count: u16, narrow: &str) -> Result<(), String>
     Ok(())
 }
 
-/// Once the load is warm: takes devices out of all arrays at once; measuring goes on from there until the first of
-/// them has rebuilt.
-async fn direct(
-    rt: Rt,
-    arrays: Vec<Array>,
-    down: u16,
-    control: Rc<Control>,
-    failed: Rc<RefCell<Option<String>>>,
-) {
-    while !control.warm.get() {
-        rt.sleep(20 * MICROSECOND).await;
-    }
-    let mut joins = Vec::new();
-    for array in arrays.clone() {
-        joins.push(rt.spawn(async move { take_out(&array, down, "always").await }));
-    }
+/// Bytes that an array has rebuilt.
+async fn rebuilt(array: &Array) -> u64 {
+    let tasks = array.status().await.tasks;
+    let rebuilds = tasks.iter().filter(|task| task.kind == "reconstruct");
+    rebuilds.map(|task| task.done_bytes).sum()
+}
+
+/// Takes devices out of all arrays at once, and waits until each has rebuilt something: it looks at them a second after
+/// nothing could be done.
+async fn begin_rebuilds(rt: &Rt, arrays: Vec<Array>, down: u16) -> Result<(), String> {
+    let out = |array: Array| rt.spawn(async move { take_out(&array, down, "always").await });
+    let joins: Vec<_> = arrays.iter().cloned().map(out).collect();
     for join in joins {
-        if let Err(error) = join.await {
-            *failed.borrow_mut() = Some(error);
-            control.over.set(true);
+        join.await?;
+    }
+    let begun = rt.now();
+    for array in &arrays {
+        while rebuilt(array).await == 0 {
+            if rt.now() - begun > REBUILD_BEGINS {
+                return Err("no rebuild began".to_string());
+            }
+            rt.sleep(WATCH).await;
         }
     }
-    control.begin.set(true);
-    for array in arrays {
-        let control = control.clone();
-        rt.spawn(async move {
-            array.wait_idle(&["reconstruct"]).await;
-            control.over.set(true);
-        });
+    for array in &arrays {
+        if array.status().await.state == ArrayState::Optimal {
+            return Err("the rebuild was over before the load began".to_string());
+        }
     }
+    Ok(())
 }
 
 async fn create(
