@@ -5,6 +5,7 @@
 
 mod device;
 mod lifecycle;
+mod report;
 
 use std::time::Duration;
 
@@ -52,8 +53,8 @@ pub(crate) enum Verb {
     #[command(after_help = lifecycle::EXAMPLES)]
     Lifecycle(Box<lifecycle::LifecycleArgs>),
     /// Make a report of files of samples
-    #[command(after_help = lifecycle::REPORT_EXAMPLES)]
-    Report(lifecycle::FilesArgs),
+    #[command(after_help = report::REPORT_EXAMPLES)]
+    Report(report::FilesArgs),
     /// Measure the erasure codes on one core, or on a GPU
     #[command(after_help = CODEC_EXAMPLES)]
     Codec(CodecArgs),
@@ -198,7 +199,7 @@ pub(crate) fn run(verb: &Verb, json: bool) -> Result<(), Failure> {
         Verb::Codec(args) => run_codec(args, json),
         Verb::Digest(args) => device::run_digest(args, json),
         Verb::Lifecycle(args) => lifecycle::run(args, json),
-        Verb::Report(args) => lifecycle::report(args, json),
+        Verb::Report(args) => report::report(args, json),
         Verb::Engine(args) if args.cpu => run_cpu(args, json),
         Verb::Engine(args) => run_engine(args, json),
     }

@@ -1,19 +1,16 @@
-//! `bench lifecycle`: the papers' suites through the life of an array, and `bench report`: the same report
-//! from files of samples.
+//! `bench lifecycle`: the papers' suites through the life of an array.
 //!
 //! **Invariants**: every sample is on disk before the next is taken, so that a run that was cut off goes
 //! on; a directory holds one run: with other options it is refused; figures of others stand beside ours
 //! as published, never in one number with them.
 
-use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+mod store;
+
+use std::path::PathBuf;
 use std::time::Instant;
 
 use ashlar_bench::lifecycle::{Case, Options, State, Suite, closed_form, measure};
-use ashlar_bench::report::compare::{Weights, compare};
-use ashlar_bench::report::html::Page;
-use ashlar_bench::report::{Gates, RAW, Row, Sample, csv, html, rows, text};
+use ashlar_bench::report::{Sample, beside, csv};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
@@ -21,7 +18,9 @@ use crate::command::{document, out};
 use crate::failure::Failure;
 use crate::units::parse_size;
 use crate::view::progress::Progress;
-use crate::view::table;
+
+use super::report::{ReportArgs, make, print};
+use store::Store;
 
 pub(super) const EXAMPLES: &str = "Examples:
   ashlar bench lifecycle --suite ssr --layouts ec7+1 --arrays 1 --repeat 1
@@ -30,47 +29,6 @@ pub(super) const EXAMPLES: &str = "Examples:
   ashlar bench lifecycle --layouts ec7+1,ec8+1 --bed data24-3200 --compare ec7+1,ec8+1 --weights normal=8
   ashlar bench lifecycle --paper xiraid -n
 ";
-
-pub(super) const REPORT_EXAMPLES: &str = "Examples:
-  ashlar bench report xiraid/samples.csv --html xiraid.html
-  ashlar bench report docs/papers/data/xiraid.csv --compare 7+1,8+1 --weights normal=8,down=1,rebuild=1
-";
-
-/// How a report is made.
-#[derive(Debug, Args)]
-pub(crate) struct ReportArgs {
-    /// Two targets to set against each other: baseline, challenger
-    #[arg(long, value_name = "BASE,OTHER", value_delimiter = ',', num_args = 1)]
-    compare: Vec<String>,
-    /// What a state counts in the figure of a suite [default: all 1]
-    #[arg(long, value_name = "STATE=N,...", default_value = "", value_parser = Weights::parse, hide_default_value = true)]
-    weights: Weights,
-    /// Variation above this many percent is a warning
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
-    warn: f64,
-    /// Variation above this many percent makes a row INVALID
-    #[arg(long, value_name = "PERCENT", default_value_t = 15.0)]
-    gate: f64,
-    /// No header, tabs
-    #[arg(short = 'H', long)]
-    script: bool,
-}
-
-/// `bench report`.
-#[derive(Debug, Args)]
-pub(crate) struct FilesArgs {
-    /// Samples, as `bench lifecycle --out` writes them
-    #[arg(required = true, value_name = "FILE.csv")]
-    files: Vec<PathBuf>,
-    /// Write the page here
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Title of the page
-    #[arg(long, value_name = "TEXT", default_value = "Ashlar: report of samples")]
-    title: String,
-    #[command(flatten)]
-    report: ReportArgs,
-}
 
 /// A paper whose suites can be run as it ran them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -112,6 +70,19 @@ impl Paper {
             Paper::Supremeraid => include_str!("../../../docs/papers/data/supremeraid.csv"),
             Paper::Xiraid => include_str!("../../../docs/papers/data/xiraid.csv"),
         }
+    }
+
+    /// Our targets and the paper's that stand beside each other.
+    fn pairs(self) -> Vec<[String; 2]> {
+        let pairs: &[[&str; 2]] = match self {
+            Paper::Supremeraid => &[
+                ["raw", "raw"],
+                ["ec7+1", "SupremeRAID"],
+                ["ec7+1", "software"],
+            ],
+            Paper::Xiraid => &[["ec7+1", "7+1"], ["ec8+1", "8+1"]],
+        };
+        pairs.iter().map(|pair| pair.map(str::to_string)).collect()
     }
 
     fn comparisons(self) -> Vec<[String; 2]> {
@@ -287,6 +258,9 @@ pub(super) fn run(args: &LifecycleArgs, json: bool) -> Result<(), Failure> {
         comparisons = paper.comparisons();
     }
     let mut page = make(&args.title(), &samples, &args.report, comparisons)?;
+    if let Some(paper) = args.paper {
+        page.beside = beside::lines(&page.rows, &paper.pairs());
+    }
     page.assumptions = options.assumptions().map_err(Failure::invalid)?;
     page.command = args.command(&options);
     page.environment = vec![
@@ -372,254 +346,12 @@ fn take(options: &Options, cases: &[Case], store: Option<&Store>) -> Result<Vec<
     Ok(samples)
 }
 
-/// The directory of a run.
-struct Store {
-    dir: PathBuf,
-}
-
-impl Store {
-    fn open(dir: &Path, options: &Options) -> Result<Store, Failure> {
-        let store = Store {
-            dir: dir.to_path_buf(),
-        };
-        fs::create_dir_all(dir).map_err(|e| store.failed(dir, &e))?;
-        let text = serde_json::to_string_pretty(options)
-            .map_err(|e| Failure::broken(format!("the options cannot be written: {e}")))?;
-        let path = store.dir.join("options.json");
-        match fs::read_to_string(&path) {
-            Ok(known) if known == text => {}
-            Ok(_) => {
-                return Err(Failure::refused(format!(
-                    "{}: holds a run with other options; give another --out, or remove it",
-                    dir.display()
-                )));
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                fs::write(&path, text).map_err(|e| store.failed(&path, &e))?;
-            }
-            Err(e) => return Err(store.failed(&path, &e)),
-        }
-        Ok(store)
-    }
-
-    fn failed(&self, path: &Path, error: &std::io::Error) -> Failure {
-        Failure::broken(format!(
-            "{}: {error}; give a directory that can be written with --out",
-            path.display()
-        ))
-    }
-
-    /// What was taken before. A last line that was cut off is taken again.
-    fn samples(&self) -> Result<Vec<Sample>, Failure> {
-        let path = self.dir.join("taken.csv");
-        let mut text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => csv::titles(),
-            Err(e) => return Err(self.failed(&path, &e)),
-        };
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        text.truncate(whole);
-        if text.is_empty() {
-            text = csv::titles();
-        }
-        fs::write(&path, &text).map_err(|e| self.failed(&path, &e))?;
-        csv::read(&text).map_err(|e| {
-            Failure::broken(format!("{}: {e}; remove it to begin anew", path.display()))
-        })
-    }
-
-    fn add(&self, sample: &Sample) -> Result<(), Failure> {
-        let path = self.dir.join("taken.csv");
-        fs::OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(csv::line(sample).as_bytes()))
-            .map_err(|e| self.failed(&path, &e))
-    }
-
-    fn report(&self, page: &Page, samples: &[Sample]) -> Result<(), Failure> {
-        let json = json!({ "rows": page.rows, "comparisons": page.comparisons, "samples": samples,
-            "assumptions": page.assumptions, "command": page.command });
-        let files = [
-            ("samples.csv", csv::write(samples)),
-            ("report.html", html::page(page)),
-            ("report.md", text::page(page)),
-            ("report.json", document("bench lifecycle", &json)?),
-        ];
-        for (name, text) in files {
-            let path = self.dir.join(name);
-            fs::write(&path, text).map_err(|e| self.failed(&path, &e))?;
-        }
-        Ok(())
-    }
-}
-
-/// Runs `bench report`.
-///
-/// # Errors
-/// If a file cannot be read, or holds no samples.
-pub(super) fn report(args: &FilesArgs, json: bool) -> Result<(), Failure> {
-    let mut samples = Vec::new();
-    for path in &args.files {
-        let text = fs::read_to_string(path).map_err(|e| {
-            Failure::broken(format!("{}: {e}; give a file of samples", path.display()))
-        })?;
-        let read = csv::read(&text);
-        samples.extend(read.map_err(|e| Failure::invalid(format!("{}: {e}", path.display())))?);
-    }
-    let mut page = make(&args.title, &samples, &args.report, Vec::new())?;
-    let names: Vec<String> = args.files.iter().map(|p| p.display().to_string()).collect();
-    page.command = format!("ashlar bench report {}", names.join(" "));
-    if let Some(path) = &args.html {
-        fs::write(path, html::page(&page)).map_err(|e| {
-            Failure::broken(format!("{}: {e}; give another --html", path.display()))
-        })?;
-    }
-    print(&page, &args.report, json, "bench report")
-}
-
-fn make(
-    title: &str,
-    samples: &[Sample],
-    args: &ReportArgs,
-    mut pairs: Vec<[String; 2]>,
-) -> Result<Page, Failure> {
-    let gates = Gates {
-        warn: args.warn / 100.0,
-        fail: args.gate / 100.0,
-    };
-    let mut rows = rows(samples, gates);
-    rows.sort_by_key(order);
-    if !args.compare.is_empty() {
-        let [base, other] = args.compare.as_slice() else {
-            return Err(Failure::invalid(
-                "--compare takes two targets, for example ec7+1,ec8+1",
-            ));
-        };
-        pairs.insert(0, [base.clone(), other.clone()]);
-        pairs.dedup();
-    }
-    let compared: Result<Vec<_>, String> = pairs
-        .iter()
-        .map(|[base, other]| compare(&rows, base, other, &args.weights))
-        .collect();
-    Ok(Page {
-        title: title.to_string(),
-        reading: reading(&rows),
-        comparisons: compared.map_err(|e| Failure::invalid(format!("--compare: {e}")))?,
-        rows,
-        ..Page::default()
-    })
-}
-
-/// Suites, workloads and states as the papers order them; raw first.
-fn order(row: &Row) -> (String, usize, usize, bool, String) {
-    let works = ["RW", "RM", "RR", "SR", "SW", "SR-JS", "SW-JS"];
-    let states = State::ALL.map(State::name);
-    let place = |all: &[&str], name: &str| all.iter().position(|a| *a == name).unwrap_or(99);
-    (
-        row.suite.clone(),
-        place(&works, &row.workload),
-        place(&states, &row.state),
-        row.target != RAW,
-        format!("{} {}", row.evidence.name(), row.target),
-    )
-}
-
-/// What a reader may conclude, a sentence for each target and state.
-fn reading(rows: &[Row]) -> Vec<String> {
-    let mut heads: Vec<(String, String, &'static str)> = Vec::new();
-    for row in rows
-        .iter()
-        .filter(|r| r.target != RAW && r.share_of_raw.is_some())
-    {
-        let head = (row.target.clone(), row.state.clone(), row.evidence.name());
-        if !heads.contains(&head) {
-            heads.push(head);
-        }
-    }
-    let sentence = |(target, state, evidence): &(String, String, &'static str)| {
-        let parts: Vec<String> = rows
-            .iter()
-            .filter(|r| r.target == *target && r.state == *state && r.evidence.name() == *evidence)
-            .filter_map(|r| {
-                let mark = if r.invalid.is_empty() {
-                    ""
-                } else {
-                    " (INVALID)"
-                };
-                let share = r.share_of_raw? * 100.0;
-                Some(format!("{} {share:.1} %{mark}", r.workload))
-            })
-            .collect();
-        format!(
-            "{target}, {state}, {evidence}: {} of the raw drives.",
-            parts.join(", ")
-        )
-    };
-    heads.iter().map(sentence).collect()
-}
-
-fn print(page: &Page, args: &ReportArgs, json: bool, command: &str) -> Result<(), Failure> {
-    if json {
-        let value = json!({ "rows": page.rows, "comparisons": page.comparisons,
-            "assumptions": page.assumptions });
-        return out(&document(command, &value)?);
-    }
-    let titles = [
-        "SUITE",
-        "STATE",
-        "WORK",
-        "TARGET",
-        "EVIDENCE",
-        "VALUE",
-        "OF RAW",
-        "PER DEVICE",
-        "P99",
-        "WITHIN",
-        "BETWEEN",
-        "LIMIT",
-        "VALID",
-    ];
-    let line = |row: &Row| {
-        let per_device = row.per_device.map(|v| text::rate(v, row.unit));
-        vec![
-            row.suite.clone(),
-            row.state.clone(),
-            row.workload.clone(),
-            row.target.clone(),
-            row.evidence.name().to_string(),
-            text::value(row),
-            text::percent(row.share_of_raw),
-            per_device.unwrap_or("-".to_string()),
-            text::time(row.p99_us),
-            text::percent(row.variation_within),
-            text::percent(row.variation_between),
-            if row.limit.is_empty() {
-                "-".to_string()
-            } else {
-                row.limit.clone()
-            },
-            text::verdict(row),
-        ]
-    };
-    let lines = page.rows.iter().map(line).collect();
-    out(&table::table(
-        &titles,
-        lines,
-        &[5, 6, 7, 8, 9, 10],
-        args.script,
-    ))?;
-    for comparison in &page.comparisons {
-        out(&format!("\n{}", text::comparison(comparison)))?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+    use ashlar_bench::report::{Gates, rows};
+    use std::fs;
 
     fn options(seed: u64) -> Options {
         Options {

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Comparison, Evidence, RAW, Row, text};
+use super::{Comparison, Evidence, RAW, Row, beside, text};
 
 /// What a page shows.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,8 @@ pub struct Page {
     pub reading: Vec<String>,
     /// The rows.
     pub rows: Vec<Row>,
+    /// What others published, beside ours.
+    pub beside: Vec<beside::Line>,
     /// Comparisons.
     pub comparisons: Vec<Comparison>,
     /// What was assumed.
@@ -270,6 +272,33 @@ fn table(page: &Page, out: &mut String) {
     out.push_str("</tbody></table></div>");
 }
 
+fn published(page: &Page, out: &mut String) {
+    if page.beside.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h2>The paper's figures beside ours</h2><p class=\"soft\">Ours are modelled, theirs were measured by others: shares are of \
+         the raw devices of the same side.</p><div class=\"wide\"><table><thead><tr>",
+    );
+    for title in beside::TITLES {
+        let _ = write!(out, "<th>{title}</th>");
+    }
+    out.push_str("</tr></thead><tbody>");
+    for line in &page.beside {
+        out.push_str("<tr>");
+        for cell in line.cells() {
+            let class = if cell == "INVALID" {
+                " class=\"bad\""
+            } else {
+                ""
+            };
+            let _ = write!(out, "<td{class}>{}</td>", escape(cell));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+}
+
 fn comparisons(page: &Page, out: &mut String) {
     for comparison in &page.comparisons {
         let (base, other) = (escape(&comparison.baseline), escape(&comparison.challenger));
@@ -366,6 +395,7 @@ pub fn page(page: &Page) -> String {
         out.push_str("</ul>");
     }
     evidence(page, &mut out);
+    published(page, &mut out);
     charts(page, &mut out);
     comparisons(page, &mut out);
     table(page, &mut out);

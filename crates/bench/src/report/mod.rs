@@ -5,6 +5,7 @@
 //! meet in one number; a row that is stamped keeps its number and says why; an interval or a variation
 //! that so few runs do not give is absent.
 
+pub mod beside;
 pub mod compare;
 pub mod csv;
 pub mod honesty;
@@ -177,6 +178,8 @@ pub struct Row {
     pub unit: &'static str,
     /// Mean of the runs.
     pub value: Option<f64>,
+    /// Mean of the runs in bytes a second.
+    pub bytes_per_second: Option<f64>,
     /// Half of the 95 % confidence interval of the mean.
     pub half_interval: Option<f64>,
     /// Coefficient of variation of the windows of a run, mean of the runs.
@@ -285,6 +288,7 @@ fn row(samples: &[&Sample], gates: Gates) -> Row {
             "B/s"
         },
         value,
+        bytes_per_second: bytes,
         half_interval: stats::half_interval(&values),
         variation_within: stats::mean(&within),
         variation_between: stats::variation(&values),

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use super::html::Page;
-use super::{Comparison, Row};
+use super::{Comparison, Row, beside};
 
 /// A rate with a unit that suits it.
 pub fn rate(value: f64, unit: &str) -> String {
@@ -172,6 +172,15 @@ pub fn page(page: &Page) -> String {
         text.push('\n');
     };
     list(&mut text, &page.reading);
+    if !page.beside.is_empty() {
+        text.push_str("## The paper's figures beside ours\n\nOurs are modelled, theirs were measured by others: shares are of the raw devices of the same side.\n\n");
+        let _ = writeln!(text, "| {} |", beside::TITLES.join(" | "));
+        let _ = writeln!(text, "|{}", "---|".repeat(beside::TITLES.len()));
+        for line in &page.beside {
+            let _ = writeln!(text, "| {} |", line.cells().join(" | "));
+        }
+        text.push('\n');
+    }
     text.push_str("## Rows\n\n");
     text.push_str(&rows(&page.rows));
     for one in &page.comparisons {
