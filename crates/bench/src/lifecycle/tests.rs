@@ -91,9 +91,16 @@ fn an_array_goes_through_its_life() {
         depth: 16,
         ..small("ec3+1", "data24")
     };
+    let mut rebuilt = 0;
     for case in options.cases().unwrap() {
         let sample = measure(&options, &case).unwrap();
         let name = case.name();
+        if case.state == State::Rebuild {
+            // Arrays this small may be whole again before a load can begin: the sample then says so.
+            rebuilt += u32::from(sample.rate().is_some());
+            assert!(sample.rate().is_some() || sample.invalid[0].contains("rebuil"));
+            continue;
+        }
         assert!(sample.rate().is_some(), "{name}: {sample:?}");
         let read = case.work.reads == 100 && case.layout.is_some();
         let per_byte = sample.device_bytes_per_host_byte.unwrap();
@@ -106,6 +113,7 @@ fn an_array_goes_through_its_life() {
             _ => {}
         }
     }
+    assert!(rebuilt > 0);
     let case = &options.cases().unwrap()[0];
     assert_eq!(measure(&options, case), measure(&options, case));
 }
