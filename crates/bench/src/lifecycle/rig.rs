@@ -24,7 +24,7 @@ const SETTLE: Nanos = 65 * SECOND;
 /// How often it is looked whether a rebuild has begun or ended.
 const WATCH: Nanos = 200 * MICROSECOND;
 /// A rebuild that has not begun by then does not begin.
-const REBUILD_BEGINS: Nanos = 60 * SECOND;
+const REBUILD_BEGINS: Nanos = 3 * SECOND;
 /// Bytes of a strip.
 pub const STRIP_BYTES: u32 = 16 << 10;
 /// Bytes of a slot.
