@@ -4,11 +4,16 @@
 //! **Invariants**: fields are only ever added; an unknown verb or a missing argument is an answer
 //! with status 400, never a guess; a failure is `{"version":1,"error":{"kind","text"}}`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use ashlar_engine::status::{ArrayStatus, Event};
-
 use crate::failure::Failure;
+
+#[path = "api/reply.rs"]
+mod reply;
+
+pub(crate) use reply::*;
 
 /// The version of every JSON document the program prints or sends.
 pub(crate) const VERSION: u32 = 1;
@@ -58,7 +63,7 @@ pub(crate) enum Call {
         array: Option<String>,
         /// For each array, the last number the asker has seen.
         #[serde(default)]
-        after: std::collections::BTreeMap<String, u64>,
+        after: BTreeMap<String, u64>,
         /// Only those with a greater number of this history.
         #[serde(default)]
         since_id: u64,
@@ -74,6 +79,15 @@ pub(crate) enum Call {
     },
     /// Try every way of telling people that is set.
     NotifyTest,
+    /// Who did what.
+    History {
+        /// To which array; to all if absent.
+        #[serde(default)]
+        array: Option<String>,
+        /// Only so many, the last.
+        #[serde(default)]
+        newest: Option<usize>,
+    },
     /// Make a volume.
     VolumeCreate(VolumeCreate),
     /// Destroy a volume and what is in it.
@@ -100,6 +114,9 @@ pub(crate) enum Call {
         /// Bytes of a sector of a kernel device, 512 or 4096; 4096 if absent.
         #[serde(default)]
         sector_bytes: Option<u64>,
+        /// Who may use a Unix socket, beside root.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rights: Option<Rights>,
         /// Also beside a frontend of another kind.
         #[serde(default)]
         force: bool,
@@ -250,6 +267,17 @@ pub(crate) struct Import {
     pub(crate) read_only: bool,
 }
 
+/// Whose a Unix socket is, and what they may do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rights {
+    /// The user's number.
+    pub(crate) user: u32,
+    /// The group's number.
+    pub(crate) group: u32,
+    /// Permissions, as of a file.
+    pub(crate) mode: u32,
+}
+
 /// A way to serve a volume, as the operator asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "address", rename_all = "lowercase")]
@@ -260,317 +288,6 @@ pub(crate) enum FrontendSpec {
     Fuse(String),
     /// A kernel block device.
     Loop,
-}
-
-/// `status`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct StatusReply {
-    /// The arrays, by name.
-    pub(crate) arrays: Vec<ArrayStatus>,
-    /// Known arrays that could not be started, with the reason.
-    #[serde(default)]
-    pub(crate) not_imported: Vec<NotImported>,
-    /// Frontends that should serve and do not.
-    #[serde(default)]
-    pub(crate) not_served: Vec<NotServed>,
-    /// The list of arrays was lost, so that some may be missing here: what to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) list_lost: Option<String>,
-    /// Volumes that refuse writes for want of space.
-    #[serde(default)]
-    pub(crate) refusing: Vec<Refusing>,
-    /// How long the requests of volumes that are served took.
-    #[serde(default)]
-    pub(crate) latency: Vec<Latency>,
-}
-
-/// How long requests of one kind took since the volume is served.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Latency {
-    /// The array.
-    pub(crate) array: String,
-    /// The volume.
-    pub(crate) volume: String,
-    /// `read`, `write` or `flush`.
-    pub(crate) operation: String,
-    /// Requests that have ended, by the bounds of [`LATENCY_BOUNDS`]: each counts those of at most so long that the
-    /// bound before does not have; the last those beyond all bounds.
-    pub(crate) counts: Vec<u64>,
-    /// All their times together.
-    pub(crate) nanoseconds: u64,
-    /// Requests that have not ended.
-    pub(crate) in_flight: u64,
-}
-
-/// Bounds of the times that are counted together, in nanoseconds: each is four times the one before, from 16 us on.
-pub(crate) const LATENCY_BOUNDS: [u64; 12] = [
-    16_384,
-    65_536,
-    262_144,
-    1_048_576,
-    4_194_304,
-    16_777_216,
-    67_108_864,
-    268_435_456,
-    1_073_741_824,
-    4_294_967_296,
-    17_179_869_184,
-    68_719_476_736,
-];
-
-/// A volume that refuses writes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Refusing {
-    /// Its array.
-    pub(crate) array: String,
-    /// Its name.
-    pub(crate) volume: String,
-    /// Since when, in seconds of the Unix epoch.
-    pub(crate) since: u64,
-}
-
-/// A frontend that could not be restored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NotServed {
-    /// Its array.
-    pub(crate) array: String,
-    /// Its volume.
-    pub(crate) volume: String,
-    /// `nbd`, `fuse` or `loop`.
-    pub(crate) kind: String,
-    /// Where it should be.
-    pub(crate) address: String,
-    /// Why it is not, and what to do.
-    pub(crate) reason: String,
-}
-
-/// A known array that could not be started.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct NotImported {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its identity.
-    pub(crate) uuid: String,
-    /// Why, and what to do.
-    pub(crate) reason: String,
-}
-
-/// `create`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct CreateReply {
-    /// Whether it only says what would be.
-    pub(crate) dry_run: bool,
-    /// The array.
-    pub(crate) array: ArrayStatus,
-    /// Where its volume is served.
-    #[serde(default)]
-    pub(crate) attached: Option<Attached>,
-    /// Device files that were (or would be) made.
-    #[serde(default)]
-    pub(crate) files_made: Vec<String>,
-    /// Signatures that were (or would be) overwritten, as `DEV: what`.
-    #[serde(default)]
-    pub(crate) overwritten: Vec<String>,
-}
-
-/// Where a volume is served.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Attached {
-    /// `nbd`, `fuse` or `loop`.
-    pub(crate) kind: String,
-    /// What a client connects to or opens.
-    pub(crate) address: String,
-    /// The NBD export name; empty for others.
-    #[serde(default)]
-    pub(crate) export: String,
-    /// The kernel device behind the address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) device: Option<String>,
-}
-
-impl Attached {
-    /// Without an export name or kernel device.
-    pub(crate) fn plain(kind: &str, address: String) -> Attached {
-        Attached {
-            kind: kind.to_string(),
-            address,
-            export: String::new(),
-            device: None,
-        }
-    }
-}
-
-/// An array found on devices that are not in use.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Found {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its identity.
-    pub(crate) uuid: String,
-    /// Its notation.
-    pub(crate) layout: String,
-    /// Devices it counts.
-    pub(crate) devices_total: u16,
-    /// Paths of those that were found, copies too.
-    pub(crate) devices: Vec<String>,
-    /// How many of the devices that its generation counts are among them.
-    #[serde(default)]
-    pub(crate) devices_here: u16,
-    /// Devices of which more than one was found: one line each, with what to do.
-    #[serde(default)]
-    pub(crate) copies: Vec<String>,
-    /// Its generation.
-    pub(crate) generation: u64,
-}
-
-/// `importable`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ImportableReply {
-    /// What was found.
-    pub(crate) importable: Vec<Found>,
-    /// Devices that could not be read: path and reason.
-    #[serde(default)]
-    pub(crate) unreadable: Vec<String>,
-}
-
-/// `import`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ImportReply {
-    /// Arrays started.
-    pub(crate) imported: Vec<ArrayStatus>,
-    /// Those that failed, one line each (only with `--all`).
-    #[serde(default)]
-    pub(crate) failed: Vec<String>,
-    /// Frontends that could not be restored, one line each.
-    #[serde(default)]
-    pub(crate) warnings: Vec<String>,
-}
-
-/// `destroy`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct DestroyReply {
-    /// The array that is no more.
-    pub(crate) destroyed: String,
-    /// Devices that may still say that they belong to it, one line each.
-    #[serde(default)]
-    pub(crate) not_wiped: Vec<String>,
-}
-
-/// `events`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct EventsReply {
-    /// What happened, array by array, oldest first.
-    pub(crate) events: Vec<ArrayEvent>,
-    /// For each array, the last number: what to ask `after` next time.
-    #[serde(default)]
-    pub(crate) after: std::collections::BTreeMap<String, u64>,
-    /// The last number of this history: what to ask `since_id` next time.
-    #[serde(default)]
-    pub(crate) last_id: u64,
-}
-
-/// How bad an event is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Severity {
-    /// As it should be.
-    #[default]
-    Info,
-    /// Something is not as it was; nothing is lost.
-    Warning,
-    /// Something does not work any more.
-    Error,
-    /// Data is lost, or is with the next failure, or nothing can be written.
-    Critical,
-}
-
-impl Severity {
-    /// Its name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Severity::Info => "info",
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-            Severity::Critical => "critical",
-        }
-    }
-}
-
-/// One way of telling people that was tried.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
-    /// The array that has the setting.
-    pub(crate) array: String,
-    /// `exec` or `webhook`.
-    pub(crate) way: String,
-    /// The program, or the address.
-    pub(crate) target: String,
-    /// Why it failed, if it did.
-    #[serde(default)]
-    pub(crate) error: Option<String>,
-}
-
-/// `notify-test`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct NotifyReply {
-    /// What was tried.
-    pub(crate) tried: Vec<Told>,
-}
-
-/// An event of an array.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ArrayEvent {
-    /// The array.
-    pub(crate) array: String,
-    /// Seconds since the Unix epoch.
-    pub(crate) unix_seconds: u64,
-    /// Its number among all events of this daemon's state directory: later ones have greater numbers.
-    #[serde(default)]
-    pub(crate) id: u64,
-    /// How bad it is.
-    #[serde(default)]
-    pub(crate) severity: Severity,
-    /// The rest.
-    #[serde(flatten)]
-    pub(crate) event: Event,
-}
-
-/// `wait`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct WaitReply {
-    /// Whether nothing of these kinds is left to do.
-    pub(crate) done: bool,
-    /// Why something of these kinds is not done though it goes on only when the operator acts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stuck: Option<String>,
-    /// How the array is now; absent while the daemon still looks for its devices.
-    #[serde(default)]
-    pub(crate) array: Option<ArrayStatus>,
-}
-
-/// `get`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct GetReply {
-    /// Names and values.
-    pub(crate) properties: std::collections::BTreeMap<String, String>,
-}
-
-/// `ping`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct PingReply {
-    /// The program's version.
-    pub(crate) program: String,
-    /// The daemon's process.
-    pub(crate) pid: u32,
-}
-
-/// A failure on the wire.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ErrorReply {
-    /// [`VERSION`].
-    pub(crate) version: u32,
-    /// What went wrong.
-    pub(crate) error: Failure,
 }
 
 /// Nothing destroys data without being told twice: refuses unless `confirm` names `what` again.
@@ -599,6 +316,7 @@ impl Call {
             Call::Status { .. } => "status",
             Call::Events { .. } => "events",
             Call::NotifyTest => "notify-test",
+            Call::History { .. } => "history",
             Call::VolumeCreate(_) => "volume-create",
             Call::VolumeDestroy(_) => "volume-destroy",
             Call::VolumeSet { .. } => "volume-set",
@@ -608,6 +326,45 @@ impl Call {
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
+        }
+    }
+
+    /// Whether it only asks.
+    pub(crate) fn only_asks(&self) -> bool {
+        match self {
+            Call::Ping
+            | Call::Importable { .. }
+            | Call::Status { .. }
+            | Call::Events { .. }
+            | Call::NotifyTest
+            | Call::History { .. }
+            | Call::Wait { .. }
+            | Call::Get { .. } => true,
+            Call::Create(create) => create.dry_run,
+            _ => false,
+        }
+    }
+
+    /// The array that it is about, if it names one.
+    pub(crate) fn array(&self) -> Option<&str> {
+        match self {
+            Call::Create(Create { array, .. })
+            | Call::VolumeCreate(VolumeCreate { array, .. })
+            | Call::VolumeDestroy(VolumeDestroy { array, .. })
+            | Call::Export { array }
+            | Call::Destroy { array, .. }
+            | Call::VolumeSet { array, .. }
+            | Call::Attach { array, .. }
+            | Call::Detach { array, .. }
+            | Call::Fail { array, .. }
+            | Call::Wait { array, .. }
+            | Call::Get { array, .. }
+            | Call::Set { array, .. } => Some(array),
+            Call::Import(Import { array, .. })
+            | Call::Status { array }
+            | Call::Events { array, .. }
+            | Call::History { array, .. } => array.as_deref(),
+            Call::Ping | Call::Importable { .. } | Call::NotifyTest => None,
         }
     }
 
@@ -648,6 +405,7 @@ mod tests {
             volume: "v".into(),
             frontend: FrontendSpec::Nbd("unix:/tmp/s".into()),
             sector_bytes: None,
+            rights: None,
             force: false,
         };
         let read = Call::parse(call.verb(), &call.body()).unwrap();

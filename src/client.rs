@@ -14,9 +14,13 @@ use serde_json::Value;
 
 use crate::api::{Call, ErrorReply};
 use crate::failure::Failure;
+use crate::units::duration;
+use crate::view::progress::Progress;
 
 /// Largest answer taken: a status of a thousand devices is under one MiB.
 const MAX_ANSWER: usize = 64 << 20;
+/// What takes longer says how long it has taken.
+const SAY_AFTER: Duration = Duration::from_secs(2);
 /// Where the daemon listens unless told otherwise.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/ashlar/ashlar.sock";
 
@@ -25,6 +29,7 @@ pub(crate) const DEFAULT_SOCKET: &str = "/run/ashlar/ashlar.sock";
 pub(crate) struct Client {
     socket: PathBuf,
     runtime: tokio::runtime::Runtime,
+    shows_progress: bool,
 }
 
 /// The socket to use: the flag, else `$ASHLAR_SOCKET`, else [`DEFAULT_SOCKET`].
@@ -48,7 +53,20 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|e| Failure::broken(format!("cannot start the client: {e}")))?;
-        Ok(Client { socket, runtime })
+        Ok(Client {
+            socket,
+            runtime,
+            shows_progress: false,
+        })
+    }
+
+    /// The same, and what takes long says how long it has taken.
+    #[must_use]
+    pub(crate) fn with_progress(self) -> Client {
+        Client {
+            shows_progress: true,
+            ..self
+        }
     }
 
     /// Asks `call`, and reads the answer as `T`.
@@ -92,8 +110,14 @@ impl Client {
         };
         let limit = limit.unwrap_or(usual);
         self.runtime.block_on(async {
-            tokio::time::timeout(limit, self.exchange(call))
-                .await
+            let exchange = tokio::time::timeout(limit, self.exchange(call));
+            let mut exchange = std::pin::pin!(exchange);
+            let mut says = std::pin::pin!(self.say_how_long(call));
+            let both = std::future::poll_fn(|cx| {
+                let _ = says.as_mut().poll(cx); // it says so for ever
+                exchange.as_mut().poll(cx)
+            });
+            both.await
                 .unwrap_or_else(|_| {
                     Err(Failure::broken(format!(
                         "the daemon at {} has not answered for {}s; see its log, and 'ps' for whether it is stopped or waits for a disk",
@@ -102,6 +126,26 @@ impl Client {
                     )))
                 })
         })
+    }
+
+    /// Says on a terminal, every second, that the daemon is still at it; what has an end of its own to show says nothing.
+    async fn say_how_long(&self, call: &Call) -> std::convert::Infallible {
+        let quick = matches!(
+            call,
+            Call::Ping
+                | Call::Status { .. }
+                | Call::Get { .. }
+                | Call::Events { .. }
+                | Call::Wait { .. }
+        );
+        let begun = std::time::Instant::now();
+        let mut progress = Progress::new(quick || !self.shows_progress).on_terminals();
+        tokio::time::sleep(SAY_AFTER).await;
+        loop {
+            let seconds = begun.elapsed().as_secs();
+            progress.show(&format!("{}: {} so far", call.verb(), duration(seconds)));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
     async fn exchange(&self, call: &Call) -> Result<Value, Failure> {

@@ -22,6 +22,21 @@ pub(crate) enum Kind {
     Refused,
     /// It was tried and failed.
     Broken,
+    /// The contract has it, this version does not.
+    Absent,
+}
+
+impl Kind {
+    /// Its name in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Invalid => "invalid",
+            Kind::NotFound => "not-found",
+            Kind::Refused => "refused",
+            Kind::Broken => "broken",
+            Kind::Absent => "absent",
+        }
+    }
 }
 
 /// One line for the operator.
@@ -61,6 +76,20 @@ impl Failure {
         Failure::of_kind(Kind::Refused, text)
     }
 
+    /// What is wrong, and what to do next, where the line says that.
+    pub(crate) fn parts(&self) -> (&str, Option<&str>) {
+        match self.text.split_once("; ") {
+            Some((message, next)) => (message, Some(next)),
+            None => (&self.text, None),
+        }
+    }
+
+    /// As scripts read it: `code`, `message`, `next`.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let (message, next) = self.parts();
+        serde_json::json!({ "code": self.kind.name(), "message": message, "next": next })
+    }
+
     /// It was tried and failed.
     pub(crate) fn broken(text: impl Into<String>) -> Failure {
         Failure::of_kind(Kind::Broken, text)
@@ -76,6 +105,25 @@ impl std::fmt::Display for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scripts_get_what_and_next_apart() {
+        let error =
+            Failure::refused("tank: 3 clients at /s; disconnect them; or give -f").to_json();
+        assert_eq!(error["code"], "refused");
+        assert_eq!(error["message"], "tank: 3 clients at /s");
+        assert_eq!(error["next"], "disconnect them; or give -f");
+        assert!(Failure::broken("no").to_json()["next"].is_null());
+        for kind in [
+            Kind::Invalid,
+            Kind::NotFound,
+            Kind::Refused,
+            Kind::Broken,
+            Kind::Absent,
+        ] {
+            assert_eq!(serde_json::json!(kind), kind.name());
+        }
+    }
 
     #[test]
     fn a_failure_is_one_line_whatever_a_name_contains() {

@@ -1,29 +1,35 @@
 //! Sizes, rates and times as people write and read them.
 //!
-//! **Invariants**: suffixes are powers of two (`K` = 1,024); a size that does not fit 64 bits is an
+//! **Invariants**: `K` and `KiB` are 1,024, `KB` is 1,000 as on a drive's label, and so on; what is printed
+//! is in powers of two; a size that does not fit 64 bits is an
 //! error, never wrapped; what is printed for people has at most four digits, and exact numbers are
 //! printed only where the caller asks for them.
 
-/// Reads `4096`, `64K`, `1.5G`, `2T`; a trailing `B` or `iB` is allowed.
+/// Reads `4096`, `64K`, `1.5G`, `2TiB` (powers of two), `7.68TB` (powers of ten).
 ///
 /// # Errors
 /// A sentence that says what a size looks like.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("'{text}' is not a size; write for example 4096, 64K, 1.5G or 2T");
-    let trimmed = text
-        .trim()
-        .trim_end_matches(['B', 'b'])
-        .trim_end_matches('i');
-    let (number, power) = match trimmed.chars().last().map(|c| c.to_ascii_uppercase()) {
-        Some('K') => (&trimmed[..trimmed.len() - 1], 1),
-        Some('M') => (&trimmed[..trimmed.len() - 1], 2),
-        Some('G') => (&trimmed[..trimmed.len() - 1], 3),
-        Some('T') => (&trimmed[..trimmed.len() - 1], 4),
-        Some('P') => (&trimmed[..trimmed.len() - 1], 5),
-        Some('0'..='9') => (trimmed, 0),
+    let bad =
+        || format!("'{text}' is not a size; write for example 4096, 64K, 1.5G, 2TiB or 7.68TB");
+    let trimmed = text.trim();
+    let end = trimmed
+        .find(|c: char| c != '.' && !c.is_ascii_digit())
+        .unwrap_or(trimmed.len());
+    let (number, suffix) = trimmed.split_at(end);
+    let suffix = suffix.to_ascii_uppercase();
+    let (letter, rest) = match suffix.as_bytes().first() {
+        Some(b'K' | b'M' | b'G' | b'T' | b'P') => suffix.split_at(1),
+        _ => ("", suffix.as_str()),
+    };
+    let power = "KMGTP".find(letter).map_or(0, |at| at + letter.len());
+    let thousand = match (letter, rest) {
+        (_, "") | ("", "B") => 1024u128,
+        (l, "IB" | "I") if !l.is_empty() => 1024,
+        (l, "B") if !l.is_empty() => 1000,
         _ => return Err(bad()),
     };
-    let unit = 1024u128.pow(power);
+    let unit = thousand.pow(u32::try_from(power).map_err(|_| bad())?);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = |s: &str| s.len() <= 20 && s.bytes().all(|b| b.is_ascii_digit());
     if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 {
@@ -38,6 +44,24 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         bytes += fraction.parse::<u128>().map_err(|_| bad())? * unit / scale;
     }
     u64::try_from(bytes).map_err(|_| format!("'{text}' is more than 16 EiB"))
+}
+
+/// As [`parse_size`], for what is laid out in blocks: a size in powers of ten is rounded up to 128 KiB, which every
+/// block divides.
+///
+/// # Errors
+/// As [`parse_size`].
+pub(crate) fn parse_room(text: &str) -> Result<u64, String> {
+    const LARGEST_BLOCK: u64 = 128 << 10;
+    let bytes = parse_size(text)?;
+    let upper = text.trim().to_ascii_uppercase();
+    let decimal = ["KB", "MB", "GB", "TB", "PB"];
+    if !decimal.iter().any(|unit| upper.ends_with(unit)) {
+        return Ok(bytes);
+    }
+    bytes
+        .checked_next_multiple_of(LARGEST_BLOCK)
+        .ok_or_else(|| format!("'{text}' is more than 16 EiB"))
 }
 
 /// `1536` as `1.5K`, at most four digits.
@@ -118,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_powers_of_two() {
+    fn sizes_are_read_as_the_contract_says() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -128,7 +152,11 @@ mod tests {
             ("2T", 2 << 40),
             ("1P", 1 << 50),
             ("16KiB", 16_384),
-            ("1GB", 1 << 30),
+            ("16kib", 16_384),
+            ("2TiB", 2 << 40),
+            ("1GB", 1_000_000_000),
+            ("7.68TB", 7_680_000_000_000),
+            ("1kb", 1000),
             ("100B", 100),
         ] {
             assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
@@ -136,9 +164,18 @@ mod tests {
     }
 
     #[test]
+    fn room_in_powers_of_ten_fits_every_block() {
+        assert_eq!(parse_room("1GB").unwrap(), 7630 << 17);
+        assert_eq!(parse_room("1000").unwrap(), 1000);
+        assert_eq!(parse_room("1M").unwrap(), 1 << 20);
+        assert!(parse_room("18446.744073709551PB").is_err());
+    }
+
+    #[test]
     fn what_is_no_size_is_refused() {
         for text in [
-            "", "K", "-1", "1X", "1..5G", "1.5.2G", "20000P", "4 K x", "1e9", "NaN", ".5G",
+            "", "K", "-1", "1X", "1..5G", "1.5.2G", "20000P", "4 K x", "1e9", "NaN", ".5G", "1BB",
+            "1iB", "1GBi", "K1", "1 B",
         ] {
             assert!(parse_size(text).is_err(), "{text}");
         }

@@ -13,7 +13,7 @@ use ashlar_rt::{Buf, Rt};
 #[path = "../fuzz/targets.rs"]
 mod targets;
 
-#[allow(dead_code, reason = "only reading is of interest")]
+#[allow(dead_code, unused_imports, reason = "only reading is of interest")]
 #[path = "../src/api.rs"]
 mod api;
 #[allow(dead_code, reason = "only reading is of interest")]

@@ -2,6 +2,8 @@
 //!
 //! **Invariants**: what destroys data asks to be told twice before the daemon is asked.
 
+use std::process::ExitCode;
+
 use ashlar_engine::status::ArrayStatus;
 use ashlar_layout::Layout;
 use serde_json::{Value, json};
@@ -10,11 +12,13 @@ use crate::api::{
     Attached, Call, Create, CreateReply, DestroyReply, FrontendSpec, GetReply, Import, ImportReply,
     ImportableReply,
 };
+use crate::cli::absent;
 use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
 use crate::command::{Context, absolute, wait};
 use crate::failure::Failure;
 use crate::units::{percent, size_or_exact};
-use crate::view::{safe, table};
+use crate::view::picture::reserved_text;
+use crate::view::{Style, safe, table};
 
 /// `create`.
 ///
@@ -27,6 +31,9 @@ pub(crate) fn create(context: &Context, args: &CreateArgs) -> Result<(), Failure
         Some(Attach::Nbd(address)) => Some(FrontendSpec::Nbd(nbd_address(address)?)),
         Some(Attach::Fuse(dir)) => Some(FrontendSpec::Fuse(absolute(dir)?)),
     };
+    for device in &args.devices {
+        absent::check_device(device)?;
+    }
     let devices = args
         .devices
         .iter()
@@ -84,11 +91,18 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         percent(c.usable_bytes, c.raw_bytes),
     ));
     lines.push(format!(
-        "  the rest  {} parity, {} spare, {} reserved for metadata, journal and cleaning",
+        "  the rest  {} parity, {} spare, {} reserved",
         n(c.parity_bytes),
         n(c.spare_bytes),
         n(c.reserved_bytes)
     ));
+    let style = Style {
+        exact,
+        ..Style::detect(exact)
+    };
+    if let Some(text) = reserved_text(reply.reserved.as_ref(), style) {
+        lines.push(format!("  reserved  {text}"));
+    }
     lines.push(format!(
         "  metadata  at most {} of data at 4K blocks",
         metadata_share(array.k, array.m)
@@ -195,14 +209,14 @@ pub(crate) fn nbd_address(text: &str) -> Result<String, Failure> {
 ///
 /// # Errors
 /// Why an array cannot be started, or devices cannot be looked at.
-pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<(), Failure> {
+pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<ExitCode, Failure> {
     let scan = args
         .scan
         .iter()
         .map(|dir| absolute(dir))
         .collect::<Result<Vec<_>, Failure>>()?;
     if args.array.is_none() && !args.all {
-        return importable(context, scan, args.script);
+        return importable(context, scan, args.script).map(|()| ExitCode::SUCCESS);
     }
     let call = Call::Import(Import {
         array: args.array.clone(),
@@ -211,6 +225,13 @@ pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<(), Failure
         read_only: args.read_only,
     });
     let reply: ImportReply = context.client.call(&call)?;
+    if context.json && !reply.failed.is_empty() {
+        // One document, whatever came of it.
+        let mut value = json!(reply);
+        value["error"] = Failure::broken(reply.failed[0].clone()).to_json();
+        context.print("import", &value, String::new)?;
+        return Ok(ExitCode::FAILURE);
+    }
     context.print("import", &reply, || {
         let mut text = String::new();
         for array in &reply.imported {
@@ -236,7 +257,7 @@ pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<(), Failure
         eprintln!("ashlar: {}", safe(warning));
     }
     match reply.failed.as_slice() {
-        [] => Ok(()),
+        [] => Ok(ExitCode::SUCCESS),
         [one] => Err(Failure::broken(one.clone())),
         [first, rest @ ..] => {
             for line in rest {
@@ -367,7 +388,7 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
     let shown = json!({ "array": args.array, "device": reply["device"], "path": path });
     context.print("fail", &shown, || {
         format!(
-            "{0}: device {1} ({2}) is out for good; 'ashlar status {0}' shows what is reconstructed\n",
+            "{0}: device {1} ({2}) is out for good; 'ashlar status {0}' shows the rebuild\n",
             args.array,
             reply["device"],
             safe(path)

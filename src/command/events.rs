@@ -191,7 +191,7 @@ fn days(year: u64, month: u64, day: u64) -> u64 {
 }
 
 /// Seconds since the Unix epoch as `2026-01-31 23:59:59Z`.
-fn utc(seconds: u64) -> String {
+pub(crate) fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Days to a civil date, by Howard Hinnant's public description (eras of 400 years from March).
     let shifted = days + 719_468;

@@ -7,13 +7,16 @@
 
 pub(crate) mod array;
 pub(crate) mod bench;
+pub(crate) mod device;
 pub(crate) mod events;
+pub(crate) mod history;
 pub(crate) mod inspect;
 pub(crate) mod iostat;
 pub(crate) mod notify;
 pub(crate) mod plan;
 pub(crate) mod resilience;
 pub(crate) mod status;
+pub(crate) mod support;
 pub(crate) mod verify;
 pub(crate) mod volume;
 pub(crate) mod wait;
@@ -27,7 +30,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::VERSION;
-use crate::cli::{Cli, NotifyVerb, Verb};
+use crate::cli::{Cli, NotifyVerb, Verb, absent, complete};
 use crate::client::{Client, socket_path};
 use crate::failure::Failure;
 
@@ -118,14 +121,15 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Verb::Daemon(args) = &cli.verb {
         return crate::daemon::run(&socket, args).map(|()| ExitCode::SUCCESS);
     }
+    let client = Client::new(socket)?;
     let context = Context {
-        client: Client::new(socket)?,
+        client: if json { client } else { client.with_progress() },
         json,
     };
     match cli.verb {
         Verb::Daemon(_) => unreachable!("handled above"),
         Verb::Create(args) => array::create(&context, &args)?,
-        Verb::Import(args) => array::import(&context, &args)?,
+        Verb::Import(args) => return array::import(&context, &args),
         Verb::Export(args) => array::export(&context, &args.array)?,
         Verb::Destroy(args) => array::destroy(&context, &args)?,
         Verb::Set(args) => array::set(&context, args)?,
@@ -134,21 +138,27 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::List(args) => status::list(&context, &args)?,
         Verb::Status(args) => return status::status(&context, &args),
         Verb::Events(args) => events::events(&context, &args)?,
+        Verb::History(args) => history::history(&context, &args)?,
+        Verb::Support(args) => support::support(&context, &args.file)?,
         Verb::Iostat(args) => iostat::iostat(&context, &args)?,
         Verb::Notify(NotifyVerb::Test) => notify::test(&context)?,
+        Verb::Device(verb) => device::run(&context, &verb)?,
         Verb::Volume(verb) => volume::run(&context, verb)?,
-        Verb::Wait(args) => wait::wait(&context, &args.array, &args.kinds)?,
+        Verb::Wait(args) => {
+            let kinds = args.kinds.iter().map(|kind| absent::work(kind));
+            wait::wait(
+                &context,
+                &args.array,
+                &kinds.collect::<Result<Vec<_>, _>>()?,
+            )?;
+        }
         Verb::Inspect(args) => inspect::inspect(&args, json)?,
         Verb::Verify(args) => return verify::verify(&args, json),
-        Verb::Demo(args) => crate::demo::run(&args)?,
+        Verb::Demo(args) => crate::demo::run(&args, json)?,
         Verb::Resilience(args) => out(&resilience::run(&args, json)?)?,
         Verb::Plan(args) => out(&plan::run(&args, json)?)?,
         Verb::Bench(verb) => bench::run(&verb, json)?,
-        Verb::Completions(args) => {
-            let mut text = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "ashlar", &mut text);
-            out(&String::from_utf8_lossy(&text))?;
-        }
+        Verb::Completions(args) => out(&complete::script(&args.shell.to_string())?)?,
         Verb::ManPages(args) => man_pages(&args.dir)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -14,7 +14,7 @@ use crate::command::{Context, document, out};
 use crate::failure::Failure;
 use crate::units::{percent, size_or_exact};
 use crate::view::advice::{advice, in_short};
-use crate::view::picture::{labelled, picture, state_word};
+use crate::view::picture::{More, labelled, picture, state_word};
 use crate::view::{Style, Tone, mdstat, safe, table};
 
 /// `status --test` when nothing can be said.
@@ -37,7 +37,7 @@ pub(crate) fn status(context: &Context, args: &StatusArgs) -> Result<ExitCode, F
             out("\u{1b}[H\u{1b}[J")?;
         }
         once(context, args)?;
-        std::thread::sleep(Duration::from_secs(seconds.max(1)));
+        std::thread::sleep(Duration::from_secs(seconds));
     }
 }
 
@@ -87,7 +87,14 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
     let mut blocks: Vec<String> = reply
         .arrays
         .iter()
-        .map(|array| picture(array, style, args.verbose))
+        .map(|array| {
+            let more = More {
+                verbose: args.verbose,
+                reserved: reply.reserved.get(&array.name),
+                hardware: &reply.hardware,
+            };
+            picture(array, style, &more)
+        })
         .collect();
     for missing in &reply.not_imported {
         blocks.push(format!(

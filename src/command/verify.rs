@@ -4,13 +4,46 @@
 //! started meanwhile, and one in use is refused; the exit code is 0 only if all is well.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use ashlar_device::{OpenError, OpenMode};
-use ashlar_verify::{FileSource, Source};
+use ashlar_verify::{FileSource, Source, Unreadable};
 
 use crate::cli::VerifyArgs;
 use crate::command::{document, out};
 use crate::failure::Failure;
+use crate::units::{duration, rate_over, size};
+use crate::view::progress::beside;
+
+/// A device, and how much is read of all.
+struct Counted<'a> {
+    source: &'a FileSource,
+    read: &'a AtomicU64,
+}
+
+impl Source for Counted<'_> {
+    fn size(&self) -> u64 {
+        self.source.size()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Unreadable> {
+        self.read.fetch_add(out.len() as u64, Ordering::Relaxed);
+        self.source.read(offset, out)
+    }
+}
+
+/// What is left cannot be told: only what is live is read.
+fn present(read: u64, total: u64, begun: Instant) -> String {
+    let seconds = begun.elapsed();
+    format!(
+        "verify: {} read of at most {}  {}  {}",
+        size(read),
+        size(total),
+        rate_over(read, seconds.as_secs_f64()),
+        duration(seconds.as_secs())
+    )
+}
 
 /// `verify`.
 ///
@@ -33,8 +66,21 @@ pub(crate) fn verify(args: &VerifyArgs, json: bool) -> Result<ExitCode, Failure>
         sources.push(source.map_err(|e| Failure::broken(format!("{}: {e}", path.display())))?);
         names.push(path.display().to_string());
     }
-    let sources: Vec<&dyn Source> = sources.iter().map(|s| s as &dyn Source).collect();
-    let report = ashlar_verify::verify(&sources);
+    let total = sources.iter().map(Source::size).sum();
+    let read = AtomicU64::new(0);
+    let counted: Vec<Counted<'_>> = sources
+        .iter()
+        .map(|source| Counted {
+            source,
+            read: &read,
+        })
+        .collect();
+    let sources: Vec<&dyn Source> = counted.iter().map(|s| s as &dyn Source).collect();
+    let report = beside(
+        || ashlar_verify::verify(&sources),
+        |begun| present(read.load(Ordering::Relaxed), total, begun),
+        json,
+    );
     drop(held);
     if json {
         out(&document("verify", &report.to_json(&names))?)?;

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::api::{Attached, Call, FrontendSpec, StatusReply, VolumeCreate, VolumeDestroy};
+use crate::api::{Attached, Call, FrontendSpec, Rights, StatusReply, VolumeCreate, VolumeDestroy};
 use crate::cli::{VolumeAttachArgs, VolumeListArgs, VolumeVerb};
 use crate::command::array::{attached_text, nbd_address};
 use crate::command::{Context, absolute};
@@ -107,6 +107,7 @@ fn attach(context: &Context, args: VolumeAttachArgs) -> Result<(), Failure> {
         volume: volume.clone(),
         frontend,
         sector_bytes: args.sector_size,
+        rights: rights(args.owner.as_deref(), args.mode)?,
         force: args.force,
     };
     let reply: Reply = context.client.call(&call)?;
@@ -114,6 +115,47 @@ fn attach(context: &Context, args: VolumeAttachArgs) -> Result<(), Failure> {
     context.print("volume attach", &value, || {
         format!("{array}/{volume}: {}\n", attached_text(&reply.attached))
     })
+}
+
+/// Who may use a socket: numbers for what was typed.
+fn rights(owner: Option<&str>, mode: Option<u32>) -> Result<Option<Rights>, Failure> {
+    if owner.is_none() && mode.is_none() {
+        return Ok(None);
+    }
+    let (user, group) = match owner.unwrap_or("0").split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (owner.unwrap_or("0"), None),
+    };
+    let user = match user {
+        "" => 0,
+        user => number_of("passwd", "user", user)?,
+    };
+    let given = group.is_some();
+    let group = match group {
+        None | Some("") => 0,
+        Some(group) => number_of("group", "group", group)?,
+    };
+    Ok(Some(Rights {
+        user,
+        group,
+        mode: mode.unwrap_or(if given { 0o660 } else { 0o600 }),
+    }))
+}
+
+/// The number of a user or group, wherever the system keeps them.
+fn number_of(database: &str, what: &str, name: &str) -> Result<u32, Failure> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let none = || Failure::not_found(format!("--owner: there is no {what} '{name}' here"));
+    let asked = std::process::Command::new("getent")
+        .args([database, "--", name])
+        .output();
+    let asked = asked
+        .map_err(|e| Failure::broken(format!("--owner {name}: getent: {e}; give the number")))?;
+    let line = String::from_utf8_lossy(&asked.stdout).into_owned();
+    let number = line.split(':').nth(2).and_then(|n| n.trim().parse().ok());
+    number.ok_or_else(none)
 }
 
 fn list(context: &Context, args: &VolumeListArgs) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use crate::api::{Call, WaitReply};
 use crate::command::Context;
 use crate::failure::Failure;
 use crate::units::duration;
-use crate::view::picture::{state_word, task_line};
+use crate::view::picture::{state_word, task_line, work_word};
 use crate::view::progress::Progress;
 use crate::view::{Style, Tone, safe};
 
@@ -65,7 +65,7 @@ fn present(array: &ArrayStatus, kinds: &[String]) -> String {
             format!(
                 "{}: {} {}",
                 array.name,
-                task.kind,
+                work_word(&task.kind),
                 task_line(task, style, Tone::Good)
             )
         }

@@ -1,29 +1,23 @@
-//! Making, starting and closing arrays.
+//! Starting and closing arrays.
 //!
-//! **Invariants**: nothing is written to a device before every device was checked and its signature
-//! was clean or overridden; whatever a failing `create` made is taken back; an array's frontends
-//! are stopped before it is closed.
+//! **Invariants**: an array's frontends are stopped before it is closed; what keeps a known array from being
+//! started is kept, and said.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_device::DeviceRef;
 use ashlar_engine::status::ArrayStatus;
-use ashlar_engine::{Array, Error, Settings, probe, uuid_text};
-use ashlar_layout::Layout;
+use ashlar_engine::{Array, uuid_text};
 use ashlar_rt::SECOND;
 
-use tracing::Instrument;
-
-use crate::api::{Attached, Create, CreateReply, Import, ImportReply, VolumeCreate};
-use crate::daemon::devices::{self, Candidate};
+use crate::api::{Import, ImportReply};
 use crate::daemon::find::{Devices, Seen, complete, copies};
-use crate::daemon::frontends::check_address;
 use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::daemon::state::Known;
-use crate::daemon::volumes::{NOT_TRIED, make_volume};
+use crate::daemon::volumes::NOT_TRIED;
 use crate::failure::{Failure, Kind};
 
 /// How long an import waits for devices that are in use. A daemon killed just now still holds its
@@ -47,212 +41,6 @@ const WAITING: &str = "waiting for its devices";
 const FOLD_WAIT: ashlar_rt::Nanos = 5 * SECOND;
 
 impl Host {
-    /// `create`.
-    ///
-    /// # Errors
-    /// What stands against it; nothing is left behind then.
-    pub(crate) async fn create(self: &Rc<Host>, create: Create) -> Result<CreateReply, Failure> {
-        devices::check_name("an array", &create.array)?;
-        if let Some((name, _)) = &create.volume {
-            devices::check_name("a volume", name)?;
-        }
-        if let Some(how) = &create.attach {
-            check_address(how)?;
-        }
-        self.check_unused_name(&create.array)?;
-        let layout: Layout = create
-            .layout
-            .parse()
-            .map_err(|e| Failure::invalid(format!("--layout {}: {e}", create.layout)))?;
-        let count = u16::try_from(create.devices.len()).unwrap_or(u16::MAX);
-        layout
-            .resolve_with_spare(count, create.spare)
-            .map_err(|e| {
-                Failure::invalid(format!(
-                    "--layout {} on {count} devices: {e}",
-                    create.layout
-                ))
-            })?;
-        let (given, file_bytes) = (create.devices.clone(), create.file_bytes);
-        let candidates = on_thread(move || devices::check(&given, file_bytes)).await??;
-        let overwritten = self.check_free(&candidates, create.force).await?;
-        let files: Vec<String> = candidates
-            .iter()
-            .filter(|c| c.to_make)
-            .map(|c| c.path.display().to_string())
-            .collect();
-        // In memory first: what stands against it is known before a device is written to.
-        let settings = self.settings_for_one_more().await;
-        let options = || engine_options(&settings, &create, layout, &candidates);
-        let array = self.rehearse(options()?, &create, &candidates);
-        let array = array.instrument(tracing::info_span!("rehearsal")).await?;
-        if create.dry_run {
-            let (files_made, dry_run) = (files, true);
-            return Ok(CreateReply {
-                dry_run,
-                array,
-                attached: None,
-                files_made,
-                overwritten,
-            });
-        }
-        let made = devices::make_files(&candidates)?;
-        match self.create_on(options()?, &create, &candidates).await {
-            Ok((array, attached)) => Ok(CreateReply {
-                dry_run: false,
-                array,
-                attached,
-                files_made: files,
-                overwritten,
-            }),
-            Err(failure) => {
-                devices::remove_files(&made);
-                Err(failure)
-            }
-        }
-    }
-
-    /// The same on devices in memory, of which only what is written takes room: what `-n` prints
-    /// is what `create` would give.
-    async fn rehearse(
-        &self,
-        mut options: ashlar_engine::Create,
-        create: &Create,
-        candidates: &[Candidate],
-    ) -> Result<ashlar_engine::status::ArrayStatus, Failure> {
-        let devices: Vec<DeviceRef> = candidates
-            .iter()
-            .map(|c| {
-                let bytes = c.size_bytes / 4096 * 4096;
-                Rc::new(MemDevice::new(&c.path.display().to_string(), bytes)) as DeviceRef
-            })
-            .collect();
-        options.settings.accelerators = ashlar_engine::Accelerators::default(); // no GPU is opened for this
-        let given: Vec<&str> = candidates.iter().map(|c| c.given.as_str()).collect();
-        let array = Array::create(&self.rt, devices, options)
-            .await
-            .map_err(|error| explain(&error, &given))?;
-        let volume = match &create.volume {
-            Some((name, size)) => make_volume(&array, &plain_volume(create, name, *size)).await,
-            None => Ok(()),
-        };
-        let status = array.status().await;
-        array.export().await.map_err(failure_of)?;
-        volume.map(|()| status)
-    }
-
-    async fn create_on(
-        self: &Rc<Host>,
-        options: ashlar_engine::Create,
-        create: &Create,
-        candidates: &[Candidate],
-    ) -> Result<(ashlar_engine::status::ArrayStatus, Option<Attached>), Failure> {
-        let mut opened = Vec::with_capacity(candidates.len());
-        for candidate in candidates {
-            opened.push(self.opener.open(&candidate.path, Access::Exclusive).await?);
-        }
-        let given: Vec<&str> = candidates.iter().map(|c| c.given.as_str()).collect();
-        let array = Array::create(&self.rt, opened, options)
-            .await
-            .map_err(|error| explain(&error, &given))?;
-        let devices = candidates
-            .iter()
-            .map(|c| c.path.display().to_string())
-            .collect();
-        let member = Rc::new(Member::new(array.clone(), devices, false));
-        let saved = self.insert(member.clone());
-        let what = format!("created: {}, {} devices", create.layout, candidates.len());
-        self.tell(&create.array, "created", None, what);
-        let finished = async {
-            saved?;
-            let Some((name, size)) = &create.volume else {
-                return Ok(None);
-            };
-            make_volume(&array, &plain_volume(create, name, *size)).await?;
-            match &create.attach {
-                Some(how) => {
-                    let attached = self.attach(&create.array, name, (how, false), false);
-                    attached.await.map(Some)
-                }
-                None => Ok(None),
-            }
-        };
-        match finished.await {
-            Ok(attached) => Ok((self.status_of(&member).await, attached)),
-            Err(failure) => {
-                let _ = self.frontends.stop(&create.array, None, None, true).await;
-                if let Err(error) = array.destroy().await {
-                    tracing::warn!(array = create.array, %error, "a half-made array could not be destroyed");
-                }
-                if let Err(error) = self.remove(&create.array) {
-                    tracing::warn!(array = create.array, "{error}");
-                }
-                Err(failure)
-            }
-        }
-    }
-
-    fn check_unused_name(&self, name: &str) -> Result<(), Failure> {
-        let waiting = self
-            .waiting
-            .borrow()
-            .iter()
-            .any(|(known, _)| known.name == name);
-        if self.arrays.borrow().contains_key(name) || waiting {
-            return Err(Failure::refused(format!(
-                "an array {name} is already here; choose another name"
-            )));
-        }
-        Ok(())
-    }
-
-    /// Refuses devices that are in use or hold something; returns what would be overwritten.
-    async fn check_free(
-        &self,
-        candidates: &[Candidate],
-        force: bool,
-    ) -> Result<Vec<String>, Failure> {
-        let mut overwritten = Vec::new();
-        for candidate in candidates.iter().filter(|c| !c.to_make) {
-            let (given, path) = (&candidate.given, &candidate.path);
-            if let Some(array) = self.user_of(path) {
-                return Err(Failure::refused(format!(
-                    "{given} belongs to array {array}, which is in use here; destroy that first or leave the device out"
-                )));
-            }
-            let Some(signature) = self.signature_of(candidate).await? else {
-                continue;
-            };
-            if !force {
-                return Err(Failure::refused(format!(
-                    "{given} holds {signature}; leave it out, or overwrite it with --force"
-                )));
-            }
-            overwritten.push(format!("{given}: {signature}"));
-        }
-        Ok(overwritten)
-    }
-
-    async fn signature_of(&self, candidate: &Candidate) -> Result<Option<String>, Failure> {
-        let device = self.opener.open(&candidate.path, Access::Exclusive).await?;
-        match probe(&device).await {
-            Ok(Some(label)) => {
-                return Ok(Some(format!(
-                    "device {} of array {} ({})",
-                    label.index,
-                    label.array_name,
-                    uuid_text(&label.array_uuid)
-                )));
-            }
-            Err(Error::TwoDevices(_)) => {
-                return Ok(Some("superblocks of two devices of an array".to_string()));
-            }
-            _ => {}
-        }
-        let found = ashlar_device::signature(&device).await;
-        Ok(found.map(str::to_string))
-    }
-
     /// `import`.
     ///
     /// # Errors
@@ -612,78 +400,5 @@ impl Host {
         if self.rt.timeout(WRITE_OUT, sync).await.is_none() {
             tracing::warn!("the kernel did not write out everything in time");
         }
-    }
-}
-
-fn engine_options(
-    settings: &Settings,
-    create: &Create,
-    layout: Layout,
-    candidates: &[Candidate],
-) -> Result<ashlar_engine::Create, Failure> {
-    let strip_bytes = match create.strip_bytes {
-        None => None,
-        Some(bytes) if bytes.is_power_of_two() && (4096..=1 << 20).contains(&bytes) => {
-            u32::try_from(bytes).ok()
-        }
-        Some(bytes) => {
-            return Err(Failure::invalid(format!(
-                "--strip {bytes}: a strip is a power of two from 4K to 1M"
-            )));
-        }
-    };
-    if let Some(bytes) = create.slot_bytes
-        && !(bytes.is_power_of_two() && (64 << 10..=1 << 30).contains(&bytes))
-    {
-        return Err(Failure::invalid(format!(
-            "--slot {bytes}: a slot is a power of two from 64K to 1G"
-        )));
-    }
-    Ok(ashlar_engine::Create {
-        name: create.array.clone(),
-        layout,
-        strip_bytes,
-        slot_bytes: create.slot_bytes,
-        spare: create.spare,
-        domains: domains(create, candidates)?,
-        settings: settings.clone(),
-    })
-}
-
-/// One label per device, in the order of the devices.
-fn domains(create: &Create, candidates: &[Candidate]) -> Result<Vec<String>, Failure> {
-    if create.domains.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut labels: BTreeMap<String, String> = BTreeMap::new();
-    for (device, label) in &create.domains {
-        let known = candidates.iter().any(|c| c.given == *device);
-        if !known {
-            return Err(Failure::invalid(format!(
-                "--domain {device}={label}: {device} is not among the devices"
-            )));
-        }
-        labels.insert(device.clone(), label.clone());
-    }
-    let label = |c: &Candidate| {
-        labels.get(&c.given).cloned().ok_or_else(|| {
-            Failure::invalid(format!(
-                "{} has no --domain; give one for every device",
-                c.given
-            ))
-        })
-    };
-    candidates.iter().map(label).collect()
-}
-
-fn plain_volume(create: &Create, name: &str, size_bytes: Option<u64>) -> VolumeCreate {
-    VolumeCreate {
-        array: create.array.clone(),
-        volume: name.to_string(),
-        size_bytes,
-        thin: false,
-        block_bytes: None,
-        digest: None,
-        write_cache: None,
     }
 }

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -19,20 +18,21 @@ use ashlar_serve::nbd::{Catalog, Limits, NbdListener, NbdServer};
 use ashlar_serve::{Pool, Volume};
 
 use crate::api::{Attached, FrontendSpec};
-use crate::daemon::names::{link, name_of, unlink};
+use crate::daemon::names::{link, unlink};
 use crate::daemon::open::on_thread;
 use crate::daemon::served::{Seen, Served};
 use crate::failure::Failure;
 
+mod address;
 mod look;
+
+pub(crate) use address::{
+    How, Rights, attach_flag, check_address, check_write_cache, shown, small_sectors, spec, stored,
+};
+use address::{NbdAt, nbd_address, rights};
 
 /// How long a client that has just closed its connection may take to be gone.
 const LEAVING: Nanos = 500 * MILLISECOND;
-
-/// What a stored address ends with where a kernel device has sectors of 512 bytes.
-const SMALL_SECTORS: &str = "?sector-size=512";
-/// A socket's path is no longer, with the zero at its end: `sun_path` of Linux.
-const SOCKET_PATH: usize = 107;
 
 /// Which array and volume.
 pub(crate) type Name = (String, String);
@@ -199,7 +199,8 @@ impl Frontends {
         let export = format!("{array}/{volume}");
         let (handle, attached) = match &spec {
             FrontendSpec::Nbd(address) => {
-                self.start_nbd(address, &export, served).await?;
+                self.start_nbd(address, rights(stored), &export, served)
+                    .await?;
                 let mut attached = Attached::plain("nbd", address.clone());
                 attached.export = export;
                 (
@@ -216,7 +217,7 @@ impl Frontends {
                 (Handle::Fuse(mount), attached)
             }
             FrontendSpec::Loop => {
-                let small = stored.address.ends_with(SMALL_SECTORS);
+                let small = small_sectors(stored);
                 let name = shown(stored).address;
                 let (mount, device) = self.start_loop(&export, served, small).await?;
                 if let Err(failure) = link(&name, device.device()) {
@@ -253,6 +254,7 @@ impl Frontends {
     async fn start_nbd(
         &self,
         address: &str,
+        rights: Option<Rights>,
         export: &str,
         served: Rc<dyn Volume>,
     ) -> Result<(), Failure> {
@@ -262,9 +264,16 @@ impl Frontends {
                 Failure::refused(format!("cannot serve NBD at {address}: {e}"))
             };
             let listener = match nbd_address(address)? {
-                NbdAt::Unix(path) => NbdListener::unix(&self.rt, &path)
-                    .await
-                    .map_err(|e| cannot(&e))?,
+                NbdAt::Unix(path) => {
+                    let listener = NbdListener::unix(&self.rt, &path).await;
+                    let listener = listener.map_err(|e| cannot(&e))?;
+                    if let Some(rights) = rights {
+                        on_thread(move || rights.give(&path))
+                            .await?
+                            .map_err(|e| cannot(&e))?;
+                    }
+                    listener
+                }
                 NbdAt::Tcp(address) => {
                     NbdListener::tcp(&self.rt, address).map_err(|e| cannot(&e))?
                 }
@@ -534,178 +543,5 @@ fn clear_dead_mount(path: &Path) {
             .arg("-uz")
             .arg(path)
             .status();
-    }
-}
-
-/// Where NBD listens.
-enum NbdAt {
-    Unix(PathBuf),
-    Tcp(SocketAddr),
-}
-
-fn nbd_address(text: &str) -> Result<NbdAt, Failure> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        if !path.starts_with('/') {
-            return Err(Failure::invalid(format!(
-                "--nbd {text}: give an absolute path"
-            )));
-        }
-        if path.len() > SOCKET_PATH {
-            return Err(Failure::invalid(format!(
-                "--nbd {text}: the path of a socket has at most {SOCKET_PATH} bytes, this has {}; give a shorter one",
-                path.len()
-            )));
-        }
-        return Ok(NbdAt::Unix(path.into()));
-    }
-    let resolved = text.to_socket_addrs().ok().and_then(|mut all| all.next());
-    if resolved.is_some_and(|address| address.port() == 0) {
-        return Err(Failure::invalid(format!(
-            "--nbd {text}: clients need a port that stays the same; give one, such as 10809"
-        )));
-    }
-    resolved.map(NbdAt::Tcp).ok_or_else(|| {
-        Failure::invalid(format!(
-            "--nbd {text}: neither unix:PATH nor HOST:PORT, for example unix:/run/v.sock or 127.0.0.1:10809"
-        ))
-    })
-}
-
-/// Checks an address before anything is made for it.
-///
-/// # Errors
-/// What is wrong with it.
-pub(crate) fn check_address(spec: &FrontendSpec) -> Result<(), Failure> {
-    match spec {
-        FrontendSpec::Nbd(text) => match nbd_address(text)? {
-            NbdAt::Tcp(address) if !address.ip().is_loopback() => Err(Failure::refused(format!(
-                "cannot serve NBD at {text}: {}",
-                ashlar_serve::nbd::ListenError::NotLoopback
-            ))),
-            _ => Ok(()),
-        },
-        FrontendSpec::Fuse(_) | FrontendSpec::Loop => Ok(()),
-    }
-}
-
-/// How a frontend is kept in the array; `small`: a kernel device with sectors of 512 bytes.
-pub(crate) fn stored(array: &str, volume: &str, spec: &FrontendSpec, small: bool) -> Frontend {
-    let (kind, address) = match spec {
-        FrontendSpec::Nbd(address) => ("nbd", address.clone()),
-        FrontendSpec::Fuse(dir) => ("fuse", dir.clone()),
-        FrontendSpec::Loop if small => ("loop", name_of(array, volume) + SMALL_SECTORS),
-        FrontendSpec::Loop => ("loop", name_of(array, volume)),
-    };
-    Frontend {
-        kind: kind.to_string(),
-        address,
-    }
-}
-
-/// A frontend as people and scripts see it: its address is what a client opens.
-pub(crate) fn shown(stored: &Frontend) -> Frontend {
-    let address = match stored.kind.as_str() {
-        "loop" => stored.address.trim_end_matches(SMALL_SECTORS),
-        _ => &stored.address,
-    };
-    Frontend {
-        kind: stored.kind.clone(),
-        address: address.to_string(),
-    }
-}
-
-/// What `volume attach` is given for a stored frontend.
-pub(crate) fn attach_flag(stored: &Frontend) -> String {
-    match stored.kind.as_str() {
-        "loop" if stored.address.ends_with(SMALL_SECTORS) => "--loop --sector-size 512".to_string(),
-        "loop" => "--loop".to_string(),
-        kind => format!("--{kind} {}", stored.address),
-    }
-}
-
-/// Reads what [`stored`] wrote.
-///
-/// # Errors
-/// For a kind that this version does not know.
-pub(crate) fn spec(stored: &Frontend) -> Result<FrontendSpec, Failure> {
-    match stored.kind.as_str() {
-        "nbd" => Ok(FrontendSpec::Nbd(stored.address.clone())),
-        "fuse" => Ok(FrontendSpec::Fuse(stored.address.clone())),
-        "loop" => Ok(FrontendSpec::Loop),
-        other => Err(Failure::broken(format!(
-            "this version has no frontend '{other}'; detach it, or use a newer version"
-        ))),
-    }
-}
-
-/// Refuses a write cache where a client could outlive it (rule S17).
-///
-/// # Errors
-/// What to set instead.
-pub(crate) fn check_write_cache(cache: WriteCache, spec: &FrontendSpec) -> Result<(), Failure> {
-    match (cache, spec) {
-        (WriteCache::On, FrontendSpec::Nbd(_)) => Err(Failure::refused(
-            "write-cache=on cannot be served over NBD: its clients outlive the daemon and would lose \
-             acknowledged writes if it died; set write-cache=auto or off",
-        )),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::*;
-
-    #[test]
-    fn a_frontend_is_stored_and_read_back() {
-        for wanted in [
-            FrontendSpec::Nbd("unix:/tmp/s".into()),
-            FrontendSpec::Nbd("127.0.0.1:10809".into()),
-            FrontendSpec::Fuse("/run/v".into()),
-            FrontendSpec::Loop,
-        ] {
-            assert_eq!(spec(&stored("a", "v", &wanted, false)).unwrap(), wanted);
-        }
-        let small = stored("a", "v", &FrontendSpec::Loop, true);
-        assert_eq!(spec(&small).unwrap(), FrontendSpec::Loop);
-        assert_eq!(shown(&small).address, "/dev/ashlar/a/v");
-        let odd = Frontend {
-            kind: "carrier-pigeon".into(),
-            address: String::new(),
-        };
-        assert!(spec(&odd).unwrap_err().text.contains("carrier-pigeon"));
-    }
-
-    #[test]
-    fn a_write_cache_is_refused_where_clients_outlive_the_daemon() {
-        let nbd = FrontendSpec::Nbd("unix:/s".into());
-        assert!(check_write_cache(WriteCache::On, &nbd).is_err());
-        for (cache, spec) in [
-            (WriteCache::Auto, &nbd),
-            (WriteCache::Off, &nbd),
-            (WriteCache::On, &FrontendSpec::Loop),
-            (WriteCache::Auto, &FrontendSpec::Loop),
-        ] {
-            check_write_cache(cache, spec).unwrap();
-        }
-    }
-
-    #[test]
-    fn addresses_are_checked() {
-        for good in ["unix:/tmp/s", "127.0.0.1:10809", "[::1]:1"] {
-            assert!(nbd_address(good).is_ok(), "{good}");
-        }
-        for bad in [
-            "unix:relative",
-            "nonsense",
-            "127.0.0.1",
-            "127.0.0.1:99999",
-            "127.0.0.1:0",
-            &format!("unix:/{}", "x".repeat(SOCKET_PATH)),
-            "",
-        ] {
-            assert!(nbd_address(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -13,17 +13,16 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ashlar_device::Fault;
 use ashlar_engine::status::{ArrayStatus, DeviceState, LostRange};
 use ashlar_engine::{Array, Settings, uuid_text};
 use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{
-    Call, GetReply, NotImported, NotServed, PingReply, StatusReply, VERSION, WaitReply,
+    Call, GetReply, HistoryReply, NotServed, PingReply, Reserved, StatusReply, WaitReply,
     check_confirmed,
 };
+use crate::daemon::actions::Actions;
 use crate::daemon::frontends::{Frontends, Room};
 use crate::daemon::history::History;
 use crate::daemon::manager::Manager;
@@ -31,12 +30,18 @@ use crate::daemon::notify::Notifier;
 use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
 use crate::daemon::watch::Watched;
-use crate::failure::{Failure, Kind};
-use crate::units::size;
+use crate::failure::Failure;
 use crate::view::advice::advice;
+use crate::view::cut_addresses;
 
+mod answer;
 mod events;
+mod settings;
+
+use answer::not_imported;
+pub(crate) use answer::{explain, failure_of, reply};
 use events::EventsWanted;
+pub(crate) use settings::clean_reserve;
 
 /// An array that is open.
 #[derive(Debug)]
@@ -88,6 +93,8 @@ pub(crate) struct Host {
     /// Whoever started the process.
     pub(crate) manager: Manager,
     history: History,
+    /// Who did what.
+    pub(crate) actions: Actions,
     pub(crate) notifier: Notifier,
     pub(crate) state: State,
     /// The arrays of the last run were brought back, or it is known why not.
@@ -119,6 +126,7 @@ impl Host {
             not_served: RefCell::default(),
             manager: Manager::from_environment(),
             history: History::load(&state.dir),
+            actions: Actions::load(&state.dir),
             notifier: Notifier::start(),
             state,
             restored: Cell::new(false),
@@ -185,6 +193,9 @@ impl Host {
                 reply(&self.events(&wanted, wait_seconds).await?)
             }
             Call::NotifyTest => reply(&self.notify_test().await?),
+            Call::History { array, newest } => reply(&HistoryReply {
+                actions: self.actions.list(array.as_deref(), newest),
+            }),
             Call::Wait {
                 array,
                 kinds,
@@ -194,7 +205,9 @@ impl Host {
                 let member = self.member(&array)?;
                 let mut properties = self.get_notify(&member, key.as_deref());
                 if key.is_none() || properties.is_empty() {
-                    properties.extend(member.array.get(key.as_deref()).map_err(failure_of)?);
+                    let key = key.as_deref().map(settings::engines);
+                    let found = member.array.get(key.as_deref()).map_err(failure_of)?;
+                    properties.extend(found.into_iter().map(settings::shown));
                 }
                 reply(&GetReply { properties })
             }
@@ -237,9 +250,12 @@ impl Host {
             Call::Set { array, key, value } => {
                 let member = self.member(&array)?;
                 if !self.set_notify(&member, &key, &value)? {
-                    member.array.set(&key, &value).await.map_err(failure_of)?;
+                    let engines = settings::engines(&key);
+                    let set = member.array.set(&engines, &value).await;
+                    set.map_err(|e| settings::named(failure_of(e)))?;
                 }
-                self.tell(&array, "set", None, format!("{key} = {value}"));
+                let text = cut_addresses(&format!("{key} = {value}"));
+                self.tell(&array, "set", None, text);
                 reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
             }
             volume => self.change_volume(volume).await,
@@ -251,9 +267,14 @@ impl Host {
             Some(name) => vec![self.member(name)?],
             None => self.arrays.borrow().values().cloned().collect(),
         };
-        let mut arrays = Vec::new();
+        let (mut arrays, mut reserved) = (Vec::new(), BTreeMap::new());
+        let mut hardware = Vec::new();
         for member in members {
-            arrays.push(self.status_of(&member).await);
+            let status = self.status_of(&member).await;
+            let for_what = Reserved::of(&status, clean_reserve(&member.array));
+            reserved.insert(status.name.clone(), for_what);
+            hardware.extend(self.hardware_of(&status));
+            arrays.push(status);
         }
         let not_imported = match array {
             Some(_) => Vec::new(),
@@ -273,6 +294,8 @@ impl Host {
             list_lost,
             refusing: self.refusing(array),
             latency: self.frontends.latency(array),
+            reserved,
+            hardware,
         })
     }
 
@@ -483,6 +506,8 @@ impl Host {
             .borrow_mut()
             .retain(|(known, _)| known.uuid != uuid);
         self.arrays.borrow_mut().insert(name, member);
+        let host = self.clone();
+        self.rt.spawn(async move { host.look_at_hardware().await });
         self.restored_gate.open();
         self.save()
     }
@@ -535,6 +560,8 @@ impl Host {
             .remove(&uuid_text(&array.uuid()));
         let mut paths = self.state.paths.borrow_mut();
         paths.retain(|uuid, _| !uuids.contains(uuid));
+        let mut drives = self.state.hardware.borrow_mut();
+        drives.retain(|uuid, _| !uuids.contains(uuid));
     }
 
     pub(crate) fn save(&self) -> Result<(), Failure> {
@@ -554,83 +581,4 @@ impl Host {
             ))
         })
     }
-}
-
-fn not_imported((known, reason): &(Known, String)) -> NotImported {
-    NotImported {
-        name: known.name.clone(),
-        uuid: known.uuid.clone(),
-        reason: reason.clone(),
-    }
-}
-
-/// An engine error about devices that it numbers by their place in a list: with their paths.
-pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
-    use ashlar_engine::Error;
-    let path = |device: usize| paths.get(device).copied().unwrap_or("a device");
-    match error {
-        Error::TooSmall { device, have, need } => Failure::invalid(format!(
-            "{}: {} is too small; at least {} are needed with these slots: leave it out or use smaller slots (--slot)",
-            path(*device),
-            size(*have),
-            size(*need)
-        )),
-        Error::Device {
-            device,
-            fault: Fault::ReadOnly,
-        } => Failure::refused(format!(
-            "{}: is write-protected (read-only); make it writable, or leave it out",
-            path(*device)
-        )),
-        Error::Device { device, fault } => Failure::broken(format!(
-            "{}: {fault:?}; check the device and its cabling, then try again",
-            path(*device)
-        )),
-        Error::Format { device, source } => Failure::broken(format!(
-            "{}: {source}; leave it out, or use 'ashlar inspect'",
-            path(*device)
-        )),
-        other => Failure::of_kind(kind_of(other), other.to_string()),
-    }
-}
-
-/// An engine error, as the operator reads it.
-pub(crate) fn failure_of(error: ashlar_engine::Error) -> Failure {
-    match error {
-        ashlar_engine::Error::Closed => Failure::broken(
-            "the array has stopped by itself ('ashlar events' says why): export it, bring its devices back, import it",
-        ),
-        error => Failure::of_kind(kind_of(&error), error.to_string()),
-    }
-}
-
-fn kind_of(error: &ashlar_engine::Error) -> Kind {
-    use ashlar_engine::Error;
-    match error {
-        Error::Layout(_)
-        | Error::Name(_)
-        | Error::Size { .. }
-        | Error::Setting { .. }
-        | Error::NoSetting { .. } => Kind::Invalid,
-        Error::NoVolume(_) | Error::NoDevice(_) | Error::NoArray => Kind::NotFound,
-        Error::VolumeExists(_)
-        | Error::NoSpace { .. }
-        | Error::Promised { .. }
-        | Error::WouldLose(_)
-        | Error::ReadOnly => Kind::Refused,
-        _ => Kind::Broken,
-    }
-}
-
-/// An answer: the value's fields, and the version.
-///
-/// # Errors
-/// Never for plain data.
-pub(crate) fn reply(value: &impl Serialize) -> Result<Value, Failure> {
-    let mut value = serde_json::to_value(value)
-        .map_err(|e| Failure::broken(format!("the answer cannot be written: {e}")))?;
-    if let Value::Object(map) = &mut value {
-        map.insert("version".to_string(), VERSION.into());
-    }
-    Ok(value)
 }

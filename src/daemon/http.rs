@@ -19,9 +19,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
 
-use crate::api::{Call, ErrorReply, StatusReply, VERSION};
-use crate::daemon::signals;
+use crate::api::{Call, Caller, ErrorReply, StatusReply, VERSION};
 use crate::daemon::unread::Unread;
+use crate::daemon::{actions, signals};
 use crate::failure::{Failure, Kind};
 
 /// Largest request body: a thousand device paths fit.
@@ -44,8 +44,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// What crosses to the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// A request, and where its answer goes.
-    Call(Box<Call>, OneshotSender<Result<Value, Failure>>),
+    /// A request, who asks, and where the answer goes.
+    Call(Box<Call>, Caller, OneshotSender<Result<Value, Failure>>),
     /// Close everything and end.
     Stop,
 }
@@ -119,7 +119,10 @@ async fn accept(listener: StdListener, jobs: Sender<Job>) {
         };
         let (jobs, counts) = (jobs.clone(), counts.clone());
         tokio::spawn(async move {
-            let service = service_fn(move |request| answer(request, jobs.clone(), counts.clone()));
+            let caller = actions::caller(&stream);
+            let service = service_fn(move |request| {
+                answer(request, caller.clone(), jobs.clone(), counts.clone())
+            });
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(READ_LIMIT)
@@ -189,6 +192,7 @@ async fn turn_away(mut stream: tokio::net::UnixStream) {
 
 async fn answer(
     request: Request<Incoming>,
+    caller: Caller,
     jobs: Sender<Job>,
     counts: Arc<Counts>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
@@ -198,7 +202,7 @@ async fn answer(
     let outcome = match read_call(request).await {
         Ok(call) => match wait_place(&call, &counts) {
             Ok(place) => {
-                let outcome = dispatch(call, &jobs).await;
+                let outcome = dispatch(call, caller, &jobs).await;
                 drop(place);
                 outcome
             }
@@ -214,6 +218,7 @@ async fn answer(
                 Kind::NotFound => StatusCode::NOT_FOUND,
                 Kind::Refused => StatusCode::CONFLICT,
                 Kind::Broken => StatusCode::INTERNAL_SERVER_ERROR,
+                Kind::Absent => StatusCode::NOT_IMPLEMENTED,
             };
             (
                 status,
@@ -247,7 +252,8 @@ async fn metrics(request: &Request<Incoming>, jobs: &Sender<Job>) -> Response<Fu
             "asked with GET\n".to_string(),
         );
     }
-    let status = dispatch(Call::Status { array: None }, jobs).await;
+    let asked = Call::Status { array: None };
+    let status = dispatch(asked, Caller::default(), jobs).await;
     let reply = status.and_then(|value| {
         let read = serde_json::from_value::<StatusReply>(value);
         read.map_err(|e| Failure::broken(format!("the status cannot be read: {e}")))
@@ -347,11 +353,11 @@ async fn read_call(request: Request<Incoming>) -> Result<Call, Failure> {
     Call::parse(verb, &body)
 }
 
-async fn dispatch(call: Call, jobs: &Sender<Job>) -> Result<Value, Failure> {
+async fn dispatch(call: Call, caller: Caller, jobs: &Sender<Job>) -> Result<Value, Failure> {
     let (reply, answer) = oneshot();
     let stopping =
         || Failure::refused("the daemon is stopping; start it again with 'ashlar daemon'");
-    jobs.send(Job::Call(Box::new(call), reply))
+    jobs.send(Job::Call(Box::new(call), caller, reply))
         .map_err(|_| stopping())?;
     answer.await.unwrap_or_else(|| Err(stopping()))
 }

@@ -5,11 +5,14 @@
 //! reachable for root and group `ashlar` only; whatever ends the process, arrays stay importable,
 //! and the next daemon with the same state directory brings them and their frontends back.
 
+pub(crate) mod actions;
 pub(crate) mod arrays;
+pub(crate) mod create;
 pub(crate) mod destroy;
 pub(crate) mod devices;
 pub(crate) mod find;
 pub(crate) mod frontends;
+pub(crate) mod hardware;
 pub(crate) mod history;
 pub(crate) mod host;
 pub(crate) mod http;
@@ -116,14 +119,19 @@ async fn serve(
         })
     };
     host.watch();
+    host.watch_hardware();
     while let Some(job) = requests.receive().await {
         match job {
             Job::Stop => break,
-            Job::Call(call, reply) => {
+            Job::Call(call, caller, reply) => {
                 let host = host.clone();
                 host.rt.clone().spawn(async move {
                     let verb = call.verb();
-                    let answer = host.handle(*call).await;
+                    let (array, asks) = (call.array().map(str::to_string), call.only_asks());
+                    let answer = host.clone().handle(*call).await;
+                    if !asks {
+                        host.note_action(verb, array, caller, &answer);
+                    }
                     if let Err(failure) = &answer {
                         tracing::info!(verb, "refused: {failure}");
                     }

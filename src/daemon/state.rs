@@ -17,6 +17,7 @@ use ashlar_engine::status::LostRange;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::hardware::Drives;
 use crate::daemon::notify::NotifySettings;
 use crate::failure::Failure;
 
@@ -47,6 +48,9 @@ struct Contents {
     /// Who is told of what happens to arrays, by their UUID.
     #[serde(default)]
     notify: BTreeMap<String, NotifySettings>,
+    /// What drives were, by the UUID of the device on them.
+    #[serde(default)]
+    hardware: Drives,
 }
 
 /// The state directory, locked.
@@ -60,6 +64,8 @@ pub(crate) struct State {
     pub(crate) lost: RefCell<BTreeMap<String, Vec<LostRange>>>,
     /// Who is told of what happens to arrays, by their UUID: saved likewise.
     pub(crate) notify: RefCell<BTreeMap<String, NotifySettings>>,
+    /// What drives were, by the UUID of the device on them: saved likewise.
+    pub(crate) hardware: RefCell<Drives>,
     _lock: File,
 }
 
@@ -92,6 +98,7 @@ impl State {
             paths: RefCell::default(),
             lost: RefCell::default(),
             notify: RefCell::default(),
+            hardware: RefCell::default(),
             _lock: lock,
         })
     }
@@ -117,6 +124,7 @@ impl State {
                 *self.paths.borrow_mut() = contents.paths;
                 *self.lost.borrow_mut() = contents.lost;
                 *self.notify.borrow_mut() = contents.notify;
+                *self.hardware.borrow_mut() = contents.hardware;
                 Ok(contents.arrays)
             }
             Err(error) => {
@@ -153,6 +161,7 @@ impl State {
             paths: self.paths.borrow().clone(),
             lost: self.lost.borrow().clone(),
             notify: self.notify.borrow().clone(),
+            hardware: self.hardware.borrow().clone(),
         };
         let bytes = serde_json::to_vec_pretty(&contents)?;
         let beside = self.dir.join("arrays.json.new");

@@ -10,9 +10,9 @@ use ashlar_engine::status::Frontend;
 use ashlar_engine::{Array, DigestKind, VolumeOptions, WriteCache};
 use serde_json::{Value, json};
 
-use crate::api::{Attached, Call, FrontendSpec, NotServed, VolumeCreate, check_confirmed};
+use crate::api::{Attached, Call, FrontendSpec, NotServed, Rights, VolumeCreate, check_confirmed};
 use crate::daemon::devices::check_name;
-use crate::daemon::frontends::{self, Stopped};
+use crate::daemon::frontends::{self, How, Stopped};
 use crate::daemon::host::{Host, Member, failure_of, reply};
 use crate::failure::Failure;
 use crate::units::size;
@@ -78,11 +78,14 @@ impl Host {
                 volume,
                 frontend,
                 sector_bytes,
+                rights,
                 force,
             } => {
+                check_rights(&frontend, rights)?;
                 let small = small_sectors(&frontend, sector_bytes)?;
+                let how = How { small, rights };
                 let attached = self
-                    .attach(&array, &volume, (&frontend, small), force)
+                    .attach(&array, &volume, (&frontend, &how), force)
                     .await?;
                 reply(&json!({ "array": array, "volume": volume, "attached": attached }))
             }
@@ -116,7 +119,7 @@ impl Host {
         &self,
         array: &str,
         volume: &str,
-        (spec, small): (&FrontendSpec, bool),
+        (spec, how): (&FrontendSpec, &How),
         force: bool,
     ) -> Result<Attached, Failure> {
         self.compare_with_kernel().await;
@@ -124,15 +127,20 @@ impl Host {
         check_volume(&member.array, volume)?;
         let cache = write_cache_of(&member.array, volume)?;
         frontends::check_write_cache(cache, spec)?;
-        let stored = frontends::stored(array, volume, spec, small);
+        let stored = frontends::stored(array, volume, spec, how);
         let mut kept = self.stored_frontends(&member, volume).await;
-        if kept.contains(&stored) && self.frontends.runs(array, volume, &stored) {
+        let same = |f: &Frontend| frontends::shown(f) == frontends::shown(&stored);
+        if kept
+            .iter()
+            .any(|f| same(f) && self.frontends.runs(array, volume, f))
+        {
             return Err(Failure::refused(format!(
                 "{array}/{volume} is already attached as {} {}",
                 stored.kind,
                 frontends::shown(&stored).address
             )));
         }
+        kept.retain(|f| !same(f) || *f == stored); // kept with other rights, and not served
         if !force && !member.read_only {
             check_alone(&kept, &stored, &format!("{array}/{volume}"))?;
         }
@@ -380,6 +388,25 @@ impl Host {
     }
 }
 
+/// Refuses rights that would not hold, or that nobody could use.
+fn check_rights(spec: &FrontendSpec, rights: Option<Rights>) -> Result<(), Failure> {
+    match (rights, spec) {
+        (None, _) => Ok(()),
+        (Some(_), FrontendSpec::Nbd(address)) if !address.starts_with("unix:") => {
+            Err(Failure::invalid(
+                "--owner and --mode are for a Unix socket; every user of the machine can use a TCP port",
+            ))
+        }
+        (Some(rights), FrontendSpec::Nbd(_)) if rights.mode > 0o777 => {
+            Err(Failure::invalid("--mode: give permissions such as 660"))
+        }
+        (Some(_), FrontendSpec::Nbd(_)) => Ok(()),
+        (Some(_), _) => Err(Failure::invalid(
+            "--owner and --mode are for --nbd unix:PATH",
+        )),
+    }
+}
+
 /// Whether a kernel device with sectors of 512 bytes is asked for.
 ///
 /// # Errors
@@ -389,7 +416,8 @@ fn small_sectors(spec: &FrontendSpec, sector_bytes: Option<u64>) -> Result<bool,
         (None, _) | (Some(4096), FrontendSpec::Loop) => Ok(false),
         (Some(512), FrontendSpec::Loop) => Ok(true),
         (Some(bytes), FrontendSpec::Loop) => Err(Failure::invalid(format!(
-            "--sector-size {bytes}: a kernel device has sectors of 512 or 4096 bytes"
+            "--sector-size {}: a kernel device has sectors of 512 or 4096 bytes",
+            size(bytes)
         ))),
         (Some(_), _) => Err(Failure::invalid(
             "--sector-size is for --loop; NBD and FUSE take requests of any size",
@@ -424,7 +452,8 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
         }
         Some(bytes) => {
             return Err(Failure::invalid(format!(
-                "--block-size {bytes}: a volume block is a power of two from 4K to 128K"
+                "--block-size {}: a volume block is a power of two from 4K to 128K",
+                size(bytes)
             )));
         }
     };

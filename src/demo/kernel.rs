@@ -60,6 +60,7 @@ pub(super) fn ext4(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
             volume: volume.clone(),
             frontend: FrontendSpec::Loop,
             sector_bytes: None,
+            rights: None,
             force: false,
         };
         let reply = client.call_value(&attach)?;

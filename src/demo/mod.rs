@@ -20,16 +20,17 @@ use std::time::{Duration, Instant};
 
 use ashlar_engine::status::{ArrayStatus, DeviceStatus};
 use ashlar_rt::Buf;
+use serde_json::{Value, json};
 
 use crate::api::{Call, Create, CreateReply, FrontendSpec, StatusReply, WaitReply};
 use crate::cli::DemoArgs;
-use crate::command::out;
+use crate::command::document;
 use crate::demo::content::Content;
 use crate::demo::stage::Stage;
 use crate::demo::traffic::{Done, Traffic};
 use crate::failure::Failure;
 use crate::units::{rate_over, size};
-use crate::view::picture::picture;
+use crate::view::picture::{More, picture};
 use crate::view::{Style, Tone, wrap};
 
 /// Device files.
@@ -48,7 +49,7 @@ const VOLUME: &str = "files";
 ///
 /// # Errors
 /// The first promise that was not kept, or what kept the demonstration from running.
-pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     check_room(&parent, args.size)?;
     let stage = Rc::new(Stage::new(&parent)?);
@@ -56,14 +57,17 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         started: Instant::now(),
         step: 0,
         style: Style::detect(false),
+        json,
+        steps: Vec::new(),
     };
     let outcome = perform(&stage, args, &mut show);
     if let Err(failure) = &outcome {
-        let _ = out(&format!(
-            "{}\n",
-            show.style.paint(Tone::Bad, &format!("FAILED: {failure}"))
-        ));
-        eprintln!("ashlar: the daemon's last line: {}", stage.last_log());
+        let _ = show.say(&show.style.paint(Tone::Bad, &format!("FAILED: {failure}")));
+        let _ = writeln!(
+            std::io::stderr(),
+            "ashlar: the daemon's last line: {}",
+            stage.last_log()
+        );
     }
     outcome
 }
@@ -149,11 +153,17 @@ pub(super) struct Show {
     started: Instant,
     step: u32,
     style: Style,
+    json: bool,
+    /// What was shown, with `-j`.
+    steps: Vec<Value>,
 }
 
 impl Show {
     fn say(&self, text: &str) -> Result<(), Failure> {
-        out(&format!("{text}\n"))
+        if self.json {
+            return Ok(());
+        }
+        show_text(&format!("{text}\n"))
     }
 
     /// Runs a step and prints what came of it, with its time.
@@ -167,8 +177,13 @@ impl Show {
         let started = Instant::now();
         let value = step(self)?;
         let seconds = started.elapsed().as_secs_f64();
+        let said = text(&value);
+        if self.json {
+            let step = json!({ "name": name, "text": said, "seconds": seconds });
+            self.steps.push(step);
+        }
         let name = self.style.paint(Tone::Strong, &format!("{name:<12}"));
-        let text = format!("{}  ({seconds:.1}s)", text(&value));
+        let text = format!("{said}  ({seconds:.1}s)");
         for (i, line) in wrap(&text, self.style.width.saturating_sub(18))
             .iter()
             .enumerate()
@@ -506,19 +521,30 @@ fn crash(
 
 fn finish(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     let array = status(stage)?;
-    out("\n")?;
-    out(&picture(&array, show.style, false))?;
     let seconds = show.started.elapsed().as_secs_f64();
-    out(&format!(
-        "\nAll of it verified in {seconds:.0} s. For a real array:\n\
+    if show.json {
+        let value = json!({ "steps": show.steps, "seconds": seconds, "array": array });
+        return show_text(&document("demo", &value)?);
+    }
+    show_text(&format!(
+        "\n{}\nAll of it verified in {seconds:.0} s. For a real array:\n\
          \x20 ashlar daemon &                                           the service, as root\n\
          \x20 ashlar create tank --layout ec8+3 -n /dev/sd[b-o]          what it would give\n\
          \x20 ashlar create tank --layout ec8+3 --volume v --attach loop /dev/sd[b-o]\n\
-         \x20 mkfs.xfs /dev/ashlar/tank/v && mount /dev/ashlar/tank/v /mnt\n"
-    ))?;
-    std::io::stdout()
-        .flush()
-        .map_err(|e| Failure::broken(format!("standard output: {e}")))
+         \x20 mkfs.xfs /dev/ashlar/tank/v && mount /dev/ashlar/tank/v /mnt\n",
+        picture(&array, show.style, &More::default())
+    ))
+}
+
+/// Writes to standard output. Whoever reads it may be gone: then it ends, and what it made is removed.
+fn show_text(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes());
+    written.and_then(|()| stdout.flush()).map_err(|e| {
+        Failure::broken(format!(
+            "standard output: {e}; the demonstration has ended, and what it made is removed"
+        ))
+    })
 }
 
 #[cfg(test)]

@@ -128,11 +128,11 @@ fn room(array: &ArrayStatus) -> String {
     };
     match array.health.reconstructs {
         0 => format!(
-            "{whole}There is no room to reconstruct another loss, and devices cannot be added yet: copy the data \
+            "{whole}There is no room to rebuild another loss, and devices cannot be added yet: copy the data \
              to a new array in time"
         ),
         n => format!(
-            "{whole}There is room to reconstruct {}",
+            "{whole}There is room to rebuild {}",
             count(usize::from(n), "more loss"),
         ),
     }
@@ -143,14 +143,14 @@ fn redundancy(array: &ArrayStatus, lines: &mut Vec<String>) {
     let below: u64 = below.map(|e| e.bytes).sum();
     let waiting = array.tasks.iter().find(|t| t.kind == "reconstruct");
     let next = match waiting {
-        Some(task) if task.state == "running" => "it is being reconstructed".to_string(),
+        Some(task) if task.state == "running" => "it is being rebuilt".to_string(),
         Some(task) if !task.reason.is_empty() => {
-            format!("it is not reconstructed: {}", safe(&task.reason))
+            format!("it is not rebuilt: {}", safe(&task.reason))
         }
         _ if array.service == Service::ReadOnly => {
-            "nothing is reconstructed while it is imported read-only".to_string()
+            "nothing is rebuilt while it is imported read-only".to_string()
         }
-        _ => "reconstruction has not begun".to_string(),
+        _ => "the rebuild has not begun".to_string(),
     };
     if below == 0 {
         if array.state == ArrayState::Degraded || array.state == ArrayState::Critical {
@@ -198,7 +198,7 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
                 device.index
             )
         } else {
-            "it may be failing, and there is no room to reconstruct what it holds".to_string()
+            "it may be failing, and there is no room to rebuild what it holds".to_string()
         };
         lines.push(format!(
             "device {} gave {} error{} since the import: {next}",
@@ -218,12 +218,12 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
         let left = heal.found.saturating_sub(heal.healed);
         if left > 0 && heal.state == "running" {
             lines.push(format!(
-                "{} of {} bad blocks found are healed so far",
+                "{} of {} bad blocks found are repaired so far",
                 heal.healed, heal.found
             ));
         } else if left > 0 {
             lines.push(format!(
-                "{left} of {} found could not be healed; as long as other devices have it, nothing is lost",
+                "{left} of {} found could not be repaired; as long as other devices have it, nothing is lost",
                 count(usize::try_from(heal.found).unwrap_or(usize::MAX), "bad block"),
             ));
         }

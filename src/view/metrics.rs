@@ -12,6 +12,8 @@ use ashlar_engine::status::{
 
 use crate::api::{LATENCY_BOUNDS, Latency, StatusReply};
 
+mod drives;
+
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// The text that is given to Prometheus.
@@ -78,6 +80,7 @@ pub(crate) fn metrics(reply: &StatusReply) -> String {
     figures(&mut out, &reply.arrays);
     exposure(&mut out, &reply.arrays);
     devices(&mut out, &reply.arrays);
+    drives::drives(&mut out, reply);
     tasks(&mut out, &reply.arrays);
     volumes(&mut out, reply);
     latency(&mut out, &reply.latency);
@@ -548,6 +551,8 @@ mod tests {
                 reason: String::new(),
             }],
             not_served: Vec::new(),
+            reserved: std::collections::BTreeMap::new(),
+            hardware: Vec::new(),
             list_lost: None,
             refusing: vec![Refusing {
                 array: "tank".to_string(),

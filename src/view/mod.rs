@@ -145,3 +145,48 @@ pub(crate) fn safe(text: &str) -> String {
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
 }
+
+/// The same with addresses cut down to their host: the rest may be a secret.
+pub(crate) fn cut_addresses(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        out += before;
+        let end = after
+            .find(|c: char| c.is_whitespace() || "'\",\\".contains(c))
+            .unwrap_or(after.len());
+        let (address, left) = after.split_at(end);
+        let authority = address.split(['/', '?']).next().unwrap_or_default();
+        let host = authority.rsplit('@').next().unwrap_or_default();
+        out += host;
+        if host.len() < address.len() {
+            out += "/...";
+        }
+        rest = left;
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod address_tests {
+    use super::cut_addresses;
+
+    #[test]
+    fn addresses_are_cut_down_to_their_host() {
+        for (text, cut) in [
+            (
+                "http://u:pw@alerts:8080/hook/s3cret?t=1",
+                "http://alerts:8080/...",
+            ),
+            (
+                "ashlar set t 'notify.webhook=http://a/b' -j",
+                "ashlar set t 'notify.webhook=http://a/...' -j",
+            ),
+            ("http://alerts", "http://alerts"),
+            ("unix:/run/x", "unix:/run/x"),
+        ] {
+            assert_eq!(cut_addresses(text), cut);
+        }
+    }
+}

@@ -15,9 +15,10 @@
 use std::fmt::Write;
 
 use ashlar_engine::status::{
-    ArrayState, ArrayStatus, DeviceState, Frontend, TaskStatus, VolumeStatus,
+    ArrayState, ArrayStatus, DeviceState, DeviceStatus, Frontend, TaskStatus, VolumeStatus,
 };
 
+use crate::api::{DeviceHardware, Hardware, Reserved};
 use crate::units::{duration, percent, rate, size_or_exact};
 use crate::view::advice::{advice, in_short};
 use crate::view::{Style, Tone, count, safe, table, wrap};
@@ -25,8 +26,30 @@ use crate::view::{Style, Tone, count, safe, table, wrap};
 /// Columns of the label at the left.
 const LABEL: usize = 11;
 
-/// The picture; `verbose` adds a line for every device and the engine's figures.
-pub(crate) fn picture(array: &ArrayStatus, style: Style, verbose: bool) -> String {
+mod details;
+pub(crate) use details::reserved_text;
+
+/// What the picture shows beside the status.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct More<'a> {
+    /// Whether the engine's figures and every device are wanted.
+    pub(crate) verbose: bool,
+    /// What the reserved space is for.
+    pub(crate) reserved: Option<&'a Reserved>,
+    /// What is known of drives.
+    pub(crate) hardware: &'a [DeviceHardware],
+}
+
+impl More<'_> {
+    /// The drive under a device.
+    fn drive(&self, array: &str, index: u16) -> Option<&Hardware> {
+        let of = |d: &&DeviceHardware| d.array == array && d.index == index;
+        self.hardware.iter().find(of).map(|d| &d.hardware)
+    }
+}
+
+/// The picture.
+pub(crate) fn picture(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
     let mut out = head(array, style);
     out += &space(array, style);
     out += &grid(array, style);
@@ -42,14 +65,14 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, verbose: bool) -> Strin
     if found > 0 {
         let _ = writeln!(
             out,
-            "{}{}, {healed} healed",
-            label("healed"),
+            "{}{}, {healed} repaired",
+            label("repaired"),
             count(usize::try_from(found).unwrap_or(usize::MAX), "bad block")
         );
     }
     out += &volumes(array, style);
-    if verbose {
-        out += &details(array, style);
+    if more.verbose {
+        out += &details::details(array, style, more);
     }
     let tone = if array.state >= ArrayState::Critical {
         Tone::Bad
@@ -59,6 +82,23 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, verbose: bool) -> Strin
     for (i, line) in advice(array).iter().enumerate() {
         let title = if i == 0 { "next" } else { "" };
         out += &labelled(title, line, style, Some(tone));
+    }
+    out + &drives(array, style, more)
+}
+
+/// Which drives those devices are that somebody may go to look for.
+fn drives(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
+    let bad = |d: &&DeviceStatus| {
+        let well = matches!(d.state, DeviceState::Online | DeviceState::Spare);
+        !well || d.errors.read + d.errors.write + d.errors.digest > 0
+    };
+    let mut out = String::new();
+    for device in array.devices.iter().filter(bad) {
+        if let Some(drive) = more.drive(&array.name, device.index) {
+            let title = if out.is_empty() { "drives" } else { "" };
+            let text = format!("device {}: {}", device.index, safe(&drive.words()));
+            out += &labelled(title, &text, style, None);
+        }
     }
     out
 }
@@ -222,13 +262,22 @@ fn work(task: &TaskStatus, style: Style) -> String {
     let mut out = format!(
         "{}{:<11} {}\n",
         label("work"),
-        task.kind,
+        work_word(&task.kind),
         task_line(task, style, tone)
     );
     if task.state != "running" && !task.reason.is_empty() {
         out += &labelled("", &safe(&task.reason), style, None);
     }
     out
+}
+
+/// The word people read for a kind of work.
+pub(crate) fn work_word(kind: &str) -> &str {
+    match kind {
+        "reconstruct" => "rebuild",
+        "heal" => "repair",
+        other => other,
+    }
 }
 
 /// A task's bar, figures and time left.
@@ -294,145 +343,4 @@ fn served(volume: &VolumeStatus) -> Vec<String> {
     }
     let how = |f: &Frontend| format!("{} {}", f.kind, safe(&f.address));
     volume.frontends.iter().map(how).collect()
-}
-
-fn details(array: &ArrayStatus, style: Style) -> String {
-    let n = |bytes: u64| size_or_exact(bytes, style.exact);
-    let mut out = String::new();
-    let wa = array
-        .clean
-        .write_amplification
-        .map_or("-".to_string(), |wa| format!("{wa:.2}"));
-    for (name, text) in [
-        (
-            "uuid",
-            format!("{}, generation {}", array.uuid, array.generation),
-        ),
-        (
-            "geometry",
-            format!(
-                "strip {}, slot {}",
-                n(array.strip_bytes),
-                n(array.slot_bytes)
-            ),
-        ),
-        (
-            "raw",
-            format!(
-                "{} = {} usable + {} parity + {} spare + {} reserved",
-                n(array.capacity.raw_bytes),
-                n(array.capacity.usable_bytes),
-                n(array.capacity.parity_bytes),
-                n(array.capacity.spare_bytes),
-                n(array.capacity.reserved_bytes)
-            ),
-        ),
-        (
-            "clean",
-            format!(
-                "write amplification {wa}, {} slots free, {} in reserve",
-                array.clean.free_slots, array.clean.reserve_slots
-            ),
-        ),
-        (
-            "map",
-            format!(
-                "{}, {} cached",
-                n(array.map.bytes),
-                n(array.map.cached_bytes)
-            ),
-        ),
-        (
-            "journal",
-            format!(
-                "{} of {} used on {} devices",
-                n(array.journal.used_bytes),
-                n(array.journal.bytes),
-                array.journal.devices
-            ),
-        ),
-        (
-            "memory",
-            format!(
-                "{} of {}",
-                n(array.memory.used_bytes),
-                n(array.memory.limit_bytes)
-            ),
-        ),
-        (
-            "computes",
-            format!(
-                "{}: {}",
-                safe(&array.accelerator.chosen),
-                safe(&array.accelerator.reason)
-            ),
-        ),
-    ] {
-        out += &labelled(name, &text, style, None);
-    }
-    for exposure in array.exposure.iter().filter(|e| e.bytes > 0) {
-        let _ = writeln!(
-            out,
-            "{}{} survives {}",
-            label("exposure"),
-            n(exposure.bytes),
-            count(usize::from(exposure.redundancy), "more loss")
-        );
-    }
-    out + &device_table(array, style)
-}
-
-fn device_table(array: &ArrayStatus, style: Style) -> String {
-    let n = |bytes: u64| size_or_exact(bytes, style.exact);
-    let titles = [
-        "#", "state", "size", "used", "read", "written", "rd", "wr", "digest", "device",
-    ];
-    let mut rows = vec![titles.map(str::to_string).to_vec()];
-    for d in &array.devices {
-        let state = format!("{:?}", d.state).to_lowercase();
-        let path = match (d.path.as_str(), d.last_path.as_str()) {
-            ("", "") => "-".to_string(),
-            ("", last) => format!("last at {}", safe(last)),
-            (path, _) => safe(path),
-        };
-        let domain = if d.domain.is_empty() {
-            String::new()
-        } else {
-            format!(" [{}]", safe(&d.domain))
-        };
-        rows.push(vec![
-            d.index.to_string(),
-            state,
-            n(d.size_bytes),
-            n(d.used_bytes),
-            n(d.read_bytes),
-            n(d.written_bytes),
-            d.errors.read.to_string(),
-            d.errors.write.to_string(),
-            d.errors.digest.to_string(),
-            path + &domain,
-        ]);
-    }
-    let right = [0, 2, 3, 4, 5, 6, 7, 8];
-    let lines = table::columns(&rows, &right);
-    let mut out = String::new();
-    if lines
-        .iter()
-        .all(|line| 2 + line.chars().count() <= style.width)
-    {
-        for line in lines {
-            let _ = writeln!(out, "  {line}");
-        }
-        return out;
-    }
-    // Where a device is stands below, where it has the line to itself.
-    let last = titles.len() - 1;
-    let short: Vec<Vec<String>> = rows.iter().map(|row| row[..last].to_vec()).collect();
-    for (line, row) in table::columns(&short, &right).iter().zip(&rows) {
-        let _ = writeln!(out, "  {line}");
-        if row[last] != titles[last] {
-            let _ = writeln!(out, "      {}", row[last]);
-        }
-    }
-    out
 }

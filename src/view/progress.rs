@@ -5,10 +5,14 @@
 //! every [`PLAIN_EVERY`] seconds, so that a log stays readable.
 
 use std::io::{IsTerminal, Write};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 /// How often a line is printed where it cannot be drawn over.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// How often a line is drawn over.
+const DRAWN_EVERY: Duration = Duration::from_millis(500);
 
 /// A progress line on standard error.
 #[derive(Debug)]
@@ -28,6 +32,14 @@ impl Progress {
             quiet,
             drawn: false,
             last: None,
+        }
+    }
+
+    /// The same, and nothing where it cannot be drawn over.
+    pub(crate) fn on_terminals(self) -> Progress {
+        Progress {
+            quiet: self.quiet || !self.terminal,
+            ..self
         }
     }
 
@@ -56,6 +68,27 @@ impl Progress {
             self.drawn = false;
         }
     }
+}
+
+/// Does `work` on this thread, and shows from another what `line` says of it, given when it began.
+pub(crate) fn beside<T>(
+    work: impl FnOnce() -> T,
+    line: impl Fn(Instant) -> String + Send,
+    quiet: bool,
+) -> T {
+    let begun = Instant::now();
+    let (ended, wait) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut progress = Progress::new(quiet);
+            // Until the sender is gone.
+            while wait.recv_timeout(DRAWN_EVERY) == Err(RecvTimeoutError::Timeout) {
+                progress.show(&line(begun));
+            }
+        });
+        let _ended = ended;
+        work()
+    })
 }
 
 impl Drop for Progress {

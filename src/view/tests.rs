@@ -5,7 +5,7 @@ use ashlar_engine::status::*;
 
 use super::advice::advice;
 use super::mdstat::mdstat;
-use super::picture::picture;
+use super::picture::{More, picture};
 use super::{Style, Tone};
 
 fn device(index: u16, state: DeviceState) -> DeviceStatus {
@@ -85,6 +85,13 @@ pub(super) fn sample(states: &[DeviceState]) -> ArrayStatus {
     }
 }
 
+fn verbose() -> More<'static> {
+    More {
+        verbose: true,
+        ..More::default()
+    }
+}
+
 fn fourteen(bad: &[(usize, DeviceState)]) -> Vec<DeviceState> {
     let mut states = vec![DeviceState::Online; 14];
     for (index, state) in bad {
@@ -97,7 +104,7 @@ fn fourteen(bad: &[(usize, DeviceState)]) -> Vec<DeviceState> {
 fn an_optimal_array_needs_four_lines_and_no_advice() {
     let array = sample(&fourteen(&[]));
     assert!(advice(&array).is_empty());
-    let text = picture(&array, Style::PLAIN, false);
+    let text = picture(&array, Style::PLAIN, &More::default());
     assert_eq!(
         text,
         "tank  OPTIMAL   ec8+3 on 14 devices, 1 spare\n\
@@ -135,17 +142,17 @@ fn a_degraded_array_says_which_device_and_what_happens() {
         found: 0,
         healed: 0,
     }];
-    let text = picture(&array, Style::PLAIN, false);
+    let text = picture(&array, Style::PLAIN, &More::default());
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "DEGRADED",
         "UUUUFUUUUU UU_U 12 online, 1 failed, 1 missing",
-        "reconstruct [#####------------] 25 % 256M of 1G 100M/s 1m35s left",
+        "rebuild [#####------------] 25 % 256M of 1G 100M/s 1m35s left",
         "DEGRADED, 2 gone",
         "2 of 14 devices are gone: 4 (/dev/sd4) failed, 12 (uuid uuid-12) missing. There",
-        "is room to reconstruct 1 more loss",
+        "is room to rebuild 1 more loss",
         "survives 1 more loss",
-        "being reconstructed",
+        "being rebuilt",
     ] {
         assert!(words.contains(part), "no '{part}' in:\n{text}");
     }
@@ -201,7 +208,7 @@ fn every_state_but_optimal_has_advice() {
     let mut read_only = sample(&fourteen(&[]));
     read_only.service = Service::ReadOnly;
     assert!(advice(&read_only).is_empty(), "that is what was asked for");
-    assert!(picture(&read_only, Style::PLAIN, false).contains("OPTIMAL, read-only"));
+    assert!(picture(&read_only, Style::PLAIN, &More::default()).contains("OPTIMAL, read-only"));
 }
 
 /// Nothing but names and paths is wider than the terminal.
@@ -239,12 +246,12 @@ fn an_optimal_array_that_is_not_what_it_was_says_so() {
         lines[1].starts_with("device 5 (/dev/sd5) gave 412 digest errors"),
         "{lines:?}"
     );
-    assert!(lines[1].contains("no room to reconstruct"), "{lines:?}");
+    assert!(lines[1].contains("no room to rebuild"), "{lines:?}");
     assert!(
         lines[2].ends_with("gave 1 read error since the import: watch it"),
         "{lines:?}"
     );
-    let text = picture(&array, Style::PLAIN, false);
+    let text = picture(&array, Style::PLAIN, &More::default());
     assert!(
         text.starts_with("tank  OPTIMAL, 3 gone, 2 with errors   ec8+3"),
         "{text}"
@@ -285,11 +292,11 @@ fn healed_is_said_only_once_it_is() {
     for (task, expected) in [
         (
             heal("running", 12),
-            Some("12 of 40 bad blocks found are healed so far"),
+            Some("12 of 40 bad blocks found are repaired so far"),
         ),
         (
             heal("done", 38),
-            Some("2 of 40 bad blocks found could not be healed"),
+            Some("2 of 40 bad blocks found could not be repaired"),
         ),
         (heal("done", 40), None),
     ] {
@@ -312,7 +319,7 @@ fn space_names_what_was_promised_and_fits_the_line() {
         promised_bytes: 23 << 20,
         ..Capacity::default()
     };
-    let text = picture(&array, Style::PLAIN, false);
+    let text = picture(&array, Style::PLAIN, &More::default());
     assert!(
         text.contains("1000M of 1023M used (97 %), 23M promised, 0B free"),
         "{text}"
@@ -350,14 +357,14 @@ fn space_names_what_was_promised_and_fits_the_line() {
         redundancy: 1,
         bytes: 1 << 20,
     });
-    let text = picture(&array, Style::PLAIN, true);
+    let text = picture(&array, Style::PLAIN, &verbose());
     assert!(text.contains("1M survives 1 more loss\n"), "{text}");
     assert_narrow(&text);
     let script = Style {
         width: 200,
         ..Style::PLAIN
     };
-    let text = picture(&array, script, false);
+    let text = picture(&array, script, &More::default());
     assert!(
         text.contains("1M used  nbd unix:/run/short, nbd unix:/run/a"),
         "{text}"
@@ -388,7 +395,7 @@ fn a_thousand_devices_are_rows_of_one_glyph_each() {
         width: 120,
         ..Style::PLAIN
     };
-    let text = picture(&sample(&states), wide, false);
+    let text = picture(&sample(&states), wide, &More::default());
     let grid: usize = text
         .lines()
         .filter(|line| line.starts_with("  devices") || line.starts_with("           "))
@@ -404,7 +411,7 @@ fn nothing_from_outside_reaches_the_terminal_raw() {
     array.name = "a\u{1b}[2Jb".into();
     array.devices[1].last_path = "/dev/\u{1b}[1m".into();
     array.devices[0].path = "/dev/x\u{7}\n".into();
-    let text = picture(&array, Style::PLAIN, true);
+    let text = picture(&array, Style::PLAIN, &verbose());
     assert!(
         !text.contains('\u{1b}') && !text.contains('\u{7}'),
         "{text:?}"

@@ -23,6 +23,16 @@ const FILES: &[(&str, &str, u32)] = &[
         0o644,
     ),
     (
+        "packaging/sysusers.conf",
+        "usr/lib/sysusers.d/ashlar.conf",
+        0o644,
+    ),
+    (
+        "packaging/tmpfiles.conf",
+        "usr/lib/tmpfiles.d/ashlar.conf",
+        0o644,
+    ),
+    (
         "packaging/alerts.yml",
         "usr/share/doc/ashlar/alerts.yml",
         0o644,
@@ -45,6 +55,11 @@ const FILES: &[(&str, &str, u32)] = &[
     (
         "docs/operating.md",
         "usr/share/doc/ashlar/operating.md",
+        0o644,
+    ),
+    (
+        "docs/releases.md",
+        "usr/share/doc/ashlar/releases.md",
         0o644,
     ),
     ("CHANGELOG.md", "usr/share/doc/ashlar/changelog", 0o644),
@@ -239,11 +254,73 @@ mod tests {
         assert!(newest_glibc("nothing").is_none());
     }
 
+    /// A root with nothing but the Rust toolchain has no linker, and no C compiler for mimalloc and blake3.
+    #[test]
+    fn a_bare_debian_is_told_what_it_needs_before_the_first_command() {
+        let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+        let at = |text: &str| readme.find(text).unwrap_or(usize::MAX);
+        assert!(at("`apt install gcc libc6-dev`") < at("```\ncargo run"));
+        // Whatever else a build script would want stands in that line too.
+        let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+        for other in [
+            "cmake",
+            "pkg-config",
+            "bindgen",
+            "openssl-sys",
+            "nasm-rs",
+            "autotools",
+        ] {
+            assert!(!lock.contains(&format!("name = \"{other}\"")), "{other}");
+        }
+    }
+
     #[test]
     fn the_unit_in_the_handbook_is_the_one_that_is_packed() {
         let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
         let unit = read("packaging/ashlar.service");
         assert!(read("docs/operating.md").contains(&format!("```\n{unit}```\n")));
+    }
+
+    /// Runs a program of systemd on a folder that stands for the root; without it nothing is tried, loudly.
+    fn systemd(program: &str, arguments: &[&str], dir: &Path) -> Option<String> {
+        if !crate::packages::find(program) {
+            assert!(!crate::steps::is_ci(), "{program} is not installed");
+            eprintln!("NOT TRIED: {program} is not installed");
+            return None;
+        }
+        let output = Command::new(program).args(arguments).arg(dir).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // There is no manual page in a folder.
+        let lines: Vec<&str> = said.lines().filter(|l| !l.contains("'man ")).collect();
+        Some(lines.join("\n"))
+    }
+
+    #[test]
+    fn systemd_takes_the_unit_the_group_and_the_directories() {
+        let dir = std::env::temp_dir().join(format!("ashlar-systemd-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("etc")).unwrap();
+        let unit = std::fs::read_to_string(root().join("packaging/ashlar.service")).unwrap();
+        let unit = unit.replace("/usr/bin/ashlar", "/bin/true");
+        std::fs::write(dir.join("ashlar.service"), unit).unwrap();
+        let said = systemd("systemd-analyze", &["verify"], &dir.join("ashlar.service"));
+        let (group, folders) = (
+            root().join("packaging/sysusers.conf"),
+            root().join("packaging/tmpfiles.conf"),
+        );
+        let at = format!("--root={}", dir.display());
+        let made = systemd("systemd-sysusers", &[&at], &group);
+        let groups = std::fs::read_to_string(dir.join("etc/group"));
+        let laid = systemd("systemd-tmpfiles", &[&at, "--create"], &folders);
+        let state = std::fs::metadata(dir.join("var/lib/ashlar"));
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(said.unwrap_or_default(), "");
+        if made.is_some() {
+            assert!(groups.unwrap().contains("ashlar:x:"));
+        }
+        if laid.is_some() {
+            assert_eq!(state.unwrap().permissions().mode() & 0o777, 0o700);
+        }
     }
 
     /// The mail that is sent has its headers and the text, whatever the text is.

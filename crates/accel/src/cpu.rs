@@ -53,25 +53,33 @@ fn find(digests: &Digests, per_strip: usize, strips: &[&[u8]]) -> Found {
         roots: Vec::new(),
     };
     let blocks = strips.iter().flat_map(|strip| strip.chunks(digests.block));
-    for ((number, block), out) in blocks.enumerate().zip(found.digests.chunks_exact_mut(size)) {
-        match &digests.form {
-            Form::Plain => digests.function.plain(block, &[], out),
-            Form::Suffixed { suffixes, each } => {
+    let out = &mut found.digests;
+    match &digests.form {
+        Form::Plain => {
+            for (block, out) in blocks.zip(out.chunks_exact_mut(size)) {
+                digests.function.plain(block, &[], out);
+            }
+        }
+        Form::Suffixed { suffixes, each } => {
+            for ((number, block), out) in blocks.enumerate().zip(out.chunks_exact_mut(size)) {
                 let suffix = &suffixes[number * each..][..*each];
                 digests.function.plain(block, suffix, out);
             }
-            Form::Keyed {
-                key,
-                contexts,
-                each,
-                lengths,
-            } => {
-                let long = lengths
-                    .as_ref()
-                    .map_or(*each, |all| usize::from(all[number]));
-                let context = &contexts[number * each..][..long];
-                digests.function.keyed(key, context, block, out);
-            }
+        }
+        Form::Keyed {
+            key,
+            contexts,
+            each,
+            lengths,
+        } => {
+            let context = |number: usize| {
+                let long = lengths.as_ref().map(|all| usize::from(all[number]));
+                &contexts[number * each..][..long.unwrap_or(*each)]
+            };
+            let messages = blocks.enumerate().map(|(n, block)| (context(n), block));
+            digests
+                .function
+                .keyed(key, &messages.collect::<Vec<_>>(), out);
         }
     }
     if let Some(fan) = digests.tree {
@@ -92,7 +100,9 @@ fn root(digests: &Digests, fan: usize, leaves: &[u8]) -> Vec<u8> {
             let label = level.to_le_bytes();
             match &digests.form {
                 Form::Keyed { key, .. } => {
-                    digests.function.keyed(key, &label, children, &mut out);
+                    digests
+                        .function
+                        .keyed(key, &[(&label[..], children)], &mut out);
                 }
                 _ => digests.function.plain(children, &label, &mut out),
             }

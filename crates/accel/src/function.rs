@@ -101,13 +101,16 @@ impl Function {
         }
     }
 
-    /// The keyed digest of `bytes` in `context`; the function has a keyed form.
-    pub(crate) fn keyed(self, key: &[u8; 32], context: &[u8], bytes: &[u8], out: &mut [u8]) {
+    /// The keyed digests of messages, each with its context before it, one after another; the function has a keyed
+    /// form.
+    pub(crate) fn keyed(self, key: &[u8; 32], messages: &[(&[u8], &[u8])], out: &mut [u8]) {
         let kind = match self {
             Function::Xxh3 => ashlar_digest::Kind::Xxh3,
             _ => ashlar_digest::Kind::Blake3,
         };
-        out.copy_from_slice(&ashlar_digest::keyed(kind, key, context, &[bytes]));
+        let (digests, rest) = out.as_chunks_mut::<32>();
+        assert!(rest.is_empty(), "whole digests");
+        ashlar_digest::blocks(kind, key, messages, digests);
     }
 }
 

@@ -67,10 +67,10 @@ const fn schedule() -> [[usize; 16]; 7] {
 }
 
 /// Hashes blocks if this processor and their sizes suit; returns whether it did.
-pub(super) fn blocks<C: AsRef<[u8]>>(
+pub(super) fn blocks<C: AsRef<[u8]>, const N: usize>(
     key: &[u8; 32],
     blocks: &[(C, &[u8])],
-    digests: &mut [[u8; 16]],
+    digests: &mut [[u8; N]],
 ) -> bool {
     let len = blocks.first().map_or(0, |(_, bytes)| bytes.len());
     let suits =
@@ -98,11 +98,11 @@ pub(super) fn blocks<C: AsRef<[u8]>>(
 /// # Safety
 /// The processor has AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn group_avx2<C: AsRef<[u8]>>(
+unsafe fn group_avx2<C: AsRef<[u8]>, const N: usize>(
     key: &[u8; 32],
     blocks: &[(C, &[u8])],
     chunks: usize,
-    digests: &mut [[u8; 16]],
+    digests: &mut [[u8; N]],
 ) {
     // SAFETY: passed on from the caller.
     unsafe { group(key, blocks, chunks, digests) }
@@ -113,11 +113,11 @@ unsafe fn group_avx2<C: AsRef<[u8]>>(
 /// # Safety
 /// The processor has AVX2, AVX512F and AVX512VL.
 #[target_feature(enable = "avx2,avx512f,avx512vl")]
-unsafe fn group_avx512vl<C: AsRef<[u8]>>(
+unsafe fn group_avx512vl<C: AsRef<[u8]>, const N: usize>(
     key: &[u8; 32],
     blocks: &[(C, &[u8])],
     chunks: usize,
-    digests: &mut [[u8; 16]],
+    digests: &mut [[u8; N]],
 ) {
     // SAFETY: passed on from the caller.
     unsafe { group(key, blocks, chunks, digests) }
@@ -128,11 +128,11 @@ unsafe fn group_avx512vl<C: AsRef<[u8]>>(
 /// # Safety
 /// The processor has AVX2.
 #[inline(always)]
-unsafe fn group<C: AsRef<[u8]>>(
+unsafe fn group<C: AsRef<[u8]>, const N: usize>(
     key: &[u8; 32],
     blocks: &[(C, &[u8])],
     chunks: usize,
-    digests: &mut [[u8; 16]],
+    digests: &mut [[u8; N]],
 ) {
     let count = blocks.len();
     let mut values = [[0u8; 32]; GROUP * CHUNKS_MAX];
@@ -174,7 +174,7 @@ unsafe fn group<C: AsRef<[u8]>>(
         let root = Compression::short(key, KEYED | PARENT | ROOT, [64; LANES]);
         root.each(count, &mut tails, |_, job| (pairs[job].as_flattened(), 0));
         for (digest, whole) in digests.iter_mut().zip(&tails) {
-            digest.copy_from_slice(&whole[..16]);
+            digest.copy_from_slice(&whole[..N]);
         }
     }
 }

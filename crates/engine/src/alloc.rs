@@ -464,7 +464,7 @@ impl Home {
     ///
     /// Crash argument: its `Open` entry goes into a record only after its headers were written and flushed (S1):
     /// whoever takes it from `opened` waits for [`Segment::headed`] before the flush. A stripe of it that is written
-    /// before its header counts as little as the header does, until that record.
+    /// before its header counts as little as the header does, until that record. (Small model: `headers`.)
     fn make_segment(
         self: &Rc<Self>,
         kind: SegmentKind,

@@ -2,10 +2,12 @@
 //!
 //! Invariants:
 //! - The versions of a block are kept in the order of their stamps; the last is what a read sees.
+//! - Versions lie together by leaf of the map, as they are folded: a leaf is held exactly if a version of it is.
 //! - Once a version is durable as place or hole (`Recorded`), older ones are gone.
 //! - A version holds its segment, so the segment's slots stay as long as the delta needs them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 use ashlar_format::node::{LEAF_ENTRIES, Place};
@@ -104,14 +106,37 @@ impl HoleRange {
     }
 }
 
+/// A version, and of which block.
+#[derive(Debug)]
+struct Held {
+    address: u64,
+    version: Version,
+}
+
+/// Versions of the blocks of one leaf, in the order of addresses, and of stamps for each.
+type OfLeaf = VecDeque<Held>;
+
+/// The leaf of a block: tiles are whole leaves, so the blocks of a leaf follow each other.
+fn leaf_of(address: u64) -> u64 {
+    address / LEAF_ENTRIES as u64
+}
+
+/// Where the versions of a block are in its leaf.
+fn place_in(leaf: &OfLeaf, address: u64) -> Range<usize> {
+    let start = leaf.partition_point(|held| held.address < address);
+    let versions = leaf.range(start..);
+    start..start + versions.take_while(|held| held.address == address).count()
+}
+
 /// The deltas of one shard.
 #[derive(Debug, Default)]
 pub struct Deltas {
-    versions: BTreeMap<(u32, u64), Vec<Version>>,
+    /// By volume and leaf.
+    held: BTreeMap<(u32, u64), OfLeaf>,
     /// Runs of holes, in the order of their stamps.
     pub holes: Vec<HoleRange>,
     count: usize,
-    /// By volume.
+    /// How many leaves are held, by volume.
     leaves: BTreeMap<u32, usize>,
 }
 
@@ -148,21 +173,52 @@ impl Deltas {
         self.leaves.iter().map(|(tree, leaves)| (*tree, *leaves))
     }
 
-    /// Whether a version is held of a block in the same leaf: tiles are whole leaves, so these are runs.
-    fn holds_of_leaf(&self, tree: u32, address: u64) -> bool {
-        let leaf = LEAF_ENTRIES as u64;
-        let first = address / leaf * leaf;
-        let mut of_leaf = self.versions.range((tree, first)..(tree, first + leaf));
-        of_leaf.next().is_some()
+    /// The versions of a block.
+    fn of_block(&self, tree: u32, address: u64) -> impl DoubleEndedIterator<Item = &Version> {
+        let leaf = self.held.get(&(tree, leaf_of(address)));
+        let versions = leaf.map(|leaf| leaf.range(place_in(leaf, address)));
+        versions.into_iter().flatten().map(|held| &held.version)
     }
 
-    /// No version is left of a block.
-    fn forget(&mut self, (tree, address): (u32, u64)) {
-        if self.versions.remove(&(tree, address)).is_some() && !self.holds_of_leaf(tree, address) {
-            let leaves = self.leaves.get_mut(&tree).expect("it has this one");
+    /// The versions of a volume's blocks from `first` up to `end`.
+    fn of_blocks(&self, tree: u32, first: u64, end: u64) -> impl Iterator<Item = &Held> {
+        let leaves = (tree, leaf_of(first))..=(tree, leaf_of(end.max(first)));
+        let of_leaf = move |leaf: &'_ OfLeaf| {
+            let at = |address| leaf.partition_point(|held| held.address < address);
+            at(first)..at(end)
+        };
+        let all = self.held.range(leaves);
+        all.flat_map(move |(_, leaf)| leaf.range(of_leaf(leaf)))
+    }
+
+    /// Changes the versions of a block that are held: those stay that `stays` says.
+    fn retain(&mut self, tree: u32, address: u64, mut stays: impl FnMut(&mut Version) -> bool) {
+        let key = (tree, leaf_of(address));
+        let Some(leaf) = self.held.get_mut(&key) else {
+            return;
+        };
+        let place = place_in(leaf, address);
+        let mut at = place.start;
+        for _ in place {
+            if stays(&mut leaf[at].version) {
+                at += 1;
+            } else {
+                leaf.remove(at);
+                self.count -= 1;
+            }
+        }
+        if leaf.is_empty() {
+            self.forget(key);
+        }
+    }
+
+    /// Nothing is held of a leaf any more.
+    fn forget(&mut self, key: (u32, u64)) {
+        if self.held.remove(&key).is_some() {
+            let leaves = self.leaves.get_mut(&key.0).expect("it has this one");
             *leaves -= 1;
             if *leaves == 0 {
-                self.leaves.remove(&tree);
+                self.leaves.remove(&key.0);
             }
         }
     }
@@ -170,14 +226,28 @@ impl Deltas {
     /// The blocks of a volume that more is held of than that they were moved.
     pub fn written_of(&self, tree: u32) -> impl Iterator<Item = u64> {
         let moved = |v: &Version| matches!(&v.what, What::Block { from: Some(_), .. });
-        let blocks = self.versions.range((tree, 0)..=(tree, u64::MAX));
-        let written = blocks.filter(move |(_, versions)| !versions.iter().all(moved));
-        written.map(|((_, address), _)| *address)
+        let all = self.of_blocks(tree, 0, u64::MAX);
+        let written = all.filter(move |held| !moved(&held.version));
+        let mut last = None;
+        let blocks = written.map(|held| held.address);
+        blocks.filter(move |address| last.replace(*address) != Some(*address))
+    }
+
+    /// The blocks from `first` up to `end` for which [`Deltas::take_recorded`] may have something, in order.
+    pub fn recorded_in(&self, tree: u32, first: u64, end: u64) -> Vec<u64> {
+        let hole = |h: &HoleRange| h.tree == tree && h.recorded.is_some();
+        if self.holes.iter().any(hole) {
+            return (first..end).collect();
+        }
+        let held = self.of_blocks(tree, first, end);
+        let mut blocks: Vec<u64> = held.map(|held| held.address).collect();
+        blocks.dedup();
+        blocks
     }
 
     /// The newest of what is known of a block.
     pub fn lookup(&self, tree: u32, address: u64) -> Lookup {
-        let version = self.versions.get(&(tree, address)).and_then(|v| v.last());
+        let version = self.of_block(tree, address).next_back();
         let hole = self.hole_stamp(tree, address, false);
         match version {
             Some(version) if version.stamp > hole => match version.what {
@@ -194,7 +264,7 @@ impl Deltas {
         let of_hole = |h: &HoleRange| {
             h.tree == tree && h.first < end && first < h.first.saturating_add(h.count)
         };
-        let mut versions = self.versions.range((tree, first)..(tree, end));
+        let mut versions = self.of_blocks(tree, first, end);
         versions.next().is_none() && !self.holes.iter().any(of_hole)
     }
 
@@ -210,80 +280,64 @@ impl Deltas {
 
     /// Adds a version, newer than all of its block.
     pub fn push(&mut self, tree: u32, address: u64, version: Version) {
-        if !self.holds_of_leaf(tree, address) {
+        let leaf = self.held.entry((tree, leaf_of(address)));
+        let leaf = leaf.or_insert_with(|| {
             *self.leaves.entry(tree).or_insert(0) += 1;
-        }
-        let versions = self.versions.entry((tree, address)).or_default();
+            OfLeaf::with_capacity(1) // most, where writes are scattered
+        });
+        let place = place_in(leaf, address);
+        let newest = place.clone().next_back().map(|at| leaf[at].version.stamp);
         assert!(
-            versions.last().is_none_or(|v| v.stamp < version.stamp),
+            newest.is_none_or(|stamp| stamp < version.stamp),
             "stamps only grow"
         );
-        versions.push(version);
+        leaf.insert(place.end, Held { address, version });
         self.count += 1;
     }
 
     /// The version of a block with this stamp.
     pub fn get(&self, tree: u32, address: u64, stamp: u64) -> Option<&Version> {
-        self.versions
-            .get(&(tree, address))?
-            .iter()
-            .find(|v| v.stamp == stamp)
+        self.of_block(tree, address).find(|v| v.stamp == stamp)
     }
 
     /// The newest stamp of a block that is durable in some form: recorded, or held by a data record.
     pub fn durable_stamp(&self, tree: u32, address: u64) -> u64 {
-        let versions = self
-            .versions
-            .get(&(tree, address))
-            .map_or(&[][..], Vec::as_slice);
-        let of_versions = versions
-            .iter()
-            .filter(|v| v.journaled || matches!(v.state, State::Recorded(_)))
-            .map(|v| v.stamp)
-            .max()
-            .unwrap_or(0);
+        let durable = |v: &&Version| v.journaled || matches!(v.state, State::Recorded(_));
+        let versions = self.of_block(tree, address).filter(durable);
+        let of_versions = versions.map(|v| v.stamp).max().unwrap_or(0);
         of_versions.max(self.hole_stamp(tree, address, true))
     }
 
     /// Notes that a data record holds a version.
     pub fn journaled(&mut self, tree: u32, address: u64, stamp: u64) {
-        if let Some(versions) = self.versions.get_mut(&(tree, address))
-            && let Some(version) = versions.iter_mut().find(|v| v.stamp == stamp)
-        {
-            version.journaled = true;
-        }
+        self.retain(tree, address, |version| {
+            version.journaled |= version.stamp == stamp;
+            true
+        });
     }
 
     /// Notes that a version is durable as what it says; drops what it replaces. A version that is no
     /// longer here was replaced by a durable newer one.
     pub fn recorded(&mut self, tree: u32, address: u64, stamp: u64, sequence: u64) {
-        let Some(versions) = self.versions.get_mut(&(tree, address)) else {
-            return;
-        };
-        let before = versions.len();
-        if versions.iter().any(|v| v.stamp == stamp) {
-            versions.retain(|v| v.stamp >= stamp);
-            versions[0].state = State::Recorded(sequence);
+        if self.get(tree, address, stamp).is_some() {
+            self.retain(tree, address, |version| {
+                if version.stamp == stamp {
+                    version.state = State::Recorded(sequence);
+                }
+                version.stamp >= stamp
+            });
         }
-        self.count -= before - versions.len();
     }
 
-    /// Drops versions of a block below `stamp`: a durable run of holes covers them.
+    /// Drops versions that a durable run of holes covers.
     fn drop_below(&mut self, hole: HoleRange) {
-        let (tree, stamp) = (hole.tree, hole.stamp);
         let end = hole.first.saturating_add(hole.count);
-        let keys: Vec<(u32, u64)> = self
-            .versions
-            .range((tree, hole.first)..(tree, end))
-            .map(|(k, _)| *k)
-            .collect();
-        for key in keys.into_iter().filter(|key| hole.covers(tree, key.1)) {
-            let versions = self.versions.get_mut(&key).expect("listed above");
-            let before = versions.len();
-            versions.retain(|v| v.stamp > stamp);
-            self.count -= before - versions.len();
-            if versions.is_empty() {
-                self.forget(key);
+        let held = self.of_blocks(hole.tree, hole.first, end);
+        let below = held.filter(|held| held.version.stamp <= hole.stamp);
+        let blocks: Vec<u64> = below.map(|held| held.address).collect();
+        for address in blocks {
+            if hole.covers(hole.tree, address) {
+                self.retain(hole.tree, address, |version| version.stamp > hole.stamp);
             }
         }
     }
@@ -304,50 +358,39 @@ impl Deltas {
 
     /// The oldest sequence that what is recorded here hangs on.
     pub fn oldest(&self) -> Option<u64> {
-        let versions = self
-            .versions
-            .values()
-            .flatten()
-            .filter_map(|v| match v.state {
-                State::Recorded(sequence) => Some(sequence),
-                State::Open(_) => None,
-            });
-        versions
+        let recorded = self.recorded_blocks().map(|(_, sequence)| sequence);
+        recorded
             .chain(self.holes.iter().filter_map(|h| h.recorded))
             .min()
     }
 
     /// Blocks with something recorded, in address order, with the sequence.
     pub fn recorded_blocks(&self) -> impl Iterator<Item = ((u32, u64), u64)> + '_ {
-        self.versions
-            .iter()
-            .filter_map(|(key, versions)| match versions.first()?.state {
-                State::Recorded(sequence) => Some((*key, sequence)),
-                State::Open(_) => None,
-            })
+        let held = self.held.iter();
+        let all = held.flat_map(|((tree, _), leaf)| leaf.iter().map(|held| (*tree, held)));
+        all.filter_map(|(tree, held)| match held.version.state {
+            State::Recorded(sequence) => Some(((tree, held.address), sequence)),
+            State::Open(_) => None,
+        })
     }
 
     /// Takes what is recorded of a block, to be folded: the version unless a durable run of holes is
     /// newer. `Some(None)` is a hole.
     pub fn take_recorded(&mut self, tree: u32, address: u64) -> Option<What> {
         let hole = self.hole_stamp(tree, address, true);
-        let mut taken = None;
-        if let Some(versions) = self.versions.get_mut(&(tree, address)) {
-            if matches!(versions[0].state, State::Recorded(_)) {
-                if versions[0].stamp > hole {
-                    taken = Some(versions[0].what.clone());
-                }
-                // While an older run of holes still covers the block, its version must stay to be seen;
-                // folding it again changes nothing.
-                if hole == 0 || versions[0].stamp < hole {
-                    versions.remove(0);
-                    self.count -= 1;
-                }
+        let (mut taken, mut found) = (None, false);
+        self.retain(tree, address, |version| {
+            if found || !matches!(version.state, State::Recorded(_)) {
+                return true;
             }
-            if versions.is_empty() {
-                self.forget((tree, address));
+            found = true;
+            if version.stamp > hole {
+                taken = Some(version.what.clone());
             }
-        }
+            // While an older run of holes still covers the block, its version must stay to be seen;
+            // folding it again changes nothing.
+            hole > 0 && version.stamp > hole
+        });
         if taken.is_none() && hole > 0 {
             Some(What::Hole)
         } else {
@@ -393,27 +436,18 @@ impl Deltas {
 
     /// Drops one version: a move that could not be written, or folded.
     pub fn remove(&mut self, tree: u32, address: u64, stamp: u64) {
-        if let Some(versions) = self.versions.get_mut(&(tree, address)) {
-            let before = versions.len();
-            versions.retain(|v| v.stamp != stamp);
-            self.count -= before - versions.len();
-            if versions.is_empty() {
-                self.forget((tree, address));
-            }
-        }
+        self.retain(tree, address, |version| version.stamp != stamp);
     }
 
     /// Drops what is recorded of the moves of these blocks: they stay where the map says.
-    pub fn drop_moves(&mut self, tree: u32, blocks: std::ops::Range<u64>) {
-        let held = self
-            .versions
-            .range((tree, blocks.start)..(tree, blocks.end));
+    pub fn drop_moves(&mut self, tree: u32, blocks: Range<u64>) {
         let is_move = |v: &Version| {
             let moves = matches!(v.what, What::Block { from: Some(_), .. });
             moves && matches!(v.state, State::Recorded(_))
         };
-        let moves = held.filter(|(_, versions)| is_move(&versions[0]));
-        let moves: Vec<(u64, u64)> = moves.map(|(key, v)| (key.1, v[0].stamp)).collect();
+        let held = self.of_blocks(tree, blocks.start, blocks.end);
+        let moves = held.filter(|held| is_move(&held.version));
+        let moves: Vec<(u64, u64)> = moves.map(|h| (h.address, h.version.stamp)).collect();
         for (address, stamp) in moves {
             self.remove(tree, address, stamp);
         }
@@ -421,10 +455,10 @@ impl Deltas {
 
     /// Drops everything of a volume that is gone.
     pub fn forget_tree(&mut self, tree: u32) {
-        let held = self.versions.range((tree, 0)..=(tree, u64::MAX));
+        let held = self.held.range((tree, 0)..=(tree, u64::MAX));
         let keys: Vec<(u32, u64)> = held.map(|(key, _)| *key).collect();
         for key in keys {
-            self.count -= self.versions[&key].len();
+            self.count -= self.held[&key].len();
             self.forget(key);
         }
         self.holes.retain(|h| h.tree != tree);

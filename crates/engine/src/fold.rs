@@ -376,10 +376,11 @@ impl Shard {
         let change = |bytes: &mut [u8]| {
             self.folds.set(self.folds.get() + 1);
             let mut deltas = self.deltas.borrow_mut();
-            for slot in 0..LEAF_ENTRIES {
-                let Some(what) = deltas.take_recorded(tree, start + slot as u64) else {
+            for address in deltas.recorded_in(tree, start, start + LEAF_ENTRIES as u64) {
+                let Some(what) = deltas.take_recorded(tree, address) else {
                     continue;
                 };
+                let slot = usize::try_from(address - start).expect("within a leaf");
                 let entry = &mut bytes[slot * LEAF_ENTRY..(slot + 1) * LEAF_ENTRY];
                 apply(shape, &what, entry, prepared);
             }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use ashlar_format::SegmentNumber;
 use ashlar_format::node::{NodeEntry, Place};
-use ashlar_rt::{OneshotSender, Sender, Slice, oneshot};
+use ashlar_rt::{Buf, OneshotSender, Sender, Slice, oneshot};
 
 use crate::error::VolumeError;
 use crate::segment::Segment;
@@ -191,7 +191,7 @@ pub struct ShardStats {
 #[derive(Debug)]
 pub enum ShardMessage {
     /// Read volume blocks: volume, first, count, out as 4 KiB blocks.
-    Read(u32, u64, u64, OneshotSender<Result<Slice, VolumeError>>),
+    Read(u32, u64, u64, OneshotSender<Result<Buf, VolumeError>>),
     /// Write bytes at a byte offset, all in one partition.
     Write(u32, u64, Slice, OneshotSender<Result<(), VolumeError>>),
     /// Unmap volume blocks (those of this shard's partitions).

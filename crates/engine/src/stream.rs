@@ -97,7 +97,7 @@ impl OpenStripe {
         Rc::new(OpenStripe {
             segment: segment.clone(),
             number: segment.take_stripe(),
-            data: RefCell::new(Data::Filling(Buf::zeroed(bytes))),
+            data: RefCell::new(Data::Filling(Buf::scratch(bytes))),
             owners: RefCell::default(),
             items: RefCell::default(),
             phase: Cell::new(Phase::Filling),
@@ -149,11 +149,12 @@ impl OpenStripe {
         }
     }
 
-    /// Ends filling: from now on its bytes do not change.
+    /// Ends filling: what it has not taken is zeros, and from now on its bytes do not change.
     pub fn freeze(&self) -> Slice {
         let mut data = self.data.borrow_mut();
         if let Data::Filling(buf) = &mut *data {
-            let buf = std::mem::replace(buf, Buf::zeroed(0));
+            let mut buf = std::mem::replace(buf, Buf::zeroed(0));
+            buf[self.filled() as usize * BLOCK..].fill(0);
             *data = Data::Frozen(buf.freeze());
         }
         let Data::Frozen(slice) = &*data else {

@@ -1,11 +1,12 @@
 //! A volume as frontends see it: bytes at any alignment, split over the shards.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use ashlar_format::catalog::VolumeEntry;
 use ashlar_format::{BLOCK, BLOCK_U64};
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::{Buf, Sender, Slice};
 
 use crate::array::Array;
 use crate::error::VolumeError;
@@ -180,16 +181,26 @@ impl Volume {
     }
 
     /// Cuts a byte range at tile borders: offset and length of each piece.
-    fn pieces(&self, offset: u64, length: u64) -> Vec<(u64, u64)> {
+    fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let tile = self.partitioning.tile_blocks() * u64::from(self.info.block_bytes);
         let (mut at, end) = (offset, offset + length);
-        let mut pieces = Vec::new();
-        while at < end {
-            let next = end.min((at / tile + 1) * tile);
-            pieces.push((at, next - at));
-            at = next;
-        }
-        pieces
+        std::iter::from_fn(move || {
+            let piece = (at, end.min((at / tile + 1) * tile) - at);
+            at += piece.1;
+            (piece.1 > 0).then_some(piece)
+        })
+    }
+
+    /// The only piece of a byte range, if it has one.
+    fn one_piece(&self, offset: u64, length: u64) -> Option<(u64, u64)> {
+        self.pieces(offset, length)
+            .next()
+            .filter(|(_, bytes)| *bytes == length)
+    }
+
+    fn shard_at(&self, offset: u64) -> Sender<ShardMessage> {
+        let block = offset / u64::from(self.info.block_bytes);
+        self.array.0.home.shards[self.shard_of(block)].clone()
     }
 
     /// Reads `length` bytes at `offset`. Unmapped blocks are zeros.
@@ -197,38 +208,53 @@ impl Volume {
         self.check(offset, length as u64)?;
         add(&self.counters.reads, 1);
         add(&self.counters.read_bytes, length as u64);
-        let unit = u64::from(self.info.block_bytes);
-        let home = &self.array.0.home;
+        if let Some(piece) = self.one_piece(offset, length as u64) {
+            let (blocks, part) = self.read_piece(piece).await?;
+            return Ok(if part.len() == blocks.len() {
+                blocks
+            } else {
+                Buf::copy_of(&blocks[part])
+            });
+        }
         let mut joins = Vec::new();
-        for (at, bytes) in self.pieces(offset, length as u64) {
-            let (first, end) = (at / unit, (at + bytes).div_ceil(unit));
-            let shard = home.shards[self.shard_of(first)].clone();
-            let tree = self.tree;
+        for piece in self.pieces(offset, length as u64) {
             joins.push((
-                at,
-                bytes,
-                home.core.rt.spawn(async move {
-                    ask(&shard, |reply| {
-                        ShardMessage::Read(tree, first, end - first, reply)
-                    })
-                    .await
-                }),
+                piece,
+                self.array.0.home.core.rt.spawn(self.read_piece(piece)),
             ));
         }
-        let mut out = Buf::zeroed(length);
+        let mut out = Buf::scratch(length);
         let mut result = Ok(());
-        for (at, bytes, join) in joins {
-            match join.await.unwrap_or(Err(VolumeError::Closed)) {
-                Ok(blocks) => {
-                    let skip = usize::try_from(at % unit).expect("below a block");
-                    let bytes = usize::try_from(bytes).expect("a part of the read");
+        for ((at, bytes), join) in joins {
+            match join.await {
+                Ok((blocks, part)) => {
                     let start = usize::try_from(at - offset).expect("a part of the read");
-                    out[start..start + bytes].copy_from_slice(&blocks[skip..skip + bytes]);
+                    let bytes = usize::try_from(bytes).expect("a part of the read");
+                    out[start..start + bytes].copy_from_slice(&blocks[part]);
                 }
                 Err(error) => result = Err(error),
             }
         }
         result.map(|()| out)
+    }
+
+    /// The blocks of a piece, and where in them it is.
+    fn read_piece(
+        &self,
+        (at, bytes): (u64, u64),
+    ) -> impl Future<Output = Result<(Buf, Range<usize>), VolumeError>> + use<> {
+        let unit = u64::from(self.info.block_bytes);
+        let (first, end) = (at / unit, (at + bytes).div_ceil(unit));
+        let skip = usize::try_from(at % unit).expect("below a block");
+        let part = skip..skip + usize::try_from(bytes).expect("a part of a tile");
+        let (shard, tree) = (self.shard_at(at), self.tree);
+        async move {
+            let read = |reply| ShardMessage::Read(tree, first, end - first, reply);
+            let blocks = ask(&shard, read).await;
+            blocks
+                .unwrap_or(Err(VolumeError::Closed))
+                .map(|blocks| (blocks, part))
+        }
     }
 
     /// Writes bytes at `offset`. With `durable` this returns when they would survive a power cut, else
@@ -246,26 +272,36 @@ impl Volume {
     }
 
     async fn write_pieces(&self, offset: u64, data: &Slice) -> Result<(), VolumeError> {
-        let unit = u64::from(self.info.block_bytes);
-        let home = &self.array.0.home;
+        let length = data.len() as u64;
+        if let Some((at, _)) = self.one_piece(offset, length) {
+            return self.write_piece(at, data.clone()).await;
+        }
         let mut joins = Vec::new();
-        for (at, bytes) in self.pieces(offset, data.len() as u64) {
+        for (at, bytes) in self.pieces(offset, length) {
             let start = usize::try_from(at - offset).expect("a part of the write");
-            let part =
-                data.cut(start..start + usize::try_from(bytes).expect("a part of the write"));
-            let shard = home.shards[self.shard_of(at / unit)].clone();
-            let tree = self.tree;
-            joins.push(home.core.rt.spawn(async move {
-                ask(&shard, |reply| ShardMessage::Write(tree, at, part, reply)).await
-            }));
+            let end = start + usize::try_from(bytes).expect("a part of the write");
+            let writing = self.write_piece(at, data.cut(start..end));
+            joins.push(self.array.0.home.core.rt.spawn(writing));
         }
         let mut result = Ok(());
         for join in joins {
-            if let Err(error) = join.await.unwrap_or(Err(VolumeError::Closed)) {
+            if let Err(error) = join.await {
                 result = Err(error);
             }
         }
         result
+    }
+
+    fn write_piece(
+        &self,
+        at: u64,
+        part: Slice,
+    ) -> impl Future<Output = Result<(), VolumeError>> + use<> {
+        let (shard, tree) = (self.shard_at(at), self.tree);
+        async move {
+            let asked = ask(&shard, |reply| ShardMessage::Write(tree, at, part, reply)).await;
+            asked.unwrap_or(Err(VolumeError::Closed))
+        }
     }
 
     /// Makes everything acknowledged before durable, on whatever connection it was acknowledged.

@@ -18,8 +18,9 @@ pub const BLOCK: usize = 4096;
 /// What the processor can map as one page.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// So many bytes of memory of dropped buffers each thread keeps, to use it again without page faults.
-const KEPT_BYTES: usize = 16 << 20;
+/// So many bytes of memory of dropped buffers each thread keeps, to use it again without page faults: what the
+/// stripes of an array that are written at one time take.
+const KEPT_BYTES: usize = 48 << 20;
 /// Larger buffers are not kept.
 const LARGEST_KEPT: usize = 1 << 20;
 
@@ -84,15 +85,6 @@ mod raw {
                     libc::MADV_HUGEPAGE,
                 );
             }
-        }
-    }
-
-    /// Has the allocator give back to the system what is free, where it is one that would keep it.
-    pub(super) fn trim() {
-        #[cfg(target_env = "gnu")]
-        // SAFETY: it takes no memory that is in use.
-        unsafe {
-            libc::malloc_trim(0);
         }
     }
 
@@ -207,20 +199,31 @@ impl Kept {
         let _ = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
             if kept.bytes + len > KEPT_BYTES {
-                // Lengths that are no longer asked for must not keep those that are from being kept.
-                *kept = Kept::default();
+                kept.make_room();
             }
             kept.bytes += len;
             kept.by_length.entry(len).or_default().push(memory);
         });
     }
+
+    /// Gives back half of the memory of that length of which most is kept: lengths that are no longer asked for make
+    /// way for those that are, and these stay.
+    fn make_room(&mut self) {
+        let most = self
+            .by_length
+            .iter_mut()
+            .max_by_key(|(len, kept)| **len * kept.len());
+        if let Some((len, kept)) = most {
+            let stay = kept.len() / 2;
+            self.bytes -= *len * (kept.len() - stay);
+            kept.truncate(stay);
+        }
+    }
 }
 
-/// Gives memory that nothing uses back to the system, this thread's buffers that were kept among it: after work that
-/// took much. It may take some milliseconds.
-pub fn give_back_memory() {
+/// Gives this thread's buffers that were kept back to the allocator.
+pub(crate) fn forget_kept() {
     let _ = KEPT.try_with(RefCell::take);
-    raw::trim();
 }
 
 impl Drop for Buf {

@@ -13,15 +13,17 @@ mod buf;
 mod channel;
 mod executor;
 mod fd;
+mod memory;
 pub mod net;
 mod reactor;
 mod sync;
 mod tasks;
 
-pub use buf::{BLOCK, Buf, Slice, ask_large_pages, give_back_memory};
+pub use buf::{BLOCK, Buf, Slice, ask_large_pages};
 pub use channel::{Mailbox, OneshotReceiver, OneshotSender, Sender, mailbox, oneshot};
 pub use executor::{Nanos, Reactor, Remote, Rt, Stopped};
 pub use fd::AsyncFd;
+pub use memory::give_back_memory;
 pub use reactor::{Driver, Epoll};
 pub use sync::{Gate, Lock, LockGuard, Permits, PermitsGuard};
 pub use tasks::Join;

@@ -66,12 +66,12 @@ fn id(index: u32, generation: u32) -> u64 {
 }
 
 impl Tasks {
-    /// Adds a future and makes it ready for its first poll.
+    /// Adds a future, for whoever polls it first or makes it ready.
     pub(crate) fn insert(
         &mut self,
         shared: &Arc<Shared>,
         future: impl Future<Output = ()> + 'static,
-    ) {
+    ) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks at once")
@@ -89,7 +89,7 @@ impl Tasks {
             waker: Waker::from(state.clone()),
             state,
         });
-        shared.make_ready(id);
+        id
     }
 
     fn slot(&mut self, id: u64) -> Option<&mut Slot> {

@@ -1,5 +1,5 @@
 //! What every frontend needs to bound and to end its work: a [`Stop`], a [`Budget`] for a peer, a [`Pool`] that
-//! peers share, [`begin`], and helper threads.
+//! peers share, and helper threads.
 //!
 //! Invariants: a [`Hold`] and a [`Share`] give back exactly what they took, once; a [`Stop`] that is set stays set;
 //! a peer that gives nothing back never keeps another from the pool.
@@ -8,22 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
-use ashlar_rt::{Gate, Rt, oneshot};
-
-/// Runs `work` at once if it need not wait, else as a task of its own. Most work of a volume with a
-/// cache does not wait, and a task costs more than such work.
-pub(crate) fn begin(rt: &Rt, work: impl Future<Output = ()> + 'static) {
-    let mut work = Box::pin(work);
-    if work
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
-        .is_pending()
-    {
-        rt.spawn(work); // which polls it again, with a waker that counts
-    }
-}
+use ashlar_rt::{Gate, oneshot};
 
 /// Runs `work`, which may block, on a thread of its own. `None` if there is no thread to be had.
 pub async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
@@ -205,6 +192,8 @@ impl Drop for Hold {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::task::Context;
+
     use super::*;
 
     const MIB: usize = 1 << 20;

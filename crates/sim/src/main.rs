@@ -17,9 +17,6 @@ use ashlar_sim::shrink::shrink;
 use ashlar_sim::store::Subject;
 use ashlar_sim::toy::{Plant, Toy};
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 pub(crate) const USAGE: &str = "\
 usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--twice] [OPTIONS]
        ashlar-sim sweep --seeds A..B [--step N] [OPTIONS]

@@ -12,6 +12,7 @@ use ashlar_rt::SECOND;
 
 use super::{Host, LONGEST_WAIT, Member};
 use crate::api::{ArrayEvent, EventsReply, Severity};
+use crate::daemon::severity::severity;
 use crate::failure::Failure;
 
 /// Which events are asked for.
@@ -62,7 +63,16 @@ impl Host {
         self.add_events(array, vec![(self.unix_seconds(at), event)]);
     }
 
-    fn add_events(&self, array: &str, events: Vec<(u64, Event)>) {
+    fn add_events(&self, array: &str, mut events: Vec<(u64, Event)>) {
+        for (_, event) in &mut events {
+            // Whoever goes to replace it looks for a label, not for a path.
+            if severity(event) >= Severity::Warning
+                && let Some(device) = event.device
+                && let Some(drive) = self.drive_at(array, device)
+            {
+                event.text += &format!(" ({drive})");
+            }
+        }
         for added in self.history.append(array, events) {
             log_event(&added);
             self.notify(&added);

@@ -109,7 +109,7 @@ fn submit(core: &Core, stripes: &[Stripe]) -> Computing {
             contexts.extend(blocks.map(|b| Context::parity(segment, stripe.number, column, b)));
         }
     }
-    let fresh = || Buf::zeroed(usize::from(geometry.m) * strip);
+    let fresh = || Buf::scratch(usize::from(geometry.m) * strip);
     let write = stripes.iter().map(|_| fresh()).collect();
     let digests = Some(keyed(core, Of::Written, &contexts));
     let coding = Some(core.coder.parity_of(core, &stripes[0].segment));

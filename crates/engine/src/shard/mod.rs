@@ -164,7 +164,7 @@ impl Shard {
             let shard = self.clone();
             self.core
                 .rt
-                .spawn(async move { shard.handle(message).await });
+                .begin(async move { shard.handle(message).await });
         }
     }
 

@@ -9,9 +9,10 @@ use std::rc::Rc;
 use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
 use ashlar_format::node::LEAF_ENTRIES;
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::Buf;
 
 use super::{Shard, algorithm_of};
+use crate::coder::begin;
 use crate::delta::{Lookup, State, Version, What};
 use crate::error::VolumeError;
 use crate::messages::VolumeShape;
@@ -205,7 +206,7 @@ impl Shard {
         tree: u32,
         first: u64,
         count: u64,
-    ) -> Result<Slice, VolumeError> {
+    ) -> Result<Buf, VolumeError> {
         let shape = self.shape(tree)?;
         let unit = shape.pieces as usize * BLOCK;
         let mut out = Buf::scratch(usize::try_from(count).expect("a read is bounded") * unit);
@@ -234,20 +235,16 @@ impl Shard {
         if runs.len() == 1 && runs[0].digests.len() as u64 == count {
             // It is the whole answer: nothing to do beside it, and nothing to copy.
             let run = runs.pop().expect("one");
-            return Ok(self.read_run(shape, run).await?.1.freeze());
+            return Ok(self.read_run(shape, run).await?.1);
         }
-        let mut joins = Vec::new();
-        for run in runs {
+        let begun = |run| {
             let shard = self.clone();
-            joins.push(
-                self.core
-                    .rt
-                    .spawn(async move { shard.read_run(shape, run).await }),
-            );
-        }
+            begin(async move { shard.read_run(shape, run).await })
+        };
+        let reads: Vec<_> = runs.into_iter().map(begun).collect();
         let mut result = Ok(());
-        for join in joins {
-            match join.await {
+        for read in reads {
+            match read.await {
                 Ok((address, bytes)) => {
                     let start = usize::try_from(address - first).expect("a read is bounded") * unit;
                     out[start..start + bytes.len()].copy_from_slice(&bytes);
@@ -255,7 +252,7 @@ impl Shard {
                 Err(error) => result = Err(error),
             }
         }
-        result.map(|()| out.freeze())
+        result.map(|()| out)
     }
 
     /// Reads volume blocks that follow each other in one strip with one device read, or, where their column is gone, one

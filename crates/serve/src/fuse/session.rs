@@ -13,7 +13,7 @@ use ashlar_rt::{AsyncFd, Buf, Rt};
 use super::gate::{self, Action, Verdict};
 use super::wire::{self, Request, Shown, WRITE_PAYLOAD, reply_header, seek_reply, write_reply};
 use super::{MAX_REQUEST_BYTES, sys};
-use crate::flow::{Budget, Hold, begin};
+use crate::flow::{Budget, Hold};
 use crate::{Volume, VolumeError, VolumeInfo};
 
 /// Requests in flight; the kernel queues at most 128 in the background by itself.
@@ -100,7 +100,7 @@ impl Session {
                 };
                 let hold = budget.take(size).await;
                 let session = self.clone();
-                begin(&self.rt, async move {
+                self.rt.begin(async move {
                     session
                         .carry_out(request.unique, action, payload, hold)
                         .await;

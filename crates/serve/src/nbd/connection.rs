@@ -18,7 +18,7 @@ use super::reply;
 use super::stream::{Holds, Incoming, Outbox, Transport};
 use super::wire::{ExportInfo, RequestHeader, command};
 use super::{Limits, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES};
-use crate::flow::{Budget, Pool, Stop, begin};
+use crate::flow::{Budget, Pool, Stop};
 use crate::{Volume, VolumeError};
 
 /// How long a peer that does not read its replies may delay the end of a connection.
@@ -156,7 +156,7 @@ impl Session {
                         payload = Some(whole);
                     }
                     let session = self.clone();
-                    begin(&self.rt, async move {
+                    self.rt.begin(async move {
                         session.carry_out(request, command, payload, hold).await;
                     });
                 }
@@ -187,7 +187,7 @@ impl Session {
         incoming: &mut Incoming<T>,
         length: usize,
     ) -> Option<Slice> {
-        let mut buf = Buf::zeroed(length);
+        let mut buf = Buf::scratch(length); // given on only if it was filled
         let whole = if incoming.buffered().len() >= length {
             incoming.exact(&mut buf).await
         } else {

@@ -8,5 +8,6 @@
 
 mod explore;
 mod generations;
+mod headers;
 mod journal;
 mod slots;

@@ -1,0 +1,181 @@
+//! What the contract names and this version does not have: an administrator who types it is told so, and
+//! what to do meanwhile; no other verb is suggested.
+//!
+//! **Invariants**: nothing here is a verb, flag or value that the command line takes.
+
+use crate::failure::{Failure, Kind};
+
+/// What to do about devices until they can be exchanged.
+const DEVICES: &str = "an array goes on without devices it lost, while there is room; 'ashlar status' says how many more it can lose: copy the data to a new array in time";
+const SNAPSHOTS: &str = "use snapshots of the file system on the volume, or copy it";
+const SIZES: &str = "make another volume of the right size, and copy";
+
+/// Verbs, as they are typed, and what to do instead.
+const VERBS: &[(&str, &str)] = &[
+    ("add", DEVICES),
+    (
+        "bench lifecycle",
+        "'ashlar bench engine' measures the engine",
+    ),
+    ("clone", SNAPSHOTS),
+    (
+        "convert",
+        "make another array of that layout, and copy the data",
+    ),
+    ("device clear", "counters begin anew with each import"),
+    (
+        "device locate",
+        "'ashlar device list' has serial numbers and slots; 'ledctl locate=DEV' lights a slot",
+    ),
+    ("device scan", "'ashlar import' lists the arrays on devices"),
+    (
+        "device set",
+        "a domain is given with 'ashlar create --domain DEV=LABEL'",
+    ),
+    (
+        "device wipe",
+        "'ashlar create --force' takes a device that was another's; 'wipefs' does not know Ashlar's",
+    ),
+    (
+        "digest",
+        "blocks are verified on every read; 'ashlar verify DEV...' checks all of an exported array",
+    ),
+    ("offline", DEVICES),
+    ("online", DEVICES),
+    ("remove", DEVICES),
+    ("replace", DEVICES),
+    ("rollback", SNAPSHOTS),
+    (
+        "scrub",
+        "every read verifies and repairs, so reading a volume to its end ('dd if=/dev/ashlar/ARRAY/VOL of=/dev/null bs=1M') checks all it holds; 'ashlar verify DEV...' checks an exported array",
+    ),
+    ("snapshot", SNAPSHOTS),
+    ("task", "'ashlar status' shows the work in progress"),
+    (
+        "trim",
+        "'fstrim MOUNTPOINT' gives back what a file system does not use",
+    ),
+    ("upgrade", "there is one version of the format so far"),
+    ("volume rename", "make another volume, and copy"),
+    ("volume resize", SIZES),
+];
+
+/// Flags of verbs there are.
+const FLAGS: &[(&str, &[&str])] = &[
+    (
+        "create",
+        &[
+            "--code",
+            "--journal",
+            "--domain-file",
+            "--key",
+            "--optimize",
+        ],
+    ),
+    ("import", &["--incremental", "--export", "--force", "-f"]),
+    (
+        "daemon",
+        &["--listen", "--tls-dir", "--cpus", "--web", "--no-keeper"],
+    ),
+    (
+        "volume create",
+        &["--sector-size", "--compress", "--layout"],
+    ),
+    ("volume list", &["-t"]),
+    ("volume attach", &["--ublk", "--vhost-user", "--nvme-tcp"]),
+];
+
+/// Kinds of work that `wait --for` takes by the contract.
+const WORK: &[&str] = &["rebalance", "scrub", "convert"];
+
+fn not_yet(what: &str, next: &str) -> Failure {
+    let version = env!("CARGO_PKG_VERSION");
+    Failure::of_kind(
+        Kind::Absent,
+        format!("{what} is not in this version ({version}); {next}"),
+    )
+}
+
+/// For a verb that was not known: what to say if the contract has it.
+pub(crate) fn verb(path: &str) -> Option<Failure> {
+    let (_, next) = VERBS.iter().find(|(verb, _)| *verb == path)?;
+    Some(not_yet(&format!("'ashlar {path}'"), next))
+}
+
+/// For a flag that was not known: what to say if the contract has it.
+pub(crate) fn flag(path: &str, flag: &str) -> Option<Failure> {
+    let (_, flags) = FLAGS.iter().find(|(verb, _)| *verb == path)?;
+    flags
+        .contains(&flag)
+        .then(|| not_yet(&format!("'ashlar {path} {flag}'"), &without(path)))
+}
+
+/// A device over NBD, which the contract takes wherever a device is named.
+///
+/// # Errors
+/// If it is one.
+pub(crate) fn check_device(given: &std::path::Path) -> Result<(), Failure> {
+    let given = given.to_string_lossy();
+    if given.starts_with("nbd://") || given.starts_with("nbd+unix://") {
+        return Err(not_yet(
+            &format!("{given}: a device over NBD"),
+            "attach it with nbd-client, and give its /dev/nbdN",
+        ));
+    }
+    Ok(())
+}
+
+/// A kind of work for `wait --for`, as the daemon calls it.
+///
+/// # Errors
+/// If this version has no such work.
+pub(crate) fn work(kind: &str) -> Result<String, Failure> {
+    if WORK.contains(&kind) {
+        return Err(not_yet(
+            &format!("'{kind}' work"),
+            "'ashlar wait ARRAY' waits for all the work there is",
+        ));
+    }
+    Ok(if kind == "rebuild" {
+        "reconstruct"
+    } else {
+        kind
+    }
+    .to_string())
+}
+
+fn without(path: &str) -> String {
+    format!("'ashlar {path} --help' shows what there is")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use clap::CommandFactory;
+
+    fn find(path: &str) -> Option<clap::Command> {
+        let mut at = crate::cli::Cli::command();
+        for word in path.split(' ') {
+            at = at.find_subcommand(word)?.clone();
+        }
+        Some(at)
+    }
+
+    #[test]
+    fn what_is_called_absent_is() {
+        for (verb, _) in VERBS {
+            assert!(find(verb).is_none(), "{verb} is there");
+        }
+        for (verb, flags) in FLAGS {
+            let command = find(verb).unwrap();
+            for flag in *flags {
+                let there = command.get_arguments().any(|a| {
+                    a.get_long().is_some_and(|l| format!("--{l}") == *flag)
+                        || a.get_short().is_some_and(|s| format!("-{s}") == *flag)
+                });
+                assert!(!there, "{verb} {flag} is there");
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Arguments of the verbs that make, start, change and end arrays.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+
+use super::complete;
+use super::parse::{parse_attach, parse_pair, parse_volume};
+use crate::units::{parse_room, parse_size};
+
+/// A verb that takes an array and nothing else.
+#[derive(Debug, Args)]
+pub(crate) struct ArrayArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+}
+
+/// `create`.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// The new array's name
+    pub(crate) array: String,
+    /// How data and parity are laid out, for example ec8+2
+    #[arg(long, add = ArgValueCompleter::new(complete::layouts))]
+    pub(crate) layout: String,
+    /// Devices' worth of space to keep free for reconstruction
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(crate) spare: u16,
+    /// Consecutive bytes of a stripe on one device [default: by the layout]
+    #[arg(long, alias = "chunk", value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) strip: Option<u64>,
+    /// Unit of allocation on a device [default: by the device's size]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) slot: Option<u64>,
+    /// A device's failure domain (enclosure, host, rack); give it for every device or none
+    #[arg(long, value_name = "DEV=LABEL", value_parser = parse_pair)]
+    pub(crate) domain: Vec<(String, String)>,
+    /// Make devices that do not exist as sparse files of this size
+    #[arg(long, value_name = "SIZE", value_parser = parse_room)]
+    pub(crate) file_size: Option<u64>,
+    /// Make a volume too, of this size or of all there is
+    #[arg(long, value_name = "NAME[=SIZE]", value_parser = parse_volume)]
+    pub(crate) volume: Option<(String, Option<u64>)>,
+    /// Serve that volume: loop, nbd=unix:PATH, nbd=HOST:PORT or fuse=DIR
+    #[arg(long, value_name = "HOW", requires = "volume", value_parser = parse_attach)]
+    pub(crate) attach: Option<Attach>,
+    /// Only say what would be
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Overwrite whatever the devices hold
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+    /// The devices: block devices or files
+    #[arg(required = true, value_name = "DEV", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) devices: Vec<PathBuf>,
+}
+
+/// `import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Name or UUID
+    #[arg(add = ArgValueCompleter::new(complete::not_imported))]
+    pub(crate) array: Option<String>,
+    /// Import every array that can be found
+    #[arg(long, conflicts_with = "array")]
+    pub(crate) all: bool,
+    /// Look at the files and devices in this directory too
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scan: Vec<PathBuf>,
+    /// Also with fewer devices than the array starts with by itself; says what may be missing
+    #[arg(long)]
+    pub(crate) degraded: bool,
+    /// Write nothing to the devices
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+}
+
+/// `destroy`.
+#[derive(Debug, Args)]
+pub(crate) struct DestroyArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// Yes, destroy it and all its data
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Also while NBD clients are connected
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+}
+
+/// `fail`.
+#[derive(Debug, Args)]
+pub(crate) struct FailArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// The device: its path, UUID or index
+    #[arg(add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) device: String,
+    /// Also when too few devices are left to carry on by themselves
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Wait until what it held is reconstructed
+    #[arg(short = 'w', long)]
+    pub(crate) wait: bool,
+}
+
+/// `get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// One property; all if absent
+    #[arg(add = ArgValueCompleter::new(complete::settings))]
+    pub(crate) key: Option<String>,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+}
+
+/// `set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// The property and its new value
+    #[arg(value_name = "KEY=VALUE", value_parser = parse_pair, add = ArgValueCompleter::new(complete::assignments))]
+    pub(crate) pair: (String, String),
+}
+
+/// `--attach`'s value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Attach {
+    /// `loop`.
+    Loop,
+    /// `nbd=ADDR`.
+    Nbd(String),
+    /// `fuse=DIR`.
+    Fuse(PathBuf),
+}

@@ -1,0 +1,83 @@
+//! Examples and tables that `--help` shows under a verb's flags.
+//!
+//! **Invariants**: only what this version does is shown.
+
+pub(super) const CREATE_EXAMPLES: &str = "Examples:
+  ashlar create tank --layout ec8+3 --spare 1 /dev/sd[b-m]
+  ashlar create tank --layout raid6 -n /dev/sd[b-m]                    only say what would be
+  ashlar create toy --layout ec4+2 --file-size 1G --volume v --attach loop d{0..5}.img
+
+Layouts:
+  raid0 raid1 raid1:3 raid10 raid5 raid6 raid7.3 raid50:G raid60:G raid70:G jbod
+  ecK+M (ec8+2, ec80+20, ec1+7)   draidM:Kd:Pc:Ss   grid:P(N+K+A)
+";
+pub(super) const IMPORT_EXAMPLES: &str = "Examples:
+  ashlar import                          list what could be imported
+  ashlar import tank
+  ashlar import --all --scan /srv/images
+  ashlar import tank --degraded          when more devices are gone than it starts with by itself
+";
+pub(super) const STATUS_EXAMPLES: &str = "Examples:
+  ashlar status
+  ashlar status -x                       only what is wrong
+  ashlar status tank --watch             again and again
+  ashlar status --test && echo optimal   exit code: 0 optimal, 1 degraded, 2 critical or failed,
+                                         4 cannot tell
+";
+pub(super) const EVENTS_EXAMPLES: &str = "Examples:
+  ashlar events tank -n 20
+  ashlar events --since 2h
+  ashlar events -f -j                    from now on, also over restarts of the daemon
+  ashlar events -f -j --since 4711       what came after event 4711, then what comes
+";
+pub(super) const IOSTAT_EXAMPLES: &str = "Examples:
+  ashlar iostat                          over one second
+  ashlar iostat tank -l 5                every 5 s, with the mean time of a request
+  ashlar iostat tank -w 10 1             how many requests took how long, over 10 s
+";
+pub(super) const SET_HELP: &str = "Examples:
+  ashlar set tank clean.reserve=15%
+  ashlar set tank rebuild.narrow=never
+  ashlar set tank accelerator=cpu
+
+Settings:
+  accelerator         what computes parity and lost data: a GPU where that measures cheaper, the
+                      processor alone, GPU N for all it can take
+                      auto, cpu or cuda:N [default: auto]
+  clean.reserve       space that volumes are not promised, so that cleaning stays quick
+                      2% to 50% [default: 10%]
+  notify.exec         a program that is run for each event of severity warning or worse, and when all
+                      is well again; the event is in ASHLAR_TEXT and so on, and on standard input
+                      a path, or nothing [default: nothing]
+  notify.webhook      an address that is posted each such event as JSON
+                      http://HOST[:PORT]/PATH, or nothing [default: nothing]
+  rebuild.narrow      without a free device, which data are written anew over fewer: those with no
+                      redundancy left, all that lack some, none
+                      critical, always or never [default: critical]
+";
+pub(super) const INSPECT_EXAMPLES: &str = "Examples:
+  ashlar inspect /dev/sdf
+  ashlar inspect disk3.img --slots
+  ashlar inspect disk3.img --segment 17 -j
+  ashlar inspect disk3.img --journal
+";
+pub(super) const VERIFY_EXAMPLES: &str = "Examples:
+  ashlar verify /dev/sd[b-m]
+  ashlar verify disk*.img -j
+
+Give all devices of one array, which must not be in use. Nothing is written. The exit code is 0 only if
+all is well: nothing damaged, missing or contradictory, and the array was exported. Of an array that was
+not, its journal is not replayed, so what was written last is not checked.
+";
+pub(super) const VOLUME_CREATE_EXAMPLES: &str = "Examples:
+  ashlar volume create tank/home --size 500G
+  ashlar volume create tank/vm --size 2T --thin --block-size 16K
+";
+pub(super) const ATTACH_EXAMPLES: &str = "Examples:
+  ashlar volume attach tank/home --loop                      /dev/ashlar/tank/home
+  ashlar volume attach tank/boot --loop --sector-size 512    for images made on disks of such sectors
+  ashlar volume attach tank/vm --nbd unix:/run/vm.sock       nbd+unix:///tank/vm?socket=/run/vm.sock
+  ashlar volume attach tank/vm --nbd unix:/run/vm.sock --owner :libvirt-qemu
+  ashlar volume attach tank/vm --nbd 127.0.0.1:10809
+  ashlar volume attach tank/vm --fuse /run/vm                /run/vm/vm
+";

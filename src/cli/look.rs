@@ -1,0 +1,145 @@
+//! Arguments of the verbs that only look: lists, status, events, figures, waiting.
+
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
+
+use super::complete;
+use super::parse::parse_seconds;
+use crate::command::events;
+
+/// `list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+}
+
+/// `status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// One array; all if absent
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: Option<String>,
+    /// More: a line for every device, the map, the journal, memory
+    #[arg(short = 'v', long)]
+    pub(crate) verbose: bool,
+    /// Only what is wrong
+    #[arg(short = 'x', long)]
+    pub(crate) exceptions: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+    /// Exit with 0 optimal, 1 degraded, 2 critical or failed, 4 cannot tell
+    #[arg(long)]
+    pub(crate) test: bool,
+    /// As /proc/mdstat shows it
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) mdstat: bool,
+    /// Again every so many seconds
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = parse_seconds)]
+    pub(crate) watch: Option<u64>,
+}
+
+/// `events`.
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// One array; all if absent
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: Option<String>,
+    /// Go on, printing events as they happen; alone it begins with the last 10
+    #[arg(short = 'f', long)]
+    pub(crate) follow: bool,
+    /// Only the last N
+    #[arg(short = 'n', long = "lines", value_name = "N")]
+    pub(crate) newest: Option<usize>,
+    /// Only from then on (30m, 2h, 7d, 2026-01-31, '2026-01-31 10:30', in UTC), or after the event of this number
+    #[arg(long, value_name = "WHEN|ID", value_parser = events::parse_since)]
+    pub(crate) since: Option<events::Since>,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+}
+
+/// `history`.
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// One array; all if absent
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: Option<String>,
+    /// Only the last N
+    #[arg(short = 'n', long = "lines", value_name = "N")]
+    pub(crate) newest: Option<usize>,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+}
+
+/// `device ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceVerb {
+    /// List devices: state, errors, temperature, path, serial number, slot, model
+    #[command(after_help = "Examples:\n  ashlar device list\n  ashlar device list tank -Hp\n")]
+    List(DeviceListArgs),
+}
+
+/// `device list`.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceListArgs {
+    /// One array; all if absent
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: Option<String>,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+}
+
+/// `iostat`.
+#[derive(Debug, Args)]
+pub(crate) struct IostatArgs {
+    /// One array, the seconds between two reports, and how many: each may be left out
+    #[arg(value_name = "ARRAY|INTERVAL|COUNT", num_args = 0..=3)]
+    pub(crate) words: Vec<String>,
+    /// The mean time of a request
+    #[arg(short = 'l', long)]
+    pub(crate) latency: bool,
+    /// How many requests took how long
+    #[arg(short = 'w', long)]
+    pub(crate) histogram: bool,
+    /// Requests that have not ended
+    #[arg(short = 'q', long)]
+    pub(crate) queue: bool,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+}
+
+/// `notify ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NotifyVerb {
+    /// Tell everybody that is set, and say whether it worked
+    #[command(
+        after_help = "Example:\n  ashlar set tank notify.exec=/usr/share/ashlar/mail && ashlar notify test\n"
+    )]
+    Test,
+}
+
+/// `wait`.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// Only work of these kinds: rebuild (or reconstruct), heal, clean
+    #[arg(long = "for", value_name = "KIND,...", value_delimiter = ',', value_parser = ["rebuild", "reconstruct", "heal", "rebalance", "scrub", "clean", "convert"])]
+    pub(crate) kinds: Vec<String>,
+}

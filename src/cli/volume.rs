@@ -1,0 +1,149 @@
+//! Arguments of the verbs of volumes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
+
+use super::complete;
+use super::help::{ATTACH_EXAMPLES, VOLUME_CREATE_EXAMPLES};
+use super::parse::{parse_mode, parse_pair, parse_volume_name};
+use crate::units::{parse_room, parse_size};
+
+/// `volume ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeVerb {
+    /// Make a volume
+    #[command(after_help = VOLUME_CREATE_EXAMPLES)]
+    Create(VolumeCreateArgs),
+    /// List volumes
+    #[command(after_help = "Examples:\n  ashlar volume list\n  ashlar volume list tank -Hp\n")]
+    List(VolumeListArgs),
+    /// Destroy a volume and what is in it
+    #[command(after_help = "Example:\n  ashlar volume destroy tank/home --yes\n")]
+    Destroy(VolumeDestroyArgs),
+    /// Change a volume's property
+    #[command(after_help = "Example:\n  ashlar volume set tank/home write-cache=off\n")]
+    Set(VolumeSetArgs),
+    /// Serve a volume; kept in the array and restored at import
+    #[command(after_help = ATTACH_EXAMPLES)]
+    Attach(VolumeAttachArgs),
+    /// Stop serving a volume
+    #[command(
+        after_help = "Examples:\n  ashlar volume detach tank/home\n  ashlar volume detach tank/home loop\n"
+    )]
+    Detach(VolumeDetachArgs),
+}
+
+/// `volume create`.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeCreateArgs {
+    /// The new volume
+    #[arg(value_name = "ARRAY/VOL", value_parser = parse_volume_name, add = ArgValueCompleter::new(complete::arrays_of_volumes))]
+    pub(crate) name: (String, String),
+    /// Its size
+    #[arg(long, value_name = "SIZE", value_parser = parse_room)]
+    pub(crate) size: u64,
+    /// It may be larger than the space there is
+    #[arg(long)]
+    pub(crate) thin: bool,
+    /// What it is mapped and hashed in: 4K to 128K [default: 4K]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) block_size: Option<u64>,
+    /// Its digest: blake3 or xxh3 [default: blake3]
+    #[arg(long, value_name = "ALG")]
+    pub(crate) digest: Option<String>,
+    /// Whether writes may be acknowledged from memory [default: auto, where that is safe]
+    #[arg(long, value_name = "WHEN", value_parser = ["on", "off", "auto"])]
+    pub(crate) write_cache: Option<String>,
+}
+
+/// `volume list`.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeListArgs {
+    /// One array; all if absent
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: Option<String>,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+}
+
+/// `volume destroy`.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeDestroyArgs {
+    /// The volume
+    #[arg(value_name = "ARRAY/VOL", value_parser = parse_volume_name, add = ArgValueCompleter::new(complete::volumes))]
+    pub(crate) name: (String, String),
+    /// Yes, destroy it and all its data
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Also while a client uses it
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+}
+
+/// `volume set`.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeSetArgs {
+    /// The volume
+    #[arg(value_name = "ARRAY/VOL", value_parser = parse_volume_name, add = ArgValueCompleter::new(complete::volumes))]
+    pub(crate) name: (String, String),
+    /// The property and its new value
+    #[arg(value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) pair: (String, String),
+}
+
+/// `volume attach`.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeAttachArgs {
+    /// The volume
+    #[arg(value_name = "ARRAY/VOL", value_parser = parse_volume_name, add = ArgValueCompleter::new(complete::volumes))]
+    pub(crate) name: (String, String),
+    /// How to serve it
+    #[command(flatten)]
+    pub(crate) how: AttachHow,
+    /// Bytes of a sector of --loop: 512 or 4096 [default: 4096; writes of less read and merge a block]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) sector_size: Option<u64>,
+    /// Whose the socket of --nbd unix:PATH is: USER, USER:GROUP or :GROUP [default: root's]
+    #[arg(long, value_name = "USER:GROUP", requires = "nbd")]
+    pub(crate) owner: Option<String>,
+    /// Permissions of that socket [default: 600, with a group 660]
+    #[arg(long, value_name = "MODE", requires = "nbd", value_parser = parse_mode)]
+    pub(crate) mode: Option<u32>,
+    /// Also beside a frontend of another kind: their users must know of each other
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+}
+
+/// One way to serve a volume.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct AttachHow {
+    /// Over NBD, at unix:PATH or HOST:PORT (a loopback address: NBD has no authentication)
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) nbd: Option<String>,
+    /// As a file in this directory, over FUSE
+    #[arg(long, value_name = "DIR")]
+    pub(crate) fuse: Option<PathBuf>,
+    /// As a kernel block device, /dev/ashlar/ARRAY/VOL
+    #[arg(long = "loop")]
+    pub(crate) loop_device: bool,
+}
+
+/// `volume detach`.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeDetachArgs {
+    /// The volume
+    #[arg(value_name = "ARRAY/VOL", value_parser = parse_volume_name, add = ArgValueCompleter::new(complete::volumes))]
+    pub(crate) name: (String, String),
+    /// A kind (nbd, fuse, loop) or an address; every frontend if absent
+    pub(crate) frontend: Option<String>,
+    /// Also while a client uses it
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+}

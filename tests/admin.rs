@@ -1,0 +1,195 @@
+//! What an administrator needs around arrays: who did what, a bundle for those who help, what shells offer at Tab.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use common::{ASHLAR, Daemon, Scratch, have, tool};
+use serde_json::Value;
+
+#[test]
+fn who_did_what_is_kept_over_restarts_also_what_failed() {
+    let mut daemon = Daemon::start("history");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    daemon.ok(&["set", "t", "clean.reserve=8%"]);
+    daemon.fails(&["fail", "t", "nothere"]);
+    daemon.ok(&["status"]);
+    daemon.ok(&[
+        "create",
+        "u",
+        "--layout",
+        "ec2+1",
+        "--file-size",
+        "64M",
+        "-n",
+        "x",
+        "y",
+        "z",
+    ]);
+    daemon.kill9();
+    daemon.launch();
+    let history = daemon.json(&["history", "t", "-j"]);
+    let actions = history["actions"].as_array().unwrap();
+    let verbs: Vec<&str> = actions
+        .iter()
+        .map(|a| a["verb"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        verbs,
+        ["create", "set", "fail"],
+        "asking and dry runs change nothing"
+    );
+    let me = rustix::process::getuid().as_raw();
+    for action in actions {
+        assert_eq!(action["caller"]["uid"], me);
+        assert!(action["unix_seconds"].as_u64().unwrap() > 1_700_000_000);
+    }
+    let command = actions[1]["caller"]["command"].as_str().unwrap();
+    assert!(command.ends_with("set t clean.reserve=8%"), "{command}");
+    assert_eq!(
+        (&actions[1]["ok"], &actions[2]["ok"]),
+        (&Value::Bool(true), &Value::Bool(false))
+    );
+    let said = daemon.ok(&["history", "t", "-n", "1"]);
+    assert!(
+        said.contains("fail t nothere") && said.contains("failed: nothere is not a device of t"),
+        "{said}"
+    );
+    assert!(
+        daemon
+            .ok(&["history", "nobody"])
+            .contains("nothing is known")
+    );
+    let file = std::fs::metadata(daemon.path("state").join("history.jsonl")).unwrap();
+    assert_eq!(file.permissions().mode() & 0o077, 0, "not for others");
+}
+
+#[test]
+fn support_collects_what_helps_with_a_daemon_and_without_one() {
+    assert!(have(&["tar"]));
+    let daemon = Daemon::start("support");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    daemon.ok(&["set", "t", "notify.webhook=http://127.0.0.1:9/hook/s3cret"]);
+    let at = daemon.text("bundle.tar.gz");
+    let said = daemon.ok(&["support", &at]);
+    assert!(said.contains("look through it"), "{said}");
+    let mode = std::fs::metadata(&at).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    tool("tar", &["-xzf", &at, "-C", &daemon.text("")]);
+    let folder = std::fs::read_dir(&daemon.scratch.0).unwrap().flatten();
+    let folder = folder
+        .map(|e| e.path())
+        .find(|p| p.is_dir() && p.display().to_string().contains("ashlar-support-"))
+        .unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let status: Value = serde_json::from_str(&read("status.json")).unwrap();
+    assert_eq!(status["arrays"][0]["name"], "t");
+    assert!(read("events.json").contains("created"));
+    assert!(read("history.json").contains("notify.webhook=http://127.0.0.1:9/..."));
+    assert!(read("settings/t.json").contains("http://127.0.0.1:9/..."));
+    assert!(read("inspect/2.json").contains("superblock"));
+    assert!(read("system/proc/meminfo").contains("MemTotal"));
+    for name in [
+        "history.json",
+        "settings/t.json",
+        "events.json",
+        "status.json",
+    ] {
+        assert!(!read(name).contains("s3cret"), "{name}");
+    }
+    let (error, code) = daemon.fails(&["support", &at]);
+    assert!(code == 1 && error.contains("is there already"), "{error}");
+
+    let scratch = Scratch::new("support-alone");
+    let output = Command::new(ASHLAR)
+        .arg("support")
+        .arg(scratch.path("b.tar.gz"))
+        .env("ASHLAR_SOCKET", scratch.path("none"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("not in it: status.json: no daemon"), "{said}");
+}
+
+#[test]
+fn every_device_is_listed_whatever_is_known_of_its_drive() {
+    let daemon = Daemon::start("devices");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let rows = daemon.ok(&["device", "list", "-Hp"]);
+    assert_eq!(rows.lines().count(), 3, "{rows}");
+    let cells: Vec<&str> = rows.lines().next().unwrap().split('\t').collect();
+    assert_eq!(cells[..4], ["t", "0", "online", "67108864"]);
+    assert_eq!(cells[8..], ["-", "-", "-"], "a file is no drive");
+    let list = daemon.json(&["device", "list", "t", "-j"]);
+    assert_eq!(list["devices"][2]["index"], 2);
+    assert!(
+        list["devices"][2]["hardware"]
+            .as_object()
+            .unwrap()
+            .is_empty()
+    );
+    let (error, code) = daemon.fails(&["device", "locate", "/dev/sda", "on"]);
+    assert!(
+        code == 1 && error.contains("not in this version"),
+        "{error}"
+    );
+}
+
+/// As the script for bash asks.
+fn offered(socket: &str, words: &[&str]) -> Vec<String> {
+    let output = Command::new(ASHLAR)
+        .arg("--")
+        .args(words)
+        .env("_ASHLAR_COMPLETE", "bash")
+        .env("_CLAP_IFS", "\n")
+        .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
+        .env("ASHLAR_SOCKET", socket)
+        .output()
+        .unwrap();
+    assert!(output.status.success() && output.stderr.is_empty());
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn shells_offer_what_there_is() {
+    let daemon = Daemon::start("tab");
+    let files = daemon.create("tank", "ec2+1", 3, "64M", &[]);
+    let socket = daemon.text("control.sock");
+    let offers = |words: &[&str]| offered(&socket, words);
+    assert_eq!(offers(&["ashlar", "export", ""])[0], "tank");
+    assert_eq!(offers(&["ashlar", "volume", "attach", "t"]), ["tank/v"]);
+    let device = files[1].display().to_string();
+    assert!(offers(&["ashlar", "fail", "tank", ""]).contains(&device));
+    assert!(offers(&["ashlar", "create", "x", "--layout", "ec8"]).contains(&"ec8+3".to_string()));
+    let set = offers(&["ashlar", "set", "tank", "rebuild.narrow=n"]);
+    assert_eq!(set, ["rebuild.narrow=never"]);
+    assert_eq!(offers(&["ashlar", "supp"]), ["support"]);
+    // Without a daemon nothing is offered, and nothing said.
+    let none = offered(&daemon.text("none"), &["ashlar", "status", "t"]);
+    assert!(none.is_empty(), "{none:?}");
+}
+
+#[test]
+fn a_demonstration_that_nobody_watches_leaves_nothing_behind() {
+    let scratch = Scratch::new("unwatched");
+    let line = format!(
+        "{ASHLAR} demo --size 8M --dir {} 2>&1 | head -c 100",
+        scratch.0.display()
+    );
+    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .starts_with("Ashlar in")
+    );
+    let left = || std::fs::read_dir(&scratch.0).unwrap().count();
+    common::wait_until(
+        "nothing to be left",
+        std::time::Duration::from_secs(120),
+        || left() == 0,
+    );
+}
