@@ -28,13 +28,13 @@ use help::{
     STATUS_EXAMPLES, VERIFY_EXAMPLES,
 };
 pub(crate) use look::{
-    DeviceListArgs, DeviceVerb, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb,
+    ArrayListArgs, DeviceVerb, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb,
     StatusArgs, WaitArgs,
 };
 pub(crate) use other::{
     CompletionsArgs, DaemonArgs, DemoArgs, InspectArgs, ManPagesArgs, SupportArgs, VerifyArgs,
 };
-pub(crate) use volume::{VolumeAttachArgs, VolumeListArgs, VolumeVerb};
+pub(crate) use volume::{VolumeAttachArgs, VolumeVerb};
 
 /// Software-defined, erasure-coded storage: volumes that no loss within the array's parity damages.
 #[derive(Debug, Parser)]

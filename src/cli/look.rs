@@ -83,12 +83,12 @@ pub(crate) struct HistoryArgs {
 pub(crate) enum DeviceVerb {
     /// List devices: state, errors, temperature, path, serial number, slot, model
     #[command(after_help = "Examples:\n  ashlar device list\n  ashlar device list tank -Hp\n")]
-    List(DeviceListArgs),
+    List(ArrayListArgs),
 }
 
-/// `device list`.
+/// `device list` and `volume list`.
 #[derive(Debug, Args)]
-pub(crate) struct DeviceListArgs {
+pub(crate) struct ArrayListArgs {
     /// One array; all if absent
     #[arg(add = ArgValueCompleter::new(complete::arrays))]
     pub(crate) array: Option<String>,

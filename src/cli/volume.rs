@@ -7,6 +7,7 @@ use clap_complete::engine::ArgValueCompleter;
 
 use super::complete;
 use super::help::{ATTACH_EXAMPLES, VOLUME_CREATE_EXAMPLES};
+use super::look::ArrayListArgs;
 use super::parse::{parse_mode, parse_pair, parse_volume_name};
 use crate::units::{parse_room, parse_size};
 
@@ -18,7 +19,7 @@ pub(crate) enum VolumeVerb {
     Create(VolumeCreateArgs),
     /// List volumes
     #[command(after_help = "Examples:\n  ashlar volume list\n  ashlar volume list tank -Hp\n")]
-    List(VolumeListArgs),
+    List(ArrayListArgs),
     /// Destroy a volume and what is in it
     #[command(after_help = "Example:\n  ashlar volume destroy tank/home --yes\n")]
     Destroy(VolumeDestroyArgs),
@@ -56,20 +57,6 @@ pub(crate) struct VolumeCreateArgs {
     /// Whether writes may be acknowledged from memory [default: auto, where that is safe]
     #[arg(long, value_name = "WHEN", value_parser = ["on", "off", "auto"])]
     pub(crate) write_cache: Option<String>,
-}
-
-/// `volume list`.
-#[derive(Debug, Args)]
-pub(crate) struct VolumeListArgs {
-    /// One array; all if absent
-    #[arg(add = ArgValueCompleter::new(complete::arrays))]
-    pub(crate) array: Option<String>,
-    /// No header, tabs
-    #[arg(short = 'H', long)]
-    pub(crate) script: bool,
-    /// Print exact numbers
-    #[arg(short = 'p', long)]
-    pub(crate) exact: bool,
 }
 
 /// `volume destroy`.

@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use crate::api::{Call, Hardware, StatusReply};
-use crate::cli::{DeviceListArgs, DeviceVerb};
+use crate::cli::{ArrayListArgs, DeviceVerb};
 use crate::command::Context;
 use crate::failure::Failure;
 use crate::units::size_or_exact;
@@ -21,7 +21,7 @@ pub(crate) fn run(context: &Context, verb: &DeviceVerb) -> Result<(), Failure> {
     }
 }
 
-fn list(context: &Context, args: &DeviceListArgs) -> Result<(), Failure> {
+fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
     let reply: StatusReply = context.client.call(&Call::Status {
         array: args.array.clone(),
     })?;

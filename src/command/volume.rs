@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::api::{Attached, Call, FrontendSpec, Rights, StatusReply, VolumeCreate, VolumeDestroy};
-use crate::cli::{VolumeAttachArgs, VolumeListArgs, VolumeVerb};
+use crate::cli::{ArrayListArgs, VolumeAttachArgs, VolumeVerb};
 use crate::command::array::{attached_text, nbd_address};
 use crate::command::{Context, absolute};
 use crate::failure::Failure;
@@ -158,7 +158,7 @@ fn number_of(database: &str, what: &str, name: &str) -> Result<u32, Failure> {
     number.ok_or_else(none)
 }
 
-fn list(context: &Context, args: &VolumeListArgs) -> Result<(), Failure> {
+fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
     let reply: StatusReply = context.client.call(&Call::Status {
         array: args.array.clone(),
     })?;

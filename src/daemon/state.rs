@@ -66,7 +66,7 @@ pub(crate) struct State {
     pub(crate) notify: RefCell<BTreeMap<String, NotifySettings>>,
     /// What drives were, by the UUID of the device on them: saved likewise.
     pub(crate) hardware: RefCell<Drives>,
-    _lock: File,
+    lock: File,
 }
 
 impl State {
@@ -99,7 +99,7 @@ impl State {
             lost: RefCell::default(),
             notify: RefCell::default(),
             hardware: RefCell::default(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -179,6 +179,13 @@ impl State {
         file.sync_all()?;
         std::fs::rename(&beside, self.dir.join("arrays.json"))?;
         File::open(&self.dir)?.sync_all()
+    }
+}
+
+impl Drop for State {
+    /// Lets go of the lock, which else a program that is just being started would hold for a moment longer.
+    fn drop(&mut self) {
+        let _ = flock(&self.lock, FlockOperation::Unlock); // it ends with the file in any case
     }
 }
 

@@ -101,8 +101,7 @@ impl Function {
         }
     }
 
-    /// The keyed digests of messages, each with its context before it, one after another; the function has a keyed
-    /// form.
+    /// The keyed digests of messages, given as context and bytes, one after another; the function has a keyed form.
     pub(crate) fn keyed(self, key: &[u8; 32], messages: &[(&[u8], &[u8])], out: &mut [u8]) {
         let kind = match self {
             Function::Xxh3 => ashlar_digest::Kind::Xxh3,

@@ -23,6 +23,7 @@ use crate::home::Home;
 use crate::member::Member;
 use crate::messages::{Allocated, Purpose};
 use crate::metaroom::MetadataNeed;
+use crate::metawriter::LONGEST_WAIT;
 use crate::segment::{Column, Segment};
 
 /// Bytes of one slot, in blocks.
@@ -100,6 +101,7 @@ impl Home {
         // No client writes yet, no cleaner would make room, and what was acknowledged must get a place.
         let recovering = self.recovering.get().is_some();
         let purpose = if recovering { Purpose::Commit } else { purpose };
+        let since = self.core.rt.now();
         loop {
             if self.core.closed.get() {
                 return None;
@@ -131,12 +133,21 @@ impl Home {
             if purpose != Purpose::Client || too_few {
                 return None;
             }
-            if !self.cleaner_can_gain() && !self.give_up_unkept() {
+            let wait = self.slots_come_back() && self.core.rt.now() < since + LONGEST_WAIT;
+            if !wait && !self.cleaner_can_gain() && !self.give_up_unkept() {
                 return None;
             }
             self.ask_cleaner();
-            self.core.progress.wait().await;
+            let progress = self.core.progress.wait();
+            let _ = self.core.rt.timeout(LONGEST_WAIT, progress).await;
         }
+    }
+
+    /// Whether a device is still discarding slots that were freed: then a client waits for them, or for the device to
+    /// be taken out, rather than being told that there is no space (S190).
+    fn slots_come_back(&self) -> bool {
+        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        online.any(|m| m.coming_back.get() > 0)
     }
 
     /// The groups, with those of their devices that have a slot: first the one that gives new data the most

@@ -42,9 +42,13 @@ use crate::tree::NodeWrite;
 /// Releases a slot once its device has ended a discard that takes long.
 fn release_late(core: &Rc<Core>, column: Column, late: LateDiscard) {
     let at = core.clone();
+    let coming = &core.member(column.device).coming_back;
+    coming.set(coming.get() + 1);
     core.rt.spawn(async move {
         let _ = late.await; // discarding is advice
-        at.member(column.device).release_slot(column.slot);
+        let member = at.member(column.device);
+        member.coming_back.set(member.coming_back.get() - 1);
+        member.release_slot(column.slot);
         at.progress.open();
     });
 }

@@ -75,6 +75,8 @@ pub struct Member {
     unkept: RefCell<BTreeSet<u32>>,
     /// How many of them were set aside again, after which they are never released.
     unkept_again: Cell<usize>,
+    /// Freed slots that the device has been discarding for long: free again once it has ended.
+    pub coming_back: Cell<usize>,
     /// Table pages changed since the last root.
     pub dirty_pages: RefCell<BTreeSet<u32>>,
     /// Which copy of its superblock is the newer one: the next write goes to the other.
@@ -137,6 +139,7 @@ impl Member {
             aside: RefCell::default(),
             unkept: RefCell::default(),
             unkept_again: Cell::new(0),
+            coming_back: Cell::new(0),
             dirty_pages: RefCell::default(),
             super_copy: Cell::new(0),
             page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),

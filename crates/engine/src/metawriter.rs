@@ -20,8 +20,9 @@ use crate::home::Home;
 use crate::segment::Segment;
 use crate::stripe::{self, Stripe, TooFewColumns};
 
-/// How long a commit waits for room: slots that the devices are still discarding, or that reconstruct gives back.
-const LONGEST_WAIT: Nanos = 300 * SECOND;
+/// How long a commit waits for room: slots that the devices are still discarding, or that reconstruct gives back; and a
+/// client for the former.
+pub(crate) const LONGEST_WAIT: Nanos = 300 * SECOND;
 
 const NO_ROOM: &str = "no room is left to commit in: import it again when devices that are gone are back, or with \
     --read-only to copy what can be read";

@@ -386,13 +386,11 @@ impl Volume {
     ) -> Result<Vec<Extent>, VolumeError> {
         self.check(offset, length)?;
         let unit = u64::from(self.info.block_bytes);
-        let home = &self.array.0.home;
         let mut extents: Vec<Extent> = Vec::new();
         for (at, bytes) in self.pieces(offset, length) {
             let (first, end) = (at / unit, (at + bytes).div_ceil(unit));
-            let shard = &home.shards[self.shard_of(first)];
-            let tree = self.tree;
-            let asked = ask(shard, |reply| {
+            let (shard, tree) = (self.shard_at(at), self.tree);
+            let asked = ask(&shard, |reply| {
                 ShardMessage::Mapped(tree, first, end - first, reply)
             })
             .await;

@@ -198,7 +198,7 @@ impl Kept {
         }
         let _ = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
-            if kept.bytes + len > KEPT_BYTES {
+            while kept.bytes + len > KEPT_BYTES {
                 kept.make_room();
             }
             kept.bytes += len;
