@@ -188,7 +188,7 @@ impl LifecycleArgs {
             down: self.down,
             repeat: self.repeat,
             seed: self.seed,
-            volume_bytes: self.size.next_multiple_of(1 << 20).max(8 << 20),
+            volume_bytes: self.size.next_multiple_of(1 << 20).max(16 << 20),
             fill: f64::from(self.fill) / 100.0,
             overwrites: self.overwrites.clamp(0.0, 64.0),
             ..defaults

@@ -24,6 +24,11 @@ const WINDOWS_OF_ROUND: usize = WINDOWS / stats::STEADY_ROUNDS;
 const ROUNDS: u64 = 64;
 /// How often writing workloads write each volume over.
 const VOLUMES_MEASURED: u64 = 4;
+/// How much more is measured at most while arrays rebuild: reads slow a rebuild down, so that nothing is rebuilt in
+/// [`ROUNDS`].
+const REBUILD_ROUNDS: u64 = 16;
+/// How much larger the volumes are whose rebuild is measured with large operations: it moves few of them.
+const REBUILD_VOLUMES: u64 = 4;
 /// Operations that a figure needs at least for each that is in flight.
 const ROUNDS_IN_FLIGHT: u64 = 4;
 /// How far device bytes of reads may be from host bytes.
@@ -174,6 +179,14 @@ impl Case {
         )
     }
 
+    /// Bytes of each array's volume, where most cases have `bytes`.
+    fn volume_bytes(&self, bytes: u64) -> u64 {
+        match (self.state, self.suite) {
+            (State::Rebuild, Suite::Sss) => bytes * REBUILD_VOLUMES,
+            _ => bytes,
+        }
+    }
+
     /// Whether `sample` is one of this case on so many arrays.
     pub fn is_of(&self, sample: &Sample, arrays: usize) -> bool {
         sample.suite == self.suite.name()
@@ -269,10 +282,10 @@ impl Options {
         ];
         all.extend(bed.assumed.iter().map(|text| (*text).to_string()));
         all.push(format!(
-            "Arrays are small: a volume of {} MiB on each, {:.0} % of the array's data blocks, strips of 16 KiB, slots of 256 KiB, {} MiB of memory, the whole map cached.",
+            "Arrays are small: a volume of {} MiB on each ({} MiB where a rebuild is measured with 128 KiB), {:.0} % of the array's data blocks, strips of 16 KiB, slots of 256 KiB, memory for the whole map.",
             mib(self.volume_bytes),
+            mib(self.volume_bytes * REBUILD_VOLUMES),
             self.fill * 100.0,
-            mib(rig::memory_bytes(self.volume_bytes)),
         ));
         all.push(format!(
             "In flight for each device: {} operations of 4 KiB, {} of 128 KiB. Writes are acknowledged by the write cache, as on the drives raw.",
@@ -383,14 +396,8 @@ fn outcome(
         .parse::<Layout>()
         .map_err(|e| format!("'{layout}': {e}"))?;
     let shape = (arrays, case.columns);
-    let rig = Rig::arrays(
-        seed,
-        bed,
-        shape,
-        &parsed,
-        options.volume_bytes,
-        options.fill,
-    )?;
+    let volume_bytes = case.volume_bytes(options.volume_bytes);
+    let rig = Rig::arrays(seed, bed, shape, &parsed, volume_bytes, options.fill)?;
     if small && options.overwrites > 0.0 {
         let blocks = (options.volume_bytes / 4096 * arrays as u64) as f64;
         let overwrite = Amount {
@@ -402,7 +409,13 @@ fn outcome(
         rig.settle()?;
     }
     let outcome = match case.state {
-        State::Rebuild => rig.run_rebuilding(case.work, amount, options.down)?,
+        State::Rebuild => {
+            let amount = Amount {
+                count: amount.count * REBUILD_ROUNDS,
+                ..amount
+            };
+            rig.run_rebuilding(case.work, amount, options.down)?
+        }
         State::Down => {
             rig.fail(options.down)?;
             rig.run(case.work, amount)?
