@@ -54,6 +54,14 @@ impl Paper {
         }
     }
 
+    /// The states that it measured and that there are here.
+    fn states(self) -> &'static [State] {
+        match self {
+            Paper::Supremeraid => &[State::Normal, State::Down],
+            Paper::Xiraid => &State::ALL,
+        }
+    }
+
     fn title(self) -> &'static str {
         match self {
             Paper::Supremeraid => {
@@ -104,7 +112,7 @@ pub(crate) struct LifecycleArgs {
     /// ssr (4 KiB: RW, RM, RR), sss (128 KiB: SR, SW, SR-JS, SW-JS) [default: both]
     #[arg(long, value_name = "SUITE", value_delimiter = ',', value_parser = parse_suite)]
     suite: Vec<Suite>,
-    /// normal, down, rebuild [default: all]
+    /// normal, down, rebuild [default: all; those of the paper]
     #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = parse_state)]
     states: Vec<State>,
     /// Layouts
@@ -176,7 +184,7 @@ impl LifecycleArgs {
                 self.suite.clone()
             },
             states: if self.states.is_empty() {
-                State::ALL.to_vec()
+                self.paper.map_or(&State::ALL[..], Paper::states).to_vec()
             } else {
                 self.states.clone()
             },

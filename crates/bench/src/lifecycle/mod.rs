@@ -5,6 +5,7 @@
 //! seed gives one result; the order of cases is shuffled by that seed; a case that fails, or whose
 //! figure must not be used, gives a sample that says why.
 
+mod closed;
 pub mod load;
 mod rig;
 
@@ -13,6 +14,7 @@ use ashlar_layout::Layout;
 use serde::Serialize;
 
 use crate::report::{Evidence, NORMAL, RAW, Sample, stats};
+pub use closed::closed_form;
 use load::{Amount, Work};
 use rig::{Outcome, Rig};
 
@@ -487,67 +489,6 @@ fn unsteady(windows: &[f64]) -> Option<String> {
             found.slope * 100.0
         )
     })
-}
-
-/// What read-modify-write in place can give on the raw drives at most, as samples: each small write
-/// reads and writes one data and `m` parity blocks; large ones are full stripes. Drives only: neither
-/// ports nor processors.
-///
-/// # Errors
-/// As [`Options::cases`].
-pub fn closed_form(options: &Options) -> Result<Vec<Sample>, String> {
-    let bed = options.bed()?;
-    let arrays = options.array_count(&bed);
-    let drive = bed.drive;
-    if drive.rotation.is_some() {
-        return Ok(Vec::new());
-    }
-    let mut samples = Vec::new();
-    for layout in &options.layouts {
-        let columns = columns(layout)?;
-        let parsed = layout
-            .parse::<Layout>()
-            .map_err(|e| format!("'{layout}': {e}"))?;
-        let shape = parsed
-            .resolve(u16::try_from(columns).unwrap_or(u16::MAX))
-            .map_err(|error| error.to_string())?;
-        let namespaces = arrays * columns;
-        let drives = if bed.drives == 0 {
-            namespaces
-        } else {
-            bed.drives.min(namespaces)
-        } as f64;
-        let touched = f64::from(shape.m) + 1.0;
-        let (read, write) = (1.0 / drive.read_iops as f64, 1.0 / drive.write_iops as f64);
-        let update = touched * (read + write)
-            - touched * write * drive.read_gain_permille.max(0) as f64 / 1000.0;
-        for suite in &options.suites {
-            for work in suite.works() {
-                let share = work.reads as f64 / 100.0;
-                let mut sample = Sample {
-                    suite: suite.name().to_string(),
-                    workload: work.name.to_string(),
-                    target: format!("read-modify-write {}+{}", shape.k, shape.m),
-                    devices: u32::try_from(namespaces).unwrap_or(0),
-                    limit: "closed form, drives only".to_string(),
-                    ..Sample::default()
-                };
-                if work.bytes == 4096 {
-                    let rate = drives / (share * read + (1.0 - share) * update);
-                    sample.operations_per_second = Some(rate);
-                    sample.bytes_per_second = Some(rate * 4096.0);
-                } else if work.reads == 100 {
-                    sample.bytes_per_second = Some(drives * drive.read_bytes_per_second as f64);
-                } else {
-                    let data = f64::from(shape.k) / f64::from(shape.k + shape.m);
-                    sample.bytes_per_second =
-                        Some(drives * data * drive.write_bytes_per_second as f64);
-                }
-                samples.push(sample);
-            }
-        }
-    }
-    Ok(samples)
 }
 
 #[cfg(test)]

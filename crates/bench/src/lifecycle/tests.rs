@@ -1,3 +1,4 @@
+//! The test beds give what the papers measured without RAID, and an array goes through its life.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use super::*;
 
@@ -153,4 +154,11 @@ fn read_modify_write_is_what_arithmetic_says() {
     // 24 drives / (2 reads + 2 writes, the reads partly beside the writes).
     close(of("RW").operations_per_second, 2.62e6);
     close(of("SW").bytes_per_second, 34.65e9);
+    // One host's link of 11.8 GB/s before eight drives of 23.8.
+    let samples = closed_form(&small("ec7+1", "data24-3200")).unwrap();
+    let of = |name: &str| samples.iter().find(|s| s.workload == name).unwrap().clone();
+    close(of("SR").bytes_per_second, 11.80e9);
+    close(of("SW").bytes_per_second, 11.80e9 * 7.0 / 8.0);
+    assert_eq!(of("SW").limit, "closed form: hosts' links");
+    assert_eq!(of("RW").limit, "closed form: drives");
 }

@@ -31,20 +31,22 @@ pub struct Page {
 
 const STYLE: &str = "
 :root{--bg:#fff;--fg:#1a1f26;--soft:#5a6572;--line:#d5dae0;--head:#f3f5f7;--bad:#b3261e;--good:#dff0e4;
---c0:#8a949e;--c1:#2463a6;--c2:#b3560b;--c3:#2f7d4f;--c4:#7b4fa3;--c5:#a03060}
+--c0:#8a949e;--c1:#2463a6;--c2:#b3560b;--c3:#2f7d4f;--c4:#7b4fa3;--c5:#a03060;--c6:#00796b;--c7:#6b5b00}
 @media(prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ed;--soft:#9aa5b1;--line:#333b44;--head:#1d232a;
---bad:#ff8a80;--good:#17382a;--c0:#8a949e;--c1:#6aa5e6;--c2:#eba05f;--c3:#74c295;--c4:#b796dd;--c5:#e588ad}}
+--bad:#ff8a80;--good:#17382a;--c0:#8a949e;--c1:#6aa5e6;--c2:#eba05f;--c3:#74c295;--c4:#b796dd;--c5:#e588ad;--c6:#5cc9bb;--c7:#d6c34a}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1200px;padding:1rem;background:var(--bg);color:var(--fg);
 font:16px/1.5 system-ui,sans-serif}h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.2rem;margin:2rem 0 .5rem}
 h3{font-size:1rem;margin:1rem 0 .25rem}p,ul{margin:.4rem 0}code{overflow-wrap:anywhere}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:1rem}
 figure{margin:0;border:1px solid var(--line);border-radius:6px;padding:.6rem}figcaption{font-weight:600;margin-bottom:.2rem}
-svg{width:100%;height:auto;display:block}svg text{fill:var(--fg);font:13px system-ui,sans-serif}svg .n{fill:var(--soft)}
+svg{width:100%;max-width:560px;height:auto;display:block}svg text{fill:var(--fg);font:13px system-ui,sans-serif}svg .n{fill:var(--soft)}
 svg .bad{fill:var(--bad)}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;width:100%}
-th,td{text-align:left;padding:.3rem .5rem;border-bottom:1px solid var(--line);vertical-align:top}th{background:var(--head)}
-td.r{text-align:right;white-space:nowrap}td.lead{background:var(--good);font-weight:600}.bad{color:var(--bad)}.soft{color:var(--soft)}
+th,td{text-align:left;padding:.3rem .5rem;white-space:nowrap;border-bottom:1px solid var(--line);vertical-align:top}th{background:var(--head)}
+td.r{text-align:right}.made td{white-space:normal}td.lead{background:var(--good);font-weight:600}.bad{color:var(--bad)}.soft{color:var(--soft)}
+.name{white-space:nowrap}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
-@media print{body{max-width:none;font-size:11px}.wide{overflow:visible}figure{break-inside:avoid}table{font-size:9px}}
+@media(max-width:600px){table{font-size:.75rem}th,td{padding:.25rem .3rem}}
+@media print{body{max-width:none;font-size:11px}.wide{overflow:visible}figure{break-inside:avoid}table{font-size:8px}th,td{white-space:normal;padding:.2rem}}
 ";
 
 /// Text for HTML.
@@ -85,7 +87,7 @@ fn colour(targets: &[&str], target: &str) -> usize {
         return 0;
     }
     let others = targets.iter().filter(|t| **t != RAW);
-    1 + others.into_iter().position(|t| *t == target).unwrap_or(0) % 5
+    1 + others.into_iter().position(|t| *t == target).unwrap_or(0) % 7
 }
 
 /// What a bar is called: raw devices by their number, figures of others as such.
@@ -111,21 +113,32 @@ fn label(row: &Row) -> String {
 
 /// Bars of some rows as an SVG drawing, 400 units wide; colours are variables of the page.
 fn bars(rows: &[&Row], targets: &[&str]) -> String {
-    let most = rows.iter().filter_map(|row| row.value).fold(0.0, f64::max);
+    // Operations only where all bars are: one scale for all.
+    let mixed = rows.iter().any(|row| row.unit != rows[0].unit);
+    let figure = |row: &Row| {
+        if mixed {
+            (row.bytes_per_second, "B/s")
+        } else {
+            (row.value, row.unit)
+        }
+    };
+    let most = rows
+        .iter()
+        .filter_map(|row| figure(row).0)
+        .fold(0.0, f64::max);
     let height = rows.len() * 36 + 4;
     let mut svg = format!("<svg viewBox=\"0 0 400 {height}\" role=\"img\">");
     for (index, row) in rows.iter().enumerate() {
         let y = index * 36;
-        let share = row.value.filter(|_| most > 0.0).map_or(0.0, |v| v / most);
+        let (value, unit) = figure(row);
+        let share = value.filter(|_| most > 0.0).map_or(0.0, |v| v / most);
         let good = row.invalid.is_empty();
         let label = escape(&label(row));
         let share_of_raw = row
             .share_of_raw
             .filter(|_| row.target != RAW)
             .map(|s| format!(" ({:.1} % of raw)", s * 100.0));
-        let value = row
-            .value
-            .map_or("no number".to_string(), |v| text::rate(v, row.unit));
+        let value = value.map_or("no number".to_string(), |v| text::rate(v, unit));
         let (class, mark) = if good { ("n", "") } else { ("bad", "INVALID ") };
         let _ = write!(
             svg,
@@ -152,7 +165,7 @@ fn charts(page: &Page, out: &mut String) {
         for target in &targets {
             let _ = write!(
                 out,
-                "<span class=\"key\" style=\"background:var(--c{})\"></span>{}",
+                "<span class=\"name\"><span class=\"key\" style=\"background:var(--c{})\"></span>{}</span> ",
                 colour(&targets, target),
                 escape(target)
             );
@@ -200,7 +213,8 @@ fn leads(row: &Row, rows: &[Row]) -> bool {
 
 fn table(page: &Page, out: &mut String) {
     out.push_str(
-        "<h2>Every row</h2><p class=\"soft\">Mean of the runs ± half of the 95 % interval. The marked cell is ahead per device. \
+        "<h2>Every row</h2><p class=\"soft\">Mean of the runs &plusmn; half of the 95 % interval. The marked cell is ahead per device of its kind of evidence; \
+         read-modify-write is computed, an upper bound. \
          Variation: within a run / between runs.</p><div class=\"wide\"><table><thead><tr>",
     );
     let titles = [
@@ -211,6 +225,7 @@ fn table(page: &Page, out: &mut String) {
         "evidence",
         "runs",
         "value",
+        "valid",
         "of raw",
         "per device",
         "mean",
@@ -219,7 +234,6 @@ fn table(page: &Page, out: &mut String) {
         "device bytes",
         "device ops",
         "limit",
-        "valid",
     ];
     for title in titles {
         let _ = write!(out, "<th>{title}</th>");
@@ -228,18 +242,23 @@ fn table(page: &Page, out: &mut String) {
     let number = |value: Option<f64>| value.map_or("-".to_string(), |v| format!("{v:.2}"));
     for row in &page.rows {
         let lead = if leads(row, &page.rows) { " lead" } else { "" };
+        let (class, verdict) = match (row.invalid.is_empty(), row.warnings.is_empty()) {
+            (false, _) => ("bad", "INVALID"),
+            (true, false) => ("", "yes, with a note"),
+            (true, true) => ("", "yes"),
+        };
         let per_device = row.per_device.map(|v| text::rate(v, row.unit));
         let _ = write!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td>\
-             <td class=\"r\">{}</td><td class=\"r{lead}\">{}</td>",
+             <td class=\"{class}\">{verdict}</td><td class=\"r\">{}</td><td class=\"r{lead}\">{}</td>",
             escape(&row.suite),
             escape(&row.state),
             escape(&row.workload),
             escape(&row.target),
             row.evidence.name(),
             row.runs,
-            text::value(row),
+            text::value(row).replace("+-", "&plusmn; "),
             text::percent(row.share_of_raw),
             per_device.unwrap_or("-".to_string()),
         );
@@ -257,19 +276,42 @@ fn table(page: &Page, out: &mut String) {
         ] {
             let _ = write!(out, "<td class=\"r\">{cell}</td>");
         }
-        let class = if row.invalid.is_empty() { "" } else { "bad" };
-        let mut verdict = text::verdict(row);
-        if !row.warnings.is_empty() {
-            let _ = write!(verdict, " (note: {})", row.warnings.join("; "));
-        }
-        let _ = write!(
-            out,
-            "<td>{}</td><td class=\"{class}\">{}</td></tr>",
-            escape(&row.limit),
-            escape(&verdict)
-        );
+        let _ = write!(out, "<td>{}</td></tr>", escape(&row.limit));
     }
     out.push_str("</tbody></table></div>");
+    remarks(page, out);
+}
+
+/// Why rows are INVALID, and notes on others.
+fn remarks(page: &Page, out: &mut String) {
+    let marked = |row: &&Row| !row.invalid.is_empty() || !row.warnings.is_empty();
+    let mut rows = page.rows.iter().filter(marked).peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    out.push_str("<h2 id=\"why\">Why rows are INVALID, and notes</h2><ul>");
+    for row in rows {
+        let _ = write!(
+            out,
+            "<li>{} {} {} {}: ",
+            escape(&row.suite),
+            escape(&row.state),
+            escape(&row.workload),
+            escape(&row.target)
+        );
+        if !row.invalid.is_empty() {
+            let _ = write!(
+                out,
+                "<span class=\"bad\">{}</span>",
+                escape(&text::verdict(row))
+            );
+        }
+        if !row.warnings.is_empty() {
+            let _ = write!(out, " (note: {})", escape(&row.warnings.join("; ")));
+        }
+        out.push_str("</li>");
+    }
+    out.push_str("</ul>");
 }
 
 fn published(page: &Page, out: &mut String) {
@@ -383,7 +425,7 @@ pub fn page(page: &Page) -> String {
     if invalid > 0 {
         let _ = write!(
             out,
-            "<p class=\"bad\"><strong>{invalid} of {} rows are INVALID: do not use their numbers.</strong> The table says why.</p>",
+            "<p class=\"bad\"><strong>{invalid} of {} rows are INVALID: do not use their numbers.</strong> <a class=\"bad\" href=\"#why\">Why.</a></p>",
             page.rows.len()
         );
     }
@@ -406,7 +448,7 @@ pub fn page(page: &Page) -> String {
         }
         out.push_str("</ul>");
     }
-    out.push_str("<h2>Made on, and how to repeat it</h2><div class=\"wide\"><table><tbody>");
+    out.push_str("<h2>Made on, and how to repeat it</h2><div class=\"wide made\"><table><tbody>");
     for (name, value) in &page.environment {
         let _ = write!(
             out,
@@ -458,8 +500,29 @@ mod tests {
         assert!(html.contains("a&lt;b") && !html.contains("a<b"));
         assert_eq!(html.matches("class=\"r lead\"").count(), 1);
         assert!(html.contains("INVALID: not steady"));
+        let bars = html.matches("width=\"400.0\"").count();
+        assert_eq!(bars, 1, "the longest bar is the largest figure");
         for outside in ["http:", "https:", "<script", "@import", "url("] {
             assert!(!html.contains(outside), "{outside}");
         }
+    }
+
+    #[test]
+    fn operations_and_bytes_share_one_scale() {
+        let bytes = Sample {
+            operations_per_second: None,
+            bytes_per_second: Some(2e9),
+            ..sample("7+1", 0.0, &[])
+        };
+        let operations = Sample {
+            bytes_per_second: Some(1e9),
+            ..sample("ec7+1", 1e9 / 4096.0, &[])
+        };
+        let rows = rows(&[bytes, operations], Gates::default());
+        let drawn = bars(&rows.iter().collect::<Vec<_>>(), &["7+1", "ec7+1"]);
+        assert!(
+            drawn.contains("width=\"400.0\"") && drawn.contains("width=\"200.0\""),
+            "{drawn}"
+        );
     }
 }
