@@ -146,6 +146,56 @@ fn a_run_that_falls_is_stamped() {
     assert_eq!(unsteady(&[100.0; 10]), None);
 }
 
+/// The reasons of a run of `count` operations of 4 KiB, one each microsecond, 8 in flight.
+fn stamps(state: State, reads: u64, count: u64, device_bytes: u64) -> Vec<String> {
+    let case = Case {
+        suite: Suite::Ssr,
+        state,
+        work: *Work::RANDOM.iter().find(|w| w.reads == reads).unwrap(),
+        layout: Some("ec3+1".to_string()),
+        columns: 4,
+        run: 1,
+    };
+    let mut device = rig::Use::default();
+    device.bytes = device_bytes;
+    let outcome = Outcome {
+        device,
+        series: load::Series {
+            ends: (1..=count).map(|i| i * 1000).collect(),
+            times: vec![8000; usize::try_from(count).unwrap()],
+        },
+        limit: String::new(),
+    };
+    let amount = Amount {
+        depth: 8,
+        warm: 0,
+        count,
+    };
+    let mut sample = Sample::default();
+    fill_in(&mut sample, &case, &outcome, amount, 1);
+    sample.invalid
+}
+
+#[test]
+fn each_reason_in_virtual_time_is_told() {
+    let all = 1000 * 4096;
+    assert_eq!(stamps(State::Normal, 100, 1000, all), Vec::<String>::new());
+    let cached = stamps(State::Normal, 100, 1000, all / 2);
+    assert!(
+        cached[0].ends_with("each byte read: a cache answered"),
+        "{cached:?}"
+    );
+    // Writes may be held back, and are not judged so.
+    assert_eq!(stamps(State::Normal, 0, 1000, 0), Vec::<String>::new());
+    let short = stamps(State::Rebuild, 0, 20, all);
+    assert!(
+        short[0].starts_with("the rebuild lasted for 20 operations"),
+        "{short:?}"
+    );
+    let none = stamps(State::Rebuild, 0, 0, all);
+    assert_eq!(none, ["the rebuild was over before an operation ended"]);
+}
+
 #[test]
 fn read_modify_write_is_what_arithmetic_says() {
     let samples = closed_form(&small("ec7+1", "data24")).unwrap();
