@@ -153,7 +153,7 @@ impl Home {
             self.clean_once(&mut folding).await;
             self.tasks.borrow_mut().cleaning = false;
             self.core.progress.open();
-            let gained = self.fewer_segments(&seen);
+            let gained = self.takes_less(&seen);
             self.tasks.borrow_mut().clean_rest.round(gained, seen);
             if gained {
                 pause = MILLISECOND;
@@ -166,15 +166,34 @@ impl Home {
         }
     }
 
-    /// Whether there are fewer segments than after any round since `seen` changed: moving the same few
-    /// nodes back and forth gains a segment every other time, and nothing in the end.
-    fn fewer_segments(&self, seen: &Garbage) -> bool {
-        let segments = self.core.segments.borrow().len();
-        let fewest = &mut self.tasks.borrow_mut().fewest;
-        let best = fewest.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
-        let gained = best.is_none_or(|best| segments < best);
-        *fewest = Some((seen.clone(), best.unwrap_or(segments).min(segments)));
+    /// Whether segments take less than after any round since `seen` changed: moving the same few nodes back and forth
+    /// gains something every other time, and nothing in the end.
+    fn takes_less(&self, seen: &Garbage) -> bool {
+        let taken = self.blocks_taken();
+        let least = &mut self.tasks.borrow_mut().least_taken;
+        let best = least.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
+        let gained = best.is_none_or(|best| taken < best);
+        *least = Some((seen.clone(), best.unwrap_or(taken).min(taken)));
         gained
+    }
+
+    /// Blocks of devices that segments take, as if all their columns were there. Those being emptied do not count: the
+    /// next commit frees them; of those being filled, what is full. In whole segments, and with those, rounds that gain
+    /// little each did not show beside how many wait for a commit (S191).
+    fn blocks_taken(&self) -> u64 {
+        let moved = &self.tasks.borrow().moved;
+        let taken = |s: &Rc<Segment>| {
+            let (slot, stripes) = (s.geometry.slot_blocks, s.geometry.stripes());
+            let of_slot = if s.sealed.get() {
+                u64::from(slot)
+            } else {
+                u64::from(slot) * u64::from(s.next_stripe.get()) / u64::from(stripes)
+            };
+            s.geometry.width() as u64 * of_slot
+        };
+        let segments = self.core.segments.borrow();
+        let kept = segments.values().filter(|s| !moved.contains(&s.number));
+        kept.map(taken).sum()
     }
 
     /// Moves the live blocks of the best victims away and commits. With slots enough the commit goes on by itself, and

@@ -143,8 +143,8 @@ pub struct Tasks {
     pub moved: BTreeSet<u64>,
     /// Whether the commit that frees what a round of cleaning has moved is under way.
     pub folding: bool,
-    /// Fewest segments there were after a round of cleaning since this changed.
-    pub fewest: Option<(Garbage, usize)>,
+    /// The least that segments took after a round of cleaning since this changed, in blocks.
+    pub least_taken: Option<(Garbage, u64)>,
     /// Columns reconstructed, blocks healed, rounds in which the cleaner gained slots.
     pub gains: u64,
     /// Batches that unmapped something: what they unmapped can be cleaned.
