@@ -13,10 +13,6 @@ const SIZES: &str = "make another volume of the right size, and copy";
 /// Verbs, as they are typed, and what to do instead.
 const VERBS: &[(&str, &str)] = &[
     ("add", DEVICES),
-    (
-        "bench lifecycle",
-        "'ashlar bench engine' measures the engine",
-    ),
     ("clone", SNAPSHOTS),
     (
         "convert",

@@ -4,6 +4,8 @@
 //! the machine could do at best; the figures come from the libraries' own harnesses.
 
 mod device;
+mod lifecycle;
+mod report;
 
 use std::time::Duration;
 
@@ -47,6 +49,12 @@ pub(crate) enum Verb {
     /// Measure the engine on modelled devices in virtual time, beside the same devices raw
     #[command(after_help = ENGINE_EXAMPLES)]
     Engine(EngineArgs),
+    /// Run the suites of published papers through the life of an array: normal, down, rebuild; modelled drives
+    #[command(after_help = lifecycle::EXAMPLES)]
+    Lifecycle(Box<lifecycle::LifecycleArgs>),
+    /// Make a report of files of samples
+    #[command(after_help = report::REPORT_EXAMPLES)]
+    Report(report::FilesArgs),
     /// Measure the erasure codes on one core, or on a GPU
     #[command(after_help = CODEC_EXAMPLES)]
     Codec(CodecArgs),
@@ -190,6 +198,8 @@ pub(crate) fn run(verb: &Verb, json: bool) -> Result<(), Failure> {
         }
         Verb::Codec(args) => run_codec(args, json),
         Verb::Digest(args) => device::run_digest(args, json),
+        Verb::Lifecycle(args) => lifecycle::run(args, json),
+        Verb::Report(args) => report::report(args, json),
         Verb::Engine(args) if args.cpu => run_cpu(args, json),
         Verb::Engine(args) => run_engine(args, json),
     }

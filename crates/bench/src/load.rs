@@ -115,11 +115,11 @@ pub enum Stop {
 }
 
 /// Different contents of a block, so that one read from a wrong address is seen.
-const CONTENTS: u64 = 61;
+pub(crate) const CONTENTS: u64 = 61;
 
 /// A run of blocks such that the content of block b of a target begins at block b modulo
 /// [`CONTENTS`] of it, for operations of `bytes`.
-fn contents(bytes: usize) -> Slice {
+pub(crate) fn contents(bytes: usize) -> Slice {
     let blocks = usize::try_from(CONTENTS).expect("small") + bytes / BLOCK;
     let mut buf = Buf::zeroed(blocks * BLOCK);
     for (number, block) in (0u64..).zip(buf.chunks_exact_mut(BLOCK)) {
@@ -302,7 +302,7 @@ async fn flush(target: &Target, unit: u64) -> Result<(), Stop> {
     }
 }
 
-fn place(devices: &[DeviceRef], unit: u64, bytes: u64) -> (&DeviceRef, u64) {
+pub(crate) fn place(devices: &[DeviceRef], unit: u64, bytes: u64) -> (&DeviceRef, u64) {
     let count = devices.len() as u64;
     let device = usize::try_from(unit % count).expect("a device's index");
     (&devices[device], unit / count * bytes)

@@ -5,9 +5,11 @@
 //! meet in one number; a row that is stamped keeps its number and says why; an interval or a variation
 //! that so few runs do not give is absent.
 
+pub mod beside;
 pub mod compare;
 pub mod csv;
 pub mod honesty;
+pub mod html;
 pub mod stats;
 pub mod text;
 
@@ -23,6 +25,8 @@ pub const NORMAL: &str = "normal";
 pub const RAW: &str = "raw";
 /// Runs of a row that a conclusion needs at least.
 pub const RUNS: usize = 3;
+/// How the limit of a row begins that was computed: it has one run.
+pub const CLOSED_FORM: &str = "closed form";
 
 /// The kind of evidence a number is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -176,6 +180,8 @@ pub struct Row {
     pub unit: &'static str,
     /// Mean of the runs.
     pub value: Option<f64>,
+    /// Mean of the runs in bytes a second.
+    pub bytes_per_second: Option<f64>,
     /// Half of the 95 % confidence interval of the mean.
     pub half_interval: Option<f64>,
     /// Coefficient of variation of the windows of a run, mean of the runs.
@@ -284,6 +290,7 @@ fn row(samples: &[&Sample], gates: Gates) -> Row {
             "B/s"
         },
         value,
+        bytes_per_second: bytes,
         half_interval: stats::half_interval(&values),
         variation_within: stats::mean(&within),
         variation_between: stats::variation(&values),
@@ -308,13 +315,22 @@ fn row(samples: &[&Sample], gates: Gates) -> Row {
     row
 }
 
+/// Whether two texts differ in figures only.
+fn alike(one: &str, other: &str) -> bool {
+    let words = |text: &str| {
+        text.replace(|c: char| c.is_ascii_digit(), "")
+            .replace('.', "")
+    };
+    words(one) == words(other)
+}
+
 /// Says what speaks against a row.
 fn stamp(row: &mut Row, samples: &[&Sample], gates: Gates) {
-    for sample in samples {
-        for reason in &sample.invalid {
-            if !row.invalid.contains(reason) {
-                row.invalid.push(reason.clone());
-            }
+    let reasons = samples.iter().flat_map(|sample| &sample.invalid);
+    for reason in reasons {
+        // Once, though each run has figures of its own: they are among the samples.
+        if !row.invalid.iter().any(|told| alike(told, reason)) {
+            row.invalid.push(reason.clone());
         }
     }
     if row.value.is_none() && row.invalid.is_empty() {
@@ -340,7 +356,8 @@ fn stamp(row: &mut Row, samples: &[&Sample], gates: Gates) {
                 .push(format!("variation {kind} is {}", percent(variation)));
         }
     }
-    if row.evidence != Evidence::Published && row.runs < RUNS {
+    let computed = row.limit.starts_with(CLOSED_FORM);
+    if row.evidence != Evidence::Published && !computed && row.runs < RUNS {
         row.warnings
             .push(format!("{} of {RUNS} runs: no conclusion", row.runs));
     }
@@ -410,11 +427,11 @@ mod tests {
     #[test]
     fn a_sample_that_is_invalid_stamps_its_row_once() {
         let bad = |run| Sample {
-            invalid: vec!["not steady".to_string()],
+            invalid: vec![format!("not steady: a range of {run}.5 %")],
             ..sample("a", run, 100.0, &[])
         };
-        let row = &rows(&[bad(1), bad(2)], Gates::default())[0];
-        assert_eq!(row.invalid, ["not steady"]);
+        let row = &rows(&[bad(1), bad(20)], Gates::default())[0];
+        assert_eq!(row.invalid, ["not steady: a range of 1.5 %"]);
         let none = Sample {
             operations_per_second: None,
             ..sample("a", 1, 0.0, &[])

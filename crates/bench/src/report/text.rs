@@ -4,7 +4,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Comparison, Row};
+use super::html::Page;
+use super::{Comparison, Row, beside};
 
 /// A rate with a unit that suits it.
 pub fn rate(value: f64, unit: &str) -> String {
@@ -146,6 +147,61 @@ pub fn comparison(comparison: &Comparison) -> String {
             change(figure.challenger_saves),
         );
     }
+    text
+}
+
+/// A report as Markdown.
+pub fn page(page: &Page) -> String {
+    let mut text = format!("# {}\n\n", page.title);
+    let invalid = page
+        .rows
+        .iter()
+        .filter(|row| !row.invalid.is_empty())
+        .count();
+    if invalid > 0 {
+        let _ = writeln!(
+            text,
+            "**{invalid} of {} rows are INVALID: do not use their numbers.** The table says why.\n",
+            page.rows.len()
+        );
+    }
+    let list = |text: &mut String, items: &[String]| {
+        for item in items {
+            let _ = writeln!(text, "* {item}");
+        }
+        text.push('\n');
+    };
+    list(&mut text, &page.reading);
+    if !page.beside.is_empty() {
+        text.push_str("## The paper's figures beside ours\n\nOurs are modelled, theirs were measured by others: shares are of the raw devices of the same side.\n\n");
+        let _ = writeln!(text, "| {} |", beside::TITLES.join(" | "));
+        let _ = writeln!(text, "|{}", "---|".repeat(beside::TITLES.len()));
+        for line in &page.beside {
+            let _ = writeln!(text, "| {} |", line.cells().join(" | "));
+        }
+        text.push('\n');
+    }
+    text.push_str("## Rows\n\n");
+    text.push_str(&rows(&page.rows));
+    for one in &page.comparisons {
+        let _ = write!(
+            text,
+            "\n## {} against {}\n\n{}",
+            one.challenger,
+            one.baseline,
+            comparison(one)
+        );
+    }
+    text.push_str("\n## Assumed\n\n");
+    list(&mut text, &page.assumptions);
+    text.push_str("## How to repeat it\n\n");
+    let environment: Vec<String> = page
+        .environment
+        .iter()
+        .map(|(n, v)| format!("{n}: {v}"))
+        .collect();
+    list(&mut text, &environment);
+    let _ = writeln!(text, "    {}", page.command);
     text
 }
 

@@ -1,0 +1,528 @@
+//! A report as one HTML page that needs nothing else: charts, tables, who is ahead in each row, what
+//! was assumed, how to repeat it.
+//!
+//! **Invariants**: no script, no font, no address of another host; every text is escaped; readable at
+//! 390 pixels, in the dark and on paper; an invalid row is marked wherever it stands.
+
+use std::fmt::Write as _;
+
+use super::{Comparison, Evidence, RAW, Row, beside, text};
+
+/// What a page shows.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// Its title.
+    pub title: String,
+    /// Sentences that say what a reader may conclude.
+    pub reading: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// What others published, beside ours.
+    pub beside: Vec<beside::Line>,
+    /// Comparisons.
+    pub comparisons: Vec<Comparison>,
+    /// What was assumed.
+    pub assumptions: Vec<String>,
+    /// Where it was made.
+    pub environment: Vec<(String, String)>,
+    /// The command that gives it again.
+    pub command: String,
+}
+
+const STYLE: &str = "
+:root{--bg:#fff;--fg:#1a1f26;--soft:#5a6572;--line:#d5dae0;--head:#f3f5f7;--bad:#b3261e;--good:#dff0e4;
+--c0:#8a949e;--c1:#2463a6;--c2:#b3560b;--c3:#2f7d4f;--c4:#7b4fa3;--c5:#a03060;--c6:#00796b;--c7:#6b5b00}
+@media(prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ed;--soft:#9aa5b1;--line:#333b44;--head:#1d232a;
+--bad:#ff8a80;--good:#17382a;--c0:#8a949e;--c1:#6aa5e6;--c2:#eba05f;--c3:#74c295;--c4:#b796dd;--c5:#e588ad;--c6:#5cc9bb;--c7:#d6c34a}}
+*{box-sizing:border-box}body{margin:0 auto;max-width:1200px;padding:1rem;background:var(--bg);color:var(--fg);
+font:16px/1.5 system-ui,sans-serif}h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.2rem;margin:2rem 0 .5rem}
+h3{font-size:1rem;margin:1rem 0 .25rem}p,ul{margin:.4rem 0}code{overflow-wrap:anywhere}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:1rem}
+figure{margin:0;border:1px solid var(--line);border-radius:6px;padding:.6rem}figcaption{font-weight:600;margin-bottom:.2rem}
+svg{width:100%;max-width:560px;height:auto;display:block}svg text{fill:var(--fg);font:13px system-ui,sans-serif}svg .n{fill:var(--soft)}
+svg .bad{fill:var(--bad)}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;width:100%}
+th,td{text-align:left;padding:.3rem .5rem;white-space:nowrap;border-bottom:1px solid var(--line);vertical-align:top}th{background:var(--head)}
+td.r{text-align:right}.made td{white-space:normal}td.lead{background:var(--good);font-weight:600}.bad{color:var(--bad)}.soft{color:var(--soft)}
+.name{white-space:nowrap}
+.key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
+@media(max-width:600px){table{font-size:.75rem}th,td{padding:.25rem .3rem}}
+@media print{body{max-width:none;font-size:11px}.wide{overflow:visible}figure{break-inside:avoid}table{font-size:8px}th,td{white-space:normal;padding:.2rem}}
+";
+
+/// Text for HTML.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+/// A workload's name in full.
+fn full_name(workload: &str) -> &str {
+    match workload {
+        "RR" => "Random read, 4 KiB",
+        "RM" => "Random mixed, 4 KiB, 70 % reads",
+        "RW" => "Random write, 4 KiB",
+        "SR" => "Sequential read, 128 KiB",
+        "SW" => "Sequential write, 128 KiB",
+        "SR-JS" => "Sequential read, split by job",
+        "SW-JS" => "Sequential write, split by job",
+        other => other,
+    }
+}
+
+fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
+}
+
+/// Colours: 0 for raw devices, the others in turn.
+fn colour(targets: &[&str], target: &str) -> usize {
+    if target == RAW {
+        return 0;
+    }
+    let others = targets.iter().filter(|t| **t != RAW);
+    1 + others.into_iter().position(|t| *t == target).unwrap_or(0) % 7
+}
+
+/// What a bar is called: raw devices by their number, figures of others as such.
+fn label(row: &Row) -> String {
+    let devices = if row.target == RAW {
+        format!(" x{}", row.devices)
+    } else {
+        String::new()
+    };
+    let kind = if row.evidence == Evidence::Modelled {
+        ""
+    } else {
+        row.evidence.name()
+    };
+    let parts = [
+        format!("{}{devices}", row.target),
+        row.state.clone(),
+        kind.to_string(),
+    ];
+    let parts: Vec<String> = parts.into_iter().filter(|p| !p.is_empty()).collect();
+    parts.join(", ")
+}
+
+/// Bars of some rows as an SVG drawing, 400 units wide; colours are variables of the page.
+fn bars(rows: &[&Row], targets: &[&str]) -> String {
+    // Operations only where all bars are: one scale for all.
+    let mixed = rows.iter().any(|row| row.unit != rows[0].unit);
+    let figure = |row: &Row| {
+        if mixed {
+            (row.bytes_per_second, "B/s")
+        } else {
+            (row.value, row.unit)
+        }
+    };
+    let most = rows
+        .iter()
+        .filter_map(|row| figure(row).0)
+        .fold(0.0, f64::max);
+    let height = rows.len() * 36 + 4;
+    let mut svg = format!("<svg viewBox=\"0 0 400 {height}\" role=\"img\">");
+    for (index, row) in rows.iter().enumerate() {
+        let y = index * 36;
+        let (value, unit) = figure(row);
+        let share = value.filter(|_| most > 0.0).map_or(0.0, |v| v / most);
+        let good = row.invalid.is_empty();
+        let label = escape(&label(row));
+        let share_of_raw = row
+            .share_of_raw
+            .filter(|_| row.target != RAW)
+            .map(|s| format!(" ({:.1} % of raw)", s * 100.0));
+        let value = value.map_or("no number".to_string(), |v| text::rate(v, unit));
+        let (class, mark) = if good { ("n", "") } else { ("bad", "INVALID ") };
+        let _ = write!(
+            svg,
+            "<text x=\"0\" y=\"{}\">{label}</text><text class=\"{class}\" x=\"400\" y=\"{}\" text-anchor=\"end\">{mark}{}{}</text>\
+             <rect x=\"0\" y=\"{}\" width=\"{:.1}\" height=\"12\" rx=\"2\" fill=\"var(--c{})\" opacity=\"{}\"/>",
+            y + 14,
+            y + 14,
+            escape(&value),
+            share_of_raw.unwrap_or_default(),
+            y + 19,
+            (share * 400.0).max(1.0),
+            colour(targets, &row.target),
+            if good { 1.0 } else { 0.35 },
+        );
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+fn charts(page: &Page, out: &mut String) {
+    let targets = distinct(page.rows.iter().map(|row| row.target.as_str()));
+    for suite in distinct(page.rows.iter().map(|row| row.suite.as_str())) {
+        let _ = write!(out, "<h2>{}</h2><p>", escape(suite_name(suite)));
+        for target in &targets {
+            let _ = write!(
+                out,
+                "<span class=\"name\"><span class=\"key\" style=\"background:var(--c{})\"></span>{}</span> ",
+                colour(&targets, target),
+                escape(target)
+            );
+        }
+        out.push_str("</p><div class=\"charts\">");
+        let of_suite = || page.rows.iter().filter(move |row| row.suite == suite);
+        for workload in distinct(of_suite().map(|row| row.workload.as_str())) {
+            let rows: Vec<&Row> = of_suite().filter(|row| row.workload == workload).collect();
+            let _ = write!(
+                out,
+                "<figure><figcaption>{}</figcaption>{}</figure>",
+                escape(full_name(workload)),
+                bars(&rows, &targets)
+            );
+        }
+        out.push_str("</div>");
+    }
+}
+
+fn suite_name(suite: &str) -> &str {
+    match suite {
+        "ssr" => "Spec Sheet Random (SSR)",
+        "sss" => "Spec Sheet Sequential (SSS)",
+        other => other,
+    }
+}
+
+/// Whether no valid row of the same suite, state and workload beats this one; raw devices do not play.
+fn leads(row: &Row, rows: &[Row]) -> bool {
+    let plays = |r: &&Row| {
+        r.suite == row.suite
+            && r.state == row.state
+            && r.workload == row.workload
+            && r.evidence == row.evidence
+            && r.target != RAW
+            && r.invalid.is_empty()
+    };
+    let figure = |r: &Row| r.per_device.or(r.value).unwrap_or(0.0);
+    let rivals: Vec<&Row> = rows.iter().filter(plays).collect();
+    row.target != RAW
+        && row.invalid.is_empty()
+        && rivals.len() > 1
+        && rivals.iter().all(|rival| figure(rival) <= figure(row))
+}
+
+fn table(page: &Page, out: &mut String) {
+    out.push_str(
+        "<h2>Every row</h2><p class=\"soft\">Mean of the runs &plusmn; half of the 95 % interval. The marked cell is ahead per device of its kind of evidence; \
+         read-modify-write is computed, an upper bound. \
+         Variation: within a run / between runs.</p><div class=\"wide\"><table><thead><tr>",
+    );
+    let titles = [
+        "suite",
+        "state",
+        "workload",
+        "target",
+        "evidence",
+        "runs",
+        "value",
+        "valid",
+        "of raw",
+        "per device",
+        "mean",
+        "p99",
+        "variation",
+        "device bytes",
+        "device ops",
+        "limit",
+    ];
+    for title in titles {
+        let _ = write!(out, "<th>{title}</th>");
+    }
+    out.push_str("</tr></thead><tbody>");
+    let number = |value: Option<f64>| value.map_or("-".to_string(), |v| format!("{v:.2}"));
+    for row in &page.rows {
+        let lead = if leads(row, &page.rows) { " lead" } else { "" };
+        let (class, verdict) = match (row.invalid.is_empty(), row.warnings.is_empty()) {
+            (false, _) => ("bad", "INVALID"),
+            (true, false) => ("", "yes, with a note"),
+            (true, true) => ("", "yes"),
+        };
+        let per_device = row.per_device.map(|v| text::rate(v, row.unit));
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td>\
+             <td class=\"{class}\">{verdict}</td><td class=\"r\">{}</td><td class=\"r{lead}\">{}</td>",
+            escape(&row.suite),
+            escape(&row.state),
+            escape(&row.workload),
+            escape(&row.target),
+            row.evidence.name(),
+            row.runs,
+            text::value(row).replace("+-", "&plusmn; "),
+            text::percent(row.share_of_raw),
+            per_device.unwrap_or("-".to_string()),
+        );
+        let variation = format!(
+            "{} / {}",
+            text::percent(row.variation_within),
+            text::percent(row.variation_between)
+        );
+        for cell in [
+            text::time(row.mean_us),
+            text::time(row.p99_us),
+            variation,
+            number(row.device_bytes_per_host_byte),
+            number(row.device_operations_per_host_operation),
+        ] {
+            let _ = write!(out, "<td class=\"r\">{cell}</td>");
+        }
+        let _ = write!(out, "<td>{}</td></tr>", escape(&row.limit));
+    }
+    out.push_str("</tbody></table></div>");
+    remarks(page, out);
+}
+
+/// Why rows are INVALID, and notes on others.
+fn remarks(page: &Page, out: &mut String) {
+    let marked = |row: &&Row| !row.invalid.is_empty() || !row.warnings.is_empty();
+    let mut rows = page.rows.iter().filter(marked).peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    out.push_str("<h2 id=\"why\">Why rows are INVALID, and notes</h2><ul>");
+    for row in rows {
+        let _ = write!(
+            out,
+            "<li>{} {} {} {}: ",
+            escape(&row.suite),
+            escape(&row.state),
+            escape(&row.workload),
+            escape(&row.target)
+        );
+        if !row.invalid.is_empty() {
+            let _ = write!(
+                out,
+                "<span class=\"bad\">{}</span>",
+                escape(&text::verdict(row))
+            );
+        }
+        if !row.warnings.is_empty() {
+            let _ = write!(out, " (note: {})", escape(&row.warnings.join("; ")));
+        }
+        out.push_str("</li>");
+    }
+    out.push_str("</ul>");
+}
+
+fn published(page: &Page, out: &mut String) {
+    if page.beside.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h2>The paper's figures beside ours</h2><p class=\"soft\">Ours are modelled, theirs were measured by others: shares are of \
+         the raw devices of the same side.</p><div class=\"wide\"><table><thead><tr>",
+    );
+    for title in beside::TITLES {
+        let _ = write!(out, "<th>{title}</th>");
+    }
+    out.push_str("</tr></thead><tbody>");
+    for line in &page.beside {
+        out.push_str("<tr>");
+        for cell in line.cells() {
+            let class = if cell == "INVALID" {
+                " class=\"bad\""
+            } else {
+                ""
+            };
+            let _ = write!(out, "<td{class}>{}</td>", escape(cell));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+}
+
+fn comparisons(page: &Page, out: &mut String) {
+    for comparison in &page.comparisons {
+        let (base, other) = (escape(&comparison.baseline), escape(&comparison.challenger));
+        let _ = write!(
+            out,
+            "<h2>{other} against {base}</h2><p class=\"soft\">Per device; + is {other} ahead. Means of ratios; states weighted: {}.</p>\
+             <div class=\"wide\"><table><thead><tr><th>suite</th><th>state</th><th>{other} is faster by</th>\
+             <th>{base} uses more processor by</th><th>{other} saves</th></tr></thead><tbody>",
+            weights(comparison)
+        );
+        let states = comparison
+            .states
+            .iter()
+            .map(|(suite, state, figure)| (suite, state.as_str(), figure));
+        let suites = comparison
+            .suites
+            .iter()
+            .map(|(suite, figure)| (suite, "all", figure));
+        for (suite, state, figure) in states.chain(suites) {
+            let _ = write!(
+                out,
+                "<tr><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td></tr>",
+                escape(suite),
+                escape(state),
+                text::change(figure.faster),
+                text::change(figure.baseline_uses_more),
+                text::change(figure.challenger_saves)
+            );
+        }
+        out.push_str("</tbody></table></div>");
+    }
+}
+
+fn weights(comparison: &Comparison) -> String {
+    if comparison.weights.0.is_empty() {
+        return "all equal".to_string();
+    }
+    let each = comparison.weights.0.iter();
+    let each: Vec<String> = each
+        .map(|(state, weight)| format!("{state} {weight}"))
+        .collect();
+    escape(&each.join(", "))
+}
+
+fn evidence(page: &Page, out: &mut String) {
+    let kinds = [
+        (
+            Evidence::Modelled,
+            "modelled: drives, ports and links with the service times of named devices, in virtual time. Exact and repeatable; not a measurement of hardware.",
+        ),
+        (
+            Evidence::Processor,
+            "processor: time that the processors of this machine worked.",
+        ),
+        (Evidence::Real, "real: files and devices of this machine."),
+        (
+            Evidence::Published,
+            "published: figures that others printed; not run here.",
+        ),
+    ];
+    out.push_str("<h2>What kind of numbers these are</h2><ul>");
+    for (kind, says) in kinds {
+        if page.rows.iter().any(|row| row.evidence == kind) {
+            let _ = write!(out, "<li>{says}</li>");
+        }
+    }
+    out.push_str("</ul>");
+}
+
+/// The page.
+pub fn page(page: &Page) -> String {
+    let title = escape(&page.title);
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
+    );
+    let invalid = page
+        .rows
+        .iter()
+        .filter(|row| !row.invalid.is_empty())
+        .count();
+    if invalid > 0 {
+        let _ = write!(
+            out,
+            "<p class=\"bad\"><strong>{invalid} of {} rows are INVALID: do not use their numbers.</strong> <a class=\"bad\" href=\"#why\">Why.</a></p>",
+            page.rows.len()
+        );
+    }
+    if !page.reading.is_empty() {
+        out.push_str("<ul>");
+        for sentence in &page.reading {
+            let _ = write!(out, "<li>{}</li>", escape(sentence));
+        }
+        out.push_str("</ul>");
+    }
+    evidence(page, &mut out);
+    published(page, &mut out);
+    charts(page, &mut out);
+    comparisons(page, &mut out);
+    table(page, &mut out);
+    if !page.assumptions.is_empty() {
+        out.push_str("<h2>Assumed</h2><ul>");
+        for assumption in &page.assumptions {
+            let _ = write!(out, "<li>{}</li>", escape(assumption));
+        }
+        out.push_str("</ul>");
+    }
+    out.push_str("<h2>Made on, and how to repeat it</h2><div class=\"wide made\"><table><tbody>");
+    for (name, value) in &page.environment {
+        let _ = write!(
+            out,
+            "<tr><th>{}</th><td>{}</td></tr>",
+            escape(name),
+            escape(value)
+        );
+    }
+    let _ = writeln!(
+        out,
+        "</tbody></table></div><p><code>{}</code></p></body></html>",
+        escape(&page.command)
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Gates, Sample, rows};
+    use super::*;
+
+    fn sample(target: &str, rate: f64, invalid: &[&str]) -> Sample {
+        Sample {
+            suite: "ssr".to_string(),
+            workload: "RW".to_string(),
+            target: target.to_string(),
+            devices: 8,
+            operations_per_second: Some(rate),
+            invalid: invalid.iter().map(|r| (*r).to_string()).collect(),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn the_page_needs_nothing_else_and_marks_what_is_invalid_and_who_leads() {
+        let samples = [
+            sample(RAW, 300.0, &[]),
+            sample("a<b", 200.0, &[]),
+            sample("c", 100.0, &[]),
+            sample("fast", 900.0, &["not steady"]),
+        ];
+        let html = page(&Page {
+            title: "T".to_string(),
+            rows: rows(&samples, Gates::default()),
+            command: "ashlar bench <x>".to_string(),
+            ..Page::default()
+        });
+        assert!(html.contains("1 of 4 rows are INVALID"));
+        assert!(html.contains("a&lt;b") && !html.contains("a<b"));
+        assert_eq!(html.matches("class=\"r lead\"").count(), 1);
+        assert!(html.contains("INVALID: not steady"));
+        let bars = html.matches("width=\"400.0\"").count();
+        assert_eq!(bars, 1, "the longest bar is the largest figure");
+        for outside in ["http:", "https:", "<script", "@import", "url("] {
+            assert!(!html.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn operations_and_bytes_share_one_scale() {
+        let bytes = Sample {
+            operations_per_second: None,
+            bytes_per_second: Some(2e9),
+            ..sample("7+1", 0.0, &[])
+        };
+        let operations = Sample {
+            bytes_per_second: Some(1e9),
+            ..sample("ec7+1", 1e9 / 4096.0, &[])
+        };
+        let rows = rows(&[bytes, operations], Gates::default());
+        let drawn = bars(&rows.iter().collect::<Vec<_>>(), &["7+1", "ec7+1"]);
+        assert!(
+            drawn.contains("width=\"400.0\"") && drawn.contains("width=\"200.0\""),
+            "{drawn}"
+        );
+    }
+}
