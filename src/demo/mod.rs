@@ -462,7 +462,7 @@ fn crash(
     content: Content,
 ) -> Result<(), Failure> {
     let first = stage.log();
-    let healed = blocks(&first, " was healed");
+    let healed = blocks(&first, " was repaired");
     let total = content.bytes();
     let killer = stage.clone();
     let write =
@@ -556,12 +556,12 @@ mod tests {
     #[test]
     fn blocks_are_found_in_a_log() {
         let log = "T DEBUG device 5: segment 3 column 2 stripe 1 block 0 is bad; it is read kind=\"bad-block\"\n\
-                   T DEBUG device 5: segment 3 column 2 stripe 1 block 0 was healed and read back\n\
+                   T DEBUG device 5: segment 3 column 2 stripe 1 block 0 was repaired and read back\n\
                    T  INFO device 1 failed\n\
                    T  INFO 9 more like it, the last: device 5: segment 4 column 2 stripe 1 block 0 is bad; it is read\n";
         let block = "device 5: segment 3 column 2 stripe 1 block 0".to_string();
         assert_eq!(blocks(log, " is bad"), BTreeSet::from([block.clone()]));
-        assert_eq!(blocks(log, " was healed"), BTreeSet::from([block]));
+        assert_eq!(blocks(log, " was repaired"), BTreeSet::from([block]));
     }
 
     #[test]

@@ -358,7 +358,7 @@ impl Core {
         if self.heals.borrow_mut().add(block) {
             add(&self.member(device).counters.digest_errors, 1);
             let text = format!(
-                "device {device}: {block} is bad; it is read from the others and will be healed"
+                "device {device}: {block} is bad; it is read from the others and will be repaired"
             );
             self.repeated_event("bad-block", device, text);
         }

@@ -147,7 +147,7 @@ pub enum Error {
     TwoDevices(usize),
     /// The operator's word is needed.
     #[error(
-        "failing device {0} would leave data without a copy: wait for what is being reconstructed (`ashlar wait`), or use -f if that is meant"
+        "failing device {0} would leave data without a copy: wait for what is being rebuilt (`ashlar wait`), or use -f if that is meant"
     )]
     WouldLose(u16),
     /// Too few devices agree on a generation.

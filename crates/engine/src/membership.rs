@@ -105,7 +105,7 @@ impl Home {
             if member.is_online() {
                 member.take_out(ashlar_format::superblock::MemberState::Failed);
                 let text = format!(
-                    "device {index} ({}) failed and is no longer used; what it held is reconstructed onto the others where they have room: see `ashlar status`",
+                    "device {index} ({}) failed and is no longer used; what it held is rebuilt onto the others where they have room: see `ashlar status`",
                     member.path()
                 );
                 self.core.event("device-failed", Some(index), text);

@@ -297,7 +297,7 @@ impl Home {
                 "there is no other slot for it: take the device out with `ashlar fail`"
             };
             let text = format!(
-                "device {}: segment {number} column {column} was healed twice and is still bad; {what}",
+                "device {}: segment {number} column {column} was repaired twice and is still bad; {what}",
                 place.device
             );
             self.core.repeated_event("not-kept", place.device, text);
@@ -380,7 +380,7 @@ impl Home {
         let Some(device) = device else { return };
         self.core.heals.borrow_mut().forget(block.segment);
         self.tasks.borrow_mut().gains += 1;
-        let text = format!("device {device}: {block} was healed and read back");
+        let text = format!("device {device}: {block} was repaired and read back");
         self.core.repeated_event("healed", device, text);
     }
 

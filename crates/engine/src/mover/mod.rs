@@ -354,7 +354,7 @@ impl Home {
             return None;
         }
         Some(if read_only {
-            "nothing is reconstructed while it is imported read-only".to_string()
+            "nothing is rebuilt while it is imported read-only".to_string()
         } else if self.state() == ArrayState::Failed {
             "data is lost beyond its redundancy".to_string()
         } else {
