@@ -30,6 +30,8 @@ pub enum Kind {
     DegradedRead,
     /// 4 KiB random overwrites of a filled volume while nothing has to be cleaned.
     Fresh,
+    /// As [`Kind::Fresh`], after one device was taken out.
+    DegradedWrite,
     /// 4 KiB, 70 of 100 reads, the others overwrites, of a filled volume while nothing has to be cleaned.
     Mixed,
     /// 4 KiB random overwrites of a volume that fills so many percent of the array.
@@ -65,6 +67,7 @@ impl Kind {
             Kind::Read => "read".to_string(),
             Kind::DegradedRead => "degraded-read".to_string(),
             Kind::Fresh => "fresh".to_string(),
+            Kind::DegradedWrite => "degraded-write".to_string(),
             Kind::Mixed => "mixed".to_string(),
             Kind::Sustained(percent) => format!("sustained{percent}"),
             Kind::SequentialWrite => "sequential-write".to_string(),
@@ -90,6 +93,7 @@ impl Kind {
             Kind::Read,
             Kind::DegradedRead,
             Kind::Fresh,
+            Kind::DegradedWrite,
             Kind::Mixed,
             Kind::SequentialWrite,
             Kind::SequentialRead,

@@ -172,7 +172,7 @@ impl Setup {
             rig.fill()?;
             rig.reopen(self.memory)?;
         }
-        if self.kind == Kind::DegradedRead {
+        if self.is_degraded() {
             rig.fail(0)?;
         }
         let (measured, done) = rig.load(self.load)?;
@@ -244,13 +244,28 @@ impl Setup {
         Ok(())
     }
 
+    /// Whether one device is taken out before the load.
+    fn is_degraded(&self) -> bool {
+        matches!(self.kind, Kind::DegradedRead | Kind::DegradedWrite)
+    }
+
     fn given(&self) -> Given {
         let (strips, written) = self.sizes.slot();
         let strip_blocks = u64::from(self.sizes.strip_bytes) / BLOCK;
+        let (mut k, m, mut devices) = (
+            f64::from(self.k),
+            f64::from(self.m),
+            f64::from(self.devices),
+        );
+        if self.kind == Kind::DegradedWrite {
+            // What is written has its M parity columns, and as many of data as devices are left for them.
+            devices -= 1.0;
+            k = k.min(devices - m).max(1.0);
+        }
         Given {
-            k: f64::from(self.k),
-            m: f64::from(self.m),
-            devices: f64::from(self.devices),
+            k,
+            m,
+            devices,
             slot_overhead: written as f64 / (strips * strip_blocks) as f64,
             blocks: (self.volume_bytes / BLOCK) as f64,
             fill: self.fill,
@@ -297,7 +312,9 @@ impl Setup {
             Pattern::Random => given.leaves_per_change(),
             Pattern::Sequential => 1.0 / 128.0,
         };
-        given.write(&options.profile, self.load.bytes as f64, leaves)
+        let mut cost = given.write(&options.profile, self.load.bytes as f64, leaves);
+        cost.busy *= f64::from(self.devices) / given.devices;
+        cost
     }
 
     fn empty_row(&self, options: &Options, layout: &Layout) -> Row {
@@ -464,7 +481,7 @@ fn load_of(kind: Kind, volume_bytes: u64, depth: usize, overwrites: f64) -> Load
             op: Op::Read,
             ..small
         },
-        Kind::Fresh => small,
+        Kind::Fresh | Kind::DegradedWrite => small,
         Kind::Mixed => Load {
             op: Op::Mixed(70),
             ..small
