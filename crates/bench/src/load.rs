@@ -117,6 +117,10 @@ pub enum Stop {
 /// Different contents of a block, so that one read from a wrong address is seen.
 pub(crate) const CONTENTS: u64 = 61;
 
+/// Bytes of a block that are not zero: enough to tell contents apart. In memory a modelled device takes that for each
+/// block, and for each of its parity.
+const HEAD: usize = 64;
+
 /// A run of blocks such that the content of block b of a target begins at block b modulo
 /// [`CONTENTS`] of it, for operations of `bytes`.
 pub(crate) fn contents(bytes: usize) -> Slice {
@@ -124,7 +128,7 @@ pub(crate) fn contents(bytes: usize) -> Slice {
     let mut buf = Buf::zeroed(blocks * BLOCK);
     for (number, block) in (0u64..).zip(buf.chunks_exact_mut(BLOCK)) {
         let mut state = (number % CONTENTS).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        for word in block.chunks_exact_mut(8) {
+        for word in block[..HEAD].chunks_exact_mut(8) {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;

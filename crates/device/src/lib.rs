@@ -17,6 +17,7 @@ mod open;
 mod signature;
 mod sparse;
 mod sync;
+mod trimmed;
 mod uring;
 
 use std::future::Future;

@@ -90,7 +90,8 @@ impl Sparse {
     }
 
     /// Bytes of memory in use.
-    pub(crate) fn bytes(&self) -> u64 {
+    #[cfg(test)]
+    fn bytes(&self) -> u64 {
         (self.regions.len() * REGION) as u64
     }
 }

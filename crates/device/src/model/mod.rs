@@ -33,7 +33,7 @@ pub use fabric::{Link, Namespace, Path};
 pub use profile::{Profile, Rotation};
 use server::{Cost, PICOS, Picos, Server, Ticket};
 
-use crate::sparse::Sparse;
+use crate::trimmed::Trimmed;
 use crate::{Counters, Device, DeviceInfo, Fault, IoFuture, OpKind, check_range, check_write};
 
 /// Write points that a drive keeps open at once.
@@ -48,7 +48,7 @@ const SECOND_PICOS: u128 = 1_000_000_000_000;
 /// Whether a modelled device keeps what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Reads give what was written; blocks of zeros take no memory.
+    /// Reads give what was written; zeros at the end of a block take no memory.
     Store,
     /// Nothing is kept; reads give zeros.
     Discard,
@@ -110,7 +110,7 @@ pub struct ModelDevice {
     options: ModelOptions,
     server: Rc<RefCell<Server>>,
     media: RefCell<Media>,
-    content: RefCell<Sparse>,
+    content: RefCell<Trimmed>,
     counters: Cell<ModelCounters>,
     slowdown: Cell<u32>,
     /// What the writes in the queue have done to the reads that follow, in picoseconds.
