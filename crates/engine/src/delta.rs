@@ -15,6 +15,11 @@ use ashlar_format::node::{LEAF_ENTRIES, Place};
 use crate::segment::Segment;
 use crate::stream::OpenStripe;
 
+/// Bytes of memory that a delta counts for: a version, and its part of the lists and the tree that hold it.
+pub const DELTA_BYTES: usize = 200;
+
+const _: () = assert!(size_of::<Version>() <= DELTA_BYTES);
+
 /// How far a version has come.
 #[derive(Debug, Clone)]
 pub enum State {

@@ -63,6 +63,7 @@ pub use ashlar_digest::Kind as DigestKind;
 pub use assemble::probe;
 pub use coder::{Accelerate, Accelerators, Computing};
 pub use create::{Create, Plan, default_strip_bytes, plan};
+pub use delta::DELTA_BYTES;
 pub use error::{Error, VolumeError};
 pub use phases::PhaseTally;
 pub use report::uuid_text;

@@ -8,13 +8,12 @@
 //! **Invariant**: pure arithmetic.
 
 use ashlar_device::Profile;
+use ashlar_engine::DELTA_BYTES;
 
 /// Bytes of a block.
 const BLOCK: f64 = 4096.0;
 /// Entries of a leaf.
 const LEAF: f64 = 128.0;
-/// What the engine counts for a delta in memory, in bytes.
-const DELTA_BYTES: f64 = 200.0;
 
 /// What the closed form depends on.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +79,8 @@ impl Given {
 
     /// L: distinct leaves for each of the deltas that memory holds.
     pub fn leaves_per_change(&self) -> f64 {
-        let deltas = (self.memory_bytes / 4.0 / DELTA_BYTES).clamp(1.0, self.blocks.max(1.0));
+        let deltas =
+            (self.memory_bytes / 4.0 / DELTA_BYTES as f64).clamp(1.0, self.blocks.max(1.0));
         let leaves = (self.blocks / LEAF).max(1.0);
         leaves * (1.0 - (-deltas / leaves).exp()) / deltas
     }

@@ -23,7 +23,7 @@ use ashlar_format::node::LeafEntry;
 use ashlar_rt::{Gate, Lock, Mailbox, Sender};
 
 use crate::core::Core;
-use crate::delta::Deltas;
+use crate::delta::{DELTA_BYTES, Deltas};
 use crate::error::VolumeError;
 use crate::fold::LoadInto;
 use crate::messages::{HomeMessage, ShardMessage, ShardStats, VolumeShape};
@@ -258,7 +258,7 @@ impl Shard {
         let stripe = self.filling.borrow().first().map_or(0, |s| {
             u64::from(s.segment.geometry.stripe_blocks()) * BLOCK as u64
         });
-        let deltas = self.deltas.borrow().len() as u64 * 200;
+        let deltas = (self.deltas.borrow().len() * DELTA_BYTES) as u64;
         ShardStats {
             cached_bytes: self.store.cached_bytes(),
             dirty_bytes: deltas + stripes as u64 * stripe,

@@ -15,6 +15,7 @@ use super::{Bounds, Shard};
 use crate::array::Settings;
 use crate::capacity::Packing;
 use crate::core::Core;
+use crate::delta::DELTA_BYTES;
 use crate::messages::{ShardMessage, VolumeShape, ask};
 use crate::partition::Partitioning;
 use crate::tree::height_for;
@@ -59,7 +60,7 @@ pub fn limits(
         .clamp(busy.min(2 * fitting), busy.max(MOST_STRIPES))
         .max(2);
     let unrecorded = fitting.clamp(stripes, UNRECORDED * stripes);
-    let deltas = (memory / 4 / 200).max(4 * stripe_blocks).max(256);
+    let deltas = (memory / 4 / DELTA_BYTES).max(4 * stripe_blocks).max(256);
     let bounds = Bounds {
         blocks: stripes * stripe_blocks,
         unrecorded,
