@@ -36,6 +36,8 @@ const SMALL_CACHE: MapCache = MapCache::Ratio(12.0);
 fn writes_of_fresh_space() {
     let cached = share(Kind::Fresh, MapCache::Cached, 512);
     at_least("fresh, cached", cached, 0.79);
+    let degraded = share(Kind::DegradedWrite, MapCache::Cached, 512);
+    at_least("degraded-write, cached", degraded, 0.71);
     let uncached = share(Kind::Fresh, SMALL_CACHE, 512);
     at_least("fresh, 12:1", uncached, 0.143);
     let sequential = share(Kind::SequentialWrite, MapCache::Cached, 512);
