@@ -3,6 +3,7 @@
 //! Invariants: a region that is not there is zero; offsets and lengths are whole blocks of 4096.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Bytes of a region.
 const REGION: usize = 64 << 10;
@@ -12,22 +13,41 @@ pub(crate) struct Sparse {
     regions: BTreeMap<u64, Box<[u8]>>,
 }
 
-/// The pieces of `length` bytes from `offset`: region, where in it, and where in the range.
-fn pieces(
+/// The pieces of `length` bytes from `offset` by `unit` bytes: which unit, where in it, and where in the range.
+pub(crate) fn pieces(
+    unit: usize,
     offset: u64,
     length: usize,
-) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         if done == length {
             return None;
         }
         let at = offset + done as u64;
-        let start = usize::try_from(at % REGION as u64).expect("below a region's size");
-        let len = (REGION - start).min(length - done);
+        let start = usize::try_from(at % unit as u64).expect("below a unit's size");
+        let len = (unit - start).min(length - done);
         done += len;
-        Some((at / REGION as u64, start, done - len..done))
+        Some((at / unit as u64, start, done - len..done))
     })
+}
+
+/// Removes the regions of `bytes` each that lie whole in the `length` bytes from `offset`; what is left of these at either
+/// end lies inside one region.
+pub(crate) fn remove_regions<T>(
+    regions: &mut BTreeMap<u64, T>,
+    bytes: u64,
+    offset: u64,
+    length: u64,
+) -> [Range<u64>; 2] {
+    let end = offset + length;
+    let (first, last) = (offset.div_ceil(bytes), end / bytes);
+    if first > last {
+        return [offset..end, end..end]; // inside one region
+    }
+    let mut tail = regions.split_off(&first);
+    regions.append(&mut tail.split_off(&last));
+    [offset..first * bytes, last * bytes..end]
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
@@ -38,7 +58,7 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 impl Sparse {
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
-        for (region, start, range) in pieces(offset, out.len()) {
+        for (region, start, range) in pieces(REGION, offset, out.len()) {
             let out = &mut out[range];
             match self.regions.get(&region) {
                 Some(bytes) => out.copy_from_slice(&bytes[start..start + out.len()]),
@@ -48,7 +68,7 @@ impl Sparse {
     }
 
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
-        for (region, start, range) in pieces(offset, data.len()) {
+        for (region, start, range) in pieces(REGION, offset, data.len()) {
             let data = &data[range];
             match self.regions.get_mut(&region) {
                 Some(bytes) => bytes[start..start + data.len()].copy_from_slice(data),
@@ -67,16 +87,9 @@ impl Sparse {
 
     /// Makes the range zero and frees whole regions of it.
     pub(crate) fn clear(&mut self, offset: u64, length: u64) {
-        let region_bytes = REGION as u64;
-        let end = offset + length;
-        let (first, last) = (offset.div_ceil(region_bytes), end / region_bytes);
-        if first > last {
-            return self.zero(offset, end); // inside one region
+        for edge in remove_regions(&mut self.regions, REGION as u64, offset, length) {
+            self.zero(edge.start, edge.end);
         }
-        self.zero(offset, first * region_bytes);
-        let mut tail = self.regions.split_off(&first);
-        self.regions.append(&mut tail.split_off(&last));
-        self.zero(last * region_bytes, end);
     }
 
     /// Makes a range inside one region zero.

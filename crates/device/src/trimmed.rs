@@ -8,30 +8,14 @@ use std::collections::BTreeMap;
 
 use ashlar_rt::BLOCK;
 
+use crate::sparse::{pieces, remove_regions};
+
 /// Blocks of a region: what one entry of the map holds.
 const REGION: u64 = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Trimmed {
     regions: BTreeMap<u64, Box<[Box<[u8]>; REGION as usize]>>,
-}
-
-/// The pieces of `length` bytes from `offset`: block, where in it, and where in the range.
-fn pieces(
-    offset: u64,
-    length: usize,
-) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        if done == length {
-            return None;
-        }
-        let at = offset + done as u64;
-        let start = usize::try_from(at % BLOCK as u64).expect("below a block's size");
-        let len = (BLOCK - start).min(length - done);
-        done += len;
-        Some((at / BLOCK as u64, start, done - len..done))
-    })
 }
 
 /// Without the zeros at the end.
@@ -49,7 +33,7 @@ impl Trimmed {
     }
 
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
-        for (block, start, range) in pieces(offset, out.len()) {
+        for (block, start, range) in pieces(BLOCK, offset, out.len()) {
             let out = &mut out[range];
             let kept = self.block(block);
             let there = kept.len().saturating_sub(start).min(out.len());
@@ -62,7 +46,7 @@ impl Trimmed {
     }
 
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
-        for (block, start, range) in pieces(offset, data.len()) {
+        for (block, start, range) in pieces(BLOCK, offset, data.len()) {
             let data = &data[range];
             if data.len() == BLOCK {
                 self.set(block, trim(data));
@@ -91,24 +75,13 @@ impl Trimmed {
 
     /// Makes the range zero and frees whole regions of it.
     pub(crate) fn clear(&mut self, offset: u64, length: u64) {
-        let region_bytes = REGION * BLOCK as u64;
-        let end = offset + length;
-        let (first, last) = (offset.div_ceil(region_bytes), end / region_bytes);
-        if first > last {
-            return self.zero(offset, end);
-        }
-        self.zero(offset, first * region_bytes);
-        let mut tail = self.regions.split_off(&first);
-        self.regions.append(&mut tail.split_off(&last));
-        self.zero(last * region_bytes, end);
-    }
-
-    /// Makes a range inside one region zero.
-    fn zero(&mut self, from: u64, to: u64) {
         let zeros = [0; BLOCK];
-        let length = usize::try_from(to - from).expect("inside a region");
-        for (block, start, range) in pieces(from, length) {
-            self.write(block * BLOCK as u64 + start as u64, &zeros[..range.len()]);
+        let region = REGION * BLOCK as u64;
+        for edge in remove_regions(&mut self.regions, region, offset, length) {
+            let length = usize::try_from(edge.end - edge.start).expect("inside a region");
+            for (block, start, range) in pieces(BLOCK, edge.start, length) {
+                self.write(block * BLOCK as u64 + start as u64, &zeros[..range.len()]);
+            }
         }
     }
 

@@ -170,7 +170,7 @@ kinds! {
     NotAMember Note "not-a-member" "is not in use by the array now";
     /// A device with an older generation.
     Behind Note "behind" "holds an older generation than the others";
-    /// A column of metadata is nowhere, beyond those that its layout can do without.
+    /// A column of metadata is nowhere, and what is left survives as many losses as the layout.
     ColumnToSpare Note "column-to-spare" "a column of metadata is nowhere; without it, as many devices may be lost as of data";
     /// One of two superblocks is not good.
     SuperblockCopy Note "superblock-copy" "one of its two superblocks is not good; the next change writes it anew";

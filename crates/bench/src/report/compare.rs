@@ -94,6 +94,19 @@ pub struct Comparison {
     pub suites: Vec<(String, Figure)>,
 }
 
+impl Comparison {
+    /// The figure of each suite in each state, then of each suite; `all` stands for the state there.
+    pub(super) fn figures<'a>(
+        &'a self,
+        all: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a str, &'a Figure)> {
+        let states = self.states.iter();
+        let states = states.map(|(suite, state, figure)| (suite.as_str(), state.as_str(), figure));
+        let suites = self.suites.iter();
+        states.chain(suites.map(move |(suite, figure)| (suite.as_str(), all, figure)))
+    }
+}
+
 /// Compares `challenger` with `baseline`.
 ///
 /// # Errors

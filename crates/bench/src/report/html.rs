@@ -29,6 +29,14 @@ pub struct Page {
     pub command: String,
 }
 
+impl Page {
+    /// How many rows are INVALID.
+    pub(super) fn invalid(&self) -> usize {
+        let invalid = |row: &&Row| !row.invalid.is_empty();
+        self.rows.iter().filter(invalid).count()
+    }
+}
+
 const STYLE: &str = "
 :root{--bg:#fff;--fg:#1a1f26;--soft:#5a6572;--line:#d5dae0;--head:#f3f5f7;--bad:#b3261e;--good:#dff0e4;
 --c0:#8a949e;--c1:#2463a6;--c2:#b3560b;--c3:#2f7d4f;--c4:#7b4fa3;--c5:#a03060;--c6:#00796b;--c7:#6b5b00}
@@ -351,15 +359,7 @@ fn comparisons(page: &Page, out: &mut String) {
              <th>{base} uses more processor by</th><th>{other} saves</th></tr></thead><tbody>",
             weights(comparison)
         );
-        let states = comparison
-            .states
-            .iter()
-            .map(|(suite, state, figure)| (suite, state.as_str(), figure));
-        let suites = comparison
-            .suites
-            .iter()
-            .map(|(suite, figure)| (suite, "all", figure));
-        for (suite, state, figure) in states.chain(suites) {
+        for (suite, state, figure) in comparison.figures("all") {
             let _ = write!(
                 out,
                 "<tr><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td></tr>",
@@ -417,11 +417,7 @@ pub fn page(page: &Page) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
     );
-    let invalid = page
-        .rows
-        .iter()
-        .filter(|row| !row.invalid.is_empty())
-        .count();
+    let invalid = page.invalid();
     if invalid > 0 {
         let _ = write!(
             out,

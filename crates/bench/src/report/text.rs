@@ -130,15 +130,7 @@ pub fn comparison(comparison: &Comparison) -> String {
         text,
         "\n| suite | state | {other} is faster by | {base} uses more processor by | {other} saves |\n|---|---|---|---|---|"
     );
-    let states = comparison
-        .states
-        .iter()
-        .map(|(suite, state, figure)| (suite, state.as_str(), figure));
-    let suites = comparison
-        .suites
-        .iter()
-        .map(|(suite, figure)| (suite, "all, weighted", figure));
-    for (suite, state, figure) in states.chain(suites) {
+    for (suite, state, figure) in comparison.figures("all, weighted") {
         let _ = writeln!(
             text,
             "| {suite} | {state} | {} | {} | {} |",
@@ -153,11 +145,7 @@ pub fn comparison(comparison: &Comparison) -> String {
 /// A report as Markdown.
 pub fn page(page: &Page) -> String {
     let mut text = format!("# {}\n\n", page.title);
-    let invalid = page
-        .rows
-        .iter()
-        .filter(|row| !row.invalid.is_empty())
-        .count();
+    let invalid = page.invalid();
     if invalid > 0 {
         let _ = writeln!(
             text,

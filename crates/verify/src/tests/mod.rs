@@ -26,6 +26,15 @@ const DEVICE: u64 = 6 << 20;
 pub(crate) struct Images(pub(crate) Vec<Vec<u8>>);
 
 impl Images {
+    fn of(disks: &[Rc<MemDevice>]) -> Images {
+        let image = |disk: &Rc<MemDevice>| {
+            let mut bytes = vec![0; usize::try_from(disk.info().size_bytes).unwrap()];
+            disk.peek(0, &mut bytes);
+            bytes
+        };
+        Images(disks.iter().map(image).collect())
+    }
+
     pub(crate) fn verify(&self) -> Report {
         let sources: Vec<&dyn Source> = self.0.iter().map(|d| d as &dyn Source).collect();
         verify(&sources)
@@ -127,12 +136,7 @@ pub(crate) fn array(layout: &str, count: usize, end: End) -> Images {
         });
         rt.shutdown();
     }
-    let image = |disk: &Rc<MemDevice>| {
-        let mut bytes = vec![0; usize::try_from(disk.info().size_bytes).unwrap()];
-        disk.peek(0, &mut bytes);
-        bytes
-    };
-    Images(disks.iter().map(image).collect())
+    Images::of(&disks)
 }
 
 #[test]
@@ -268,12 +272,7 @@ fn an_array_that_is_optimal_on_few_devices_is_well() {
             array.export().await.unwrap();
         });
         rt.shutdown();
-        let image = |disk: &Rc<MemDevice>| {
-            let mut bytes = vec![0; usize::try_from(disk.info().size_bytes).unwrap()];
-            disk.peek(0, &mut bytes);
-            bytes
-        };
-        let report = Images(disks[..3].iter().map(image).collect()).expect(&[]);
+        let report = Images::of(&disks[..3]).expect(&[]);
         assert!(report.is_well(), "{report}");
         spared += report.count_of(Kind::ColumnToSpare);
     }
