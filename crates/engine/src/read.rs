@@ -243,12 +243,12 @@ fn is_absent(segment: &Segment, stripe: u32, strip: usize) -> bool {
         .is_some_and(|used| strip >= usize::from(*used))
 }
 
-/// What is computed, and from what.
+/// How many blocks are computed, and from which inputs.
 #[derive(Clone, Copy)]
 enum Inputs {
-    /// One block, from others that match their rows.
-    Verified,
-    /// So many blocks, from others as they are read: whoever asks checks what comes of them.
+    /// From blocks that match their rows.
+    Verified(u32),
+    /// From blocks as they are read: whoever asks checks the result.
     AsRead(u32),
 }
 
@@ -262,7 +262,7 @@ async fn decode_block(
 ) -> Option<Buf> {
     let (stripe, strip, within) = segment.geometry.locate(block);
     let inputs = match verified {
-        true => Inputs::Verified,
+        true => Inputs::Verified(1),
         false => Inputs::AsRead(1),
     };
     decode(core, segment, stripe, usize::from(strip), within, inputs).await
@@ -276,7 +276,21 @@ pub async fn decode_column(
     wanted: usize,
     within: u32,
 ) -> Option<Buf> {
-    decode(core, segment, stripe, wanted, within, Inputs::Verified).await
+    decode_verified_run(core, segment, stripe, wanted, within, 1).await
+}
+
+/// Computes blocks of one strip from the same blocks of other columns, which all match their rows: each of these is read
+/// once for all.
+pub async fn decode_verified_run(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    wanted: usize,
+    within: u32,
+    count: u32,
+) -> Option<Buf> {
+    let inputs = Inputs::Verified(count);
+    decode(core, segment, stripe, wanted, within, inputs).await
 }
 
 /// Computes blocks of one strip from the same blocks of other columns, unverified: each of these is read once for all.
@@ -316,15 +330,7 @@ async fn decode(
             joins.push((
                 column,
                 core.rt.spawn(async move {
-                    if let Inputs::AsRead(count) = from {
-                        return read_column(&core2, &segment, stripe, column, within, count).await;
-                    }
-                    let before = usable_place(&core2, &segment, column);
-                    let read = read_verified(&core2, &segment, stripe, column, within).await;
-                    if read.is_none() {
-                        note_bad_strip(&core2, &segment, stripe, column, within, before).await;
-                    }
-                    read
+                    read_input(&core2, &segment, stripe, column, within, from).await
                 }),
             ));
         }
@@ -345,6 +351,30 @@ async fn decode(
     Some(out)
 }
 
+/// Reads blocks of a column to compute those of another from. In a run a block that does not match only keeps the column
+/// from being used; whoever then computes block by block counts it.
+async fn read_input(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    column: usize,
+    within: u32,
+    from: Inputs,
+) -> Option<Buf> {
+    let count = match from {
+        Inputs::AsRead(count) => {
+            return read_column(core, segment, stripe, column, within, count).await;
+        }
+        Inputs::Verified(count) => count,
+    };
+    let before = usable_place(core, segment, column);
+    let read = read_verified_run(core, segment, stripe, column, within, count).await;
+    if read.is_none() && count == 1 {
+        note_bad_strip(core, segment, stripe, column, within, before).await;
+    }
+    read
+}
+
 /// Reads one block and its row; the block if they match. A strip that was never written gives zeros.
 pub async fn read_verified(
     core: &Rc<Core>,
@@ -353,19 +383,35 @@ pub async fn read_verified(
     column: usize,
     within: u32,
 ) -> Option<Buf> {
-    let row = read_row(core, segment, stripe, column, within).await?;
-    if row.digest == [0; 16] {
+    read_verified_run(core, segment, stripe, column, within, 1).await
+}
+
+/// Reads blocks of one strip with their rows; the blocks if all match. A strip that was never written gives zeros.
+async fn read_verified_run(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    column: usize,
+    within: u32,
+    count: u32,
+) -> Option<Buf> {
+    let rows = read_rows(core, segment, stripe, column, within, count).await?;
+    if rows.iter().all(|row| row.digest == [0; 16]) {
         let absent = column < usize::from(segment.geometry.k);
-        return absent.then(|| Buf::zeroed(BLOCK));
+        return absent.then(|| Buf::zeroed(rows.len() * BLOCK));
     }
     if !core.column_usable(segment, column) {
         return None;
     }
     let place = segment.columns.borrow()[column];
     let offset = device_offset(core, place, segment.geometry.strip_block(stripe) + within);
-    let bytes = core.member(place.device).read(offset, BLOCK).await.ok()?;
+    let bytes = core.member(place.device);
+    let bytes = bytes.read(offset, rows.len() * BLOCK).await.ok()?;
     let number = u16::try_from(column).expect("at most 256 columns");
-    row_matches(core, segment, stripe, number, within, &row, &bytes).then_some(bytes)
+    let blocks = (within..).zip(rows.iter().zip(bytes.chunks(BLOCK)));
+    let matches =
+        |(within, (row, block))| row_matches(core, segment, stripe, number, within, row, block);
+    blocks.map(matches).all(|good| good).then_some(bytes)
 }
 
 /// The row of one block, from memory while its course is open, else from the column's summary.
@@ -376,19 +422,39 @@ async fn read_row(
     column: usize,
     within: u32,
 ) -> Option<Row> {
-    let in_memory = segment
-        .rows
-        .borrow()
-        .get(&stripe)
-        .map(|rows| rows[column].get(within as usize).copied());
-    if let Some(row) = in_memory {
-        return Some(row.unwrap_or_default());
+    let rows = read_rows(core, segment, stripe, column, within, 1).await?;
+    rows.first().copied()
+}
+
+/// The rows of blocks of one strip, from memory while their course is open, else from the column's summary: each block of
+/// it is read once.
+async fn read_rows(
+    core: &Rc<Core>,
+    segment: &Rc<Segment>,
+    stripe: u32,
+    column: usize,
+    within: u32,
+    count: u32,
+) -> Option<Vec<Row>> {
+    if let Some(known) = segment.rows.borrow().get(&stripe) {
+        let row = |at: u32| known[column].get(at as usize).copied();
+        let wanted = within..within + count;
+        return Some(wanted.map(|at| row(at).unwrap_or_default()).collect());
     }
     let course = segment.geometry.course_of(stripe);
-    let index = stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks + within;
-    let part = index / ROWS_PER_SUMMARY;
-    let rows = read_summary_part(core, segment, course, column, part).await?;
-    rows.get((index % ROWS_PER_SUMMARY) as usize).copied()
+    let first = stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks + within;
+    let end = first + count;
+    let mut wanted = Vec::with_capacity(count as usize);
+    for part in first / ROWS_PER_SUMMARY..end.div_ceil(ROWS_PER_SUMMARY) {
+        let rows = read_summary_part(core, segment, course, column, part).await?;
+        let of_part = (part * ROWS_PER_SUMMARY..).zip(rows);
+        wanted.extend(
+            of_part
+                .filter(|(at, _)| (first..end).contains(at))
+                .map(|(_, row)| row),
+        );
+    }
+    (wanted.len() == count as usize).then_some(wanted)
 }
 
 async fn read_summary_part(

@@ -23,7 +23,9 @@ use crate::metaroom::MetadataNeed;
 use crate::mover::Garbage;
 use crate::partition::Partitioning;
 use crate::phases::{Laps, Phase};
-use crate::read::{decode_column, read_column, read_course_rows, read_verified};
+use crate::read::{
+    decode_column, decode_verified_run, read_column, read_course_rows, read_verified,
+};
 use crate::segment::Segment;
 use crate::stripe::row_matches;
 
@@ -44,6 +46,19 @@ const ROUND_MOST: usize = 3;
 
 /// How often a segment is held that nobody holds but the table and the list of those that were picked.
 const HELD_WHEN_PICKED: usize = 2;
+
+/// Blocks of one strip that were read together.
+struct Strip {
+    /// The first of them, within the strip.
+    first: u32,
+    /// `None` if they did not come.
+    bytes: Option<Buf>,
+    /// Whether they were computed from blocks that match their rows: then they need no row of their own.
+    computed: bool,
+}
+
+/// The strips that hold what is moved, by stripe and strip.
+type Strips = BTreeMap<(u32, u16), Strip>;
 
 /// Stripes of a segment that are moved at once.
 fn stripes_of_part(segment: &Segment) -> u32 {
@@ -390,41 +405,44 @@ impl Home {
         found
     }
 
-    /// Reads, unverified and all at once, the strips that hold these blocks: by stripe and strip, from
-    /// the first block wanted.
+    /// Reads, all at once, the strips that hold these blocks, from the first wanted to the last; those of a missing column
+    /// are computed. In a tight room a strip that does not come is left to [`Home::take_live`], block by block: what is
+    /// moved sooner is there before commits are, which have to free room for it.
     async fn read_strips(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
         rows: &BTreeMap<u32, Row>,
-    ) -> BTreeMap<(u32, u16), (u32, Option<Buf>)> {
+    ) -> Strips {
         let mut spans: BTreeMap<(u32, u16), (u32, u32)> = BTreeMap::new();
         for block in rows.keys() {
             let (stripe, strip, within) = segment.geometry.locate(*block);
             let span = spans.entry((stripe, strip)).or_insert((within, within));
             span.1 = within;
         }
-        let mut joins = Vec::new();
-        for ((stripe, strip), (first, last)) in spans {
-            let (core, segment) = (self.core.clone(), segment.clone());
-            joins.push((
-                (stripe, strip),
-                first,
-                self.core.rt.spawn(async move {
-                    read_column(
-                        &core,
-                        &segment,
-                        stripe,
-                        usize::from(strip),
-                        first,
-                        last - first + 1,
-                    )
-                    .await
-                }),
-            ));
-        }
-        let mut strips = BTreeMap::new();
-        for (key, first, join) in joins {
-            strips.insert(key, (first, join.await));
+        let compute = !self.room_is_tight();
+        let read = |((stripe, strip), (first, last)): ((u32, u16), (u32, u32))| {
+            let (core, segment, column) = (self.core.clone(), segment.clone(), usize::from(strip));
+            let count = last - first + 1;
+            let reading = async move {
+                let read = read_column(&core, &segment, stripe, column, first, count).await;
+                let computed = read.is_none() && compute;
+                let bytes = if computed {
+                    decode_verified_run(&core, &segment, stripe, column, first, count).await
+                } else {
+                    read
+                };
+                Strip {
+                    first,
+                    bytes,
+                    computed,
+                }
+            };
+            ((stripe, strip), self.core.rt.spawn(reading))
+        };
+        let reading: Vec<_> = spans.into_iter().map(read).collect();
+        let mut strips = Strips::new();
+        for (at, strip) in reading {
+            strips.insert(at, strip.await);
         }
         strips
     }
@@ -438,10 +456,21 @@ impl Home {
     ) -> Option<Vec<Row>> {
         let k = usize::from(segment.geometry.k);
         let mut others: Vec<(usize, Vec<Row>)> = Vec::new();
-        for column in (0..segment.geometry.width()).filter(|c| *c != wanted) {
-            if others.len() < k {
-                let rows = read_course_rows(&self.core, segment, course, column).await;
-                others.extend(rows.map(|rows| (column, rows)));
+        let mut left = (0..segment.geometry.width()).filter(|c| *c != wanted);
+        // As many summaries at once as are still needed.
+        while others.len() < k {
+            let read = |column| {
+                let (core, segment) = (self.core.clone(), segment.clone());
+                let reading =
+                    async move { read_course_rows(&core, &segment, course, column).await };
+                (column, self.core.rt.spawn(reading))
+            };
+            let reading: Vec<_> = left.by_ref().take(k - others.len()).map(read).collect();
+            if reading.is_empty() {
+                break;
+            }
+            for (column, rows) in reading {
+                others.extend(rows.await.map(|rows| (column, rows)));
             }
         }
         let rows = others.iter().map(|(column, rows)| (*column, &rows[..]));
@@ -460,7 +489,7 @@ impl Home {
         block: u32,
         owner: Owner,
         rows: &BTreeMap<u32, Row>,
-        strips: &BTreeMap<(u32, u16), (u32, Option<Buf>)>,
+        strips: &Strips,
     ) -> Option<(usize, Move)> {
         let pieces = u32::from(owner.pieces_less_one) + 1;
         let kind = Kind::from_tag(owner.algorithm)?;
@@ -469,18 +498,15 @@ impl Home {
             let (stripe, strip, within) = segment.geometry.locate(block + piece);
             let out = &mut bytes[piece as usize * BLOCK..(piece as usize + 1) * BLOCK];
             let row = rows.get(&(block + piece))?;
-            if let Some((first, Some(read))) = strips.get(&(stripe, strip)) {
-                let at = (within - first) as usize * BLOCK;
-                if row_matches(
-                    &self.core,
-                    segment,
-                    stripe,
-                    strip,
-                    within,
-                    row,
-                    &read[at..at + BLOCK],
-                ) {
-                    out.copy_from_slice(&read[at..at + BLOCK]);
+            if let Some(known) = strips.get(&(stripe, strip))
+                && let Some(read) = &known.bytes
+            {
+                let at = (within - known.first) as usize * BLOCK;
+                let read = &read[at..at + BLOCK];
+                let good = known.computed
+                    || row_matches(&self.core, segment, stripe, strip, within, row, read);
+                if good {
+                    out.copy_from_slice(read);
                     continue;
                 }
             }
