@@ -7,6 +7,7 @@
 mod arrows;
 mod campaign;
 mod cases;
+mod folders;
 mod package;
 mod packages;
 mod steps;

@@ -1,72 +1,51 @@
 //! The engine: an array as a log of full stripes, found and proved by its map.
 //!
-//! How it hangs together (ARCHITECTURE.md has the flows):
+//! A folder uses those below it only, and `cargo xtask test arrows` holds it to that (ARCHITECTURE.md has the flows):
 //! ```text
-//! array, volume      what users call; splits requests over shards
-//! shard              deltas, streams, map trees of its partitions    (fold: deltas into the map)
-//! home               journal, allocator, liveness, commits, members  (by message)
-//! mover              cleaner, reconstruct, heal
-//! stripe, read       one stripe written; one unit read, verified, decoded
-//! coder              parity, lost columns and their digests, on the processor or a GPU
-//! core               members, segment table: what all of them look at
+//! api                   arrays and volumes, as callers see them; requests are split over shards
+//! import                devices to an array that runs: generation, root, segments, journal
+//! background            cleaner, rebuild, repair of single blocks
+//! home                  the actor that owns journal, allocator, liveness, commits and members
+//! shard                 the actor that owns deltas, streams and map trees of its partitions
+//! protocol              the messages between them
+//! options               how an array is imported and runs, its settings
+//! map                   nodes of trees in memory, deltas
+//! journal               records, the rings that they lie in, what of them can be read after losses
+//! segment               columns, stripes and rows: written, read, verified, decoded
+//! members               devices, the slots on them, which of them count
+//! space                 what fits, and who may take it
+//! error status phases   values
 //! ```
 
-mod alloc;
-mod array;
-mod assemble;
-mod batch;
-mod capacity;
-mod chain;
-mod coder;
-mod commit;
-mod contexts;
-mod core;
-mod create;
-mod delta;
-mod domains;
+mod api;
+mod background;
+mod counters;
 mod error;
-mod fold;
 mod home;
 mod import;
 mod journal;
-mod liveness;
-mod lost;
-mod member;
-mod membership;
-mod messages;
-mod metaroom;
-mod metawriter;
-mod mover;
-mod partition;
+mod map;
+mod members;
+mod options;
 mod phases;
 #[cfg(feature = "planted")]
 pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
-mod read;
-mod record_sets;
-mod report;
+mod protocol;
 mod segment;
-mod settings;
 mod shard;
+mod space;
 pub mod status;
-mod stream;
-mod stripe;
-mod systree;
-mod thin;
-mod tree;
-mod volume;
-mod volumes;
 
-pub use array::{Array, Import, Label, Settings, wipe};
+pub use api::array::{Array, wipe};
+pub use api::create::{Create, Plan, default_strip_bytes, plan};
+pub use api::volume::{Extent, Volume, VolumeInfo, WriteCache};
+pub use api::volumes::VolumeOptions;
 pub use ashlar_digest::Kind as DigestKind;
-pub use assemble::probe;
-pub use coder::{Accelerate, Accelerators, Computing};
-pub use create::{Create, Plan, default_strip_bytes, plan};
-pub use delta::DELTA_BYTES;
 pub use error::{Error, VolumeError};
+pub use import::assemble::probe;
+pub use map::delta::DELTA_BYTES;
+pub use options::{Import, Label, SETTINGS, Setting, Settings, uuid_text};
 pub use phases::PhaseTally;
-pub use report::uuid_text;
-pub use settings::{SETTINGS, Setting};
-pub use volume::{Extent, Volume, VolumeInfo, WriteCache};
-pub use volumes::VolumeOptions;
+pub use segment::coder::{Accelerate, Accelerators, Computing};

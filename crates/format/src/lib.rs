@@ -6,10 +6,14 @@
 //! - A parsed value has been checked: its digest, its identity, its bounds.
 //! - It does no I/O and knows no policy.
 
+pub mod bitmap;
 pub mod catalog;
+pub mod context;
 pub mod geometry;
 pub mod journal;
+pub mod liveness;
 pub mod node;
+pub mod partition;
 pub mod root;
 pub mod slot;
 pub mod summary;

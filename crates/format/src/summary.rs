@@ -128,6 +128,17 @@ pub fn decode(array: &[u8; 16], id: SummaryId, bytes: &[u8]) -> Result<Vec<Row>,
         .collect()
 }
 
+/// Splits the address of a node's owner into partition and index.
+pub fn node_address(address: u64) -> (u16, u64) {
+    ((address >> 48) as u16, address & 0xFFFF_FFFF_FFFF)
+}
+
+/// The address of a node's owner.
+pub fn node_owner_address(partition: u16, index: u64) -> u64 {
+    assert!(index < 1 << 48, "node indexes have 48 bits");
+    u64::from(partition) << 48 | index
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]

@@ -19,6 +19,8 @@
 //!
 //! A read-only import does the same, and its members keep in memory what 4 and 5 write: no device changes.
 
+pub mod assemble;
+
 mod recover;
 mod segments;
 
@@ -26,6 +28,10 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use self::segments::{
+    find_reconstructed, load_tree, make_segments, read_tables, replay_segments, settle_segments,
+    take_liveness, take_rows,
+};
 use ashlar_codec::{Code, CodeKind};
 use ashlar_device::DeviceRef;
 use ashlar_digest::Kind;
@@ -33,28 +39,26 @@ use ashlar_format::FormatError;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT};
 use ashlar_format::journal::Ring;
+use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::Root;
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::{Layout, Shape};
 use ashlar_rt::{Buf, Rt, Sender};
 
-use self::segments::{
-    find_reconstructed, load_tree, make_segments, read_tables, replay_segments, settle_segments,
-    take_liveness, take_rows,
-};
-use crate::array::Import;
-use crate::assemble::{assemble, make_members};
-use crate::capacity::Packing;
-use crate::core::Core;
 use crate::error::Error;
-use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE, metadata_survives};
-use crate::journal::{self, Journal, Recovered};
-use crate::liveness::RecordShape;
-use crate::member::Member;
+use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
+use crate::import::assemble::{assemble, make_members};
+use crate::journal::recover::Recovered;
+use crate::journal::sets::too_few;
+use crate::journal::{self, Journal};
+use crate::members::Member;
+use crate::options::Import;
 use crate::planted::{self, Bug};
-use crate::record_sets::too_few;
 use crate::segment::Segment;
+use crate::segment::table::Core;
 use crate::shard::start::{add_volume, start_shards};
+use crate::space::capacity::Packing;
+use crate::space::slots::metadata_survives;
 
 /// The newest valid root on any member. Members hold the same roots, so bytes seen before are not
 /// decoded again.
@@ -118,7 +122,7 @@ pub async fn import(
     rt: &Rt,
     devices: Vec<DeviceRef>,
     options: &Import,
-) -> Result<(Rc<Home>, Sender<crate::messages::HomeMessage>), Error> {
+) -> Result<(Rc<Home>, Sender<crate::protocol::HomeMessage>), Error> {
     let (newest, candidates, mut spread) =
         assemble(devices, options.array, options.degraded).await?;
     let layout: Layout = newest.layout.parse()?;
@@ -126,7 +130,7 @@ pub async fn import(
         u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
         newest.spare,
     )?;
-    let slot_blocks = crate::alloc::slot_blocks(newest.geometry.slot_bytes);
+    let slot_blocks = crate::space::slots::slot_blocks(newest.geometry.slot_bytes);
     let (members, missing) = make_members(rt, &newest, candidates);
     spread.missing = missing;
     let core = Core::new(
@@ -151,14 +155,14 @@ pub async fn import(
     let root = newest_root(&core).await.ok_or(Error::NoRoot)?;
     let (claims, replace) = read_tables(&core, root.number).await;
     make_segments(&core, &claims);
-    let recovered = journal::recover(
+    let recovered = journal::recover::recover(
         &core,
         &root.epochs,
         root.cut,
         [root.delta_tail, root.data_tail],
     )
     .await;
-    let recovered = crate::chain::end_at_break(recovered, &root);
+    let recovered = crate::journal::chain::end_at_break(recovered, &root);
     let format = |source| Error::Format { device: 0, source };
     find_reconstructed(&core, &recovered)
         .await
@@ -326,8 +330,9 @@ mod tests {
 
     use super::{next_segment, settle_segments};
     use crate::Settings;
-    use crate::core::Core;
-    use crate::segment::{Column, Segment};
+    use crate::segment::Column;
+    use crate::segment::Segment;
+    use crate::segment::table::Core;
 
     /// What the journal opened and has no stripe of keeps no slots: imports that were killed again and again left none
     /// to commit in. Its number is not given again, though no segment has it (S182).

@@ -8,20 +8,20 @@ use std::rc::Rc;
 
 use ashlar_format::SegmentGeometry;
 use ashlar_format::journal::Entry;
+use ashlar_format::partition::Partitioning;
 use ashlar_format::root::MAX_EPOCH_BYTES;
 use ashlar_format::summary::Owner;
 use ashlar_rt::Buf;
 
-use crate::assemble::Spread;
 use crate::error::Error;
 use crate::home::Home;
+use crate::import::assemble::Spread;
 use crate::import::segments::PageCopy;
 use crate::journal;
-use crate::membership::Quorum;
-use crate::messages::{Adopted, Reach, ShardMessage, ask};
-use crate::partition::Partitioning;
+use crate::members::quorum::Quorum;
 use crate::planted::{self, Bug};
-use crate::read::summary_stands;
+use crate::protocol::{Adopted, Reach, ShardMessage, ask};
+use crate::segment::read::summary_stands;
 use crate::segment::{Column, Segment};
 
 /// A stand-in, outside the table, for a segment that was freed since the stripe was recorded.
@@ -52,8 +52,8 @@ impl Home {
         spread: &Spread,
         replace: &[PageCopy],
         mut rest: Vec<(u64, Entry)>,
-        mailbox: ashlar_rt::Mailbox<crate::messages::HomeMessage>,
-        last: Option<&journal::Record>,
+        mailbox: ashlar_rt::Mailbox<crate::protocol::HomeMessage>,
+        last: Option<&journal::recover::Record>,
         degraded: bool,
     ) -> Result<(), Error> {
         self.check_room_for(&mut rest, degraded)?;

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ashlar_format::journal::{Entry, Ring, decode_entries};
+use ashlar_format::liveness::{self, RecordShape};
 use ashlar_format::root::Root;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, SlotHeader, TablePage};
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
 
-use crate::core::Core;
-use crate::journal::Recovered;
-use crate::liveness::{self, RecordShape};
-use crate::read::read_unit;
+use crate::journal::recover::Recovered;
+use crate::map::system::SysTree;
+use crate::segment::read::read_unit;
+use crate::segment::table::Core;
 use crate::segment::{Column, NO_SLOT, Segment};
-use crate::systree::SysTree;
 
 /// A journal entry with its record's sequence.
 type Sequenced = (u64, Entry);
@@ -176,7 +176,7 @@ pub(super) fn take_liveness(
         segment.next_stripe.set(segment.recorded.get());
         segment.sealed.set(header.sealed);
         if header.sealed {
-            crate::stripe::finish_course(&segment, u32::MAX);
+            crate::segment::stripe::finish_course(&segment, u32::MAX);
         }
         *segment.live.borrow_mut() = live;
         named.insert(header.segment);
@@ -394,7 +394,7 @@ fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry
     let course = geometry.course_of(stripe.stripe);
     let end = course * geometry.course_strips() + geometry.strips_in(course);
     if stripe.stripe + 1 == end {
-        crate::stripe::finish_course(segment, end);
+        crate::segment::stripe::finish_course(segment, end);
     } else if segment.rows_since.get().is_none() {
         segment.rows_since.set(Some(sequence));
     }

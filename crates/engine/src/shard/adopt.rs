@@ -9,10 +9,10 @@ use ashlar_digest::Kind;
 
 use super::Shard;
 use super::write::By;
-use crate::delta::{State, Version, What};
 use crate::error::VolumeError;
-use crate::messages::{Adopted, Move};
+use crate::map::delta::{State, Version, What};
 use crate::planted::{self, Bug};
+use crate::protocol::{Adopted, Move};
 
 impl Shard {
     /// Writes blocks anew, each unless it is no longer where it was moved from, until there is no room. How many bytes

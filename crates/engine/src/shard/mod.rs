@@ -7,6 +7,9 @@
 //! - A version becomes `Recorded` only when the home says that the record naming it is durable.
 //! - Only `prepare` folds and places nodes; one at a time.
 
+mod fold;
+mod lost;
+
 mod adopt;
 mod read;
 mod record;
@@ -20,43 +23,17 @@ use std::rc::Rc;
 
 use ashlar_format::BLOCK;
 use ashlar_format::node::LeafEntry;
+use ashlar_format::partition::Partitioning;
 use ashlar_rt::{Gate, Lock, Mailbox, Sender};
 
-use crate::core::Core;
-use crate::delta::{DELTA_BYTES, Deltas};
 use crate::error::VolumeError;
-use crate::fold::LoadInto;
-use crate::messages::{HomeMessage, ShardMessage, ShardStats, VolumeShape};
-use crate::partition::Partitioning;
-use crate::stream::{OpenStripe, Stream};
-use crate::tree::NodeStore;
-
-/// What a shard may hold before writers wait.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// Blocks in stripes that are being filled or written.
-    pub blocks: usize,
-    /// Stripes that are written and not recorded.
-    pub unrecorded: usize,
-    /// Deltas.
-    pub deltas: usize,
-    /// Leaves that deltas are of, where free space has no room for more nodes; more than unfinished stripes hold.
-    pub leaves: usize,
-    /// Leaves that runs of holes bring into one step of a commit: what it changes is in memory until it is written.
-    pub unmapped: usize,
-}
-
-impl Bounds {
-    /// How many volume blocks of so many pieces a write is admitted with at once.
-    fn run(&self, pieces: usize) -> usize {
-        (self.blocks / 4 / pieces).max(1)
-    }
-
-    /// Whether so many blocks more fit beside those that are held. Alone any number does.
-    fn fits(&self, held: usize, more: usize) -> bool {
-        held == 0 || held + more <= self.blocks
-    }
-}
+use crate::map::NodeStore;
+use crate::map::delta::{DELTA_BYTES, Deltas};
+use crate::protocol::{Bounds, HomeMessage, ShardMessage, ShardStats};
+use crate::segment::stream::{OpenStripe, Stream};
+use crate::segment::table::Core;
+use crate::shard::fold::LoadInto;
+use crate::space::shape::VolumeShape;
 
 /// A shard.
 pub struct Shard {
@@ -93,13 +70,13 @@ pub struct Shard {
     /// Leaves folded so far: a block that came from the map may have changed if this has.
     pub(crate) folds: Cell<u64>,
     /// Leaves that could not be read when they were to be folded.
-    pub(crate) lost_leaves: RefCell<BTreeSet<crate::fold::Leaf>>,
+    pub(crate) lost_leaves: RefCell<BTreeSet<crate::shard::fold::Leaf>>,
     /// Runs of holes above whose leaves a node could not be read: volume and stamp.
     pub(crate) lost_runs: RefCell<BTreeSet<(u32, u64)>>,
     /// Up to which sequence leaves have been folded, of volumes with a run of holes that is not folded everywhere.
-    pub(crate) folded_to: RefCell<BTreeMap<crate::fold::Leaf, u64>>,
+    pub(crate) folded_to: RefCell<BTreeMap<crate::shard::fold::Leaf, u64>>,
     /// What was folded but could not be placed, and the oldest sequence it hangs on.
-    pub(crate) carry: RefCell<(crate::messages::Prepared, Option<u64>)>,
+    pub(crate) carry: RefCell<(crate::protocol::Prepared, Option<u64>)>,
 }
 
 impl std::fmt::Debug for Shard {
@@ -281,9 +258,9 @@ impl Shard {
         u16::try_from(self.shards).expect("few shards")
     }
 
-    fn part(&self, shape: VolumeShape, part: (u16, u16)) -> crate::delta::Part {
+    fn part(&self, shape: VolumeShape, part: (u16, u16)) -> crate::map::delta::Part {
         let tile = self.partitioning(shape).tile_blocks();
-        crate::delta::Part {
+        crate::map::delta::Part {
             tile,
             partitions: self.partitions,
             of: part.0,

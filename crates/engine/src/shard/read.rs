@@ -12,13 +12,13 @@ use ashlar_format::node::LEAF_ENTRIES;
 use ashlar_rt::Buf;
 
 use super::{Shard, algorithm_of};
-use crate::coder::begin;
-use crate::delta::{Lookup, State, Version, What};
 use crate::error::VolumeError;
-use crate::messages::VolumeShape;
+use crate::map::delta::{Lookup, State, Version, What};
 use crate::planted::{self, Bug};
-use crate::read::{decode_run, read_column};
 use crate::segment::Segment;
+use crate::segment::coder::begin;
+use crate::segment::read::{decode_run, read_column};
+use crate::space::shape::VolumeShape;
 
 /// A volume block's bytes, or where they are.
 pub(super) enum Found {
@@ -172,9 +172,14 @@ impl Shard {
                     algorithm,
                 } => {
                     let check = self.check_of(shape, address, digest, algorithm);
-                    let read =
-                        crate::read::read_unit(&self.core, &segment, block, shape.pieces, &check)
-                            .await;
+                    let read = crate::segment::read::read_unit(
+                        &self.core,
+                        &segment,
+                        block,
+                        shape.pieces,
+                        &check,
+                    )
+                    .await;
                     if let Ok(buf) = read {
                         return Ok((buf, stamp));
                     }

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use ashlar_format::BLOCK;
 
 use super::Shard;
-use crate::messages::Reach;
 use crate::planted::{self, Bug};
-use crate::stream::{Item, OpenStripe, Phase};
+use crate::protocol::Reach;
+use crate::segment::stream::{Item, OpenStripe, Phase};
 
 /// Where in a batch what is recorded as data comes: after all stripes.
 const AFTER_STRIPES: usize = usize::MAX;
@@ -23,7 +23,7 @@ impl Shard {
     ///
     /// Crash argument of the latter: it records less, in the same order. But a stripe that could not be written is
     /// recorded empty only together with what it held (`place_anew`), so then everything is waited for.
-    pub(super) async fn collect(self: &Rc<Self>, reach: Reach) -> crate::messages::Collected {
+    pub(super) async fn collect(self: &Rc<Self>, reach: Reach) -> crate::protocol::Collected {
         // Streams that nobody writes to let go of segments that take no more.
         for stream in [&self.hot, &self.cold, &self.rescue] {
             if let Some(mut stream) = stream.try_lock() {
@@ -75,8 +75,8 @@ impl Shard {
     }
 
     /// Builds a batch from what is written now and the blocks `required` in addition.
-    fn build(&self, required: &[(Item, Rc<OpenStripe>)]) -> crate::messages::Collected {
-        let mut batch = crate::messages::Collected::default();
+    fn build(&self, required: &[(Item, Rc<OpenStripe>)]) -> crate::protocol::Collected {
+        let mut batch = crate::protocol::Collected::default();
         let mut written = self.written.borrow().clone();
         // What a record of data holds keeps the journal from being cut until its stripe is recorded: these come first,
         // with those before them in their segments (S179).
@@ -175,7 +175,7 @@ impl Shard {
     }
 
     /// The batch is durable.
-    pub(super) fn recorded(&self, batch: &crate::messages::Collected, sequence: u64) {
+    pub(super) fn recorded(&self, batch: &crate::protocol::Collected, sequence: u64) {
         let mut deltas = self.deltas.borrow_mut();
         for (stripe, live) in batch.stripes.iter().zip(&batch.live) {
             for item in live {

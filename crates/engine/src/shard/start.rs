@@ -6,19 +6,20 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use ashlar_format::node::LEAF_ENTRIES;
+use ashlar_format::partition::Partitioning;
 use ashlar_format::superblock::Superblock;
 use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_layout::Shape;
 use ashlar_rt::{Sender, mailbox};
 
 use super::{Bounds, Shard};
-use crate::array::Settings;
-use crate::capacity::Packing;
-use crate::core::Core;
-use crate::delta::DELTA_BYTES;
-use crate::messages::{ShardMessage, VolumeShape, ask};
-use crate::partition::Partitioning;
-use crate::tree::height_for;
+use crate::map::delta::DELTA_BYTES;
+use crate::map::height_for;
+use crate::options::Settings;
+use crate::protocol::{ShardMessage, ask};
+use crate::segment::table::Core;
+use crate::space::capacity::Packing;
+use crate::space::shape::VolumeShape;
 
 /// Bytes in memory of a leaf that is changed, and of what it no longer maps.
 const UNMAPPED_LEAF: usize = BLOCK + LEAF_ENTRIES * 32;
@@ -49,7 +50,8 @@ pub fn limits(
         strip_blocks: 1,
         slot_blocks: core.slot_blocks,
     };
-    let fits = meta.data_blocks() as usize * (crate::alloc::commit_slots(core.slot_blocks) - 2) / 2;
+    let fits =
+        meta.data_blocks() as usize * (crate::space::slots::commit_slots(core.slot_blocks) - 2) / 2;
     let stripe_blocks = usize::from(shape.k) * strip_blocks as usize;
     let share = memory_bytes / shards.max(1) as u64;
     let memory = usize::try_from(share).unwrap_or(usize::MAX);
@@ -80,8 +82,8 @@ pub fn start_shards(
     birth: &Rc<Cell<u64>>,
 ) -> (
     Vec<Sender<ShardMessage>>,
-    Sender<crate::messages::HomeMessage>,
-    ashlar_rt::Mailbox<crate::messages::HomeMessage>,
+    Sender<crate::protocol::HomeMessage>,
+    ashlar_rt::Mailbox<crate::protocol::HomeMessage>,
 ) {
     let (to_home, at_home) = mailbox();
     let shards = settings.shards.clamp(1, usize::from(superblock.partitions));

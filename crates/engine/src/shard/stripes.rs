@@ -12,13 +12,13 @@ use ashlar_rt::Buf;
 
 use super::Shard;
 use super::write::{By, Seen};
-use crate::coder::begin;
 use crate::error::VolumeError;
-use crate::messages::{HomeMessage, Purpose, ask};
 use crate::phases::Phase;
-use crate::segment::Segment;
-use crate::stream::{OpenStripe, Phase as StripePhase, Stream};
-use crate::stripe;
+use crate::protocol::{HomeMessage, ask};
+use crate::segment::coder::begin;
+use crate::segment::stream::{OpenStripe, Phase as StripePhase, Stream};
+use crate::segment::{Segment, stripe};
+use crate::space::slots::Purpose;
 
 impl Shard {
     /// Sees to it that the stream's stripe takes `pieces` more blocks, moved out of segment `from` if any.

@@ -11,20 +11,22 @@ use std::rc::Rc;
 
 use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
+use ashlar_format::context::Context;
 use ashlar_format::node::Place;
 use ashlar_format::summary::Owner;
 use ashlar_rt::{Lock, LockGuard, Slice};
 
 use super::Shard;
 use super::read::Found;
-use crate::contexts::Context;
-use crate::delta::{HoleRange, State, Version, What};
 use crate::error::VolumeError;
-use crate::messages::{HomeMessage, Move, Purpose, VolumeShape, ask};
+use crate::map::delta::{HoleRange, State, Version, What};
 use crate::phases::Phase;
 use crate::planted::{self, Bug};
-use crate::stream::{Item, OpenStripe, Stream};
-use crate::thin::Charge;
+use crate::protocol::{HomeMessage, Move, ask};
+use crate::segment::stream::{Item, OpenStripe, Stream};
+use crate::space::shape::VolumeShape;
+use crate::space::slots::Purpose;
+use crate::space::thin::Charge;
 
 /// With room for fewer blocks left, it is looked up whether a block of a thin volume is a new one.
 const LOOKED_UP_FROM: u64 = 1024;
@@ -472,7 +474,7 @@ impl Shard {
             if !self.core.lost.borrow().is_empty() {
                 self.core.lost.borrow_mut().remove(&(shape.tree, address));
             }
-            crate::member::add(&self.core.amplification.0, u64::from(shape.pieces));
+            crate::counters::add(&self.core.amplification.0, u64::from(shape.pieces));
         }
         if stripe.room() == 0 {
             self.close(stream);

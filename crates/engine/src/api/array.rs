@@ -1,0 +1,398 @@
+//! The array as its users see it: import, export, members, settings, events (`volumes` has its volumes).
+//!
+//! Invariant: a change that was begun is made to its end, whether or not its caller still waits for it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_device::{DeviceRef, Fault};
+use ashlar_format::BLOCK;
+use ashlar_format::geometry::super_bytes;
+use ashlar_format::journal::Ring;
+use ashlar_rt::{Buf, Rt, Sender};
+
+use crate::error::{Error, VolumeError};
+use crate::home::Home;
+use crate::members::quorum::Quorum;
+use crate::options::{Import, uuid_text};
+use crate::phases::PhaseTally;
+use crate::protocol::{HomeMessage, Reach, ShardMessage, ask};
+use crate::shard::start::limits;
+use crate::status::Event;
+
+pub(crate) struct Inner {
+    pub(crate) home: Rc<Home>,
+    pub(crate) to_home: Sender<HomeMessage>,
+    pub(crate) read_only: bool,
+    pub(crate) memory: Cell<u64>,
+    pub(crate) counters: RefCell<BTreeMap<u32, Rc<crate::counters::Counters>>>,
+    exporting: Cell<bool>,
+}
+
+/// An open array.
+#[derive(Clone)]
+pub struct Array(pub(crate) Rc<Inner>);
+
+impl std::fmt::Debug for Array {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Array({})", self.name())
+    }
+}
+
+impl Array {
+    /// Imports the array on these devices.
+    pub async fn import(rt: &Rt, devices: Vec<DeviceRef>, options: Import) -> Result<Array, Error> {
+        let (home, to_home) = crate::import::import(rt, devices, &options).await?;
+        Ok(Array::open(
+            home,
+            to_home,
+            options.read_only,
+            options.settings.memory_bytes,
+        ))
+    }
+
+    pub(crate) fn open(
+        home: Rc<Home>,
+        to_home: Sender<HomeMessage>,
+        read_only: bool,
+        memory_bytes: u64,
+    ) -> Array {
+        if !read_only {
+            home.start_background();
+        }
+        let array = Array(Rc::new(Inner {
+            home,
+            to_home,
+            read_only,
+            memory: Cell::new(memory_bytes),
+            counters: RefCell::default(),
+            exporting: Cell::new(false),
+        }));
+        let unfinished: Vec<String> = array
+            .0
+            .home
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .filter(|v| v.destroying && !read_only)
+            .map(|v| v.name.clone())
+            .collect();
+        for name in unfinished {
+            let (array, rt) = (array.clone(), array.0.home.core.rt.clone());
+            rt.spawn(async move {
+                let _ = array.release_volume(&name).await; // resumed at the next import if it fails again
+            });
+        }
+        array
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.0.home.superblock.borrow().name.clone()
+    }
+
+    /// Its identity.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.0.home.core.array
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.0.home.core.closed.get() || self.0.exporting.get() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+        self.check_open()?;
+        if self.0.read_only {
+            Err(Error::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether it is open: neither exported nor stopped by itself.
+    pub fn is_open(&self) -> bool {
+        self.check_open().is_ok()
+    }
+
+    /// Folds everything, says in the root that it is clean, and stops. Every later call is refused.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it had stopped by itself, or does so meanwhile: it is not clean, but its
+    /// devices are let go all the same.
+    pub async fn export(&self) -> Result<(), Error> {
+        self.to_its_end(async |array| {
+            let finished = if array.0.read_only {
+                array.check_open().map(|()| array.0.exporting.set(true))
+            } else {
+                array.finish().await
+            };
+            if finished.is_ok() {
+                array.0.home.halt("exported");
+            }
+            if array.0.home.core.closed.get() {
+                array.quiet().await;
+            }
+            finished
+        })
+        .await
+    }
+
+    /// Waits for what is still under way on the devices: whoever opens them next must not be written over.
+    async fn quiet(&self) {
+        for member in &self.0.home.core.members {
+            member.quiet().await;
+        }
+    }
+
+    /// Folds what the journal has, if it has anything: what volumes hold is told as of the last fold.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::Closed`]
+    pub async fn fold(&self) -> Result<(), Error> {
+        self.check_writable()?;
+        self.keep(async |home| {
+            if home.journal.usage(Ring::Delta).1 > 0 {
+                home.fold().await;
+            }
+        })
+        .await
+    }
+
+    /// Makes the last root, which says that the array is clean.
+    async fn finish(&self) -> Result<(), Error> {
+        self.check_open()?;
+        self.0.exporting.set(true);
+        self.keep(async |home| {
+            home.fold().await;
+            // Nothing is journalled from here on but what the last commit writes: what still runs in the
+            // background must not add to what its root says.
+            let _no_batch = home.batch_lock.lock().await;
+            home.batch_locked(Reach::Closed).await;
+            let _one = home.commit_lock.lock().await;
+            home.seal_idle().await;
+            home.commit_locked(home.journal.next(), true).await;
+        })
+        .await
+    }
+
+    /// Does `work` in a task of its own, which goes on where the caller gives up waiting.
+    ///
+    /// Crash argument: a commit that is dropped half way leaves in memory what no crash leaves, since the array
+    /// goes on with it: a stripe of nodes that is written and never recorded, nodes that are clean and in no
+    /// root (S127).
+    async fn to_its_end<T: 'static>(&self, work: impl AsyncFnOnce(&Array) -> T + 'static) -> T {
+        let array = self.clone();
+        let rt = &self.0.home.core.rt;
+        rt.spawn(async move { work(&array).await }).await
+    }
+
+    /// Does `work` to its end, or until the array stops.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it stopped before the work was done.
+    pub(crate) async fn keep(
+        &self,
+        work: impl AsyncFnOnce(&Rc<Home>) + 'static,
+    ) -> Result<(), Error> {
+        self.to_its_end(async |array| {
+            let home = &array.0.home;
+            home.unless_closed(work(home)).await;
+            if home.core.closed.get() {
+                Err(Error::Closed)
+            } else {
+                Ok(())
+            }
+        })
+        .await
+    }
+
+    /// Exports the array and wipes the superblocks of the devices in use: it is gone, also if not all of
+    /// them could be wiped.
+    pub async fn destroy(&self) -> Result<(), Error> {
+        self.check_writable()?;
+        self.to_its_end(async |array| {
+            array.finish().await?;
+            let wiped = array.wipe().await;
+            array.0.home.halt("destroyed"); // also if not every device could be wiped
+            array.quiet().await;
+            wiped
+        })
+        .await
+    }
+
+    /// Wipes all that can be wiped; the error of one that could not.
+    async fn wipe(&self) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        for member in self.0.home.core.members.iter().filter(|m| m.is_online()) {
+            let device = usize::from(member.index);
+            if let Err(fault) = wipe_member(member).await {
+                outcome = Err(Error::Device { device, fault });
+            }
+        }
+        outcome
+    }
+
+    /// Stops, without saying that it is clean, if writes wait for the operator to let it go on: nothing
+    /// that waits would ever end. As safe as a power cut.
+    pub fn stop_if_writes_wait(&self) {
+        let home = &self.0.home;
+        if home.waiting_quorum.get().is_some() && !home.core.closed.get() {
+            home.halt("stopped while writes waited for enough devices to agree");
+        }
+    }
+
+    /// Takes at most `bytes` of memory from now on: at once in the map's cache, as writes end in the rest.
+    pub async fn set_memory(&self, bytes: u64) {
+        let home = &self.0.home;
+        self.0.memory.set(bytes);
+        let strip_blocks = home.superblock.borrow().strip_blocks;
+        let shards = home.shards.len();
+        let (cache, bounds) = limits(&home.core, &home.shape, strip_blocks, bytes, shards);
+        for shard in &home.shards {
+            ask(shard, |reply| ShardMessage::Memory(cache, bounds, reply)).await;
+        }
+    }
+
+    // ---- members, settings, events ----------------------------------------------------------------
+
+    /// Takes a device out of use. Refused without `force` if data would be left without a copy. With
+    /// `force` it also lets an array go on that waits for enough devices to agree, be it being exported.
+    pub async fn fail(&self, index: u16, force: bool) -> Result<(), Error> {
+        let home = &self.0.home;
+        if home.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        if self.0.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if usize::from(index) >= home.core.members.len() {
+            return Err(Error::NoDevice(index));
+        }
+        let in_use = home.core.member(index).is_online();
+        if !in_use && (home.waiting_quorum.get().is_none() || !force) {
+            return Ok(());
+        }
+        if home.needs_devices(&[index], &[]) && !force {
+            return Err(Error::WouldLose(index));
+        }
+        if force {
+            home.may_lose.set(true);
+        }
+        if in_use {
+            home.core.report_failed(index);
+        }
+        self.to_its_end(async move |array| {
+            let home = &array.0.home;
+            // The operator's word is for the devices that are gone now, not for a majority that goes later.
+            if force {
+                home.quorum.set(Quorum::Forced);
+                home.force_gate.open();
+            }
+            home.members_settled().await;
+            // A change of membership that is under way holds it to its end.
+            drop(home.log_lock.lock().await);
+            if force {
+                home.may_lose.set(false);
+                home.quorum.set(Quorum::Awaited);
+            }
+        })
+        .await;
+        Ok(())
+    }
+
+    /// Makes events of what was only counted since the last of its kind.
+    pub fn tell_events(&self) {
+        self.0.home.core.tell_sums();
+    }
+
+    /// Where the devices in use are, by UUID.
+    pub fn device_paths(&self) -> Vec<(String, String)> {
+        let members = self.0.home.core.members.iter();
+        let paths = members.map(|m| (uuid_text(&m.uuid), m.path()));
+        paths.filter(|(_, path)| !path.is_empty()).collect()
+    }
+
+    /// UUIDs of all its devices.
+    pub fn device_uuids(&self) -> Vec<String> {
+        let members = self.0.home.core.members.iter();
+        members.map(|m| uuid_text(&m.uuid)).collect()
+    }
+
+    /// Where the time has gone since it was created or imported, phase by phase.
+    pub fn phases(&self) -> Vec<PhaseTally> {
+        self.0.home.core.phases.tallies()
+    }
+
+    /// Events with a number above `after`.
+    pub fn events(&self, after: u64) -> Vec<Event> {
+        self.0.home.core.events(after)
+    }
+
+    /// Waits until there is an event with a number above `number`, or the array is closed.
+    pub async fn event_after(&self, number: u64) {
+        let home = &self.0.home;
+        home.core
+            .event_gate
+            .until(|| home.core.last_event() > number || home.core.closed.get())
+            .await;
+    }
+
+    /// Waits until no background work of these kinds (none: of any kind) runs that can make progress.
+    pub async fn wait_idle(&self, kinds: &[&str]) {
+        let home = &self.0.home;
+        // Nothing runs in the background of a read-only array.
+        while !self.0.read_only && !home.core.closed.get() && !home.is_idle(kinds) {
+            let _ = home
+                .core
+                .rt
+                .timeout(100 * ashlar_rt::MILLISECOND, home.core.progress.wait())
+                .await;
+        }
+    }
+
+    /// After [`Array::wait_idle`]: why something of these kinds is still not done, if so. It goes on only when
+    /// the operator has changed something.
+    pub fn stuck(&self, kinds: &[&str]) -> Option<String> {
+        self.0.home.stuck(kinds, self.0.read_only)
+    }
+
+    /// Makes durable everything acknowledged so far.
+    pub(crate) async fn durable(&self) -> Result<(), VolumeError> {
+        ask(&self.0.to_home, HomeMessage::Durable)
+            .await
+            .unwrap_or(Err(VolumeError::Closed))
+    }
+}
+
+/// Wipes both superblocks of a member, the one also if the other could not be: either is found.
+async fn wipe_member(member: &crate::members::Member) -> Result<(), Fault> {
+    let mut outcome = Ok(());
+    for copy in 0..2 {
+        let zero = vec![Buf::zeroed(BLOCK).freeze()];
+        let written = member.write(member.geometry.super_offset(copy), zero).await;
+        outcome = outcome.and(written).and(member.flush().await);
+    }
+    outcome
+}
+
+/// Wipes both superblocks of a device that no open array uses: no array is found on it any more. The one is wiped also
+/// if the other could not be.
+///
+/// # Errors
+/// What the device answered first.
+pub async fn wipe(device: &DeviceRef) -> Result<(), Fault> {
+    let size = device.info().size_bytes;
+    let mut outcome = Ok(());
+    for offset in [0, size.saturating_sub(super_bytes(size))] {
+        let zero = vec![Buf::zeroed(BLOCK).freeze()];
+        let written = device.write(offset, zero).await;
+        outcome = outcome.and(written).and(device.flush().await);
+    }
+    outcome
+}

@@ -1,0 +1,346 @@
+//! Making an array: what is asked is checked, devices are laid out, and an empty array is written.
+//!
+//! Invariants: superblocks are written last, after roots, tables and rings are cleared, so that what was
+//! there before is never taken for this array's.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ashlar_codec::{Code, CodeKind};
+use ashlar_device::DeviceRef;
+use ashlar_format::catalog::Catalog;
+use ashlar_format::geometry::{DeviceGeometry, ROOT_BYTES, ROOT_COUNT, default_slot_bytes};
+use ashlar_format::root::{Epoch, RingPosition, Root, TreeRoot};
+use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
+use ashlar_format::superblock::{Generation, MAX_DOMAIN, MemberEntry, MemberState, Superblock};
+use ashlar_format::{BLOCK, BLOCK_U64};
+use ashlar_layout::Layout;
+use ashlar_rt::{Buf, Rt};
+
+use crate::api::array::Array;
+use crate::error::Error;
+use crate::home::{FIRST_VOLUME, Home, HomeParts};
+use crate::journal::Journal;
+use crate::map::system::SysTree;
+use crate::members::Member;
+use crate::members::quorum::choose_root_set;
+use crate::options::{Settings, check_name};
+use crate::segment::table::Core;
+use crate::shard::start::start_shards;
+use crate::space::capacity::{Space, Spare};
+use crate::space::domains::Domains;
+use crate::space::slots::DEFAULT_CLEAN_RESERVE;
+
+/// What to create.
+#[derive(Debug, Clone)]
+pub struct Create {
+    /// The array's name.
+    pub name: String,
+    /// Its layout.
+    pub layout: Layout,
+    /// Bytes of a strip; `None`: 64 KiB up to K = 16, then less.
+    pub strip_bytes: Option<u32>,
+    /// Bytes of a slot; `None`: from the smallest device.
+    pub slot_bytes: Option<u64>,
+    /// Devices' worth of spare space.
+    pub spare: u16,
+    /// Failure domain of each device, or empty.
+    pub domains: Vec<String>,
+    /// How it runs.
+    pub settings: Settings,
+}
+
+/// The strip that a layout gets if none is asked for: 64 KiB up to K = 16, then K x strip about 1 MiB.
+pub fn default_strip_bytes(k: u16) -> u32 {
+    if k <= 16 {
+        64 << 10
+    } else {
+        ((1 << 20) / u32::from(k))
+            .next_power_of_two()
+            .clamp(4 << 10, 64 << 10)
+    }
+}
+
+/// What creating would give: the sizes that `create -n` prints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// Bytes of a strip.
+    pub strip_bytes: u32,
+    /// Bytes of all devices.
+    pub raw_bytes: u64,
+    /// Bytes that volumes may be promised.
+    pub usable_bytes: u64,
+    /// Geometry of each device.
+    pub devices: Vec<DeviceGeometry>,
+}
+
+/// Checks what is asked and lays the devices out.
+pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
+    check_name(&options.name)?;
+    let shape = options.layout.resolve_with_spare(
+        u16::try_from(sizes.len()).unwrap_or(u16::MAX),
+        options.spare,
+    )?;
+    Code::new(
+        CodeKind::IsalCauchy,
+        usize::from(shape.k),
+        usize::from(shape.m),
+    )
+    .map_err(|_| Error::Size {
+        what: "a stripe width",
+        value: u64::from(shape.width()),
+        must: "at most 256",
+    })?;
+    let smallest = sizes.iter().copied().min().unwrap_or(0);
+    let slot_bytes = options
+        .slot_bytes
+        .unwrap_or_else(|| default_slot_bytes(smallest));
+    if !slot_bytes.is_power_of_two() || !(32 << 10..=1 << 30).contains(&slot_bytes) {
+        return Err(Error::Size {
+            what: "a slot",
+            value: slot_bytes,
+            must: "a power of two, 32K to 1G",
+        });
+    }
+    let mut strip_bytes = options
+        .strip_bytes
+        .unwrap_or_else(|| default_strip_bytes(shape.k));
+    if !strip_bytes.is_power_of_two() || !(4 << 10..=1 << 20).contains(&strip_bytes) {
+        return Err(Error::Size {
+            what: "a strip",
+            value: u64::from(strip_bytes),
+            must: "a power of two, 4K to 1M",
+        });
+    }
+    if options.strip_bytes.is_none() {
+        // At least a dozen stripes a segment.
+        while strip_bytes > 4096 && u64::from(strip_bytes) * 12 > slot_bytes {
+            strip_bytes /= 2;
+        }
+    }
+    if u64::from(strip_bytes) * 3 > slot_bytes {
+        return Err(Error::Size {
+            what: "a strip",
+            value: u64::from(strip_bytes),
+            must: "at most a third of a slot",
+        });
+    }
+    let ring = (smallest / 64).clamp(256 << 10, 64 << 20) / BLOCK_U64 * BLOCK_U64;
+    let mut devices = Vec::new();
+    for (device, size) in sizes.iter().enumerate() {
+        // As many slots again as are kept back.
+        let least = 2
+            * (crate::space::slots::commit_slots(crate::space::slots::slot_blocks(slot_bytes)) + 6);
+        let need = (least as u64 + 8) * slot_bytes + 2 * ring + (512 << 10);
+        let least = u32::try_from(least).expect("a few dozen");
+        let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), least);
+        devices.push(geometry.ok_or(Error::TooSmall {
+            device,
+            have: *size,
+            need,
+        })?);
+    }
+    let labels = options.domains.iter().map(String::as_str);
+    let space = Space {
+        shape: &shape,
+        domains: &Domains::new(labels),
+        strip_blocks: strip_bytes / BLOCK as u32,
+        slot_blocks: crate::space::slots::slot_blocks(slot_bytes),
+        least_data: 1,
+        clean_reserve: DEFAULT_CLEAN_RESERVE,
+    };
+    let slots = |index: u16| Some(devices[usize::from(index)].slots);
+    Ok(Plan {
+        usable_bytes: space.usable_bytes(Spare::Whole, slots),
+        slot_bytes,
+        strip_bytes,
+        raw_bytes: sizes.iter().sum(),
+        devices,
+    })
+}
+
+fn random_bytes<const N: usize>(rt: &Rt) -> [u8; N] {
+    let mut bytes = [0; N];
+    for chunk in bytes.chunks_mut(8) {
+        let random = rt.random().to_le_bytes();
+        chunk.copy_from_slice(&random[..chunk.len()]);
+    }
+    bytes
+}
+
+fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
+    let members: Vec<MemberEntry> = (0..plan.devices.len())
+        .map(|index| MemberEntry {
+            uuid: random_bytes(rt),
+            slots: plan.devices[index].slots,
+            state: MemberState::Online,
+            domain: options
+                .domains
+                .get(index)
+                .cloned()
+                .unwrap_or_default()
+                .chars()
+                .take(MAX_DOMAIN)
+                .collect(),
+        })
+        .collect();
+    let all: Vec<u16> = (0..u16::try_from(members.len()).expect("checked by the layout")).collect();
+    let most_lost = options
+        .layout
+        .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare)
+        .map_or(1, |s| s.most_lost());
+    let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
+    let capacity: u64 = plan.raw_bytes;
+    let partitions = options
+        .settings
+        .partitions
+        .unwrap_or(if capacity < 4 << 30 { 8 } else { 64 });
+    Superblock {
+        features: [0; 3],
+        array: random_bytes(rt),
+        key: random_bytes(rt),
+        device: members[0].uuid,
+        index: 0,
+        writes: 0,
+        generation: Generation {
+            number: 1,
+            id: random_bytes(rt),
+            parent: [0; 16],
+            before: 0,
+        },
+        geometry: plan.devices[0],
+        name: options.name.clone(),
+        layout: options.layout.to_string(),
+        code: CodeKind::IsalCauchy.tag(),
+        strip_blocks: plan.strip_bytes / BLOCK as u32,
+        partitions: partitions.max(1),
+        spare: options.spare,
+        root_set: choose_root_set(&all, most_lost, &domains),
+        members,
+    }
+}
+
+/// Clears a member's roots and slot table.
+async fn clear_member(member: &Member, array: &[u8; 16]) -> Result<(), ashlar_device::Fault> {
+    let geometry = member.geometry;
+    let roots = Buf::zeroed(usize::try_from(ROOT_BYTES * ROOT_COUNT).expect("64 KiB")).freeze();
+    member.write(geometry.root_offset(0), vec![roots]).await?;
+    for page in 0..geometry.table_pages() {
+        let count = (geometry.slots - page * ENTRIES_PER_PAGE).min(ENTRIES_PER_PAGE);
+        let table = TablePage {
+            page,
+            root: 0,
+            entries: vec![None; count as usize],
+        };
+        let mut both = Buf::zeroed(2 * BLOCK);
+        both[..BLOCK].copy_from_slice(&table.encode(array, member.index));
+        member
+            .write(geometry.page_offset(page, 0), vec![both.freeze()])
+            .await?;
+    }
+    for ring in [geometry.delta_ring_offset(), geometry.data_ring_offset()] {
+        member
+            .write(ring, vec![Buf::zeroed(BLOCK).freeze()])
+            .await?;
+    }
+    member.flush().await
+}
+
+impl Array {
+    /// Creates an array on these devices and opens it. What was on them is lost.
+    pub async fn create(rt: &Rt, devices: Vec<DeviceRef>, options: Create) -> Result<Array, Error> {
+        let sizes: Vec<u64> = devices.iter().map(|d| d.info().size_bytes).collect();
+        let plan = plan(&sizes, &options)?;
+        let shape = options
+            .layout
+            .resolve_with_spare(u16::try_from(sizes.len()).expect("checked"), options.spare)?;
+        let superblock = new_superblock(rt, &options, &plan);
+        let members: Vec<Member> = devices
+            .into_iter()
+            .zip(&plan.devices)
+            .zip(&superblock.members)
+            .zip(0u16..)
+            .map(|(((device, geometry), entry), index)| {
+                Member::new(
+                    rt,
+                    index,
+                    entry.uuid,
+                    entry.domain.clone(),
+                    *geometry,
+                    Some(device),
+                    MemberState::Online,
+                )
+            })
+            .collect();
+        let core = Core::new(
+            rt,
+            superblock.array,
+            superblock.key,
+            crate::space::slots::slot_blocks(plan.slot_bytes),
+            members,
+            &options.settings.accelerators,
+        );
+        for member in &core.members {
+            let device = usize::from(member.index);
+            clear_member(member, &core.array)
+                .await
+                .map_err(|fault| Error::Device { device, fault })?;
+        }
+        let birth = Rc::new(Cell::new(0));
+        let (shards, to_home, at_home) =
+            start_shards(&core, &shape, &superblock, &options.settings, &birth);
+        let epoch = Epoch {
+            number: 1,
+            first: 1,
+            end: None,
+            m: shape.m.max(1),
+            excluded: Vec::new(),
+        };
+        let root = Root {
+            generation: superblock.generation.number,
+            generation_id: superblock.generation.id,
+            number: 0,
+            clean: false,
+            next_segment: 1,
+            next_tree: FIRST_VOLUME,
+            cut: 1,
+            imaged: 1,
+            delta_tail: RingPosition::default(),
+            data_tail: RingPosition::default(),
+            epochs: vec![epoch.clone()],
+            catalog: TreeRoot::default(),
+            liveness: TreeRoot::default(),
+            forwarding: TreeRoot::default(),
+            dead: TreeRoot::default(),
+        };
+        let start = [RingPosition::default(); 2];
+        let journal = Journal::new(&core, epoch, 1, start, start, [0; 32]);
+        let home = Home::new(HomeParts {
+            core,
+            journal,
+            shards,
+            shape,
+            superblock,
+            catalog: Catalog::default(),
+            root,
+            birth,
+            liveness: SysTree::default(),
+            catalog_tree: SysTree::default(),
+        });
+        home.journal.set_groups(home.journal_sets().0);
+        for _ in 0..2 {
+            home.store_superblocks().await;
+        }
+        home.start(at_home);
+        home.start_batches();
+        home.commit(0).await;
+        Ok(Array::open(
+            home,
+            to_home,
+            false,
+            options.settings.memory_bytes,
+        ))
+    }
+}

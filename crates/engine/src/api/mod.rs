@@ -1,0 +1,8 @@
+//! What callers see: arrays, their volumes, settings and status.
+
+pub mod array;
+pub mod create;
+pub mod report;
+pub mod settings;
+pub mod volume;
+pub mod volumes;

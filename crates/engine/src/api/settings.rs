@@ -1,0 +1,55 @@
+//! The settings of an array: what `ashlar set` and `get` know.
+//!
+//! Invariants: what the catalog holds has been checked when it was set; what it does not hold, or holds of a
+//! later version, counts as the default.
+
+use crate::api::array::Array;
+use crate::error::Error;
+use crate::options::{ACCELERATOR, RESERVE, SETTINGS, Setting, percent};
+
+impl Array {
+    /// Settings and their values.
+    ///
+    /// # Errors
+    /// [`Error::NoSetting`].
+    pub fn get(&self, key: Option<&str>) -> Result<Vec<(String, String)>, Error> {
+        let pair = |s: &Setting| (s.key.to_string(), self.0.home.setting(s));
+        match key {
+            None => Ok(SETTINGS.iter().map(pair).collect()),
+            Some(key) => Ok(vec![pair(Setting::find(key)?)]),
+        }
+    }
+
+    /// Changes a setting.
+    ///
+    /// # Errors
+    /// [`Error::NoSetting`], [`Error::Setting`], and [`Error::Promised`] for a reserve that volumes were
+    /// promised.
+    pub async fn set(&self, key: &str, value: &str) -> Result<(), Error> {
+        self.check_writable()?;
+        let value = Setting::find(key)?.parse(value)?;
+        let home = &self.0.home;
+        if key == RESERVE.key
+            && let Some(percent) = percent(&value)
+            && percent > home.clean_reserve_percent()
+        {
+            let most = home.clean_reserve_that_fits().unwrap_or(0);
+            if percent > most {
+                return Err(Error::Promised { most });
+            }
+        }
+        {
+            let mut catalog = home.catalog.borrow_mut();
+            catalog.settings.retain(|(k, _)| k != key);
+            catalog.settings.push((key.to_string(), value));
+        }
+        let accelerator = key == ACCELERATOR.key;
+        self.keep(async move |home| {
+            home.commit(0).await;
+            if accelerator {
+                home.choose_accelerator();
+            }
+        })
+        .await
+    }
+}

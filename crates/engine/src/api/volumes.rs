@@ -1,0 +1,288 @@
+//! The volumes of an array: made, found, changed, destroyed.
+//!
+//! Invariants:
+//! - A volume is in the catalog, and what a thick one was promised is taken, before anything waits: another with its
+//!   name, or for its space, sees it.
+//! - A volume that is being destroyed has no name that anybody knows, and no number is given twice.
+
+use ashlar_digest::Kind;
+use ashlar_format::catalog::VolumeEntry;
+use ashlar_format::{BLOCK, BLOCK_U64};
+
+use crate::api::array::Array;
+use crate::api::volume::{Volume, WriteCache};
+use crate::error::Error;
+use crate::options::check_name;
+use crate::protocol::{ShardMessage, ask};
+use crate::shard::start::{add_volume, volume_shape};
+use crate::status::Frontend;
+
+/// What a volume is to be.
+#[derive(Debug, Clone)]
+pub struct VolumeOptions {
+    /// Bytes, a multiple of 4096.
+    pub size_bytes: u64,
+    /// May promise more than there is.
+    pub thin: bool,
+    /// Bytes of a volume block: 4096 to 131072, a power of two.
+    pub block_bytes: u32,
+    /// Digest.
+    pub digest: Kind,
+    /// When writes are acknowledged.
+    pub write_cache: WriteCache,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> VolumeOptions {
+        VolumeOptions {
+            size_bytes: 0,
+            thin: false,
+            block_bytes: 4096,
+            digest: Kind::Blake3,
+            write_cache: WriteCache::Auto,
+        }
+    }
+}
+
+impl Array {
+    /// The largest volume with blocks of so many bytes that can still be promised all its space, in bytes. Less
+    /// than what is free where a stripe is no multiple of them: each lies whole in one.
+    pub fn room_for(&self, block_bytes: u32) -> u64 {
+        self.0.home.room_for(blocks_of(block_bytes))
+    }
+
+    /// Creates a volume; it is durable when this returns.
+    pub async fn volume_create(&self, name: &str, options: VolumeOptions) -> Result<(), Error> {
+        self.check_writable()?;
+        check_name(name)?;
+        let home = &self.0.home;
+        if home.catalog.borrow().volumes.iter().any(|v| v.name == name) {
+            return Err(Error::VolumeExists(name.to_string()));
+        }
+        let size = options.size_bytes;
+        if size == 0 || !size.is_multiple_of(BLOCK_U64) || size > 1 << 60 {
+            return Err(Error::Size {
+                what: "a volume",
+                value: size,
+                must: "a multiple of 4K, above 0",
+            });
+        }
+        let block = options.block_bytes;
+        if !block.is_power_of_two() || !(4096..=131_072).contains(&block) {
+            return Err(Error::Size {
+                what: "a volume block",
+                value: u64::from(block),
+                must: "a power of two, 4K to 128K",
+            });
+        }
+        let stripe =
+            u64::from(home.shape.k) * u64::from(home.superblock.borrow().strip_blocks) * BLOCK_U64;
+        if u64::from(block) > stripe {
+            return Err(Error::Size {
+                what: "a volume block",
+                value: u64::from(block),
+                must: "at most a stripe (K x strip)",
+            });
+        }
+        let block_blocks = blocks_of(block);
+        if !options.thin {
+            // Thin volumes may have taken more than the map says by now.
+            self.keep(async |home| home.fold().await).await?;
+            let left = home.core.thin.left();
+            let packing = home.packing_whole();
+            let free = packing
+                .fits(left, block_blocks)
+                .min(home.room_for(block_blocks));
+            if size > free {
+                return Err(Error::NoSpace { asked: size, free });
+            }
+            if home.catalog.borrow().volumes.iter().any(|v| v.name == name) {
+                return Err(Error::VolumeExists(name.to_string())); // made meanwhile
+            }
+            let taken = packing.taken(size, block_blocks);
+            home.core.thin.promise(taken);
+        }
+        let number = home.next_tree.get();
+        home.next_tree.set(number + 1);
+        let entry = VolumeEntry {
+            number,
+            name: name.to_string(),
+            size_bytes: size,
+            block_blocks,
+            digest: options.digest.tag(),
+            digest_bytes: 16,
+            compression: 0,
+            layout: String::new(),
+            write_cache: options.write_cache.tag(),
+            thin: options.thin,
+            destroying: false,
+            mapped_bytes: 0,
+            map_nodes: 0,
+            snapshot_of: (0, 0),
+            clone_of: 0,
+            frontends: Vec::new(),
+            maps: vec![None; usize::from(home.superblock.borrow().partitions)],
+        };
+        // In the catalog before anything waits: another with its name, or for its space, must see it.
+        home.catalog.borrow_mut().volumes.push(entry.clone());
+        self.keep(async move |home| {
+            add_volume(&home.shards, &entry, home.packing_whole()).await;
+            home.commit(0).await;
+            if !home.core.closed.get() {
+                let text = format!("volume {} was created", entry.name);
+                home.core.event("volume-created", None, text);
+            }
+        })
+        .await
+    }
+
+    /// Destroys a volume: it is gone when this returns; its space comes back in the background, also
+    /// over a restart.
+    pub async fn volume_destroy(&self, name: &str) -> Result<(), Error> {
+        self.check_writable()?;
+        let home = &self.0.home;
+        let hidden = {
+            let mut catalog = home.catalog.borrow_mut();
+            let volume = named(&mut catalog.volumes, name)?;
+            volume.destroying = true;
+            volume.frontends.clear();
+            volume.name = format!("{name}#{}", volume.number); // the name is free at once
+            volume.name.clone()
+        };
+        let (array, text) = (self.clone(), format!("volume {name} was destroyed"));
+        self.keep(async move |home| {
+            home.commit(0).await;
+            if home.core.closed.get() {
+                return;
+            }
+            home.core.event("volume-destroyed", None, text);
+            home.core.rt.spawn(async move {
+                let _ = array.release_volume(&hidden).await; // resumed at the next import if it fails
+            });
+        })
+        .await
+    }
+
+    /// Gives back the space of a volume that is being destroyed.
+    pub(crate) async fn release_volume(&self, name: &str) -> Result<(), Error> {
+        let home = &self.0.home;
+        let found = home
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .find(|v| v.name == name)
+            .cloned();
+        let volume = found.ok_or_else(|| Error::NoVolume(name.to_string()))?;
+        home.tasks.borrow_mut().releasing += 1;
+        let shape = volume_shape(&volume, home.packing_whole());
+        for shard in &home.shards {
+            ask(shard, |reply| ShardMessage::Leave(shape.tree, reply)).await;
+            ask(shard, |reply| {
+                ShardMessage::Trim(shape.tree, 0, shape.blocks, reply)
+            })
+            .await;
+        }
+        self.keep(async |home| home.fold().await).await?;
+        let empty =
+            |v: &VolumeEntry| v.number != volume.number || v.maps.iter().all(Option::is_none);
+        if home.catalog.borrow().volumes.iter().all(empty) {
+            for shard in &home.shards {
+                ask(shard, |reply| {
+                    ShardMessage::RemoveVolume(volume.number, reply)
+                })
+                .await;
+            }
+            home.catalog
+                .borrow_mut()
+                .volumes
+                .retain(|v| v.number != volume.number);
+            self.keep(async |home| home.commit(0).await).await?;
+        }
+        home.tasks.borrow_mut().releasing -= 1;
+        home.core.progress.open();
+        Ok(())
+    }
+
+    /// Names of the volumes.
+    pub fn volume_names(&self) -> Vec<String> {
+        self.0
+            .home
+            .catalog
+            .borrow()
+            .volumes
+            .iter()
+            .filter(|v| !v.destroying)
+            .map(|v| v.name.clone())
+            .collect()
+    }
+
+    /// A volume by name.
+    pub fn volume(&self, name: &str) -> Option<Volume> {
+        let catalog = self.0.home.catalog.borrow();
+        let entry = catalog
+            .volumes
+            .iter()
+            .find(|v| v.name == name && !v.destroying)?;
+        let counters = self
+            .0
+            .counters
+            .borrow_mut()
+            .entry(entry.number)
+            .or_default()
+            .clone();
+        Some(Volume::new(self.clone(), entry, counters))
+    }
+
+    /// Changes a property of a volume: `write-cache` is `on`, `off` or `auto`.
+    pub async fn volume_set(&self, name: &str, key: &str, value: &str) -> Result<(), Error> {
+        self.check_writable()?;
+        let home = &self.0.home;
+        let wrong = || Error::Setting {
+            key: "write-cache",
+            value: value.to_string(),
+            takes: "on, off or auto",
+            default: "auto",
+        };
+        {
+            let mut catalog = home.catalog.borrow_mut();
+            let volume = named(&mut catalog.volumes, name)?;
+            match key {
+                "write-cache" => {
+                    volume.write_cache = WriteCache::parse(value).ok_or_else(wrong)?.tag()
+                }
+                _ => {
+                    return Err(Error::NoSetting {
+                        key: key.to_string(),
+                        known: "write-cache".to_string(),
+                    });
+                }
+            }
+        }
+        self.keep(async |home| home.commit(0).await).await
+    }
+
+    /// Keeps in the array how a volume is served.
+    pub async fn set_frontends(&self, name: &str, frontends: Vec<Frontend>) -> Result<(), Error> {
+        self.check_writable()?;
+        let home = &self.0.home;
+        {
+            let mut catalog = home.catalog.borrow_mut();
+            let volume = named(&mut catalog.volumes, name)?;
+            volume.frontends = frontends.into_iter().map(|f| (f.kind, f.address)).collect();
+        }
+        self.keep(async |home| home.commit(0).await).await
+    }
+}
+
+/// The volume of this name, to be changed.
+fn named<'a>(volumes: &'a mut [VolumeEntry], name: &str) -> Result<&'a mut VolumeEntry, Error> {
+    let mut there = volumes.iter_mut();
+    let found = there.find(|v| v.name == name && !v.destroying);
+    found.ok_or_else(|| Error::NoVolume(name.to_string()))
+}
+
+/// A volume block's size in blocks.
+fn blocks_of(block_bytes: u32) -> u16 {
+    u16::try_from(block_bytes as usize / BLOCK).unwrap_or(u16::MAX)
+}

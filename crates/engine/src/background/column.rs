@@ -1,0 +1,405 @@
+//! A lost column: computed from the others, written to a new slot, read back and recorded.
+//!
+//! Invariants:
+//! - It writes only what was computed from inputs that match their rows (P4), flushes it and reads it
+//!   back, and only then, by a journal record, says where the column is.
+//! - The old column and the new one are told apart by their version.
+//! - No two columns of a segment lie on one device, also where two are moved at once.
+//! - No table names the new slot before that: a claim to a column of a higher version, of which nothing was
+//!   written, would hide that the column is missing.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use ashlar_format::BLOCK;
+use ashlar_format::journal::Entry;
+use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
+use ashlar_rt::{Buf, Slice};
+
+use crate::home::Home;
+use crate::planted::{self, Bug};
+use crate::segment::coder::{Survivor, Wanted, decode_course, verify_course};
+use crate::segment::header::header_bytes;
+use crate::segment::read::{decode_column, note_bad_blocks, read_course, read_course_rows};
+use crate::segment::stripe::{device_offset, strip_digest, summary_bytes};
+use crate::segment::{Column, Segment};
+
+/// A lost column on its way to a new slot.
+#[derive(Debug, Clone, Copy)]
+struct Moving {
+    index: usize,
+    old: Column,
+    new: Column,
+    /// Whether it can still get there.
+    stands: bool,
+}
+
+/// The courses of a segment of which something is recorded.
+fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
+    0..segment
+        .recorded
+        .get()
+        .div_ceil(segment.geometry.course_strips())
+}
+
+impl Home {
+    /// Computes columns from verified inputs, all of them in one pass over the others, writes them to new slots on these
+    /// devices, reads them back, and journals their new places. How many it gave the segment.
+    ///
+    /// Crash argument: a new slot belongs to nobody until the `Column` entry is durable, which is
+    /// after everything in it was flushed and read back; its version is higher than the lost column's,
+    /// so that the two can never be confused. A crash before leaves the slot free.
+    pub(super) async fn reconstruct_columns(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        targets: &[(usize, u16)],
+    ) -> usize {
+        let mut moving = Vec::new();
+        for (index, device) in targets.iter().copied() {
+            let old = segment.columns.borrow()[index];
+            let slot = self.core.member(device).reserve_slot();
+            moving.extend(slot.map(|slot| Moving {
+                index,
+                old,
+                new: Column {
+                    device,
+                    slot,
+                    version: old.version + 1,
+                },
+                stands: true,
+            }));
+        }
+        self.fill_columns(segment, &mut moving).await;
+        let given = moving.iter().filter(|m| self.give_column(segment, m));
+        given.count()
+    }
+
+    /// The segment has a column in its new slot, if nothing has changed since it was begun.
+    fn give_column(self: &Rc<Self>, segment: &Rc<Segment>, moving: &Moving) -> bool {
+        let Moving {
+            index, old, new, ..
+        } = *moving;
+        let column = u16::try_from(index).expect("at most 256 columns");
+        let member = self.core.member(new.device);
+        // Reconstruct and heal may have moved it meanwhile, or another column of the segment to that device.
+        let unchanged = {
+            let columns = segment.columns.borrow();
+            let there = |(c, column): (usize, &Column)| {
+                c != index && column.is_placed() && column.device == new.device
+            };
+            columns[index] == old && !columns.iter().enumerate().any(there)
+        };
+        if !moving.stands || !unchanged || self.core.closed.get() {
+            // Nothing names the slot: it is as free as it was.
+            member.release_slot(new.slot);
+            return false;
+        }
+        member.set_slot(new.slot, Some(segment.slot_entry(column, new.version)));
+        segment.columns.borrow_mut()[index] = new;
+        self.core.heals.borrow_mut().moved(segment.number, column);
+        self.tasks.borrow_mut().gains += 1;
+        self.unrecorded.borrow_mut().push(segment.number);
+        self.extra.borrow_mut().push(Entry::Column {
+            segment: segment.number,
+            column,
+            version: new.version,
+            device: new.device,
+            slot: new.slot,
+        });
+        if old.is_placed() {
+            // Its device is not in use, and should it ever be again its table is not believed; or the slot
+            // did not keep what was written.
+            self.core.member(old.device).set_aside(old.slot);
+        }
+        self.tasks.borrow_mut().reconstruct.done +=
+            u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
+        true
+    }
+
+    /// Writes headers and courses of columns to their new slots, flushes them and reads them back. Those for which it
+    /// fails no longer stand.
+    async fn fill_columns(self: &Rc<Self>, segment: &Rc<Segment>, moving: &mut [Moving]) {
+        let geometry = segment.geometry;
+        let mut devices: Vec<u16> = segment.columns.borrow().iter().map(|c| c.device).collect();
+        for m in moving.iter() {
+            devices[m.index] = m.new.device;
+        }
+        let header = |m: &Moving| {
+            let slot = self
+                .core
+                .member(m.new.device)
+                .geometry
+                .slot_offset(m.new.slot);
+            let header = header_bytes(&self.core.array, segment, m.index, m.new, devices.clone());
+            (slot, vec![header])
+        };
+        let headers = moving.iter().map(header).collect();
+        self.write_moving(moving, headers).await;
+        let indexes: Vec<usize> = moving.iter().map(|m| m.index).collect();
+        for course in courses_recorded(segment) {
+            if !moving.iter().any(|m| m.stands) {
+                return;
+            }
+            let Some(columns) = self.compute_course(segment, &indexes, course).await else {
+                moving.iter_mut().for_each(|m| m.stands = false);
+                return;
+            };
+            let first = geometry.strip_block(course * geometry.course_strips());
+            let mut writes = Vec::new();
+            for (m, (strips, mut rows)) in moving.iter().zip(columns) {
+                if planted::on(Bug::ReconstructWithoutSummary) {
+                    rows.fill(Row::default());
+                }
+                let summary = summary_bytes(&self.core, segment, course, m.index, &rows);
+                writes.push((
+                    device_offset(&self.core, m.new, first),
+                    vec![strips, summary],
+                ));
+            }
+            self.write_moving(moving, writes).await;
+        }
+        for m in moving.iter_mut().filter(|m| m.stands) {
+            m.stands = self.core.member(m.new.device).flush().await.is_ok();
+            if !m.stands {
+                self.core.report_failed(m.new.device);
+            }
+        }
+        for m in moving.iter_mut().filter(|m| m.stands) {
+            m.stands = self.read_back(segment, m.index, m.new).await;
+        }
+    }
+
+    /// Writes to the new slots of columns, to all at once.
+    async fn write_moving(&self, moving: &mut [Moving], writes: Vec<(u64, Vec<Slice>)>) {
+        let submit = |(m, (offset, slices)): (&Moving, (u64, Vec<Slice>))| {
+            let write = || self.core.member(m.new.device).write(offset, slices);
+            m.stands.then(write)
+        };
+        let writing: Vec<_> = moving.iter().zip(writes).map(submit).collect();
+        for (m, write) in moving.iter_mut().zip(writing) {
+            if let Some(write) = write
+                && write.await.is_err()
+            {
+                m.stands = false;
+                self.core.report_failed(m.new.device);
+            }
+        }
+    }
+
+    /// Computes the strips of one course of columns, and their rows. Whole strips at once from the
+    /// first K columns that can be read; what does not verify there is computed block by block.
+    pub(super) async fn compute_course(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        indexes: &[usize],
+        course: u32,
+    ) -> Option<Vec<(Slice, Vec<Row>)>> {
+        let survivors = self.read_survivors(segment, indexes, course).await?;
+        let wanted = self.owners_of(segment, indexes, &survivors)?;
+        let decoded = decode_course(&self.core, segment, course, &survivors, &wanted).await?;
+        let mut doubtful: BTreeSet<usize> = BTreeSet::new();
+        for (survivor, bad) in survivors.iter().zip(&decoded.bad) {
+            note_bad_blocks(&self.core, segment, course, survivor, bad);
+            doubtful.extend(bad);
+        }
+        let mut columns = Vec::new();
+        for ((index, owners), (bytes, digests)) in wanted.iter().zip(decoded.columns) {
+            let column = (*index, &owners[..], &doubtful);
+            columns.push(
+                self.check_course(segment, course, column, bytes, digests)
+                    .await?,
+            );
+        }
+        Some(columns)
+    }
+
+    /// Reads a course of the first K columns, but for some, that can be read; `None` if there are fewer.
+    async fn read_survivors(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        without: &[usize],
+        course: u32,
+    ) -> Option<Vec<Survivor>> {
+        let k = usize::from(segment.geometry.k);
+        let usable = |c: &usize| !without.contains(c) && self.core.column_usable(segment, *c);
+        let mut others = (0..segment.geometry.width()).filter(usable);
+        let mut survivors: Vec<Survivor> = Vec::new();
+        while survivors.len() < k {
+            let mut joins = Vec::new();
+            for other in others.by_ref().take(k - survivors.len()) {
+                let (core, segment) = (self.core.clone(), segment.clone());
+                let read = async move { read_course(&core, &segment, course, other).await };
+                joins.push(self.core.rt.spawn(read));
+            }
+            if joins.is_empty() {
+                return None;
+            }
+            for join in joins {
+                survivors.extend(join.await);
+            }
+        }
+        Some(survivors)
+    }
+
+    /// The owners of the blocks of columns, decoded from the rows of K others.
+    fn owners_of(
+        &self,
+        segment: &Segment,
+        indexes: &[usize],
+        survivors: &[Survivor],
+    ) -> Option<Vec<Wanted>> {
+        let rows = survivors.iter().map(|s| (s.column, &s.rows[..]));
+        let columns = self.decode_owner_bytes(segment, indexes, rows)?;
+        let owners = |bytes: Vec<[u8; OWNER_BYTES]>| bytes.iter().map(Owner::from_bytes).collect();
+        let owners = columns.into_iter().map(owners);
+        Some(indexes.iter().copied().zip(owners).collect())
+    }
+
+    /// The owner bytes of columns of a course, decoded from the rows of K others.
+    pub(super) fn decode_owner_bytes<'a>(
+        &self,
+        segment: &Segment,
+        wanted: &[usize],
+        others: impl Iterator<Item = (usize, &'a [Row])>,
+    ) -> Option<Vec<Vec<[u8; OWNER_BYTES]>>> {
+        let mut inputs: Vec<Option<Vec<u8>>> = vec![None; segment.geometry.width()];
+        for (column, rows) in others {
+            inputs[column] = Some(rows.iter().flat_map(|row| row.owner).collect());
+        }
+        let bytes = inputs.iter().flatten().next()?.len();
+        let mut out = vec![vec![0; bytes]; wanted.len()];
+        let mut outputs: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
+        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
+        let code = self.core.code(segment);
+        code.decode(&strips, wanted, &mut outputs).ok()?;
+        let owners = |bytes: &Vec<u8>| bytes.as_chunks().0.to_vec();
+        Some(out.iter().map(owners).collect())
+    }
+
+    /// The strips of a computed column as they are to be written, and their rows: strips that were never written are
+    /// zeros without rows, and what was computed from bad blocks is computed again, block by block.
+    async fn check_course(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        course: u32,
+        (index, owners, doubtful): (usize, &[Owner], &BTreeSet<usize>),
+        mut out: Buf,
+        digests: Vec<Option<[u8; 16]>>,
+    ) -> Option<(Slice, Vec<Row>)> {
+        let geometry = segment.geometry;
+        let column = u16::try_from(index).expect("at most 256 columns");
+        let mut rows = Vec::with_capacity(owners.len());
+        for ((at, owner), mut digest) in (0u32..).zip(owners).zip(digests) {
+            let (stripe, within) = geometry.in_course(course, at);
+            let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
+            if !self.is_written(segment, stripe, index).await? {
+                bytes.fill(0);
+                rows.push(Row::default());
+                continue;
+            }
+            let trusted = planted::on(Bug::ReconstructUnverified);
+            if doubtful.contains(&(at as usize)) && !trusted {
+                bytes.copy_from_slice(
+                    &decode_column(&self.core, segment, stripe, index, within).await?,
+                );
+                digest = strip_digest(&self.core, segment, (stripe, column, within), owner, bytes);
+            }
+            rows.push(Row {
+                digest: digest?,
+                owner: owner.to_bytes(),
+            });
+        }
+        Some((out.freeze(), rows))
+    }
+
+    /// Whether a lost column's strip of a stripe was written: a parity strip if any parity row of the
+    /// stripe exists, a data strip if also its owners or a later strip's rows say so. A strip that was
+    /// not written decodes to zeros, which is what it counts as; writing it as padding is as good.
+    async fn is_written(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        stripe: u32,
+        index: usize,
+    ) -> Option<bool> {
+        if stripe >= segment.recorded.get() {
+            return Some(false);
+        }
+        if index >= usize::from(segment.geometry.k) || segment.geometry.m == 0 {
+            if planted::on(Bug::ShortParityForgotten)
+                && segment.short.borrow().contains_key(&stripe)
+            {
+                return Some(false);
+            }
+            // A void stripe has no rows anywhere.
+            return self.stripe_has_rows(segment, stripe).await;
+        }
+        if let Some(used) = segment.short.borrow().get(&stripe) {
+            return Some(index < usize::from(*used));
+        }
+        self.stripe_has_rows(segment, stripe).await
+    }
+
+    /// Whether any column's row of the stripe is not empty; `None` if no summary can be read.
+    async fn stripe_has_rows(self: &Rc<Self>, segment: &Rc<Segment>, stripe: u32) -> Option<bool> {
+        if let Some(rows) = segment.rows.borrow().get(&stripe) {
+            return Some(rows.iter().any(|column| !column.is_empty()));
+        }
+        let course = segment.geometry.course_of(stripe);
+        let at = stripe % segment.geometry.course_strips();
+        let key = (segment.number, course);
+        if let Some(written) = self.written_strips.borrow_mut().get(&key) {
+            return Some(written.contains(&at));
+        }
+        let mut written = BTreeSet::new();
+        let mut seen = false;
+        for column in segment.always_written() {
+            if let Some(rows) = read_course_rows(&self.core, segment, course, column).await {
+                seen = true;
+                let strips = rows.chunks(segment.geometry.strip_blocks as usize);
+                written.extend(
+                    (0u32..)
+                        .zip(strips)
+                        .filter(|(_, r)| r[0].digest != [0; 16])
+                        .map(|(strip, _)| strip),
+                );
+            }
+        }
+        if !seen {
+            return None;
+        }
+        let answer = written.contains(&at);
+        if segment.sealed.get() {
+            self.written_strips.borrow_mut().put(key, written); // it changes no more
+        }
+        Some(answer)
+    }
+
+    /// Reads a column that was just written and compares it with its own summary.
+    async fn read_back(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, new: Column) -> bool {
+        let geometry = segment.geometry;
+        let copy = Segment::new(
+            segment.number,
+            segment.kind,
+            geometry,
+            segment.code,
+            {
+                let mut columns = segment.columns.borrow().clone();
+                columns[index] = new;
+                columns
+            },
+            u32::MAX,
+        );
+        copy.recorded.set(segment.recorded.get());
+        for course in courses_recorded(segment) {
+            let Some(column) = read_course(&self.core, &copy, course, index).await else {
+                return false;
+            };
+            let bad = verify_course(&self.core, &copy, course, &column).await;
+            note_bad_blocks(&self.core, &copy, course, &column, &bad);
+            if !bad.is_empty() {
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,334 @@
+//! Healing of single blocks and summaries that did not match when they were read.
+//!
+//! Invariants:
+//! - Only a block known bad is rewritten, in its place, while the segment is held (S12), with bytes
+//!   computed from others that match their rows (P4); flushed and read back.
+//! - A device that twice does not keep what it said was written and flushed has not written it: that counts
+//!   as a failed write, and the whole column is reconstructed into another slot.
+//! - What cannot be healed is remembered and not tried again before something of its segment has changed
+//!   for the better: healing ends, whatever is lost.
+//! - A bad block counts against its device once, however often it is read before it is right again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ashlar_format::{BLOCK, SegmentNumber};
+
+use crate::counters::add;
+use crate::home::Home;
+use crate::protocol::Reach;
+use crate::segment::bad::{BadBlock, SUMMARY};
+use crate::segment::read::{decode_column, read_course_rows, read_verified};
+use crate::segment::stripe::{device_offset, summary_bytes};
+use crate::segment::{Column, Segment};
+
+/// How often a block is written before its device counts as not keeping it.
+const ATTEMPTS: usize = 2;
+
+/// What came of a column's summary of a course.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Summary {
+    /// It can be read.
+    Fine,
+    /// It was written and read back.
+    Healed,
+    /// It was written, and is not there.
+    NotKept,
+    /// It cannot be computed or written.
+    Failed,
+}
+
+/// How an attempt at one block went before the flush.
+enum Attempt {
+    /// It is right already.
+    Fine,
+    /// It has been written, to this device.
+    Written(u16),
+    /// It cannot be computed or written.
+    Failed,
+}
+
+impl Home {
+    pub(super) async fn heal_forever(self: Rc<Self>) {
+        while !self.core.closed.get() {
+            self.core
+                .heal_gate
+                .until(|| !self.core.heals.borrow().is_empty() || self.core.closed.get())
+                .await;
+            if self.core.closed.get() {
+                return;
+            }
+            let due = self.core.heals.borrow().next();
+            self.show_healing("running");
+            self.heal_some(due).await;
+            let exists = |number| self.core.segments.borrow().contains_key(&number);
+            self.core.heals.borrow_mut().retain(exists);
+            if self.core.heals.borrow().is_empty() {
+                self.show_healing("done");
+            }
+            self.core.progress.open();
+        }
+    }
+
+    /// How far healing is: every bad block counts as found when it is noticed.
+    fn show_healing(&self, state: &'static str) {
+        let due = self.core.heals.borrow().due() as u64;
+        let heal = &mut self.tasks.borrow_mut().heal;
+        if state == "running" && heal.state != "running" {
+            heal.since = self.core.rt.now();
+        }
+        heal.state = state;
+        heal.found = heal.tried + due;
+        heal.done = heal.healed * BLOCK as u64;
+        heal.total = heal.found * BLOCK as u64;
+    }
+
+    /// Heals these blocks, all at once.
+    async fn heal_some(self: &Rc<Self>, due: Vec<BadBlock>) {
+        let mut summaries = BTreeMap::new();
+        let (mut left, mut unkept) = (Vec::new(), Vec::new());
+        for block in due {
+            let Some((segment, _)) = self.healable(&block) else {
+                self.tried(block, None, false);
+                continue;
+            };
+            let course = segment.geometry.course_of(block.stripe);
+            let key = (block.segment, block.column, course);
+            let found = match summaries.get(&key) {
+                Some(found) => *found,
+                None => {
+                    let index = usize::from(block.column);
+                    let found = self.heal_summary(&segment, index, course).await;
+                    summaries.insert(key, found);
+                    if found == Summary::Healed {
+                        let place = segment.columns.borrow()[index];
+                        let whole = BadBlock {
+                            stripe: course * segment.geometry.course_strips(),
+                            within: SUMMARY,
+                            ..block
+                        };
+                        self.tried(whole, Some(place.device), true);
+                    }
+                    found
+                }
+            };
+            match found {
+                Summary::NotKept => unkept.push(block),
+                _ if block.within != SUMMARY => left.push((block, found)),
+                Summary::Healed => {} // told above
+                found => self.tried(block, None, found == Summary::Fine),
+            }
+        }
+        for _ in 0..ATTEMPTS {
+            left = self.rewrite(left).await;
+        }
+        for (block, summary) in left {
+            match summary {
+                // Without its row nothing says that it is there.
+                Summary::Failed => self.tried(block, None, false),
+                _ => unkept.push(block),
+            }
+        }
+        if !unkept.is_empty() {
+            self.relocate(unkept).await;
+        }
+    }
+
+    /// Writes these blocks, flushes them and reads them back; those that are not there.
+    async fn rewrite(
+        self: &Rc<Self>,
+        blocks: Vec<(BadBlock, Summary)>,
+    ) -> Vec<(BadBlock, Summary)> {
+        let rt = &self.core.rt;
+        let mut attempts = Vec::new();
+        for (block, summary) in blocks {
+            let home = self.clone();
+            let write = rt.spawn(async move { home.write_healed(&block).await });
+            attempts.push((block, summary, write));
+        }
+        let (mut written, mut devices) = (Vec::new(), BTreeSet::new());
+        for (block, summary, write) in attempts {
+            match write.await {
+                Attempt::Written(device) => {
+                    devices.insert(device);
+                    written.push((block, summary));
+                }
+                Attempt::Fine => self.tried(block, None, true),
+                Attempt::Failed => self.tried(block, None, false),
+            }
+        }
+        self.flush(devices.into_iter().collect()).await;
+        let mut reads = Vec::new();
+        for (block, summary) in written {
+            let home = self.clone();
+            let kept = rt.spawn(async move {
+                let (segment, place) = home.healable(&block)?;
+                let read = home.read_healed(&segment, &block).await;
+                Some((place.device, read))
+            });
+            reads.push((block, summary, kept));
+        }
+        let mut unkept = Vec::new();
+        for (block, summary, kept) in reads {
+            match kept.await {
+                Some((device, true)) => self.tried(block, Some(device), true),
+                Some((_, false)) => unkept.push((block, summary)),
+                None => self.tried(block, None, false), // gone meanwhile
+            }
+        }
+        unkept
+    }
+
+    /// Reconstructs the columns of blocks that their device does not keep into other slots.
+    async fn relocate(self: &Rc<Self>, blocks: Vec<BadBlock>) {
+        let mut columns: BTreeMap<(SegmentNumber, u16), Vec<BadBlock>> = BTreeMap::new();
+        for block in blocks {
+            let column = columns.entry((block.segment, block.column)).or_default();
+            column.push(block);
+        }
+        for ((number, column), blocks) in columns {
+            let found = blocks.first().and_then(|block| self.healable(block));
+            let Some((segment, place)) = found else {
+                for block in blocks {
+                    self.tried(block, None, false);
+                }
+                continue;
+            };
+            add(&self.core.member(place.device).counters.write_errors, 1);
+            let moved = self.relocate_column(&segment, usize::from(column)).await;
+            let what = if moved {
+                "it lies in another slot now"
+            } else {
+                "there is no other slot for it: take the device out with `ashlar fail`"
+            };
+            let text = format!(
+                "device {}: segment {number} column {column} was repaired twice and is still bad; {what}",
+                place.device
+            );
+            self.core.repeated_event("not-kept", place.device, text);
+            for block in blocks {
+                self.tried(block, None, moved);
+            }
+        }
+        self.batch(Reach::Closed).await; // the new places are durable
+    }
+
+    /// Whether a column now lies in another slot, verified.
+    async fn relocate_column(self: &Rc<Self>, segment: &Rc<Segment>, index: usize) -> bool {
+        if !segment.sealed.get() {
+            self.batch(Reach::Closed).await;
+            if segment.sealed.get() || segment.recorded.get() != segment.next_stripe.get() {
+                return false;
+            }
+            self.seal(segment).await;
+        }
+        match self.device_for(segment, index) {
+            Some(target) => self.reconstruct_columns(segment, &[(index, target)]).await > 0,
+            None => false,
+        }
+    }
+
+    /// The segment of a bad block and where its column lies, if it still can be healed.
+    fn healable(&self, block: &BadBlock) -> Option<(Rc<Segment>, Column)> {
+        let segment = self.core.segment(block.segment)?;
+        let index = usize::from(block.column);
+        let known = index < segment.geometry.width() && block.stripe < segment.geometry.stripes();
+        if !known || !self.core.column_usable(&segment, index) {
+            return None;
+        }
+        let place = segment.columns.borrow()[index];
+        Some((segment, place))
+    }
+
+    async fn read_healed(self: &Rc<Self>, segment: &Rc<Segment>, block: &BadBlock) -> bool {
+        let column = usize::from(block.column);
+        read_verified(&self.core, segment, block.stripe, column, block.within)
+            .await
+            .is_some()
+    }
+
+    /// Writes one bad block as the others say it is, if that can be verified. A block whose row agrees
+    /// with it may still not be what the map says, when both were lost together: the other columns decide.
+    async fn write_healed(self: &Rc<Self>, block: &BadBlock) -> Attempt {
+        let Some((segment, place)) = self.healable(block) else {
+            return Attempt::Failed;
+        };
+        let (index, stripe, within) = (usize::from(block.column), block.stripe, block.within);
+        let mine = read_verified(&self.core, &segment, stripe, index, within).await;
+        let theirs = decode_column(&self.core, &segment, stripe, index, within).await;
+        let good = match (mine, theirs) {
+            (Some(mine), Some(theirs)) if *mine == *theirs => return Attempt::Fine,
+            (Some(_), None) => return Attempt::Fine,
+            (_, Some(theirs)) => theirs,
+            (None, None) => return Attempt::Failed,
+        };
+        let offset = device_offset(
+            &self.core,
+            place,
+            segment.geometry.strip_block(stripe) + within,
+        );
+        let member = self.core.member(place.device);
+        if member.write(offset, vec![good.freeze()]).await.is_err() {
+            self.core.report_failed(place.device);
+            return Attempt::Failed;
+        }
+        Attempt::Written(place.device)
+    }
+
+    /// Notes how an attempt ended; `device`: where the block was rewritten and read back, if it was.
+    fn tried(&self, block: BadBlock, device: Option<u16>, healed: bool) {
+        self.core.heals.borrow_mut().tried(block, healed);
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.heal.tried += 1;
+        tasks.heal.healed += u64::from(healed);
+        drop(tasks);
+        let Some(device) = device else { return };
+        self.core.heals.borrow_mut().forget(block.segment);
+        self.tasks.borrow_mut().gains += 1;
+        let text = format!("device {device}: {block} was repaired and read back");
+        self.core.repeated_event("healed", device, text);
+    }
+
+    /// Rewrites a column's summary of a course if it cannot be read, computed as reconstruct would compute it.
+    async fn heal_summary(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        index: usize,
+        course: u32,
+    ) -> Summary {
+        let geometry = segment.geometry;
+        let core = &self.core;
+        if read_course_rows(core, segment, course, index)
+            .await
+            .is_some()
+        {
+            return Summary::Fine;
+        }
+        let end = course * geometry.course_strips() + geometry.strips_in(course);
+        if !segment.sealed.get() && segment.recorded.get() < end {
+            return Summary::Failed;
+        }
+        let place = segment.columns.borrow()[index];
+        let computed = self.compute_course(segment, &[index], course).await;
+        let Some((_, rows)) = computed.and_then(|mut columns| columns.pop()) else {
+            return Summary::Failed;
+        };
+        let summary = summary_bytes(core, segment, course, index, &rows);
+        let offset = device_offset(core, place, geometry.summary_block(course));
+        let member = core.member(place.device);
+        for _ in 0..ATTEMPTS {
+            let written = member.write(offset, vec![summary.clone()]).await;
+            if written.is_err() || member.flush().await.is_err() {
+                core.report_failed(place.device);
+                return Summary::Failed;
+            }
+            if read_course_rows(core, segment, course, index)
+                .await
+                .is_some()
+            {
+                return Summary::Healed;
+            }
+        }
+        Summary::NotKept
+    }
+}

@@ -1,0 +1,520 @@
+//! Reconstruct: which missing columns of segments get new slots on healthy devices, and when; [`super::column`]
+//! computes and writes them.
+//!
+//! Invariants:
+//! - Least redundancy first; a segment that lost more than its M columns is left alone.
+//! - What volumes were promised comes before columns that were lost.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use ashlar_format::slot::SegmentKind;
+use ashlar_format::{BLOCK, SegmentGeometry};
+use ashlar_rt::{MILLISECOND, Nanos, SECOND};
+
+use crate::home::Home;
+use crate::members::Member;
+use crate::protocol::Reach;
+use crate::segment::Segment;
+use crate::space::slots::{MetadataNeed, Purpose, commit_slots, reserve};
+
+/// Between rounds that gain nothing while nothing changes.
+const LONGEST_PAUSE: Nanos = 3600 * SECOND;
+/// Segments that are reconstructed at once: so many, or as many as a course of each of their columns takes so many bytes.
+const SEGMENTS_AT_ONCE: usize = 32;
+const BYTES_AT_ONCE: u64 = 64 << 20;
+/// Segments that are written anew in one round, of data and of nodes each.
+const ANEW_AT_ONCE: usize = 4;
+
+impl Home {
+    /// Columns that are missing though a device is free for them, least redundancy first.
+    pub(super) fn to_reconstruct(&self) -> Vec<(usize, Rc<Segment>)> {
+        if !self.core.maybe_degraded.get() {
+            return Vec::new();
+        }
+        let mut due: Vec<(usize, Rc<Segment>)> = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .cloned()
+            .filter_map(|s| Some((self.columns_to_gain(&s)?, s)))
+            .collect();
+        due.sort_by_key(|(missing, s)| {
+            std::cmp::Reverse((*missing as i64 - i64::from(s.geometry.m), s.number))
+        });
+        due
+    }
+
+    /// How many columns a sealed segment misses that can be had from the others, if any, and if it holds
+    /// anything; whoever asks holds it once beside the table.
+    fn columns_to_gain(&self, segment: &Rc<Segment>) -> Option<usize> {
+        let missing = self.core.missing_columns(segment);
+        let holds = !segment.live.borrow().is_empty() || Rc::strong_count(segment) > 2;
+        let gains = missing > 0 && missing <= usize::from(segment.geometry.m);
+        (segment.sealed.get() && gains && holds).then_some(missing)
+    }
+
+    pub(super) async fn reconstruct_forever(self: Rc<Self>) {
+        let mut pause = SECOND;
+        while !self.core.closed.get() {
+            let seen = self.redundancy();
+            let degraded = self.is_degraded();
+            let gained = degraded && self.reconstruct_once().await;
+            self.tasks
+                .borrow_mut()
+                .reconstruct_rest
+                .round(gained || !degraded, seen);
+            let wants_room =
+                degraded && !gained && !self.lacks_room() && self.waits_for_room(&self.worst_due());
+            self.tasks.borrow_mut().wants_room = wants_room;
+            if wants_room {
+                self.ask_cleaner();
+            }
+            self.core.progress.open();
+            if gained {
+                continue;
+            }
+            self.show_rest(self.is_degraded());
+            if !self.core.failing.borrow().is_empty() {
+                // No columns are missing yet of a device that is about to be taken out: it is looked at again once it is
+                // out, and the commits that its going makes have begun.
+                self.members_settled().await;
+                let next = self.core.failing_gate.wait();
+                let _ = self.core.rt.timeout(MILLISECOND, next).await;
+                continue;
+            }
+            // Looked at again when a member goes or something changes, and now and then in any case: a
+            // device may have read what it could not.
+            let tried = degraded && self.reconstruct_rests();
+            pause = if tried {
+                (2 * pause).min(LONGEST_PAUSE)
+            } else {
+                SECOND
+            };
+            let mut slept = 0;
+            while slept < pause && (slept == 0 || self.reconstruct_rests()) {
+                let wait = self.core.failing_gate.wait();
+                let timed_out = self.core.rt.timeout(SECOND, wait).await.is_none();
+                slept = if timed_out { slept + SECOND } else { pause };
+            }
+        }
+    }
+
+    /// One round over everything that misses columns; whether anything was gained.
+    async fn reconstruct_once(self: &Rc<Self>) -> bool {
+        self.tasks.borrow_mut().meta_growth = self.redundant_meta_growth();
+        let mut gained = self.seal_broken().await;
+        let empty = self.empty_short();
+        if self.journal_is_short() || empty > 0 {
+            // Folding what hangs on them makes up for that; no column needs computing.
+            let (short, cut) = (self.journal_is_short(), self.root.borrow().cut);
+            self.batch(Reach::Closed).await;
+            if short {
+                self.seal_old_rows().await;
+            }
+            self.commit(self.journal.next()).await;
+            let folded = self.root.borrow().cut > cut;
+            gained |= self.empty_short() < empty || short && (folded || !self.journal_is_short());
+        }
+        let due = self.to_reconstruct();
+        if due.is_empty() {
+            return gained;
+        }
+        self.start_progress(&due);
+        // By number: held, none that dies before its turn could be freed, and this may take hours.
+        let due: Vec<u64> = due.into_iter().map(|(_, segment)| segment.number).collect();
+        let moved = self.reconstruct_all(due.into()).await;
+        gained |= self.renew_metadata().await;
+        if moved > 0 {
+            self.batch(Reach::All).await;
+            self.commit(self.journal.next()).await;
+            let text = format!("{moved} segments have their columns again");
+            self.core.event("reconstructed", None, text);
+            gained = true;
+        }
+        gained || self.narrow_critical().await
+    }
+
+    /// Reconstructs segments, many at once, begun in this order; how many got columns.
+    async fn reconstruct_all(self: &Rc<Self>, due: VecDeque<u64>) -> usize {
+        let geometry = |number: &u64| self.core.segment(*number).map(|s| s.geometry);
+        let course = |g: SegmentGeometry| {
+            let strips = g.width() as u64 * u64::from(g.course_strips().min(g.stripes()));
+            strips * u64::from(g.strip_blocks) * BLOCK as u64
+        };
+        let largest = due
+            .iter()
+            .filter_map(geometry)
+            .map(course)
+            .max()
+            .unwrap_or(1);
+        let fitting = usize::try_from(BYTES_AT_ONCE / largest.max(1)).unwrap_or(usize::MAX);
+        let at_once = self.at_once(fitting.clamp(1, SEGMENTS_AT_ONCE));
+        let due = Rc::new(RefCell::new(due));
+        let mut joins = Vec::new();
+        for _ in 0..at_once {
+            let (home, due) = (self.clone(), due.clone());
+            joins.push(self.core.rt.spawn(async move {
+                let mut moved = 0;
+                loop {
+                    let next = due.borrow_mut().pop_front();
+                    let Some(number) = next else { return moved };
+                    let segment = home.core.segment(number);
+                    let segment = segment.filter(|s| home.columns_to_gain(s).is_some());
+                    if let Some(segment) = segment
+                        && home.reconstruct_segment(&segment).await
+                    {
+                        home.tasks.borrow_mut().meta_growth = home.redundant_meta_growth();
+                        moved += 1;
+                    }
+                }
+            }));
+        }
+        let mut moved = 0;
+        for join in joins {
+            moved += join.await;
+        }
+        moved
+    }
+
+    /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
+    fn show_rest(&self, waits: bool) {
+        let reason = if waits { self.why_waiting() } else { "" };
+        let task = &mut self.tasks.borrow_mut().reconstruct;
+        if waits {
+            task.state = "waiting";
+            task.reason = reason;
+        } else if !task.state.is_empty() {
+            task.state = "done";
+            task.reason = "";
+        }
+    }
+
+    /// Why what is missing cannot be reconstructed now.
+    pub(super) fn why_waiting(&self) -> &'static str {
+        let width = usize::from(self.shape.width());
+        let mut groups = self.shape.groups.iter();
+        let narrow = groups.any(|g| self.online_of(g).count() < width.min(g.len()));
+        let due = self.worst_due();
+        if due.is_empty() {
+            "what is missing was lost beyond its redundancy, or is written with less for want of room"
+        } else if self.waits_for_room(&due) {
+            "the room that is left was promised to volumes"
+        } else if due.iter().any(|(_, s)| self.can_gain(s)) {
+            "what is missing could not be computed from what can be read, or not be written"
+        } else if narrow {
+            "too few devices are left to take the missing columns"
+        } else {
+            "no device has room for the missing columns"
+        }
+    }
+
+    /// Whether columns of these are missing for which some device has room, but none that is for what was lost: some device then
+    /// has no more free than is kept from it.
+    fn waits_for_room(&self, due: &[(usize, Rc<Segment>)]) -> bool {
+        let waits = |s: &Segment| {
+            let mut missing = self.core.missing(s);
+            missing.any(|c| {
+                self.device_for(s, c).is_none() && self.device_with_room(s, c, &[], true).is_some()
+            })
+        };
+        due.iter().any(|(_, s)| waits(s))
+    }
+
+    /// Of what is to be reconstructed those that lost most: they tell why it waits.
+    fn worst_due(&self) -> Vec<(usize, Rc<Segment>)> {
+        let mut due = self.to_reconstruct();
+        due.truncate(256);
+        due
+    }
+
+    /// How many sealed segments without live blocks miss columns: a commit folds what deltas hold in
+    /// them, or frees them.
+    fn empty_short(&self) -> usize {
+        let segments = self.core.segments.borrow();
+        let short = |s: &&Rc<Segment>| {
+            let free = s.live.borrow().is_empty() && Rc::strong_count(s) == 1;
+            s.sealed.get() && free && self.core.missing_columns(s) > 0
+        };
+        segments.values().filter(short).count()
+    }
+
+    /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
+    async fn renew_metadata(self: &Rc<Self>) -> bool {
+        let (_, survives) = self.meta_anew();
+        let short: Vec<Rc<Segment>> = self
+            .to_reconstruct()
+            .into_iter()
+            .filter(|(missing, s)| {
+                s.kind == SegmentKind::Meta && survives > usize::from(s.geometry.m) - missing
+            })
+            .map(|(_, s)| s)
+            .collect();
+        let live = || short.iter().map(|s| s.live.borrow().count()).sum::<u32>();
+        let before = live();
+        if !self.renew(&short, self.redundancy_room()).await {
+            return false;
+        }
+        self.batch(Reach::All).await;
+        self.commit(self.journal.next()).await;
+        live() < before
+    }
+
+    fn start_progress(&self, due: &[(usize, Rc<Segment>)]) {
+        let total: u64 = due
+            .iter()
+            .map(|(missing, s)| *missing as u64 * u64::from(s.geometry.slot_blocks) * BLOCK as u64)
+            .sum();
+        let mut tasks = self.tasks.borrow_mut();
+        let now = self.core.rt.now();
+        let task = &mut tasks.reconstruct;
+        if task.state != "running" {
+            (task.done, task.since) = (0, now);
+        }
+        task.state = "running";
+        task.reason = "";
+        task.total = task.done + total;
+    }
+
+    /// Open segments that lost a column, or could have one that they never had, take no more stripes, so
+    /// that they can be reconstructed; nor do those of nodes that a narrower one would replace (S146). (Others go
+    /// on: what would replace them would lack the same columns.) Whether any was sealed.
+    async fn seal_broken(self: &Rc<Self>) -> bool {
+        let is_broken = |s: &&Rc<Segment>| {
+            let replaced = s.kind == SegmentKind::Meta && self.falls_short(s);
+            !s.sealed.get() && (self.core.has_lost_column(s) || replaced || self.can_gain(s))
+        };
+        let broken: Vec<Rc<Segment>> = {
+            let segments = self.core.segments.borrow();
+            segments.values().filter(is_broken).cloned().collect()
+        };
+        if broken.is_empty() {
+            return false;
+        }
+        // Of these the batch closes stripes that took nothing as well.
+        broken.iter().for_each(|s| s.retired.set(true));
+        self.batch(Reach::Closed).await;
+        for segment in &broken {
+            if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
+                self.seal(segment).await;
+            }
+        }
+        broken.iter().any(|s| s.sealed.get())
+    }
+
+    /// Whether a missing column of a segment has a device to go to.
+    fn can_gain(&self, segment: &Segment) -> bool {
+        let mut missing = self.core.missing(segment);
+        missing.any(|c| self.device_for(segment, c).is_some())
+    }
+
+    /// Open segments whose rows lie in records of a closed epoch take no more stripes: what their summaries
+    /// say no longer keeps these records.
+    async fn seal_old_rows(self: &Rc<Self>) {
+        let end = self.root.borrow().epochs.iter().filter_map(|e| e.end).max();
+        let old = |s: &&Rc<Segment>| s.rows_since.get().is_some_and(|since| Some(since) < end);
+        let old: Vec<Rc<Segment>> = {
+            let segments = self.core.segments.borrow();
+            segments.values().filter(old).cloned().collect()
+        };
+        for segment in old {
+            if segment.sealed.get() {
+                continue;
+            }
+            if segment.recorded.get() == segment.next_stripe.get() {
+                self.seal(&segment).await;
+            } else {
+                segment.retired.set(true); // sealed once its last stripe is recorded
+            }
+        }
+    }
+
+    /// With neither spare nor replacement, segments without redundancy left are written anew, narrower
+    /// (`reconstruct.narrow = critical`); those that miss any column, where another group takes them whole, whatever
+    /// that says. Whether anything was moved.
+    async fn narrow_critical(self: &Rc<Self>) -> bool {
+        let policy = self.narrow_policy();
+        let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
+        let (_, survives) = self.meta_anew();
+        let critical: Vec<Rc<Segment>> = self
+            .to_reconstruct()
+            .into_iter()
+            .filter(|(missing, s)| match policy.as_str() {
+                // Another group takes it whole (S145): nothing becomes narrower, whatever the policy (S177).
+                _ if roomy && s.kind == SegmentKind::Data => true,
+                "never" => false,
+                "always" => true,
+                // A last copy is written anew only where there is room for two.
+                _ => *missing == usize::from(s.geometry.m) && s.geometry.width() - *missing > 1,
+            })
+            .filter(|(_, s)| online > 1 && !s.live.borrow().is_empty())
+            .filter(|(missing, s)| {
+                // As wide as it is for the sake of large volume blocks, or for want of room for narrow
+                // metadata, it would only be written again.
+                let left = usize::from(s.geometry.m) - missing;
+                match s.kind {
+                    SegmentKind::Meta => survives > left,
+                    SegmentKind::Data => roomy || self.redundancy_anew(s) > left,
+                }
+            })
+            .map(|(_, s)| s)
+            .collect();
+        // What replaces them must be better than they are.
+        let need = self.metadata_need();
+        let short = |g: &Vec<u16>| self.keeps_shares(g, need);
+        if critical.is_empty() || self.shape.groups.iter().any(short) {
+            return false;
+        }
+        let (data, mut nodes): (Vec<_>, Vec<_>) =
+            (critical.into_iter()).partition(|s| s.kind == SegmentKind::Data);
+        nodes.truncate(ANEW_AT_ONCE);
+        // By number, as in `reconstruct_once`.
+        let data: Vec<u64> = data.into_iter().map(|s| s.number).collect();
+        let live = |s: &Rc<Segment>| u64::from(s.live.borrow().count());
+        let (mut anew, mut before) = (Vec::new(), nodes.iter().map(live).sum::<u64>());
+        for number in data {
+            let Some(segment) = self.core.segment(number) else {
+                continue;
+            };
+            let there = live(&segment);
+            // One whose blocks cannot be moved does not keep the others from it.
+            if self.clean_segment(&segment).await > 0 {
+                anew.push(segment);
+                before += there;
+            }
+            if anew.len() == ANEW_AT_ONCE {
+                break;
+            }
+        }
+        if !self.renew(&nodes, self.redundancy_room()).await && anew.is_empty() {
+            return false;
+        }
+        self.fold().await;
+        let after: u64 = anew.iter().chain(&nodes).map(live).sum();
+        self.tasks.borrow_mut().reconstruct.done += before.saturating_sub(after) * BLOCK as u64;
+        after < before
+    }
+
+    /// The redundancy that a data segment's blocks have once they are written anew in its group, where that takes
+    /// only room that is for what was lost (S151, S152).
+    fn redundancy_anew(&self, segment: &Segment) -> usize {
+        let kept = self.kept_from_lost();
+        let has_room = |d: &u16| {
+            let member = self.core.member(*d);
+            member.free_slots() > kept(member)
+        };
+        let group = self.group_of(segment);
+        group.map_or(0, |g| {
+            self.redundancy_on(self.online_of(g).filter(has_room).count())
+        })
+    }
+
+    /// Free slots of a device that are not for data that was lost. What cleaning needs is its own: garbage may have
+    /// left what was lost no room, and only cleaning ends that; metadata need some to be redundant (S142). Where more
+    /// was promised than fits at full redundancy without the devices that are gone, that comes first as well.
+    pub(super) fn kept_from_lost(&self) -> impl Fn(&Member) -> usize + '_ {
+        let promised = self.lacks_room().then(|| self.metadata_need());
+        let growth = self.tasks.borrow().meta_growth;
+        move |member| match promised {
+            Some(need) => self.kept_for_promises(member, need),
+            None => {
+                let need = MetadataNeed {
+                    growth,
+                    ..MetadataNeed::default()
+                };
+                let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
+                reserve(Purpose::Client, slots, blocks, need)
+            }
+        }
+    }
+
+    /// Whether some group takes data segments whole, and so much that neither the cleaner nor what was promised
+    /// would be in want of it.
+    fn has_roomy_group(&self) -> bool {
+        let (need, width) = (self.metadata_need(), usize::from(self.shape.width()));
+        let roomy = |d: &u16| {
+            let member = self.core.member(*d);
+            member.free_slots() > self.kept_for_promises(member, need)
+        };
+        let m = self.shape.m.into();
+        // As new segments are laid: full devices may leave room in too few failure domains (S160).
+        let takes_whole = |g: &Vec<u16>| {
+            let devices: Vec<u16> = self.online_of(g).filter(roomy).collect();
+            self.columns_on(&devices, g, width, m) >= width
+        };
+        self.shape.groups.iter().any(takes_whole)
+    }
+
+    /// Free slots of a device that are not for what was lost: what volumes were promised comes first, and
+    /// the cleaner would only take them back.
+    fn kept_for_promises(&self, member: &Member, need: MetadataNeed) -> usize {
+        let below = self.clean_below(member, need);
+        below + below / 4
+    }
+
+    /// Gives every missing column of a segment a new slot. Whether at least one was moved.
+    async fn reconstruct_segment(self: &Rc<Self>, segment: &Rc<Segment>) -> bool {
+        let mut targets: Vec<(usize, u16)> = Vec::new();
+        for column in 0..segment.geometry.width() {
+            if !self.core.column_usable(segment, column) {
+                let taken: Vec<u16> = targets.iter().map(|(_, device)| *device).collect();
+                let device = self.device_with_room(segment, column, &taken, false);
+                targets.extend(device.map(|device| (column, device)));
+            }
+        }
+        let moved = !targets.is_empty() && self.reconstruct_columns(segment, &targets).await > 0;
+        if moved && self.extra.borrow().len() > 32 {
+            self.batch(Reach::Written).await;
+        }
+        moved
+    }
+
+    /// A device in the segment's group that holds none of its other columns: in a domain with fewer than M of
+    /// them if there is one, with the most free slots; that of the column itself only if there is no other.
+    pub(super) fn device_for(&self, segment: &Segment, column: usize) -> Option<u16> {
+        self.device_with_room(segment, column, &[], false)
+    }
+
+    /// The same, but none of those that other columns of it are about to take; with `promised`, also one whose room was
+    /// promised to volumes.
+    fn device_with_room(
+        &self,
+        segment: &Segment,
+        column: usize,
+        taken: &[u16],
+        promised: bool,
+    ) -> Option<u16> {
+        let columns = segment.columns.borrow();
+        let used: BTreeSet<u16> = (0..columns.len())
+            .filter(|c| *c != column && self.core.column_usable(segment, *c))
+            .map(|c| columns[c].device)
+            .chain(taken.iter().copied())
+            .collect();
+        let lost = columns[column];
+        let candidates: Vec<u16> = match segment.kind {
+            SegmentKind::Data => self.group_of(segment).unwrap_or_default().to_vec(),
+            SegmentKind::Meta => self.core.online(),
+        };
+        let from_lost =
+            (segment.kind == SegmentKind::Data && !promised).then(|| self.kept_from_lost());
+        let kept = |member: &Member| match &from_lost {
+            Some(kept) => kept(member),
+            None => commit_slots(self.core.slot_blocks),
+        };
+        let in_domain = self.core.domains.count(used.iter().copied());
+        let most = usize::from(segment.geometry.m).max(1);
+        let survives = |d: u16| {
+            in_domain
+                .get(&self.core.domains.of(d))
+                .is_none_or(|n| *n < most)
+        };
+        let free = |d: u16| self.core.member(d).free_slots();
+        candidates
+            .into_iter()
+            .filter(|d| self.core.member(*d).is_online() && !used.contains(d))
+            .filter(|d| free(*d) > kept(self.core.member(*d)))
+            .max_by_key(|d| (survives(*d), *d != lost.device, free(*d)))
+    }
+}

@@ -1,0 +1,375 @@
+//! A batch: what shards have acknowledged becomes durable.
+//!
+//! Invariants:
+//! - One batch runs at a time. What it names has been flushed; only then is it journalled, and only once
+//!   that is durable are the shards told.
+//! - A batch that would fill the delta ring is journalled in parts: what a part has recorded can be folded,
+//!   and the ring be cut, before the next.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use ashlar_format::journal::{Entry, Ring, StripeDelta, StripeEntry, entry_bytes};
+use ashlar_format::slot::SegmentKind;
+
+use crate::home::Home;
+use crate::phases::{Laps, Phase};
+use crate::planted::{self, Bug};
+use crate::protocol::{Collected, Reach, ShardMessage, ask};
+use crate::segment::stream::{OpenStripe, Phase as StripePhase};
+use crate::segment::{Segment, stripe};
+
+/// 256ths of the delta ring that only commits may fill.
+const KEPT_FOR_COMMITS: u64 = 64;
+
+/// What is journalled, and told to the shards, at once.
+struct Part {
+    /// Entries for the delta ring.
+    deltas: Vec<Entry>,
+    /// What of each shard they hold.
+    collected: Vec<Collected>,
+}
+
+impl Home {
+    /// Makes durable what shards have acknowledged, as far as `reach` says.
+    pub async fn batch(self: &Rc<Self>, reach: Reach) {
+        let _one = self.batch_lock.lock().await;
+        self.batch_locked(reach).await;
+    }
+
+    /// The same, by a caller that holds the batch lock.
+    pub(crate) async fn batch_locked(self: &Rc<Self>, reach: Reach) {
+        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
+        let written = self.core.amplification.0.get();
+        let (size, used) = self.journal.usage(Ring::Data);
+        let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
+        // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
+        let pinned = delta_used * 2 > delta_size || used * 10 > size * 6;
+        let mut reach = if pinned { Reach::Closed } else { reach };
+        let mut collected = self.collect(reach).await;
+        let data_bytes: usize = collected
+            .iter()
+            .flat_map(|c| &c.data)
+            .map(|d| d.2.len() + 64)
+            .sum();
+        if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
+            reach = Reach::Closed;
+            collected = self.collect(reach).await;
+        }
+        laps.end(Phase::Collect);
+        // Only then everything acknowledged before is in it.
+        let whole = reach != Reach::Written;
+        let empty = collected.iter().all(|c| {
+            let holes = c.holes.is_empty() || planted::on(Bug::TrimNotJournalled);
+            c.stripes.is_empty() && holes && c.data.is_empty()
+        });
+        if empty && self.extra.borrow().is_empty() {
+            if whole {
+                self.recorded_at.set(written);
+            }
+            return;
+        }
+        if collected.iter().any(|c| !c.holes.is_empty()) {
+            self.tasks.borrow_mut().unmapped += 1;
+        }
+        let mut opened = Vec::new();
+        self.flush_collected(&collected, &mut opened).await;
+        laps.end(Phase::Flush);
+        let extra = std::mem::take(&mut *self.extra.borrow_mut());
+        let mut parts = self.parts(collected, &opened, extra.clone());
+        while !parts.is_empty() {
+            for again in [false, true] {
+                let bytes: usize = parts[0].deltas.iter().map(entry_bytes).sum();
+                if bytes == 0 || self.journal.has_room(Ring::Delta, bytes, KEPT_FOR_COMMITS) {
+                    break;
+                }
+                let pinned = self.retire_pinned();
+                if again {
+                    // What keeps the journal from being cut hangs on a stripe begun since the batch was
+                    // collected, and only the next one would bring that: it comes along (S143).
+                    let collected = self.collect(Reach::Closed).await;
+                    self.flush_collected(&collected, &mut opened).await;
+                    parts = self.parts(collected, &opened, extra.clone());
+                }
+                // A commit journals the rows of its own nodes: it must find room whenever it runs.
+                self.release_rows(pinned, &parts).await;
+                self.commit(self.journal.next()).await;
+            }
+            self.record(parts.remove(0)).await;
+            opened.clear(); // in the first part
+        }
+        self.unrecorded.borrow_mut().drain(..extra.len());
+        if whole {
+            self.recorded_at.set(written);
+        }
+        laps.end(Phase::Record);
+        self.core.progress.open();
+    }
+
+    /// Flushes what a batch has collected, and takes along the segments opened up to now.
+    async fn flush_collected(&self, collected: &[Collected], opened: &mut Vec<Rc<Segment>>) {
+        self.members_settled().await;
+        let new = self.take_opened(SegmentKind::Data);
+        headers_written(&new).await;
+        opened.extend(new);
+        self.flush_for(collected, opened).await;
+    }
+
+    /// Cuts a batch into parts of at most a quarter of the delta ring. The stripes of a shard keep their order: of a
+    /// block's versions none is recorded after a newer one. Those of all shards that let go of the data ring come
+    /// first: until they are recorded the journal cannot be cut, and they are few, one of each open segment at most.
+    ///
+    /// Crash argument: who waits for the batch is answered after its last part. What was durable before stays so
+    /// in between: where a part settles a record of data, what that held, or something newer, is in this part or
+    /// in one before (`Shard::build`). What a void stripe held may lie anywhere: a batch with one is not cut.
+    /// Segments and holes are journalled before anything that relies on them; a hole is told to its shard with the
+    /// part that journals it, so that no commit between two parts cuts it off.
+    fn parts(
+        &self,
+        mut collected: Vec<Collected>,
+        opened: &[Rc<Segment>],
+        extra: Vec<Entry>,
+    ) -> Vec<Part> {
+        let held = |s: &&Rc<OpenStripe>| !s.items.borrow().is_empty();
+        let mut stripes = collected.iter().flat_map(|c| &c.stripes).filter(held);
+        let most = match stripes.any(|s| s.phase.get() == StripePhase::Void) {
+            true => usize::MAX,
+            false => 2 * self.journal.max_payload(Ring::Delta),
+        };
+        let shards = collected.len();
+        let empty = |deltas| Part {
+            deltas,
+            collected: (0..shards).map(|_| Collected::default()).collect(),
+        };
+        let mut part = empty(open_entries(opened));
+        // Holes first: what a hole of this batch unmaps is not among the batch's live items.
+        for (batch, first) in collected.iter_mut().zip(&mut part.collected) {
+            first.holes = std::mem::take(&mut batch.holes);
+            part.deltas.extend(first.holes.iter().map(|h| Entry::Hole {
+                tree: h.tree,
+                first: h.first,
+                count: h.count,
+                part: (h.part.of, h.part.rest),
+            }));
+        }
+        let mut bytes: usize = part.deltas.iter().map(entry_bytes).sum();
+        let mut parts = Vec::new();
+        let mut data = Vec::new();
+        let (mut settling, mut others) = (Vec::new(), Vec::new());
+        for (shard, batch) in collected.into_iter().enumerate() {
+            let mut stripes = batch.stripes.into_iter().zip(batch.live);
+            settling.push((shard, stripes.by_ref().take(batch.settling).collect()));
+            others.push((shard, stripes.collect::<Vec<_>>()));
+            data.push(batch.data);
+        }
+        for (shard, stripes) in settling.into_iter().chain(others) {
+            for (stripe, live) in stripes {
+                let entry = stripe_entry(&stripe, &live, self.birth.get());
+                let size = entry_bytes(&entry);
+                if bytes + size > most && bytes > 0 {
+                    parts.push(std::mem::replace(&mut part, empty(Vec::new())));
+                    bytes = 0;
+                }
+                bytes += size;
+                part.deltas.push(entry);
+                part.collected[shard].stripes.push(stripe);
+                part.collected[shard].live.push(live);
+            }
+        }
+        part.deltas.extend(extra);
+        for (collected, data) in part.collected.iter_mut().zip(data) {
+            collected.data = data;
+        }
+        parts.push(part);
+        parts
+    }
+
+    /// Journals one part, and tells the shards.
+    async fn record(self: &Rc<Self>, part: Part) {
+        self.untold.set(Some(self.journal.next()));
+        let first = self
+            .journal_deltas(&part.deltas, false)
+            .await
+            .expect("only a commit gives up");
+        self.journal_data(&part.collected).await;
+        self.note_recorded(&part.collected, first);
+        let mut joins = Vec::new();
+        for (shard, batch) in self.shards.iter().zip(part.collected) {
+            let (shard, batch) = (shard.clone(), Rc::new(batch));
+            joins.push(self.core.rt.spawn(async move {
+                ask(&shard, |reply| ShardMessage::Recorded(batch, first, reply)).await
+            }));
+        }
+        for join in joins {
+            join.await;
+        }
+        self.untold.set(None);
+    }
+
+    /// Data segments whose rows keep the journal from being cut: they take no more stripes.
+    fn retire_pinned(&self) -> Vec<Rc<Segment>> {
+        let segments = self.core.segments.borrow();
+        let pins = |s: &&Rc<Segment>| s.kind == SegmentKind::Data && s.rows_since.get().is_some();
+        let pinned: Vec<Rc<Segment>> = segments.values().filter(pins).cloned().collect();
+        pinned.iter().for_each(|s| s.retired.set(true));
+        pinned
+    }
+
+    /// Segments that keep the journal from being cut let go of it: the rows of their unfinished course, also of
+    /// its stripes in this batch, stand in its summary from here on. Else a batch could wait for room that only
+    /// its own record would make.
+    ///
+    /// Crash argument: every stripe of the batch was written and flushed, so its rows are true whether or not it is
+    /// ever recorded; the rows that the journal is cut of are in a flushed summary. Nobody else writes that
+    /// summary meanwhile: every stripe of the course that was begun is in the batch, and no more are.
+    async fn release_rows(&self, pinned: Vec<Rc<Segment>>, parts: &[Part]) {
+        for segment in pinned {
+            let geometry = segment.geometry;
+            let course = geometry.course_of(segment.recorded.get());
+            let first = course * geometry.course_strips();
+            let end = first + geometry.strips_in(course);
+            let mut upto = segment.recorded.get();
+            let mut course_ended = false;
+            let collected = parts.iter().flat_map(|p| &p.collected);
+            let stripes = collected.flat_map(|c| &c.stripes);
+            for stripe in stripes.filter(|s| s.segment.number == segment.number) {
+                let written = stripe.phase.get() == StripePhase::Written;
+                upto = upto.max(stripe.number + 1).min(end);
+                course_ended |= written && stripe.number + 1 == end;
+            }
+            let all_here = upto == segment.next_stripe.get().min(end);
+            // The last stripe of a course was written with its summary.
+            let released = course_ended
+                || upto > first
+                    && all_here
+                    && stripe::write_summary(&self.core, &segment, upto).await;
+            if released {
+                segment.rows_since.set(None);
+            }
+        }
+        self.members_settled().await;
+    }
+
+    async fn collect(&self, reach: Reach) -> Vec<Collected> {
+        let mut joins = Vec::new();
+        for shard in &self.shards {
+            if planted::on(Bug::FlushOfOneShard) && !joins.is_empty() && reach != Reach::Closed {
+                continue;
+            }
+            let shard = shard.clone();
+            joins.push(self.core.rt.spawn(async move {
+                ask(&shard, |reply| ShardMessage::Collect(reach, reply)).await
+            }));
+        }
+        let mut collected = Vec::new();
+        for join in joins {
+            collected.push(join.await.unwrap_or_default());
+        }
+        collected
+    }
+
+    /// Segments opened since the last call, of one kind: batches journal those that hold data, commits
+    /// those that hold nodes.
+    ///
+    /// Crash argument: whoever journals a stripe has journalled its segment before, or does in the same
+    /// entries. If either took the other's segments, a batch could make a stripe durable, and be
+    /// acknowledged, while the segment waits in a commit that power then ends: the stripe would be
+    /// known, but not where it lies.
+    pub(crate) fn take_opened(&self, kind: SegmentKind) -> Vec<Rc<Segment>> {
+        let mut opened = self.opened.borrow_mut();
+        let (taken, left) = opened.drain(..).partition(|s| s.kind == kind);
+        *opened = left;
+        taken
+    }
+
+    /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
+    async fn flush_for(&self, collected: &[Collected], opened: &[Rc<Segment>]) {
+        let mut devices: BTreeSet<u16> = BTreeSet::new();
+        let segments = collected
+            .iter()
+            .flat_map(|c| &c.stripes)
+            .map(|s| &s.segment)
+            .chain(opened);
+        for segment in segments {
+            devices.extend(
+                segment
+                    .columns
+                    .borrow()
+                    .iter()
+                    .filter(|c| c.is_placed())
+                    .map(|c| c.device),
+            );
+        }
+        if planted::on(Bug::StripeNotFlushed) {
+            devices.clear();
+        }
+        self.flush(devices.into_iter().collect()).await;
+    }
+
+    /// Bookkeeping once a batch is durable: stripes count as recorded, data records settle.
+    fn note_recorded(&self, collected: &[Collected], sequence: u64) {
+        for stripe in collected.iter().flat_map(|c| &c.stripes) {
+            self.stripe_recorded(&stripe.segment, stripe.number, sequence);
+        }
+    }
+}
+
+/// Waits until the headers of new segments are written, so that a flush covers them.
+pub(crate) async fn headers_written(opened: &[Rc<Segment>]) {
+    for segment in opened {
+        if !planted::on(Bug::HeaderNotWaitedFor) {
+            segment.headed().await;
+        }
+    }
+}
+
+/// `Open` entries of segments whose headers have been flushed.
+pub(crate) fn open_entries(opened: &[Rc<Segment>]) -> Vec<Entry> {
+    opened
+        .iter()
+        .map(|s| Entry::Open {
+            segment: s.number,
+            kind: s.kind,
+            code: s.code,
+            k: s.geometry.k,
+            m: s.geometry.m,
+            strip_blocks: s.geometry.strip_blocks,
+            columns: s
+                .columns
+                .borrow()
+                .iter()
+                .map(|c| (c.device, c.slot))
+                .collect(),
+        })
+        .collect()
+}
+
+/// The journal entry of a written stripe, with the deltas that count.
+fn stripe_entry(
+    stripe: &crate::segment::stream::OpenStripe,
+    live: &[crate::segment::stream::Item],
+    birth: u64,
+) -> Entry {
+    let written = stripe.written.borrow();
+    let (used_strips, rows) = match (&*written, stripe.phase.get()) {
+        (Some(written), StripePhase::Written) => (written.used_strips, written.rows.concat()),
+        _ => (0, Vec::new()),
+    };
+    let deltas = live
+        .iter()
+        .map(|i| StripeDelta {
+            block: i.block,
+            digest: i.digest,
+            from: i.from,
+        })
+        .collect();
+    Entry::Stripe(StripeEntry {
+        segment: stripe.segment.number,
+        stripe: stripe.number,
+        first_block: stripe.block_in_segment(0),
+        used_strips,
+        birth,
+        rows,
+        deltas,
+    })
+}

@@ -1,0 +1,534 @@
+//! Commits: a new root, and what it takes to be allowed to write one.
+//!
+//! Order, and why (S2, S3, S7, S9, S10):
+//! 1. Shards fold and place their nodes; liveness becomes the image of these trees.
+//! 2. Segments that no tree, no delta and no reader needs leave the table and their slots' entries.
+//! 3. System nodes (catalog, liveness) get places; placing them changes liveness, so this runs until
+//!    nothing new is to be placed. Then all bytes are known and every stripe of nodes is written.
+//! 4. All devices are flushed; the rows of these stripes go into the journal, so that their owners are
+//!    known whatever happens before their course's summary is written.
+//! 5. Slot table pages go to the copy that the last root does not use, tagged with the new root's
+//!    number, and are flushed; then the root, to every root-set device in use, and flushed.
+//! 6. Only now the slots freed in 2 and the journal before the cut may be reused.
+//!
+//! A crash before 5 ends leaves the last root with all it names: nothing it reaches has been
+//! overwritten, since slots and journal are reused only after 6. A crash in 5 may leave the new root on
+//! some devices: it is complete wherever it is, because everything it names was flushed before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ashlar_format::BLOCK;
+use ashlar_format::journal::{Entry, Ring};
+use ashlar_format::node::Place;
+use ashlar_format::slot::SegmentKind;
+use ashlar_format::summary::{Owner, node_owner_address};
+use ashlar_rt::Buf;
+
+use crate::home::batch::{headers_written, open_entries};
+use crate::home::nodes::PlacedNode;
+use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
+use crate::map::NodeWrite;
+use crate::map::system::NodeId;
+use crate::members::{LateDiscard, Member};
+use crate::phases::{Laps, Phase};
+use crate::planted::{self, Bug};
+use crate::protocol::{Prepared, ShardMessage, ask};
+use crate::segment::table::Core;
+use crate::segment::{Column, Segment, stripe};
+use crate::space::shape::FoldLimit;
+
+/// Releases a slot once its device has ended a discard that takes long.
+fn release_late(core: &Rc<Core>, column: Column, late: LateDiscard) {
+    let at = core.clone();
+    let coming = &core.member(column.device).coming_back;
+    coming.set(coming.get() + 1);
+    core.rt.spawn(async move {
+        let _ = late.await; // discarding is advice
+        let member = at.member(column.device);
+        member.coming_back.set(member.coming_back.get() - 1);
+        member.release_slot(column.slot);
+        at.progress.open();
+    });
+}
+
+/// Whether nothing of a segment lives, and nothing will.
+fn is_dead(segment: &Segment) -> bool {
+    segment.sealed.get() && segment.live.borrow().is_empty()
+}
+
+impl Home {
+    /// Makes a new root durable that has folded every delta recorded at or before `target`: in several
+    /// steps, each a root, where free space is too short for one. A commit that began while this one waited for its turn
+    /// has done all that this one would.
+    pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
+        let asked = self.commits.get();
+        loop {
+            // A step frees no slot by itself: the nodes it replaces lie among live ones. Where room is
+            // tight, segments half dead are emptied before each step, by more nodes than it folds, so that
+            // no number of steps uses up the room.
+            if self.room_is_tight() {
+                self.clean_metadata(usize::MAX).await;
+            }
+            let _one = self.commit_lock.lock().await;
+            let done = self.commits.get() > asked && self.committed_to.get() >= target;
+            if self.core.closed.get() || done {
+                return;
+            }
+            // What was recorded meanwhile comes along, so that others who wait need none of their own.
+            let recorded = if target > 0 { self.journal.next() } else { 0 };
+            if !self.commit_locked(recorded, false).await {
+                self.committed_to.set(recorded.max(self.committed_to.get()));
+                return;
+            }
+        }
+    }
+
+    /// One step of [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array
+    /// exported. Whether more is left to fold, and can be.
+    pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
+        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
+        self.commits.set(self.commits.get() + 1);
+        let applied = self.applied();
+        let recorded = self.recorded_at.get();
+        let charged = self.core.thin.charged();
+        self.seal_pinned().await;
+        self.core.before_commit.set(Some(self.before_commit()));
+        let aside = self.slots_aside();
+        let placing = self.placing.lock().await;
+        self.hold_room();
+        let limit = self.fold_limit();
+        self.renewed.borrow_mut().clear();
+        let prepared = self.prepare_shards(target, limit).await;
+        laps.end(Phase::Merge);
+        let oldest = prepared.iter().filter_map(|p| p.oldest).min();
+        let more = prepared.iter().any(|p| p.more);
+        let pending = prepared.iter().map(|p| p.thin_pending).sum();
+        let mut nodes = BTreeMap::new();
+        for part in prepared {
+            self.take_part(part, &mut nodes);
+        }
+        let imaged = self.journal.next();
+        let mut freed = self.free_segments();
+        freed.extend(self.place_system_nodes(&mut nodes).await);
+        // What liveness knows: a clean root has no journal that could tell of others.
+        let known: Option<BTreeSet<u64>> =
+            clean.then(|| self.core.segments.borrow().keys().copied().collect());
+        self.let_go_of_room();
+        drop(placing);
+        laps.end(Phase::PlaceNodes);
+        let Ok(stripes) = self.meta_write(&nodes).await else {
+            self.halt(
+                "a commit could not be written: more devices failed at once than metadata survives",
+            );
+            return false;
+        };
+        for shard in &self.shards {
+            ask(shard, ShardMessage::Written).await;
+        }
+        laps.end(Phase::WriteNodes);
+        let opened = self.take_opened(SegmentKind::Meta);
+        headers_written(&opened).await;
+        let mut online = self.core.online();
+        online.retain(|_| !planted::on(Bug::RootBeforeNodes));
+        self.flush(online).await;
+        laps.end(Phase::FlushNodes);
+        let mut entries: Vec<Entry> = open_entries(&opened);
+        entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
+        if !entries.is_empty() {
+            match self.journal_deltas(&entries, true).await {
+                Some(sequence) => {
+                    for (segment, stripe, _) in &stripes {
+                        self.stripe_recorded_after_image(segment, *stripe, sequence);
+                    }
+                }
+                None => {
+                    self.opened.borrow_mut().extend(opened);
+                    self.seal_instead(&stripes).await;
+                }
+            }
+        }
+        laps.end(Phase::RecordNodes);
+        let cut = [
+            Some(applied),
+            oldest,
+            self.oldest_data(),
+            self.oldest_rows(),
+            self.recovering.get(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .filter(|_| !planted::on(Bug::CutTooLate))
+        .unwrap_or(applied);
+        if planted::on(Bug::SlotsFreedEarly) {
+            self.release(freed.clone()).await;
+        }
+        self.write_root(cut, imaged, known).await;
+        self.core.before_commit.set(None);
+        laps.end(Phase::WriteRoot);
+        self.release(freed).await;
+        laps.end(Phase::Discard);
+        for (device, slot) in aside {
+            self.core.member(device).release_slot(slot);
+        }
+        self.core.meta_room.set(self.meta_room());
+        self.count_thin(oldest, pending, charged);
+        self.warn_of_space();
+        if !more && target + 1 >= applied {
+            self.folded_at.set(recorded);
+        }
+        self.committed.open();
+        self.core.progress.open();
+        more
+    }
+
+    /// Slots that did not keep what was written, of devices that are short of room: what volumes were promised may
+    /// need them (S161). What is written there is read with its digests as anywhere, and moved again if it must be.
+    ///
+    /// Crash argument: as for slots that are freed. Tables that name what lay there are replaced by this commit's, and
+    /// only then the slots are released.
+    fn slots_aside(&self) -> Vec<(u16, u32)> {
+        let need = self.metadata_need();
+        let online = self.core.members.iter().filter(|m| m.is_online());
+        let short = online.filter(|m| m.free_slots() < self.clean_below(m, need));
+        let slots = |m: &Member| {
+            m.take_aside()
+                .into_iter()
+                .map(|slot| (m.index, slot))
+                .collect::<Vec<_>>()
+        };
+        short.flat_map(slots).collect()
+    }
+
+    /// The journal has no room for the rows of this commit's nodes: their segments are sealed, so that
+    /// the rows stand in summaries before the root names the nodes. What the image says of these
+    /// segments is behind; recovery takes every stripe with a live block as recorded.
+    async fn seal_instead(self: &Rc<Self>, stripes: &[(Rc<Segment>, u32, Entry)]) {
+        for (segment, stripe, _) in stripes {
+            self.stripe_recorded(segment, *stripe, self.journal.next());
+        }
+        for (segment, _, _) in stripes {
+            self.seal(segment).await;
+        }
+    }
+
+    async fn prepare_shards(&self, target: u64, mut limit: FoldLimit) -> Vec<Prepared> {
+        let mut joins = Vec::new();
+        limit.nodes /= self.shards.len();
+        let (size, used) = self.journal.usage(Ring::Delta);
+        self.core.give_up_lost.set(used * 2 > size);
+        for shard in &self.shards {
+            let shard = shard.clone();
+            joins.push(self.core.rt.spawn(async move {
+                ask(&shard, |reply| ShardMessage::Prepare(target, limit, reply)).await
+            }));
+        }
+        let mut prepared = Vec::new();
+        for join in joins {
+            prepared.push(join.await.unwrap_or_default());
+        }
+        prepared
+    }
+
+    /// Takes a shard's part: map roots into the catalog, life and death into liveness.
+    fn take_part(&self, part: Prepared, nodes: &mut BTreeMap<Place, PlacedNode>) {
+        let mut catalog = self.catalog.borrow_mut();
+        for ((tree, partition), root) in part.roots {
+            if let Some(volume) = catalog.volumes.iter_mut().find(|v| v.number == tree) {
+                volume.maps[usize::from(partition)] = root;
+            }
+        }
+        for (tree, change) in part.mapped {
+            if let Some(volume) = catalog.volumes.iter_mut().find(|v| v.number == tree) {
+                volume.mapped_bytes = volume.mapped_bytes.saturating_add_signed(change);
+            }
+        }
+        for (tree, change) in part.map_nodes {
+            if let Some(volume) = catalog.volumes.iter_mut().find(|v| v.number == tree) {
+                volume.map_nodes = volume.map_nodes.saturating_add_signed(change);
+            }
+        }
+        drop(catalog);
+        for (place, count) in part.born {
+            self.set_live(place, count, true);
+        }
+        for (place, count) in part.dead {
+            self.set_live(place, count, false);
+        }
+        for write in part.writes {
+            nodes.insert(write.place, placed_node(&write));
+        }
+    }
+
+    /// Takes the segments out of the table that nothing needs.
+    fn free_segments(&self) -> Vec<Rc<Segment>> {
+        let current = self.meta.borrow().current.as_ref().map(|s| s.number);
+        for segment in self.core.segments.borrow().values() {
+            // A full segment is sealed by its last stripe.
+            if segment.recorded.get() == segment.geometry.stripes()
+                && Some(segment.number) != current
+            {
+                segment.sealed.set(true);
+            }
+        }
+        // Where the journal had no room to tell of segments of nodes (see `seal_instead`), the roots since do;
+        // of those that died there is nothing to tell (S140).
+        let mut opened = self.opened.borrow_mut();
+        opened.retain(|s| s.kind != SegmentKind::Meta || !is_dead(s));
+        drop(opened);
+        self.free_dead(&[SegmentKind::Data, SegmentKind::Meta])
+    }
+
+    /// Takes segments of these kinds out of the table that are dead, and held by nobody else.
+    fn free_dead(&self, kinds: &[SegmentKind]) -> Vec<Rc<Segment>> {
+        let current = self.meta.borrow().current.as_ref().map(|s| s.number);
+        let mut segments = self.core.segments.borrow_mut();
+        let free: Vec<u64> = segments
+            .values()
+            .filter(|s| {
+                is_dead(s)
+                    && kinds.contains(&s.kind)
+                    && (Rc::strong_count(s) == 1 || planted::on(Bug::FreedInUse))
+                    && Some(s.number) != current
+            })
+            .map(|s| s.number)
+            .collect();
+        let freed: Vec<Rc<Segment>> = free.iter().filter_map(|n| segments.remove(n)).collect();
+        for segment in &freed {
+            self.mark_record(segment);
+            self.records.borrow_mut().remove(&segment.record.get());
+            for column in segment.columns.borrow().iter().filter(|c| c.is_placed()) {
+                self.core.member(column.device).set_slot(column.slot, None);
+            }
+        }
+        freed
+    }
+
+    /// After the root: the freed slots may be written again. All are discarded at once.
+    async fn release(&self, freed: Vec<Rc<Segment>>) {
+        let mut discards = Vec::new();
+        for segment in freed {
+            self.free_records.borrow_mut().insert(segment.record.get());
+            let columns = segment.columns.take().into_iter();
+            for column in columns.filter(|c| c.is_placed()) {
+                let core = self.core.clone();
+                discards.push(self.core.rt.spawn(async move {
+                    let member = core.member(column.device);
+                    match member.discard_slot(column.slot).await {
+                        Ok(()) => member.release_slot(column.slot),
+                        Err(late) => release_late(&core, column, late),
+                    }
+                }));
+            }
+        }
+        for discard in discards {
+            discard.await;
+        }
+    }
+
+    /// Places catalog and liveness nodes until nothing new is to be placed, then makes their bytes. Gives the
+    /// segments of nodes whose last ones this replaced: freed now rather than by the next commit, which may
+    /// need their room.
+    ///
+    /// Crash argument: as for those that were dead before. What the journal is told of since liveness was
+    /// imaged must not name a freed segment as opened; one that is yet to be told of is held by
+    /// `opened` or by the stripes to be written, and stays. (Data segments may be opened meanwhile.)
+    async fn place_system_nodes(
+        self: &Rc<Self>,
+        nodes: &mut BTreeMap<Place, PlacedNode>,
+    ) -> Vec<Rc<Segment>> {
+        let mut freed = Vec::new();
+        self.mark_catalog();
+        let catalog_leaves = self.catalog_bytes.borrow().len().div_ceil(BLOCK) as u64;
+        loop {
+            freed.extend(self.free_dead(&[SegmentKind::Meta]));
+            self.kill_gone(catalog_leaves);
+            let catalog_ids = self
+                .catalog_tree
+                .borrow_mut()
+                .unplaced(|leaf| leaf < catalog_leaves);
+            let liveness_ids = self
+                .liveness
+                .borrow_mut()
+                .unplaced(|leaf| self.record_exists(leaf));
+            if catalog_ids.is_empty() && liveness_ids.is_empty() {
+                break;
+            }
+            for (tree, ids) in [
+                (&self.catalog_tree, catalog_ids),
+                (&self.liveness, liveness_ids),
+            ] {
+                for id in ids {
+                    let place = self.meta_place().await;
+                    let old = tree.borrow_mut().set_place(id, place);
+                    self.set_live(place, 1, true);
+                    if let Some(old) = old {
+                        self.set_live(old, 1, false);
+                    }
+                }
+            }
+        }
+        let bytes = self.catalog_bytes.borrow().clone();
+        let catalog_payload = |leaf: u64| {
+            let start = usize::try_from(leaf).ok()? * BLOCK;
+            let part = bytes
+                .get(start..bytes.len().min(start + BLOCK))
+                .filter(|p| !p.is_empty())?;
+            let mut node = part.to_vec();
+            node.resize(BLOCK, 0);
+            Some(node)
+        };
+        let digest_in = |tree: u32| {
+            move |(level, index): NodeId, bytes: &[u8]| {
+                (self.core).node_digest(tree, 0, level, index, bytes)
+            }
+        };
+        let mut catalog = self.catalog_tree.borrow_mut();
+        let catalog = catalog.finish(digest_in(CATALOG_TREE), catalog_payload);
+        let mut liveness = self.liveness.borrow_mut();
+        let record_payload = |leaf| self.record_leaf_bytes(leaf);
+        let liveness = liveness.finish(digest_in(LIVENESS_TREE), record_payload);
+        for (number, made) in [(CATALOG_TREE, catalog), (LIVENESS_TREE, liveness)] {
+            for ((level, index), place, digest, bytes) in made {
+                let owner = node_owner(number, 0, level, index);
+                nodes.insert(
+                    place,
+                    PlacedNode {
+                        owner,
+                        digest,
+                        bytes: Buf::copy_of(&bytes).freeze(),
+                    },
+                );
+            }
+        }
+        freed
+    }
+
+    /// Nodes of records and catalog parts that no longer exist die; this may change liveness again.
+    fn kill_gone(&self, catalog_leaves: u64) {
+        let (mut liveness, mut catalog) =
+            (self.liveness.borrow_mut(), self.catalog_tree.borrow_mut());
+        let mut gone = liveness.gone(|leaf| self.record_exists(leaf));
+        gone.extend(catalog.gone(|leaf| leaf < catalog_leaves));
+        drop((liveness, catalog));
+        for place in gone {
+            self.set_live(place, 1, false);
+        }
+    }
+
+    /// Finds which parts of the catalog changed.
+    fn mark_catalog(&self) {
+        let new = self.catalog.borrow().encode();
+        let old = self.catalog_bytes.borrow().clone();
+        let mut tree = self.catalog_tree.borrow_mut();
+        let parts = new.len().max(old.len()).div_ceil(BLOCK);
+        for part in 0..parts {
+            let cut = |bytes: &[u8]| {
+                bytes
+                    .get(part * BLOCK..bytes.len().min((part + 1) * BLOCK))
+                    .map(<[u8]>::to_vec)
+            };
+            if cut(&new) != cut(&old) || tree.root().top.is_none() {
+                tree.mark(part as u64);
+            }
+        }
+        tree.set_payload_bytes(new.len() as u64);
+        *self.catalog_bytes.borrow_mut() = new;
+    }
+
+    /// A stripe of nodes was recorded after the image of its segment's record was made: what the image
+    /// says of it is behind, and the journal entry makes up for that.
+    fn stripe_recorded_after_image(&self, segment: &Segment, stripe: u32, sequence: u64) {
+        self.stripe_recorded(segment, stripe, sequence);
+        // The last stripe of a course carries the summary and was flushed with it; else rows hang on
+        // this sequence, which the cut below keeps.
+        if segment.rows_since.get().is_none() && segment.recorded.get() < segment.geometry.stripes()
+        {
+            // Recovery must learn of this stripe: keep its entry until the next commit's image.
+            segment.image_behind.set(Some(sequence));
+        }
+    }
+
+    fn oldest_rows(&self) -> Option<u64> {
+        let segments = self.core.segments.borrow();
+        let rows = segments.values().filter_map(|s| s.rows_since.get());
+        let rows = rows.filter(|_| !planted::on(Bug::RowsNotPinned));
+        rows.chain(segments.values().filter_map(|s| s.image_behind.get()))
+            .min()
+    }
+
+    /// Seals open segments whose unfinished course keeps the journal from being cut, when that matters.
+    async fn seal_pinned(self: &Rc<Self>) {
+        let (size, used) = self.journal.usage(Ring::Delta);
+        let segments: Vec<Rc<Segment>> = self.core.segments.borrow().values().cloned().collect();
+        // Courses just begun are left alone, unless the ring is so small that these few records fill it.
+        let young = if used * 4 > size * 3 { 0 } else { 8 };
+        for segment in segments {
+            segment.image_behind.set(None);
+            let pinned = segment
+                .rows_since
+                .get()
+                .is_some_and(|since| used * 3 > size && since + young < self.journal.next());
+            let open = !segment.sealed.get();
+            let broken = self.core.has_lost_column(&segment) && open;
+            // No stream writes into it any more: only a sealed one is ever cleaned and freed.
+            let left = segment.retired.get() && open;
+            let idle = segment.recorded.get() == segment.next_stripe.get();
+            if (pinned || broken || left) && idle {
+                self.seal(&segment).await;
+            } else if pinned || broken {
+                // Its stream goes on elsewhere; once its last stripe is recorded it can be sealed.
+                segment.retired.set(true);
+            }
+        }
+    }
+
+    /// Seals every segment without a stripe in flight: nothing of them hangs on the journal then.
+    pub(crate) async fn seal_idle(self: &Rc<Self>) {
+        let segments: Vec<Rc<Segment>> = self.core.segments.borrow().values().cloned().collect();
+        for segment in segments {
+            if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
+                self.seal(&segment).await;
+            }
+        }
+    }
+
+    /// Seals one segment; a stream that writes into it goes on with another.
+    pub(crate) async fn seal(self: &Rc<Self>, segment: &Rc<Segment>) {
+        let is_current = self
+            .meta
+            .borrow()
+            .current
+            .as_ref()
+            .is_some_and(|s| s.number == segment.number);
+        if is_current {
+            self.meta.borrow_mut().current = None;
+        }
+        stripe::seal(&self.core, segment).await;
+        self.mark_header(segment);
+        self.members_settled().await;
+    }
+
+    // ---- roots and membership ---------------------------------------------------------------------
+}
+
+fn node_owner(tree: u32, partition: u16, level: u8, index: u64) -> Owner {
+    Owner {
+        tree,
+        kind: level + 1,
+        algorithm: 0,
+        piece: 0,
+        pieces_less_one: 0,
+        address: node_owner_address(partition, index),
+    }
+}
+
+fn placed_node(write: &NodeWrite) -> PlacedNode {
+    let (tree, partition, level, index) = write.key;
+    PlacedNode {
+        owner: node_owner(tree, partition, level, index),
+        digest: write.digest,
+        bytes: write.bytes.clone(),
+    }
+}

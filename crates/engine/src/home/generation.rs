@@ -1,0 +1,342 @@
+//! Membership: which devices count, the generation that says so, and the roots that are written by it.
+//!
+//! Invariants (S5, S10):
+//! - A root is durable on every root-set device in use before anything goes by it; a device that fails meanwhile
+//!   is taken out by a new generation first.
+//! - A generation that at least half of the devices counted before have stored counts; with fewer, writes wait
+//!   for the operator.
+//! - Every change of devices begins a new epoch of the journal.
+//! - A device that fails writes and still reads is not given up, but by the operator's word, where something would be
+//!   lost without it: the array stops instead.
+
+use std::rc::Rc;
+
+use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
+use ashlar_rt::{BLOCK, Buf};
+
+use crate::error::Error;
+use crate::home::Home;
+use crate::journal::sets::{RecordSet, record_sets};
+use crate::members::Member;
+use crate::members::quorum::{Quorum, choose_root_set};
+use crate::planted::{self, Bug};
+
+impl Home {
+    /// Makes `root` durable on every root-set device in use, taking out whatever fails on the way by a
+    /// generation change. The caller holds the log lock.
+    pub(crate) async fn publish(self: &Rc<Self>, mut root: Root) {
+        loop {
+            if !self.core.failing.borrow().is_empty() {
+                self.change_generation(&mut root).await;
+            }
+            if self.core.closed.get() {
+                return;
+            }
+            if self.core.online().is_empty() {
+                self.halt("no device is left");
+                return;
+            }
+            let set = self.superblock.borrow().root_set.clone();
+            let bytes = Buf::copy_of(&root.encode(&self.core.array)).freeze();
+            let mut joins = Vec::new();
+            for index in set {
+                if !self.core.member(index).is_online()
+                    || (planted::on(Bug::RootOnOneDevice) && !joins.is_empty())
+                {
+                    continue;
+                }
+                let (core, bytes) = (self.core.clone(), bytes.clone());
+                let offset = self.core.member(index).geometry.root_offset(root.number);
+                joins.push(self.core.rt.spawn(async move {
+                    let member = core.member(index);
+                    if member.write(offset, vec![bytes]).await.is_err()
+                        || (!planted::on(Bug::RootNotFlushed) && member.flush().await.is_err())
+                    {
+                        core.report_failed(index);
+                    }
+                }));
+            }
+            for join in joins {
+                join.await;
+            }
+            if self.core.failing.borrow().is_empty() {
+                break;
+            }
+            root.number += 1;
+        }
+        self.birth.set(root.number);
+        *self.root.borrow_mut() = root;
+        self.core.settled.open();
+    }
+
+    /// Takes failing members out: a new generation, stored by at least half of those counted before,
+    /// and a new journal epoch that begins at the next sequence. Or stops, where that would lose what can be read.
+    ///
+    /// Crash argument: it stops before anything is written of the change, and nothing was told to anybody that rests
+    /// on what the devices refused: it is as safe as a power cut, and with their backing mended nothing is lost.
+    async fn change_generation(self: &Rc<Self>, root: &mut Root) {
+        let counted = self.core.online().len();
+        let failing = std::mem::take(&mut *self.core.failing.borrow_mut());
+        let needed = self.needed_and_read(&failing).await;
+        if !needed.is_empty() {
+            let named = needed.iter().map(|index| {
+                let path = self.core.member(*index).path();
+                format!("{index} ({path})")
+            });
+            self.halt(&format!(
+                "more devices refuse writes than the array can do without, and these still answer reads: {}. It stops rather than give them up, and loses nothing: see whether what lies under them is full or read-only, mend that, and import it again ('--read-only' serves it as it is, '--degraded' goes on without them)",
+                named.collect::<Vec<_>>().join(", ")
+            ));
+            return;
+        }
+        for index in failing {
+            let member = self.core.member(index);
+            if member.is_online() {
+                member.take_out(ashlar_format::superblock::MemberState::Failed);
+                let text = format!(
+                    "device {index} ({}) failed and is no longer used; what it held is rebuilt onto the others where they have room: see `ashlar status`",
+                    member.path()
+                );
+                self.core.event("device-failed", Some(index), text);
+            }
+        }
+        let stored = if planted::on(Bug::GenerationNotStored) {
+            counted
+        } else {
+            self.store_generation().await
+        };
+        let failed = |d: &u16| self.core.failing.borrow().contains(d);
+        if self.core.online().iter().all(failed) {
+            self.halt("no device is left"); // to agree, or to go on with whatever the operator says
+            return;
+        }
+        let short = stored * 2 < counted;
+        if short && self.quorum.get() == Quorum::Needed {
+            self.halt(&Error::NoQuorum { stored, counted }.to_string());
+            return;
+        }
+        if short && self.quorum.get() == Quorum::Awaited {
+            self.waiting_quorum.set(Some((stored, counted)));
+            let text = format!(
+                "only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on"
+            );
+            self.core.event("writes-wait", None, text);
+            self.force_gate
+                .until(|| self.quorum.get() == Quorum::Forced || self.core.closed.get())
+                .await;
+            self.waiting_quorum.set(None);
+        }
+        let next = self.journal.next();
+        root.number += 1;
+        self.close_epoch(root, next);
+        self.core.progress.open();
+    }
+
+    /// Ends the open epoch of `root` at `next` and begins another, of the present generation and with the members
+    /// in use.
+    pub(crate) fn close_epoch(&self, root: &mut Root, next: u64) {
+        let generation = self.superblock.borrow().generation;
+        (root.generation, root.generation_id) = (generation.number, generation.id);
+        if let Some(last) = root.epochs.last_mut() {
+            if last.first == next && last.end.is_none() {
+                // Nothing was written under it: it is as if it had not been, but its number is used.
+                last.end = Some(next);
+            }
+            last.end.get_or_insert(next);
+        }
+        let excluded = self
+            .core
+            .members
+            .iter()
+            .filter(|m| !m.is_online())
+            .map(|m| m.index)
+            .collect();
+        let number = root.epochs.last().map_or(1, |e| e.number + 1);
+        root.epochs
+            .retain(|e| e.end.is_none_or(|end| end > e.first));
+        let epoch = Epoch {
+            number,
+            first: next,
+            end: None,
+            m: if planted::on(Bug::JournalWithoutParity) {
+                0
+            } else {
+                self.journal_sets().1
+            },
+            excluded,
+        };
+        root.epochs.push(epoch.clone());
+        assert!(
+            root.epoch_bytes() < MAX_EPOCH_BYTES,
+            "commits drop epochs before there are too many"
+        );
+        self.journal.begin_epoch(epoch, self.journal_sets().0);
+    }
+
+    /// Sets of members in use, one of which holds each record, and their parity (S5).
+    pub(crate) fn journal_sets(&self) -> (Vec<RecordSet>, u16) {
+        let in_use = |d| self.core.member(d).is_online();
+        record_sets(&self.shape, &self.core.domains, in_use)
+    }
+
+    /// Whether anything would be lost without these devices, where `gone` are gone as well.
+    pub(crate) fn needs_devices(&self, devices: &[u16], gone: &[u16]) -> bool {
+        // What is written and not folded yet is nobody's live block, but somebody holds its segment.
+        let would_lose = self.core.segments.borrow().values().any(|s| {
+            let count = |of: &[u16]| of.iter().map(|d| s.columns_on(*d).len()).sum::<usize>();
+            let columns = count(devices);
+            (!s.live.borrow().is_empty() || Rc::strong_count(s) > 1)
+                && columns > 0
+                && self.core.missing_columns(s) + columns + count(gone) > usize::from(s.geometry.m)
+        });
+        would_lose || self.journal_needs(devices, gone)
+    }
+
+    /// Of the devices that are failing those that still answer reads, where something would be lost without them and
+    /// the operator has not said that it may be.
+    async fn needed_and_read(&self, failing: &[u16]) -> Vec<u16> {
+        let may_lose = self.may_lose.get() || planted::on(Bug::NeededGivenUp);
+        if may_lose || !self.needs_devices(failing, &[]) {
+            return Vec::new();
+        }
+        let mut looks = Vec::new();
+        for index in failing.iter().copied() {
+            let core = self.core.clone();
+            looks.push(self.core.rt.spawn(async move {
+                let member = core.member(index);
+                let offset = member.geometry.super_offset(member.super_copy.get());
+                (index, member.read(offset, BLOCK).await.is_ok())
+            }));
+        }
+        let (mut reading, mut dead) = (Vec::new(), Vec::new());
+        for look in looks {
+            let (index, reads) = look.await;
+            if reads {
+                reading.push(index)
+            } else {
+                dead.push(index)
+            }
+        }
+        if !self.needs_devices(&reading, &dead) {
+            reading.clear();
+        }
+        reading
+    }
+
+    /// Gives up a device that nothing would be lost without, and that would not be short of room had its slots kept
+    /// what was written there, also when they were tried again: a volume was promised that room (S180). Whether there
+    /// is one.
+    pub(crate) fn give_up_unkept(&self) -> bool {
+        let need = self.metadata_need();
+        let cost = |m: &&Member| {
+            let (free, below) = (m.free_slots(), self.clean_below(m, need));
+            free < below && free + m.unkept_slots() >= below
+        };
+        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        let Some(member) = online.find(|m| cost(m) && !self.needs_devices(&[m.index], &[])) else {
+            return false;
+        };
+        let text = format!(
+            "device {} ({}) did not keep what was written to {} slots, also when they were tried again, and has no room without them: it is given up",
+            member.index,
+            member.path(),
+            member.unkept_slots(),
+        );
+        self.core.event("not-kept", Some(member.index), text);
+        self.core.report_failed(member.index);
+        true
+    }
+
+    /// Writes a new generation to every member in use; how many stored it.
+    pub(crate) async fn store_generation(self: &Rc<Self>) -> usize {
+        {
+            let mut superblock = self.superblock.borrow_mut();
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&self.core.rt.random().to_le_bytes());
+            id[8..].copy_from_slice(&self.core.rt.random().to_le_bytes());
+            let counted = crate::members::quorum::online_members(&superblock).count();
+            superblock.generation.before = u16::try_from(counted).expect("at most 65,535 members");
+            superblock.generation.parent = superblock.generation.id;
+            superblock.generation.id = id;
+            superblock.generation.number += 1;
+            for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
+                entry.state = member.state();
+            }
+            let most_lost = self.shape.most_lost();
+            superblock.root_set =
+                choose_root_set(&self.core.online(), most_lost, &self.core.domains);
+        }
+        self.store_superblocks().await
+    }
+
+    /// Writes the superblock to every member in use (never over its newer copy); how many stored it.
+    pub(crate) async fn store_superblocks(self: &Rc<Self>) -> usize {
+        self.superblock.borrow_mut().writes += 1;
+        let mut joins = Vec::new();
+        for member in self.core.members.iter().filter(|m| m.is_online()) {
+            let bytes = self.superblock_for(member.index);
+            let copy = 1 - member.super_copy.get();
+            let (core, index, offset) = (
+                self.core.clone(),
+                member.index,
+                member.geometry.super_offset(copy),
+            );
+            joins.push(self.core.rt.spawn(async move {
+                let member = core.member(index);
+                let done =
+                    member.write(offset, vec![bytes]).await.is_ok() && member.flush().await.is_ok();
+                if done {
+                    member.super_copy.set(copy);
+                } else {
+                    core.report_failed(index);
+                }
+                done
+            }));
+        }
+        let mut stored = 0;
+        for join in joins {
+            stored += usize::from(join.await);
+        }
+        stored
+    }
+
+    pub(crate) fn superblock_for(&self, index: u16) -> ashlar_rt::Slice {
+        let mut superblock = self.superblock.borrow().clone();
+        let member = self.core.member(index);
+        superblock.index = index;
+        superblock.device = member.uuid;
+        superblock.geometry = member.geometry;
+        Buf::copy_of(&superblock.encode()).freeze()
+    }
+
+    /// Takes out members that were reported, whenever some are.
+    pub(crate) async fn watch_members(self: Rc<Self>) {
+        while !self.core.closed.get() {
+            self.core
+                .failing_gate
+                .until(|| !self.core.failing.borrow().is_empty() || self.core.closed.get())
+                .await;
+            if self.core.closed.get() {
+                return;
+            }
+            let _log = self.log_lock.lock().await;
+            if self.core.failing.borrow().is_empty() {
+                continue;
+            }
+            // Only the membership and the epoch change: trees, cuts and pages are the last root's.
+            let root = self.root.borrow().clone();
+            self.publish(root).await;
+        }
+    }
+
+    /// Waits until no reported member is left to be taken out, and no change waits for the operator.
+    pub(crate) async fn members_settled(&self) {
+        // A record still waits for the log lock, which the change of membership holds to its end.
+        let settled =
+            || self.core.failing.borrow().is_empty() && self.waiting_quorum.get().is_none();
+        self.core
+            .settled
+            .until(|| settled() || self.core.closed.get())
+            .await;
+    }
+}

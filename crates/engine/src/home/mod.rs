@@ -1,0 +1,491 @@
+//! The home: the one task of an array that owns its journal, allocator, liveness, commits and
+//! membership. Shards talk to it by messages.
+//!
+//! Invariants:
+//! - One batch is journalled at a time, one commit runs at a time; records, roots and membership
+//!   changes exclude each other (`log_lock`).
+//! - A waiter for durability is answered only after a batch that was collected after it asked.
+
+mod allocate;
+mod batch;
+mod capacity;
+mod commit;
+mod generation;
+mod liveness;
+pub mod nodes;
+mod records;
+pub mod room;
+mod root;
+mod settings;
+pub mod work;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::poll_fn;
+use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use ashlar_format::catalog::Catalog;
+use ashlar_format::journal::{Entry, Ring};
+use ashlar_format::liveness::RecordShape;
+use ashlar_format::root::{RingPosition, Root};
+use ashlar_format::superblock::Superblock;
+use ashlar_layout::Shape;
+use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
+use lru::LruCache;
+
+use crate::error::VolumeError;
+use crate::home::records::DataRecord;
+use crate::home::room::Renewed;
+use crate::journal::Journal;
+use crate::map::system::SysTree;
+use crate::members::quorum::Quorum;
+use crate::planted::{self, Bug};
+use crate::protocol::{HomeMessage, Reach, ShardMessage};
+use crate::segment::Segment;
+use crate::segment::table::Core;
+use crate::space::slots::metadata_survives;
+
+/// The tree number of liveness.
+pub const LIVENESS_TREE: u32 = 1;
+/// The tree number of the catalog.
+pub const CATALOG_TREE: u32 = 2;
+/// The first volume number.
+pub const FIRST_VOLUME: u32 = 16;
+/// Without any demand a batch is made this often.
+const IDLE_BATCH: u64 = SECOND;
+
+/// Someone who waits for durability.
+type Waiter = OneshotSender<Result<(), VolumeError>>;
+
+/// Which stripes of courses were written, by segment and course, counted from the course's first.
+type WrittenStrips = LruCache<(u64, u32), BTreeSet<u32>>;
+
+/// Courses of which is kept which of their stripes were written.
+const COURSES_KEPT: NonZeroUsize = NonZeroUsize::new(256).expect("some");
+
+/// The home of an array.
+pub struct Home {
+    pub(crate) core: Rc<Core>,
+    pub(crate) journal: Journal,
+    pub(crate) shards: Vec<Sender<ShardMessage>>,
+    pub(crate) shape: Shape,
+    /// Parity columns of metadata segments, before narrowing.
+    pub(crate) meta_m: u16,
+    pub(crate) superblock: RefCell<Superblock>,
+    pub(crate) catalog: RefCell<Catalog>,
+    pub(crate) root: RefCell<Root>,
+    pub(crate) birth: Rc<Cell<u64>>,
+    pub(crate) next_segment: Cell<u64>,
+    pub(crate) next_tree: Cell<u32>,
+    pub(crate) liveness: RefCell<SysTree>,
+    pub(crate) record_shape: RecordShape,
+    pub(crate) catalog_tree: RefCell<SysTree>,
+    pub(crate) catalog_bytes: RefCell<Vec<u8>>,
+    /// Segments by liveness record.
+    pub(crate) records: RefCell<BTreeMap<u32, u64>>,
+    /// Records between those in use.
+    pub(crate) free_records: RefCell<BTreeSet<u32>>,
+    /// One past the highest record ever in use.
+    pub(crate) next_record: Cell<u32>,
+    pub(crate) meta: RefCell<crate::home::nodes::MetaWriter>,
+    pub(crate) picks: RefCell<crate::home::allocate::Picks>,
+    /// The share of usable space, in percent, that was last warned of; 0: none.
+    pub(crate) warned: Cell<u64>,
+    pub(crate) tile: Cell<u64>,
+    /// Segments opened and not yet journalled.
+    pub(crate) opened: RefCell<Vec<Rc<Segment>>>,
+    /// Entries of background work that are to go into the next batch.
+    pub(crate) extra: RefCell<Vec<Entry>>,
+    /// The segments whose columns those moved that are not durable yet, the ones of the batch under way first.
+    pub(crate) unrecorded: RefCell<Vec<u64>>,
+    pub(crate) batch_lock: Lock<()>,
+    pub(crate) commit_lock: Lock<()>,
+    pub(crate) meta_lock: Lock<()>,
+    /// By device: free slots that are left to the commit that is placing nodes.
+    pub(crate) held_room: RefCell<Vec<usize>>,
+    /// What the next commit writes anew, by metadata segment.
+    pub(crate) renewed: RefCell<BTreeMap<u64, Renewed>>,
+    /// Held by a commit while it places nodes, and by whoever has nodes written anew from where it reckons the room
+    /// for them until they are marked: so that they go into the commit that they were reckoned for.
+    pub(crate) placing: Lock<()>,
+    pub(crate) log_lock: Lock<()>,
+    /// The last root has been written: nothing is journalled after it.
+    pub(crate) log_ended: Cell<bool>,
+    waiters: RefCell<Vec<Waiter>>,
+    /// Those that the batch under way answers.
+    answering: RefCell<Vec<Waiter>>,
+    /// Those who wait for a fold that has not begun.
+    asking_fold: RefCell<Vec<OneshotSender<()>>>,
+    fold_lock: Lock<()>,
+    demand: Gate,
+    record: Cell<bool>,
+    pressure: Cell<bool>,
+    /// The next sequence when the last commit under pressure had ended.
+    pressed_at: Cell<u64>,
+    pub(crate) commit_wanted: Gate,
+    data_records: RefCell<VecDeque<DataRecord>>,
+    data_by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
+    /// Positions of delta records, to cut the ring at a sequence.
+    pub(crate) delta_positions: RefCell<VecDeque<(u64, RingPosition)>>,
+    /// The first sequence of the batch under way, of which the shards have not been told yet.
+    pub(crate) untold: Cell<Option<u64>>,
+    pub(crate) quorum: Cell<Quorum>,
+    /// The operator has said that devices may be given up without which something is lost.
+    pub(crate) may_lose: Cell<bool>,
+    pub(crate) force_gate: Gate,
+    pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
+    /// Why the array stopped, if it did.
+    pub(crate) stopped: RefCell<String>,
+    /// Opens when a commit has ended.
+    pub(crate) committed: Gate,
+    /// Up to where in the journal commits have folded all that they can.
+    pub(crate) committed_to: Cell<u64>,
+    /// Commits begun.
+    pub(crate) commits: Cell<u64>,
+    /// The oldest data record that recovery is still placing anew.
+    pub(crate) recovering: Cell<Option<u64>>,
+    pub(crate) tasks: RefCell<crate::home::work::Tasks>,
+    pub(crate) cleaner_gate: Gate,
+    /// Host blocks written before the last batch, and how many of them were folded by a commit: what was
+    /// written since may have replaced what the map still names.
+    pub(crate) recorded_at: Cell<u64>,
+    pub(crate) folded_at: Cell<u64>,
+    /// Which stripes of the courses looked at last were written.
+    pub(crate) written_strips: RefCell<WrittenStrips>,
+}
+
+impl std::fmt::Debug for Home {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Home")
+            .field("next", &self.journal.next())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a home is made from.
+#[derive(Debug)]
+pub struct HomeParts {
+    /// Shared state.
+    pub core: Rc<Core>,
+    /// The journal.
+    pub journal: Journal,
+    /// The shards.
+    pub shards: Vec<Sender<ShardMessage>>,
+    /// The layout on these devices.
+    pub shape: Shape,
+    /// The superblock of any member.
+    pub superblock: Superblock,
+    /// The catalog.
+    pub catalog: Catalog,
+    /// The last durable root.
+    pub root: Root,
+    /// Its number, shared with the shards.
+    pub birth: Rc<Cell<u64>>,
+    /// The liveness tree.
+    pub liveness: SysTree,
+    /// The catalog's tree.
+    pub catalog_tree: SysTree,
+}
+
+impl Home {
+    /// A home; nothing runs yet.
+    pub fn new(parts: HomeParts) -> Rc<Home> {
+        let devices = parts.core.members.len();
+        let meta_m = metadata_survives(&parts.shape).min(devices.saturating_sub(1));
+        let records: BTreeMap<u32, u64> = parts
+            .core
+            .segments
+            .borrow()
+            .values()
+            .filter(|s| s.record.get() != u32::MAX)
+            .map(|s| (s.record.get(), s.number))
+            .collect();
+        let next_record = records.last_key_value().map_or(0, |(last, _)| *last + 1);
+        let free_records = (0..next_record)
+            .filter(|r| !records.contains_key(r))
+            .collect();
+        let catalog_bytes = parts.catalog.encode();
+        let slot_blocks = parts.core.slot_blocks;
+        Rc::new(Home {
+            next_segment: Cell::new(parts.root.next_segment),
+            next_tree: Cell::new(parts.root.next_tree),
+            core: parts.core,
+            journal: parts.journal,
+            shards: parts.shards,
+            record_shape: RecordShape::new(slot_blocks, parts.shape.k),
+            shape: parts.shape,
+            meta_m: u16::try_from(meta_m).expect("at most 255"),
+            superblock: RefCell::new(parts.superblock),
+            catalog: RefCell::new(parts.catalog),
+            root: RefCell::new(parts.root),
+            birth: parts.birth,
+            liveness: RefCell::new(parts.liveness),
+            catalog_tree: RefCell::new(parts.catalog_tree),
+            catalog_bytes: RefCell::new(catalog_bytes),
+            records: RefCell::new(records),
+            free_records: RefCell::new(free_records),
+            next_record: Cell::new(next_record),
+            meta: RefCell::default(),
+            picks: RefCell::default(),
+            warned: Cell::new(0),
+            tile: Cell::new(0),
+            opened: RefCell::default(),
+            extra: RefCell::default(),
+            unrecorded: RefCell::default(),
+            batch_lock: Lock::new(()),
+            commit_lock: Lock::new(()),
+            committed_to: Cell::new(0),
+            meta_lock: Lock::new(()),
+            held_room: RefCell::default(),
+            renewed: RefCell::default(),
+            placing: Lock::new(()),
+            log_lock: Lock::new(()),
+            log_ended: Cell::new(false),
+            waiters: RefCell::default(),
+            answering: RefCell::default(),
+            asking_fold: RefCell::default(),
+            fold_lock: Lock::new(()),
+            demand: Gate::default(),
+            record: Cell::new(false),
+            pressure: Cell::new(false),
+            pressed_at: Cell::new(0),
+            commit_wanted: Gate::default(),
+            data_records: RefCell::default(),
+            data_by_stripe: RefCell::default(),
+            delta_positions: RefCell::default(),
+            untold: Cell::new(None),
+            quorum: Cell::new(Quorum::Awaited),
+            may_lose: Cell::new(false),
+            force_gate: Gate::default(),
+            waiting_quorum: Cell::new(None),
+            stopped: RefCell::default(),
+            committed: Gate::default(),
+            commits: Cell::new(0),
+            recovering: Cell::new(None),
+            tasks: RefCell::default(),
+            cleaner_gate: Gate::default(),
+            recorded_at: Cell::new(0),
+            folded_at: Cell::new(0),
+            written_strips: RefCell::new(LruCache::new(COURSES_KEPT)),
+        })
+    }
+
+    /// Answers messages until the array is closed.
+    pub fn start(self: &Rc<Self>, mailbox: Mailbox<HomeMessage>) {
+        self.choose_accelerator();
+        let (home, rt) = (self.clone(), self.core.rt.clone());
+        rt.spawn(async move { home.serve(mailbox).await });
+        let home = self.clone();
+        rt.spawn(async move { home.watch_members().await });
+    }
+
+    /// Runs batches and commits until the array is closed.
+    ///
+    /// Crash argument: after an import only once the shards have all that the journal had. A batch before
+    /// that would give an older version of a block a newer sequence than the one still to be adopted; a
+    /// commit would cut the journal of what no shard has, and free the segments that it lies in, since
+    /// nothing in memory names them yet.
+    pub fn start_batches(self: &Rc<Self>) {
+        let (home, rt) = (self.clone(), self.core.rt.clone());
+        rt.spawn(async move { home.batches().await });
+        let home = self.clone();
+        rt.spawn(async move { home.commits().await });
+    }
+
+    async fn serve(self: Rc<Self>, mut mailbox: Mailbox<HomeMessage>) {
+        while let Some(message) = mailbox.receive().await {
+            match message {
+                HomeMessage::Durable(reply) if self.core.closed.get() => {
+                    reply.send(Err(VolumeError::Closed));
+                }
+                HomeMessage::Durable(reply) => {
+                    self.waiters.borrow_mut().push(reply);
+                    self.demand.open();
+                }
+                HomeMessage::Record => {
+                    self.record.set(true);
+                    self.demand.open();
+                }
+                HomeMessage::Pressure => {
+                    self.record.set(true);
+                    self.pressure.set(true);
+                    self.demand.open();
+                    self.commit_wanted.open();
+                }
+                HomeMessage::Halt(why) => self.halt(why),
+                HomeMessage::Allocate(purpose, from, reply) => {
+                    let home = self.clone();
+                    self.core
+                        .rt
+                        .spawn(async move { reply.send(home.allocate_data(purpose, from).await) });
+                }
+                HomeMessage::Fold(reply) => {
+                    let mut asking = self.asking_fold.borrow_mut();
+                    asking.push(reply);
+                    if asking.len() == 1 {
+                        let home = self.clone();
+                        self.core.rt.spawn(async move { home.fold_for_all().await });
+                    }
+                }
+                HomeMessage::Places(count, reply) => {
+                    let home = self.clone();
+                    self.core
+                        .rt
+                        .spawn(async move { reply.send(home.meta_places(count).await) });
+                }
+            }
+        }
+    }
+
+    /// Folds once for all who have asked when it begins; those who ask later wait for the next.
+    async fn fold_for_all(self: Rc<Self>) {
+        let _one = self.fold_lock.lock().await;
+        let asking = self.asking_fold.take();
+        self.unless_closed(self.fold()).await;
+        for reply in asking {
+            reply.send(());
+        }
+    }
+
+    async fn batches(self: Rc<Self>) {
+        let mut whole_at = self.core.rt.now();
+        while !self.core.closed.get() {
+            let waiting = !self.waiters.borrow().is_empty() || self.record.get();
+            if !waiting {
+                let _ = self.core.rt.timeout(IDLE_BATCH, self.demand.wait()).await;
+            }
+            let asked = self.record.replace(false);
+            let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
+            *self.answering.borrow_mut() = waiters;
+            // Where nobody waits, and only room is wanted, unfinished stripes are left to fill: now and then they are
+            // recorded as well.
+            let due = self.core.rt.now() >= whole_at + IDLE_BATCH;
+            if asked && self.answering.borrow().is_empty() && !due {
+                self.batch(Reach::Written).await;
+            } else {
+                whole_at = self.core.rt.now();
+                self.batch(Reach::All).await;
+            }
+            if planted::on(Bug::LateWaiterAnswered) {
+                let late = std::mem::take(&mut *self.waiters.borrow_mut());
+                self.answering.borrow_mut().extend(late);
+            }
+            for waiter in self.answering.take() {
+                waiter.send(Ok(()));
+            }
+            // What the last commit could not cut, the next one cannot either, unless something was recorded.
+            if self.wants_commit() && self.journal.next() != self.pressed_at.get() {
+                self.pressure.set(true);
+                self.commit_wanted.open();
+            }
+        }
+    }
+
+    /// Commits beside the batches, whenever deltas or the journal press.
+    async fn commits(self: Rc<Self>) {
+        while !self.core.closed.get() {
+            self.commit_wanted
+                .until(|| self.pressure.get() || self.core.closed.get())
+                .await;
+            self.pressure.set(false);
+            self.commit_some().await;
+            self.pressed_at.set(self.journal.next());
+        }
+    }
+
+    /// Tells everyone who waits that nothing becomes durable any more.
+    pub(crate) fn refuse_waiters(&self) {
+        for waiter in self.answering.take().into_iter().chain(self.waiters.take()) {
+            waiter.send(Err(VolumeError::Closed));
+        }
+    }
+
+    /// Stops everything: what cannot go on without breaking a promise.
+    pub(crate) fn halt(&self, why: &str) {
+        self.core.tell_sums();
+        self.core.event("halted", None, why.to_string());
+        *self.stopped.borrow_mut() = why.to_string();
+        self.core.closed.set(true);
+        self.refuse_waiters();
+        for shard in &self.shards {
+            let _ = shard.send(ShardMessage::Close); // it may be gone already
+        }
+        for member in &self.core.members {
+            member.close();
+        }
+        self.force_gate.open();
+        self.core.failing_gate.open();
+        self.core.settled.open();
+        self.core.progress.open();
+        self.core.event_gate.open();
+        self.core.heal_gate.open();
+        self.cleaner_gate.open();
+        self.commit_wanted.open();
+    }
+
+    /// Whether the journal or the deltas are full enough for a commit.
+    fn wants_commit(&self) -> bool {
+        let (size, used) = self.journal.usage(Ring::Delta);
+        used * 2 > size
+    }
+
+    /// A commit that folds at least the older half of what the delta ring holds.
+    async fn commit_some(self: &Rc<Self>) {
+        // What is written but not recorded cannot be folded; and unfinished stripes would keep a ring
+        // that is filling from being cut.
+        self.batch(if self.wants_commit() {
+            Reach::Closed
+        } else {
+            Reach::Written
+        })
+        .await;
+        self.commit(self.journal.next()).await;
+    }
+
+    /// Does `work` to its end, or until the array stops: what waits for room or for devices then would wait
+    /// for ever.
+    pub(crate) async fn unless_closed(&self, work: impl Future<Output = ()>) {
+        let mut work = pin!(work);
+        let mut closed = pin!(self.core.settled.until(|| self.core.closed.get()));
+        poll_fn(|cx| {
+            if work.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            closed.as_mut().poll(cx)
+        })
+        .await;
+    }
+
+    /// Makes everything durable that shards have acknowledged, and folds it.
+    pub(crate) async fn fold(self: &Rc<Self>) {
+        self.batch(Reach::Closed).await;
+        self.commit(self.journal.next()).await;
+    }
+
+    /// Flushes devices; those that cannot are reported and taken out before this returns.
+    pub(crate) async fn flush(&self, devices: Vec<u16>) {
+        self.flush_members(devices).await;
+        self.members_settled().await;
+    }
+
+    /// Flushes devices; those that cannot are reported.
+    pub(crate) async fn flush_members(&self, members: Vec<u16>) {
+        let mut joins = Vec::new();
+        for index in members {
+            if self.core.member(index).is_online() {
+                let core = self.core.clone();
+                joins.push(self.core.rt.spawn(async move {
+                    if core.member(index).flush().await.is_err() {
+                        core.report_failed(index);
+                    }
+                }));
+            }
+        }
+        for join in joins {
+            join.await;
+        }
+    }
+}

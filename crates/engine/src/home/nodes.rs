@@ -1,0 +1,173 @@
+//! Where commits put nodes: places first, bytes later. Places are handed out along the stripes of
+//! metadata segments; when the commit knows every node's bytes, the stripes are written.
+//!
+//! Invariant: every place handed out since the last [`Home::meta_write`] is in `stripes`, and each of
+//! those stripes is written (padded) or given up by that call, before a root can name it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ashlar_digest::Kind;
+use ashlar_format::BLOCK;
+use ashlar_format::context::Context;
+use ashlar_format::journal::{Entry, StripeEntry};
+use ashlar_format::node::Place;
+use ashlar_format::summary::Owner;
+use ashlar_rt::{Buf, Nanos, SECOND, Slice};
+
+use crate::home::Home;
+use crate::segment::Segment;
+use crate::segment::coder::begin;
+use crate::segment::stripe::{self, Stripe, TooFewColumns};
+
+/// How long a commit waits for room: slots that the devices are still discarding, or that reconstruct gives back; and a
+/// client for the former.
+pub(crate) const LONGEST_WAIT: Nanos = 300 * SECOND;
+
+const NO_ROOM: &str = "no room is left to commit in: import it again when devices that are gone are back, or with \
+    --read-only to copy what can be read";
+
+/// Stripes of nodes that are being filled.
+#[derive(Debug, Default)]
+pub struct MetaWriter {
+    /// The segment that takes the next stripe.
+    pub current: Option<Rc<Segment>>,
+    /// Stripes with places handed out: segment, stripe, blocks taken.
+    stripes: Vec<(Rc<Segment>, u32, u32)>,
+}
+
+impl MetaWriter {
+    fn take(&mut self) -> Option<(Rc<Segment>, Place)> {
+        if let Some((segment, stripe, taken)) = self.stripes.last_mut()
+            && *taken < segment.geometry.stripe_blocks()
+        {
+            let place = segment.place(*stripe * segment.geometry.stripe_blocks() + *taken);
+            *taken += 1;
+            return Some((segment.clone(), place));
+        }
+        let segment = self.current.clone().filter(|s| s.has_room())?;
+        let stripe = segment.take_stripe();
+        self.stripes.push((segment.clone(), stripe, 1));
+        let place = segment.place(stripe * segment.geometry.stripe_blocks());
+        Some((segment, place))
+    }
+}
+
+/// A node with its bytes, for its place.
+#[derive(Debug, Clone)]
+pub struct PlacedNode {
+    /// Row owner.
+    pub owner: Owner,
+    /// Digest.
+    pub digest: [u8; 16],
+    /// Bytes.
+    pub bytes: Slice,
+}
+
+impl Home {
+    /// Places for `count` nodes, during a commit. Waits for space if there is none.
+    pub(crate) async fn meta_places(self: &Rc<Self>, count: usize) -> Vec<Place> {
+        let mut places = Vec::with_capacity(count);
+        while places.len() < count {
+            places.push(self.meta_place().await);
+        }
+        places
+    }
+
+    /// One place. Halts the array if there is no room and none comes: what a commit that has begun frees is
+    /// free only once it has ended.
+    pub(crate) async fn meta_place(self: &Rc<Self>) -> Place {
+        // One at a time: of two that open a segment one would be forgotten.
+        let _one = self.meta_lock.lock().await;
+        let since = self.core.rt.now();
+        loop {
+            let current = self.meta.borrow().current.clone();
+            if let Some(segment) = current.filter(|s| self.falls_short(s)) {
+                segment.retired.set(true);
+                self.meta.borrow_mut().current = None;
+            }
+            let taken = self.meta.borrow_mut().take();
+            if let Some((_, place)) = taken {
+                return place;
+            }
+            match self.allocate_meta() {
+                Some(segment) => self.meta.borrow_mut().current = Some(segment),
+                None => {
+                    let progress = self.core.progress.wait();
+                    let _ = self.core.rt.timeout(LONGEST_WAIT, progress).await;
+                    let waited = self.core.rt.now() - since;
+                    if waited >= LONGEST_WAIT && !self.core.closed.get() {
+                        self.halt(NO_ROOM);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether nodes are better written into a new segment: this one lost a column, or lacks one though a
+    /// narrower one would lack none.
+    pub(crate) fn falls_short(&self, segment: &Segment) -> bool {
+        self.core.has_lost_column(segment)
+            || self.core.missing_columns(segment) > 0
+                && self.meta_anew().0 < usize::from(segment.geometry.k)
+    }
+
+    /// Writes every stripe that has places, with the nodes at them, all together; blocks without a node are padding.
+    /// Returns the stripes' journal entries. A stripe that cannot be written with enough columns is
+    /// given as error: its nodes must be placed anew.
+    pub(crate) async fn meta_write(
+        self: &Rc<Self>,
+        nodes: &BTreeMap<Place, PlacedNode>,
+    ) -> Result<Vec<(Rc<Segment>, u32, Entry)>, TooFewColumns> {
+        let stripes = std::mem::take(&mut self.meta.borrow_mut().stripes);
+        let mut preparing = Vec::new();
+        for (segment, number, taken) in stripes {
+            let blocks = segment.geometry.stripe_blocks();
+            let mut data = Buf::scratch(blocks as usize * BLOCK);
+            let mut owners = Vec::new();
+            assert!(taken > 0, "a stripe is opened for its first place");
+            // All strips are written, the unused ones as padding: at an import these stripes are read
+            // before anything is known that could tell which strips are absent.
+            for block in 0..blocks {
+                let place = segment.place(number * blocks + block);
+                let bytes = &mut data[block as usize * BLOCK..(block as usize + 1) * BLOCK];
+                match nodes.get(&place) {
+                    Some(node) => {
+                        bytes.copy_from_slice(&node.bytes);
+                        owners.push((node.owner, node.digest));
+                    }
+                    None => {
+                        bytes.fill(0);
+                        let column = u16::try_from(block).expect("one block a strip");
+                        let context = Context::parity(segment.number, number, column, 0);
+                        let digest = self.core.digest(Kind::Blake3, context, bytes);
+                        owners.push((Owner::default(), digest));
+                    }
+                }
+            }
+            let (core, data) = (self.core.clone(), data.freeze());
+            preparing.push(begin(stripe::prepare(core, segment, number, data, owners)));
+        }
+        let mut prepared = Vec::new();
+        for stripe in preparing {
+            prepared.push(Rc::new(stripe.await));
+        }
+        if !prepared.is_empty() {
+            stripe::write(self.core.clone(), prepared.clone()).await?;
+        }
+        let entry = |stripe: &Rc<Stripe>| {
+            let (segment, number) = (stripe.segment.clone(), stripe.number);
+            let entry = Entry::Stripe(StripeEntry {
+                segment: segment.number,
+                stripe: number,
+                first_block: number * segment.geometry.stripe_blocks(),
+                used_strips: stripe.used_strips,
+                birth: self.birth.get(),
+                rows: stripe.rows.concat(),
+                deltas: Vec::new(),
+            });
+            (segment, number, entry)
+        };
+        Ok(prepared.iter().map(entry).collect())
+    }
+}

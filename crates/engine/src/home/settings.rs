@@ -1,0 +1,29 @@
+//! The settings of an array as the home goes by them.
+
+use crate::home::Home;
+use crate::options::{ACCELERATOR, NARROW, RESERVE, Setting, percent};
+
+impl Home {
+    /// What is set, or the default.
+    pub(crate) fn setting(&self, setting: &Setting) -> String {
+        let catalog = self.catalog.borrow();
+        let set = catalog.settings.iter().find(|(k, _)| k == setting.key);
+        set.map_or_else(|| setting.default.to_string(), |(_, value)| value.clone())
+    }
+
+    /// What `clean.reserve` says.
+    pub(crate) fn clean_reserve_percent(&self) -> u64 {
+        percent(&self.setting(&RESERVE)).unwrap_or(crate::space::slots::DEFAULT_CLEAN_RESERVE)
+    }
+
+    /// What `reconstruct.narrow` says.
+    pub(crate) fn narrow_policy(&self) -> String {
+        self.setting(&NARROW)
+    }
+
+    /// Computes with what `accelerator` says from now on.
+    pub(crate) fn choose_accelerator(&self) {
+        let choice = self.setting(&ACCELERATOR).parse().unwrap_or_default();
+        self.core.coder.choose(choice);
+    }
+}

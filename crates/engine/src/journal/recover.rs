@@ -1,0 +1,267 @@
+//! The records that an import finds: each ring is read from its tail to its first gap.
+//!
+//! Invariant: a record that was acknowledged and cannot be read is counted; nothing after a gap is taken for durable.
+
+use std::rc::Rc;
+
+use ashlar_codec::{Code, CodeKind};
+use ashlar_format::journal::{ColumnHeader, HEADER_BYTES, Ring};
+use ashlar_format::root::{Epoch, RingPosition};
+use ashlar_format::{BLOCK, BLOCK_U64};
+
+use crate::journal::{ring_start, slot};
+use crate::segment::table::Core;
+
+/// A record as recovery found it.
+#[derive(Debug)]
+pub struct Record {
+    /// The header of one of its columns.
+    pub header: ColumnHeader,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+/// What recovery found.
+#[derive(Debug)]
+pub struct Recovered {
+    /// Needed records, by sequence.
+    pub records: Vec<Record>,
+    /// The next sequence.
+    pub next: u64,
+    /// Where the rings go on.
+    pub position: [RingPosition; 2],
+    /// Where their needed parts begin.
+    pub tail: [RingPosition; 2],
+    /// Hash of the last record.
+    pub previous: [u8; 32],
+    /// Records that were acknowledged and cannot be read.
+    pub lost: u64,
+}
+
+/// Reads the needed records of both rings: from the tails on, to the first gap.
+pub async fn recover(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    cut: u64,
+    tail: [RingPosition; 2],
+) -> Recovered {
+    let deltas = walk(core, epochs, Ring::Delta, tail[0]).await;
+    let mut data_tail = tail[1];
+    for record in &deltas.records {
+        if record.header.data_tail.count > data_tail.count {
+            data_tail = record.header.data_tail;
+        }
+    }
+    let data = walk(core, epochs, Ring::Data, data_tail).await;
+    let mut lost = u64::from(deltas.beyond) + u64::from(data.beyond);
+    let ends = [deltas.end, data.end];
+    // A record proves that all before it were durable, in both rings.
+    for record in deltas.records.iter().chain(&data.records) {
+        for (position, end) in record.header.position.iter().zip(ends) {
+            lost = lost.max(position.count.saturating_sub(end.count));
+        }
+    }
+    let mut records: Vec<Record> = deltas.records.into_iter().chain(data.records).collect();
+    records.sort_by_key(|r| r.header.sequence);
+    let last_end = epochs.iter().filter_map(|e| e.end).max().unwrap_or(1);
+    let open_first = epochs.last().map_or(1, |e| e.first);
+    let next = records
+        .last()
+        .map_or(0, |r| r.header.sequence + 1)
+        .max(last_end)
+        .max(open_first)
+        .max(cut);
+    let previous = records.last().map_or([0; 32], |r| r.header.hash);
+    Recovered {
+        records,
+        next,
+        position: ends,
+        tail: [tail[0], data_tail],
+        previous,
+        lost,
+    }
+}
+
+struct Walk {
+    records: Vec<Record>,
+    end: RingPosition,
+    /// Whether a later record of the ring exists beyond the end.
+    beyond: bool,
+}
+
+async fn walk(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, from: RingPosition) -> Walk {
+    let geometry = core.members[0].geometry;
+    let size = if ring == Ring::Delta {
+        geometry.delta_ring_bytes
+    } else {
+        geometry.data_ring_bytes
+    };
+    let mut records: Vec<Record> = Vec::new();
+    let mut at = from;
+    loop {
+        let mut found = read_record(core, epochs, ring, at, size).await;
+        if found.is_none() && !at.bytes.is_multiple_of(size) {
+            let wrapped = RingPosition {
+                count: at.count,
+                bytes: at.bytes.next_multiple_of(size),
+            };
+            found = read_record(core, epochs, ring, wrapped, size).await;
+        }
+        let Some(record) = found else { break };
+        let start = record.header.position[slot(ring)].bytes;
+        at = RingPosition {
+            count: at.count + 1,
+            bytes: start + record.header.column_bytes() as u64,
+        };
+        records.push(record);
+    }
+    let beyond = later_record(core, epochs, ring, at, size).await;
+    Walk {
+        records,
+        end: at,
+        beyond,
+    }
+}
+
+fn in_epochs(epochs: &[Epoch], header: &ColumnHeader) -> bool {
+    epochs.iter().any(|e| {
+        e.number == header.epoch
+            && e.first <= header.sequence
+            && e.end.is_none_or(|end| header.sequence < end)
+    })
+}
+
+/// Headers at a ring offset, one from every member that has a valid one of an epoch that counts.
+async fn headers_at(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    ring: Ring,
+    offset: u64,
+) -> Vec<(u16, ColumnHeader)> {
+    let mut joins = Vec::new();
+    for device in core.online() {
+        let core2 = core.clone();
+        joins.push((
+            device,
+            core.rt.spawn(async move {
+                core2
+                    .member(device)
+                    .read(ring_start(&core2, device, ring) + offset, BLOCK)
+                    .await
+                    .ok()
+            }),
+        ));
+    }
+    let mut headers = Vec::new();
+    for (device, join) in joins {
+        if let Some(bytes) = join.await
+            && let Ok(header) = ColumnHeader::decode(&core.array, &bytes)
+            && header.ring == ring
+            && in_epochs(epochs, &header)
+            && header.devices.get(usize::from(header.column)) == Some(&device)
+        {
+            headers.push((device, header));
+        }
+    }
+    headers
+}
+
+async fn read_record(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    ring: Ring,
+    at: RingPosition,
+    size: u64,
+) -> Option<Record> {
+    let mut headers = headers_at(core, epochs, ring, at.bytes % size).await;
+    headers.retain(|(_, h)| {
+        h.position[slot(ring)] == at && at.bytes % size + h.column_bytes() as u64 <= size
+    });
+    headers.sort_by_key(|(_, h)| std::cmp::Reverse((h.epoch, h.attempt)));
+    while let Some((_, first)) = headers.first().cloned() {
+        let same = |h: &ColumnHeader| {
+            (h.epoch, h.attempt, h.sequence, h.hash)
+                == (first.epoch, first.attempt, first.sequence, first.hash)
+        };
+        let group: Vec<(u16, ColumnHeader)> =
+            headers.iter().filter(|(_, h)| same(h)).cloned().collect();
+        headers.retain(|(_, h)| !same(h));
+        if let Some(payload) = read_payload(core, &group, ring, at.bytes % size).await {
+            return Some(Record {
+                header: first,
+                payload,
+            });
+        }
+    }
+    None
+}
+
+async fn read_payload(
+    core: &Rc<Core>,
+    group: &[(u16, ColumnHeader)],
+    ring: Ring,
+    offset: u64,
+) -> Option<Vec<u8>> {
+    let first = &group.first()?.1;
+    let (w, m) = (usize::from(first.w), usize::from(first.m));
+    let mut shares: Vec<Option<Vec<u8>>> = vec![None; w + m];
+    for (device, header) in group {
+        let start = ring_start(core, *device, ring) + offset;
+        if (header.w, header.m, header.payload_bytes) != (first.w, first.m, first.payload_bytes) {
+            continue;
+        }
+        let Ok(bytes) = core
+            .member(*device)
+            .read(start, header.column_bytes())
+            .await
+        else {
+            continue;
+        };
+        let share = &bytes[HEADER_BYTES..HEADER_BYTES + header.share_bytes()];
+        if ashlar_digest::plain(&[share]) == header.share_digest {
+            shares[usize::from(header.column)] = Some(share.to_vec());
+        }
+    }
+    if shares.iter().flatten().count() < w {
+        return None;
+    }
+    let code = Code::new(CodeKind::IsalCauchy, w, m).ok()?;
+    let missing: Vec<usize> = (0..w).filter(|i| shares[*i].is_none()).collect();
+    let mut decoded: Vec<Vec<u8>> = vec![vec![0; first.share_bytes()]; missing.len()];
+    {
+        let strips: Vec<Option<&[u8]>> = shares.iter().map(Option::as_deref).collect();
+        let mut out: Vec<&mut [u8]> = decoded.iter_mut().map(Vec::as_mut_slice).collect();
+        code.decode(&strips, &missing, &mut out).ok()?;
+    }
+    for (index, bytes) in missing.into_iter().zip(decoded) {
+        shares[index] = Some(bytes);
+    }
+    let mut payload: Vec<u8> = shares.into_iter().take(w).flatten().flatten().collect();
+    payload.truncate(first.payload_bytes as usize);
+    (ashlar_digest::plain(&[&payload]) == first.hash).then_some(payload)
+}
+
+/// Whether, beyond the end of what could be read, a later record of the ring exists: then what lies
+/// between was durable once and is lost.
+async fn later_record(
+    core: &Rc<Core>,
+    epochs: &[Epoch],
+    ring: Ring,
+    end: RingPosition,
+    size: u64,
+) -> bool {
+    let window = (size / 4).min(2 << 20);
+    let mut distance = 0;
+    while distance < window {
+        let offset = (end.bytes + distance) % size;
+        let headers = headers_at(core, epochs, ring, offset).await;
+        if headers
+            .iter()
+            .any(|(_, h)| h.position[slot(ring)].count > end.count)
+        {
+            return true;
+        }
+        distance += BLOCK_U64;
+    }
+    false
+}

@@ -1,0 +1,462 @@
+//! Members: the devices of an array, with their part in it, their slots and their flushes.
+//!
+//! Invariants:
+//! - A member that is not `Online` gets no I/O but reads of an `Offline`-for-writes device never
+//!   happen either: its columns count as missing.
+//! - [`Member::flush`] returns Ok only after a device flush that began after every write that had
+//!   completed when it was called. A failed flush is never retried and trusted (rule S11): the caller
+//!   must fail the member.
+//! - After [`Member::keep_writes`] the device is only read: what is written stays in memory, and is what
+//!   reads give.
+
+pub mod quorum;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use ashlar_device::{DeviceRef, Fault, IoFuture};
+use ashlar_format::BLOCK;
+use ashlar_format::geometry::DeviceGeometry;
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
+use ashlar_format::superblock::MemberState;
+use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
+
+use crate::counters::add;
+use crate::planted::{self, Bug};
+
+/// How long an operation may take before the device counts as failed.
+const DEADLINE: Nanos = 30 * SECOND;
+
+/// What a member's faults and traffic were, since import.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Failed reads.
+    pub read_errors: Cell<u64>,
+    /// Failed writes and flushes.
+    pub write_errors: Cell<u64>,
+    /// Blocks whose digest did not match.
+    pub digest_errors: Cell<u64>,
+    /// Bytes read.
+    pub read_bytes: Cell<u64>,
+    /// Bytes written.
+    pub written_bytes: Cell<u64>,
+}
+
+/// A discard that is still under way.
+pub type LateDiscard = IoFuture<Result<(), Fault>>;
+
+/// A write that the device has, and that it is under way.
+type Writing<'a> = (IoFuture<Result<(), Fault>>, Change<'a>);
+
+/// One device of an array.
+pub struct Member {
+    /// Its row in the member table.
+    pub index: u16,
+    /// Its identity.
+    pub uuid: [u8; 16],
+    /// Its failure domain.
+    pub domain: String,
+    /// Where things lie on it.
+    pub geometry: DeviceGeometry,
+    device: RefCell<Option<DeviceRef>>,
+    state: Cell<MemberState>,
+    /// By byte offset, the blocks written to a device that is only read.
+    kept: RefCell<Option<BTreeMap<u64, Slice>>>,
+    /// Faults and traffic.
+    pub counters: Counters,
+    /// What each slot holds.
+    pub slots: RefCell<Vec<Option<SlotEntry>>>,
+    free: RefCell<BTreeSet<u32>>,
+    /// Slots that did not keep what was written, neither used nor free.
+    aside: RefCell<BTreeSet<u32>>,
+    /// All that were ever set aside since import.
+    unkept: RefCell<BTreeSet<u32>>,
+    /// How many of them were set aside again, after which they are never released.
+    unkept_again: Cell<usize>,
+    /// Freed slots that the device has been discarding for long: free again once it has ended.
+    pub coming_back: Cell<usize>,
+    /// Table pages changed since the last root.
+    pub dirty_pages: RefCell<BTreeSet<u32>>,
+    /// Which copy of its superblock is the newer one: the next write goes to the other.
+    pub super_copy: Cell<u32>,
+    /// Which copy of each table page is the present one.
+    pub page_copy: RefCell<Vec<u8>>,
+    writes_done: Cell<u64>,
+    flushed: Cell<u64>,
+    flush_lock: Lock<()>,
+    /// Opens when the state changes.
+    pub changed: Gate,
+    /// Writes, flushes and discards under way.
+    changing: Cell<usize>,
+    /// Opens when there is none.
+    quiet: Gate,
+    rt: Rt,
+}
+
+/// A write, flush or discard under way.
+struct Change<'a>(&'a Member);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.changing.set(self.0.changing.get() - 1);
+        if self.0.changing.get() == 0 {
+            self.0.quiet.open();
+        }
+    }
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Member({}, {:?})", self.index, self.state.get())
+    }
+}
+
+impl Member {
+    /// A member; `device` is `None` if it is missing.
+    pub fn new(
+        rt: &Rt,
+        index: u16,
+        uuid: [u8; 16],
+        domain: String,
+        geometry: DeviceGeometry,
+        device: Option<DeviceRef>,
+        state: MemberState,
+    ) -> Member {
+        let slots = geometry.slots as usize;
+        Member {
+            index,
+            uuid,
+            domain,
+            geometry,
+            device: RefCell::new(device),
+            state: Cell::new(state),
+            kept: RefCell::default(),
+            counters: Counters::default(),
+            slots: RefCell::new(vec![None; slots]),
+            free: RefCell::new((0..geometry.slots).collect()),
+            aside: RefCell::default(),
+            unkept: RefCell::default(),
+            unkept_again: Cell::new(0),
+            coming_back: Cell::new(0),
+            dirty_pages: RefCell::default(),
+            super_copy: Cell::new(0),
+            page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),
+            // A daemon that died may have left writes in the device's cache.
+            writes_done: Cell::new(1),
+            flushed: Cell::new(0),
+            flush_lock: Lock::new(()),
+            changed: Gate::default(),
+            changing: Cell::new(0),
+            quiet: Gate::default(),
+            rt: rt.clone(),
+        }
+    }
+
+    /// Its part in the array.
+    pub fn state(&self) -> MemberState {
+        self.state.get()
+    }
+
+    /// Whether it is read and written.
+    pub fn is_online(&self) -> bool {
+        self.state.get() == MemberState::Online && self.device.borrow().is_some()
+    }
+
+    /// Takes it out: no more I/O goes to it.
+    pub fn take_out(&self, state: MemberState) {
+        self.state.set(state);
+        self.changed.open();
+    }
+
+    /// Lets the device go: nothing is read or written any more, and whoever holds its lock may have it.
+    pub fn close(&self) {
+        self.device.borrow_mut().take();
+    }
+
+    /// How it was reached; empty if missing.
+    pub fn path(&self) -> String {
+        self.device
+            .borrow()
+            .as_ref()
+            .map_or_else(String::new, |d| d.info().name.clone())
+    }
+
+    /// Waits until no write, flush or discard is under way.
+    pub async fn quiet(&self) {
+        self.quiet.until(|| self.changing.get() == 0).await;
+    }
+
+    /// Counts something that changes the device, until it is dropped.
+    fn change(&self) -> Change<'_> {
+        self.changing.set(self.changing.get() + 1);
+        Change(self)
+    }
+
+    fn device(&self) -> Result<DeviceRef, Fault> {
+        if !self.is_online() {
+            return Err(Fault::Offline);
+        }
+        self.device.borrow().clone().ok_or(Fault::Offline)
+    }
+
+    /// From now on nothing changes the device: writes stay in memory, which bounds them. For the recovery of
+    /// an array that is imported read-only.
+    pub fn keep_writes(&self) {
+        self.kept.borrow_mut().get_or_insert_default();
+    }
+
+    fn keeps_writes(&self) -> bool {
+        self.kept.borrow().is_some()
+    }
+
+    /// Takes a write into memory.
+    fn keep(&self, offset: u64, data: &[Slice]) {
+        let bytes: Vec<u8> = data.iter().flat_map(|s| s.iter().copied()).collect();
+        assert!(
+            offset.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK),
+            "whole blocks are written"
+        );
+        if let Some(kept) = &mut *self.kept.borrow_mut() {
+            for (block, at) in bytes.chunks(BLOCK).zip((offset..).step_by(BLOCK)) {
+                kept.insert(at, Buf::copy_of(block).freeze());
+            }
+        }
+    }
+
+    /// Puts what was written to memory over what the device gave for these bytes; whether that was all.
+    fn overlay(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let kept = self.kept.borrow();
+        let Some(kept) = &*kept else { return false };
+        let end = offset + bytes.len() as u64;
+        let mut covered = 0;
+        for (at, block) in kept.range(offset.saturating_sub(BLOCK as u64 - 1)..end) {
+            let (from, to) = ((*at).max(offset), (at + BLOCK as u64).min(end));
+            let part = |base: u64| {
+                let place = |byte: u64| usize::try_from(byte - base).expect("in memory");
+                place(from)..place(to)
+            };
+            bytes[part(offset)].copy_from_slice(&block[part(*at)]);
+            covered += to - from;
+        }
+        covered == bytes.len() as u64
+    }
+
+    /// Whether the device still reaches that far: one may have shrunk since it was taken in, and what lay
+    /// beyond its end is gone.
+    fn reaches(device: &DeviceRef, end: u64) -> Result<(), Fault> {
+        let there = end <= device.info().size_bytes;
+        there.then_some(()).ok_or(Fault::Media)
+    }
+
+    /// Reads `length` bytes.
+    pub async fn read(&self, offset: u64, length: usize) -> Result<Buf, Fault> {
+        let device = self.device()?;
+        if let Err(fault) = Member::reaches(&device, offset + length as u64) {
+            add(&self.counters.read_errors, 1);
+            return Err(fault);
+        }
+        add(&self.counters.read_bytes, length as u64);
+        let mut written = Buf::zeroed(if self.keeps_writes() { length } else { 0 });
+        if !written.is_empty() && self.overlay(offset, &mut written) {
+            return Ok(written);
+        }
+        let read = device.read(offset, Buf::scratch(length));
+        match self.rt.timeout(DEADLINE, read).await {
+            Some((mut buf, Ok(()))) => {
+                self.overlay(offset, &mut buf);
+                Ok(buf)
+            }
+            Some((_, Err(fault))) => {
+                add(&self.counters.read_errors, 1);
+                Err(fault)
+            }
+            None => {
+                add(&self.counters.read_errors, 1);
+                Err(Fault::Timeout)
+            }
+        }
+    }
+
+    /// Writes slices one after another. The device has the write when this returns, so that writes reach it in the
+    /// order of the calls; the future gives the result.
+    pub fn write(
+        &self,
+        offset: u64,
+        data: Vec<Slice>,
+    ) -> impl Future<Output = Result<(), Fault>> + use<'_> {
+        let begun = self.begin_write(offset, data);
+        let deadline = self.rt.now().saturating_add(DEADLINE);
+        async move {
+            let Some((write, _under_way)) = begun? else {
+                return Ok(());
+            };
+            let left = deadline.saturating_sub(self.rt.now());
+            let result = self.rt.timeout(left, write).await;
+            self.writes_done.set(self.writes_done.get() + 1);
+            let result = result.unwrap_or(Err(Fault::Timeout));
+            if result.is_err() {
+                add(&self.counters.write_errors, 1);
+            }
+            result
+        }
+    }
+
+    /// Submits a write; `None` if it stays in memory.
+    fn begin_write(&self, offset: u64, data: Vec<Slice>) -> Result<Option<Writing<'_>>, Fault> {
+        let device = self.device()?;
+        if self.keeps_writes() {
+            self.keep(offset, &data);
+            return Ok(None);
+        }
+        let length = data.iter().map(|s| s.len() as u64).sum();
+        if let Err(fault) = Member::reaches(&device, offset + length) {
+            add(&self.counters.write_errors, 1);
+            return Err(fault);
+        }
+        add(&self.counters.written_bytes, length);
+        let under_way = self.change();
+        Ok(Some((device.write(offset, data), under_way)))
+    }
+
+    /// Makes durable every write completed so far.
+    pub async fn flush(&self) -> Result<(), Fault> {
+        if self.keeps_writes() {
+            return self.device().map(drop);
+        }
+        let target = self.writes_done.get();
+        loop {
+            if self.flushed.get() >= target && self.is_online() {
+                return Ok(());
+            }
+            let _one = self.flush_lock.lock().await;
+            let device = self.device()?;
+            if self.flushed.get() >= target {
+                return Ok(());
+            }
+            let covers = self.writes_done.get();
+            let _under_way = self.change();
+            match self
+                .rt
+                .timeout(DEADLINE, device.flush())
+                .await
+                .unwrap_or(Err(Fault::Timeout))
+            {
+                Ok(()) => self.flushed.set(covers),
+                Err(_) if planted::on(Bug::FlushRetried) => {}
+                Err(fault) => {
+                    add(&self.counters.write_errors, 1);
+                    return Err(fault);
+                }
+            }
+        }
+    }
+
+    /// Tells the device that a slot's content is no longer needed. Failing to is no fault. `Err`: it is still
+    /// at it, and until it has ended the slot must not be written again.
+    pub async fn discard_slot(&self, slot: u32) -> Result<(), LateDiscard> {
+        if let Ok(device) = self.device()
+            && !self.keeps_writes()
+            && device.info().discard_bytes > 0
+            && self
+                .geometry
+                .slot_bytes
+                .is_multiple_of(device.info().discard_bytes)
+        {
+            let offset = self.geometry.slot_offset(slot);
+            if Member::reaches(&device, offset + self.geometry.slot_bytes).is_err() {
+                return Ok(());
+            }
+            let _under_way = self.change();
+            let mut discard = device.discard(offset, self.geometry.slot_bytes);
+            if self.rt.timeout(DEADLINE, &mut discard).await.is_none() {
+                return Err(discard);
+            }
+        }
+        Ok(())
+    }
+
+    /// Slots free.
+    pub fn free_slots(&self) -> usize {
+        self.free.borrow().len()
+    }
+
+    /// Takes the lowest free slot for `entry`.
+    pub fn take_slot(&self, entry: SlotEntry) -> Option<u32> {
+        let slot = self.free.borrow_mut().pop_first()?;
+        if planted::on(Bug::DoubleAllocation) && slot % 8 == 5 {
+            self.free.borrow_mut().insert(slot);
+        }
+        self.set_slot(slot, Some(entry));
+        Some(slot)
+    }
+
+    /// Takes the lowest free slot without a word in the table: until [`Member::set_slot`] says what it
+    /// holds it is as free as before to whoever imports the array.
+    pub fn reserve_slot(&self) -> Option<u32> {
+        self.free.borrow_mut().pop_first()
+    }
+
+    /// Notes what a slot holds, without touching the free list.
+    pub fn set_slot(&self, slot: u32, entry: Option<SlotEntry>) {
+        self.slots.borrow_mut()[slot as usize] = entry;
+        self.dirty_pages
+            .borrow_mut()
+            .insert(slot / ENTRIES_PER_PAGE);
+    }
+
+    /// A page of the slot table under a root, with the entries that count.
+    pub fn table_page(
+        &self,
+        array: &[u8; 16],
+        page: u32,
+        root: u64,
+        counts: impl Fn(&SlotEntry) -> bool,
+    ) -> Slice {
+        let slots = self.slots.borrow();
+        let first = (page * ENTRIES_PER_PAGE) as usize;
+        let end = slots.len().min(first + ENTRIES_PER_PAGE as usize);
+        let entries = slots[first..end].iter();
+        let table = TablePage {
+            page,
+            root,
+            entries: entries.map(|e| e.filter(&counts)).collect(),
+        };
+        Buf::copy_of(&table.encode(array, self.index)).freeze()
+    }
+
+    /// Claims a particular slot (at import).
+    pub fn claim_slot(&self, slot: u32, entry: SlotEntry) {
+        self.free.borrow_mut().remove(&slot);
+        self.set_slot(slot, Some(entry));
+    }
+
+    /// Takes a slot out of use that did not keep what was written: until the next import, or until room is short,
+    /// for that only once.
+    pub fn set_aside(&self, slot: u32) {
+        self.set_slot(slot, None);
+        if self.unkept.borrow_mut().insert(slot) {
+            self.aside.borrow_mut().insert(slot);
+        } else {
+            self.unkept_again.set(self.unkept_again.get() + 1);
+        }
+    }
+
+    /// The slots that were set aside, to be released.
+    pub fn take_aside(&self) -> BTreeSet<u32> {
+        self.aside.take()
+    }
+
+    /// How many slots are out of use until the next import: they did not keep what was written, twice.
+    pub fn unkept_slots(&self) -> usize {
+        self.unkept_again.get()
+    }
+
+    /// Gives a slot back for reuse. Only after the root that freed it is durable (rule S3).
+    pub fn release_slot(&self, slot: u32) {
+        assert!(
+            self.slots.borrow()[slot as usize].is_none(),
+            "a slot in use is not released"
+        );
+        self.free.borrow_mut().insert(slot);
+    }
+}

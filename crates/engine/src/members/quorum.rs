@@ -1,0 +1,42 @@
+//! Which devices count, and which of them hold roots.
+//!
+//! Invariant: functions of the members and their domains; nothing is written here.
+
+use ashlar_format::superblock::{MemberState, Superblock};
+
+use crate::space::domains::Domains;
+
+/// What is done where fewer than half of the devices counted before have stored a new generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quorum {
+    /// Writes wait for the operator.
+    Awaited,
+    /// The array stops: it is being imported, and no operator can speak to it. As safe as a power cut.
+    Needed,
+    /// It goes on: the operator has said so.
+    Forced,
+}
+
+/// The devices that hold roots: all up to 16, else max(2M + 3, 9), spread over the domains, where M is how many
+/// devices can be lost with every segment readable; at most as many as a superblock names.
+pub fn choose_root_set(online: &[u16], most_lost: usize, domains: &Domains) -> Vec<u16> {
+    if online.len() <= 16 {
+        return online.to_vec();
+    }
+    let mut by_domain = online.to_vec();
+    by_domain.sort_by_key(|d| (domains.of(*d), *d));
+    let count = (2 * most_lost + 3).clamp(9, 256).min(online.len());
+    let mut chosen: Vec<u16> = (0..count)
+        .map(|i| by_domain[i * by_domain.len() / count])
+        .collect();
+    chosen.sort_unstable();
+    chosen
+}
+
+/// Indexes of the members that a generation counts.
+pub fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + '_ {
+    let members = superblock.members.iter().enumerate();
+    members
+        .filter(|(_, m)| m.state == MemberState::Online)
+        .map(|(index, _)| index)
+}

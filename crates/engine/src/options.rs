@@ -1,0 +1,162 @@
+//! How an array is imported and runs, its settings, and names.
+//!
+//! Invariants: a setting that the catalog holds has been checked when it was set; one that it does not hold, or holds of
+//! a later version, counts as the default.
+
+use ashlar_accel::Choice;
+
+use crate::error::Error;
+use crate::segment::coder::Accelerators;
+use crate::space::slots::CLEAN_RESERVE;
+
+/// How an array runs in this process.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Shards: 1 or more.
+    pub shards: usize,
+    /// Memory for open stripes, deltas and the map's cache, in bytes.
+    pub memory_bytes: u64,
+    /// Partitions of every volume, fixed at creation; `None`: 64, fewer in tiny arrays.
+    pub partitions: Option<u16>,
+    /// What computes parity and lost columns, by the array's setting `accelerator`.
+    pub accelerators: Accelerators,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            shards: 1,
+            memory_bytes: 256 << 20,
+            partitions: None,
+            accelerators: Accelerators::default(),
+        }
+    }
+}
+
+/// How to import.
+#[derive(Debug, Clone, Default)]
+pub struct Import {
+    /// The array that is wanted: a device that says it is of another one is as good as missing. `None`: whichever it is,
+    /// as long as all devices say the same.
+    pub array: Option<[u8; 16]>,
+    /// Start with fewer devices, or less of the journal, than the rules ask for.
+    pub degraded: bool,
+    /// Refuse writes, and write nothing to any device: recovery's own writes stay in memory, and nothing is
+    /// reconstructed, healed or cleaned.
+    pub read_only: bool,
+    /// How it runs.
+    pub settings: Settings,
+}
+
+/// What a device says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Label {
+    pub array_uuid: [u8; 16],
+    pub array_name: String,
+    pub device_uuid: [u8; 16],
+    pub index: u16,
+    pub devices_total: u16,
+    pub generation: u64,
+    pub layout: String,
+    pub size_bytes: u64,
+    /// UUIDs of the devices that its generation counts.
+    pub counted: Vec<[u8; 16]>,
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    let first = name
+        .chars()
+        .next()
+        .is_some_and(|c| c.is_ascii_alphanumeric());
+    let rest = name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if first && rest && name.len() <= 64 {
+        Ok(())
+    } else {
+        Err(Error::Name(name.to_string()))
+    }
+}
+
+/// A UUID in its usual form.
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+/// A setting of an array.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Setting {
+    pub key: &'static str,
+    pub default: &'static str,
+    /// The values it takes.
+    pub takes: &'static str,
+}
+
+pub(crate) const ACCELERATOR: Setting = Setting {
+    key: "accelerator",
+    default: "auto",
+    takes: "auto, cpu or cuda:N",
+};
+
+pub(crate) const RESERVE: Setting = Setting {
+    key: "clean.reserve",
+    default: "10%",
+    takes: "2% to 50%",
+};
+
+pub(crate) const NARROW: Setting = Setting {
+    key: "reconstruct.narrow",
+    default: "critical",
+    takes: "critical, always or never",
+};
+
+/// All settings of an array.
+pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, NARROW];
+
+impl Setting {
+    pub(crate) fn find(key: &str) -> Result<&'static Setting, Error> {
+        let found = SETTINGS.iter().find(|s| s.key == key);
+        found.ok_or_else(|| {
+            let known: Vec<&str> = SETTINGS.iter().map(|s| s.key).collect();
+            Error::NoSetting {
+                key: key.to_string(),
+                known: known.join(", "),
+            }
+        })
+    }
+
+    /// What `value` is kept as, if it is one.
+    pub(crate) fn parse(&self, value: &str) -> Result<String, Error> {
+        let good = match self.key {
+            key if key == RESERVE.key => percent(value).map(|_| value.to_string()),
+            key if key == ACCELERATOR.key => value.parse().ok().map(|c: Choice| c.to_string()),
+            _ => {
+                let policies = ["critical", "always", "never"];
+                policies.contains(&value).then(|| value.to_string())
+            }
+        };
+        good.ok_or_else(|| Error::Setting {
+            key: self.key,
+            value: value.to_string(),
+            takes: self.takes,
+            default: self.default,
+        })
+    }
+}
+
+/// A reserve for cleaning, in percent.
+pub(crate) fn percent(value: &str) -> Option<u64> {
+    let digits = value.strip_suffix('%').unwrap_or(value);
+    let percent: u64 = digits.parse().ok()?;
+    (percent.to_string() == digits && CLEAN_RESERVE.contains(&percent)).then_some(percent)
+}

@@ -1,0 +1,111 @@
+//! Bad blocks that are known: those to be healed, and those that could not be.
+//!
+//! Invariant: a block is counted against its device once, however often it is found.
+
+use std::collections::BTreeSet;
+
+use ashlar_format::SegmentNumber;
+
+/// Bad blocks remembered at most. Those found beyond that are counted, and healed when they are found
+/// again.
+const MOST_KNOWN: usize = 1 << 17;
+
+/// Blocks healed at once: they share a flush.
+const AT_ONCE: usize = 64;
+
+/// As [`BadBlock::within`]: the summary of the stripe's course.
+pub const SUMMARY: u32 = u32::MAX;
+
+/// A block of a strip that does not match its row or the map, or a summary that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BadBlock {
+    /// Its segment.
+    pub segment: SegmentNumber,
+    /// The column.
+    pub column: u16,
+    /// The stripe.
+    pub stripe: u32,
+    /// The block of the strip, or [`SUMMARY`] with the first stripe of the course.
+    pub within: u32,
+}
+
+impl std::fmt::Display for BadBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "segment {} column {} ", self.segment, self.column)?;
+        match self.within {
+            SUMMARY => write!(f, "summary from stripe {} on", self.stripe),
+            within => write!(f, "stripe {} block {within}", self.stripe),
+        }
+    }
+}
+
+/// The bad blocks that are known.
+#[derive(Debug, Default)]
+pub struct Heals {
+    /// To be healed, those being healed included.
+    due: BTreeSet<BadBlock>,
+    /// Could not be healed: too little of their stripe can be verified, or the device keeps nothing.
+    hopeless: BTreeSet<BadBlock>,
+    /// Could not be healed, and may be now: tried again when they are found again, but counted already.
+    counted: BTreeSet<BadBlock>,
+}
+
+impl Heals {
+    /// Whether a block is known to be bad.
+    pub fn knows(&self, block: &BadBlock) -> bool {
+        self.due.contains(block) || self.hopeless.contains(block)
+    }
+
+    /// Whether nothing is to be healed.
+    pub fn is_empty(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    /// How many are to be healed.
+    pub fn due(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Has a block healed. Whether it is to be counted: not if it was before.
+    pub fn add(&mut self, block: BadBlock) -> bool {
+        let new = !self.counted.remove(&block);
+        if self.due.len() + self.hopeless.len() + self.counted.len() < MOST_KNOWN {
+            self.due.insert(block);
+        }
+        new
+    }
+
+    /// The next blocks to heal.
+    pub fn next(&self) -> Vec<BadBlock> {
+        self.due.iter().take(AT_ONCE).copied().collect()
+    }
+
+    /// A block has been tried.
+    pub fn tried(&mut self, block: BadBlock, healed: bool) {
+        self.due.remove(&block);
+        if !healed {
+            self.hopeless.insert(block);
+        }
+    }
+
+    /// A segment has changed for the better: what could not be healed may be now, when it is found again.
+    pub fn forget(&mut self, segment: SegmentNumber) {
+        let mine = |b: &BadBlock| b.segment == segment;
+        self.counted
+            .extend(self.hopeless.iter().filter(|b| mine(b)).copied());
+        self.hopeless.retain(|b| !mine(b));
+    }
+
+    /// A column lies elsewhere now: nothing is known of it.
+    pub fn moved(&mut self, segment: SegmentNumber, column: u16) {
+        self.forget(segment);
+        self.counted
+            .retain(|b| (b.segment, b.column) != (segment, column));
+    }
+
+    /// Keeps only blocks of segments that still exist.
+    pub fn retain(&mut self, exists: impl Fn(SegmentNumber) -> bool) {
+        self.hopeless.retain(|b| exists(b.segment));
+        self.counted.retain(|b| exists(b.segment));
+    }
+}

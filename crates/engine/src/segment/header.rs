@@ -1,0 +1,50 @@
+//! The headers of a segment's slots.
+//!
+//! Crash argument: a header says which column a slot holds. A record that names a segment is built only after its headers
+//! were flushed, with the columns they are written before.
+
+use std::rc::Rc;
+
+use ashlar_format::slot::SlotHeader;
+use ashlar_rt::{Buf, Slice};
+
+use crate::segment::table::Core;
+use crate::segment::{Column, Segment};
+
+/// Writes the headers of a segment's slots, all submitted before this waits.
+pub async fn write_headers(core: Rc<Core>, segment: Rc<Segment>) {
+    let columns = segment.columns.borrow().clone();
+    let devices: Vec<u16> = columns.iter().map(|c| c.device).collect();
+    let placed = columns.iter().enumerate().filter(|(_, c)| c.is_placed());
+    let submit = |(index, column): (usize, &Column)| {
+        let header = header_bytes(&core.array, &segment, index, *column, devices.clone());
+        let member = core.member(column.device);
+        let offset = member.geometry.slot_offset(column.slot);
+        (column.device, member.write(offset, vec![header]))
+    };
+    let writes: Vec<_> = placed.map(submit).collect();
+    for (device, writing) in writes {
+        if writing.await.is_err() {
+            core.report_failed(device);
+        }
+    }
+    segment.set_headed();
+}
+
+/// The header block of a column's slot.
+pub fn header_bytes(
+    array: &[u8; 16],
+    segment: &Segment,
+    index: usize,
+    column: Column,
+    devices: Vec<u16>,
+) -> Slice {
+    let header = SlotHeader {
+        entry: segment.slot_entry(
+            u16::try_from(index).expect("at most 256 columns"),
+            column.version,
+        ),
+        devices,
+    };
+    Buf::copy_of(&header.encode(array)).freeze()
+}

@@ -1,0 +1,226 @@
+//! Segments in memory: where their columns lie, which stripes are written, which blocks live.
+//!
+//! Invariants:
+//! - A segment's number is never reused. Who still needs a segment holds an `Rc` of it; its slots are
+//!   given back only when nobody but the table does (rule S12).
+//! - Stripes are handed out in order and recorded in order: those below `recorded` are written,
+//!   flushed and named by a durable journal record (or the root).
+//! - `live` is the exact image of the trees as of the last fold; a delta's block is not in it yet.
+
+pub mod bad;
+pub mod coder;
+pub mod header;
+pub mod read;
+pub mod stream;
+pub mod stripe;
+pub mod table;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use ashlar_digest::Kind;
+use ashlar_format::bitmap::Bitmap;
+use ashlar_format::context::Context;
+use ashlar_format::node::Place;
+use ashlar_format::slot::{SegmentKind, SlotEntry};
+use ashlar_format::summary::{Owner, Row};
+use ashlar_format::{SegmentGeometry, SegmentNumber};
+use ashlar_rt::Gate;
+
+/// Slot number of a column that was never there (a full-width segment written degraded).
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// Where one column lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// The device; meaningless if `slot` is [`NO_SLOT`].
+    pub device: u16,
+    /// The slot on it.
+    pub slot: u32,
+    /// How often the column has been placed.
+    pub version: u32,
+}
+
+impl Column {
+    /// A column that is nowhere.
+    pub const MISSING: Column = Column {
+        device: 0,
+        slot: NO_SLOT,
+        version: 0,
+    };
+
+    /// Whether there is a slot.
+    pub fn is_placed(&self) -> bool {
+        self.slot != NO_SLOT
+    }
+}
+
+/// Summary rows of a course that is still being filled, by stripe then column.
+pub type CourseRows = BTreeMap<u32, Vec<Vec<Row>>>;
+
+/// A segment.
+#[derive(Debug)]
+pub struct Segment {
+    /// Its number.
+    pub number: SegmentNumber,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Its shape.
+    pub geometry: SegmentGeometry,
+    /// Its erasure code's tag.
+    pub code: u8,
+    /// Where its columns lie.
+    pub columns: RefCell<Vec<Column>>,
+    /// The next stripe to hand out.
+    pub next_stripe: Cell<u32>,
+    /// Stripes handed out whose rows are not known yet.
+    uncoded: RefCell<BTreeSet<u32>>,
+    coded: Gate,
+    /// Whether its headers are still being written.
+    unheaded: Cell<bool>,
+    headers: Gate,
+    /// Stripes recorded.
+    pub recorded: Cell<u32>,
+    /// Takes no more stripes, and everything of it is durable.
+    pub sealed: Cell<bool>,
+    /// Takes no more stripes; sealed when the last one is recorded.
+    pub retired: Cell<bool>,
+    /// Written strips of stripes that were closed short, as far as known; the summary is the authority.
+    pub short: RefCell<BTreeMap<u32, u16>>,
+    /// Rows of the course being filled: kept until its summary is written.
+    pub rows: RefCell<CourseRows>,
+    /// The oldest journal sequence that holds rows of a course without summary.
+    pub rows_since: Cell<Option<u64>>,
+    /// The oldest sequence of a stripe that the last root's record of this segment does not count.
+    pub image_behind: Cell<Option<u64>>,
+    /// Live data blocks.
+    pub live: RefCell<Bitmap>,
+    /// Its record in the liveness tree.
+    pub record: Cell<u32>,
+}
+
+impl Segment {
+    /// A new, empty segment.
+    pub fn new(
+        number: SegmentNumber,
+        kind: SegmentKind,
+        geometry: SegmentGeometry,
+        code: u8,
+        columns: Vec<Column>,
+        record: u32,
+    ) -> Rc<Segment> {
+        assert!(
+            geometry.is_sound() && columns.len() == geometry.width(),
+            "a segment has all its columns"
+        );
+        Rc::new(Segment {
+            number,
+            kind,
+            geometry,
+            code,
+            columns: RefCell::new(columns),
+            next_stripe: Cell::new(0),
+            uncoded: RefCell::default(),
+            coded: Gate::default(),
+            unheaded: Cell::new(true),
+            headers: Gate::default(),
+            recorded: Cell::new(0),
+            sealed: Cell::new(false),
+            retired: Cell::new(false),
+            short: RefCell::default(),
+            rows: RefCell::default(),
+            rows_since: Cell::new(None),
+            image_behind: Cell::new(None),
+            live: RefCell::new(Bitmap::new(geometry.data_blocks())),
+            record: Cell::new(record),
+        })
+    }
+
+    /// The columns that every stripe is written to: the first data strip and all parity. At most M of these M + 1 are
+    /// missing as long as anything can be read.
+    pub fn always_written(&self) -> impl Iterator<Item = usize> + use<> {
+        let parity = usize::from(self.geometry.k)..self.geometry.width();
+        std::iter::once(0).chain(parity)
+    }
+
+    /// The context of the strip block at stripe, column and block `at`, and its digest function. `None`: its owner names
+    /// a function that this program does not know.
+    pub fn context_of(&self, at: (u32, u16, u32), owner: &Owner) -> Option<(Kind, Context)> {
+        Context::of_strip(self.number, self.geometry.k, at, owner)
+    }
+
+    /// Whether another stripe fits.
+    pub fn has_room(&self) -> bool {
+        !self.sealed.get()
+            && !self.retired.get()
+            && self.next_stripe.get() < self.geometry.stripes()
+    }
+
+    /// Takes the next stripe number.
+    pub fn take_stripe(&self) -> u32 {
+        let stripe = self.next_stripe.get();
+        assert!(self.has_room(), "a sealed or full segment takes no stripe");
+        self.next_stripe.set(stripe + 1);
+        self.uncoded.borrow_mut().insert(stripe);
+        stripe
+    }
+
+    /// Waits until the rows of every stripe handed out before `stripe` are known, or it is known that they
+    /// have none: the last stripe of a course is written with all of them.
+    pub async fn turn_of(&self, stripe: u32) {
+        self.coded
+            .until(|| self.uncoded.borrow().first().is_none_or(|s| *s >= stripe))
+            .await;
+    }
+
+    /// The rows of `stripe` are known, or that it has none.
+    pub fn end_turn(&self, stripe: u32) {
+        self.uncoded.borrow_mut().remove(&stripe);
+        self.coded.open();
+    }
+
+    /// Waits until the headers of a segment made by this process have been written, or their devices reported.
+    pub async fn headed(&self) {
+        self.headers.until(|| !self.unheaded.get()).await;
+    }
+
+    /// Its headers are written.
+    pub fn set_headed(&self) {
+        self.unheaded.set(false);
+        self.headers.open();
+    }
+
+    /// What a slot with this version of a column says of it.
+    pub fn slot_entry(&self, column: u16, version: u32) -> SlotEntry {
+        SlotEntry {
+            segment: self.number,
+            column,
+            version,
+            k: self.geometry.k,
+            m: self.geometry.m,
+            code: self.code,
+            kind: self.kind,
+            strip_blocks: self.geometry.strip_blocks,
+        }
+    }
+
+    /// The place of a data block.
+    pub fn place(&self, block: u32) -> Place {
+        Place {
+            segment: self.number,
+            block,
+        }
+    }
+
+    /// Columns placed on `device`.
+    pub fn columns_on(&self, device: u16) -> Vec<u16> {
+        self.columns
+            .borrow()
+            .iter()
+            .zip(0u16..)
+            .filter(|(c, _)| c.is_placed() && c.device == device)
+            .map(|(_, index)| index)
+            .collect()
+    }
+}

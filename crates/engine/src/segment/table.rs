@@ -1,0 +1,368 @@
+//! What every part of the engine shares: the members, the table of segments, codes, keys, events.
+//!
+//! Invariants: the segment table and the members' slots are changed by the home only; shards read
+//! them. (With a thread a shard, each gets a replica that the home's changes are sent to.)
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use ashlar_codec::{Code, CodeKind};
+use ashlar_digest::Kind;
+use ashlar_format::SegmentNumber;
+use ashlar_format::context::Context;
+use ashlar_rt::{Gate, Nanos, Rt, SECOND};
+
+use crate::counters::add;
+use crate::members::Member;
+use crate::phases::Phases;
+use crate::segment::Segment;
+use crate::segment::bad::{BadBlock, Heals};
+use crate::segment::coder::{Accelerators, Coder};
+use crate::space::domains::Domains;
+use crate::space::thin::Thin;
+use crate::status::Event;
+
+const EVENTS_KEPT: usize = 4096;
+/// What comes in numbers is told at once, and then as a sum after these times, the longer the longer it lasts.
+const FIRST_SUM: Nanos = 10 * SECOND;
+const LAST_SUM: Nanos = 600 * SECOND;
+
+/// What came after an event of the same kind and device was told.
+#[derive(Debug)]
+struct Sum {
+    count: u64,
+    /// What the last of them was.
+    last: String,
+}
+
+/// Shared state of an array.
+pub struct Core {
+    /// The runtime.
+    pub rt: Rt,
+    /// The array's identity.
+    pub array: [u8; 16],
+    /// Key of its digests.
+    pub key: [u8; 32],
+    /// Blocks a slot.
+    pub slot_blocks: u32,
+    /// Every member.
+    pub members: Vec<Member>,
+    /// Which of them may be lost together.
+    pub domains: Domains,
+    /// Every segment.
+    pub segments: RefCell<BTreeMap<SegmentNumber, Rc<Segment>>>,
+    codes: RefCell<BTreeMap<(u8, u16, u16), Code>>,
+    /// What computes parity and lost columns.
+    pub coder: Coder,
+    events: RefCell<VecDeque<Event>>,
+    event_count: Cell<u64>,
+    sums: RefCell<BTreeMap<(&'static str, u16), Sum>>,
+    /// Opens at every event.
+    pub event_gate: Gate,
+    /// Members that failed an operation and are to be taken out by a generation change.
+    pub failing: RefCell<Vec<u16>>,
+    /// Opens when something was added to `failing`.
+    pub failing_gate: Gate,
+    /// The array has stopped: nothing is accepted any more.
+    pub closed: Cell<bool>,
+    /// Opens when reported members have been taken out.
+    pub settled: Gate,
+    /// Whether some segment may have less redundancy than the layout wants: false saves looking.
+    pub maybe_degraded: Cell<bool>,
+    /// While a commit is under way: whether the array was degraded when it began, or a device failed since, and
+    /// how many more may be lost. What it has freed or moved in memory is needed as it was until its root is
+    /// durable.
+    pub before_commit: Cell<Option<(bool, usize)>>,
+    /// Opens when a segment, a member or free space changes: what background work waits for.
+    pub progress: Gate,
+    /// Volume blocks found unreadable: (volume, address).
+    pub lost: RefCell<BTreeMap<(u32, u64), ()>>,
+    /// Bad blocks: those to be healed, and those that could not be.
+    pub heals: RefCell<Heals>,
+    /// Opens when a heal is due.
+    pub heal_gate: Gate,
+    /// Host blocks written, and all data blocks written, since import.
+    pub amplification: (Cell<u64>, Cell<u64>),
+    /// The journal is short: leaves that cannot be read must let go of it.
+    pub give_up_lost: Cell<bool>,
+    /// How many nodes the free slots take, as of the last commit and the last segment of data.
+    pub meta_room: Cell<usize>,
+    /// The room for thin volumes.
+    pub thin: Thin,
+    /// Where the time goes.
+    pub phases: Phases,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("members", &self.members)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// The state of an array with these members.
+    pub fn new(
+        rt: &Rt,
+        array: [u8; 16],
+        key: [u8; 32],
+        slot_blocks: u32,
+        members: Vec<Member>,
+        accelerators: &Accelerators,
+    ) -> Rc<Core> {
+        Rc::new(Core {
+            rt: rt.clone(),
+            array,
+            key,
+            slot_blocks,
+            domains: Domains::new(members.iter().map(|m| m.domain.as_str())),
+            members,
+            segments: RefCell::default(),
+            codes: RefCell::default(),
+            coder: Coder::new(accelerators),
+            events: RefCell::default(),
+            event_count: Cell::new(0),
+            sums: RefCell::default(),
+            event_gate: Gate::default(),
+            failing: RefCell::default(),
+            failing_gate: Gate::default(),
+            closed: Cell::new(false),
+            settled: Gate::default(),
+            maybe_degraded: Cell::new(true),
+            before_commit: Cell::new(None),
+            progress: Gate::default(),
+            lost: RefCell::default(),
+            heals: RefCell::default(),
+            heal_gate: Gate::default(),
+            amplification: Default::default(),
+            give_up_lost: Cell::new(false),
+            meta_room: Cell::new(usize::MAX),
+            phases: Phases::default(),
+            thin: Thin::default(), // counted by the first commit that is asked for it
+        })
+    }
+
+    /// A member by index.
+    pub fn member(&self, index: u16) -> &Member {
+        &self.members[usize::from(index)]
+    }
+
+    /// Indexes of the members in use.
+    pub fn online(&self) -> Vec<u16> {
+        self.members
+            .iter()
+            .filter(|m| m.is_online())
+            .map(|m| m.index)
+            .collect()
+    }
+
+    /// A segment by number.
+    pub fn segment(&self, number: SegmentNumber) -> Option<Rc<Segment>> {
+        self.segments.borrow().get(&number).cloned()
+    }
+
+    /// The code of a segment.
+    pub fn code(&self, segment: &Segment) -> Code {
+        let id = (segment.code, segment.geometry.k, segment.geometry.m);
+        self.codes
+            .borrow_mut()
+            .entry(id)
+            .or_insert_with(|| {
+                CodeKind::from_tag(id.0)
+                    .and_then(|kind| Code::new(kind, usize::from(id.1), usize::from(id.2)).ok())
+                    .expect("an import refuses, and the allocator never makes, a segment without a code")
+            })
+            .clone()
+    }
+
+    /// Whether column `column` of a segment can be read and written.
+    pub fn column_usable(&self, segment: &Segment, column: usize) -> bool {
+        let place = segment.columns.borrow()[column];
+        place.is_placed() && self.member(place.device).is_online()
+    }
+
+    /// The columns of a segment that are missing.
+    pub fn missing<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = usize> + 'a {
+        (0..segment.geometry.width()).filter(|c| !self.column_usable(segment, *c))
+    }
+
+    /// How many columns of a segment are missing.
+    pub fn missing_columns(&self, segment: &Segment) -> usize {
+        self.missing(segment).count()
+    }
+
+    /// Whether a column that was written is missing (not one that never had a slot).
+    pub fn has_lost_column(&self, segment: &Segment) -> bool {
+        let columns = segment.columns.borrow();
+        let mut placed = columns.iter().filter(|c| c.is_placed());
+        placed.any(|c| !self.member(c.device).is_online())
+    }
+
+    /// The digest of a block, cut to 16 bytes.
+    pub fn digest(&self, kind: Kind, context: Context, bytes: &[u8]) -> [u8; 16] {
+        ashlar_digest::block(kind, &self.key, context.bytes(), bytes)
+    }
+
+    /// The digest of a volume block.
+    pub fn block_digest(&self, kind: Kind, tree: u32, address: u64, bytes: &[u8]) -> [u8; 16] {
+        self.digest(kind, Context::block(tree, address), bytes)
+    }
+
+    /// The digests of blocks of a volume that follow each other, `unit` bytes each, computed side by side.
+    pub fn block_digests(
+        &self,
+        kind: Kind,
+        (tree, first): (u32, u64),
+        bytes: &[u8],
+        unit: usize,
+    ) -> Vec<[u8; 16]> {
+        let context = |(address, bytes)| (Context::block(tree, address), bytes);
+        let blocks: Vec<_> = (first..).zip(bytes.chunks(unit)).map(context).collect();
+        let mut digests = vec![[0; 16]; blocks.len()];
+        ashlar_digest::blocks(kind, &self.key, &blocks, &mut digests);
+        digests
+    }
+
+    /// The digest of a tree's node.
+    pub fn node_digest(
+        &self,
+        tree: u32,
+        partition: u16,
+        level: u8,
+        index: u64,
+        bytes: &[u8],
+    ) -> [u8; 16] {
+        let context = Context::node(tree, partition, level, index);
+        self.digest(Kind::Blake3, context, bytes)
+    }
+
+    /// Asks for a member to be taken out, after a failed write, flush or a device that is gone.
+    pub fn report_failed(&self, member: u16) {
+        let mut failing = self.failing.borrow_mut();
+        if self.member(member).is_online() && !failing.contains(&member) {
+            failing.push(member);
+        }
+        drop(failing);
+        self.maybe_degraded.set(true);
+        let before = self.before_commit.get();
+        self.before_commit
+            .set(before.map(|(_, losses)| (true, losses.saturating_sub(1))));
+        self.failing_gate.open();
+    }
+
+    /// Notes something for `ashlar events`.
+    pub fn event(&self, kind: &str, device: Option<u16>, text: String) {
+        self.counted_event(kind, device, text, 1);
+    }
+
+    /// Notes something that a device may do any number of times: the first is an event of its own, those that
+    /// follow closely are counted, and told in one.
+    pub fn repeated_event(self: &Rc<Self>, kind: &'static str, device: u16, text: String) {
+        tracing::debug!(kind, device, "{text}");
+        if let Some(sum) = self.sums.borrow_mut().get_mut(&(kind, device)) {
+            sum.count += 1;
+            sum.last = text;
+            return;
+        }
+        let none = Sum {
+            count: 0,
+            last: String::new(),
+        };
+        self.sums.borrow_mut().insert((kind, device), none);
+        self.event(kind, Some(device), text);
+        // An array that is closed is not kept for this.
+        let (core, rt) = (Rc::downgrade(self), self.rt.clone());
+        self.rt.spawn(async move {
+            let mut wait = FIRST_SUM;
+            loop {
+                rt.sleep(wait).await;
+                let Some(core) = core.upgrade() else { return };
+                if core.closed.get() || !core.tell_sum(kind, device) {
+                    core.sums.borrow_mut().remove(&(kind, device));
+                    return;
+                }
+                wait = (2 * wait).min(LAST_SUM);
+            }
+        });
+    }
+
+    /// Tells what was counted; whether there was anything.
+    fn tell_sum(&self, kind: &'static str, device: u16) -> bool {
+        let told = match self.sums.borrow_mut().get_mut(&(kind, device)) {
+            Some(sum) if sum.count > 0 => (
+                std::mem::take(&mut sum.last),
+                std::mem::take(&mut sum.count),
+            ),
+            _ => return false,
+        };
+        match told {
+            (last, 1) => self.event(kind, Some(device), last),
+            (last, count) => {
+                let text = format!("{count} more like it, the last: {last}");
+                self.counted_event(kind, Some(device), text, count);
+            }
+        }
+        true
+    }
+
+    /// Tells all that was counted: no more will come.
+    pub fn tell_sums(&self) {
+        let kinds: Vec<(&'static str, u16)> = self.sums.borrow().keys().copied().collect();
+        for (kind, device) in kinds {
+            self.tell_sum(kind, device);
+        }
+    }
+
+    fn counted_event(&self, kind: &str, device: Option<u16>, text: String, count: u64) {
+        tracing::info!(kind, device, "{text}");
+        let number = self.event_count.get() + 1;
+        self.event_count.set(number);
+        let mut events = self.events.borrow_mut();
+        if events.len() == EVENTS_KEPT {
+            events.pop_front();
+        }
+        events.push_back(Event {
+            number,
+            at: self.rt.now(),
+            kind: kind.to_string(),
+            device,
+            text,
+            count,
+        });
+        drop(events);
+        self.event_gate.open();
+    }
+
+    /// Events with a number above `after`.
+    pub fn events(&self, after: u64) -> Vec<Event> {
+        self.events
+            .borrow()
+            .iter()
+            .filter(|e| e.number > after)
+            .cloned()
+            .collect()
+    }
+
+    /// The number of the last event.
+    pub fn last_event(&self) -> u64 {
+        self.event_count.get()
+    }
+
+    /// Notes a bad block of a column that is otherwise in use: counted against the device the first time,
+    /// and healed in the background.
+    pub fn report_bad(self: &Rc<Self>, device: u16, block: BadBlock) {
+        if self.heals.borrow().knows(&block) {
+            return;
+        }
+        if self.heals.borrow_mut().add(block) {
+            add(&self.member(device).counters.digest_errors, 1);
+            let text = format!(
+                "device {device}: {block} is bad; it is read from the others and will be repaired"
+            );
+            self.repeated_event("bad-block", device, text);
+        }
+        self.heal_gate.open();
+    }
+}

@@ -1,0 +1,57 @@
+//! How much a volume's blocks and nodes take, and how much one fold may change.
+//!
+//! Invariant: values only; they are the same wherever they are looked at.
+
+/// A volume as shards need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeShape {
+    /// Its number.
+    pub tree: u32,
+    /// Volume blocks.
+    pub blocks: u64,
+    /// 4 KiB blocks of a volume block.
+    pub pieces: u32,
+    /// Levels of its maps above the leaves.
+    pub height: u8,
+    /// Digest algorithm of new blocks.
+    pub algorithm: u8,
+    /// Bytes of stripes that a block takes.
+    pub takes_bytes: u64,
+    /// Whether it was promised no space.
+    pub thin: bool,
+    /// Being destroyed: it takes no more writes.
+    pub leaving: bool,
+}
+
+impl VolumeShape {
+    /// Nodes that a leaf takes at most: itself and its path.
+    pub fn path_nodes(&self) -> usize {
+        (usize::from(self.height) + 1).max(FoldLimit::LEAF)
+    }
+
+    /// Nodes that a leaf takes which is far from others: but for the two highest levels, which are few nodes, its path is
+    /// its own.
+    pub fn own_nodes(&self) -> usize {
+        self.path_nodes() - 2
+    }
+}
+
+/// How much one fold may change, in nodes to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct FoldLimit {
+    /// Nodes in all.
+    pub nodes: usize,
+    /// Nodes of all liveness records: what blocks born and dead can change at most.
+    pub records: usize,
+}
+
+impl FoldLimit {
+    /// Nodes that a leaf takes at least: itself and its path.
+    pub const LEAF: usize = 3;
+
+    /// Whether leaves that with their paths are so many nodes, with so many blocks changed in them, are as much as may
+    /// be folded. One leaf always may.
+    pub fn reached(&self, nodes: usize, blocks: usize) -> bool {
+        nodes > 0 && nodes + (2 * blocks).min(self.records) >= self.nodes
+    }
+}
