@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use ashlar_engine::{Volume as EngineVolume, VolumeError as EngineError};
+use ashlar_engine::Volume as EngineVolume;
 use ashlar_rt::{Buf, Nanos, Rt, Slice};
 use ashlar_serve::{Extent, Fut, Volume, VolumeError, VolumeInfo};
 
@@ -155,20 +155,10 @@ async fn write_zeros(
         let last = offset + most as u64 == end;
         // What the last one makes durable are all before it, too.
         let written = volume.write(offset, zeros.cut(0..most), durable && last);
-        written.await.map_err(outward)?;
+        written.await?;
         offset += most as u64;
     }
     Ok(())
-}
-
-fn outward(error: EngineError) -> VolumeError {
-    match error {
-        EngineError::Lost => VolumeError::Lost,
-        EngineError::NoSpace => VolumeError::NoSpace,
-        EngineError::OutOfRange => VolumeError::OutOfRange,
-        EngineError::ReadOnly => VolumeError::ReadOnly,
-        EngineError::Closed => VolumeError::Closed,
-    }
 }
 
 impl Volume for Served {
@@ -183,7 +173,7 @@ impl Volume for Served {
     fn read(&self, offset: u64, length: usize) -> Fut<Result<Buf, VolumeError>> {
         let (volume, running) = (self.volume.clone(), self.seen.begin(READ));
         Box::pin(async move {
-            let read = volume.read(offset, length).await.map_err(outward);
+            let read = volume.read(offset, length).await;
             drop(running);
             read
         })
@@ -195,7 +185,7 @@ impl Volume for Served {
         Box::pin(async move {
             let written = volume.write(offset, data, durable).await;
             drop(running);
-            seen.note(written.map_err(outward))
+            seen.note(written)
         })
     }
 
@@ -203,7 +193,7 @@ impl Volume for Served {
         let (volume, seen) = (self.volume.clone(), self.seen.clone());
         let running = self.seen.begin(FLUSH);
         Box::pin(async move {
-            let flushed = volume.flush().await.map_err(outward);
+            let flushed = volume.flush().await;
             drop(running);
             match flushed {
                 Ok(()) => Ok(()), // nothing was written by it
@@ -214,7 +204,7 @@ impl Volume for Served {
 
     fn trim(&self, offset: u64, length: u64, durable: bool) -> Fut<Result<(), VolumeError>> {
         let (volume, durable) = (self.volume.clone(), self.durable(durable));
-        Box::pin(async move { volume.trim(offset, length, durable).await.map_err(outward) })
+        Box::pin(async move { volume.trim(offset, length, durable).await })
     }
 
     fn write_zeroes(
@@ -232,10 +222,7 @@ impl Volume for Served {
             if keep {
                 return seen.note(write_zeros(&volume, offset, length, durable).await);
             }
-            volume
-                .write_zeroes(offset, length, durable)
-                .await
-                .map_err(outward)
+            volume.write_zeroes(offset, length, durable).await
         })
     }
 
@@ -246,16 +233,6 @@ impl Volume for Served {
         most: usize,
     ) -> Fut<Result<Vec<Extent>, VolumeError>> {
         let volume = self.volume.clone();
-        Box::pin(async move {
-            let extents = volume.block_status(offset, length, most).await;
-            let extents = extents.map_err(outward)?;
-            Ok(extents
-                .into_iter()
-                .map(|e| Extent {
-                    length: e.length,
-                    hole: e.hole,
-                })
-                .collect())
-        })
+        Box::pin(async move { volume.block_status(offset, length, most).await })
     }
 }

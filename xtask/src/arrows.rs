@@ -11,6 +11,7 @@ use serde_json::Value;
 /// Crate, and what of ours it may use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("ashlar-rt", &[]),
+    ("ashlar-block", &["rt"]),
     ("ashlar-codec", &[]),
     ("ashlar-digest", &[]),
     ("ashlar-layout", &[]),
@@ -20,10 +21,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "ashlar-engine",
         &[
-            "rt", "device", "format", "layout", "codec", "digest", "accel",
+            "block", "rt", "device", "format", "layout", "codec", "digest", "accel",
         ],
     ),
-    ("ashlar-serve", &["rt"]),
+    ("ashlar-serve", &["block", "rt"]),
     ("ashlar-model", &["layout"]),
     (
         "ashlar-bench",

@@ -187,23 +187,3 @@ pub enum Error {
     #[error("the array is closed")]
     Closed,
 }
-
-/// Why a request on a volume failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum VolumeError {
-    /// More is lost than the redundancy covers; exactly these blocks.
-    #[error("the block cannot be read: more is lost than its redundancy covers")]
-    Lost,
-    /// No space is left and cleaning can gain none.
-    #[error("no space left in the array")]
-    NoSpace,
-    /// Beyond the volume's end.
-    #[error("beyond the end of the volume")]
-    OutOfRange,
-    /// Read-only.
-    #[error("the volume is read-only")]
-    ReadOnly,
-    /// The array is closed.
-    #[error("the array is closed")]
-    Closed,
-}

@@ -40,10 +40,11 @@ pub mod status;
 
 pub use api::array::{Array, wipe};
 pub use api::create::{Create, Plan, default_strip_bytes, plan};
-pub use api::volume::{Extent, Volume, VolumeInfo, WriteCache};
+pub use api::volume::{Volume, VolumeInfo, WriteCache};
 pub use api::volumes::VolumeOptions;
+pub use ashlar_block::{Extent, VolumeError};
 pub use ashlar_digest::Kind as DigestKind;
-pub use error::{Error, VolumeError};
+pub use error::Error;
 pub use import::assemble::probe;
 pub use map::delta::DELTA_BYTES;
 pub use options::{Import, Label, SETTINGS, Setting, Settings, uuid_text};

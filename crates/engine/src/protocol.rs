@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ashlar_block::VolumeError;
 use ashlar_format::SegmentNumber;
 use ashlar_format::node::{NodeEntry, Place};
 use ashlar_rt::{Buf, OneshotSender, Sender, Slice, oneshot};
 
-use crate::error::VolumeError;
 use crate::map::{Key, NodeWrite};
 use crate::segment::Segment;
 use crate::segment::stream::{Item, OpenStripe};

@@ -6,13 +6,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ashlar_block::VolumeError;
 use ashlar_device::{DeviceRef, Fault};
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::journal::Ring;
 use ashlar_rt::{Buf, Rt, Sender};
 
-use crate::error::{Error, VolumeError};
+use crate::error::Error;
 use crate::home::Home;
 use crate::members::quorum::Quorum;
 use crate::options::{Import, uuid_text};

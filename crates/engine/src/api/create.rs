@@ -248,6 +248,51 @@ async fn clear_member(member: &Member, array: &[u8; 16]) -> Result<(), ashlar_de
     member.flush().await
 }
 
+fn members_of(
+    rt: &Rt,
+    devices: Vec<DeviceRef>,
+    plan: &Plan,
+    superblock: &Superblock,
+) -> Vec<Member> {
+    let places = plan.devices.iter().zip(&superblock.members).zip(0u16..);
+    let member = |(device, ((geometry, entry), index)): (
+        DeviceRef,
+        ((&DeviceGeometry, &MemberEntry), u16),
+    )| {
+        Member::new(
+            rt,
+            index,
+            entry.uuid,
+            entry.domain.clone(),
+            *geometry,
+            Some(device),
+            MemberState::Online,
+        )
+    };
+    devices.into_iter().zip(places).map(member).collect()
+}
+
+/// The root of an array that holds nothing.
+fn first_root(superblock: &Superblock, epoch: &Epoch) -> Root {
+    Root {
+        generation: superblock.generation.number,
+        generation_id: superblock.generation.id,
+        number: 0,
+        clean: false,
+        next_segment: 1,
+        next_tree: FIRST_VOLUME,
+        cut: 1,
+        imaged: 1,
+        delta_tail: RingPosition::default(),
+        data_tail: RingPosition::default(),
+        epochs: vec![epoch.clone()],
+        catalog: TreeRoot::default(),
+        liveness: TreeRoot::default(),
+        forwarding: TreeRoot::default(),
+        dead: TreeRoot::default(),
+    }
+}
+
 impl Array {
     /// Creates an array on these devices and opens it. What was on them is lost.
     pub async fn create(rt: &Rt, devices: Vec<DeviceRef>, options: Create) -> Result<Array, Error> {
@@ -257,23 +302,7 @@ impl Array {
             .layout
             .resolve_with_spare(u16::try_from(sizes.len()).expect("checked"), options.spare)?;
         let superblock = new_superblock(rt, &options, &plan);
-        let members: Vec<Member> = devices
-            .into_iter()
-            .zip(&plan.devices)
-            .zip(&superblock.members)
-            .zip(0u16..)
-            .map(|(((device, geometry), entry), index)| {
-                Member::new(
-                    rt,
-                    index,
-                    entry.uuid,
-                    entry.domain.clone(),
-                    *geometry,
-                    Some(device),
-                    MemberState::Online,
-                )
-            })
-            .collect();
+        let members = members_of(rt, devices, &plan, &superblock);
         let core = Core::new(
             rt,
             superblock.array,
@@ -298,23 +327,7 @@ impl Array {
             m: shape.m.max(1),
             excluded: Vec::new(),
         };
-        let root = Root {
-            generation: superblock.generation.number,
-            generation_id: superblock.generation.id,
-            number: 0,
-            clean: false,
-            next_segment: 1,
-            next_tree: FIRST_VOLUME,
-            cut: 1,
-            imaged: 1,
-            delta_tail: RingPosition::default(),
-            data_tail: RingPosition::default(),
-            epochs: vec![epoch.clone()],
-            catalog: TreeRoot::default(),
-            liveness: TreeRoot::default(),
-            forwarding: TreeRoot::default(),
-            dead: TreeRoot::default(),
-        };
+        let root = first_root(&superblock, &epoch);
         let start = [RingPosition::default(); 2];
         let journal = Journal::new(&core, epoch, 1, start, start, [0; 32]);
         let home = Home::new(HomeParts {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use ashlar_block::{Extent, VolumeError};
 use ashlar_format::catalog::VolumeEntry;
 use ashlar_format::partition::Partitioning;
 use ashlar_format::{BLOCK, BLOCK_U64};
@@ -10,7 +11,6 @@ use ashlar_rt::{Buf, Sender, Slice};
 
 use crate::api::array::Array;
 use crate::counters::{Counters, add};
-use crate::error::VolumeError;
 use crate::planted::{self, Bug};
 use crate::protocol::{ShardMessage, ask};
 
@@ -81,15 +81,6 @@ pub struct VolumeInfo {
     pub read_only: bool,
     /// Whether what is not mapped may find no space: it was promised more than there is.
     pub thin: bool,
-}
-
-/// A run of a volume that is mapped, or a hole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// Bytes.
-    pub length: u64,
-    /// Reads as zeros and takes no space.
-    pub hole: bool,
 }
 
 /// An open volume; cheap to clone.

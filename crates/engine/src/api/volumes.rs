@@ -55,59 +55,19 @@ impl Array {
     pub async fn volume_create(&self, name: &str, options: VolumeOptions) -> Result<(), Error> {
         self.check_writable()?;
         check_name(name)?;
-        let home = &self.0.home;
-        if home.catalog.borrow().volumes.iter().any(|v| v.name == name) {
-            return Err(Error::VolumeExists(name.to_string()));
-        }
-        let size = options.size_bytes;
-        if size == 0 || !size.is_multiple_of(BLOCK_U64) || size > 1 << 60 {
-            return Err(Error::Size {
-                what: "a volume",
-                value: size,
-                must: "a multiple of 4K, above 0",
-            });
-        }
-        let block = options.block_bytes;
-        if !block.is_power_of_two() || !(4096..=131_072).contains(&block) {
-            return Err(Error::Size {
-                what: "a volume block",
-                value: u64::from(block),
-                must: "a power of two, 4K to 128K",
-            });
-        }
-        let stripe =
-            u64::from(home.shape.k) * u64::from(home.superblock.borrow().strip_blocks) * BLOCK_U64;
-        if u64::from(block) > stripe {
-            return Err(Error::Size {
-                what: "a volume block",
-                value: u64::from(block),
-                must: "at most a stripe (K x strip)",
-            });
-        }
-        let block_blocks = blocks_of(block);
+        self.check_free(name)?;
+        self.check_sizes(&options)?;
+        let block_blocks = blocks_of(options.block_bytes);
         if !options.thin {
-            // Thin volumes may have taken more than the map says by now.
-            self.keep(async |home| home.fold().await).await?;
-            let left = home.core.thin.left();
-            let packing = home.packing_whole();
-            let free = packing
-                .fits(left, block_blocks)
-                .min(home.room_for(block_blocks));
-            if size > free {
-                return Err(Error::NoSpace { asked: size, free });
-            }
-            if home.catalog.borrow().volumes.iter().any(|v| v.name == name) {
-                return Err(Error::VolumeExists(name.to_string())); // made meanwhile
-            }
-            let taken = packing.taken(size, block_blocks);
-            home.core.thin.promise(taken);
+            self.promise(name, options.size_bytes, block_blocks).await?;
         }
+        let home = &self.0.home;
         let number = home.next_tree.get();
         home.next_tree.set(number + 1);
         let entry = VolumeEntry {
             number,
             name: name.to_string(),
-            size_bytes: size,
+            size_bytes: options.size_bytes,
             block_blocks,
             digest: options.digest.tag(),
             digest_bytes: 16,
@@ -134,6 +94,65 @@ impl Array {
             }
         })
         .await
+    }
+
+    /// Whether a volume may have this name.
+    fn check_free(&self, name: &str) -> Result<(), Error> {
+        let catalog = self.0.home.catalog.borrow();
+        if catalog.volumes.iter().any(|v| v.name == name) {
+            return Err(Error::VolumeExists(name.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Whether a volume may have this size, and blocks of this one.
+    fn check_sizes(&self, options: &VolumeOptions) -> Result<(), Error> {
+        let home = &self.0.home;
+        let size = options.size_bytes;
+        if size == 0 || !size.is_multiple_of(BLOCK_U64) || size > 1 << 60 {
+            return Err(Error::Size {
+                what: "a volume",
+                value: size,
+                must: "a multiple of 4K, above 0",
+            });
+        }
+        let block = options.block_bytes;
+        if !block.is_power_of_two() || !(4096..=131_072).contains(&block) {
+            return Err(Error::Size {
+                what: "a volume block",
+                value: u64::from(block),
+                must: "a power of two, 4K to 128K",
+            });
+        }
+        let stripe =
+            u64::from(home.shape.k) * u64::from(home.superblock.borrow().strip_blocks) * BLOCK_U64;
+        if u64::from(block) > stripe {
+            return Err(Error::Size {
+                what: "a volume block",
+                value: u64::from(block),
+                must: "at most a stripe (K x strip)",
+            });
+        }
+        Ok(())
+    }
+
+    /// Promises a volume that is not thin all its space.
+    async fn promise(&self, name: &str, size: u64, block_blocks: u16) -> Result<(), Error> {
+        // Thin volumes may have taken more than the map says by now.
+        self.keep(async |home| home.fold().await).await?;
+        let home = &self.0.home;
+        let left = home.core.thin.left();
+        let packing = home.packing_whole();
+        let free = packing
+            .fits(left, block_blocks)
+            .min(home.room_for(block_blocks));
+        if size > free {
+            return Err(Error::NoSpace { asked: size, free });
+        }
+        self.check_free(name)?; // made meanwhile
+        let taken = packing.taken(size, block_blocks);
+        home.core.thin.promise(taken);
+        Ok(())
     }
 
     /// Destroys a volume: it is gone when this returns; its space comes back in the background, also

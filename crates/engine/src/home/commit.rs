@@ -133,34 +133,9 @@ impl Home {
         online.retain(|_| !planted::on(Bug::RootBeforeNodes));
         self.flush(online).await;
         laps.end(Phase::FlushNodes);
-        let mut entries: Vec<Entry> = open_entries(&opened);
-        entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
-        if !entries.is_empty() {
-            match self.journal_deltas(&entries, true).await {
-                Some(sequence) => {
-                    for (segment, stripe, _) in &stripes {
-                        self.stripe_recorded_after_image(segment, *stripe, sequence);
-                    }
-                }
-                None => {
-                    self.opened.borrow_mut().extend(opened);
-                    self.seal_instead(&stripes).await;
-                }
-            }
-        }
+        self.record_nodes(&stripes, opened).await;
         laps.end(Phase::RecordNodes);
-        let cut = [
-            Some(applied),
-            oldest,
-            self.oldest_data(),
-            self.oldest_rows(),
-            self.recovering.get(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-        .filter(|_| !planted::on(Bug::CutTooLate))
-        .unwrap_or(applied);
+        let cut = self.cut(applied, oldest);
         if planted::on(Bug::SlotsFreedEarly) {
             self.release(freed.clone()).await;
         }
@@ -181,6 +156,45 @@ impl Home {
         self.committed.open();
         self.core.progress.open();
         more
+    }
+
+    /// Journals the rows of nodes' stripes, with the segments opened for them. Where the ring has no room for that, the
+    /// summaries have the rows.
+    async fn record_nodes(
+        self: &Rc<Self>,
+        stripes: &[(Rc<Segment>, u32, Entry)],
+        opened: Vec<Rc<Segment>>,
+    ) {
+        let mut entries: Vec<Entry> = open_entries(&opened);
+        entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
+        if entries.is_empty() {
+            return;
+        }
+        match self.journal_deltas(&entries, true).await {
+            Some(sequence) => {
+                for (segment, stripe, _) in stripes {
+                    self.stripe_recorded_after_image(segment, *stripe, sequence);
+                }
+            }
+            None => {
+                self.opened.borrow_mut().extend(opened);
+                self.seal_instead(stripes).await;
+            }
+        }
+    }
+
+    /// Where the journal is cut: at the oldest record that anything still needs, `oldest` by shards.
+    fn cut(&self, applied: u64, oldest: Option<u64>) -> u64 {
+        let needed = [
+            Some(applied),
+            oldest,
+            self.oldest_data(),
+            self.oldest_rows(),
+            self.recovering.get(),
+        ];
+        let cut = needed.into_iter().flatten().min();
+        let cut = cut.filter(|_| !planted::on(Bug::CutTooLate));
+        cut.unwrap_or(applied)
     }
 
     /// Slots that did not keep what was written, of devices that are short of room: what volumes were promised may

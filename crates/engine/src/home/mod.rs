@@ -27,6 +27,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use ashlar_block::VolumeError;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::liveness::RecordShape;
@@ -36,7 +37,6 @@ use ashlar_layout::Shape;
 use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
 use lru::LruCache;
 
-use crate::error::VolumeError;
 use crate::home::records::DataRecord;
 use crate::home::room::Renewed;
 use crate::journal::Journal;

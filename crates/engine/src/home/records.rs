@@ -7,6 +7,7 @@ use ashlar_format::root::RingPosition;
 use ashlar_rt::SECOND;
 
 use crate::home::Home;
+use crate::journal::recover::Record;
 use crate::journal::{AppendError, Appended};
 use crate::planted::{self, Bug};
 use crate::protocol::Collected;
@@ -23,6 +24,13 @@ pub(super) struct DataRecord {
 }
 
 impl Home {
+    /// Notes where the records that an import found lie in the ring of deltas.
+    pub(crate) fn note_positions(&self, records: &[Record]) {
+        let deltas = records.iter().filter(|r| r.header.ring == Ring::Delta);
+        let positions = deltas.map(|r| (r.header.sequence, r.header.position[0]));
+        self.delta_positions.borrow_mut().extend(positions);
+    }
+
     /// Writes delta entries, in as many records as they need; the first sequence. A commit cannot wait
     /// for a commit: it gets `None` if the ring is full.
     pub(crate) async fn journal_deltas(

@@ -28,17 +28,12 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use self::segments::{
-    find_reconstructed, load_tree, make_segments, read_tables, replay_segments, settle_segments,
-    take_liveness, take_rows,
-};
 use ashlar_codec::{Code, CodeKind};
 use ashlar_device::DeviceRef;
 use ashlar_digest::Kind;
 use ashlar_format::FormatError;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT};
-use ashlar_format::journal::Ring;
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::Root;
 use ashlar_format::superblock::Superblock;
@@ -47,7 +42,11 @@ use ashlar_rt::{Buf, Rt, Sender};
 
 use crate::error::Error;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
-use crate::import::assemble::{assemble, make_members};
+use crate::import::assemble::{Spread, assemble, make_members};
+use crate::import::segments::{
+    PageCopy, find_reconstructed, load_tree, make_segments, read_tables, replay_segments,
+    settle_segments, take_liveness, take_rows,
+};
 use crate::journal::recover::Recovered;
 use crate::journal::sets::too_few;
 use crate::journal::{self, Journal};
@@ -117,12 +116,31 @@ fn check_tags(superblock: &Superblock, catalog: &Catalog) -> Result<(), FormatEr
     unknown.map_or(Ok(()), |tag| Err(FormatError::Unsupported(u32::from(tag))))
 }
 
-/// Imports the array on these devices.
-pub async fn import(
-    rt: &Rt,
-    devices: Vec<DeviceRef>,
-    options: &Import,
-) -> Result<(Rc<Home>, Sender<crate::protocol::HomeMessage>), Error> {
+fn decode_catalog(
+    mut bytes: Vec<u8>,
+    root: &Root,
+    superblock: &Superblock,
+) -> Result<Catalog, FormatError> {
+    bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
+    let catalog = Catalog::decode(&bytes)?;
+    check_tags(superblock, &catalog)?;
+    Ok(catalog)
+}
+
+/// What devices hold of an array, before anything is decoded.
+struct Found {
+    newest: Superblock,
+    spread: Spread,
+    shape: Shape,
+    core: Rc<Core>,
+    root: Root,
+    /// Copies of table pages that cannot be read.
+    replace: Vec<PageCopy>,
+    recovered: Recovered,
+}
+
+/// Finds the newest generation and root on these devices, the segments' columns, and the records of the journal.
+async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Found, Error> {
     let (newest, candidates, mut spread) =
         assemble(devices, options.array, options.degraded).await?;
     let layout: Layout = newest.layout.parse()?;
@@ -169,6 +187,33 @@ pub async fn import(
         .map_err(format)?;
     take_rows(&core, &recovered).map_err(format)?;
     check_codes(&core).map_err(format)?; // before anything is decoded
+    Ok(Found {
+        newest,
+        spread,
+        shape,
+        core,
+        root,
+        replace,
+        recovered,
+    })
+}
+
+/// Imports the array on these devices.
+pub async fn import(
+    rt: &Rt,
+    devices: Vec<DeviceRef>,
+    options: &Import,
+) -> Result<(Rc<Home>, Sender<crate::protocol::HomeMessage>), Error> {
+    let Found {
+        newest,
+        spread,
+        shape,
+        core,
+        mut root,
+        replace,
+        recovered,
+    } = find(rt, devices, options).await?;
+    let format = |source| Error::Format { device: 0, source };
     let survives = metadata_survives(&shape);
     let beyond = |()| Error::Beyond {
         lost: spread.missing.len(),
@@ -177,15 +222,13 @@ pub async fn import(
     let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness)
         .await
         .map_err(beyond)?;
-    let records = RecordShape::new(slot_blocks, shape.k);
+    let records = RecordShape::new(core.slot_blocks, shape.k);
     let named = take_liveness(&core, &payloads, records).map_err(format)?;
     let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog)
         .await
         .map_err(beyond)?;
-    let mut bytes: Vec<u8> = parts.into_values().flatten().collect();
-    bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
-    let catalog = Catalog::decode(&bytes).map_err(format)?;
-    check_tags(&newest, &catalog).map_err(format)?;
+    let parts = parts.into_values().flatten().collect();
+    let catalog = decode_catalog(parts, &root, &newest).map_err(format)?;
     check_journal(&core, &shape, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
@@ -214,7 +257,6 @@ pub async fn import(
         recovered.tail,
         recovered.previous,
     );
-    let mut root = root;
     root.next_segment = next_segment(&core, root.next_segment, &opened);
     if !root.clean {
         // If newer roots were lost, the journal may still name volumes made since: another volume of
@@ -233,15 +275,7 @@ pub async fn import(
         liveness,
         catalog_tree,
     });
-    for record in recovered
-        .records
-        .iter()
-        .filter(|r| r.header.ring == Ring::Delta)
-    {
-        home.delta_positions
-            .borrow_mut()
-            .push_back((record.header.sequence, record.header.position[0]));
-    }
+    home.note_positions(&recovered.records);
     home.recover(
         &spread,
         &replace,

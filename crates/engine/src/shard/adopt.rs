@@ -5,11 +5,11 @@
 
 use std::rc::Rc;
 
+use ashlar_block::VolumeError;
 use ashlar_digest::Kind;
 
 use super::Shard;
 use super::write::By;
-use crate::error::VolumeError;
 use crate::map::delta::{State, Version, What};
 use crate::planted::{self, Bug};
 use crate::protocol::{Adopted, Move};

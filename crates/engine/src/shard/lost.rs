@@ -4,9 +4,9 @@
 //! holds. A block that is written or unmapped again leaves the list. An array that has stopped asks its devices for
 //! nothing more: what cannot be read then is not lost.
 
+use ashlar_block::VolumeError;
 use ashlar_format::node::LEAF_ENTRIES;
 
-use crate::error::VolumeError;
 use crate::map::delta::{Lookup, Version, What};
 use crate::shard::Shard;
 use crate::space::shape::VolumeShape;

@@ -21,12 +21,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use ashlar_block::VolumeError;
 use ashlar_format::BLOCK;
 use ashlar_format::node::LeafEntry;
 use ashlar_format::partition::Partitioning;
 use ashlar_rt::{Gate, Lock, Mailbox, Sender};
 
-use crate::error::VolumeError;
 use crate::map::NodeStore;
 use crate::map::delta::{DELTA_BYTES, Deltas};
 use crate::protocol::{Bounds, HomeMessage, ShardMessage, ShardStats};

@@ -6,14 +6,14 @@
 
 use std::rc::Rc;
 
+use ashlar_block::VolumeError;
 use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
-use ashlar_format::node::LEAF_ENTRIES;
+use ashlar_format::node::{LEAF_ENTRIES, Place};
 use ashlar_rt::Buf;
 
 use super::{Shard, algorithm_of};
-use crate::error::VolumeError;
-use crate::map::delta::{Lookup, State, Version, What};
+use crate::map::delta::{Lookup, State, What};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::segment::coder::begin;
@@ -32,6 +32,50 @@ pub(super) enum Found {
     },
 }
 
+/// What deltas say of a block.
+enum InDeltas {
+    Found(Found),
+    /// It was moved from a place, which the map may still name, to this segment and block.
+    Moved(Place, Rc<Segment>, u32),
+    /// The map says where it is.
+    Nothing,
+}
+
+fn found_in_deltas(lookup: Lookup, pieces: u32) -> InDeltas {
+    let version = match lookup {
+        Lookup::Hole(_) => return InDeltas::Found(Found::Zero),
+        Lookup::Unknown => return InDeltas::Nothing,
+        Lookup::Version(version) => version,
+    };
+    let What::Block {
+        segment,
+        block,
+        digest,
+        algorithm,
+        from,
+        ..
+    } = version.what
+    else {
+        return InDeltas::Nothing;
+    };
+    match (from, version.state) {
+        (None, State::Open(stripe)) => {
+            let mut buf = Buf::zeroed(pieces as usize * BLOCK);
+            stripe.copy(block - stripe.block_in_segment(0), pieces, &mut buf);
+            InDeltas::Found(Found::Bytes(buf))
+        }
+        (None, _) => InDeltas::Found(Found::Place {
+            segment,
+            block,
+            digest,
+            algorithm,
+        }),
+        (Some(from), State::Recorded(_)) => InDeltas::Moved(from, segment, block),
+        // A move whose stripe is still open is read from its old place.
+        (Some(_), _) => InDeltas::Nothing,
+    }
+}
+
 impl Shard {
     /// Finds a volume block; the stamp of what was found lets a read-merge-write see a change.
     pub(super) async fn find(
@@ -43,42 +87,10 @@ impl Shard {
         loop {
             let lookup = self.deltas.borrow().lookup(shape.tree, address);
             let stamp = lookup.stamp();
-            let moved = match lookup {
-                Lookup::Hole(_) => return Ok((Found::Zero, stamp)),
-                Lookup::Version(Version {
-                    what:
-                        What::Block {
-                            segment,
-                            block,
-                            digest,
-                            algorithm,
-                            from,
-                            ..
-                        },
-                    state,
-                    ..
-                }) => {
-                    if from.is_none() {
-                        if let State::Open(stripe) = &state {
-                            let mut buf = Buf::zeroed(shape.pieces as usize * BLOCK);
-                            let within = block - stripe.block_in_segment(0);
-                            stripe.copy(within, shape.pieces, &mut buf);
-                            return Ok((Found::Bytes(buf), stamp));
-                        }
-                        return Ok((
-                            Found::Place {
-                                segment,
-                                block,
-                                digest,
-                                algorithm,
-                            },
-                            stamp,
-                        ));
-                    }
-                    // A move whose stripe is still open is read from its old place.
-                    matches!(state, State::Recorded(_)).then_some((from, segment, block))
-                }
-                Lookup::Unknown | Lookup::Version(_) => None,
+            let moved = match found_in_deltas(lookup, shape.pieces) {
+                InDeltas::Found(found) => return Ok((found, stamp)),
+                InDeltas::Moved(from, segment, block) => Some((from, segment, block)),
+                InDeltas::Nothing => None,
             };
             let entry =
                 match self
@@ -105,7 +117,7 @@ impl Shard {
                 }
             };
             let place = match moved {
-                Some((from, segment, block)) if from == Some(entry.place) => Some((segment, block)),
+                Some((from, segment, block)) if from == entry.place => Some((segment, block)),
                 _ => {
                     let segment = self.core.segment(entry.place.segment);
                     segment.map(|segment| (segment, entry.place.block))

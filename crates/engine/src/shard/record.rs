@@ -9,8 +9,9 @@ use std::rc::Rc;
 use ashlar_format::BLOCK;
 
 use super::Shard;
+use crate::map::delta::Deltas;
 use crate::planted::{self, Bug};
-use crate::protocol::Reach;
+use crate::protocol::{Collected, Reach};
 use crate::segment::stream::{Item, OpenStripe, Phase};
 
 /// Where in a batch what is recorded as data comes: after all stripes.
@@ -23,7 +24,7 @@ impl Shard {
     ///
     /// Crash argument of the latter: it records less, in the same order. But a stripe that could not be written is
     /// recorded empty only together with what it held (`place_anew`), so then everything is waited for.
-    pub(super) async fn collect(self: &Rc<Self>, reach: Reach) -> crate::protocol::Collected {
+    pub(super) async fn collect(self: &Rc<Self>, reach: Reach) -> Collected {
         // Streams that nobody writes to let go of segments that take no more.
         for stream in [&self.hot, &self.cold, &self.rescue] {
             if let Some(mut stream) = stream.try_lock() {
@@ -75,8 +76,29 @@ impl Shard {
     }
 
     /// Builds a batch from what is written now and the blocks `required` in addition.
-    fn build(&self, required: &[(Item, Rc<OpenStripe>)]) -> crate::protocol::Collected {
-        let mut batch = crate::protocol::Collected::default();
+    fn build(&self, required: &[(Item, Rc<OpenStripe>)]) -> Collected {
+        let mut batch = self.in_order();
+        let deltas = self.deltas.borrow();
+        let unrecorded = deltas.holes.iter().filter(|h| h.recorded.is_none());
+        batch.holes = unrecorded.copied().collect();
+        for (item, stripe) in required {
+            let in_batch = batch.stripes.iter().any(|s| Rc::ptr_eq(s, stripe));
+            let known = deltas
+                .get(item.tree, item.address, item.stamp)
+                .is_some_and(|v| !v.journaled);
+            if !in_batch && known && item.from.is_none() {
+                let mut bytes = vec![0; item.pieces as usize * BLOCK];
+                stripe.copy(item.block, item.pieces, &mut bytes);
+                batch.data.push((*item, stripe.clone(), bytes));
+            }
+        }
+        keep_newest(&mut batch, &deltas);
+        batch
+    }
+
+    /// The stripes that can be recorded now: in order within each segment.
+    fn in_order(&self) -> Collected {
+        let mut batch = Collected::default();
         let mut written = self.written.borrow().clone();
         // What a record of data holds keeps the journal from being cut until its stripe is recorded: these come first,
         // with those before them in their segments (S179).
@@ -101,81 +123,11 @@ impl Shard {
                 batch.stripes.push(stripe);
             }
         }
-        let deltas = self.deltas.borrow();
-        batch.holes = deltas
-            .holes
-            .iter()
-            .filter(|h| h.recorded.is_none())
-            .copied()
-            .collect();
-        for (item, stripe) in required {
-            let in_batch = batch.stripes.iter().any(|s| Rc::ptr_eq(s, stripe));
-            let known = deltas
-                .get(item.tree, item.address, item.stamp)
-                .is_some_and(|v| !v.journaled);
-            if !in_batch && known && item.from.is_none() {
-                let mut bytes = vec![0; item.pieces as usize * BLOCK];
-                stripe.copy(item.block, item.pieces, &mut bytes);
-                batch.data.push((*item, stripe.clone(), bytes));
-            }
-        }
-        // An item counts if nothing newer of its block is durable, nor in this batch. But one that a record of data
-        // holds, which its stripe settles, counts also where the newer one comes only after that stripe: the batch
-        // may be cut between the two, and power go (S167).
-        let version = |item: &Item| deltas.get(item.tree, item.address, item.stamp);
-        let mut newest: BTreeMap<(u32, u64), (u64, usize)> = BTreeMap::new();
-        let mut note = |item: &Item, at: usize| {
-            if version(item).is_some() {
-                let this = (item.stamp, at);
-                let entry = newest.entry((item.tree, item.address)).or_insert(this);
-                let older = planted::on(Bug::OlderVersionRecorded);
-                *entry = if older {
-                    (*entry).min(this)
-                } else {
-                    (*entry).max(this)
-                };
-            }
-        };
-        let written = |s: &OpenStripe| s.phase.get() == Phase::Written;
-        for (stripe, at) in batch.stripes.iter().zip(0..).filter(|(s, _)| written(s)) {
-            stripe.items.borrow().iter().for_each(|i| note(i, at));
-        }
-        batch.data.iter().for_each(|d| note(&d.0, AFTER_STRIPES));
-        let counts = |item: &Item, at: usize| {
-            let newest = newest.get(&(item.tree, item.address)).copied();
-            let (in_batch, newest_at) = newest.unwrap_or((0, at));
-            let hole = batch
-                .holes
-                .iter()
-                .filter(|h| h.covers(item.tree, item.address))
-                .map(|h| h.stamp)
-                .max()
-                .filter(|_| !planted::on(Bug::TrimResurrects))
-                .unwrap_or(0);
-            let durable = deltas.durable_stamp(item.tree, item.address);
-            version(item).is_some_and(|version| {
-                let settled =
-                    version.journaled && at < newest_at && !planted::on(Bug::SettledBeforeNewer);
-                item.stamp >= hole.max(durable) && (item.stamp >= in_batch || settled)
-            })
-        };
-        batch.live = (batch.stripes.iter().zip(0..))
-            .map(|(stripe, at)| {
-                let items = stripe.items.borrow();
-                let live = items.iter().filter(|i| written(stripe) && counts(i, at));
-                live.copied().collect()
-            })
-            .collect();
-        let mut kept = (batch.data.iter())
-            .map(|d| counts(&d.0, AFTER_STRIPES))
-            .collect::<Vec<_>>()
-            .into_iter();
-        batch.data.retain(|_| kept.next().unwrap_or(false));
         batch
     }
 
     /// The batch is durable.
-    pub(super) fn recorded(&self, batch: &crate::protocol::Collected, sequence: u64) {
+    pub(super) fn recorded(&self, batch: &Collected, sequence: u64) {
         let mut deltas = self.deltas.borrow_mut();
         for (stripe, live) in batch.stripes.iter().zip(&batch.live) {
             for item in live {
@@ -195,4 +147,61 @@ impl Shard {
             self.room.open();
         }
     }
+}
+
+/// Chooses the items of a batch that count: the newest of each block.
+///
+/// An item counts if nothing newer of its block is durable, nor in this batch. But one that a record of data
+/// holds, which its stripe settles, counts also where the newer one comes only after that stripe: the batch
+/// may be cut between the two, and power go (S167).
+fn keep_newest(batch: &mut Collected, deltas: &Deltas) {
+    let version = |item: &Item| deltas.get(item.tree, item.address, item.stamp);
+    let mut newest: BTreeMap<(u32, u64), (u64, usize)> = BTreeMap::new();
+    let mut note = |item: &Item, at: usize| {
+        if version(item).is_some() {
+            let this = (item.stamp, at);
+            let entry = newest.entry((item.tree, item.address)).or_insert(this);
+            let older = planted::on(Bug::OlderVersionRecorded);
+            *entry = if older {
+                (*entry).min(this)
+            } else {
+                (*entry).max(this)
+            };
+        }
+    };
+    let written = |s: &OpenStripe| s.phase.get() == Phase::Written;
+    for (stripe, at) in batch.stripes.iter().zip(0..).filter(|(s, _)| written(s)) {
+        stripe.items.borrow().iter().for_each(|i| note(i, at));
+    }
+    batch.data.iter().for_each(|d| note(&d.0, AFTER_STRIPES));
+    let counts = |item: &Item, at: usize| {
+        let newest = newest.get(&(item.tree, item.address)).copied();
+        let (in_batch, newest_at) = newest.unwrap_or((0, at));
+        let hole = batch
+            .holes
+            .iter()
+            .filter(|h| h.covers(item.tree, item.address))
+            .map(|h| h.stamp)
+            .max()
+            .filter(|_| !planted::on(Bug::TrimResurrects))
+            .unwrap_or(0);
+        let durable = deltas.durable_stamp(item.tree, item.address);
+        version(item).is_some_and(|version| {
+            let settled =
+                version.journaled && at < newest_at && !planted::on(Bug::SettledBeforeNewer);
+            item.stamp >= hole.max(durable) && (item.stamp >= in_batch || settled)
+        })
+    };
+    batch.live = (batch.stripes.iter().zip(0..))
+        .map(|(stripe, at)| {
+            let items = stripe.items.borrow();
+            let live = items.iter().filter(|i| written(stripe) && counts(i, at));
+            live.copied().collect()
+        })
+        .collect();
+    let mut kept = (batch.data.iter())
+        .map(|d| counts(&d.0, AFTER_STRIPES))
+        .collect::<Vec<_>>()
+        .into_iter();
+    batch.data.retain(|_| kept.next().unwrap_or(false));
 }

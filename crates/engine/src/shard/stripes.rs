@@ -7,12 +7,12 @@
 
 use std::rc::Rc;
 
+use ashlar_block::VolumeError;
 use ashlar_format::{BLOCK, SegmentNumber};
 use ashlar_rt::Buf;
 
 use super::Shard;
 use super::write::{By, Seen};
-use crate::error::VolumeError;
 use crate::phases::Phase;
 use crate::protocol::{HomeMessage, ask};
 use crate::segment::coder::begin;

@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use ashlar_block::VolumeError;
 use ashlar_digest::Kind;
 use ashlar_format::BLOCK;
 use ashlar_format::context::Context;
@@ -18,7 +19,6 @@ use ashlar_rt::{Lock, LockGuard, Slice};
 
 use super::Shard;
 use super::read::Found;
-use crate::error::VolumeError;
 use crate::map::delta::{HoleRange, State, Version, What};
 use crate::phases::Phase;
 use crate::planted::{self, Bug};
