@@ -37,6 +37,8 @@ mod segment;
 mod shard;
 mod space;
 pub mod status;
+#[cfg(test)]
+mod testing;
 
 pub use api::array::{Array, wipe};
 pub use api::create::{Create, Plan, default_strip_bytes, plan};

@@ -26,7 +26,7 @@ pub use fd::AsyncFd;
 pub use memory::give_back_memory;
 pub use reactor::{Driver, Epoll};
 pub use sync::{Gate, Lock, LockGuard, Permits, PermitsGuard};
-pub use tasks::Join;
+pub use tasks::{Join, join_all};
 
 /// One second in [`Nanos`].
 pub const SECOND: Nanos = 1_000_000_000;

@@ -186,6 +186,16 @@ impl<T> Join<T> {
     }
 }
 
+/// Waits for all of these tasks: what each gave, in order. All are started before this waits for the first.
+pub async fn join_all<T>(joins: impl IntoIterator<Item = Join<T>>) -> Vec<T> {
+    let joins: Vec<Join<T>> = joins.into_iter().collect();
+    let mut results = Vec::with_capacity(joins.len());
+    for join in joins {
+        results.push(join.await);
+    }
+    results
+}
+
 impl<T> std::fmt::Debug for Join<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Join")

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use ashlar_format::BLOCK;
 use ashlar_format::journal::Entry;
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::{Buf, Slice, join_all};
 
 use crate::home::Home;
 use crate::planted::{self, Bug};
@@ -234,9 +234,7 @@ impl Home {
             if joins.is_empty() {
                 return None;
             }
-            for join in joins {
-                survivors.extend(join.await);
-            }
+            survivors.extend(join_all(joins).await.into_iter().flatten());
         }
         Some(survivors)
     }

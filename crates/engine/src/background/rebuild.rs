@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::{BLOCK, SegmentGeometry};
-use ashlar_rt::{MILLISECOND, Nanos, SECOND};
+use ashlar_rt::{MILLISECOND, Nanos, SECOND, join_all};
 
 use crate::home::Home;
 use crate::members::Member;
@@ -172,11 +172,7 @@ impl Home {
                 }
             }));
         }
-        let mut moved = 0;
-        for join in joins {
-            moved += join.await;
-        }
-        moved
+        join_all(joins).await.into_iter().sum()
     }
 
     /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use ashlar_format::journal::{Entry, Ring, StripeDelta, StripeEntry, entry_bytes};
 use ashlar_format::slot::SegmentKind;
+use ashlar_rt::{Sender, join_all};
 
 use crate::home::Home;
 use crate::phases::{Laps, Phase};
@@ -193,16 +194,13 @@ impl Home {
             .expect("only a commit gives up");
         self.journal_data(&part.collected).await;
         self.note_recorded(&part.collected, first);
-        let mut joins = Vec::new();
-        for (shard, batch) in self.shards.iter().zip(part.collected) {
+        let tell = |(shard, batch): (&Sender<ShardMessage>, Collected)| {
             let (shard, batch) = (shard.clone(), Rc::new(batch));
-            joins.push(self.core.rt.spawn(async move {
+            self.core.rt.spawn(async move {
                 ask(&shard, |reply| ShardMessage::Recorded(batch, first, reply)).await
-            }));
-        }
-        for join in joins {
-            join.await;
-        }
+            })
+        };
+        join_all(self.shards.iter().zip(part.collected).map(tell)).await;
         self.untold.set(None);
     }
 
@@ -261,11 +259,11 @@ impl Home {
                 ask(&shard, |reply| ShardMessage::Collect(reach, reply)).await
             }));
         }
-        let mut collected = Vec::new();
-        for join in joins {
-            collected.push(join.await.unwrap_or_default());
-        }
+        let collected = join_all(joins).await;
         collected
+            .into_iter()
+            .map(Option::unwrap_or_default)
+            .collect()
     }
 
     /// Segments opened since the last call, of one kind: batches journal those that hold data, commits

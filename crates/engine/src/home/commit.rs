@@ -23,7 +23,7 @@ use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::node::Place;
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{Owner, node_owner_address};
-use ashlar_rt::Buf;
+use ashlar_rt::{Buf, Sender, join_all};
 
 use crate::home::batch::{headers_written, open_entries};
 use crate::home::nodes::PlacedNode;
@@ -228,21 +228,20 @@ impl Home {
     }
 
     async fn prepare_shards(&self, target: u64, mut limit: FoldLimit) -> Vec<Prepared> {
-        let mut joins = Vec::new();
         limit.nodes /= self.shards.len();
         let (size, used) = self.journal.usage(Ring::Delta);
         self.core.give_up_lost.set(used * 2 > size);
-        for shard in &self.shards {
+        let prepare = |shard: &Sender<ShardMessage>| {
             let shard = shard.clone();
-            joins.push(self.core.rt.spawn(async move {
+            self.core.rt.spawn(async move {
                 ask(&shard, |reply| ShardMessage::Prepare(target, limit, reply)).await
-            }));
-        }
-        let mut prepared = Vec::new();
-        for join in joins {
-            prepared.push(join.await.unwrap_or_default());
-        }
+            })
+        };
+        let prepared = join_all(self.shards.iter().map(prepare)).await;
         prepared
+            .into_iter()
+            .map(Option::unwrap_or_default)
+            .collect()
     }
 
     /// Takes a shard's part: map roots into the catalog, life and death into liveness.

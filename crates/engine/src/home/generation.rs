@@ -12,7 +12,7 @@
 use std::rc::Rc;
 
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
-use ashlar_rt::{BLOCK, Buf};
+use ashlar_rt::{BLOCK, Buf, join_all};
 
 use crate::error::Error;
 use crate::home::Home;
@@ -47,18 +47,15 @@ impl Home {
                 }
                 let (core, bytes) = (self.core.clone(), bytes.clone());
                 let offset = self.core.member(index).geometry.root_offset(root.number);
-                joins.push(self.core.rt.spawn(async move {
-                    let member = core.member(index);
-                    if member.write(offset, vec![bytes]).await.is_err()
-                        || (!planted::on(Bug::RootNotFlushed) && member.flush().await.is_err())
-                    {
-                        core.report_failed(index);
+                let write = async move {
+                    if planted::on(Bug::RootNotFlushed) {
+                        return core.write(index, offset, bytes).await;
                     }
-                }));
+                    core.write_durably(index, offset, bytes).await
+                };
+                joins.push(self.core.rt.spawn(write));
             }
-            for join in joins {
-                join.await;
-            }
+            join_all(joins).await;
             if self.core.failing.borrow().is_empty() {
                 break;
             }
@@ -272,32 +269,22 @@ impl Home {
     /// Writes the superblock to every member in use (never over its newer copy); how many stored it.
     pub(crate) async fn store_superblocks(self: &Rc<Self>) -> usize {
         self.superblock.borrow_mut().writes += 1;
-        let mut joins = Vec::new();
-        for member in self.core.members.iter().filter(|m| m.is_online()) {
+        let store = |member: &Member| {
             let bytes = self.superblock_for(member.index);
             let copy = 1 - member.super_copy.get();
-            let (core, index, offset) = (
-                self.core.clone(),
-                member.index,
-                member.geometry.super_offset(copy),
-            );
-            joins.push(self.core.rt.spawn(async move {
-                let member = core.member(index);
-                let done =
-                    member.write(offset, vec![bytes]).await.is_ok() && member.flush().await.is_ok();
+            let (core, index) = (self.core.clone(), member.index);
+            let offset = member.geometry.super_offset(copy);
+            self.core.rt.spawn(async move {
+                let done = core.write_durably(index, offset, bytes).await;
                 if done {
-                    member.super_copy.set(copy);
-                } else {
-                    core.report_failed(index);
+                    core.member(index).super_copy.set(copy);
                 }
                 done
-            }));
-        }
-        let mut stored = 0;
-        for join in joins {
-            stored += usize::from(join.await);
-        }
-        stored
+            })
+        };
+        let online = self.core.members.iter().filter(|m| m.is_online());
+        let stored = join_all(online.map(store)).await;
+        stored.into_iter().filter(|done| *done).count()
     }
 
     pub(crate) fn superblock_for(&self, index: u16) -> ashlar_rt::Slice {

@@ -34,7 +34,7 @@ use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::{RingPosition, Root};
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
-use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender};
+use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender, join_all};
 use lru::LruCache;
 
 use crate::home::records::DataRecord;
@@ -473,19 +473,15 @@ impl Home {
 
     /// Flushes devices; those that cannot are reported.
     pub(crate) async fn flush_members(&self, members: Vec<u16>) {
-        let mut joins = Vec::new();
-        for index in members {
-            if self.core.member(index).is_online() {
-                let core = self.core.clone();
-                joins.push(self.core.rt.spawn(async move {
-                    if core.member(index).flush().await.is_err() {
-                        core.report_failed(index);
-                    }
-                }));
-            }
-        }
-        for join in joins {
-            join.await;
-        }
+        let online = |index: &u16| self.core.member(*index).is_online();
+        let flush = |index| {
+            let core = self.core.clone();
+            self.core.rt.spawn(async move {
+                if core.member(index).flush().await.is_err() {
+                    core.report_failed(index);
+                }
+            })
+        };
+        join_all(members.into_iter().filter(online).map(flush)).await;
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use ashlar_format::root::RingPosition;
 use ashlar_format::slot::SlotEntry;
+use ashlar_rt::join_all;
 
 use crate::home::Home;
 use crate::planted::{self, Bug};
@@ -88,16 +89,11 @@ impl Home {
                 let offset = member.geometry.page_offset(number, u32::from(copy));
                 let (core, index) = (self.core.clone(), member.index);
                 written.push((index, number));
-                joins.push(self.core.rt.spawn(async move {
-                    if core.member(index).write(offset, vec![bytes]).await.is_err() {
-                        core.report_failed(index);
-                    }
-                }));
+                let write = async move { core.write(index, offset, bytes).await };
+                joins.push(self.core.rt.spawn(write));
             }
         }
-        for join in joins {
-            join.await;
-        }
+        join_all(joins).await;
         let touched: BTreeSet<u16> = written.iter().map(|(member, _)| *member).collect();
         if !planted::on(Bug::PagesNotFlushed) && !planted::on(Bug::RootBeforeNodes) {
             self.flush_members(touched.into_iter().collect()).await;

@@ -122,3 +122,25 @@ pub struct Tasks {
     /// Whether a volume is being released.
     pub releasing: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn work_rests_until_what_it_depends_on_changes() {
+        let mut rest = Rest::default();
+        rest.round(false, 1);
+        assert!(!rest.rests(2, &1));
+        rest.round(false, 1);
+        assert!(rest.rests(2, &1));
+        assert!(!rest.rests(2, &2), "something changed");
+        rest.round(false, 2);
+        assert!(!rest.rests(2, &2), "it is tried as often again");
+        rest.round(true, 2);
+        rest.round(false, 2);
+        assert!(!rest.rests(2, &2), "a gain begins anew");
+    }
+}

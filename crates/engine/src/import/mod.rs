@@ -44,8 +44,8 @@ use crate::error::Error;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
 use crate::import::assemble::{Spread, assemble, make_members};
 use crate::import::segments::{
-    PageCopy, find_reconstructed, load_tree, make_segments, read_tables, replay_segments,
-    settle_segments, take_liveness, take_rows,
+    PageCopy, Replayed, decode_records, find_reconstructed, load_tree, make_segments, read_tables,
+    replay_segments, settle_segments, take_liveness, take_rows,
 };
 use crate::journal::recover::Recovered;
 use crate::journal::sets::too_few;
@@ -137,6 +137,8 @@ struct Found {
     /// Copies of table pages that cannot be read.
     replace: Vec<PageCopy>,
     recovered: Recovered,
+    /// What its records say.
+    records: Vec<Replayed>,
 }
 
 /// Finds the newest generation and root on these devices, the segments' columns, and the records of the journal.
@@ -182,10 +184,9 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
     .await;
     let recovered = crate::journal::chain::end_at_break(recovered, &root);
     let format = |source| Error::Format { device: 0, source };
-    find_reconstructed(&core, &recovered)
-        .await
-        .map_err(format)?;
-    take_rows(&core, &recovered).map_err(format)?;
+    let records = decode_records(&recovered, &root).map_err(format)?;
+    find_reconstructed(&core, &records).await;
+    take_rows(&core, &records);
     check_codes(&core).map_err(format)?; // before anything is decoded
     Ok(Found {
         newest,
@@ -195,6 +196,7 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         root,
         replace,
         recovered,
+        records,
     })
 }
 
@@ -212,6 +214,7 @@ pub async fn import(
         mut root,
         replace,
         recovered,
+        records,
     } = find(rt, devices, options).await?;
     let format = |source| Error::Format { device: 0, source };
     let survives = metadata_survives(&shape);
@@ -222,15 +225,15 @@ pub async fn import(
     let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness)
         .await
         .map_err(beyond)?;
-    let records = RecordShape::new(core.slot_blocks, shape.k);
-    let named = take_liveness(&core, &payloads, records).map_err(format)?;
+    let lie = RecordShape::new(core.slot_blocks, shape.k);
+    let named = take_liveness(&core, &payloads, lie).map_err(format)?;
     let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog)
         .await
         .map_err(beyond)?;
     let parts = parts.into_values().flatten().collect();
     let catalog = decode_catalog(parts, &root, &newest).map_err(format)?;
     check_journal(&core, &shape, &root, &recovered, options.degraded)?;
-    let (rest, opened) = replay_segments(&core, &recovered, &root, &named).map_err(format)?;
+    let (rest, opened) = replay_segments(&core, records, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
     if !options.degraded && needs_missing(&core, &shape, &spread.missing) {
         let here = core.online().len();

@@ -13,7 +13,7 @@ use ashlar_format::root::Root;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, SlotHeader, TablePage};
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
 
-use crate::journal::recover::Recovered;
+use crate::journal::recover::{Record, Recovered};
 use crate::map::system::SysTree;
 use crate::segment::read::read_unit;
 use crate::segment::table::Core;
@@ -21,6 +21,35 @@ use crate::segment::{Column, NO_SLOT, Segment};
 
 /// A journal entry with its record's sequence.
 type Sequenced = (u64, Entry);
+
+/// What a record of the journal says.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    sequence: u64,
+    ring: Ring,
+    entries: Vec<Entry>,
+}
+
+/// Decodes the records that the root still needs: but for those of data whose stripes were recorded, and folded.
+pub(super) fn decode_records(
+    recovered: &Recovered,
+    root: &Root,
+) -> Result<Vec<Replayed>, FormatError> {
+    let needed = |r: &&Record| r.header.ring == Ring::Delta || r.header.sequence >= root.cut;
+    let decode = |record: &Record| {
+        Ok(Replayed {
+            sequence: record.header.sequence,
+            ring: record.header.ring,
+            entries: decode_entries(&record.payload)?,
+        })
+    };
+    recovered
+        .records
+        .iter()
+        .filter(needed)
+        .map(decode)
+        .collect()
+}
 
 /// Claims of columns, by segment.
 pub(super) type Claims = BTreeMap<u64, BTreeMap<u16, (Column, SlotEntry)>>;
@@ -190,21 +219,17 @@ pub(super) fn take_liveness(
 ///
 /// A header that counts is of the very column and version that the entry names; that it was written before the
 /// entry is the crash argument of `reconstruct_columns`. A segment that was freed since is not named by liveness.
-pub(super) async fn find_reconstructed(
-    core: &Rc<Core>,
-    recovered: &Recovered,
-) -> Result<(), FormatError> {
+pub(super) async fn find_reconstructed(core: &Rc<Core>, records: &[Replayed]) {
     let mut claims = Claims::new();
-    let records = recovered.records.iter();
-    for record in records.filter(|r| r.header.ring == Ring::Delta) {
-        for entry in decode_entries(&record.payload)? {
+    for record in records.iter().filter(|r| r.ring == Ring::Delta) {
+        for entry in &record.entries {
             let Entry::Column {
                 segment,
                 column,
                 version,
                 device,
                 slot,
-            } = entry
+            } = *entry
             else {
                 continue;
             };
@@ -227,49 +252,42 @@ pub(super) async fn find_reconstructed(
         }
     }
     make_segments(core, &claims);
-    Ok(())
 }
 
 /// Gives segments of the table the rows of their unfinished courses, and the columns that were moved since their
 /// table pages were written, so that what the root names can be verified and decoded before anything else is
 /// known.
-pub(super) fn take_rows(core: &Core, recovered: &Recovered) -> Result<(), FormatError> {
-    for record in recovered
-        .records
-        .iter()
-        .filter(|r| r.header.ring == Ring::Delta)
-    {
-        for entry in decode_entries(&record.payload)? {
-            match &entry {
+pub(super) fn take_rows(core: &Core, records: &[Replayed]) {
+    for record in records.iter().filter(|r| r.ring == Ring::Delta) {
+        for entry in &record.entries {
+            match entry {
                 Entry::Stripe(stripe) => {
                     if let Some(segment) = core.segment(stripe.segment) {
-                        replay_stripe(&segment, stripe, record.header.sequence);
+                        replay_stripe(&segment, stripe, record.sequence);
                     }
                 }
-                Entry::Column { .. } => move_column(core, &entry),
+                Entry::Column { .. } => move_column(core, entry),
                 _ => {}
             }
         }
     }
-    Ok(())
 }
 
 /// Replays what concerns segments; returns what concerns blocks, in order, with sequences, and which
 /// segments the journal opened.
 pub(super) fn replay_segments(
     core: &Core,
-    recovered: &Recovered,
+    records: Vec<Replayed>,
     root: &Root,
     named: &BTreeSet<u64>,
 ) -> Result<(Vec<Sequenced>, BTreeSet<u64>), FormatError> {
     let mut rest = Vec::new();
     let mut opened = BTreeSet::new();
-    for record in &recovered.records {
-        let sequence = record.header.sequence;
-        if sequence < root.cut && record.header.ring == Ring::Data {
-            continue; // its stripe was recorded, and folded
-        }
-        for entry in decode_entries(&record.payload)? {
+    for Replayed {
+        sequence, entries, ..
+    } in records
+    {
+        for entry in entries {
             match &entry {
                 Entry::Open {
                     segment,

@@ -21,7 +21,7 @@ use ashlar_codec::{Code, CodeKind};
 use ashlar_format::BLOCK;
 use ashlar_format::journal::{ColumnHeader, HEADER_BYTES, Ring};
 use ashlar_format::root::{Epoch, RingPosition};
-use ashlar_rt::Buf;
+use ashlar_rt::{Buf, join_all};
 
 use crate::journal::recover::Record;
 use crate::journal::sets::RecordSet;
@@ -340,11 +340,7 @@ impl Journal {
                 done
             }));
         }
-        let mut all = true;
-        for join in joins {
-            all &= join.await;
-        }
-        all
+        join_all(joins).await.into_iter().all(|done| done)
     }
 }
 
@@ -363,4 +359,98 @@ pub struct Appended {
     pub sequence: u64,
     /// Where it begins in its ring.
     pub position: RingPosition,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::testing::{RING_BYTES, bed};
+
+    fn set(devices: &[u16], most_data: usize) -> RecordSet {
+        RecordSet {
+            devices: devices.to_vec(),
+            most_data,
+            survives_domains: false,
+        }
+    }
+
+    fn journal(core: &Rc<Core>, m: u16) -> Journal {
+        let epoch = Epoch {
+            number: 1,
+            first: 1,
+            end: None,
+            m,
+            excluded: Vec::new(),
+        };
+        let start = [RingPosition::default(); 2];
+        Journal::new(core, epoch, 1, start, start, [0; 32])
+    }
+
+    /// A record is as wide as its payload wants, and never wider than its set allows.
+    #[test]
+    fn a_record_grows_with_its_payload() {
+        let bed = bed(6);
+        let journal = journal(&bed.core, 2);
+        let wide = set(&[0, 1, 2, 3, 4, 5], 4);
+        for (payload, columns) in [
+            (1, (1, 2)),
+            (4096, (1, 2)),
+            (4097, (2, 2)),
+            (1 << 20, (4, 2)),
+        ] {
+            assert_eq!(
+                journal.width_for(Ring::Delta, &wide, payload),
+                columns,
+                "{payload}"
+            );
+        }
+        let pair = set(&[0, 1], 1);
+        assert_eq!(
+            journal.width_for(Ring::Delta, &pair, 1 << 20),
+            (1, 1),
+            "one other device"
+        );
+    }
+
+    #[test]
+    fn room_is_what_is_left_less_what_the_ring_end_may_skip() {
+        let bed = bed(3);
+        let journal = journal(&bed.core, 1);
+        assert!(!journal.has_room(Ring::Delta, 1, 0), "no set, no record");
+        journal.set_groups(vec![set(&[0, 1, 2], 1)]);
+        assert!(journal.has_room(Ring::Delta, 1, 0));
+        assert!(
+            !journal.has_room(Ring::Delta, 1, 256),
+            "all of it is to stay free"
+        );
+        assert_eq!(journal.usage(Ring::Delta), (RING_BYTES, 0));
+        assert!(!journal.has_room(Ring::Delta, usize::try_from(RING_BYTES).unwrap(), 0));
+    }
+
+    /// With no device of a set in use a record breaks; the next epoch goes on with the same sequence.
+    #[test]
+    fn a_broken_epoch_sends_the_record_again() {
+        let bed = bed(3);
+        let journal = journal(&bed.core, 1);
+        journal.set_groups(vec![set(&[0, 1], 1)]);
+        let core = bed.core.clone();
+        bed.rt.block_on(async move {
+            let state = ashlar_format::superblock::MemberState::Failed;
+            core.member(1).take_out(state);
+            let broken = journal.append(Ring::Delta, &[1]).await.map(|_| ());
+            assert_eq!(broken, Err(AppendError::Broken));
+            assert_eq!(journal.next(), 1);
+            let epoch = Epoch {
+                number: 2,
+                first: 1,
+                end: None,
+                m: 1,
+                excluded: vec![1],
+            };
+            journal.begin_epoch(epoch, vec![set(&[0, 2], 1)]);
+            assert_eq!(journal.append(Ring::Delta, &[1]).await.unwrap().sequence, 1);
+        });
+    }
 }

@@ -265,3 +265,128 @@ async fn later_record(
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::journal::{AppendError, Journal, sets::RecordSet};
+    use crate::testing::{Bed, bed};
+
+    fn epoch() -> Epoch {
+        Epoch {
+            number: 1,
+            first: 1,
+            end: None,
+            m: 1,
+            excluded: Vec::new(),
+        }
+    }
+
+    fn journal(bed: &Bed) -> Journal {
+        let start = [RingPosition::default(); 2];
+        let journal = Journal::new(&bed.core, epoch(), 1, start, start, [0; 32]);
+        let devices: Vec<u16> = bed.core.online();
+        journal.set_groups(vec![RecordSet {
+            devices,
+            most_data: 2,
+            survives_domains: false,
+        }]);
+        journal
+    }
+
+    fn recovered(bed: &Bed, cut: u64) -> Recovered {
+        let core = bed.core.clone();
+        let start = [RingPosition::default(); 2];
+        bed.rt
+            .block_on(async move { recover(&core, &[epoch()], cut, start).await })
+    }
+
+    /// Records of both rings come back in order, also without a device that holds columns of them.
+    #[test]
+    fn records_are_found_again_without_a_device() {
+        let bed = bed(4);
+        let journal = journal(&bed);
+        let payloads: Vec<Vec<u8>> = (1..=5).map(|n| vec![n; 5000 * usize::from(n)]).collect();
+        let sent = payloads.clone();
+        bed.rt.block_on(async move {
+            for (payload, at) in sent.iter().zip(0..) {
+                let ring = if at % 2 == 0 { Ring::Delta } else { Ring::Data };
+                let appended = journal.append(ring, payload).await.unwrap();
+                assert_eq!(appended.sequence, at + 1);
+            }
+        });
+        for gone in 0..4 {
+            let member = bed.core.member(gone);
+            member.take_out(ashlar_format::superblock::MemberState::Failed);
+            let found = recovered(&bed, 1);
+            let bytes: Vec<Vec<u8>> = found.records.into_iter().map(|r| r.payload).collect();
+            if gone == 0 {
+                assert!(bytes == payloads);
+                assert_eq!((found.next, found.lost), (6, 0));
+            } else {
+                assert!(bytes.len() < payloads.len(), "two of four devices are gone");
+                break;
+            }
+        }
+    }
+
+    /// A record of which too little was written is the end; what is missing before a later one is counted.
+    #[test]
+    fn a_gap_is_told_from_the_end() {
+        let bed = bed(3);
+        let journal = journal(&bed);
+        let (second, third) = bed.rt.block_on(async move {
+            journal.append(Ring::Delta, &[1; 100]).await.unwrap();
+            let second = journal.append(Ring::Delta, &[2; 100]).await.unwrap();
+            let third = journal.append(Ring::Delta, &[3; 100]).await.unwrap();
+            (second.position, third.position)
+        });
+        let wipe = |position: RingPosition| {
+            for disk in &bed.disks {
+                let start = bed.core.member(0).geometry.delta_ring_offset();
+                disk.poke(start + position.bytes, &[0; BLOCK]);
+            }
+        };
+        wipe(third);
+        let found = recovered(&bed, 1);
+        assert_eq!((found.records.len(), found.next, found.lost), (2, 3, 0));
+        // With the third again, and the second gone: it was durable once.
+        let journal = self::journal(&bed);
+        bed.rt.block_on(async move {
+            for n in 1..=3 {
+                journal.append(Ring::Delta, &[n; 100]).await.unwrap();
+            }
+        });
+        wipe(second);
+        let found = recovered(&bed, 1);
+        assert_eq!(found.records.len(), 1);
+        assert!(found.lost > 0);
+    }
+
+    /// A full ring takes nothing until a tail beyond it is durable.
+    #[test]
+    fn a_full_ring_waits_for_its_tail() {
+        let bed = bed(3);
+        let journal = journal(&bed);
+        bed.rt.block_on(async move {
+            let mut last = None;
+            let full = loop {
+                match journal.append(Ring::Data, &[7; 6000]).await {
+                    Ok(appended) => last = Some(appended.position),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(full, AppendError::Full);
+            journal.settle_data(last.unwrap());
+            assert_eq!(
+                journal.append(Ring::Data, &[7; 6000]).await.map(|_| ()),
+                Err(AppendError::Full),
+                "nothing durable says so yet"
+            );
+            journal.append(Ring::Delta, &[0; 10]).await.unwrap();
+            journal.append(Ring::Data, &[7; 6000]).await.unwrap();
+        });
+    }
+}

@@ -196,3 +196,109 @@ impl NodeStore {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ashlar_format::node::LeafEntry;
+
+    use super::*;
+    use crate::testing::bed;
+
+    const TREE: u32 = 16;
+    const SLOT: usize = 3;
+
+    fn entry(segment: u64) -> LeafEntry {
+        LeafEntry {
+            place: Place { segment, block: 1 },
+            length: 8,
+            flags: 8,
+            birth: 2,
+            digest: [4; 16],
+        }
+    }
+
+    /// Maps or unmaps an entry of a leaf, and places what that changes in segment `into`.
+    async fn change(
+        store: &NodeStore,
+        leaf: u64,
+        mapped: Option<LeafEntry>,
+        into: u64,
+    ) -> (usize, Placed) {
+        let write = |bytes: &mut [u8]| {
+            let entry = &mut bytes[SLOT * LEAF_ENTRY..(SLOT + 1) * LEAF_ENTRY];
+            LeafEntry::write(mapped.as_ref(), entry);
+        };
+        store.change_leaf(TREE, 0, leaf, 7, write).await.unwrap();
+        let dirty = store.close_dirty().await.unwrap();
+        let mut places = (0..).map(|block| Place {
+            segment: into,
+            block,
+        });
+        (dirty, store.place(&mut places))
+    }
+
+    /// A changed leaf is written with every node above it, bottom up; each names the one below by its place and digest.
+    #[test]
+    fn a_leaf_is_placed_with_its_path() {
+        let bed = bed(1);
+        let store = NodeStore::new(&bed.core, 1 << 20);
+        store.add_tree(TREE, 0, 1000, None);
+        bed.rt.block_on(async move {
+            let (dirty, placed) = change(&store, 70, Some(entry(5)), 9).await;
+            let keys: Vec<Key> = placed.writes.iter().map(|w| w.key).collect();
+            assert_eq!(
+                keys,
+                vec![(TREE, 0, 0, 70), (TREE, 0, 1, 1), (TREE, 0, 2, 0)]
+            );
+            assert_eq!((dirty, placed.freed.len(), placed.nodes[&TREE]), (3, 0, 3));
+            let [leaf, inner, top] = &placed.writes[..] else {
+                panic!()
+            };
+            let named = inner_entry(&inner.bytes, 70 % FANOUT).unwrap().unwrap();
+            assert_eq!(
+                (named.place, named.digest, named.folded),
+                (leaf.place, leaf.digest, 7)
+            );
+            assert_eq!(store.roots()[0].1.unwrap().place, top.place);
+            // It is read from memory before it is written.
+            assert_eq!(
+                store.leaf_entry(TREE, 0, 70, SLOT).await,
+                Ok(Some(entry(5)))
+            );
+            assert_eq!(store.leaf_entry(TREE, 0, 71, SLOT).await, Ok(None));
+        });
+    }
+
+    /// A leaf that holds nothing any more is no node, nor are those above it that name nothing else.
+    #[test]
+    fn an_empty_leaf_goes_with_its_path() {
+        let bed = bed(1);
+        let store = NodeStore::new(&bed.core, 1 << 20);
+        store.add_tree(TREE, 0, 1000, None);
+        bed.rt.block_on(async move {
+            change(&store, 70, Some(entry(5)), 9).await;
+            store.written();
+            let (_, placed) = change(&store, 0, Some(entry(6)), 10).await;
+            store.written();
+            assert_eq!(
+                (placed.writes.len(), placed.freed.len()),
+                (3, 1),
+                "the old top is freed"
+            );
+            let (dirty, placed) = change(&store, 70, None, 11).await;
+            store.written();
+            let keys: Vec<Key> = placed.writes.iter().map(|w| w.key).collect();
+            assert_eq!(
+                (dirty, keys),
+                (3, vec![(TREE, 0, 2, 0)]),
+                "the top still has a child"
+            );
+            assert_eq!((placed.freed.len(), placed.nodes[&TREE]), (3, -2));
+            let (_, placed) = change(&store, 0, None, 12).await;
+            assert_eq!((placed.writes.len(), placed.nodes[&TREE]), (0, -3));
+            assert_eq!(store.roots()[0].1, None);
+        });
+    }
+}

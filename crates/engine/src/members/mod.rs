@@ -460,3 +460,107 @@ impl Member {
         self.free.borrow_mut().insert(slot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ashlar_format::slot::SegmentKind;
+
+    use super::*;
+    use crate::testing::bed;
+
+    fn entry(segment: u64) -> SlotEntry {
+        SlotEntry {
+            segment,
+            column: 0,
+            version: 1,
+            k: 1,
+            m: 1,
+            code: 1,
+            kind: SegmentKind::Data,
+            strip_blocks: 1,
+        }
+    }
+
+    #[test]
+    fn slots_are_taken_from_the_lowest_and_come_back_when_released() {
+        let bed = bed(1);
+        let member = bed.core.member(0);
+        let all = member.free_slots();
+        assert_eq!(member.take_slot(entry(1)), Some(0));
+        assert_eq!(member.reserve_slot(), Some(1));
+        assert!(
+            member.slots.borrow()[1].is_none(),
+            "the table says nothing of it"
+        );
+        member.set_slot(0, None);
+        assert_eq!(member.free_slots(), all - 2, "not before it is released");
+        member.release_slot(0);
+        assert_eq!(member.take_slot(entry(2)), Some(0));
+        member.claim_slot(2, entry(3));
+        assert_eq!(member.reserve_slot(), Some(3));
+    }
+
+    /// A slot that did not keep what was written is tried once more, and then no longer.
+    #[test]
+    fn a_slot_set_aside_is_tried_once_more() {
+        let bed = bed(1);
+        let member = bed.core.member(0);
+        member.take_slot(entry(1));
+        member.set_aside(0);
+        assert_eq!(member.unkept_slots(), 0);
+        assert_eq!(member.take_aside().into_iter().collect::<Vec<_>>(), vec![0]);
+        member.set_aside(0);
+        assert!(member.take_aside().is_empty());
+        assert_eq!(member.unkept_slots(), 1);
+    }
+
+    #[test]
+    fn a_page_names_the_entries_that_count() {
+        let bed = bed(1);
+        let member = bed.core.member(0);
+        member.take_slot(entry(1));
+        member.take_slot(entry(2));
+        let page = member.table_page(&bed.core.array, 0, 5, |e| e.segment == 2);
+        let page = TablePage::decode(&bed.core.array, 0, 0, bed.core.slot_blocks, &page).unwrap();
+        assert_eq!(
+            (page.root, page.entries[0], page.entries[1]),
+            (5, None, Some(entry(2)))
+        );
+    }
+
+    /// What is written to a device that is only read is read back, and is not on the device.
+    #[test]
+    fn kept_writes_are_read_and_not_written() {
+        let bed = bed(1);
+        let core = bed.core.clone();
+        bed.rt.block_on(async move {
+            let member = core.member(0);
+            member.keep_writes();
+            let bytes = Buf::copy_of(&[0xAB; BLOCK]).freeze();
+            member
+                .write(BLOCK as u64, vec![bytes.clone()])
+                .await
+                .unwrap();
+            member.flush().await.unwrap();
+            assert_eq!(*member.read(BLOCK as u64, BLOCK).await.unwrap(), *bytes);
+        });
+        let mut held = [1; BLOCK];
+        bed.disks[0].peek(BLOCK as u64, &mut held);
+        assert_eq!(held, [0; BLOCK]);
+    }
+
+    #[test]
+    fn a_member_that_is_out_is_not_read() {
+        let bed = bed(1);
+        let core = bed.core.clone();
+        bed.rt.block_on(async move {
+            let member = core.member(0);
+            member.take_out(MemberState::Failed);
+            assert!(!member.is_online());
+            assert!(member.read(0, BLOCK).await.is_err());
+            assert!(member.flush().await.is_err());
+        });
+    }
+}

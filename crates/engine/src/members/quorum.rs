@@ -40,3 +40,32 @@ pub fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + 
         .filter(|(_, m)| m.state == MemberState::Online)
         .map(|(index, _)| index)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn few_devices_all_hold_roots_and_many_as_many_as_may_be_lost() {
+        let domains = Domains::new(std::iter::empty());
+        let devices = |n: u16| (0..n).collect::<Vec<u16>>();
+        assert_eq!(choose_root_set(&devices(16), 2, &domains), devices(16));
+        for (most_lost, count) in [(0, 9), (3, 9), (4, 11), (40, 83), (400, 256)] {
+            let chosen = choose_root_set(&devices(900), most_lost, &domains);
+            assert_eq!(chosen.len(), count, "{most_lost}");
+            assert!(chosen.is_sorted());
+        }
+    }
+
+    /// In 20 enclosures of 5 no two roots of 9 share one.
+    #[test]
+    fn roots_are_spread_over_domains() {
+        let labels: Vec<String> = (0..100).map(|d| format!("{}", d % 20)).collect();
+        let domains = Domains::new(labels.iter().map(String::as_str));
+        let chosen = choose_root_set(&(0..100).collect::<Vec<u16>>(), 2, &domains);
+        let most = domains.count(chosen.iter().copied()).into_values().max();
+        assert_eq!((chosen.len(), most), (9, Some(1)));
+    }
+}

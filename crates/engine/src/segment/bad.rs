@@ -109,3 +109,58 @@ impl Heals {
         self.counted.retain(|b| exists(b.segment));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn block(segment: SegmentNumber, stripe: u32) -> BadBlock {
+        BadBlock {
+            segment,
+            column: 0,
+            stripe,
+            within: 0,
+        }
+    }
+
+    #[test]
+    fn a_bad_block_is_counted_once_until_its_column_moves() {
+        let mut heals = Heals::default();
+        let bad = block(1, 0);
+        assert!(heals.add(bad) && heals.knows(&bad));
+        assert_eq!(heals.next(), vec![bad]);
+        heals.tried(bad, false);
+        assert!(
+            heals.is_empty() && heals.knows(&bad),
+            "it is not tried for ever"
+        );
+        // Its segment got better: tried again, and not counted again.
+        heals.forget(1);
+        assert!(!heals.knows(&bad) && !heals.add(bad));
+        heals.tried(bad, false);
+        heals.moved(1, 0);
+        assert!(heals.add(bad), "another place, another count");
+        heals.tried(bad, true);
+        assert!(!heals.knows(&bad));
+    }
+
+    #[test]
+    fn what_is_known_is_bounded_and_goes_with_its_segment() {
+        let mut heals = Heals::default();
+        for stripe in 0..=u32::try_from(MOST_KNOWN).unwrap() {
+            assert!(heals.add(block(1, stripe)), "all are counted");
+        }
+        assert_eq!(heals.due(), MOST_KNOWN);
+        assert_eq!(heals.next().len(), AT_ONCE);
+        let (first, second) = (block(1, 0), block(2, 0));
+        let mut heals = Heals::default();
+        for bad in [first, second] {
+            heals.add(bad);
+            heals.tried(bad, false);
+        }
+        heals.retain(|segment| segment == 2);
+        assert!(!heals.knows(&first) && heals.knows(&second));
+    }
+}

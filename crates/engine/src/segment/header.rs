@@ -48,3 +48,32 @@ pub fn header_bytes(
     };
     Buf::copy_of(&header.encode(array)).freeze()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::testing::bed;
+
+    #[test]
+    fn every_slot_says_whose_column_it_holds() {
+        let bed = bed(3);
+        let segment = bed.segment(5, 2, 1);
+        let (core, headed) = (bed.core.clone(), segment.clone());
+        bed.rt.block_on(async move {
+            write_headers(core, headed.clone()).await;
+            headed.headed().await;
+        });
+        for (index, disk) in (0u16..).zip(&bed.disks) {
+            let place = segment.columns.borrow()[usize::from(index)];
+            let mut bytes = vec![0; ashlar_format::BLOCK];
+            let at = bed.core.member(index).geometry.slot_offset(place.slot);
+            disk.peek(at, &mut bytes);
+            let core = &bed.core;
+            let header = SlotHeader::decode(&core.array, core.slot_blocks, &bytes).unwrap();
+            assert_eq!(header.entry, segment.slot_entry(index, 1));
+            assert_eq!(header.devices, vec![0, 1, 2]);
+        }
+    }
+}

@@ -224,3 +224,59 @@ impl Segment {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::testing::bed;
+
+    #[test]
+    fn stripes_are_handed_out_in_order_until_it_is_full() {
+        let bed = bed(3);
+        let segment = bed.segment(1, 2, 1);
+        for stripe in 0..segment.geometry.stripes() {
+            assert!(segment.has_room());
+            assert_eq!(segment.take_stripe(), stripe);
+        }
+        assert!(!segment.has_room());
+        let other = bed.segment(2, 2, 1);
+        other.retired.set(true);
+        assert!(!other.has_room(), "a retired one takes no more");
+    }
+
+    #[test]
+    fn columns_are_found_by_device() {
+        let bed = bed(3);
+        let segment = bed.segment(1, 2, 1);
+        assert_eq!(segment.columns_on(1), vec![1]);
+        segment.columns.borrow_mut()[1] = Column::MISSING;
+        assert!(segment.columns_on(1).is_empty());
+        assert_eq!(segment.always_written().collect::<Vec<_>>(), vec![0, 2]);
+    }
+
+    /// Rows of a stripe computed late are put down after those of the stripes before it.
+    #[test]
+    fn a_stripe_waits_for_its_turn() {
+        let bed = bed(2);
+        let segment = bed.segment(1, 1, 1);
+        let (first, second) = (segment.take_stripe(), segment.take_stripe());
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let (rt, turns) = (bed.rt.clone(), order.clone());
+        bed.rt.block_on(async move {
+            let (of_second, late) = (segment.clone(), turns.clone());
+            let waiting = rt.spawn(async move {
+                of_second.turn_of(second).await;
+                late.borrow_mut().push(second);
+                of_second.end_turn(second);
+            });
+            rt.sleep(1).await;
+            segment.turn_of(first).await;
+            turns.borrow_mut().push(first);
+            segment.end_turn(first);
+            waiting.await;
+        });
+        assert_eq!(*order.borrow(), vec![first, second]);
+    }
+}

@@ -594,3 +594,6 @@ pub async fn read_course(
         rows,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -203,3 +203,47 @@ impl Stream {
         self.row.iter().filter(|s| s.has_room()).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::testing::{bed, blocks};
+
+    #[test]
+    fn a_stripe_takes_blocks_until_it_is_full_and_then_keeps_its_bytes() {
+        let bed = bed(3);
+        let segment = bed.segment(1, 2, 1);
+        let stripe = OpenStripe::open(&segment);
+        let (data, rows) = blocks(&bed.core, 3, 1);
+        assert_eq!(stripe.push(&data, &rows), 0);
+        assert_eq!((stripe.filled(), stripe.room()), (3, 1));
+        assert_eq!(stripe.block_in_segment(2), 2);
+        let frozen = stripe.freeze();
+        assert!(frozen[..data.len()] == data[..] && frozen[data.len()..].iter().all(|b| *b == 0));
+        let mut copy = vec![0; BLOCK];
+        stripe.copy(1, 1, &mut copy);
+        assert!(copy[..] == data[BLOCK..2 * BLOCK]);
+        assert_eq!(OpenStripe::open(&segment).block_in_segment(0), 4);
+    }
+
+    #[test]
+    fn segments_of_a_row_take_turns_and_full_ones_leave() {
+        let bed = bed(3);
+        let (a, b) = (bed.segment(1, 2, 1), bed.segment(2, 2, 1));
+        let mut stream = Stream::default();
+        stream.row.extend([a.clone(), b.clone()]);
+        let mut next = || stream.next_segment().map(|s| s.number);
+        assert_eq!((next(), next(), next()), (Some(1), Some(2), Some(1)));
+        b.retired.set(true);
+        assert_eq!((next(), next()), (Some(1), Some(1)));
+        let stripe = OpenStripe::open(&a);
+        a.retired.set(true);
+        assert_eq!(next(), None);
+        stream.current = Some(stripe);
+        stream.current.as_ref().unwrap().phase.set(Phase::Writing);
+        stream.prune();
+        assert!(stream.current.is_none() && stream.open_segments() == 0);
+    }
+}

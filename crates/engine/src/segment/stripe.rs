@@ -15,7 +15,7 @@ use ashlar_format::geometry::ROWS_PER_SUMMARY;
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{self, Owner, Row, SummaryId};
 use ashlar_format::{BLOCK, BLOCK_U64};
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::{Buf, Slice, join_all};
 
 use crate::counters::add;
 use crate::planted::{self, Bug};
@@ -372,17 +372,13 @@ pub async fn write_summary(core: &Rc<Core>, segment: &Rc<Segment>, upto: u32) ->
         let column = segment.columns.borrow()[index];
         let core = core.clone();
         let offset = device_offset(&core, column, geometry.summary_block(course));
-        joins.push(core.rt.clone().spawn(async move {
-            let member = core.member(column.device);
-            let written = member.write(offset, vec![summary]).await;
-            if written.is_err() || member.flush().await.is_err() {
-                core.report_failed(column.device);
-            }
-        }));
+        joins.push(
+            core.rt
+                .clone()
+                .spawn(async move { core.write_durably(column.device, offset, summary).await }),
+        );
     }
-    for join in joins {
-        join.await;
-    }
+    join_all(joins).await;
     true
 }
 
@@ -421,4 +417,69 @@ pub fn strip_digest(
 ) -> Option<[u8; 16]> {
     let (kind, context) = segment.context_of(at, owner)?;
     Some(core.digest(kind, context, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::testing::{bed, blocks};
+
+    /// A stripe closed short has rows for the strips that were written and for parity; its parity is that of zeros beside
+    /// them.
+    #[test]
+    fn a_short_stripe_writes_what_it_has() {
+        let bed = bed(4);
+        let segment = bed.segment(1, 3, 1);
+        segment.set_headed();
+        let (core, of) = (bed.core.clone(), segment.clone());
+        let (data, owners) = blocks(&bed.core, 6, 3);
+        let stripe = bed.rt.block_on(async move {
+            let number = of.take_stripe();
+            let first = owners[..1].to_vec();
+            let stripe = Rc::new(prepare(core.clone(), of, number, data, first).await);
+            write(core, vec![stripe.clone()]).await.unwrap();
+            stripe
+        });
+        assert_eq!(stripe.used_strips, 1);
+        let written: Vec<usize> = stripe.rows.iter().map(Vec::len).collect();
+        assert_eq!(written, vec![2, 0, 0, 2]);
+        assert_eq!(segment.short.borrow().get(&0), Some(&1));
+        for column in [0u16, 3] {
+            let place = segment.columns.borrow()[usize::from(column)];
+            let mut bytes = vec![0; BLOCK];
+            let offset = device_offset(&bed.core, place, segment.geometry.strip_block(0));
+            bed.disks[usize::from(column)].peek(offset, &mut bytes);
+            let row = stripe.rows[usize::from(column)][0];
+            assert!(
+                row_matches(&bed.core, &segment, 0, column, 0, &row, &bytes),
+                "{column}"
+            );
+            bytes[9] ^= 1;
+            assert!(!row_matches(
+                &bed.core, &segment, 0, column, 0, &row, &bytes
+            ));
+        }
+    }
+
+    /// With more columns missing than parity a stripe cannot be read back, and is not reported as written.
+    #[test]
+    fn too_few_columns_are_an_error() {
+        let bed = bed(3);
+        let segment = bed.segment(1, 2, 1);
+        segment.set_headed();
+        let (data, owners) = blocks(&bed.core, 4, 1);
+        let core = bed.core.clone();
+        bed.rt.block_on(async move {
+            let number = segment.take_stripe();
+            let stripe = Rc::new(prepare(core.clone(), segment, number, data, owners).await);
+            core.member(0)
+                .take_out(ashlar_format::superblock::MemberState::Failed);
+            write(core.clone(), vec![stripe.clone()]).await.unwrap();
+            core.member(1)
+                .take_out(ashlar_format::superblock::MemberState::Failed);
+            assert_eq!(write(core, vec![stripe]).await, Err(TooFewColumns));
+        });
+    }
 }

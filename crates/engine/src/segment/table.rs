@@ -11,7 +11,7 @@ use ashlar_codec::{Code, CodeKind};
 use ashlar_digest::Kind;
 use ashlar_format::SegmentNumber;
 use ashlar_format::context::Context;
-use ashlar_rt::{Gate, Nanos, Rt, SECOND};
+use ashlar_rt::{Gate, Nanos, Rt, SECOND, Slice};
 
 use crate::counters::add;
 use crate::members::Member;
@@ -252,6 +252,28 @@ impl Core {
         self.failing_gate.open();
     }
 
+    /// Writes to a member; one that cannot is reported. Whether it is written: what is in the device's own memory may
+    /// still be lost.
+    pub async fn write(&self, member: u16, offset: u64, bytes: Slice) -> bool {
+        let written = self.member(member).write(offset, vec![bytes]).await.is_ok();
+        if !written {
+            self.report_failed(member);
+        }
+        written
+    }
+
+    /// Writes to a member and flushes it; one that cannot is reported. Whether what was written would survive a power cut.
+    pub async fn write_durably(&self, member: u16, offset: u64, bytes: Slice) -> bool {
+        if !self.write(member, offset, bytes).await {
+            return false;
+        }
+        let flushed = self.member(member).flush().await.is_ok();
+        if !flushed {
+            self.report_failed(member);
+        }
+        flushed
+    }
+
     /// Notes something for `ashlar events`.
     pub fn event(&self, kind: &str, device: Option<u16>, text: String) {
         self.counted_event(kind, device, text, 1);
@@ -364,5 +386,69 @@ impl Core {
             self.repeated_event("bad-block", device, text);
         }
         self.heal_gate.open();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ashlar_format::superblock::MemberState;
+
+    use super::*;
+    use crate::testing::bed;
+
+    #[test]
+    fn a_column_counts_as_missing_while_its_device_is_out() {
+        let bed = bed(4);
+        let segment = bed.segment(1, 2, 2);
+        assert_eq!(bed.core.missing_columns(&segment), 0);
+        bed.core.member(1).take_out(MemberState::Failed);
+        assert_eq!(bed.core.missing(&segment).collect::<Vec<_>>(), vec![1]);
+        assert!(bed.core.has_lost_column(&segment));
+        segment.columns.borrow_mut()[1] = crate::segment::Column::MISSING;
+        assert!(!bed.core.has_lost_column(&segment), "it was never there");
+        assert_eq!(bed.core.missing_columns(&segment), 1);
+    }
+
+    /// A device that fails is reported once, and a commit under way counts one loss less to come.
+    #[test]
+    fn a_failed_device_is_reported_once() {
+        let bed = bed(3);
+        bed.core.before_commit.set(Some((false, 2)));
+        bed.core.report_failed(1);
+        bed.core.report_failed(1);
+        assert_eq!(*bed.core.failing.borrow(), vec![1]);
+        assert_eq!(bed.core.before_commit.get(), Some((true, 0)));
+    }
+
+    #[test]
+    fn a_write_to_a_member_that_is_out_is_not_durable() {
+        let bed = bed(2);
+        let core = bed.core.clone();
+        bed.rt.block_on(async move {
+            let bytes = Slice::zeroed(4096);
+            assert!(core.write_durably(0, 0, bytes.clone()).await);
+            core.member(1).take_out(MemberState::Failed);
+            assert!(!core.write_durably(1, 0, bytes).await);
+        });
+    }
+
+    /// Of what comes in numbers the first is told at once and the rest as a sum.
+    #[test]
+    fn events_that_repeat_are_told_as_a_sum() {
+        let bed = bed(1);
+        let core = bed.core.clone();
+        bed.rt.block_on(async move {
+            for n in 0..5 {
+                core.repeated_event("bad-block", 0, format!("number {n}"));
+            }
+            assert_eq!(core.events(0).len(), 1);
+            core.tell_sums();
+            let told = core.events(1);
+            assert_eq!((told.len(), told[0].count), (1, 4));
+            assert!(told[0].text.ends_with("number 4"), "{}", told[0].text);
+            core.closed.set(true);
+        });
     }
 }

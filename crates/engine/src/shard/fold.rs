@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use ashlar_format::BLOCK;
 use ashlar_format::node::{LEAF_ENTRIES, LEAF_ENTRY, LeafEntry};
+use ashlar_rt::join_all;
 
 use crate::map::Key;
 use crate::map::delta::{Deltas, HoleRange, What};
@@ -181,10 +182,8 @@ impl Shard {
                     }
                 })
             };
-            let joins: Vec<_> = group.iter().map(load).collect();
-            for join in joins {
-                came += usize::from(join.await == Ok(true));
-            }
+            let loaded = join_all(group.iter().map(load)).await;
+            came += loaded.iter().filter(|one| **one == Ok(true)).count();
         }
         came
     }

@@ -55,3 +55,44 @@ impl FoldLimit {
         nodes > 0 && nodes + (2 * blocks).min(self.records) >= self.nodes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn one_leaf_is_always_folded() {
+        let limit = FoldLimit {
+            nodes: 1,
+            records: 8,
+        };
+        assert!(!limit.reached(0, 100));
+        assert!(limit.reached(1, 0));
+        let wide = FoldLimit {
+            nodes: 20,
+            records: 8,
+        };
+        assert!(!wide.reached(9, 5), "9 nodes and at most 8 of records");
+        assert!(wide.reached(12, 5), "12 nodes and 8 of records");
+    }
+
+    #[test]
+    fn far_leaves_share_the_two_highest_levels() {
+        let mut shape = VolumeShape {
+            tree: 16,
+            blocks: 1,
+            pieces: 1,
+            height: 0,
+            algorithm: 1,
+            takes_bytes: 4096,
+            thin: false,
+            leaving: false,
+        };
+        for (height, path) in [(0, 3), (2, 3), (3, 4), (5, 6)] {
+            shape.height = height;
+            assert_eq!((shape.path_nodes(), shape.own_nodes()), (path, path - 2));
+        }
+    }
+}

@@ -141,3 +141,59 @@ impl Thin {
         self.node_bytes.set(node_bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    /// A block counts as taken from when it is charged, whether or not it has its place, until a commit has counted it.
+    #[test]
+    fn what_is_charged_counts_until_it_is_counted() {
+        let thin = Thin::default();
+        assert_eq!(thin.left(), 0, "nothing is left before the first count");
+        let counted = ThinCount {
+            folded: 100,
+            oldest: None,
+        };
+        thin.count(counted, 0, thin.charged(), 0);
+        assert!(thin.is_exact());
+        thin.charge(30).keep();
+        let returned = thin.charge(20);
+        assert!(thin.is_placing());
+        assert_eq!(thin.left(), 50);
+        drop(returned);
+        assert!(!thin.is_placing());
+        assert_eq!(thin.left(), 70);
+        // A commit begins here: it folds the first; of the next one it knows nothing.
+        let before = thin.charged();
+        thin.charge(10).keep();
+        let counted = ThinCount {
+            folded: 70,
+            oldest: None,
+        };
+        thin.count(counted, 0, before, 0);
+        assert_eq!(thin.left(), 60);
+        // What has a place and is not folded is given as pending.
+        thin.count(counted, 10, thin.charged(), 0);
+        assert_eq!(thin.left(), 60);
+        thin.promise(100);
+        assert_eq!(thin.left(), 0);
+    }
+
+    /// A block without a place when a commit begins counts after that commit, and comes back if it gets none.
+    #[test]
+    fn a_block_without_a_place_outlives_the_count() {
+        let thin = Thin::default();
+        let counted = ThinCount {
+            folded: 100,
+            oldest: None,
+        };
+        let waiting = thin.charge(40);
+        thin.count(counted, 0, thin.charged(), 0);
+        assert_eq!(thin.left(), 60);
+        drop(waiting);
+        assert_eq!(thin.left(), 100);
+    }
+}

@@ -1,0 +1,91 @@
+//! Reading over missing and damaged columns, without an array.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use ashlar_digest::Kind;
+use ashlar_format::superblock::MemberState;
+
+use super::*;
+use crate::segment::stripe::{prepare, write};
+use crate::testing::{Bed, bed, blocks};
+
+/// A segment of 3+2 whose first stripe is written, and its bytes.
+fn written(bed: &Bed) -> (Rc<Segment>, Vec<u8>) {
+    let segment = bed.segment(1, 3, 2);
+    segment.set_headed();
+    let (data, owners) = blocks(&bed.core, 6, 5);
+    let (core, of, bytes) = (bed.core.clone(), segment.clone(), data.to_vec());
+    bed.rt.block_on(async move {
+        let number = of.take_stripe();
+        let stripe = prepare(core.clone(), of.clone(), number, data, owners).await;
+        write(core, vec![Rc::new(stripe)]).await.unwrap();
+        of.recorded.set(1);
+    });
+    (segment, bytes)
+}
+
+/// Reads one block of the stripe as the map would have it read.
+fn read(bed: &Bed, segment: &Rc<Segment>, block: u32) -> Result<Buf, Lost> {
+    let (core, segment) = (bed.core.clone(), segment.clone());
+    bed.rt.block_on(async move {
+        let address = u64::from(block);
+        let wanted = segment.rows.borrow()[&0][block as usize / 2][block as usize % 2].digest;
+        let digests = core.clone();
+        let check =
+            move |bytes: &[u8]| digests.block_digest(Kind::Blake3, 16, address, bytes) == wanted;
+        read_unit(&core, &segment, block, 1, &check).await
+    })
+}
+
+fn damage(bed: &Bed, segment: &Segment, column: usize) {
+    let place = segment.columns.borrow()[column];
+    let offset = device_offset(&bed.core, place, segment.geometry.strip_block(0));
+    bed.disks[column].poke(offset, &[0xEE; BLOCK]);
+}
+
+#[test]
+fn what_is_missing_or_wrong_is_decoded_up_to_the_parity() {
+    let bed = bed(5);
+    let (segment, bytes) = written(&bed);
+    assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
+    damage(&bed, &segment, 0);
+    assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
+    assert_eq!(bed.core.heals.borrow().due(), 1, "it is to be healed");
+    bed.core.member(1).take_out(MemberState::Failed);
+    assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
+    assert!(*read(&bed, &segment, 2).unwrap() == bytes[2 * BLOCK..3 * BLOCK]);
+    damage(&bed, &segment, 2);
+    assert_eq!(
+        read(&bed, &segment, 0).err(),
+        Some(Lost),
+        "three of 3+2 are gone"
+    );
+    assert!(
+        *read(&bed, &segment, 3).unwrap() == bytes[3 * BLOCK..4 * BLOCK],
+        "this row is not"
+    );
+}
+
+#[test]
+fn a_run_is_computed_only_from_columns_that_match() {
+    let bed = bed(5);
+    let (segment, bytes) = written(&bed);
+    damage(&bed, &segment, 1);
+    let core = bed.core.clone();
+    bed.rt.block_on(async move {
+        let run = decode_verified_run(&core, &segment, 0, 0, 0, 2)
+            .await
+            .unwrap();
+        assert!(*run == bytes[..2 * BLOCK], "the bad column is passed over");
+        core.member(2).take_out(MemberState::Failed);
+        assert!(
+            decode_verified_run(&core, &segment, 0, 0, 0, 2)
+                .await
+                .is_none()
+        );
+        // The second block of the bad strip is good: alone it can be used.
+        let one = decode_verified_run(&core, &segment, 0, 0, 1, 1)
+            .await
+            .unwrap();
+        assert!(*one == bytes[BLOCK..2 * BLOCK]);
+    });
+}
