@@ -10,7 +10,7 @@ use ashlar_format::node::{NodeEntry, Place};
 use ashlar_rt::{Buf, OneshotSender, Sender, Slice, oneshot};
 
 use crate::map::{Key, NodeWrite};
-use crate::segment::Segment;
+use crate::segment::Pinned;
 use crate::segment::stream::{Item, OpenStripe};
 use crate::space::shape::{FoldLimit, VolumeShape};
 use crate::space::slots::Purpose;
@@ -31,7 +31,7 @@ pub enum Reach {
 #[derive(Debug)]
 pub struct Allocated {
     /// The segment.
-    pub segment: Rc<Segment>,
+    pub segment: Pinned,
     /// Segments that together cover the eligible devices.
     pub row: usize,
 }
@@ -201,7 +201,7 @@ pub enum Adopted {
         /// The volume block.
         address: u64,
         /// The segment.
-        segment: Rc<Segment>,
+        segment: Pinned,
         /// First data block in it.
         block: u32,
         /// Digest for the map.

@@ -14,7 +14,7 @@ use ashlar_rt::{Buf, Rt, Slice};
 use crate::members::Member;
 use crate::segment::coder::Accelerators;
 use crate::segment::table::Core;
-use crate::segment::{Column, Segment};
+use crate::segment::{Column, Pinned, Segment};
 
 /// Bytes of a slot.
 const SLOT_BYTES: u64 = 64 << 10;
@@ -60,7 +60,7 @@ pub fn bed(devices: u16) -> Bed {
 
 impl Bed {
     /// A segment of `k` and `m`, each column in the lowest free slot of the device of its number.
-    pub fn segment(&self, number: u64, k: u16, m: u16) -> Rc<Segment> {
+    pub fn segment(&self, number: u64, k: u16, m: u16) -> Pinned {
         let geometry = SegmentGeometry {
             k,
             m,
@@ -83,10 +83,7 @@ impl Bed {
             };
             segment.columns.borrow_mut()[usize::from(index)] = column;
         }
-        self.core
-            .segments
-            .borrow_mut()
-            .insert(number, segment.clone());
+        self.core.add_segment(&segment);
         segment
     }
 }

@@ -21,11 +21,11 @@ use crate::home::work::Garbage;
 use crate::members::Member;
 use crate::phases::{Laps, Phase};
 use crate::protocol::{Move, Reach, ShardMessage, ask};
-use crate::segment::Segment;
 use crate::segment::read::{
     decode_column, decode_verified_run, read_column, read_course_rows, read_verified,
 };
 use crate::segment::stripe::row_matches;
+use crate::segment::{Pinned, Segment};
 use crate::space::shape::FoldLimit;
 use crate::space::slots::{MetadataNeed, Purpose, reserve};
 
@@ -44,8 +44,8 @@ const PART: u32 = 1 << 14;
 /// Victims of a round beside a commit, at most, for each of those that are moved at once.
 const ROUND_MOST: usize = 3;
 
-/// How often a segment is held that nobody holds but the table and the list of those that were picked.
-const HELD_WHEN_PICKED: usize = 2;
+/// How many hold a segment that nobody needs but the list of those that were picked.
+const HELD_WHEN_PICKED: u32 = 1;
 
 /// Blocks of one strip that were read together.
 struct Strip {
@@ -122,7 +122,7 @@ impl Home {
         let segments = self.core.segments.borrow();
         segments
             .values()
-            .any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && Rc::strong_count(s) == 1)
+            .any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && s.is_unpinned())
     }
 
     pub(super) async fn clean_forever(self: Rc<Self>) {
@@ -303,7 +303,7 @@ impl Home {
     fn victims_now(&self, beside: bool) -> Vec<u64> {
         let picked = self.pick_victims(Some(SegmentKind::Data), usize::MAX);
         let moved = &self.tasks.borrow().moved;
-        let settled = |s: &Rc<Segment>| !beside || Rc::strong_count(s) == HELD_WHEN_PICKED;
+        let settled = |s: &Pinned| !beside || s.pins() == HELD_WHEN_PICKED;
         let now = picked
             .into_iter()
             .filter(|(s, _)| settled(s) && !moved.contains(&s.number));
@@ -318,7 +318,7 @@ impl Home {
     /// Moves the live blocks of a data segment: of a large one a part at a time, which is folded before the next, so
     /// that neither what is read nor the deltas of what was moved take memory by the size of a slot. How many
     /// bytes it moved.
-    pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Rc<Segment>) -> u64 {
+    pub(super) async fn clean_segment(self: &Rc<Self>, segment: &Pinned) -> u64 {
         let mut moved = 0;
         let live: Vec<u32> = segment.live.borrow().iter().collect();
         let of_part = |block: &u32| segment.geometry.locate(*block).0 / stripes_of_part(segment);
@@ -332,7 +332,7 @@ impl Home {
     }
 
     /// Moves some live blocks of a data segment: those of whole stripes. How many bytes it moved.
-    async fn clean_part(self: &Rc<Self>, segment: &Rc<Segment>, live: &[u32]) -> u64 {
+    async fn clean_part(self: &Rc<Self>, segment: &Pinned, live: &[u32]) -> u64 {
         let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
         let rows = self.rows_of(segment, live).await;
         laps.end(Phase::CleanRows);
@@ -364,7 +364,7 @@ impl Home {
     /// no digest.
     pub(super) async fn rows_of(
         self: &Rc<Self>,
-        segment: &Rc<Segment>,
+        segment: &Pinned,
         live: &[u32],
     ) -> BTreeMap<u32, Row> {
         let parts = live.iter().map(|block| {
@@ -408,11 +408,7 @@ impl Home {
     /// Reads, all at once, the strips that hold these blocks, from the first wanted to the last; those of a missing column
     /// are computed. In a tight room a strip that does not come is left to [`Home::take_live`], block by block: what is
     /// moved sooner is there before commits are, which have to free room for it.
-    async fn read_strips(
-        self: &Rc<Self>,
-        segment: &Rc<Segment>,
-        rows: &BTreeMap<u32, Row>,
-    ) -> Strips {
+    async fn read_strips(self: &Rc<Self>, segment: &Pinned, rows: &BTreeMap<u32, Row>) -> Strips {
         let mut spans: BTreeMap<(u32, u16), (u32, u32)> = BTreeMap::new();
         for block in rows.keys() {
             let (stripe, strip, within) = segment.geometry.locate(*block);
@@ -450,7 +446,7 @@ impl Home {
     /// The owner bytes of a column whose summary cannot be read, decoded from any K others.
     pub(super) async fn decode_owners(
         self: &Rc<Self>,
-        segment: &Rc<Segment>,
+        segment: &Pinned,
         course: u32,
         wanted: usize,
     ) -> Option<Vec<Row>> {
@@ -485,7 +481,7 @@ impl Home {
     /// A live volume block, verified as its rows say, with the shard that owns it.
     async fn take_live(
         self: &Rc<Self>,
-        segment: &Rc<Segment>,
+        segment: &Pinned,
         block: u32,
         owner: Owner,
         rows: &BTreeMap<u32, Row>,

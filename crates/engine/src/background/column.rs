@@ -22,7 +22,7 @@ use crate::segment::coder::{Survivor, Wanted, decode_course, verify_course};
 use crate::segment::header::header_bytes;
 use crate::segment::read::{decode_column, note_bad_blocks, read_course, read_course_rows};
 use crate::segment::stripe::{device_offset, strip_digest, summary_bytes};
-use crate::segment::{Column, Segment};
+use crate::segment::{Column, Pinned, Segment};
 
 /// A lost column on its way to a new slot.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ impl Home {
     /// so that the two can never be confused. A crash before leaves the slot free.
     pub(super) async fn reconstruct_columns(
         self: &Rc<Self>,
-        segment: &Rc<Segment>,
+        segment: &Pinned,
         targets: &[(usize, u16)],
     ) -> usize {
         let mut moving = Vec::new();
@@ -75,7 +75,7 @@ impl Home {
     }
 
     /// The segment has a column in its new slot, if nothing has changed since it was begun.
-    fn give_column(self: &Rc<Self>, segment: &Rc<Segment>, moving: &Moving) -> bool {
+    fn give_column(self: &Rc<Self>, segment: &Pinned, moving: &Moving) -> bool {
         let Moving {
             index, old, new, ..
         } = *moving;
@@ -118,7 +118,7 @@ impl Home {
 
     /// Writes headers and courses of columns to their new slots, flushes them and reads them back. Those for which it
     /// fails no longer stand.
-    async fn fill_columns(self: &Rc<Self>, segment: &Rc<Segment>, moving: &mut [Moving]) {
+    async fn fill_columns(self: &Rc<Self>, segment: &Pinned, moving: &mut [Moving]) {
         let geometry = segment.geometry;
         let mut devices: Vec<u16> = segment.columns.borrow().iter().map(|c| c.device).collect();
         for m in moving.iter() {
@@ -190,7 +190,7 @@ impl Home {
     /// first K columns that can be read; what does not verify there is computed block by block.
     pub(super) async fn compute_course(
         self: &Rc<Self>,
-        segment: &Rc<Segment>,
+        segment: &Pinned,
         indexes: &[usize],
         course: u32,
     ) -> Option<Vec<(Slice, Vec<Row>)>> {
@@ -216,7 +216,7 @@ impl Home {
     /// Reads a course of the first K columns, but for some, that can be read; `None` if there are fewer.
     async fn read_survivors(
         self: &Rc<Self>,
-        segment: &Rc<Segment>,
+        segment: &Pinned,
         without: &[usize],
         course: u32,
     ) -> Option<Vec<Survivor>> {
@@ -278,7 +278,7 @@ impl Home {
     /// zeros without rows, and what was computed from bad blocks is computed again, block by block.
     async fn check_course(
         self: &Rc<Self>,
-        segment: &Rc<Segment>,
+        segment: &Pinned,
         course: u32,
         (index, owners, doubtful): (usize, &[Owner], &BTreeSet<usize>),
         mut out: Buf,
@@ -315,7 +315,7 @@ impl Home {
     /// not written decodes to zeros, which is what it counts as; writing it as padding is as good.
     async fn is_written(
         self: &Rc<Self>,
-        segment: &Rc<Segment>,
+        segment: &Pinned,
         stripe: u32,
         index: usize,
     ) -> Option<bool> {
@@ -338,7 +338,7 @@ impl Home {
     }
 
     /// Whether any column's row of the stripe is not empty; `None` if no summary can be read.
-    async fn stripe_has_rows(self: &Rc<Self>, segment: &Rc<Segment>, stripe: u32) -> Option<bool> {
+    async fn stripe_has_rows(self: &Rc<Self>, segment: &Pinned, stripe: u32) -> Option<bool> {
         if let Some(rows) = segment.rows.borrow().get(&stripe) {
             return Some(rows.iter().any(|column| !column.is_empty()));
         }
@@ -373,7 +373,7 @@ impl Home {
     }
 
     /// Reads a column that was just written and compares it with its own summary.
-    async fn read_back(self: &Rc<Self>, segment: &Rc<Segment>, index: usize, new: Column) -> bool {
+    async fn read_back(self: &Rc<Self>, segment: &Pinned, index: usize, new: Column) -> bool {
         let geometry = segment.geometry;
         let copy = Segment::new(
             segment.number,

@@ -20,7 +20,7 @@ use crate::protocol::Reach;
 use crate::segment::bad::{BadBlock, SUMMARY};
 use crate::segment::read::{decode_column, read_course_rows, read_verified};
 use crate::segment::stripe::{device_offset, summary_bytes};
-use crate::segment::{Column, Segment};
+use crate::segment::{Column, Pinned};
 
 /// How often a block is written before its device counts as not keeping it.
 const ATTEMPTS: usize = 2;
@@ -214,7 +214,7 @@ impl Home {
     }
 
     /// Whether a column now lies in another slot, verified.
-    async fn relocate_column(self: &Rc<Self>, segment: &Rc<Segment>, index: usize) -> bool {
+    async fn relocate_column(self: &Rc<Self>, segment: &Pinned, index: usize) -> bool {
         if !segment.sealed.get() {
             self.batch(Reach::Closed).await;
             if segment.sealed.get() || segment.recorded.get() != segment.next_stripe.get() {
@@ -229,7 +229,7 @@ impl Home {
     }
 
     /// The segment of a bad block and where its column lies, if it still can be healed.
-    fn healable(&self, block: &BadBlock) -> Option<(Rc<Segment>, Column)> {
+    fn healable(&self, block: &BadBlock) -> Option<(Pinned, Column)> {
         let segment = self.core.segment(block.segment)?;
         let index = usize::from(block.column);
         let known = index < segment.geometry.width() && block.stripe < segment.geometry.stripes();
@@ -240,7 +240,7 @@ impl Home {
         Some((segment, place))
     }
 
-    async fn read_healed(self: &Rc<Self>, segment: &Rc<Segment>, block: &BadBlock) -> bool {
+    async fn read_healed(self: &Rc<Self>, segment: &Pinned, block: &BadBlock) -> bool {
         let column = usize::from(block.column);
         read_verified(&self.core, segment, block.stripe, column, block.within)
             .await
@@ -290,12 +290,7 @@ impl Home {
     }
 
     /// Rewrites a column's summary of a course if it cannot be read, computed as reconstruct would compute it.
-    async fn heal_summary(
-        self: &Rc<Self>,
-        segment: &Rc<Segment>,
-        index: usize,
-        course: u32,
-    ) -> Summary {
+    async fn heal_summary(self: &Rc<Self>, segment: &Pinned, index: usize, course: u32) -> Summary {
         let geometry = segment.geometry;
         let core = &self.core;
         if read_course_rows(core, segment, course, index)

@@ -73,9 +73,9 @@ impl Home {
 
     /// Whether some segment has less redundancy than its layout wants.
     pub(crate) fn is_degraded(&self) -> bool {
-        let any = |short: &dyn Fn(&Rc<Segment>) -> bool| {
+        let any = |short: &dyn Fn(&Segment) -> bool| {
             let segments = self.core.segments.borrow();
-            segments.values().any(short)
+            segments.values().any(|s| short(s))
         };
         let journal = self.journal_is_short() && !planted::on(Bug::OptimalTooSoon);
         let lost = journal || self.unsettled() || any(&|s| self.redundancy_lost(s) > 0);
@@ -169,7 +169,7 @@ impl Home {
 
     /// By how much a segment's redundancy is below what its kind should have. One that holds nothing lacks
     /// nothing.
-    pub(crate) fn redundancy_lost(&self, segment: &Rc<Segment>) -> usize {
+    pub(crate) fn redundancy_lost(&self, segment: &Segment) -> usize {
         if self.holds_nothing(segment) {
             return 0;
         }
@@ -177,10 +177,10 @@ impl Home {
     }
 
     /// Whether a segment holds nothing, and will hold nothing of a stripe begun. What is not folded yet is held
-    /// by those that have the segment besides the table.
-    pub(crate) fn holds_nothing(&self, segment: &Rc<Segment>) -> bool {
+    /// by those that have the segment pinned.
+    pub(crate) fn holds_nothing(&self, segment: &Segment) -> bool {
         let stripes = segment.geometry.stripes();
-        let full_and_folded = segment.recorded.get() == stripes && Rc::strong_count(segment) == 1;
+        let full_and_folded = segment.recorded.get() == stripes && segment.is_unpinned();
         let untouched = segment.next_stripe.get() == 0;
         segment.live.borrow().is_empty() && (untouched || full_and_folded)
     }

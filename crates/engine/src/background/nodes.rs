@@ -16,7 +16,7 @@ use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::map::Key;
 use crate::map::system::NodeId;
 use crate::protocol::{ShardMessage, ask};
-use crate::segment::Segment;
+use crate::segment::Pinned;
 
 /// Segments of nodes whose summaries are read before it is their turn.
 const SUMMARIES_AHEAD: usize = 8;
@@ -52,7 +52,7 @@ impl Home {
 
     /// Has the next commit write the nodes of these segments anew: of the first ones that together have no more than
     /// `most`, nor more than that commit has room for. Whether there are any.
-    pub(super) async fn renew(self: &Rc<Self>, segments: &[Rc<Segment>], most: usize) -> bool {
+    pub(super) async fn renew(self: &Rc<Self>, segments: &[Pinned], most: usize) -> bool {
         let (mut left, mut refused, mut any) = (most, usize::MAX, false);
         let mut reading = VecDeque::new();
         let mut wanted = segments.iter();

@@ -16,7 +16,7 @@ use ashlar_rt::{MILLISECOND, Nanos, SECOND, join_all};
 use crate::home::Home;
 use crate::members::Member;
 use crate::protocol::Reach;
-use crate::segment::Segment;
+use crate::segment::{Pinned, Segment};
 use crate::space::slots::{MetadataNeed, Purpose, commit_slots, reserve};
 
 /// Between rounds that gain nothing while nothing changes.
@@ -29,16 +29,16 @@ const ANEW_AT_ONCE: usize = 4;
 
 impl Home {
     /// Columns that are missing though a device is free for them, least redundancy first.
-    pub(super) fn to_reconstruct(&self) -> Vec<(usize, Rc<Segment>)> {
+    pub(super) fn to_reconstruct(&self) -> Vec<(usize, Pinned)> {
         if !self.core.maybe_degraded.get() {
             return Vec::new();
         }
-        let mut due: Vec<(usize, Rc<Segment>)> = self
+        let mut due: Vec<(usize, Pinned)> = self
             .core
             .segments
             .borrow()
             .values()
-            .cloned()
+            .map(Segment::pin)
             .filter_map(|s| Some((self.columns_to_gain(&s)?, s)))
             .collect();
         due.sort_by_key(|(missing, s)| {
@@ -48,10 +48,10 @@ impl Home {
     }
 
     /// How many columns a sealed segment misses that can be had from the others, if any, and if it holds
-    /// anything; whoever asks holds it once beside the table.
-    fn columns_to_gain(&self, segment: &Rc<Segment>) -> Option<usize> {
+    /// anything; whoever asks holds it once.
+    fn columns_to_gain(&self, segment: &Pinned) -> Option<usize> {
         let missing = self.core.missing_columns(segment);
-        let holds = !segment.live.borrow().is_empty() || Rc::strong_count(segment) > 2;
+        let holds = !segment.live.borrow().is_empty() || segment.pins() > 1;
         let gains = missing > 0 && missing <= usize::from(segment.geometry.m);
         (segment.sealed.get() && gains && holds).then_some(missing)
     }
@@ -209,7 +209,7 @@ impl Home {
 
     /// Whether columns of these are missing for which some device has room, but none that is for what was lost: some device then
     /// has no more free than is kept from it.
-    fn waits_for_room(&self, due: &[(usize, Rc<Segment>)]) -> bool {
+    fn waits_for_room(&self, due: &[(usize, Pinned)]) -> bool {
         let waits = |s: &Segment| {
             let mut missing = self.core.missing(s);
             missing.any(|c| {
@@ -220,7 +220,7 @@ impl Home {
     }
 
     /// Of what is to be reconstructed those that lost most: they tell why it waits.
-    fn worst_due(&self) -> Vec<(usize, Rc<Segment>)> {
+    fn worst_due(&self) -> Vec<(usize, Pinned)> {
         let mut due = self.to_reconstruct();
         due.truncate(256);
         due
@@ -231,7 +231,7 @@ impl Home {
     fn empty_short(&self) -> usize {
         let segments = self.core.segments.borrow();
         let short = |s: &&Rc<Segment>| {
-            let free = s.live.borrow().is_empty() && Rc::strong_count(s) == 1;
+            let free = s.live.borrow().is_empty() && s.is_unpinned();
             s.sealed.get() && free && self.core.missing_columns(s) > 0
         };
         segments.values().filter(short).count()
@@ -240,7 +240,7 @@ impl Home {
     /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
     async fn renew_metadata(self: &Rc<Self>) -> bool {
         let (_, survives) = self.meta_anew();
-        let short: Vec<Rc<Segment>> = self
+        let short: Vec<Pinned> = self
             .to_reconstruct()
             .into_iter()
             .filter(|(missing, s)| {
@@ -258,7 +258,7 @@ impl Home {
         live() < before
     }
 
-    fn start_progress(&self, due: &[(usize, Rc<Segment>)]) {
+    fn start_progress(&self, due: &[(usize, Pinned)]) {
         let total: u64 = due
             .iter()
             .map(|(missing, s)| *missing as u64 * u64::from(s.geometry.slot_blocks) * BLOCK as u64)
@@ -282,9 +282,13 @@ impl Home {
             let replaced = s.kind == SegmentKind::Meta && self.falls_short(s);
             !s.sealed.get() && (self.core.has_lost_column(s) || replaced || self.can_gain(s))
         };
-        let broken: Vec<Rc<Segment>> = {
+        let broken: Vec<Pinned> = {
             let segments = self.core.segments.borrow();
-            segments.values().filter(is_broken).cloned().collect()
+            segments
+                .values()
+                .filter(is_broken)
+                .map(Segment::pin)
+                .collect()
         };
         if broken.is_empty() {
             return false;
@@ -311,9 +315,9 @@ impl Home {
     async fn seal_old_rows(self: &Rc<Self>) {
         let end = self.root.borrow().epochs.iter().filter_map(|e| e.end).max();
         let old = |s: &&Rc<Segment>| s.rows_since.get().is_some_and(|since| Some(since) < end);
-        let old: Vec<Rc<Segment>> = {
+        let old: Vec<Pinned> = {
             let segments = self.core.segments.borrow();
-            segments.values().filter(old).cloned().collect()
+            segments.values().filter(old).map(Segment::pin).collect()
         };
         for segment in old {
             if segment.sealed.get() {
@@ -334,7 +338,7 @@ impl Home {
         let policy = self.narrow_policy();
         let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
         let (_, survives) = self.meta_anew();
-        let critical: Vec<Rc<Segment>> = self
+        let critical: Vec<Pinned> = self
             .to_reconstruct()
             .into_iter()
             .filter(|(missing, s)| match policy.as_str() {
@@ -368,7 +372,7 @@ impl Home {
         nodes.truncate(ANEW_AT_ONCE);
         // By number, as in `reconstruct_once`.
         let data: Vec<u64> = data.into_iter().map(|s| s.number).collect();
-        let live = |s: &Rc<Segment>| u64::from(s.live.borrow().count());
+        let live = |s: &Pinned| u64::from(s.live.borrow().count());
         let (mut anew, mut before) = (Vec::new(), nodes.iter().map(live).sum::<u64>());
         for number in data {
             let Some(segment) = self.core.segment(number) else {
@@ -451,7 +455,7 @@ impl Home {
     }
 
     /// Gives every missing column of a segment a new slot. Whether at least one was moved.
-    async fn reconstruct_segment(self: &Rc<Self>, segment: &Rc<Segment>) -> bool {
+    async fn reconstruct_segment(self: &Rc<Self>, segment: &Pinned) -> bool {
         let mut targets: Vec<(usize, u16)> = Vec::new();
         for column in 0..segment.geometry.width() {
             if !self.core.column_usable(segment, column) {

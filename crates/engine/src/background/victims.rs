@@ -7,14 +7,13 @@
 //!   live blocks go where there is room, so that what was promised to volumes can be written (S106).
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use ashlar_format::slot::SegmentKind;
 use ashlar_layout::Placement;
 
 use crate::home::Home;
 use crate::members::Member;
-use crate::segment::Segment;
+use crate::segment::{Pinned, Segment};
 use crate::space::capacity::Share;
 use crate::space::slots::{MetadataNeed, Purpose, reserve};
 
@@ -80,12 +79,12 @@ impl Home {
         &self,
         kind: Option<SegmentKind>,
         count: usize,
-    ) -> Vec<(Rc<Segment>, u64)> {
+    ) -> Vec<(Pinned, u64)> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         let anew = self.anew(self.metadata_need());
         let nodes = self.shared_nodes();
         let least = (self.clean_reserve_percent() * 15 / 2).min(NOT_CLEANED);
-        let mut victims: Vec<(Rc<Segment>, u64, u64)> = self
+        let mut victims: Vec<(Pinned, u64, u64)> = self
             .core
             .segments
             .borrow()
@@ -95,7 +94,7 @@ impl Home {
             .map(|s| {
                 let worth = self.worth(s, &anew, nodes);
                 let gain = worth.saturating_sub(100 * u64::from(s.live.borrow().count()));
-                (s.clone(), gain / 100, thousandths(gain, worth))
+                (s.pin(), gain / 100, thousandths(gain, worth))
             })
             .filter(|(s, _, share)| *share >= least && !s.live.borrow().is_empty())
             .collect();

@@ -22,7 +22,7 @@ use crate::members::Member;
 use crate::protocol::Allocated;
 use crate::segment::coder::{Begun, begin};
 use crate::segment::header::write_headers;
-use crate::segment::{Column, Segment};
+use crate::segment::{Column, Pinned, Segment};
 use crate::space::slots::{MetadataNeed, Purpose, reserve};
 
 /// Device sets picked for the segments to come, by kind and width.
@@ -415,7 +415,7 @@ impl Home {
     }
 
     /// A metadata segment; `None` if not even the last reserve has room.
-    pub(crate) fn allocate_meta(self: &Rc<Self>) -> Option<Rc<Segment>> {
+    pub(crate) fn allocate_meta(self: &Rc<Self>) -> Option<Pinned> {
         let eligible: Vec<u16> = self
             .core
             .online()
@@ -449,7 +449,7 @@ impl Home {
         kind: SegmentKind,
         wanted: &Wanted,
         strip_blocks: u32,
-    ) -> Rc<Segment> {
+    ) -> Pinned {
         let without = wanted.devices.iter().filter(|d| d.is_none()).count();
         let gone = self.core.members.iter().filter(|m| !m.is_online()).count();
         assert!(
@@ -509,10 +509,7 @@ impl Home {
         if self.columns_lacking(&segment) > 0 {
             self.core.maybe_degraded.set(true);
         }
-        self.core
-            .segments
-            .borrow_mut()
-            .insert(number, segment.clone());
+        self.core.add_segment(&segment);
         self.mark_header(&segment);
         if let Begun::Later(writing) = begin(write_headers(self.core.clone(), segment.clone())) {
             self.core.rt.spawn(writing);

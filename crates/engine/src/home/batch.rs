@@ -18,7 +18,7 @@ use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::protocol::{Collected, Reach, ShardMessage, ask};
 use crate::segment::stream::{OpenStripe, Phase as StripePhase};
-use crate::segment::{Segment, stripe};
+use crate::segment::{Pinned, Segment, stripe};
 
 /// 256ths of the delta ring that only commits may fill.
 const KEPT_FOR_COMMITS: u64 = 64;
@@ -108,7 +108,7 @@ impl Home {
     }
 
     /// Flushes what a batch has collected, and takes along the segments opened up to now.
-    async fn flush_collected(&self, collected: &[Collected], opened: &mut Vec<Rc<Segment>>) {
+    async fn flush_collected(&self, collected: &[Collected], opened: &mut Vec<Pinned>) {
         self.members_settled().await;
         let new = self.take_opened(SegmentKind::Data);
         headers_written(&new).await;
@@ -128,7 +128,7 @@ impl Home {
     fn parts(
         &self,
         mut collected: Vec<Collected>,
-        opened: &[Rc<Segment>],
+        opened: &[Pinned],
         extra: Vec<Entry>,
     ) -> Vec<Part> {
         let held = |s: &&Rc<OpenStripe>| !s.items.borrow().is_empty();
@@ -205,10 +205,10 @@ impl Home {
     }
 
     /// Data segments whose rows keep the journal from being cut: they take no more stripes.
-    fn retire_pinned(&self) -> Vec<Rc<Segment>> {
+    fn retire_pinned(&self) -> Vec<Pinned> {
         let segments = self.core.segments.borrow();
         let pins = |s: &&Rc<Segment>| s.kind == SegmentKind::Data && s.rows_since.get().is_some();
-        let pinned: Vec<Rc<Segment>> = segments.values().filter(pins).cloned().collect();
+        let pinned: Vec<Pinned> = segments.values().filter(pins).map(Segment::pin).collect();
         pinned.iter().for_each(|s| s.retired.set(true));
         pinned
     }
@@ -220,7 +220,7 @@ impl Home {
     /// Crash argument: every stripe of the batch was written and flushed, so its rows are true whether or not it is
     /// ever recorded; the rows that the journal is cut of are in a flushed summary. Nobody else writes that
     /// summary meanwhile: every stripe of the course that was begun is in the batch, and no more are.
-    async fn release_rows(&self, pinned: Vec<Rc<Segment>>, parts: &[Part]) {
+    async fn release_rows(&self, pinned: Vec<Pinned>, parts: &[Part]) {
         for segment in pinned {
             let geometry = segment.geometry;
             let course = geometry.course_of(segment.recorded.get());
@@ -273,7 +273,7 @@ impl Home {
     /// entries. If either took the other's segments, a batch could make a stripe durable, and be
     /// acknowledged, while the segment waits in a commit that power then ends: the stripe would be
     /// known, but not where it lies.
-    pub(crate) fn take_opened(&self, kind: SegmentKind) -> Vec<Rc<Segment>> {
+    pub(crate) fn take_opened(&self, kind: SegmentKind) -> Vec<Pinned> {
         let mut opened = self.opened.borrow_mut();
         let (taken, left) = opened.drain(..).partition(|s| s.kind == kind);
         *opened = left;
@@ -281,7 +281,7 @@ impl Home {
     }
 
     /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
-    async fn flush_for(&self, collected: &[Collected], opened: &[Rc<Segment>]) {
+    async fn flush_for(&self, collected: &[Collected], opened: &[Pinned]) {
         let mut devices: BTreeSet<u16> = BTreeSet::new();
         let segments = collected
             .iter()
@@ -313,7 +313,7 @@ impl Home {
 }
 
 /// Waits until the headers of new segments are written, so that a flush covers them.
-pub(crate) async fn headers_written(opened: &[Rc<Segment>]) {
+pub(crate) async fn headers_written(opened: &[Pinned]) {
     for segment in opened {
         if !planted::on(Bug::HeaderNotWaitedFor) {
             segment.headed().await;
@@ -322,7 +322,7 @@ pub(crate) async fn headers_written(opened: &[Rc<Segment>]) {
 }
 
 /// `Open` entries of segments whose headers have been flushed.
-pub(crate) fn open_entries(opened: &[Rc<Segment>]) -> Vec<Entry> {
+pub(crate) fn open_entries(opened: &[Pinned]) -> Vec<Entry> {
     opened
         .iter()
         .map(|s| Entry::Open {

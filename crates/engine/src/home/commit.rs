@@ -35,7 +35,7 @@ use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::protocol::{Prepared, ShardMessage, ask};
 use crate::segment::table::Core;
-use crate::segment::{Column, Segment, stripe};
+use crate::segment::{Column, Pinned, Segment, stripe};
 use crate::space::shape::FoldLimit;
 
 /// Releases a slot once its device has ended a discard that takes long.
@@ -160,11 +160,7 @@ impl Home {
 
     /// Journals the rows of nodes' stripes, with the segments opened for them. Where the ring has no room for that, the
     /// summaries have the rows.
-    async fn record_nodes(
-        self: &Rc<Self>,
-        stripes: &[(Rc<Segment>, u32, Entry)],
-        opened: Vec<Rc<Segment>>,
-    ) {
+    async fn record_nodes(self: &Rc<Self>, stripes: &[(Pinned, u32, Entry)], opened: Vec<Pinned>) {
         let mut entries: Vec<Entry> = open_entries(&opened);
         entries.extend(stripes.iter().map(|(_, _, entry)| entry.clone()));
         if entries.is_empty() {
@@ -218,7 +214,7 @@ impl Home {
     /// The journal has no room for the rows of this commit's nodes: their segments are sealed, so that
     /// the rows stand in summaries before the root names the nodes. What the image says of these
     /// segments is behind; recovery takes every stripe with a live block as recorded.
-    async fn seal_instead(self: &Rc<Self>, stripes: &[(Rc<Segment>, u32, Entry)]) {
+    async fn seal_instead(self: &Rc<Self>, stripes: &[(Pinned, u32, Entry)]) {
         for (segment, stripe, _) in stripes {
             self.stripe_recorded(segment, *stripe, self.journal.next());
         }
@@ -275,7 +271,7 @@ impl Home {
     }
 
     /// Takes the segments out of the table that nothing needs.
-    fn free_segments(&self) -> Vec<Rc<Segment>> {
+    fn free_segments(&self) -> Vec<Pinned> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         for segment in self.core.segments.borrow().values() {
             // A full segment is sealed by its last stripe.
@@ -294,7 +290,7 @@ impl Home {
     }
 
     /// Takes segments of these kinds out of the table that are dead, and held by nobody else.
-    fn free_dead(&self, kinds: &[SegmentKind]) -> Vec<Rc<Segment>> {
+    fn free_dead(&self, kinds: &[SegmentKind]) -> Vec<Pinned> {
         let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         let mut segments = self.core.segments.borrow_mut();
         let free: Vec<u64> = segments
@@ -302,12 +298,16 @@ impl Home {
             .filter(|s| {
                 is_dead(s)
                     && kinds.contains(&s.kind)
-                    && (Rc::strong_count(s) == 1 || planted::on(Bug::FreedInUse))
+                    && (s.is_unpinned() || planted::on(Bug::FreedInUse))
                     && Some(s.number) != current
             })
             .map(|s| s.number)
             .collect();
-        let freed: Vec<Rc<Segment>> = free.iter().filter_map(|n| segments.remove(n)).collect();
+        let freed: Vec<Pinned> = free
+            .iter()
+            .filter_map(|n| segments.remove(n))
+            .map(|s| s.pin())
+            .collect();
         for segment in &freed {
             self.mark_record(segment);
             self.records.borrow_mut().remove(&segment.record.get());
@@ -319,7 +319,7 @@ impl Home {
     }
 
     /// After the root: the freed slots may be written again. All are discarded at once.
-    async fn release(&self, freed: Vec<Rc<Segment>>) {
+    async fn release(&self, freed: Vec<Pinned>) {
         let mut discards = Vec::new();
         for segment in freed {
             self.free_records.borrow_mut().insert(segment.record.get());
@@ -350,7 +350,7 @@ impl Home {
     async fn place_system_nodes(
         self: &Rc<Self>,
         nodes: &mut BTreeMap<Place, PlacedNode>,
-    ) -> Vec<Rc<Segment>> {
+    ) -> Vec<Pinned> {
         let mut freed = Vec::new();
         self.mark_catalog();
         let catalog_leaves = self.catalog_bytes.borrow().len().div_ceil(BLOCK) as u64;
@@ -474,7 +474,13 @@ impl Home {
     /// Seals open segments whose unfinished course keeps the journal from being cut, when that matters.
     async fn seal_pinned(self: &Rc<Self>) {
         let (size, used) = self.journal.usage(Ring::Delta);
-        let segments: Vec<Rc<Segment>> = self.core.segments.borrow().values().cloned().collect();
+        let segments: Vec<Pinned> = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .map(Segment::pin)
+            .collect();
         // Courses just begun are left alone, unless the ring is so small that these few records fill it.
         let young = if used * 4 > size * 3 { 0 } else { 8 };
         for segment in segments {
@@ -499,7 +505,13 @@ impl Home {
 
     /// Seals every segment without a stripe in flight: nothing of them hangs on the journal then.
     pub(crate) async fn seal_idle(self: &Rc<Self>) {
-        let segments: Vec<Rc<Segment>> = self.core.segments.borrow().values().cloned().collect();
+        let segments: Vec<Pinned> = self
+            .core
+            .segments
+            .borrow()
+            .values()
+            .map(Segment::pin)
+            .collect();
         for segment in segments {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
                 self.seal(&segment).await;
@@ -508,7 +520,7 @@ impl Home {
     }
 
     /// Seals one segment; a stream that writes into it goes on with another.
-    pub(crate) async fn seal(self: &Rc<Self>, segment: &Rc<Segment>) {
+    pub(crate) async fn seal(self: &Rc<Self>, segment: &Pinned) {
         let is_current = self
             .meta
             .borrow()

@@ -182,7 +182,7 @@ impl Home {
         let would_lose = self.core.segments.borrow().values().any(|s| {
             let count = |of: &[u16]| of.iter().map(|d| s.columns_on(*d).len()).sum::<usize>();
             let columns = count(devices);
-            (!s.live.borrow().is_empty() || Rc::strong_count(s) > 1)
+            (!s.live.borrow().is_empty() || !s.is_unpinned())
                 && columns > 0
                 && self.core.missing_columns(s) + columns + count(gone) > usize::from(s.geometry.m)
         });

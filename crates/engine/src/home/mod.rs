@@ -44,7 +44,7 @@ use crate::map::system::SysTree;
 use crate::members::quorum::Quorum;
 use crate::planted::{self, Bug};
 use crate::protocol::{HomeMessage, Reach, ShardMessage};
-use crate::segment::Segment;
+use crate::segment::Pinned;
 use crate::segment::table::Core;
 use crate::space::slots::metadata_survives;
 
@@ -96,7 +96,7 @@ pub struct Home {
     pub(crate) warned: Cell<u64>,
     pub(crate) tile: Cell<u64>,
     /// Segments opened and not yet journalled.
-    pub(crate) opened: RefCell<Vec<Rc<Segment>>>,
+    pub(crate) opened: RefCell<Vec<Pinned>>,
     /// Entries of background work that are to go into the next batch.
     pub(crate) extra: RefCell<Vec<Entry>>,
     /// The segments whose columns those moved that are not durable yet, the ones of the batch under way first.

@@ -16,9 +16,9 @@ use ashlar_format::summary::Owner;
 use ashlar_rt::{Buf, Nanos, SECOND, Slice};
 
 use crate::home::Home;
-use crate::segment::Segment;
 use crate::segment::coder::begin;
 use crate::segment::stripe::{self, Stripe, TooFewColumns};
+use crate::segment::{Pinned, Segment};
 
 /// How long a commit waits for room: slots that the devices are still discarding, or that reconstruct gives back; and a
 /// client for the former.
@@ -31,13 +31,13 @@ const NO_ROOM: &str = "no room is left to commit in: import it again when device
 #[derive(Debug, Default)]
 pub struct MetaWriter {
     /// The segment that takes the next stripe.
-    pub current: Option<Rc<Segment>>,
+    pub current: Option<Pinned>,
     /// Stripes with places handed out: segment, stripe, blocks taken.
-    stripes: Vec<(Rc<Segment>, u32, u32)>,
+    stripes: Vec<(Pinned, u32, u32)>,
 }
 
 impl MetaWriter {
-    fn take(&mut self) -> Option<(Rc<Segment>, Place)> {
+    fn take(&mut self) -> Option<(Pinned, Place)> {
         if let Some((segment, stripe, taken)) = self.stripes.last_mut()
             && *taken < segment.geometry.stripe_blocks()
         {
@@ -118,7 +118,7 @@ impl Home {
     pub(crate) async fn meta_write(
         self: &Rc<Self>,
         nodes: &BTreeMap<Place, PlacedNode>,
-    ) -> Result<Vec<(Rc<Segment>, u32, Entry)>, TooFewColumns> {
+    ) -> Result<Vec<(Pinned, u32, Entry)>, TooFewColumns> {
         let stripes = std::mem::take(&mut self.meta.borrow_mut().stripes);
         let mut preparing = Vec::new();
         for (segment, number, taken) in stripes {

@@ -388,7 +388,7 @@ mod tests {
             let columns = vec![Column::MISSING; geometry.width()];
             let segment = Segment::new(number, SegmentKind::Data, geometry, 1, columns, u32::MAX);
             segment.recorded.set(stripes);
-            core.segments.borrow_mut().insert(number, segment);
+            core.add_segment(&segment);
         }
         // Of 5 only a table knows.
         let (named, opened) = (BTreeSet::from([1, 2]), BTreeSet::from([3, 4, 7]));

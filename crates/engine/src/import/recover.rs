@@ -22,10 +22,10 @@ use crate::members::quorum::Quorum;
 use crate::planted::{self, Bug};
 use crate::protocol::{Adopted, Reach, ShardMessage, ask};
 use crate::segment::read::summary_stands;
-use crate::segment::{Column, Segment};
+use crate::segment::{Column, Pinned, Segment};
 
 /// A stand-in, outside the table, for a segment that was freed since the stripe was recorded.
-fn gone_segment(stripe: &ashlar_format::journal::StripeEntry) -> Option<Rc<Segment>> {
+fn gone_segment(stripe: &ashlar_format::journal::StripeEntry) -> Option<Pinned> {
     let geometry = SegmentGeometry {
         k: 1,
         m: 0,
@@ -115,13 +115,13 @@ impl Home {
         if !early {
             self.start_batches();
         }
-        let open: Vec<Rc<Segment>> = self
+        let open: Vec<Pinned> = self
             .core
             .segments
             .borrow()
             .values()
             .filter(|s| !s.sealed.get())
-            .cloned()
+            .map(Segment::pin)
             .collect();
         for segment in open {
             if segment.recorded.get() == segment.next_stripe.get()

@@ -153,7 +153,7 @@ pub(super) fn make_segments(core: &Core, claims: &Claims) {
             }
         }
         let segment = Segment::new(*number, entry.kind, geometry, entry.code, places, u32::MAX);
-        core.segments.borrow_mut().insert(*number, segment);
+        core.add_segment(&segment);
     }
 }
 
@@ -324,7 +324,7 @@ pub(super) fn replay_segments(
                             return Err(FormatError::Value);
                         }
                         let made = Segment::new(*segment, *kind, geometry, *code, places, u32::MAX);
-                        core.segments.borrow_mut().insert(*segment, made);
+                        core.add_segment(&made);
                     }
                 }
                 Entry::Stripe(stripe) => {

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use ashlar_format::node::{LEAF_ENTRIES, Place};
 
-use crate::segment::Segment;
+use crate::segment::Pinned;
 use crate::segment::stream::OpenStripe;
 
 /// Bytes of memory that a delta counts for: a version, and its part of the lists and the tree that hold it.
@@ -37,7 +37,7 @@ pub enum What {
     /// Mapped.
     Block {
         /// The segment.
-        segment: Rc<Segment>,
+        segment: Pinned,
         /// First data block in it.
         block: u32,
         /// Digest for the map.

@@ -9,10 +9,10 @@ use ashlar_format::slot::SlotHeader;
 use ashlar_rt::{Buf, Slice};
 
 use crate::segment::table::Core;
-use crate::segment::{Column, Segment};
+use crate::segment::{Column, Pinned, Segment};
 
 /// Writes the headers of a segment's slots, all submitted before this waits.
-pub async fn write_headers(core: Rc<Core>, segment: Rc<Segment>) {
+pub async fn write_headers(core: Rc<Core>, segment: Pinned) {
     let columns = segment.columns.borrow().clone();
     let devices: Vec<u16> = columns.iter().map(|c| c.device).collect();
     let placed = columns.iter().enumerate().filter(|(_, c)| c.is_placed());

@@ -1,8 +1,8 @@
 //! Segments in memory: where their columns lie, which stripes are written, which blocks live.
 //!
 //! Invariants:
-//! - A segment's number is never reused. Who still needs a segment holds an `Rc` of it; its slots are
-//!   given back only when nobody but the table does (rule S12).
+//! - A segment's number is never reused. Who still needs a segment holds a [`Pinned`] of it; its slots are
+//!   given back only when nobody does (rule S12).
 //! - Stripes are handed out in order and recorded in order: those below `recorded` are written,
 //!   flushed and named by a durable journal record (or the root).
 //! - `live` is the exact image of the trees as of the last fold; a delta's block is not in it yet.
@@ -17,6 +17,7 @@ pub mod table;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::rc::Rc;
 
 use ashlar_digest::Kind;
@@ -59,6 +60,37 @@ impl Column {
 /// Summary rows of a course that is still being filled, by stripe then column.
 pub type CourseRows = BTreeMap<u32, Vec<Vec<Row>>>;
 
+/// A segment that somebody needs: its slots are not given back while this is held (rule S12). Everybody but the table
+/// holds segments so.
+#[derive(Debug)]
+pub struct Pinned(Rc<Segment>);
+
+impl Clone for Pinned {
+    fn clone(&self) -> Pinned {
+        self.0.pin()
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.0.pins.set(self.0.pins.get() - 1);
+    }
+}
+
+impl Deref for Pinned {
+    type Target = Segment;
+    fn deref(&self) -> &Segment {
+        &self.0
+    }
+}
+
+impl Pinned {
+    /// What the table holds: it does not count as a pin.
+    pub fn entry(&self) -> Rc<Segment> {
+        self.0.clone()
+    }
+}
+
 /// A segment.
 #[derive(Debug)]
 pub struct Segment {
@@ -98,6 +130,8 @@ pub struct Segment {
     pub live: RefCell<Bitmap>,
     /// Its record in the liveness tree.
     pub record: Cell<u32>,
+    /// How many hold it, besides the table.
+    pins: Cell<u32>,
 }
 
 impl Segment {
@@ -109,12 +143,12 @@ impl Segment {
         code: u8,
         columns: Vec<Column>,
         record: u32,
-    ) -> Rc<Segment> {
+    ) -> Pinned {
         assert!(
             geometry.is_sound() && columns.len() == geometry.width(),
             "a segment has all its columns"
         );
-        Rc::new(Segment {
+        let segment = Segment {
             number,
             kind,
             geometry,
@@ -134,7 +168,25 @@ impl Segment {
             image_behind: Cell::new(None),
             live: RefCell::new(Bitmap::new(geometry.data_blocks())),
             record: Cell::new(record),
-        })
+            pins: Cell::new(0),
+        };
+        Rc::new(segment).pin()
+    }
+
+    /// Keeps it from being freed.
+    pub fn pin(self: &Rc<Self>) -> Pinned {
+        self.pins.set(self.pins.get() + 1);
+        Pinned(self.clone())
+    }
+
+    /// Whether nobody needs it but, perhaps, the trees.
+    pub fn is_unpinned(&self) -> bool {
+        self.pins.get() == 0
+    }
+
+    /// How many hold it.
+    pub fn pins(&self) -> u32 {
+        self.pins.get()
     }
 
     /// The columns that every stripe is written to: the first data strip and all parity. At most M of these M + 1 are

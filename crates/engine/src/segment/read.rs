@@ -19,7 +19,7 @@ use crate::segment::bad::{BadBlock, SUMMARY};
 use crate::segment::coder::Survivor;
 use crate::segment::stripe::{device_offset, row_matches};
 use crate::segment::table::Core;
-use crate::segment::{Column, Segment};
+use crate::segment::{Column, Pinned, Segment};
 
 /// More is lost than the redundancy covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Lost;
 /// `check`.
 pub async fn read_unit(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     block: u32,
     count: u32,
     check: &dyn Fn(&[u8]) -> bool,
@@ -111,7 +111,7 @@ fn places_of(core: &Core, segment: &Segment, block: u32, count: u32) -> Vec<Opti
 }
 
 /// Counts a bad data block against its device and has it healed.
-async fn note_bad(core: &Rc<Core>, segment: &Rc<Segment>, at: u32, before: Option<Column>) {
+async fn note_bad(core: &Rc<Core>, segment: &Pinned, at: u32, before: Option<Column>) {
     let (stripe, strip, within) = segment.geometry.locate(at);
     note_bad_strip(core, segment, stripe, usize::from(strip), within, before).await;
 }
@@ -121,7 +121,7 @@ async fn note_bad(core: &Rc<Core>, segment: &Rc<Segment>, at: u32, before: Optio
 /// nothing says what it should be (S147).
 async fn note_bad_strip(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     column: usize,
     within: u32,
@@ -133,7 +133,7 @@ async fn note_bad_strip(
 }
 
 /// Whether no row that can be read, of the columns that every stripe is written to, says anything.
-async fn is_rowless(core: &Rc<Core>, segment: &Rc<Segment>, stripe: u32, within: u32) -> bool {
+async fn is_rowless(core: &Rc<Core>, segment: &Pinned, stripe: u32, within: u32) -> bool {
     let mut rowless = false;
     for column in segment.always_written() {
         match read_row(core, segment, stripe, column, within).await {
@@ -188,12 +188,7 @@ pub fn note_bad_blocks(
 }
 
 /// Reads data blocks straight from their columns, strip by strip; gives the blocks that did not come.
-async fn read_direct(
-    core: &Rc<Core>,
-    segment: &Rc<Segment>,
-    block: u32,
-    unit: &mut Buf,
-) -> Vec<u32> {
+async fn read_direct(core: &Rc<Core>, segment: &Pinned, block: u32, unit: &mut Buf) -> Vec<u32> {
     let count = u32::try_from(unit.len() / BLOCK).expect("a unit is small");
     let mut missing = Vec::new();
     let mut at = block;
@@ -215,7 +210,7 @@ async fn read_direct(
 /// Reads blocks of one strip, unverified; `None` if the column is missing or fails.
 pub async fn read_column(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     column: usize,
     within: u32,
@@ -257,7 +252,7 @@ enum Inputs {
 /// that match their rows.
 async fn decode_block(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     block: u32,
     verified: bool,
 ) -> Option<Buf> {
@@ -272,7 +267,7 @@ async fn decode_block(
 /// Computes one block of any column from the same block of other columns, which match their rows.
 pub async fn decode_column(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     wanted: usize,
     within: u32,
@@ -284,7 +279,7 @@ pub async fn decode_column(
 /// once for all.
 pub async fn decode_verified_run(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     wanted: usize,
     within: u32,
@@ -297,7 +292,7 @@ pub async fn decode_verified_run(
 /// Computes blocks of one strip from the same blocks of other columns, unverified: each of these is read once for all.
 pub async fn decode_run(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     wanted: usize,
     within: u32,
@@ -308,7 +303,7 @@ pub async fn decode_run(
 
 async fn decode(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     wanted: usize,
     within: u32,
@@ -356,7 +351,7 @@ async fn decode(
 /// from being used; whoever then computes block by block counts it.
 async fn read_input(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     column: usize,
     within: u32,
@@ -379,7 +374,7 @@ async fn read_input(
 /// Reads one block and its row; the block if they match. A strip that was never written gives zeros.
 pub async fn read_verified(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     column: usize,
     within: u32,
@@ -390,7 +385,7 @@ pub async fn read_verified(
 /// Reads blocks of one strip with their rows; the blocks if all match. A strip that was never written gives zeros.
 async fn read_verified_run(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     column: usize,
     within: u32,
@@ -418,7 +413,7 @@ async fn read_verified_run(
 /// The row of one block, from memory while its course is open, else from the column's summary.
 async fn read_row(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     column: usize,
     within: u32,
@@ -431,7 +426,7 @@ async fn read_row(
 /// it is read once.
 async fn read_rows(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     stripe: u32,
     column: usize,
     within: u32,
@@ -460,7 +455,7 @@ async fn read_rows(
 
 async fn read_summary_part(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     course: u32,
     column: usize,
     part: u32,
@@ -477,7 +472,7 @@ async fn read_summary_part(
 /// A part of a column's summary of a course, if the device it lies on gives it; `Some(None)` if that is none.
 async fn summary_part(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     place: Column,
     course: u32,
     column: usize,
@@ -497,7 +492,7 @@ async fn summary_part(
 
 /// Whether the summaries of the course that a segment's last known stripe is of can all be read, and say all that the
 /// rows in memory do: then they are no worse than what would be written from these.
-pub async fn summary_stands(core: &Rc<Core>, segment: &Rc<Segment>) -> bool {
+pub async fn summary_stands(core: &Rc<Core>, segment: &Pinned) -> bool {
     let geometry = segment.geometry;
     let Some(last) = segment.recorded.get().checked_sub(1) else {
         return false;
@@ -536,7 +531,7 @@ pub async fn summary_stands(core: &Rc<Core>, segment: &Rc<Segment>) -> bool {
 /// All rows of a column of a course: from memory, else from its summary; `None` if it cannot be read.
 pub async fn read_course_rows(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     course: u32,
     column: usize,
 ) -> Option<Vec<Row>> {
@@ -568,7 +563,7 @@ pub async fn read_course_rows(
 /// were never written are zeros. `None` if rows or strips cannot be read.
 pub async fn read_course(
     core: &Rc<Core>,
-    segment: &Rc<Segment>,
+    segment: &Pinned,
     course: u32,
     column: usize,
 ) -> Option<Survivor> {

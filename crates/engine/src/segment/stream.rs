@@ -13,7 +13,7 @@ use ashlar_format::node::Place;
 use ashlar_format::summary::Owner;
 use ashlar_rt::{Buf, Gate, Slice};
 
-use crate::segment::Segment;
+use crate::segment::Pinned;
 use crate::segment::stripe::Stripe;
 
 /// What a stripe holds besides padding: one item a volume block.
@@ -58,7 +58,7 @@ enum Data {
 /// A stripe in memory.
 pub struct OpenStripe {
     /// Its segment.
-    pub segment: Rc<Segment>,
+    pub segment: Pinned,
     /// Its number.
     pub number: u32,
     data: RefCell<Data>,
@@ -92,7 +92,7 @@ impl std::fmt::Debug for OpenStripe {
 
 impl OpenStripe {
     /// Opens the next stripe of `segment`.
-    pub fn open(segment: &Rc<Segment>) -> Rc<OpenStripe> {
+    pub fn open(segment: &Pinned) -> Rc<OpenStripe> {
         let bytes = segment.geometry.stripe_blocks() as usize * BLOCK;
         Rc::new(OpenStripe {
             segment: segment.clone(),
@@ -170,12 +170,12 @@ pub struct Stream {
     /// The stripe being filled.
     pub current: Option<Rc<OpenStripe>>,
     /// Segments that take stripes in turn.
-    pub row: VecDeque<Rc<Segment>>,
+    pub row: VecDeque<Pinned>,
 }
 
 impl Stream {
     /// The next segment of the row that has room; full ones leave the row.
-    pub fn next_segment(&mut self) -> Option<Rc<Segment>> {
+    pub fn next_segment(&mut self) -> Option<Pinned> {
         for _ in 0..self.row.len() {
             let segment = self.row.pop_front()?;
             if segment.has_room() {

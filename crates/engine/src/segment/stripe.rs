@@ -20,13 +20,13 @@ use ashlar_rt::{Buf, Slice, join_all};
 use crate::counters::add;
 use crate::planted::{self, Bug};
 use crate::segment::table::Core;
-use crate::segment::{Column, Segment, coder};
+use crate::segment::{Column, Pinned, Segment, coder};
 
 /// A stripe ready to be written: its parity computed, its rows known.
 #[derive(Debug)]
 pub struct Stripe {
     /// The segment.
-    pub segment: Rc<Segment>,
+    pub segment: Pinned,
     /// Its number.
     pub number: u32,
     /// Data strips that are written; the others count as zeros.
@@ -50,7 +50,7 @@ pub struct TooFewColumns;
 /// stripe of a course finds all its rows.
 pub async fn prepare(
     core: Rc<Core>,
-    segment: Rc<Segment>,
+    segment: Pinned,
     number: u32,
     data: Slice,
     owners: Vec<(Owner, [u8; 16])>,
@@ -323,7 +323,7 @@ fn column_writes(core: &Core, stripes: &[Rc<Stripe>], missing: &mut [usize]) -> 
 ///
 /// Crash argument: until this has been flushed and a root says `sealed`, the journal keeps the rows and
 /// recovery writes the same summary again.
-pub async fn seal(core: &Rc<Core>, segment: &Rc<Segment>) {
+pub async fn seal(core: &Rc<Core>, segment: &Pinned) {
     if segment.sealed.get() {
         return;
     }
@@ -352,7 +352,7 @@ pub async fn seal(core: &Rc<Core>, segment: &Rc<Segment>) {
 ///
 /// Crash argument: where a summary is overwritten, it is by the same rows and perhaps more, so that a
 /// torn write leaves every row that was there.
-pub async fn write_summary(core: &Rc<Core>, segment: &Rc<Segment>, upto: u32) -> bool {
+pub async fn write_summary(core: &Rc<Core>, segment: &Pinned, upto: u32) -> bool {
     let geometry = segment.geometry;
     let course = geometry.course_of(upto - 1);
     let first = course * geometry.course_strips();

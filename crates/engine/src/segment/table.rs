@@ -16,9 +16,9 @@ use ashlar_rt::{Gate, Nanos, Rt, SECOND, Slice};
 use crate::counters::add;
 use crate::members::Member;
 use crate::phases::Phases;
-use crate::segment::Segment;
 use crate::segment::bad::{BadBlock, Heals};
 use crate::segment::coder::{Accelerators, Coder};
+use crate::segment::{Pinned, Segment};
 use crate::space::domains::Domains;
 use crate::space::thin::Thin;
 use crate::status::Event;
@@ -159,8 +159,15 @@ impl Core {
     }
 
     /// A segment by number.
-    pub fn segment(&self, number: SegmentNumber) -> Option<Rc<Segment>> {
-        self.segments.borrow().get(&number).cloned()
+    pub fn segment(&self, number: SegmentNumber) -> Option<Pinned> {
+        self.segments.borrow().get(&number).map(Segment::pin)
+    }
+
+    /// Adds a segment to the table.
+    pub fn add_segment(&self, segment: &Pinned) {
+        self.segments
+            .borrow_mut()
+            .insert(segment.number, segment.entry());
     }
 
     /// The code of a segment.

@@ -15,7 +15,7 @@ use ashlar_rt::Buf;
 use super::{Shard, algorithm_of};
 use crate::map::delta::{Lookup, State, What};
 use crate::planted::{self, Bug};
-use crate::segment::Segment;
+use crate::segment::Pinned;
 use crate::segment::coder::begin;
 use crate::segment::read::{decode_run, read_column};
 use crate::space::shape::VolumeShape;
@@ -25,7 +25,7 @@ pub(super) enum Found {
     Zero,
     Bytes(Buf),
     Place {
-        segment: Rc<Segment>,
+        segment: Pinned,
         block: u32,
         digest: [u8; 16],
         algorithm: u8,
@@ -36,7 +36,7 @@ pub(super) enum Found {
 enum InDeltas {
     Found(Found),
     /// It was moved from a place, which the map may still name, to this segment and block.
-    Moved(Place, Rc<Segment>, u32),
+    Moved(Place, Pinned, u32),
     /// The map says where it is.
     Nothing,
 }
@@ -349,7 +349,7 @@ impl Shard {
 /// Volume blocks that follow each other in one strip, with digests of one function.
 struct Run {
     address: u64,
-    segment: Rc<Segment>,
+    segment: Pinned,
     block: u32,
     algorithm: u8,
     digests: Vec<[u8; 16]>,
@@ -364,7 +364,7 @@ impl Run {
         runs: &mut Vec<Run>,
         shape: VolumeShape,
         address: u64,
-        segment: Rc<Segment>,
+        segment: Pinned,
         block: u32,
         (digest, algorithm): ([u8; 16], u8),
     ) {

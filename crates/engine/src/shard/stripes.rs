@@ -17,7 +17,7 @@ use crate::phases::Phase;
 use crate::protocol::{HomeMessage, ask};
 use crate::segment::coder::begin;
 use crate::segment::stream::{OpenStripe, Phase as StripePhase, Stream};
-use crate::segment::{Segment, stripe};
+use crate::segment::{Pinned, stripe};
 use crate::space::slots::Purpose;
 
 impl Shard {
@@ -40,7 +40,7 @@ impl Shard {
         let mut wanted_row = stream.open_segments().max(1);
         let mut grow = stream.open_segments() == 0;
         loop {
-            let broken: Vec<Rc<Segment>> = stream
+            let broken: Vec<Pinned> = stream
                 .row
                 .iter()
                 .filter(|s| self.core.has_lost_column(s))

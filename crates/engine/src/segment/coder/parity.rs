@@ -15,15 +15,15 @@ use ashlar_format::context::Context;
 use ashlar_rt::{Buf, OneshotSender, Slice, oneshot};
 
 use super::{CodeId, Computing, cut, id_of, keyed};
-use crate::segment::Segment;
 use crate::segment::table::Core;
+use crate::segment::{Pinned, Segment};
 
 /// The parity strips of a stripe, and the digests of their blocks, strip after strip.
 pub type Parity = (Vec<Slice>, Vec<[u8; 16]>);
 
 /// A stripe to be computed: its data strips one after another, in pieces of whole strips.
 struct Stripe {
-    segment: Rc<Segment>,
+    segment: Pinned,
     number: u32,
     data: Vec<Slice>,
 }
@@ -39,12 +39,7 @@ type Batch = Vec<(Stripe, OneshotSender<Parity>)>;
 pub struct Batches(RefCell<BTreeMap<Shape, Batch>>);
 
 /// The parity of stripe `number`. `data` is all data strips one after another, in pieces of whole strips.
-pub async fn encode(
-    core: &Rc<Core>,
-    segment: &Rc<Segment>,
-    number: u32,
-    data: Vec<Slice>,
-) -> Parity {
+pub async fn encode(core: &Rc<Core>, segment: &Pinned, number: u32, data: Vec<Slice>) -> Parity {
     if segment.geometry.m == 0 {
         return (Vec::new(), Vec::new());
     }

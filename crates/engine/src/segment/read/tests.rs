@@ -1,6 +1,7 @@
 //! Reading over missing and damaged columns, without an array.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use crate::segment::Pinned;
 use ashlar_digest::Kind;
 use ashlar_format::superblock::MemberState;
 
@@ -9,7 +10,7 @@ use crate::segment::stripe::{prepare, write};
 use crate::testing::{Bed, bed, blocks};
 
 /// A segment of 3+2 whose first stripe is written, and its bytes.
-fn written(bed: &Bed) -> (Rc<Segment>, Vec<u8>) {
+fn written(bed: &Bed) -> (Pinned, Vec<u8>) {
     let segment = bed.segment(1, 3, 2);
     segment.set_headed();
     let (data, owners) = blocks(&bed.core, 6, 5);
@@ -24,7 +25,7 @@ fn written(bed: &Bed) -> (Rc<Segment>, Vec<u8>) {
 }
 
 /// Reads one block of the stripe as the map would have it read.
-fn read(bed: &Bed, segment: &Rc<Segment>, block: u32) -> Result<Buf, Lost> {
+fn read(bed: &Bed, segment: &Pinned, block: u32) -> Result<Buf, Lost> {
     let (core, segment) = (bed.core.clone(), segment.clone());
     bed.rt.block_on(async move {
         let address = u64::from(block);
