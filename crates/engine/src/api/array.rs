@@ -309,7 +309,7 @@ impl Array {
 
     /// Makes events of what was only counted since the last of its kind.
     pub fn tell_events(&self) {
-        self.0.home.core.tell_sums();
+        self.0.home.core.events.tell_sums();
     }
 
     /// Where the devices in use are, by UUID.
@@ -332,16 +332,12 @@ impl Array {
 
     /// Events with a number above `after`.
     pub fn events(&self, after: u64) -> Vec<Event> {
-        self.0.home.core.events(after)
+        self.0.home.core.events.after(after)
     }
 
     /// Waits until there is an event with a number above `number`, or the array is closed.
     pub async fn event_after(&self, number: u64) {
-        let home = &self.0.home;
-        home.core
-            .event_gate
-            .until(|| home.core.last_event() > number || home.core.closed.get())
-            .await;
+        self.0.home.core.events.beyond(number).await;
     }
 
     /// Waits until no background work of these kinds (none: of any kind) runs that can make progress.

@@ -235,7 +235,7 @@ impl Home {
                     "{percent} % of usable space is in use: trim, destroy a volume, or use a larger array"
                 ),
             };
-            self.core.event("space-low", None, text);
+            self.core.events.note("space-low", None, text);
         }
         self.warned
             .set(reached(percent).max(warned.min(reached(percent + 3))));

@@ -90,7 +90,7 @@ impl Array {
             home.commit(0).await;
             if !home.core.closed.get() {
                 let text = format!("volume {} was created", entry.name);
-                home.core.event("volume-created", None, text);
+                home.core.events.note("volume-created", None, text);
             }
         })
         .await
@@ -174,7 +174,7 @@ impl Array {
             if home.core.closed.get() {
                 return;
             }
-            home.core.event("volume-destroyed", None, text);
+            home.core.events.note("volume-destroyed", None, text);
             home.core.rt.spawn(async move {
                 let _ = array.release_volume(&hidden).await; // resumed at the next import if it fails
             });

@@ -205,7 +205,7 @@ impl Home {
                 "device {}: segment {number} column {column} was repaired twice and is still bad; {what}",
                 place.device
             );
-            self.core.repeated_event("not-kept", place.device, text);
+            self.core.events.repeat("not-kept", place.device, text);
             for block in blocks {
                 self.tried(block, None, moved);
             }
@@ -286,7 +286,7 @@ impl Home {
         self.core.heals.borrow_mut().forget(block.segment);
         self.tasks.borrow_mut().gains += 1;
         let text = format!("device {device}: {block} was repaired and read back");
-        self.core.repeated_event("healed", device, text);
+        self.core.events.repeat("healed", device, text);
     }
 
     /// Rewrites a column's summary of a course if it cannot be read, computed as reconstruct would compute it.

@@ -90,7 +90,7 @@ impl Home {
             let renewed = |count: usize| Renewed {
                 nodes: count,
                 // Its own, and of where those lie that are above.
-                records: self.record_shape.leaves() + count.saturating_sub(live.len()),
+                records: self.records.shape.leaves() + count.saturating_sub(live.len()),
             };
             let most = self.touch(&nodes, false).await;
             if most > 0 && !self.may_renew(renewed(most)) {

@@ -131,7 +131,7 @@ impl Home {
             self.batch(Reach::All).await;
             self.commit(self.journal.next()).await;
             let text = format!("{moved} segments have their columns again");
-            self.core.event("reconstructed", None, text);
+            self.core.events.note("reconstructed", None, text);
             gained = true;
         }
         gained || self.narrow_critical().await

@@ -67,7 +67,7 @@ impl Home {
         from: Option<SegmentNumber>,
     ) -> Option<Allocated> {
         // No client writes yet, no cleaner would make room, and what was acknowledged must get a place.
-        let recovering = self.recovering.get().is_some();
+        let recovering = self.window.is_recovering();
         let purpose = if recovering { Purpose::Commit } else { purpose };
         let since = self.core.rt.now();
         loop {
@@ -504,7 +504,7 @@ impl Home {
             geometry,
             code,
             columns,
-            self.take_record(number),
+            self.records.take(number),
         );
         if self.columns_lacking(&segment) > 0 {
             self.core.maybe_degraded.set(true);
@@ -516,18 +516,5 @@ impl Home {
         }
         self.opened.borrow_mut().push(segment.clone());
         segment
-    }
-
-    /// A free liveness record for a segment.
-    pub(crate) fn take_record(&self, number: u64) -> u32 {
-        let mut records = self.records.borrow_mut();
-        let reused = self.free_records.borrow_mut().pop_first();
-        // A freed record is reused only after the root that freed it; until then it is in neither set.
-        let record = reused.unwrap_or_else(|| {
-            self.next_record.set(self.next_record.get() + 1);
-            self.next_record.get() - 1
-        });
-        records.insert(record, number);
-        record
     }
 }

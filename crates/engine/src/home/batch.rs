@@ -187,7 +187,7 @@ impl Home {
 
     /// Journals one part, and tells the shards.
     async fn record(self: &Rc<Self>, part: Part) {
-        self.untold.set(Some(self.journal.next()));
+        self.window.set_untold(Some(self.journal.next()));
         let first = self
             .journal_deltas(&part.deltas, false)
             .await
@@ -201,7 +201,7 @@ impl Home {
             })
         };
         join_all(self.shards.iter().zip(part.collected).map(tell)).await;
-        self.untold.set(None);
+        self.window.set_untold(None);
     }
 
     /// Data segments whose rows keep the journal from being cut: they take no more stripes.

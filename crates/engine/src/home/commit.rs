@@ -184,9 +184,9 @@ impl Home {
         let needed = [
             Some(applied),
             oldest,
-            self.oldest_data(),
+            self.window.oldest_data(),
             self.oldest_rows(),
-            self.recovering.get(),
+            self.window.oldest_recovering(),
         ];
         let cut = needed.into_iter().flatten().min();
         let cut = cut.filter(|_| !planted::on(Bug::CutTooLate));
@@ -310,7 +310,7 @@ impl Home {
             .collect();
         for segment in &freed {
             self.mark_record(segment);
-            self.records.borrow_mut().remove(&segment.record.get());
+            self.records.give_up(segment.record.get());
             for column in segment.columns.borrow().iter().filter(|c| c.is_placed()) {
                 self.core.member(column.device).set_slot(column.slot, None);
             }
@@ -322,7 +322,7 @@ impl Home {
     async fn release(&self, freed: Vec<Pinned>) {
         let mut discards = Vec::new();
         for segment in freed {
-            self.free_records.borrow_mut().insert(segment.record.get());
+            self.records.release(segment.record.get());
             let columns = segment.columns.take().into_iter();
             for column in columns.filter(|c| c.is_placed()) {
                 let core = self.core.clone();

@@ -94,7 +94,7 @@ impl Home {
                     "device {index} ({}) failed and is no longer used; what it held is rebuilt onto the others where they have room: see `ashlar status`",
                     member.path()
                 );
-                self.core.event("device-failed", Some(index), text);
+                self.core.events.note("device-failed", Some(index), text);
             }
         }
         let stored = if planted::on(Bug::GenerationNotStored) {
@@ -117,7 +117,7 @@ impl Home {
             let text = format!(
                 "only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on"
             );
-            self.core.event("writes-wait", None, text);
+            self.core.events.note("writes-wait", None, text);
             self.force_gate
                 .until(|| self.quorum.get() == Quorum::Forced || self.core.closed.get())
                 .await;
@@ -239,7 +239,7 @@ impl Home {
             member.path(),
             member.unkept_slots(),
         );
-        self.core.event("not-kept", Some(member.index), text);
+        self.core.events.note("not-kept", Some(member.index), text);
         self.core.report_failed(member.index);
         true
     }

@@ -32,14 +32,13 @@ fn encode_part(segment: &Segment, at: usize, part: &mut [u8]) {
 impl Home {
     /// Nodes of the liveness tree with all records that exist.
     pub(crate) fn record_nodes_total(&self) -> usize {
-        let (count, end) = (self.records.borrow().len(), self.next_record.get());
-        let leaves = self.record_shape.most_leaves(count, end);
+        let leaves = self.records.leaves();
         leaves + leaves / 32 + 4
     }
 
     /// Notes that a segment's record, whole, is to be written.
     pub(crate) fn mark_record(&self, segment: &Segment) {
-        for leaf in self.record_shape.leaves_of(segment.record.get()) {
+        for leaf in self.records.shape.leaves_of(segment.record.get()) {
             self.liveness.borrow_mut().mark(leaf);
         }
     }
@@ -50,7 +49,7 @@ impl Home {
     }
 
     fn mark_byte(&self, segment: &Segment, byte: usize) {
-        let (leaf, _) = self.record_shape.locate(segment.record.get(), byte);
+        let (leaf, _) = self.records.shape.locate(segment.record.get(), byte);
         self.liveness.borrow_mut().mark(leaf);
     }
 
@@ -92,19 +91,17 @@ impl Home {
             place.segment,
             if live { "live" } else { "dead" }
         );
-        self.core.event("inconsistent", None, text);
+        self.core.events.note("inconsistent", None, text);
     }
 
     /// The bytes of one leaf of the liveness tree; `None` if none of its segments is left.
     pub(crate) fn record_leaf_bytes(&self, leaf: u64) -> Option<Vec<u8>> {
-        let shape = self.record_shape;
-        let records = self.records.borrow();
         let mut node = None;
-        for (record, number) in records.range(shape.records_of(leaf)) {
-            let Some(segment) = self.core.segment(*number) else {
+        for (record, number) in self.records.in_leaf(leaf) {
+            let Some(segment) = self.core.segment(number) else {
                 continue;
             };
-            let (at, place) = shape.part_in(*record, leaf);
+            let (at, place) = self.records.shape.part_in(record, leaf);
             let node = node.get_or_insert_with(|| vec![0; BLOCK]);
             encode_part(&segment, at, &mut node[place]);
         }
@@ -113,8 +110,6 @@ impl Home {
 
     /// Whether a leaf of the liveness tree has a segment.
     pub(crate) fn record_exists(&self, leaf: u64) -> bool {
-        let records = self.records.borrow();
-        let mut of_leaf = records.range(self.record_shape.records_of(leaf));
-        of_leaf.next().is_some()
+        !self.records.in_leaf(leaf).is_empty()
     }
 }

@@ -10,6 +10,7 @@ mod allocate;
 mod batch;
 mod capacity;
 mod commit;
+mod demand;
 mod generation;
 mod liveness;
 pub mod nodes;
@@ -20,7 +21,7 @@ mod settings;
 pub mod work;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::num::NonZeroUsize;
 use std::pin::pin;
@@ -31,15 +32,17 @@ use ashlar_block::VolumeError;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::liveness::RecordShape;
-use ashlar_format::root::{RingPosition, Root};
+use ashlar_format::root::Root;
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
-use ashlar_rt::{Gate, Lock, Mailbox, OneshotSender, SECOND, Sender, join_all};
+use ashlar_rt::{Gate, Lock, Mailbox, SECOND, Sender, join_all};
 use lru::LruCache;
 
-use crate::home::records::DataRecord;
+use crate::home::demand::Demand;
 use crate::home::room::Renewed;
 use crate::journal::Journal;
+use crate::journal::window::Window;
+use crate::map::records::Records;
 use crate::map::system::SysTree;
 use crate::members::quorum::Quorum;
 use crate::planted::{self, Bug};
@@ -56,9 +59,6 @@ pub const CATALOG_TREE: u32 = 2;
 pub const FIRST_VOLUME: u32 = 16;
 /// Without any demand a batch is made this often.
 const IDLE_BATCH: u64 = SECOND;
-
-/// Someone who waits for durability.
-type Waiter = OneshotSender<Result<(), VolumeError>>;
 
 /// Which stripes of courses were written, by segment and course, counted from the course's first.
 type WrittenStrips = LruCache<(u64, u32), BTreeSet<u32>>;
@@ -81,15 +81,10 @@ pub struct Home {
     pub(crate) next_segment: Cell<u64>,
     pub(crate) next_tree: Cell<u32>,
     pub(crate) liveness: RefCell<SysTree>,
-    pub(crate) record_shape: RecordShape,
     pub(crate) catalog_tree: RefCell<SysTree>,
     pub(crate) catalog_bytes: RefCell<Vec<u8>>,
-    /// Segments by liveness record.
-    pub(crate) records: RefCell<BTreeMap<u32, u64>>,
-    /// Records between those in use.
-    pub(crate) free_records: RefCell<BTreeSet<u32>>,
-    /// One past the highest record ever in use.
-    pub(crate) next_record: Cell<u32>,
+    /// Which liveness record is whose.
+    pub(crate) records: Records,
     pub(crate) meta: RefCell<crate::home::nodes::MetaWriter>,
     pub(crate) picks: RefCell<crate::home::allocate::Picks>,
     /// The share of usable space, in percent, that was last warned of; 0: none.
@@ -114,24 +109,13 @@ pub struct Home {
     pub(crate) log_lock: Lock<()>,
     /// The last root has been written: nothing is journalled after it.
     pub(crate) log_ended: Cell<bool>,
-    waiters: RefCell<Vec<Waiter>>,
-    /// Those that the batch under way answers.
-    answering: RefCell<Vec<Waiter>>,
-    /// Those who wait for a fold that has not begun.
-    asking_fold: RefCell<Vec<OneshotSender<()>>>,
+    /// What others ask for.
+    demand: Demand,
     fold_lock: Lock<()>,
-    demand: Gate,
-    record: Cell<bool>,
-    pressure: Cell<bool>,
     /// The next sequence when the last commit under pressure had ended.
     pressed_at: Cell<u64>,
-    pub(crate) commit_wanted: Gate,
-    data_records: RefCell<VecDeque<DataRecord>>,
-    data_by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
-    /// Positions of delta records, to cut the ring at a sequence.
-    pub(crate) delta_positions: RefCell<VecDeque<(u64, RingPosition)>>,
-    /// The first sequence of the batch under way, of which the shards have not been told yet.
-    pub(crate) untold: Cell<Option<u64>>,
+    /// The part of the journal that is still needed.
+    pub(crate) window: Window,
     pub(crate) quorum: Cell<Quorum>,
     /// The operator has said that devices may be given up without which something is lost.
     pub(crate) may_lose: Cell<bool>,
@@ -145,8 +129,6 @@ pub struct Home {
     pub(crate) committed_to: Cell<u64>,
     /// Commits begun.
     pub(crate) commits: Cell<u64>,
-    /// The oldest data record that recovery is still placing anew.
-    pub(crate) recovering: Cell<Option<u64>>,
     pub(crate) tasks: RefCell<crate::home::work::Tasks>,
     pub(crate) cleaner_gate: Gate,
     /// Host blocks written before the last batch, and how many of them were folded by a commit: what was
@@ -203,10 +185,6 @@ impl Home {
             .filter(|s| s.record.get() != u32::MAX)
             .map(|s| (s.record.get(), s.number))
             .collect();
-        let next_record = records.last_key_value().map_or(0, |(last, _)| *last + 1);
-        let free_records = (0..next_record)
-            .filter(|r| !records.contains_key(r))
-            .collect();
         let catalog_bytes = parts.catalog.encode();
         let slot_blocks = parts.core.slot_blocks;
         Rc::new(Home {
@@ -215,7 +193,7 @@ impl Home {
             core: parts.core,
             journal: parts.journal,
             shards: parts.shards,
-            record_shape: RecordShape::new(slot_blocks, parts.shape.k),
+            records: Records::new(RecordShape::new(slot_blocks, parts.shape.k), records),
             shape: parts.shape,
             meta_m: u16::try_from(meta_m).expect("at most 255"),
             superblock: RefCell::new(parts.superblock),
@@ -225,9 +203,6 @@ impl Home {
             liveness: RefCell::new(parts.liveness),
             catalog_tree: RefCell::new(parts.catalog_tree),
             catalog_bytes: RefCell::new(catalog_bytes),
-            records: RefCell::new(records),
-            free_records: RefCell::new(free_records),
-            next_record: Cell::new(next_record),
             meta: RefCell::default(),
             picks: RefCell::default(),
             warned: Cell::new(0),
@@ -244,19 +219,10 @@ impl Home {
             placing: Lock::new(()),
             log_lock: Lock::new(()),
             log_ended: Cell::new(false),
-            waiters: RefCell::default(),
-            answering: RefCell::default(),
-            asking_fold: RefCell::default(),
+            demand: Demand::default(),
             fold_lock: Lock::new(()),
-            demand: Gate::default(),
-            record: Cell::new(false),
-            pressure: Cell::new(false),
             pressed_at: Cell::new(0),
-            commit_wanted: Gate::default(),
-            data_records: RefCell::default(),
-            data_by_stripe: RefCell::default(),
-            delta_positions: RefCell::default(),
-            untold: Cell::new(None),
+            window: Window::default(),
             quorum: Cell::new(Quorum::Awaited),
             may_lose: Cell::new(false),
             force_gate: Gate::default(),
@@ -264,7 +230,6 @@ impl Home {
             stopped: RefCell::default(),
             committed: Gate::default(),
             commits: Cell::new(0),
-            recovering: Cell::new(None),
             tasks: RefCell::default(),
             cleaner_gate: Gate::default(),
             recorded_at: Cell::new(0),
@@ -301,19 +266,11 @@ impl Home {
                 HomeMessage::Durable(reply) if self.core.closed.get() => {
                     reply.send(Err(VolumeError::Closed));
                 }
-                HomeMessage::Durable(reply) => {
-                    self.waiters.borrow_mut().push(reply);
-                    self.demand.open();
-                }
-                HomeMessage::Record => {
-                    self.record.set(true);
-                    self.demand.open();
-                }
+                HomeMessage::Durable(reply) => self.demand.durable(reply),
+                HomeMessage::Record => self.demand.record(),
                 HomeMessage::Pressure => {
-                    self.record.set(true);
-                    self.pressure.set(true);
-                    self.demand.open();
-                    self.commit_wanted.open();
+                    self.demand.record();
+                    self.demand.press();
                 }
                 HomeMessage::Halt(why) => self.halt(why),
                 HomeMessage::Allocate(purpose, from, reply) => {
@@ -323,9 +280,7 @@ impl Home {
                         .spawn(async move { reply.send(home.allocate_data(purpose, from).await) });
                 }
                 HomeMessage::Fold(reply) => {
-                    let mut asking = self.asking_fold.borrow_mut();
-                    asking.push(reply);
-                    if asking.len() == 1 {
+                    if self.demand.fold(reply) {
                         let home = self.clone();
                         self.core.rt.spawn(async move { home.fold_for_all().await });
                     }
@@ -343,7 +298,7 @@ impl Home {
     /// Folds once for all who have asked when it begins; those who ask later wait for the next.
     async fn fold_for_all(self: Rc<Self>) {
         let _one = self.fold_lock.lock().await;
-        let asking = self.asking_fold.take();
+        let asking = self.demand.begin_fold();
         self.unless_closed(self.fold()).await;
         for reply in asking {
             reply.send(());
@@ -353,33 +308,24 @@ impl Home {
     async fn batches(self: Rc<Self>) {
         let mut whole_at = self.core.rt.now();
         while !self.core.closed.get() {
-            let waiting = !self.waiters.borrow().is_empty() || self.record.get();
-            if !waiting {
-                let _ = self.core.rt.timeout(IDLE_BATCH, self.demand.wait()).await;
-            }
-            let asked = self.record.replace(false);
-            let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
-            *self.answering.borrow_mut() = waiters;
+            self.demand.batch_wanted(&self.core.rt, IDLE_BATCH).await;
+            let only_record = self.demand.begin_batch();
             // Where nobody waits, and only room is wanted, unfinished stripes are left to fill: now and then they are
             // recorded as well.
             let due = self.core.rt.now() >= whole_at + IDLE_BATCH;
-            if asked && self.answering.borrow().is_empty() && !due {
+            if only_record && !due {
                 self.batch(Reach::Written).await;
             } else {
                 whole_at = self.core.rt.now();
                 self.batch(Reach::All).await;
             }
             if planted::on(Bug::LateWaiterAnswered) {
-                let late = std::mem::take(&mut *self.waiters.borrow_mut());
-                self.answering.borrow_mut().extend(late);
+                self.demand.take_late();
             }
-            for waiter in self.answering.take() {
-                waiter.send(Ok(()));
-            }
+            self.demand.end_batch();
             // What the last commit could not cut, the next one cannot either, unless something was recorded.
             if self.wants_commit() && self.journal.next() != self.pressed_at.get() {
-                self.pressure.set(true);
-                self.commit_wanted.open();
+                self.demand.press();
             }
         }
     }
@@ -387,29 +333,19 @@ impl Home {
     /// Commits beside the batches, whenever deltas or the journal press.
     async fn commits(self: Rc<Self>) {
         while !self.core.closed.get() {
-            self.commit_wanted
-                .until(|| self.pressure.get() || self.core.closed.get())
-                .await;
-            self.pressure.set(false);
+            self.demand.commit_wanted(&self.core.closed).await;
             self.commit_some().await;
             self.pressed_at.set(self.journal.next());
         }
     }
 
-    /// Tells everyone who waits that nothing becomes durable any more.
-    pub(crate) fn refuse_waiters(&self) {
-        for waiter in self.answering.take().into_iter().chain(self.waiters.take()) {
-            waiter.send(Err(VolumeError::Closed));
-        }
-    }
-
     /// Stops everything: what cannot go on without breaking a promise.
     pub(crate) fn halt(&self, why: &str) {
-        self.core.tell_sums();
-        self.core.event("halted", None, why.to_string());
+        self.core.events.tell_sums();
+        self.core.events.note("halted", None, why.to_string());
         *self.stopped.borrow_mut() = why.to_string();
         self.core.closed.set(true);
-        self.refuse_waiters();
+        self.demand.refuse();
         for shard in &self.shards {
             let _ = shard.send(ShardMessage::Close); // it may be gone already
         }
@@ -420,10 +356,10 @@ impl Home {
         self.core.failing_gate.open();
         self.core.settled.open();
         self.core.progress.open();
-        self.core.event_gate.open();
+        self.core.events.close();
         self.core.heal_gate.open();
         self.cleaner_gate.open();
-        self.commit_wanted.open();
+        self.demand.close();
     }
 
     /// Whether the journal or the deltas are full enough for a commit.

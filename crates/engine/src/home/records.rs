@@ -3,34 +3,15 @@
 use std::rc::Rc;
 
 use ashlar_format::journal::{DataEntry, Entry, Ring, encode_entries, entry_bytes};
-use ashlar_format::root::RingPosition;
 use ashlar_rt::SECOND;
 
 use crate::home::Home;
-use crate::journal::recover::Record;
 use crate::journal::{AppendError, Appended};
 use crate::planted::{self, Bug};
 use crate::protocol::Collected;
 use crate::segment::{Segment, stripe};
 
-/// A data record that recovery would still need.
-#[derive(Debug)]
-pub(super) struct DataRecord {
-    sequence: u64,
-    /// Position before it.
-    position: RingPosition,
-    /// Items whose stripe has not been recorded.
-    outstanding: usize,
-}
-
 impl Home {
-    /// Notes where the records that an import found lie in the ring of deltas.
-    pub(crate) fn note_positions(&self, records: &[Record]) {
-        let deltas = records.iter().filter(|r| r.header.ring == Ring::Delta);
-        let positions = deltas.map(|r| (r.header.sequence, r.header.position[0]));
-        self.delta_positions.borrow_mut().extend(positions);
-    }
-
     /// Writes delta entries, in as many records as they need; the first sequence. A commit cannot wait
     /// for a commit: it gets `None` if the ring is full.
     pub(crate) async fn journal_deltas(
@@ -41,17 +22,9 @@ impl Home {
         let mut first = None;
         for group in split(entries, self.journal.max_payload(Ring::Delta)) {
             let payload = encode_entries(group);
-            let Appended { sequence, position } =
-                self.append(Ring::Delta, &payload, in_commit).await?;
-            let mut positions = self.delta_positions.borrow_mut();
-            assert!(
-                positions
-                    .back()
-                    .is_none_or(|(s, p)| *s < sequence && p.count < position.count),
-                "records stand in the order of the log"
-            );
-            positions.push_back((sequence, position));
-            first.get_or_insert(sequence);
+            let appended = self.append(Ring::Delta, &payload, in_commit).await?;
+            self.window.deltas_appended(appended);
+            first.get_or_insert(appended.sequence);
         }
         Some(first.unwrap_or_else(|| self.journal.next()))
     }
@@ -73,31 +46,10 @@ impl Home {
         let mut stripes = stripes.into_iter();
         for group in split(&entries, self.journal.max_payload(Ring::Data)) {
             let payload = encode_entries(group);
-            let Appended { sequence, position } = self
-                .append(Ring::Data, &payload, false)
-                .await
-                .expect("only a commit gives up");
-            let record = DataRecord {
-                sequence,
-                position,
-                outstanding: group.len(),
-            };
-            let mut records = self.data_records.borrow_mut();
-            assert!(
-                records
-                    .back()
-                    .is_none_or(|r| r.sequence < sequence && r.position.count < position.count),
-                "records stand in the order of the log"
-            );
-            records.push_back(record);
-            drop(records);
-            for stripe in stripes.by_ref().take(group.len()) {
-                self.data_by_stripe
-                    .borrow_mut()
-                    .entry(stripe)
-                    .or_default()
-                    .push(sequence);
-            }
+            let appended = self.append(Ring::Data, &payload, false).await;
+            let appended = appended.expect("only a commit gives up");
+            let held = stripes.by_ref().take(group.len());
+            self.window.data_appended(appended, held);
         }
     }
 
@@ -141,7 +93,7 @@ impl Home {
                     let before = self.journal.usage(ring).1;
                     Box::pin(self.commit(self.journal.next())).await;
                     if self.journal.usage(ring).1 >= before {
-                        self.core.event(
+                        self.core.events.note(
                             "journal-full",
                             None,
                             "the journal is full of what cannot be folded yet; writes wait"
@@ -171,45 +123,23 @@ impl Home {
             segment.rows_since.set(Some(sequence));
         }
         self.mark_header(segment);
-        let settled = self
-            .data_by_stripe
-            .borrow_mut()
-            .remove(&(segment.number, stripe));
-        for sequence in settled.into_iter().flatten() {
-            let mut records = self.data_records.borrow_mut();
-            if let Some(record) = records.iter_mut().find(|r| r.sequence == sequence) {
-                record.outstanding -= 1;
-            }
-        }
+        self.window.stripe_recorded(segment.number, stripe);
         self.settle_data();
     }
 
-    /// Lets go of the data ring up to the oldest record that is still needed. Crash argument: while
-    /// recovery places what the ring had, the ring is all that has it until the batch of these stripes is
-    /// durable; a commit before that must not name a later tail.
+    /// Lets go of the data ring up to the oldest record that is still needed.
     pub(crate) fn settle_data(&self) {
-        if self.recovering.get().is_some() {
-            return;
+        let end = self.journal.positions()[1];
+        if let Some(tail) = self.window.data_tail(end) {
+            let freed_early = planted::on(Bug::DataFreedEarly);
+            self.journal
+                .settle_data(if freed_early { end } else { tail });
         }
-        let mut records = self.data_records.borrow_mut();
-        while records.front().is_some_and(|r| r.outstanding == 0) {
-            records.pop_front();
-        }
-        let tail = records
-            .front()
-            .filter(|_| !planted::on(Bug::DataFreedEarly))
-            .map_or(self.journal.positions()[1], |r| r.position);
-        self.journal.settle_data(tail);
     }
 
     /// One past the last sequence that every shard has been told of, if it concerns shards at all.
     pub(crate) fn applied(&self) -> u64 {
-        self.untold.get().unwrap_or_else(|| self.journal.next())
-    }
-
-    /// The oldest sequence that unsettled data records hold.
-    pub(crate) fn oldest_data(&self) -> Option<u64> {
-        self.data_records.borrow().front().map(|r| r.sequence)
+        self.window.applied(self.journal.next())
     }
 }
 

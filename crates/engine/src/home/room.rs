@@ -118,7 +118,7 @@ impl Home {
             return 0;
         }
         let segments = renewed.nodes.div_ceil(self.meta_nodes(1)) + 1;
-        let records = renewed.records + segments * self.record_shape.leaves();
+        let records = renewed.records + segments * self.records.shape.leaves();
         renewed.nodes + records.min(self.record_nodes_total())
     }
 

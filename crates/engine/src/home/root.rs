@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ashlar_format::root::RingPosition;
 use ashlar_format::slot::SlotEntry;
 use ashlar_rt::join_all;
 
@@ -31,7 +30,7 @@ impl Home {
         root.next_tree = self.next_tree.get();
         root.cut = cut;
         root.imaged = imaged;
-        root.delta_tail = self.delta_position(cut);
+        root.delta_tail = self.window.delta_position(cut, self.journal.positions()[0]);
         root.data_tail = self.journal.data_tail();
         root.catalog = self.catalog_tree.borrow().root();
         root.liveness = self.liveness.borrow().root();
@@ -50,22 +49,7 @@ impl Home {
         let root = self.root.borrow();
         self.journal
             .tails_are_durable(root.delta_tail, root.data_tail);
-        let mut positions = self.delta_positions.borrow_mut();
-        while positions
-            .front()
-            .is_some_and(|(sequence, _)| *sequence < cut)
-        {
-            positions.pop_front();
-        }
-    }
-
-    /// The ring position of the first delta record at or after a sequence.
-    fn delta_position(&self, cut: u64) -> RingPosition {
-        let positions = self.delta_positions.borrow();
-        positions
-            .iter()
-            .find(|(sequence, _)| *sequence >= cut)
-            .map_or(self.journal.positions()[0], |(_, position)| *position)
+        self.window.cut(cut);
     }
 
     /// Writes every changed page to its other copy; which were written.

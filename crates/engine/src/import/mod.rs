@@ -278,7 +278,7 @@ pub async fn import(
         liveness,
         catalog_tree,
     });
-    home.note_positions(&recovered.records);
+    home.window.note_recovered(&recovered.records);
     home.recover(
         &spread,
         &replace,
@@ -333,7 +333,7 @@ fn check_journal(
 ) -> Result<(), Error> {
     if degraded {
         if recovered.lost > 0 {
-            core.event(
+            core.events.note(
                 "journal-lost",
                 None,
                 format!("{} journal record(s) that were acknowledged cannot be read: what only they held is given up", recovered.lost),

@@ -70,7 +70,7 @@ impl Home {
         }
         let mut root = self.root.borrow().clone();
         for index in &spread.missing {
-            self.core.event(
+            self.core.events.note(
                 "device-missing",
                 Some(*index),
                 format!("device {index} is missing; the array goes on without it"),
@@ -95,7 +95,7 @@ impl Home {
             .filter(|(_, e)| matches!(e, Entry::Data(_)))
             .map(|(s, _)| *s)
             .min();
-        self.recovering.set(oldest);
+        self.window.set_recovering(oldest);
         let early = planted::on(Bug::BatchesBeforeAdoption);
         if early {
             self.start_batches();
@@ -136,7 +136,7 @@ impl Home {
             }
         }
         self.batch(Reach::Closed).await;
-        self.recovering.set(None);
+        self.window.set_recovering(None);
         self.settle_data();
         // Each import adds an epoch, and only commits drop them: an array that crashes again and again before
         // its first one would have more than a root can name.
@@ -179,7 +179,7 @@ impl Home {
             return Err(Error::NoPlace(given_up));
         }
         if given_up > 0 {
-            self.core.event(
+            self.core.events.note(
                 "journal-lost",
                 None,
                 format!("{given_up} write(s) that only the journal had are given up: too few devices are left to hold them"),
@@ -230,7 +230,7 @@ impl Home {
         for segment in self.core.segments.borrow().values() {
             let unknown = segment.record.get() == u32::MAX;
             if unknown {
-                segment.record.set(self.take_record(segment.number));
+                segment.record.set(self.records.take(segment.number));
             }
             if unknown || changed.contains(&segment.number) {
                 self.mark_header(segment);

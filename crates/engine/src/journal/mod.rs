@@ -12,6 +12,7 @@
 pub mod chain;
 pub mod recover;
 pub mod sets;
+pub mod window;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

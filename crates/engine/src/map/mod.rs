@@ -10,6 +10,7 @@
 
 pub mod delta;
 mod place;
+pub mod records;
 pub mod system;
 
 use std::cell::{Cell, RefCell};
@@ -499,7 +500,7 @@ impl NodeStore {
             }
         }
         self.dirty.borrow_mut().insert(key, node);
-        self.core.event(
+        self.core.events.note(
             "node-lost",
             None,
             format!("node {index} of level {level} of volume {tree}, partition {partition}, is lost and is written anew, so that writes go on: blocks under it that are not written again cannot be read"),

@@ -9,6 +9,7 @@
 //! - After [`Member::keep_writes`] the device is only read: what is written stays in memory, and is what
 //!   reads give.
 
+pub mod events;
 pub mod quorum;
 
 use std::cell::{Cell, RefCell};

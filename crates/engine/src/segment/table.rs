@@ -4,37 +4,24 @@
 //! them. (With a thread a shard, each gets a replica that the home's changes are sent to.)
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
 use ashlar_digest::Kind;
 use ashlar_format::SegmentNumber;
 use ashlar_format::context::Context;
-use ashlar_rt::{Gate, Nanos, Rt, SECOND, Slice};
+use ashlar_rt::{Gate, Rt, Slice};
 
 use crate::counters::add;
 use crate::members::Member;
+use crate::members::events::Events;
 use crate::phases::Phases;
 use crate::segment::bad::{BadBlock, Heals};
 use crate::segment::coder::{Accelerators, Coder};
 use crate::segment::{Pinned, Segment};
 use crate::space::domains::Domains;
 use crate::space::thin::Thin;
-use crate::status::Event;
-
-const EVENTS_KEPT: usize = 4096;
-/// What comes in numbers is told at once, and then as a sum after these times, the longer the longer it lasts.
-const FIRST_SUM: Nanos = 10 * SECOND;
-const LAST_SUM: Nanos = 600 * SECOND;
-
-/// What came after an event of the same kind and device was told.
-#[derive(Debug)]
-struct Sum {
-    count: u64,
-    /// What the last of them was.
-    last: String,
-}
 
 /// Shared state of an array.
 pub struct Core {
@@ -55,11 +42,8 @@ pub struct Core {
     codes: RefCell<BTreeMap<(u8, u16, u16), Code>>,
     /// What computes parity and lost columns.
     pub coder: Coder,
-    events: RefCell<VecDeque<Event>>,
-    event_count: Cell<u64>,
-    sums: RefCell<BTreeMap<(&'static str, u16), Sum>>,
-    /// Opens at every event.
-    pub event_gate: Gate,
+    /// What happened.
+    pub events: Rc<Events>,
     /// Members that failed an operation and are to be taken out by a generation change.
     pub failing: RefCell<Vec<u16>>,
     /// Opens when something was added to `failing`.
@@ -122,10 +106,7 @@ impl Core {
             segments: RefCell::default(),
             codes: RefCell::default(),
             coder: Coder::new(accelerators),
-            events: RefCell::default(),
-            event_count: Cell::new(0),
-            sums: RefCell::default(),
-            event_gate: Gate::default(),
+            events: Events::new(rt),
             failing: RefCell::default(),
             failing_gate: Gate::default(),
             closed: Cell::new(false),
@@ -281,104 +262,6 @@ impl Core {
         flushed
     }
 
-    /// Notes something for `ashlar events`.
-    pub fn event(&self, kind: &str, device: Option<u16>, text: String) {
-        self.counted_event(kind, device, text, 1);
-    }
-
-    /// Notes something that a device may do any number of times: the first is an event of its own, those that
-    /// follow closely are counted, and told in one.
-    pub fn repeated_event(self: &Rc<Self>, kind: &'static str, device: u16, text: String) {
-        tracing::debug!(kind, device, "{text}");
-        if let Some(sum) = self.sums.borrow_mut().get_mut(&(kind, device)) {
-            sum.count += 1;
-            sum.last = text;
-            return;
-        }
-        let none = Sum {
-            count: 0,
-            last: String::new(),
-        };
-        self.sums.borrow_mut().insert((kind, device), none);
-        self.event(kind, Some(device), text);
-        // An array that is closed is not kept for this.
-        let (core, rt) = (Rc::downgrade(self), self.rt.clone());
-        self.rt.spawn(async move {
-            let mut wait = FIRST_SUM;
-            loop {
-                rt.sleep(wait).await;
-                let Some(core) = core.upgrade() else { return };
-                if core.closed.get() || !core.tell_sum(kind, device) {
-                    core.sums.borrow_mut().remove(&(kind, device));
-                    return;
-                }
-                wait = (2 * wait).min(LAST_SUM);
-            }
-        });
-    }
-
-    /// Tells what was counted; whether there was anything.
-    fn tell_sum(&self, kind: &'static str, device: u16) -> bool {
-        let told = match self.sums.borrow_mut().get_mut(&(kind, device)) {
-            Some(sum) if sum.count > 0 => (
-                std::mem::take(&mut sum.last),
-                std::mem::take(&mut sum.count),
-            ),
-            _ => return false,
-        };
-        match told {
-            (last, 1) => self.event(kind, Some(device), last),
-            (last, count) => {
-                let text = format!("{count} more like it, the last: {last}");
-                self.counted_event(kind, Some(device), text, count);
-            }
-        }
-        true
-    }
-
-    /// Tells all that was counted: no more will come.
-    pub fn tell_sums(&self) {
-        let kinds: Vec<(&'static str, u16)> = self.sums.borrow().keys().copied().collect();
-        for (kind, device) in kinds {
-            self.tell_sum(kind, device);
-        }
-    }
-
-    fn counted_event(&self, kind: &str, device: Option<u16>, text: String, count: u64) {
-        tracing::info!(kind, device, "{text}");
-        let number = self.event_count.get() + 1;
-        self.event_count.set(number);
-        let mut events = self.events.borrow_mut();
-        if events.len() == EVENTS_KEPT {
-            events.pop_front();
-        }
-        events.push_back(Event {
-            number,
-            at: self.rt.now(),
-            kind: kind.to_string(),
-            device,
-            text,
-            count,
-        });
-        drop(events);
-        self.event_gate.open();
-    }
-
-    /// Events with a number above `after`.
-    pub fn events(&self, after: u64) -> Vec<Event> {
-        self.events
-            .borrow()
-            .iter()
-            .filter(|e| e.number > after)
-            .cloned()
-            .collect()
-    }
-
-    /// The number of the last event.
-    pub fn last_event(&self) -> u64 {
-        self.event_count.get()
-    }
-
     /// Notes a bad block of a column that is otherwise in use: counted against the device the first time,
     /// and healed in the background.
     pub fn report_bad(self: &Rc<Self>, device: u16, block: BadBlock) {
@@ -390,7 +273,7 @@ impl Core {
             let text = format!(
                 "device {device}: {block} is bad; it is read from the others and will be repaired"
             );
-            self.repeated_event("bad-block", device, text);
+            self.events.repeat("bad-block", device, text);
         }
         self.heal_gate.open();
     }
@@ -438,24 +321,6 @@ mod tests {
             assert!(core.write_durably(0, 0, bytes.clone()).await);
             core.member(1).take_out(MemberState::Failed);
             assert!(!core.write_durably(1, 0, bytes).await);
-        });
-    }
-
-    /// Of what comes in numbers the first is told at once and the rest as a sum.
-    #[test]
-    fn events_that_repeat_are_told_as_a_sum() {
-        let bed = bed(1);
-        let core = bed.core.clone();
-        bed.rt.block_on(async move {
-            for n in 0..5 {
-                core.repeated_event("bad-block", 0, format!("number {n}"));
-            }
-            assert_eq!(core.events(0).len(), 1);
-            core.tell_sums();
-            let told = core.events(1);
-            assert_eq!((told.len(), told[0].count), (1, 4));
-            assert!(told[0].text.ends_with("number 4"), "{}", told[0].text);
-            core.closed.set(true);
         });
     }
 }

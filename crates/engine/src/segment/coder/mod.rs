@@ -138,7 +138,7 @@ impl Coder {
         if let Some(fault) = done.fault
             && !self.fault_told.replace(true)
         {
-            core.event(
+            core.events.note(
                 "accelerator-lost",
                 None,
                 format!(
