@@ -252,8 +252,8 @@ fn kind_name(kind: SegmentKind) -> &'static str {
     }
 }
 
-/// What is said of the device, each under its name.
-fn facts(found: &Found) -> Vec<(&'static str, String)> {
+/// Which device of which array it is, and how it is laid out: each under its name.
+fn shape(found: &Found) -> Vec<(&'static str, String)> {
     let (s, g) = (&found.superblock, &found.superblock.geometry);
     let copy = |copy: &Result<u64, String>| match copy {
         Ok(writes) => format!("good (write {writes})"),
@@ -319,8 +319,8 @@ fn facts(found: &Found) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What is known only of some devices: damaged pages, roots, members that are not online.
-fn more_facts(found: &Found, lines: &mut Vec<(&'static str, String)>) {
+/// How it stands: damaged pages, roots, members that are not online.
+fn condition(found: &Found, lines: &mut Vec<(&'static str, String)>) {
     if found.damaged_pages > 0 {
         lines.push((
             "slot table",
@@ -357,8 +357,8 @@ fn more_facts(found: &Found, lines: &mut Vec<(&'static str, String)>) {
 }
 
 fn text(found: &Found, slots: bool) -> String {
-    let mut lines = facts(found);
-    more_facts(found, &mut lines);
+    let mut lines = shape(found);
+    condition(found, &mut lines);
     let mut out: String = lines
         .iter()
         .map(|(name, text)| format!("{name:<11} {text}\n"))
