@@ -147,6 +147,7 @@ fn refused(daemon: &Daemon, line: &str, words: &str) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn bad_devices_and_names_are_refused_with_one_line_each() {
     let daemon = Daemon::start("refusals");
     let size = 64 << 20;
@@ -439,6 +440,7 @@ fn create_tells_whether_a_whole_domain_may_be_lost() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn status_keeps_its_contract() {
     let daemon = Daemon::start("contract");
     let test = |expected: i32| {

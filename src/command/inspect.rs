@@ -252,7 +252,8 @@ fn kind_name(kind: SegmentKind) -> &'static str {
     }
 }
 
-fn text(found: &Found, slots: bool) -> String {
+/// Which device of which array it is, and how it is laid out: each under its name.
+fn shape(found: &Found) -> Vec<(&'static str, String)> {
     let (s, g) = (&found.superblock, &found.superblock.geometry);
     let copy = |copy: &Result<u64, String>| match copy {
         Ok(writes) => format!("good (write {writes})"),
@@ -262,7 +263,7 @@ fn text(found: &Found, slots: bool) -> String {
         count(found, SegmentKind::Data),
         count(found, SegmentKind::Meta),
     );
-    let mut lines = vec![
+    vec![
         (
             "array",
             format!("{}  {}", safe(&s.name), uuid_text(&s.array)),
@@ -315,7 +316,11 @@ fn text(found: &Found, slots: bool) -> String {
                 found.slots.len() - data - meta
             ),
         ),
-    ];
+    ]
+}
+
+/// How it stands: damaged pages, roots, members that are not online.
+fn condition(found: &Found, lines: &mut Vec<(&'static str, String)>) {
     if found.damaged_pages > 0 {
         lines.push((
             "slot table",
@@ -337,7 +342,8 @@ fn text(found: &Found, slots: bool) -> String {
     if found.roots.is_empty() {
         lines.push(("root", "none on this device".to_string()));
     }
-    for (index, member) in s
+    for (index, member) in found
+        .superblock
         .members
         .iter()
         .enumerate()
@@ -348,6 +354,11 @@ fn text(found: &Found, slots: bool) -> String {
             format!("{index} is {}", member_state(member.state)),
         ));
     }
+}
+
+fn text(found: &Found, slots: bool) -> String {
+    let mut lines = shape(found);
+    condition(found, &mut lines);
     let mut out: String = lines
         .iter()
         .map(|(name, text)| format!("{name:<11} {text}\n"))

@@ -4,20 +4,21 @@
 //! **Invariants**: every assumption behind the numbers is printed with them; a layout shown as best
 //! is one that `create` takes.
 
-use std::fmt::Write as _;
+mod text;
+
 use std::path::PathBuf;
 
 use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
-use ashlar_model::{Assumptions, Choice, Life, Plan, Present, Prospect, Wish, Wishes};
+use ashlar_model::{Assumptions, Choice, Life, Present, Wish, Wishes};
 use serde_json::{Value, json};
 
 use crate::api::{Call, StatusReply};
 use crate::client::{Client, socket_path};
 use crate::command::document;
 use crate::failure::Failure;
-use crate::units::{parse_size, size};
-use crate::view::table::table;
-use crate::view::{Style, wrap};
+use crate::units::parse_size;
+
+use text::{array_text, narrow, plan_text};
 
 /// Shown by `--help`.
 pub(crate) const EXAMPLES: &str = "Examples:
@@ -224,155 +225,6 @@ fn choice_json(choice: &Choice) -> Value {
     value
 }
 
-/// Years from their decimal logarithm: `4.20`, `13 thousand`, `1.2 million`, `10^21`.
-fn years(log10: f64) -> String {
-    let value = 10.0_f64.powf(log10);
-    match log10 {
-        x if x >= 9.0 => format!("10^{x:.0}"),
-        x if x >= 6.0 => format!("{:.1} million", value / 1e6),
-        x if x >= 3.0 => format!("{:.0} thousand", value / 1000.0),
-        x if x >= 1.0 => format!("{value:.0}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
-fn hours(hours: f64) -> String {
-    match hours {
-        h if h <= 0.0 => "-".to_string(),
-        h if h < 1.0 => format!("{:.0} min", (h * 60.0).max(1.0)),
-        h if h < 9.995 => format!("{h:.2} h"),
-        h if h < 100.0 => format!("{h:.1} h"),
-        h => format!("{:.1} d", h / 24.0),
-    }
-}
-
-fn row(choice: &Choice) -> Vec<String> {
-    let domain = match choice.survives_domain {
-        Some(true) => ", any domain",
-        _ => "",
-    };
-    vec![
-        choice.layout.clone(),
-        if choice.spare > 0 {
-            choice.spare.to_string()
-        } else {
-            "-".to_string()
-        },
-        size(choice.usable_bytes as u64),
-        format!("{:.1} %", choice.system.efficiency() * 100.0),
-        format!("any {}{domain}", choice.survives),
-        years(choice.life.mttdl_log10_years),
-        format!("{:.1}", choice.life.nines()),
-        if choice.survives > 0 {
-            hours(choice.life.rebuild_hours)
-        } else {
-            "-".to_string()
-        },
-    ]
-}
-
-const TITLES: [&str; 8] = [
-    "LAYOUT",
-    "SPARE",
-    "USABLE",
-    "DATA",
-    "SURVIVES",
-    "YEARS TO LOSS",
-    "NINES",
-    "REBUILD",
-];
-
-/// Sentences in lines no wider than the terminal; tables are as they are.
-fn narrow(text: &str) -> String {
-    let width = Style::detect(false).width;
-    let mut out = String::new();
-    for line in text.lines() {
-        let sentence = line.trim_start();
-        let indent = &line[..line.len() - sentence.len()];
-        if sentence.contains("  ") {
-            let _ = writeln!(out, "{line}");
-            continue;
-        }
-        for (i, part) in wrap(sentence, width.saturating_sub(4)).iter().enumerate() {
-            let more = if i > 0 { "  " } else { "" };
-            let _ = writeln!(out, "{indent}{more}{part}");
-        }
-    }
-    out
-}
-
-fn plan_text(plan: &Plan, assumptions: &Assumptions, args: &Args) -> String {
-    let mut out = String::new();
-    let right = [1, 2, 3, 5, 6, 7];
-    if plan.best.is_empty() {
-        let _ = writeln!(out, "None of {} layouts meets all wishes.", plan.considered);
-        for (wish, choice) in &plan.nearest {
-            let has = match wish {
-                Wish::Usable => format!("{} usable", size(choice.usable_bytes as u64)),
-                Wish::Survive => format!("{} failures survived", choice.survives),
-                Wish::Rebuild => format!("{} to full redundancy", hours(choice.life.rebuild_hours)),
-                Wish::Nines => format!("{:.1} nines", choice.life.nines()),
-                Wish::Domain => "the loss of a domain not survived".to_string(),
-            };
-            let _ = writeln!(
-                out,
-                "  All but --{} are met by {}: {has}.",
-                wish_name(*wish),
-                create(choice)
-            );
-        }
-        if plan.nearest.is_empty() {
-            out.push_str("  More than one wish stands in the way; drop one and ask again.\n");
-        }
-    } else {
-        out.push_str(&table(
-            &TITLES,
-            plan.best.iter().map(row).collect(),
-            &right,
-            false,
-        ));
-        if args.layout.is_empty() {
-            let _ = writeln!(out, "\nBest of {} layouts considered:", plan.considered);
-            for choice in &plan.best {
-                let reasons: Vec<&str> = choice.reasons.iter().map(|r| r.text()).collect();
-                let _ = writeln!(out, "  {}: {}", create(choice), reasons.join("; "));
-            }
-        }
-        for choice in plan.best.iter().filter(|c| !c.misses.is_empty()) {
-            let misses: Vec<&str> = choice.misses.iter().map(|w| wish_name(*w)).collect();
-            let _ = writeln!(out, "{} misses: {}", choice.layout, misses.join(", "));
-        }
-    }
-    out.push_str("\nAssumed:\n");
-    let _ = writeln!(
-        out,
-        "  Usable is what 'ashlar create -n' says: after parity, spare space, metadata and reserves."
-    );
-    if args.nines.is_none() && args.layout.is_empty() {
-        let _ = writeln!(
-            out,
-            "  At least {} nines a year are wanted (--nines).",
-            ashlar_model::DEFAULT_NINES
-        );
-    }
-    state(&mut out, assumptions);
-    out
-}
-
-fn create(choice: &Choice) -> String {
-    if choice.spare > 0 {
-        format!("--layout {} --spare {}", choice.layout, choice.spare)
-    } else {
-        format!("--layout {}", choice.layout)
-    }
-}
-
-fn state(out: &mut String, assumptions: &Assumptions) {
-    for line in assumptions.statements() {
-        let _ = writeln!(out, "  {line}");
-    }
-}
-
 /// What the model needs of a status.
 fn present(array: &ArrayStatus) -> Result<Present, Failure> {
     let layout = array
@@ -449,65 +301,6 @@ fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, Fail
         &prospect,
         &assumptions,
     )))
-}
-
-fn array_text(
-    array: &ArrayStatus,
-    present: &Present,
-    prospect: &Prospect,
-    assumptions: &Assumptions,
-) -> String {
-    let mut out = format!(
-        "{}: {} ({}+{}), {} of {} devices serve\n",
-        array.name,
-        array.layout,
-        prospect.k,
-        prospect.m,
-        present.devices_online,
-        present.devices_total
-    );
-    match &prospect.outlook {
-        None => out.push_str(
-            "Some data have lost more than their redundancy: bring devices back, then export and \
-             import it; 'ashlar status -j' lists what was found lost.\n",
-        ),
-        Some(outlook) if prospect.missing > 0 => {
-            let _ = writeln!(
-                out,
-                "Its worst data have lost {} of {} redundancies; full redundancy is {} away{}.",
-                prospect.missing,
-                prospect.m,
-                hours(outlook.hours_to_whole),
-                if prospect.without_new_device {
-                    ""
-                } else {
-                    ", once there is room for it"
-                }
-            );
-            let _ = writeln!(
-                out,
-                "Probability of losing data until then: {:.2e}.",
-                outlook.loss_before_whole
-            );
-        }
-        Some(_) => out.push_str("All its data have full redundancy.\n"),
-    }
-    let _ = writeln!(
-        out,
-        "From then on, with the devices it has: {} years to data loss, {:.1} nines a year, {} from \
-         a failure to full redundancy.",
-        years(prospect.whole.mttdl_log10_years),
-        prospect.whole.nines(),
-        hours(prospect.whole.rebuild_hours)
-    );
-    let _ = writeln!(
-        out,
-        "Further devices of a group that can go before stripes have to become narrower: {}.",
-        prospect.spare_left
-    );
-    out.push_str("\nAssumed:\n");
-    state(&mut out, assumptions);
-    out
 }
 
 #[cfg(test)]
@@ -601,18 +394,5 @@ mod tests {
                 .unwrap_err()
                 .contains("--devices")
         );
-    }
-
-    #[test]
-    fn numbers_read_well() {
-        assert_eq!(years(0.5), "3.16");
-        assert_eq!(years(2.0), "100");
-        assert_eq!(years(4.2), "16 thousand");
-        assert_eq!(years(6.1), "1.3 million");
-        assert_eq!(years(30.2), "10^30");
-        assert_eq!(hours(0.5), "30 min");
-        assert_eq!(hours(1.25), "1.25 h");
-        assert_eq!(hours(25.0), "25.0 h");
-        assert_eq!(hours(240.0), "10.0 d");
     }
 }

@@ -40,6 +40,23 @@ const WAITING: &str = "waiting for its devices";
 /// and after it says what volumes hold. They are served meanwhile.
 const FOLD_WAIT: ashlar_rt::Nanos = 5 * SECOND;
 
+/// The devices of an array that were opened for its import.
+#[derive(Default)]
+struct Opened {
+    devices: Vec<DeviceRef>,
+    /// Their paths, in the same order.
+    paths: Vec<String>,
+    /// Their paths by UUID.
+    seen: BTreeMap<String, String>,
+}
+
+/// The refusal of an import that would leave out a device.
+fn without(name: &str, failure: &Failure) -> Failure {
+    Failure::refused(format!(
+        "array {name}: {failure}; '--degraded' imports without it"
+    ))
+}
+
 impl Host {
     /// `import`.
     ///
@@ -142,53 +159,19 @@ impl Host {
         if let Some(line) = copies(&devices).into_iter().next() {
             return Err(Failure::refused(line));
         }
-        let without = |failure: &Failure| {
-            Failure::refused(format!(
-                "array {name}: {failure}; '--degraded' imports without it"
-            ))
-        };
         // A device where one of this array was, which may still be it.
         let shut = closed.iter().find(|(path, _)| self.was_at(uuid, path));
         if let Some((_, failure)) = shut
             && !import.degraded
             && !complete(&devices)
         {
-            return Err(without(failure));
+            return Err(without(&name, failure));
         }
-        let access = if import.read_only {
-            Access::Look
-        } else {
-            Access::Exclusive
-        };
-        let (mut opened, mut paths) = (Vec::new(), Vec::new());
-        let mut seen = BTreeMap::new();
-        let mut last = None;
-        let patience = self.rt.now() + BUSY_WAIT;
-        for (path, label) in devices {
-            let (uuid, at) = (uuid_text(&label.device_uuid), path.display().to_string());
-            self.note_path(&uuid, &at);
-            match self.open_when_free(&path, access, patience).await {
-                Ok(device) => {
-                    opened.push(device);
-                    seen.insert(uuid, at);
-                    paths.push(path.display().to_string());
-                }
-                // It is there: going on without would leave it behind for good, and cost a loss
-                // the array may not have to spare. Whoever has it may be writing to it, too.
-                Err(failure) if failure.kind != Kind::NotFound && !import.degraded => {
-                    return Err(without(&failure));
-                }
-                Err(failure) => {
-                    warnings.push(failure.text.clone());
-                    last = Some(failure);
-                }
-            }
-        }
-        if opened.is_empty() {
-            return Err(last.unwrap_or_else(|| {
-                Failure::broken(format!("no device of array {name} can be opened"))
-            }));
-        }
+        let Opened {
+            devices,
+            paths,
+            seen,
+        } = self.open_members(devices, import, &name, warnings).await?;
         let options = ashlar_engine::Import {
             array: Some(wanted),
             degraded: import.degraded,
@@ -196,7 +179,7 @@ impl Host {
             settings: self.settings_for_one_more().await,
         };
         let given: Vec<&str> = paths.iter().map(String::as_str).collect();
-        let array = Array::import(&self.rt, opened, options)
+        let array = Array::import(&self.rt, devices, options)
             .await
             .map_err(|error| {
                 let failure = explain(&error, &given);
@@ -223,6 +206,50 @@ impl Host {
         }
         self.restore_frontends(&member, frontends, warnings).await;
         Ok(member)
+    }
+
+    /// Opens the devices of array `name`. Without `--degraded` none may be left out that is there.
+    async fn open_members(
+        &self,
+        devices: Devices,
+        import: &Import,
+        name: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<Opened, Failure> {
+        let access = if import.read_only {
+            Access::Look
+        } else {
+            Access::Exclusive
+        };
+        let mut opened = Opened::default();
+        let mut last = None;
+        let patience = self.rt.now() + BUSY_WAIT;
+        for (path, label) in devices {
+            let (uuid, at) = (uuid_text(&label.device_uuid), path.display().to_string());
+            self.note_path(&uuid, &at);
+            match self.open_when_free(&path, access, patience).await {
+                Ok(device) => {
+                    opened.devices.push(device);
+                    opened.paths.push(at.clone());
+                    opened.seen.insert(uuid, at);
+                }
+                // It is there: going on without would leave it behind for good, and cost a loss
+                // the array may not have to spare. Whoever has it may be writing to it, too.
+                Err(failure) if failure.kind != Kind::NotFound && !import.degraded => {
+                    return Err(without(name, &failure));
+                }
+                Err(failure) => {
+                    warnings.push(failure.text.clone());
+                    last = Some(failure);
+                }
+            }
+        }
+        if opened.devices.is_empty() {
+            return Err(last.unwrap_or_else(|| {
+                Failure::broken(format!("no device of array {name} can be opened"))
+            }));
+        }
+        Ok(opened)
     }
 
     /// Opens a device; one that is in use is waited for, up to the moment `patience`.

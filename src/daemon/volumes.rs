@@ -10,7 +10,9 @@ use ashlar_engine::status::Frontend;
 use ashlar_engine::{Array, DigestKind, VolumeOptions, WriteCache};
 use serde_json::{Value, json};
 
-use crate::api::{Attached, Call, FrontendSpec, NotServed, Rights, VolumeCreate, check_confirmed};
+use crate::api::{
+    Attached, Call, FrontendSpec, NotServed, Rights, VolumeCreate, VolumeDestroy, check_confirmed,
+};
 use crate::daemon::devices::check_name;
 use crate::daemon::frontends::{self, How, Stopped};
 use crate::daemon::host::{Host, Member, failure_of, reply};
@@ -30,29 +32,7 @@ impl Host {
                 make_volume(&member.array, &create).await?;
                 reply(&json!({ "array": create.array, "volume": create.volume }))
             }
-            Call::VolumeDestroy(name) => {
-                let member = self.member(&name.array)?;
-                check_volume(&member.array, &name.volume)?;
-                let whole = format!("{}/{}", name.array, name.volume);
-                check_confirmed(&whole, name.confirm.as_deref())?;
-                if member.read_only {
-                    return Err(failure_of(ashlar_engine::Error::ReadOnly));
-                }
-                if !name.force {
-                    let volume = Some(name.volume.as_str());
-                    let clients = self.frontends.check_no_clients(&name.array, volume, None);
-                    clients.await?;
-                }
-                let mut stopped = self
-                    .stop_frontends(&member, Some(&name.volume), None, name.force)
-                    .await?;
-                let left = std::mem::take(&mut stopped.left);
-                if let Err(error) = member.array.volume_destroy(&name.volume).await {
-                    self.serve_again(&member, stopped).await;
-                    return Err(failure_of(error));
-                }
-                reply(&json!({ "array": name.array, "volume": name.volume, "left": left }))
-            }
+            Call::VolumeDestroy(name) => self.destroy_volume(&name).await,
             Call::VolumeSet {
                 array,
                 volume,
@@ -109,6 +89,31 @@ impl Host {
                 other.verb()
             ))),
         }
+    }
+
+    /// Destroys a volume, and serves it again if that fails.
+    async fn destroy_volume(&self, name: &VolumeDestroy) -> Result<Value, Failure> {
+        let member = self.member(&name.array)?;
+        check_volume(&member.array, &name.volume)?;
+        let whole = format!("{}/{}", name.array, name.volume);
+        check_confirmed(&whole, name.confirm.as_deref())?;
+        if member.read_only {
+            return Err(failure_of(ashlar_engine::Error::ReadOnly));
+        }
+        if !name.force {
+            let volume = Some(name.volume.as_str());
+            let clients = self.frontends.check_no_clients(&name.array, volume, None);
+            clients.await?;
+        }
+        let mut stopped = self
+            .stop_frontends(&member, Some(&name.volume), None, name.force)
+            .await?;
+        let left = std::mem::take(&mut stopped.left);
+        if let Err(error) = member.array.volume_destroy(&name.volume).await {
+            self.serve_again(&member, stopped).await;
+            return Err(failure_of(error));
+        }
+        reply(&json!({ "array": name.array, "volume": name.volume, "left": left }))
     }
 
     /// Serves a volume, and keeps that in the array.

@@ -6,15 +6,18 @@
 
 use std::fmt::Write;
 
-use ashlar_engine::status::{
-    ArrayState, ArrayStatus, DeviceState, DeviceStatus, Service, TaskStatus, VolumeStatus,
-};
+use ashlar_engine::status::{ArrayState, ArrayStatus, Service, TaskStatus};
 
-use crate::api::{LATENCY_BOUNDS, Latency, StatusReply};
+use crate::api::StatusReply;
 
+mod devices;
 mod drives;
+mod volumes;
 
 type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// A family of whole numbers: its name, its kind, its help, and the value that a `T` has.
+type Count<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
 
 /// The text that is given to Prometheus.
 #[derive(Debug, Default)]
@@ -79,11 +82,11 @@ pub(crate) fn metrics(reply: &StatusReply) -> String {
     states(&mut out, &reply.arrays);
     figures(&mut out, &reply.arrays);
     exposure(&mut out, &reply.arrays);
-    devices(&mut out, &reply.arrays);
+    devices::devices(&mut out, &reply.arrays);
     drives::drives(&mut out, reply);
     tasks(&mut out, &reply.arrays);
-    volumes(&mut out, reply);
-    latency(&mut out, &reply.latency);
+    volumes::volumes(&mut out, reply);
+    volumes::latency(&mut out, &reply.latency);
     out.0
 }
 
@@ -259,107 +262,6 @@ fn exposure(out: &mut Exposition, arrays: &[ArrayStatus]) {
     }
 }
 
-const DEVICE_STATES: [(&str, DeviceState); 8] = [
-    ("online", DeviceState::Online),
-    ("offline", DeviceState::Offline),
-    ("failed", DeviceState::Failed),
-    ("missing", DeviceState::Missing),
-    ("slow", DeviceState::Slow),
-    ("readonly", DeviceState::Readonly),
-    ("spare", DeviceState::Spare),
-    ("removing", DeviceState::Removing),
-];
-
-fn devices(out: &mut Exposition, arrays: &[ArrayStatus]) {
-    let all = || {
-        arrays
-            .iter()
-            .flat_map(|a| a.devices.iter().map(move |d| (a, d)))
-    };
-    out.family(
-        "device_info",
-        "gauge",
-        "Path and failure domain of a device.",
-    );
-    for (a, d) in all() {
-        let index = d.index.to_string();
-        let labels = [
-            ("array", a.name.as_str()),
-            ("device", &index),
-            ("uuid", &d.uuid),
-            ("path", &d.last_path),
-            ("domain", &d.domain),
-        ];
-        out.sample("device_info", &labels, 1);
-    }
-    out.family("device_state", "gauge", "1 for the state of a device.");
-    for (a, d) in all() {
-        for (name, state) in DEVICE_STATES {
-            let labels = [
-                ("array", a.name.as_str()),
-                ("device", &d.index.to_string()),
-                ("state", name),
-            ];
-            out.sample("device_state", &labels, u8::from(d.state == state));
-        }
-    }
-    out.family(
-        "device_errors_total",
-        "counter",
-        "Faults seen on a device since import.",
-    );
-    for (a, d) in all() {
-        let e = &d.errors;
-        for (kind, count) in [("read", e.read), ("write", e.write), ("digest", e.digest)] {
-            let labels = [
-                ("array", a.name.as_str()),
-                ("device", &d.index.to_string()),
-                ("kind", kind),
-            ];
-            out.sample("device_errors_total", &labels, count);
-        }
-    }
-    let one = |out: &mut Exposition,
-               name: &str,
-               kind: &str,
-               help: &str,
-               value: fn(&DeviceStatus) -> u64| {
-        out.family(name, kind, help);
-        for (a, d) in all() {
-            let labels = [("array", a.name.as_str()), ("device", &d.index.to_string())];
-            out.sample(name, &labels, value(d));
-        }
-    };
-    one(
-        out,
-        "device_size_bytes",
-        "gauge",
-        "Capacity of a device.",
-        |d| d.size_bytes,
-    );
-    one(
-        out,
-        "device_used_bytes",
-        "gauge",
-        "In allocated slots.",
-        |d| d.used_bytes,
-    );
-    one(
-        out,
-        "device_read_bytes_total",
-        "counter",
-        "Read since import.",
-        |d| d.read_bytes,
-    );
-    one(
-        out,
-        "device_written_bytes_total",
-        "counter",
-        "Written since import.",
-        |d| d.written_bytes,
-    );
-}
-
 fn tasks(out: &mut Exposition, arrays: &[ArrayStatus]) {
     let one = |out: &mut Exposition, name: &str, help: &str, value: fn(&TaskStatus) -> u64| {
         out.family(name, "gauge", help);
@@ -389,158 +291,13 @@ fn tasks(out: &mut Exposition, arrays: &[ArrayStatus]) {
     });
 }
 
-fn volumes(out: &mut Exposition, reply: &StatusReply) {
-    let all = || {
-        reply
-            .arrays
-            .iter()
-            .flat_map(|a| a.volumes.iter().map(move |v| (a, v)))
-    };
-    let one = |out: &mut Exposition,
-               name: &str,
-               kind: &str,
-               help: &str,
-               value: fn(&VolumeStatus) -> u64| {
-        out.family(name, kind, help);
-        for (a, v) in all() {
-            out.sample(name, &[("array", &a.name), ("volume", &v.name)], value(v));
-        }
-    };
-    one(
-        out,
-        "volume_size_bytes",
-        "gauge",
-        "Size of a volume.",
-        |v| v.size_bytes,
-    );
-    one(
-        out,
-        "volume_used_bytes",
-        "gauge",
-        "What it holds, as of the last fold.",
-        |v| v.used_bytes,
-    );
-    one(
-        out,
-        "volume_reads_total",
-        "counter",
-        "Reads by its clients.",
-        |v| v.host.reads,
-    );
-    one(
-        out,
-        "volume_writes_total",
-        "counter",
-        "Writes by its clients.",
-        |v| v.host.writes,
-    );
-    one(
-        out,
-        "volume_flushes_total",
-        "counter",
-        "Flushes by its clients.",
-        |v| v.host.flushes,
-    );
-    one(
-        out,
-        "volume_read_bytes_total",
-        "counter",
-        "Read by its clients.",
-        |v| v.host.read_bytes,
-    );
-    one(
-        out,
-        "volume_written_bytes_total",
-        "counter",
-        "Written by its clients.",
-        |v| v.host.written_bytes,
-    );
-    out.family(
-        "volume_served",
-        "gauge",
-        "0 where a volume should be served and is not.",
-    );
-    for (a, v) in all() {
-        for f in &v.frontends {
-            let not = reply.not_served.iter().any(|n| {
-                (&n.array, &n.volume, &n.kind, &n.address)
-                    == (&a.name, &v.name, &f.kind, &f.address)
-            });
-            let labels = [
-                ("array", a.name.as_str()),
-                ("volume", &v.name),
-                ("kind", &f.kind),
-                ("address", &f.address),
-            ];
-            out.sample("volume_served", &labels, u8::from(!not));
-        }
-    }
-    out.family(
-        "volume_writes_refused",
-        "gauge",
-        "1 if a volume refuses writes for want of space.",
-    );
-    for (a, v) in all() {
-        let refuses = reply
-            .refusing
-            .iter()
-            .any(|r| r.array == a.name && r.volume == v.name);
-        let labels = [("array", a.name.as_str()), ("volume", v.name.as_str())];
-        out.sample("volume_writes_refused", &labels, u8::from(refuses));
-    }
-}
-
-fn latency(out: &mut Exposition, all: &[Latency]) {
-    let name = "volume_request_seconds";
-    out.family(
-        name,
-        "histogram",
-        "How long requests of a volume took since it is served.",
-    );
-    for l in all {
-        let labels = [
-            ("array", l.array.as_str()),
-            ("volume", l.volume.as_str()),
-            ("operation", l.operation.as_str()),
-        ];
-        let mut sum = 0;
-        for (i, count) in l.counts.iter().enumerate() {
-            sum += count;
-            let bound = LATENCY_BOUNDS.get(i);
-            let bound = bound.map_or("+Inf".to_string(), |nanos| seconds(*nanos));
-            let mut labels = labels.to_vec();
-            labels.push(("le", &bound));
-            out.sample(&format!("{name}_bucket"), &labels, sum);
-        }
-        out.sample(&format!("{name}_sum"), &labels, seconds(l.nanoseconds));
-        out.sample(&format!("{name}_count"), &labels, sum);
-    }
-    out.family(
-        "volume_requests_in_flight",
-        "gauge",
-        "Requests that have not ended.",
-    );
-    for l in all {
-        let labels = [
-            ("array", l.array.as_str()),
-            ("volume", l.volume.as_str()),
-            ("operation", l.operation.as_str()),
-        ];
-        out.sample("volume_requests_in_flight", &labels, l.in_flight);
-    }
-}
-
-/// Nanoseconds as seconds, exactly.
-fn seconds(nanos: u64) -> String {
-    let text = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
-    text.trim_end_matches('0').trim_end_matches('.').to_string()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use ashlar_engine::status::DeviceState;
+
     use super::*;
-    use crate::api::{NotImported, Refusing};
+    use crate::api::{LATENCY_BOUNDS, Latency, NotImported, Refusing};
 
     fn reply() -> StatusReply {
         StatusReply {

@@ -1,8 +1,8 @@
 //! Habits that no compiler checks: ASCII source, a header on every module, no test that is switched
-//! off, no unfinished code.
+//! off, no unfinished code, no file too long to be read in one go.
 //!
 //! **Invariants**: only files that are the project's own are looked at (`src`, `crates`, `tests`,
-//! `xtask`); every finding names file and line.
+//! `xtask`); every finding names file and line, or file and count of lines.
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,9 @@ const BANNED: &[(&str, &str)] = &[
     ("unimplemented!(", "unfinished code"),
     ("dbg!(", "left over from debugging"),
 ];
+
+/// The longest that a source file may be, in lines. Files of tests may be longer.
+const LONGEST: usize = 600;
 
 /// Findings, one line each.
 pub(crate) fn check(root: &Path) -> Vec<String> {
@@ -47,8 +50,22 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
+/// Whether a file is source that its length is checked of: not a file of tests.
+fn is_source(name: &str) -> bool {
+    let folders: Vec<&str> = name.split('/').collect();
+    let source = matches!(
+        folders[..],
+        ["src", ..] | ["xtask", "src", ..] | ["crates", _, "src", ..]
+    );
+    source && !name.ends_with("tests.rs")
+}
+
 fn findings(name: &str, text: &str) -> Vec<String> {
     let mut lines = Vec::new();
+    let count = text.lines().count();
+    if is_source(name) && count > LONGEST {
+        lines.push(format!("{name}: {count} lines, more than {LONGEST}"));
+    }
     let mut head = text
         .lines()
         .filter(|line| !line.starts_with("#![") && !line.trim().is_empty());
@@ -81,5 +98,21 @@ mod tests {
         let lines = findings("a.rs", text);
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert!(findings("b.rs", "//! Fine.\nfn f() {}\n").is_empty());
+    }
+    #[test]
+    fn a_source_file_too_long_is_named_with_its_length() {
+        let long = |lines: usize| "//! Long.\n".repeat(lines);
+        for name in ["src/a.rs", "xtask/src/a.rs", "crates/a/src/b/c.rs"] {
+            assert!(findings(name, &long(LONGEST)).is_empty());
+            let found = findings(name, &long(LONGEST + 1));
+            assert_eq!(found, [format!("{name}: 601 lines, more than 600")]);
+        }
+        for name in [
+            "tests/a.rs",
+            "crates/a/tests/b.rs",
+            "crates/a/src/b_tests.rs",
+        ] {
+            assert!(findings(name, &long(LONGEST + 1)).is_empty(), "{name}");
+        }
     }
 }

@@ -5,16 +5,21 @@
 //! - [`Pending`] yields once, whatever the device did.
 //! - Counters add up: every job is counted where its result came from.
 
+mod pending;
+mod status;
+
+pub use pending::Pending;
+pub use status::Status;
+
 use std::fmt;
-use std::future::Future;
 use std::ops::DerefMut;
-use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
+use pending::State;
+
 use crate::choice::Choice;
-use crate::cost::{DeviceRates, Rates, Seen, Work};
+use crate::cost::{Rates, Seen, Work};
 use crate::cpu::{self, Found};
 use crate::cuda::Device;
 use crate::flight::{Flight, Landed, lock};
@@ -443,98 +448,6 @@ fn done<W: 'static>(
     }
 }
 
-enum State<W> {
-    Done(Option<Done<W>>),
-    Flying {
-        accelerator: Accelerator,
-        flight: Arc<Flight>,
-        lengths: Vec<usize>,
-        fresh: fn(usize) -> W,
-        number: u16,
-    },
-}
-
-/// A job that was submitted. A future; dropping it does not stop the job.
-pub struct Pending<W>(State<W>);
-
-// Nothing in it is pinned: a `W` is moved only when the job is done.
-impl<W> Unpin for Pending<W> {}
-
-impl<W: DerefMut<Target = [u8]> + Send + 'static> Pending<W> {
-    /// Sleeps until the job is done. Not for executors.
-    ///
-    /// # Panics
-    /// If the future has been polled to its end.
-    pub fn wait(mut self) -> Done<W> {
-        let answer = match &self.0 {
-            State::Flying { flight, .. } => Some(flight.wait()),
-            State::Done(_) => None,
-        };
-        if let Some(answer) = answer {
-            self.settle(answer);
-        }
-        self.take()
-    }
-
-    /// Whether it ended inside `submit`.
-    pub fn is_done(&self) -> bool {
-        matches!(self.0, State::Done(_))
-    }
-
-    fn settle(&mut self, answer: Result<Landed, Fault>) {
-        let State::Flying {
-            accelerator,
-            flight,
-            lengths,
-            fresh,
-            number,
-        } = &self.0
-        else {
-            return;
-        };
-        let again = || lengths.iter().map(|bytes| fresh(*bytes)).collect();
-        let done = match answer {
-            Ok(landed) => {
-                let done = accelerator.landed(flight, landed, *number);
-                let other = accelerator.is_check_due();
-                let other = other.then(|| accelerator.compared(&flight.plan, &done, again()));
-                other.flatten().unwrap_or(done)
-            }
-            Err(fault) => accelerator.run_here(&flight.plan, again(), Some(fault)),
-        };
-        self.0 = State::Done(Some(done));
-    }
-
-    fn take(&mut self) -> Done<W> {
-        match &mut self.0 {
-            State::Done(done) => done.take().expect("a job is taken once"),
-            State::Flying { .. } => unreachable!("settled before"),
-        }
-    }
-}
-
-impl<W: DerefMut<Target = [u8]> + Send + 'static> Future for Pending<W> {
-    type Output = Done<W>;
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done<W>> {
-        if let State::Flying { flight, .. } = &self.0 {
-            match flight.poll(cx) {
-                Poll::Ready(answer) => self.settle(answer),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        Poll::Ready(self.take())
-    }
-}
-
-impl<W> fmt::Debug for Pending<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            State::Done(_) => "Pending(done)",
-            State::Flying { .. } => "Pending(on the device)",
-        })
-    }
-}
-
 const UNMEASURED: Rates = Rates {
     products: f64::INFINITY,
     digests: [f64::INFINITY; 7],
@@ -581,92 +494,5 @@ fn measure_cpu(options: &Options) -> Rates {
     Rates {
         products: rate(ROWS, coding, None),
         digests: Function::ALL.map(|function| rate(1, None, Some(function))),
-    }
-}
-
-/// What was chosen, why, and what has been done.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Status {
-    /// What the operator asked for.
-    pub choice: Choice,
-    /// Number of the GPU that was opened or tried.
-    pub number: u16,
-    /// Its name, if it was opened.
-    pub device: Option<String>,
-    /// Why it is not used, if so.
-    pub fault: Option<Fault>,
-    /// Its measured rates.
-    pub device_rates: Option<DeviceRates>,
-    /// The processor's; infinite if they were not measured.
-    pub cpu_rates: Rates,
-    /// Bytes used on the device.
-    pub device_memory: usize,
-    /// Bytes pinned on the host.
-    pub pinned_memory: usize,
-    /// What has been done.
-    pub counters: Counters,
-}
-
-impl Status {
-    /// Whether a device takes jobs.
-    pub fn is_on_device(&self) -> bool {
-        self.device.is_some() && self.fault.is_none()
-    }
-
-    /// What is in use: `cpu` or `cuda:N`.
-    pub fn chosen(&self) -> String {
-        match self.is_on_device() {
-            true => format!("cuda:{}", self.number),
-            false => "cpu".to_string(),
-        }
-    }
-
-    /// Why.
-    pub fn reason(&self) -> String {
-        match (&self.device, self.fault, self.choice) {
-            (Some(name), None, Choice::Cuda(_)) => {
-                format!("{name}, for every batch it can take, as was asked")
-            }
-            (Some(name), None, _) => format!("{name}, for batches that measure cheaper there"),
-            (_, Some(fault), _) => format!("processor only: {fault}"),
-            (None, None, Choice::Cpu) => "processor only, as was asked".to_string(),
-            (None, None, _) => {
-                format!("processor only while cuda:{} is being opened", self.number)
-            }
-        }
-    }
-}
-
-impl Status {
-    /// What the device was measured to do and what it holds, if one is in use.
-    pub(crate) fn rates_text(&self) -> String {
-        let Some(rates) = self.device_rates.filter(|_| self.is_on_device()) else {
-            return String::new();
-        };
-        format!(
-            "; link {:.1} in and {:.1} out GB/s, {:.0} us for a small batch, {} MiB on the device, {} MiB pinned",
-            rates.link_in / 1e9,
-            rates.link_out / 1e9,
-            rates.fixed_nanos / 1e3,
-            self.device_memory >> 20,
-            self.pinned_memory >> 20,
-        )
-    }
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "accelerator {}: ", self.choice)?;
-        if self.is_on_device() {
-            write!(f, "{} ", self.chosen())?;
-        }
-        f.write_str(&self.reason())?;
-        f.write_str(&self.rates_text())?;
-        let c = &self.counters;
-        write!(
-            f,
-            "; batches: {} on the device ({} checked), {} on the processor ({} because it was full, {} after a fault)",
-            c.device_jobs, c.checked, c.cpu_jobs, c.full, c.redone
-        )
     }
 }

@@ -80,47 +80,110 @@ pub fn run_rows(options: &Options) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
+/// An array of devices in memory, with one volume.
+struct Bed {
+    rt: Rt,
+    array: Array,
+    /// Its devices.
+    raw: Target,
+    /// Operations in flight.
+    depth: usize,
+    /// Blocks of the volume: operations of a batch.
+    blocks: u64,
+}
+
+impl Bed {
+    fn new(options: &Options, digest: DigestKind, depth: usize) -> Result<Bed, BenchError> {
+        let rt = Rt::real(7);
+        let devices = super::engine::device_count(&options.layout, None)?;
+        let device = |i| Rc::new(MemDevice::new(&format!("mem{i}"), 4 << 30)) as DeviceRef;
+        let members: Vec<DeviceRef> = (0..devices).map(device).collect();
+        let raw = Target::Raw(members.clone());
+        let create = Create {
+            name: "cpu".to_string(),
+            layout: options.layout,
+            strip_bytes: None,
+            slot_bytes: None,
+            spare: 0,
+            domains: Vec::new(),
+            settings: Settings::default(),
+        };
+        let volume_options = VolumeOptions {
+            size_bytes: options.volume_bytes,
+            thin: true,
+            digest,
+            write_cache: WriteCache::On,
+            ..VolumeOptions::default()
+        };
+        let handle = rt.clone();
+        let array = rt.block_on(async move {
+            let array = Array::create(&handle, members, create).await?;
+            array.volume_create("cpu", volume_options).await?;
+            Ok::<Array, BenchError>(array)
+        })?;
+        Ok(Bed {
+            rt,
+            array,
+            raw,
+            depth,
+            blocks: options.volume_bytes / 4096,
+        })
+    }
+
+    fn volume(&self) -> Result<Target, BenchError> {
+        self.array
+            .volume("cpu")
+            .map(Target::Volume)
+            .ok_or(BenchError::Volume(ashlar_engine::VolumeError::Closed))
+    }
+
+    fn load(&self, op: Op) -> Load {
+        Load {
+            op,
+            pattern: Pattern::Random,
+            bytes: 4096,
+            depth: self.depth,
+            durability: Durability::Cached,
+            warm: 0,
+            count: self.blocks,
+        }
+    }
+
+    /// Writes all of the volume, in order.
+    fn fill(&self, options: &Options) -> Result<(), BenchError> {
+        let fill = Load {
+            pattern: Pattern::Sequential,
+            bytes: 128 << 10,
+            count: options.volume_bytes >> 17,
+            ..self.load(Op::Write)
+        };
+        let (handle, target) = (self.rt.clone(), self.volume()?);
+        self.rt
+            .block_on(async move { run(&handle, &target, fill, || {}).await })?;
+        Ok(())
+    }
+
+    /// Seconds of processor time that a batch takes.
+    fn batch(&self, op: Op, target: Target) -> Result<f64, BenchError> {
+        let (handle, load) = (self.rt.clone(), self.load(op));
+        let before = processor();
+        self.rt.block_on(async move {
+            run(&handle, &target, load, || {}).await?;
+            if let (Op::Write, Target::Volume(volume)) = (op, &target) {
+                volume.flush().await.map_err(BenchError::Volume)?;
+            }
+            Ok::<(), BenchError>(())
+        })?;
+        Ok(processor() - before)
+    }
+}
+
 fn one(options: &Options, digest: DigestKind, depth: usize) -> Result<Vec<Row>, BenchError> {
-    let rt = Rt::real(7);
-    let devices = super::engine::device_count(&options.layout, None)?;
-    let device = |i| Rc::new(MemDevice::new(&format!("mem{i}"), 4 << 30)) as DeviceRef;
-    let members: Vec<DeviceRef> = (0..devices).map(device).collect();
-    let raw = Target::Raw(members.clone());
-    let create = Create {
-        name: "cpu".to_string(),
-        layout: options.layout,
-        strip_bytes: None,
-        slot_bytes: None,
-        spare: 0,
-        domains: Vec::new(),
-        settings: Settings::default(),
-    };
-    let volume_options = VolumeOptions {
-        size_bytes: options.volume_bytes,
-        thin: true,
-        digest,
-        write_cache: WriteCache::On,
-        ..VolumeOptions::default()
-    };
-    let handle = rt.clone();
-    let array = rt.block_on(async move {
-        let array = Array::create(&handle, members, create).await?;
-        array.volume_create("cpu", volume_options).await?;
-        Ok::<Array, BenchError>(array)
-    })?;
-    let load = |op| Load {
-        op,
-        pattern: Pattern::Random,
-        bytes: 4096,
-        depth,
-        durability: Durability::Cached,
-        warm: 0,
-        count: options.volume_bytes / 4096,
-    };
+    let bed = Bed::new(options, digest, depth)?;
     let row = |name, times: &[f64]| {
         let mut sorted = times.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let operations = options.volume_bytes / 4096;
+        let operations = bed.blocks;
         let each = |seconds: f64| seconds * 1e6 / operations as f64;
         Row {
             row: name,
@@ -133,43 +196,19 @@ fn one(options: &Options, digest: DigestKind, depth: usize) -> Result<Vec<Row>, 
             volume_bytes: options.volume_bytes,
         }
     };
-    let batch = |op, target: Target| -> Result<f64, BenchError> {
-        let (handle, load) = (rt.clone(), load(op));
-        let before = processor();
-        rt.block_on(async move {
-            run(&handle, &target, load, || {}).await?;
-            if let (Op::Write, Target::Volume(volume)) = (op, &target) {
-                volume.flush().await.map_err(BenchError::Volume)?;
-            }
-            Ok::<(), BenchError>(())
-        })?;
-        Ok(processor() - before)
-    };
-    let volume = || {
-        array
-            .volume("cpu")
-            .map(Target::Volume)
-            .ok_or(BenchError::Volume(ashlar_engine::VolumeError::Closed))
-    };
-    let fill = Load {
-        pattern: Pattern::Sequential,
-        bytes: 128 << 10,
-        count: options.volume_bytes >> 17,
-        ..load(Op::Write)
-    };
-    let (handle, target) = (rt.clone(), volume()?);
-    rt.block_on(async move { run(&handle, &target, fill, || {}).await })?;
+    bed.fill(options)?;
     let mut reads = Vec::new();
     let mut device_reads = Vec::new();
     for _ in 0..options.batches.max(1) {
-        reads.push(batch(Op::Read, volume()?)?);
-        device_reads.push(batch(Op::Read, raw.clone())?);
+        reads.push(bed.batch(Op::Read, bed.volume()?)?);
+        device_reads.push(bed.batch(Op::Read, bed.raw.clone())?);
     }
     let mut writes = Vec::new();
     let before = processor();
     for _ in 0..options.batches.max(1) {
-        writes.push(batch(Op::Write, volume()?)?);
+        writes.push(bed.batch(Op::Write, bed.volume()?)?);
     }
+    let (rt, array) = (bed.rt.clone(), bed.array);
     rt.block_on(async move { array.export().await })?;
     let folded = (processor() - before) / writes.len() as f64;
     rt.shutdown();

@@ -13,6 +13,7 @@
 //!   is reported.
 
 mod rival;
+mod stripes;
 
 pub use rival::{Rival, RivalRow, measure_rival};
 
@@ -21,7 +22,9 @@ use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::kernel::{self, Kernel, SPIN_BYTES};
-use crate::{Code, CodeError, CodeKind, Stripe};
+use crate::{Code, CodeError, CodeKind};
+
+use stripes::{Buffers, Stripes, paged};
 
 /// Bytes that cold stripes go through in turn.
 pub const COLD_BYTES: usize = 320 << 20;
@@ -375,179 +378,6 @@ fn run_one(options: &Options, start: &Barrier) -> Result<Vec<Row>, CodeError> {
         }
     }
     Ok(rows)
-}
-
-/// Stripes begin at a multiple of this.
-const LARGE_PAGE: usize = 2 << 20;
-
-/// Memory with `bytes` from its first whole [`LARGE_PAGE`] on, all in whole ones, advised as `options` say.
-fn paged(options: &Options, bytes: usize) -> Vec<u8> {
-    if bytes == 0 {
-        return Vec::new();
-    }
-    let mut memory = vec![0u8; bytes.next_multiple_of(LARGE_PAGE) + LARGE_PAGE];
-    (options.advise)(&mut memory);
-    memory
-}
-
-/// Stripes of one shape laid out in one piece of memory.
-struct Stripes {
-    memory: Vec<u8>,
-    first: usize,
-    step: usize,
-    strip: usize,
-    n: usize,
-    count: usize,
-}
-
-impl Stripes {
-    fn new(options: &Options, n: usize, strip: usize) -> Stripes {
-        let step = if options.staggered {
-            strip + 320
-        } else {
-            strip.next_multiple_of(4096)
-        };
-        let stripe = n * step;
-        let count = if options.cold {
-            (COLD_BYTES / stripe).max(2)
-        } else {
-            1
-        };
-        let mut memory = paged(options, count * stripe);
-        let mut state = 1u64;
-        for eight in memory.as_chunks_mut::<8>().0 {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            *eight = (state ^ state >> 29).to_le_bytes();
-        }
-        let first = memory.as_ptr().align_offset(LARGE_PAGE).min(LARGE_PAGE);
-        Stripes {
-            memory,
-            first,
-            step,
-            strip,
-            n,
-            count,
-        }
-    }
-
-    /// Every stripe's strips.
-    fn all(&mut self) -> impl Iterator<Item = impl Iterator<Item = &mut [u8]>> {
-        let (n, step, strip) = (self.n, self.step, self.strip);
-        let end = self.first + self.count * n * step;
-        self.memory[self.first..end]
-            .chunks_exact_mut(n * step)
-            .map(move |stripe| {
-                stripe
-                    .chunks_exact_mut(step)
-                    .map(move |whole| &mut whole[..strip])
-            })
-    }
-}
-
-/// The buffers of all stripes as the verbs take them. They stand one after the other, so that
-/// finding them costs little beside what they hold.
-struct Buffers<'a> {
-    stripes: usize,
-    /// What is read of each stripe.
-    read: Vec<&'a [u8]>,
-    /// The same with `None` for what is lost.
-    strips: Vec<Option<&'a [u8]>>,
-    /// What is lost, and written.
-    write: Vec<&'a mut [u8]>,
-}
-
-impl<'a> Buffers<'a> {
-    /// Strips for which `writes` holds count as lost.
-    fn new(stripes: &'a mut Stripes, writes: impl Fn(usize) -> bool) -> Buffers<'a> {
-        let count = stripes.count;
-        let (read, strips, write) = (Vec::new(), Vec::new(), Vec::new());
-        let mut all = Buffers {
-            stripes: count,
-            read,
-            strips,
-            write,
-        };
-        for (number, strip) in stripes.all().flat_map(|stripe| stripe.enumerate()) {
-            if writes(number) {
-                all.strips.push(None);
-                all.write.push(strip);
-            } else {
-                all.strips.push(Some(strip));
-                all.read.push(strip);
-            }
-        }
-        all
-    }
-
-    /// Stripe by stripe: what is read, what there is, what is written.
-    #[allow(clippy::type_complexity, reason = "three kinds of slices of slices")]
-    fn each(
-        &mut self,
-    ) -> impl Iterator<Item = (&[&'a [u8]], &[Option<&'a [u8]>], &mut [&'a mut [u8]])> {
-        let per = |all: usize| (all / self.stripes).max(1);
-        let (reads, strips) = (per(self.read.len()), per(self.strips.len()));
-        let writes = per(self.write.len());
-        let rest = self
-            .strips
-            .chunks_exact(strips)
-            .zip(self.write.chunks_exact_mut(writes));
-        self.read
-            .chunks_exact(reads)
-            .zip(rest)
-            .map(|(read, (strips, write))| (read, strips, write))
-    }
-
-    /// The rate of a call that takes one stripe after the other.
-    fn in_turn(
-        &mut self,
-        meter: &mut Meter<'_>,
-        bytes: usize,
-        mut call: impl FnMut(&[&'a [u8]], &[Option<&'a [u8]>], &mut [&'a mut [u8]]),
-    ) -> Rate {
-        let per = |all: usize| all / self.stripes;
-        let (reads, strips) = (per(self.read.len()), per(self.strips.len()));
-        let writes = per(self.write.len());
-        let mut turn = 0;
-        meter.rate(bytes, || {
-            call(
-                &self.read[turn * reads..(turn + 1) * reads],
-                &self.strips[turn * strips..(turn + 1) * strips],
-                &mut self.write[turn * writes..(turn + 1) * writes],
-            );
-            turn = if turn + 1 == self.stripes {
-                0
-            } else {
-                turn + 1
-            };
-        })
-    }
-
-    /// The rate of a call that takes batches of up to 32 stripes, of whose strips it reads the first
-    /// `k` that are left.
-    fn in_batches(
-        &mut self,
-        meter: &mut Meter<'_>,
-        bytes: usize,
-        k: usize,
-        mut call: impl FnMut(&mut [Stripe<'_, 'a>]),
-    ) -> Rate {
-        let count = self.stripes.min(32);
-        let mut stripes: Vec<Stripe<'_, 'a>> = self
-            .each()
-            .map(|(read, _, write)| Stripe {
-                read: &read[..k],
-                write,
-            })
-            .collect();
-        let batches = stripes.len() / count;
-        let mut turn = 0;
-        meter.rate(bytes * count, || {
-            call(&mut stripes[turn * count..(turn + 1) * count]);
-            turn = if turn + 1 == batches { 0 } else { turn + 1 };
-        })
-    }
 }
 
 /// Every figure of one code with strips of one length.

@@ -79,12 +79,11 @@ impl Layout {
     /// [`LayoutError`] when the devices do not make up the layout, when spare space is of no use
     /// in it, or when the notation already names another amount.
     pub fn resolve_with_spare(&self, devices: u16, spare: u16) -> Result<Shape, LayoutError> {
-        let layout = *self;
         if devices == 0 {
             return Err(LayoutError::NoDevices);
         }
         let spare = self.spare_of(spare)?;
-        match layout {
+        match *self {
             Layout::Jbod => {
                 self.refuse_spare(spare)?;
                 Ok(Shape {
@@ -100,42 +99,9 @@ impl Layout {
             }
             Layout::Raid10 => {
                 self.refuse_spare(spare)?;
-                if devices < 2 {
-                    return Err(LayoutError::TooFew {
-                        layout,
-                        needed: 2,
-                        devices,
-                    });
-                }
-                if devices % 2 == 1 {
-                    return Err(LayoutError::Odd { devices });
-                }
-                Ok(Shape {
-                    k: 1,
-                    m: 1,
-                    groups: cut(devices, devices / 2),
-                    spare,
-                })
+                self.pairs(devices, spare)
             }
-            Layout::Raid1 { copies: None } => {
-                if devices > MAX_WIDTH {
-                    return Err(LayoutError::MirrorTooWide { devices });
-                }
-                if devices < 2 || devices - 1 <= spare {
-                    let needed = 2 + u32::from(spare);
-                    return Err(LayoutError::TooFew {
-                        layout,
-                        needed,
-                        devices,
-                    });
-                }
-                Ok(Shape {
-                    k: 1,
-                    m: devices - 1 - spare,
-                    groups: cut(devices, 1),
-                    spare,
-                })
-            }
+            Layout::Raid1 { copies: None } => self.mirror(devices, spare),
             Layout::Raid1 {
                 copies: Some(copies),
             } => self.fixed(devices, 1, copies - 1, spare),
@@ -208,19 +174,52 @@ impl Layout {
         }
     }
 
-    /// K given: one group, K + M + spare devices or more.
-    fn fixed(&self, devices: u16, k: u16, m: u16, spare: u16) -> Result<Shape, LayoutError> {
-        if k == 0 || u32::from(k) + u32::from(m) > u32::from(MAX_WIDTH) {
-            return Err(LayoutError::TooWide { k, m });
+    /// Mirrored pairs.
+    fn pairs(&self, devices: u16, spare: u16) -> Result<Shape, LayoutError> {
+        self.at_least(2, devices)?;
+        if devices % 2 == 1 {
+            return Err(LayoutError::Odd { devices });
         }
-        let needed = u32::from(k) + u32::from(m) + u32::from(spare);
-        if needed > u32::from(devices) {
+        Ok(Shape {
+            k: 1,
+            m: 1,
+            groups: cut(devices, devices / 2),
+            spare,
+        })
+    }
+
+    /// A copy on every device that is not spare.
+    fn mirror(&self, devices: u16, spare: u16) -> Result<Shape, LayoutError> {
+        if devices > MAX_WIDTH {
+            return Err(LayoutError::MirrorTooWide { devices });
+        }
+        self.at_least(2 + u32::from(spare), devices)?;
+        Ok(Shape {
+            k: 1,
+            m: devices - 1 - spare,
+            groups: cut(devices, 1),
+            spare,
+        })
+    }
+
+    fn at_least(&self, needed: u32, devices: u16) -> Result<(), LayoutError> {
+        if u32::from(devices) < needed {
             return Err(LayoutError::TooFew {
                 layout: *self,
                 needed,
                 devices,
             });
         }
+        Ok(())
+    }
+
+    /// K given: one group, K + M + spare devices or more.
+    fn fixed(&self, devices: u16, k: u16, m: u16, spare: u16) -> Result<Shape, LayoutError> {
+        if k == 0 || u32::from(k) + u32::from(m) > u32::from(MAX_WIDTH) {
+            return Err(LayoutError::TooWide { k, m });
+        }
+        let needed = u32::from(k) + u32::from(m) + u32::from(spare);
+        self.at_least(needed, devices)?;
         if m == 0 {
             self.refuse_spare(spare)?;
         }
@@ -257,13 +256,7 @@ impl Layout {
         }
         let spare_each = spare / groups;
         let needed = (1 + u32::from(m) + u32::from(spare_each)) * u32::from(groups);
-        if u32::from(devices) < needed {
-            return Err(LayoutError::TooFew {
-                layout,
-                needed,
-                devices,
-            });
-        }
+        self.at_least(needed, devices)?;
         if !devices.is_multiple_of(groups) {
             return Err(LayoutError::Uneven {
                 layout,

@@ -119,6 +119,7 @@ fn spare_space() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn mistakes() {
     for text in [
         "", "raid", "raid4", "raid9", "raidz2", "mirror", "raid0:2", "raid5 ", "8+2", "raid1 0",

@@ -3,72 +3,29 @@
 //! Invariants: a task is polled only by the thread that owns the [`Rt`]; a wake from any thread puts
 //! its task into the ready queue at most once per poll; a simulated executor never sleeps.
 
+mod remote;
+mod sleep;
+
+pub use remote::Remote;
+pub(crate) use remote::Shared;
+
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{self, Read};
-use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Poll, Waker};
 
 use crate::reactor::Epoll;
 use crate::tasks::{Join, Tasks};
 
+use remote::lock;
+use sleep::Sleep;
+
 /// Nanoseconds on the runtime's own monotonic clock.
 pub type Nanos = u64;
-
-type RemoteCall = Box<dyn FnOnce() + Send>;
-
-/// What other threads may touch: wakes and calls.
-pub(crate) struct Shared {
-    /// The thread that runs the executor; its own wakes need no nudge.
-    owner: std::thread::ThreadId,
-    ready: Mutex<VecDeque<u64>>,
-    calls: Mutex<Vec<RemoteCall>>,
-    /// Whether there are calls, to be asked without a lock.
-    called: AtomicBool,
-    /// Called after a wake or a call from another thread, so that a parked reactor returns.
-    unpark: Mutex<Option<Box<dyn Fn() + Send>>>,
-    parked: AtomicBool,
-}
-
-impl Shared {
-    fn new() -> Shared {
-        Shared {
-            owner: std::thread::current().id(),
-            ready: Mutex::default(),
-            calls: Mutex::default(),
-            called: AtomicBool::new(false),
-            unpark: Mutex::default(),
-            parked: AtomicBool::new(false),
-        }
-    }
-
-    /// Puts a task behind the others that are ready.
-    pub(crate) fn make_ready(&self, id: u64) {
-        lock(&self.ready).push_back(id);
-        self.nudge();
-    }
-
-    /// Ends the sleep of the executor's thread, once per sleep. What to find is queued before.
-    fn nudge(&self) {
-        if self.parked.load(Ordering::SeqCst)
-            && std::thread::current().id() != self.owner
-            && self.parked.swap(false, Ordering::SeqCst)
-            && let Some(unpark) = &*lock(&self.unpark)
-        {
-            unpark();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 /// What a real executor parks on: readiness of descriptors and completions of a ring.
 pub trait Reactor {
@@ -332,7 +289,7 @@ impl Rt {
 
     /// Runs one ready task, or lets time pass. False when (in simulated time) nothing is left to do.
     fn turn(&self) -> bool {
-        let called = self.run_calls();
+        let called = self.0.shared.run_calls();
         if let Some(id) = self.next_ready() {
             self.poll_task(id);
             self.0.turns.set(self.0.turns.get() + 1);
@@ -362,23 +319,6 @@ impl Rt {
                 true
             }
         }
-    }
-
-    /// Runs the calls of other threads that have come so far; false if there were none.
-    fn run_calls(&self) -> bool {
-        let shared = &self.0.shared;
-        if !shared.called.load(Ordering::Acquire) {
-            return false;
-        }
-        let calls = {
-            let mut calls = lock(&shared.calls);
-            shared.called.store(false, Ordering::Release);
-            std::mem::take(&mut *calls)
-        };
-        for call in calls {
-            call();
-        }
-        true
     }
 
     fn next_ready(&self) -> Option<u64> {
@@ -436,66 +376,9 @@ impl Rt {
         };
         let shared = &self.0.shared;
         shared.parked.store(wait, Ordering::SeqCst);
-        let idle = lock(&shared.ready).is_empty() && lock(&shared.calls).is_empty();
+        let idle = shared.is_idle();
         reactor.park(wait && idle, self.now(), until);
         shared.parked.store(false, Ordering::SeqCst);
-    }
-}
-
-/// Runs closures on the executor's thread, from any thread.
-#[derive(Clone)]
-pub struct Remote(Arc<Shared>);
-
-impl std::fmt::Debug for Remote {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Remote")
-    }
-}
-
-impl Remote {
-    /// Queues `call`; it runs on the executor's thread between two polls, and may spawn.
-    pub fn call(&self, call: impl FnOnce() + Send + 'static) {
-        {
-            let mut calls = lock(&self.0.calls);
-            calls.push(Box::new(call));
-            self.0.called.store(true, Ordering::Release);
-        }
-        self.0.nudge();
-    }
-}
-
-struct Sleep {
-    rt: Rt,
-    deadline: Nanos,
-    timer: Option<u64>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let deadline = self.deadline;
-        if self.rt.now() >= deadline {
-            return Poll::Ready(());
-        }
-        let inner = self.rt.0.clone();
-        let id = *self.timer.get_or_insert_with(|| {
-            let id = inner.next_timer.get();
-            inner.next_timer.set(id + 1);
-            id
-        });
-        inner
-            .timers
-            .borrow_mut()
-            .insert((deadline, id), cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        if let Some(id) = self.timer {
-            self.rt.0.timers.borrow_mut().remove(&(self.deadline, id));
-        }
     }
 }
 

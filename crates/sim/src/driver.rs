@@ -4,6 +4,8 @@
 //! Invariants: each session has its own executor, ended by [`Rt::shutdown`] whatever happens; what
 //! a session may do follows from the seed; a seed that runs twice gives the same history.
 
+mod import;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -311,22 +313,6 @@ impl Driver<'_> {
         false
     }
 
-    /// Now and then faults go on, or begin, while an import runs.
-    fn faults_at_import(&self, rt: &Rt) {
-        let world = self.world.clone();
-        let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
-        let mut rng = world.widened.borrow_mut().fork(5);
-        if !faulty || !world.config.may(Part::Nemesis) || !rng.chance(25) {
-            return;
-        }
-        let handle = rt.clone();
-        rt.spawn(async move {
-            world.trace.mark("faults during an import");
-            world.was_slow.set(true); // reads fail before a device counts
-            nemesis::run(world, handle, rng).await;
-        });
-    }
-
     /// From now on the disks behave.
     pub(crate) fn faults_stop(&self) {
         for disk in &self.world.disks {
@@ -334,184 +320,6 @@ impl Driver<'_> {
             disk.forget_failed_reads();
         }
         self.world.was_slow.set(false);
-    }
-
-    /// Now and then devices take their time while an import runs: longer than it takes until what runs
-    /// beside it would begin by itself, but not so long that they count as failed. How many times as long.
-    fn slow_import(&self) -> Option<u64> {
-        let world = &self.world;
-        let rng = &mut *world.slowness.borrow_mut();
-        if !rng.chance(world.config.slow_import_percent) {
-            return None;
-        }
-        let (mut factor, mut percent) = (rng.pick(&[30, 4000, 20_000]), rng.pick(&[20, 100]));
-        if world.config.press_percent == 100 {
-            // What would run beside it is to begin.
-            (factor, percent) = (factor.max(4000), 100);
-        }
-        world.trace.mark("a slow import");
-        world
-            .trace
-            .line(|| format!("a slow import: x{factor}, {percent} % of the devices"));
-        for disk in &world.disks {
-            if rng.chance(percent) {
-                disk.set_slow(factor);
-                world.was_slow.set(true);
-            }
-        }
-        Some(factor)
-    }
-
-    /// When a slow import crashes, in virtual time: at any moment, since few polls take most of it.
-    fn slow_crash(&self, factor: u64) -> u64 {
-        self.world.slowness.borrow_mut().below(factor * 8_000_000)
-    }
-
-    fn as_fast_as_usual(&self) {
-        for disk in &self.world.disks {
-            disk.set_slow(1);
-        }
-    }
-
-    /// Another device's superblock was written to one: it says that it is that device, and the import asks
-    /// for one of the two to be taken away. The operator knows which; false if there is none.
-    fn impostor_goes(&self) -> bool {
-        let budget = &mut *self.world.budget.borrow_mut();
-        let foreign = budget.foreign.difference(&budget.absent).copied().next();
-        foreign.is_some_and(|device| {
-            self.world
-                .trace
-                .mark("a device with another's superblock is taken away");
-            budget.absent.insert(device)
-        })
-    }
-
-    /// Imports, with `--degraded` if the start rule asks for it, and of the devices that hold different histories only
-    /// those that the array has not given up.
-    pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
-        self.faults_stop();
-        let slow = self.slow_import();
-        let mut absent = self.world.budget.borrow().absent.clone();
-        for degraded in [false, true] {
-            let devices = self.attach_without(rt, false, &absent);
-            self.world
-                .trace
-                .line(|| format!("import, degraded {degraded}, without {absent:?}"));
-            // An import beyond what was promised may go on from an older state, and writes before it returns.
-            let loose = self.world.loose.get();
-            self.world.loose.set(!self.world.promised());
-            let config = self.import_config();
-            let future = self.subject.import(rt, devices, &config, degraded);
-            let result = if crash {
-                let polls = self.rng.magnitude(6_000);
-                let crashed = match slow {
-                    Some(factor) => {
-                        let until = self.slow_crash(factor);
-                        let handle = rt.clone();
-                        let import = async move { handle.timeout(until, future).await };
-                        rt.run_for(LIVELOCK, import)
-                    }
-                    None => rt.run_for(polls, async move { Some(future.await) }),
-                };
-                match crashed {
-                    Ok(Some(result)) => result,
-                    Ok(None) | Err(Stopped::Polls) => return Opened::Crashed,
-                    Err(Stopped::Deadlock) => {
-                        self.world.fail(|| "import: deadlock".to_string());
-                        return Opened::Ended;
-                    }
-                }
-            } else {
-                match self.finish(rt, "import", future) {
-                    Some(result) => result,
-                    None => return Opened::Ended,
-                }
-            };
-            match result {
-                Ok(store) => {
-                    // So may one during which that came about.
-                    self.world.loose.set(!self.world.promised());
-                    self.opened(degraded);
-                    self.as_fast_as_usual();
-                    return Opened::Store(store);
-                }
-                Err(error) => {
-                    self.world.trace.line(|| format!("import: {error:?}"));
-                    self.world.loose.set(loose); // a refused one has written nothing
-                    if matches!(error, StoreError::Twice(_)) && self.impostor_goes() {
-                        return self.open(rt, crash);
-                    }
-                    if !self.may_refuse(degraded, &error) {
-                        return Opened::Ended;
-                    }
-                    if matches!(error, StoreError::Diverged(_)) {
-                        self.world.trace.mark("the operator chooses a history");
-                        absent.extend(&self.world.budget.borrow().gone);
-                    }
-                }
-            }
-        }
-        self.world.trace.mark("import refused beyond M");
-        Opened::Ended
-    }
-
-    /// How the array runs from the next import on.
-    fn import_config(&self) -> Config {
-        let world = &self.world;
-        let mut config = world.config.clone();
-        (config.read_only, config.array) = (self.read_only, world.array.get());
-        if let Some(most) = config.most_shards {
-            config.shards = 1 + world.widened.borrow_mut().index(most);
-            if config.shards > 2 {
-                world.trace.mark("more than two shards");
-            }
-        }
-        config
-    }
-
-    /// Whether an import may be refused; if not, the failure is recorded.
-    fn may_refuse(&self, degraded: bool, error: &StoreError) -> bool {
-        let world = &self.world;
-        let (good, counted) = {
-            let budget = world.budget.borrow();
-            let counted = world.config.devices - budget.gone.len();
-            (
-                counted - budget.damaged.difference(&budget.gone).count(),
-                counted,
-            )
-        };
-        if world.loose.get() || !world.promised() {
-            return true;
-        }
-        let asks = world.config.mode == Mode::Beyond
-            || matches!(error, StoreError::Degraded(_) | StoreError::Diverged(_));
-        if !degraded && asks && good * 2 <= counted {
-            world.trace.mark("start rule asks the operator");
-            return true;
-        }
-        world.fail(|| {
-            let budget = world.budget.borrow();
-            format!(
-                "import refused, degraded {degraded}, damaged {:?}, absent {:?}, gone {:?}: {error:?}",
-                budget.damaged, budget.absent, budget.gone
-            )
-        });
-        false
-    }
-
-    fn opened(&self, degraded: bool) {
-        let world = &self.world;
-        if !world.promised() {
-            // More is damaged than was promised: whether the newest state survived is luck.
-            world.trace.mark(if degraded {
-                "degraded import beyond M"
-            } else {
-                "import beyond M"
-            });
-            for entry in world.volumes.borrow_mut().values_mut() {
-                entry.model.rolled_back = true;
-            }
-        }
     }
 
     /// Clients and nemesis until they end or the crash; then the outage. False ends the seed.
@@ -579,17 +387,22 @@ impl Driver<'_> {
         } else if heal {
             self.heal(rt, &store);
         }
+        self.end_session(machine, store, crash)
+    }
+
+    /// What was done is checked; then the array goes down, by an export or a crash. False ends the seed.
+    fn end_session(&mut self, machine: &Machine, store: Rc<dyn Store>, crash: bool) -> bool {
         self.check_consistent(&store);
         self.try_probes();
-        if world.failed() {
+        if self.world.failed() {
             return false;
         }
         if self.all_refuse(machine, &store) {
-            return !world.failed();
+            return !self.world.failed();
         }
-        let crash = self.crash_or_export(rt, &store, crash);
+        let crash = self.crash_or_export(&machine.0, &store, crash);
         drop(store);
-        if world.failed() {
+        if self.world.failed() {
             return false;
         }
         if crash {

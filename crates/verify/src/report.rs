@@ -376,55 +376,8 @@ impl Report {
     pub fn to_text(&self, names: &[String]) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<11} {value}\n");
-        let c = &self.counts;
-        if self.generation > 0 {
-            line(
-                "array",
-                format!("{}  {}", printable(&self.array), uuid_text(&self.uuid)),
-            );
-            line(
-                "members",
-                format!(
-                    "{} here, {} missing; generation {}",
-                    c.members, c.members_missing, self.generation
-                ),
-            );
-        }
-        if self.root > 0 {
-            line(
-                "root",
-                format!(
-                    "{}, {}",
-                    self.root,
-                    if self.clean {
-                        "closed cleanly"
-                    } else {
-                        "not closed cleanly: the journal was NOT replayed, what only it has was not checked"
-                    }
-                ),
-            );
-            line(
-                "segments",
-                format!(
-                    "{} in {} slots, {} live blocks",
-                    c.segments, c.slots_used, c.live_blocks
-                ),
-            );
-            line(
-                "volumes",
-                format!(
-                    "{}: {} nodes and {} blocks read and verified, {} of them decoded",
-                    c.volumes, c.nodes, c.volume_blocks, c.healed
-                ),
-            );
-            line(
-                "stripes",
-                format!(
-                    "{}: {} strip blocks compared with their digests, {} parity blocks computed anew",
-                    c.stripes, c.strip_blocks, c.parity_blocks
-                ),
-            );
-            line("journal", format!("{} whole records", c.journal_records));
+        for (name, value) in self.facts() {
+            line(name, value);
         }
         for severity in [
             Severity::Lost,
@@ -445,7 +398,68 @@ impl Report {
                 }
             }
         }
-        let verdict = match (
+        line("verdict", self.verdict().to_string());
+        text
+    }
+
+    /// What was looked at, each under its name.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut lines = Vec::new();
+        let c = &self.counts;
+        if self.generation > 0 {
+            lines.push((
+                "array",
+                format!("{}  {}", printable(&self.array), uuid_text(&self.uuid)),
+            ));
+            lines.push((
+                "members",
+                format!(
+                    "{} here, {} missing; generation {}",
+                    c.members, c.members_missing, self.generation
+                ),
+            ));
+        }
+        if self.root > 0 {
+            lines.push((
+                "root",
+                format!(
+                    "{}, {}",
+                    self.root,
+                    if self.clean {
+                        "closed cleanly"
+                    } else {
+                        "not closed cleanly: the journal was NOT replayed, what only it has was not checked"
+                    }
+                ),
+            ));
+            lines.push((
+                "segments",
+                format!(
+                    "{} in {} slots, {} live blocks",
+                    c.segments, c.slots_used, c.live_blocks
+                ),
+            ));
+            lines.push((
+                "volumes",
+                format!(
+                    "{}: {} nodes and {} blocks read and verified, {} of them decoded",
+                    c.volumes, c.nodes, c.volume_blocks, c.healed
+                ),
+            ));
+            lines.push((
+                "stripes",
+                format!(
+                    "{}: {} strip blocks compared with their digests, {} parity blocks computed anew",
+                    c.stripes, c.strip_blocks, c.parity_blocks
+                ),
+            ));
+            lines.push(("journal", format!("{} whole records", c.journal_records)));
+        }
+        lines
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (
             self.is_well(),
             self.count(Severity::Lost),
             self.count(Severity::Structure),
@@ -462,9 +476,7 @@ impl Report {
             _ => {
                 "nothing wrong was found, but the array was not closed cleanly: import and export it for a full check"
             }
-        };
-        line("verdict", verdict.to_string());
-        text
+        }
     }
 }
 

@@ -14,11 +14,29 @@ use crate::view::{Style, count, safe, table};
 pub(super) fn details(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
     let n = |bytes: u64| size_or_exact(bytes, style.exact);
     let mut out = String::new();
+    for (name, text) in figures(array, style, more) {
+        out += &labelled(name, &text, style, None);
+    }
+    for exposure in array.exposure.iter().filter(|e| e.bytes > 0) {
+        let _ = writeln!(
+            out,
+            "{}{} survives {}",
+            label("exposure"),
+            n(exposure.bytes),
+            count(usize::from(exposure.redundancy), "more loss")
+        );
+    }
+    out + &device_table(array, style, more)
+}
+
+/// The engine's figures, each under its name.
+fn figures(array: &ArrayStatus, style: Style, more: &More<'_>) -> [(&'static str, String); 9] {
+    let n = |bytes: u64| size_or_exact(bytes, style.exact);
     let wa = array
         .clean
         .write_amplification
         .map_or("-".to_string(), |wa| format!("{wa:.2}"));
-    for (name, text) in [
+    [
         (
             "uuid",
             format!("{}, generation {}", array.uuid, array.generation),
@@ -87,19 +105,7 @@ pub(super) fn details(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
                 safe(&array.accelerator.reason)
             ),
         ),
-    ] {
-        out += &labelled(name, &text, style, None);
-    }
-    for exposure in array.exposure.iter().filter(|e| e.bytes > 0) {
-        let _ = writeln!(
-            out,
-            "{}{} survives {}",
-            label("exposure"),
-            n(exposure.bytes),
-            count(usize::from(exposure.redundancy), "more loss")
-        );
-    }
-    out + &device_table(array, style, more)
+    ]
 }
 
 /// What the reserved space is for.

@@ -61,34 +61,43 @@ pub(super) fn admit(request: &Request, info: &VolumeInfo, shown: Shown) -> Resul
         Call::Destroy => return Ok(Verdict::Answer(Vec::new())),
         _ => {}
     }
-    let node = request.node;
-    if shown.folder && node == ROOT {
-        return match request.call {
-            Call::Lookup => Ok(Verdict::Answer(entry_reply(info, shown))),
-            Call::GetAttr => Ok(Verdict::Answer(attributes_reply(info, shown, node))),
-            Call::StatFs => Ok(Verdict::Answer(statfs_reply(info))),
-            Call::Nothing => Ok(Verdict::Answer(Vec::new())),
-            _ => Err(libc::ENOSYS),
-        };
+    if shown.folder && request.node == ROOT {
+        return of_folder(request.call, info, shown);
     }
-    if node != shown.file() {
+    if request.node != shown.file() {
         return Err(libc::ENOENT);
     }
+    of_file(request.call, info, shown)
+}
+
+/// What the folder is asked that holds the file.
+fn of_folder(call: Call, info: &VolumeInfo, shown: Shown) -> Result<Verdict, i32> {
+    match call {
+        Call::Lookup => Ok(Verdict::Answer(entry_reply(info, shown))),
+        Call::GetAttr => Ok(Verdict::Answer(attributes_reply(info, shown, ROOT))),
+        Call::StatFs => Ok(Verdict::Answer(statfs_reply(info))),
+        Call::Nothing => Ok(Verdict::Answer(Vec::new())),
+        _ => Err(libc::ENOSYS),
+    }
+}
+
+/// What the file is asked that is the volume.
+fn of_file(call: Call, info: &VolumeInfo, shown: Shown) -> Result<Verdict, i32> {
     let writes = matches!(
-        request.call,
+        call,
         Call::Write { .. } | Call::Fallocate { .. } | Call::Open { write: true }
     );
     if writes && info.read_only {
         return Err(libc::EROFS);
     }
-    Ok(Verdict::Do(match request.call {
+    Ok(Verdict::Do(match call {
         Call::Lookup => return Err(libc::ENOTDIR),
-        Call::GetAttr => return Ok(Verdict::Answer(attributes_reply(info, shown, node))),
+        Call::GetAttr => return Ok(Verdict::Answer(attributes_reply(info, shown, shown.file()))),
         Call::SetAttr { size, refused } => {
             if refused || size.is_some_and(|size| size != info.size_bytes) {
                 return Err(libc::EPERM);
             }
-            return Ok(Verdict::Answer(attributes_reply(info, shown, node)));
+            return Ok(Verdict::Answer(attributes_reply(info, shown, shown.file())));
         }
         Call::Open { .. } => return Ok(Verdict::Answer(open_reply())),
         Call::Nothing => return Ok(Verdict::Answer(Vec::new())),
@@ -188,6 +197,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn requests_are_admitted_or_refused_as_the_table_says() {
         let write = |offset, length| Call::Write {
             offset,

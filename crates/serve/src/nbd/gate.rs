@@ -187,6 +187,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn requests_are_admitted_or_refused_as_the_table_says() {
         use command::*;
         let inval = errno::INVALID;

@@ -90,6 +90,7 @@ fn kinds(bytes: &[u8]) -> (Vec<u32>, &'static str) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn options_are_answered_as_the_table_says() {
     use option::*;
     let long = "n".repeat(4000);

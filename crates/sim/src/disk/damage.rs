@@ -4,7 +4,8 @@
 
 use ashlar_rt::{BLOCK, Buf, Slice};
 
-use super::{Cut, Io, Pending, Rot, SimDisk, State, UNIT, UNITS, mix_units};
+use super::write::mix_units;
+use super::{Cut, Io, Pending, Rot, SimDisk, State, UNIT, UNITS};
 use crate::pages::Pages;
 use crate::rng::Rng;
 
