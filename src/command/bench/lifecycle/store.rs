@@ -65,10 +65,12 @@ impl Store {
         if text.is_empty() {
             text = csv::titles();
         }
-        fs::write(&path, &text).map_err(|e| self.failed(&path, &e))?;
-        csv::read(&text).map_err(|e| {
+        let samples = csv::read(&text).map_err(|e| {
             Failure::broken(format!("{}: {e}; remove it to begin anew", path.display()))
-        })
+        })?;
+        // With the columns of this version, for the lines that are added.
+        fs::write(&path, csv::write(&samples)).map_err(|e| self.failed(&path, &e))?;
+        Ok(samples)
     }
 
     pub(super) fn add(&self, sample: &Sample) -> Result<(), Failure> {
