@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use ashlar_bench::lifecycle::Options;
 use ashlar_bench::report::html::Page;
-use ashlar_bench::report::{Sample, csv, html, text};
-use serde_json::json;
+use ashlar_bench::report::{Sample, csv};
+use serde_json::Value;
 
-use crate::command::document;
+use crate::command::bench::report::write;
 use crate::failure::Failure;
 
 /// The directory of a run.
@@ -83,18 +83,6 @@ impl Store {
     }
 
     pub(super) fn report(&self, page: &Page, samples: &[Sample]) -> Result<(), Failure> {
-        let json = json!({ "rows": page.rows, "beside": page.beside, "comparisons": page.comparisons, "samples": samples,
-            "assumptions": page.assumptions, "command": page.command });
-        let files = [
-            ("samples.csv", csv::write(samples)),
-            ("report.html", html::page(page)),
-            ("report.md", text::page(page)),
-            ("report.json", document("bench lifecycle", &json)?),
-        ];
-        for (name, text) in files {
-            let path = self.dir.join(name);
-            fs::write(&path, text).map_err(|e| self.failed(&path, &e))?;
-        }
-        Ok(())
+        write(&self.dir, "bench lifecycle", page, samples, Value::Null)
     }
 }
