@@ -7,170 +7,14 @@
 
 mod common;
 
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::bed::{Bed, CHEATS, not_stamped, reasons, rows, stamped};
 use common::{ASHLAR, Daemon, Scratch, have, have_kernel_devices, tool, try_tool, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// What runs in a mount namespace of its own: a loop device that ends with its mount, the mount, what a test prepares,
-/// the program, and what is left in the folder.
-const IN_NAMESPACE: &str = r#"
-set -e
-if [ "$DIO" = on ]; then
-    loop=$(losetup --find --show --direct-io=on "$IMAGE" || losetup --find --show "$IMAGE")
-else
-    loop=$(losetup --find --show "$IMAGE")
-fi
-mount -o "$OPTIONS" "$loop" "$AT" || { losetup -d "$loop"; exit 99; }
-losetup -d "$loop" # when the mount goes
-set +e
-(cd "$AT" && eval "$PREPARE")
-timeout -k 5 120 "$@"
-code=$?
-ls -A "$AT" > "$LEFT"
-umount "$AT"
-exit $code
-"#;
-
-/// A small file system in a file.
-struct Bed {
-    scratch: Scratch,
-    direct_loop: bool,
-    options: &'static str,
-    prepare: String,
-    path: String,
-}
-
-impl Bed {
-    /// With ext4; `None` where there cannot be one.
-    fn ext4(name: &str) -> Option<Bed> {
-        let quiet = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        Bed::new(name, &["mkfs.ext4", "-q", "-E", quiet])
-    }
-
-    fn new(name: &str, mkfs: &[&str]) -> Option<Bed> {
-        if !have(&[mkfs[0], "losetup", "unshare", "timeout"]) || !have_kernel_devices() {
-            return None;
-        }
-        let scratch = Scratch::new(name);
-        let image = scratch.path("image");
-        let file = std::fs::File::create(&image).unwrap();
-        file.set_len(320 << 20).unwrap();
-        std::fs::create_dir(scratch.path("mnt")).unwrap();
-        tool(mkfs[0], &[&mkfs[1..], &[image.to_str().unwrap()]].concat());
-        Some(Bed {
-            scratch,
-            direct_loop: true,
-            options: "defaults",
-            prepare: String::new(),
-            path: std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin",
-        })
-    }
-
-    fn at(&self) -> PathBuf {
-        self.scratch.path("mnt")
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        let on = if self.direct_loop { "on" } else { "off" };
-        let output = Command::new("unshare")
-            .args([
-                "--mount",
-                "--propagation",
-                "private",
-                "sh",
-                "-c",
-                IN_NAMESPACE,
-                "sh",
-            ])
-            .args([ASHLAR, "bench", "files", self.at().to_str().unwrap()])
-            .args(arguments)
-            .env("PATH", &self.path)
-            .env("IMAGE", self.scratch.path("image"))
-            .env("AT", self.at())
-            .env("DIO", on)
-            .env("OPTIONS", self.options)
-            .env("PREPARE", &self.prepare)
-            .env("LEFT", self.scratch.path("left"))
-            .env("ASHLAR_SOCKET", self.scratch.path("none"))
-            .current_dir(&self.scratch.0)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_ne!(output.status.code(), Some(99), "no mount: {error}");
-        let image = self.scratch.path("image").display().to_string();
-        wait_until("the loop device to go", Duration::from_secs(30), || {
-            try_tool("losetup", &["-j", &image]).stdout.is_empty()
-        });
-        output
-    }
-
-    /// Runs it with `-j`; the document, and the exit code.
-    fn json(&self, arguments: &[&str]) -> (Value, i32) {
-        let output = self.run(&[&["-j"], arguments].concat());
-        let text = String::from_utf8(output.stdout).unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        let value = serde_json::from_str(&text)
-            .unwrap_or_else(|e| panic!("not JSON ({e}): {text}\n{error}"));
-        (value, output.status.code().unwrap())
-    }
-
-    /// Names in the folder after the run.
-    fn left(&self) -> String {
-        let text = std::fs::read_to_string(self.scratch.path("left")).unwrap();
-        let names: Vec<&str> = text.lines().filter(|name| *name != "lost+found").collect();
-        names.join(" ")
-    }
-}
-
-fn rows<'a>(document: &'a Value, target: &str) -> Vec<&'a Value> {
-    let rows = document["rows"].as_array().unwrap().iter();
-    rows.filter(|row| row["target"] == target).collect()
-}
-
-/// Reasons of the rows of a workload, or of all.
-fn reasons(document: &Value, target: &str, workload: &str) -> Vec<String> {
-    let rows = rows(document, target).into_iter();
-    let of = rows.filter(|row| workload.is_empty() || row["workload"] == workload);
-    let reasons = of.flat_map(|row| row["invalid"].as_array().unwrap());
-    reasons
-        .map(|reason| reason.as_str().unwrap().to_string())
-        .collect()
-}
-
-#[track_caller]
-fn stamped(document: &Value, target: &str, workload: &str, words: &str) {
-    let found = reasons(document, target, workload);
-    let of = rows(document, target).len();
-    let told = found.iter().any(|reason| reason.contains(words));
-    assert!(
-        told,
-        "{words} is no reason of {workload} ({of} rows of {target}): {found:?}"
-    );
-}
-
-#[track_caller]
-fn not_stamped(document: &Value, target: &str, words: &[&str]) {
-    let found = reasons(document, target, "");
-    for words in words {
-        let told = found.iter().any(|reason| reason.contains(words));
-        assert!(!told, "{words} is a reason of {target}: {found:?}");
-    }
-}
-
-/// Reasons that only a cheat gives, whatever else the machine does.
-const CHEATS: [&str; 5] = [
-    "less than twice",
-    "sparse",
-    "compressible",
-    "a cache answered",
-    "page cache answered",
-];
 
 /// Two files of 16 MiB, once, nothing beside; told that the caches are half as large.
 const SMALL: [&str; 8] = [
@@ -661,4 +505,81 @@ fn results_become_tables_by_one_command() {
         text.contains("Evidence: published") && text.contains("## Caches found"),
         "{text}"
     );
+}
+
+#[test]
+fn a_run_that_is_stopped_leaves_no_files() {
+    let scratch = Scratch::new("files-stopped");
+    let place = scratch.0.display().to_string();
+    let line = [
+        "bench",
+        "files",
+        &place,
+        "--size",
+        "8M",
+        "--repeat",
+        "100",
+        "--beside",
+        "none",
+        "--assume-cache",
+        "1M",
+    ];
+    let child = Command::new(ASHLAR)
+        .args(line)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let folder = scratch.path("ashlar-bench-files");
+    wait_until("its files", Duration::from_secs(30), || {
+        folder.join("file.1").exists()
+    });
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("stopped; ") && error.contains("is removed"),
+        "{error}"
+    );
+    assert!(!folder.exists());
+}
+
+#[test]
+fn the_document_has_the_fields_of_the_contract() {
+    let Some(bed) = Bed::ext4("files-fields") else {
+        return;
+    };
+    let contract = include_str!("../docs/contract.md");
+    let fields = |object: &str| -> Vec<&str> {
+        let start = format!("| {object} | ");
+        let line = contract
+            .lines()
+            .find_map(|line| line.strip_prefix(&start))
+            .unwrap();
+        let spans = line.split('`').collect::<Vec<_>>();
+        let lists = spans.into_iter().skip(1).step_by(2);
+        lists
+            .filter(|span| span.contains(' '))
+            .flat_map(str::split_whitespace)
+            .collect()
+    };
+    let (document, _) = bed.json(&[&SMALL[..], &["--tests", "write"]].concat());
+    let objects = [
+        ("the document", &document),
+        ("each of `caches`", &document["caches"][0]),
+        ("each of `rows`", &document["rows"][0]),
+    ];
+    for (name, object) in objects {
+        let fields = fields(name);
+        assert!(fields.len() > 5, "{name}: {fields:?}");
+        for field in fields {
+            assert!(
+                object.get(field).is_some(),
+                "{name} has no {field}: {object}"
+            );
+        }
+    }
 }

@@ -265,6 +265,9 @@ pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failur
             "{place}: {reason}; give --size, or limit the memory of this process (systemd-run -p MemoryMax=1G)"
         )));
     }
+    if !(args.keep || args.existing || session.folder().exists()) {
+        clean_up_when_stopped(session.folder());
+    }
     let mut progress = Progress::new(context.json);
     let samples = session
         .run(&mut |line| progress.show(line))
@@ -287,6 +290,42 @@ pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failur
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// At TERM or INT removes the files, and ends the process.
+fn clean_up_when_stopped(folder: PathBuf) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let wait = async {
+        let (Ok(mut stop), Ok(mut interrupt)) = (
+            signal(SignalKind::terminate()),
+            signal(SignalKind::interrupt()),
+        ) else {
+            return std::future::pending().await;
+        };
+        std::future::poll_fn(|context| {
+            if stop.poll_recv(context).is_ready() || interrupt.poll_recv(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+            std::task::Poll::Pending
+        })
+        .await;
+    };
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let Ok(runtime) = runtime else {
+            return; // as if it had not been asked for
+        };
+        runtime.block_on(wait);
+        let left = std::fs::remove_dir_all(&folder);
+        let place = folder.display();
+        match left {
+            Ok(()) => eprintln!("ashlar: stopped; {place} is removed"),
+            Err(error) => eprintln!("ashlar: stopped; {place}: {error}; remove it"),
+        }
+        std::process::exit(1);
+    });
 }
 
 fn dry_run(

@@ -33,6 +33,8 @@ use watch::{fill, look};
 
 /// The suite in samples.
 pub const SUITE: &str = "iozone";
+/// Bytes of all files together where no cache counts and no size is given.
+const PLENTY: u64 = 1 << 30;
 /// The folder that is made for the files.
 pub const FOLDER: &str = "ashlar-bench-files";
 /// What to run.
@@ -143,13 +145,18 @@ impl Session {
             })?;
             return Ok(about.len() / record * record);
         }
-        let least = (2 * self.caches_bytes()).div_ceil(self.options.threads.max(1) as u64);
+        let enough = match self.caches_bytes() {
+            0 => PLENTY,
+            bytes => bytes.saturating_mul(2),
+        };
+        let least = enough.div_ceil(self.options.threads.max(1) as u64);
         let size = self.options.size.unwrap_or(least).max(record);
         size.checked_next_multiple_of(record)
             .ok_or_else(|| "--size: too large".to_string())
     }
 
-    fn folder(&self) -> PathBuf {
+    /// The folder of the files.
+    pub fn folder(&self) -> PathBuf {
         self.options.path.join(FOLDER)
     }
 

@@ -87,7 +87,19 @@ fn what_is_assumed_is_said_and_decides() {
         size: None,
         ..assumed
     };
-    assert_eq!(Session::prepare(derived, &[]).unwrap().size(), 1 << 20);
+    assert_eq!(
+        Session::prepare(derived.clone(), &[]).unwrap().size(),
+        1 << 20
+    );
+    let none = Options {
+        assumed_cache: Some(0),
+        ..derived
+    };
+    assert_eq!(
+        Session::prepare(none, &[]).unwrap().data_bytes(),
+        PLENTY,
+        "a size is wanted also where no cache counts"
+    );
 }
 
 #[test]

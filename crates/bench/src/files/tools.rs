@@ -151,8 +151,8 @@ pub fn iozone_line(tests: &[Test], work: &Work, dir: &Path) -> Vec<String> {
     line.extend(["-t".to_string(), work.files.len().to_string()]);
     line.extend(["-s".to_string(), format!("{}k", work.size / 1024)]);
     line.extend(["-r".to_string(), format!("{}k", work.record / 1024)]);
-    // Close and sync count; files stay, to be looked at.
-    line.extend(["-c", "-e", "-w"].map(str::to_string));
+    // Close and sync count; each thread does all of its file; files stay, to be looked at.
+    line.extend(["-c", "-e", "-x", "-w"].map(str::to_string));
     if work.direct {
         line.push("-I".to_string());
     }
@@ -248,7 +248,7 @@ mod tests {
         let iozone = iozone_line(&[Test::Read, Test::Reread], &work(), Path::new("/mnt"));
         assert_eq!(
             iozone.join(" "),
-            "-i 0 -i 1 -t 2 -s 8388608k -r 64k -c -e -w -I -F /mnt/iozone.0 /mnt/iozone.1"
+            "-i 0 -i 1 -t 2 -s 8388608k -r 64k -c -e -x -w -I -F /mnt/iozone.0 /mnt/iozone.1"
         );
     }
 
