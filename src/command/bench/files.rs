@@ -285,11 +285,13 @@ pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failur
         .iter()
         .filter(ours)
         .any(|row| !row.invalid.is_empty());
-    Ok(if bad && !args.force {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    if !bad || args.force {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !context.json {
+        eprintln!("ashlar: {place}: rows are INVALID, and VALID says why: the exit code is 1");
+    }
+    Ok(ExitCode::FAILURE)
 }
 
 /// At TERM or INT removes the files, and ends the process.
@@ -369,8 +371,15 @@ fn page(
     );
     let mut page = make(&title, samples, &args.report, Vec::new())?;
     let cell = |text: &str| text.to_string();
+    let levels = session.stack.levels.iter();
+    let levels: Vec<String> = levels.map(|level| level.devices.join("+")).collect();
     page.tables = vec![Table {
-        title: "Caches found".to_string(),
+        title: format!(
+            "Caches found below {} ({} on {})",
+            args.path.display(),
+            session.stack.file_system(),
+            levels.join(", on ")
+        ),
         note: "Evidence: real, this machine. The data must be at least twice the sum of those that count.".to_string(),
         titles: CACHES.map(str::to_lowercase).to_vec(),
         lines: session.layers.iter().map(cache_line).collect(),
@@ -378,12 +387,6 @@ fn page(
     page.assumptions = session.remarks();
     page.assumptions.push(assumption(options));
     page.command = args.command(options, session.size());
-    let levels: Vec<String> = session
-        .stack
-        .levels
-        .iter()
-        .map(|l| l.devices.join("+"))
-        .collect();
     page.environment = vec![
         (
             cell("program"),

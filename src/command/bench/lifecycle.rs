@@ -62,7 +62,7 @@ impl Paper {
         }
     }
 
-    fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             Paper::Supremeraid => {
                 "Ashlar on the test bed of the SupremeRAID SR-1000 white paper (OpenFlex Data24)"

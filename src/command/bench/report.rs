@@ -100,6 +100,15 @@ struct Known {
     made_by: Option<String>,
 }
 
+/// Adds what is not there yet: several reports of one machine say the same.
+fn add_new<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
+    for one in more {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+}
+
 /// Reads samples, a report, or a folder with either.
 fn read(path: &Path) -> Result<Known, Failure> {
     if path.is_dir() {
@@ -140,8 +149,8 @@ pub(super) fn report(args: &FilesArgs, json: bool) -> Result<(), Failure> {
         let known = read(path)?;
         all.samples.extend(known.samples);
         all.tables.extend(known.tables);
-        all.assumptions.extend(known.assumptions);
-        all.environment.extend(known.environment);
+        add_new(&mut all.assumptions, known.assumptions);
+        add_new(&mut all.environment, known.environment);
         all.title = all.title.or(known.title);
         all.made_by = all.made_by.or(known.made_by);
     }
@@ -159,6 +168,7 @@ pub(super) fn report(args: &FilesArgs, json: bool) -> Result<(), Failure> {
     }
     let pairs = paper.map_or(Vec::new(), Paper::comparisons);
     let title = args.title.clone().or(all.title);
+    let title = title.or_else(|| paper.map(|paper| paper.title().to_string()));
     let title = title.unwrap_or("Ashlar: report of samples".to_string());
     let mut page = make(&title, &all.samples, &args.report, pairs)?;
     if let Some(paper) = paper {
@@ -167,6 +177,10 @@ pub(super) fn report(args: &FilesArgs, json: bool) -> Result<(), Failure> {
     page.tables = all.tables;
     page.assumptions = all.assumptions;
     page.environment = all.environment;
+    if !page.environment.iter().any(|(name, _)| name == "build") {
+        page.environment
+            .push(("build".to_string(), unknown_build(&page.rows)));
+    }
     page.command = all.made_by.unwrap_or_else(|| args.command());
     if let Some(path) = &args.html {
         put(path, &html::page(&page), "--html")?;
@@ -177,6 +191,16 @@ pub(super) fn report(args: &FilesArgs, json: bool) -> Result<(), Failure> {
         None => {}
     }
     print(&page, &args.report, json, "bench report")
+}
+
+/// What is said of the build where the files do not tell it.
+fn unknown_build(rows: &[Row]) -> String {
+    let timed = |row: &Row| matches!(row.evidence, Evidence::Real | Evidence::Processor);
+    if rows.iter().any(timed) {
+        "not told by these files".to_string()
+    } else {
+        "does not matter: virtual time, or figures of others".to_string()
+    }
 }
 
 fn put(path: &Path, text: &str, flag: &str) -> Result<(), Failure> {
@@ -386,4 +410,107 @@ pub(super) fn print_rows(page: &Page, script: bool) -> Result<(), Failure> {
         out(&format!("\n{}", text::comparison(comparison)))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn pages_in_docs_have_the_tables_of_their_data() {
+        let modelled = [
+            (
+                Paper::Xiraid,
+                include_str!("../../../docs/papers/data/xiraid-modelled.csv"),
+                include_str!("../../../docs/papers/xiraid.md"),
+            ),
+            (
+                Paper::Supremeraid,
+                include_str!("../../../docs/papers/data/supremeraid-modelled.csv"),
+                include_str!("../../../docs/papers/supremeraid.md"),
+            ),
+        ];
+        for (paper, data, page) in modelled {
+            let mut samples = csv::read(data).unwrap();
+            samples.extend(csv::read(paper.published()).unwrap());
+            let mut rows = rows(&samples, Gates::default());
+            rows.sort_by_key(order);
+            let table = text::rows(&rows);
+            assert!(table.lines().count() > 20);
+            assert!(
+                page.contains(&table),
+                "{}: its rows are not those of its data",
+                paper.title()
+            );
+        }
+    }
+
+    #[test]
+    fn a_report_says_of_which_build_it_is_or_that_it_is_not_told() {
+        let sample = |evidence| Sample {
+            evidence,
+            ..Sample::default()
+        };
+        let of = |evidence| unknown_build(&rows(&[sample(evidence)], Gates::default()));
+        assert!(of(Evidence::Real).contains("not told"));
+        assert!(of(Evidence::Modelled).contains("does not matter"));
+        assert!(build().contains("debug assertions"));
+    }
+
+    #[test]
+    fn a_folder_is_read_whole_and_an_empty_one_is_refused() {
+        let dir = std::env::temp_dir().join(format!("ashlar-report-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        assert!(
+            read(&dir)
+                .unwrap_err()
+                .text
+                .contains("neither report.json nor samples.csv")
+        );
+        let sample = Sample {
+            target: "files".to_string(),
+            bytes_per_second: Some(1e6),
+            ..Sample::default()
+        };
+        fs::write(
+            dir.join("samples.csv"),
+            csv::write(std::slice::from_ref(&sample)),
+        )
+        .unwrap();
+        assert_eq!(read(&dir).unwrap().samples, [sample.clone()]);
+        let page = Page {
+            title: "t".to_string(),
+            tables: vec![Table::default()],
+            command: "ashlar bench files x".to_string(),
+            environment: vec![("build".to_string(), build())],
+            ..Page::default()
+        };
+        write(
+            &dir,
+            "bench files",
+            &page,
+            &[sample.clone()],
+            json!({ "more": 1 }),
+        )
+        .unwrap();
+        let known = read(&dir).unwrap();
+        assert_eq!(known.samples, [sample]);
+        assert_eq!(known.tables, page.tables);
+        assert_eq!(
+            (known.title.as_deref(), known.made_by),
+            (Some("t"), Some(page.command))
+        );
+        assert_eq!(known.environment, page.environment);
+        let text = fs::read_to_string(dir.join("report.json")).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (&value["command"], &value["more"]),
+            (&json!("bench files"), &json!(1))
+        );
+        fs::write(dir.join("report.json"), "{").unwrap();
+        assert!(read(&dir).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

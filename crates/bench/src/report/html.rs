@@ -445,26 +445,9 @@ fn warnings(page: &Page, out: &mut String) {
 }
 
 fn evidence(page: &Page, out: &mut String) {
-    let kinds = [
-        (
-            Evidence::Modelled,
-            "modelled: drives, ports and links with the service times of named devices, in virtual time. Exact and repeatable; not a measurement of hardware.",
-        ),
-        (
-            Evidence::Processor,
-            "processor: time that the processors of this machine worked.",
-        ),
-        (Evidence::Real, "real: files and devices of this machine."),
-        (
-            Evidence::Published,
-            "published: figures that others printed; not run here.",
-        ),
-    ];
     out.push_str("<h2>What kind of numbers these are</h2><ul>");
-    for (kind, says) in kinds {
-        if page.rows.iter().any(|row| row.evidence == kind) {
-            let _ = write!(out, "<li>{says}</li>");
-        }
+    for says in text::kinds(&page.rows) {
+        let _ = write!(out, "<li>{says}</li>");
     }
     out.push_str("</ul>");
 }

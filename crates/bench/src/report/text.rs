@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use super::html::{Page, Table};
-use super::{Comparison, Row, beside};
+use super::{Comparison, Evidence, Row, beside};
 
 /// A rate with a unit that suits it.
 pub fn rate(value: f64, unit: &str) -> String {
@@ -142,6 +142,28 @@ pub fn comparison(comparison: &Comparison) -> String {
     text
 }
 
+/// What each kind of evidence among the rows means.
+pub fn kinds(rows: &[Row]) -> Vec<&'static str> {
+    let kinds = [
+        (
+            Evidence::Modelled,
+            "modelled: drives, ports and links with the service times of named devices, in virtual time. Exact and repeatable; not a measurement of hardware.",
+        ),
+        (
+            Evidence::Processor,
+            "processor: time that the processors of this machine worked.",
+        ),
+        (Evidence::Real, "real: files and devices of this machine."),
+        (
+            Evidence::Published,
+            "published: figures that others printed; not run here.",
+        ),
+    ];
+    let here = |kind: &Evidence| rows.iter().any(|row| row.evidence == *kind);
+    let found = kinds.into_iter().filter(|(kind, _)| here(kind));
+    found.map(|(_, says)| says).collect()
+}
+
 /// Warnings of rows, each once, with the rows that have it.
 pub fn warnings(rows: &[Row]) -> Vec<String> {
     let mut found: Vec<(&str, Vec<String>)> = Vec::new();
@@ -196,7 +218,14 @@ pub fn page(page: &Page) -> String {
         }
         text.push('\n');
     };
+    let kinds = kinds(&page.rows);
     list(&mut text, &page.reading);
+    for says in &kinds {
+        let _ = writeln!(text, "Evidence, {says}");
+    }
+    if !kinds.is_empty() {
+        text.push('\n');
+    }
     for one in &page.tables {
         table(one, &mut text);
     }
