@@ -196,6 +196,7 @@ impl RealArgs {
             (options.keep, "--keep".to_string()),
             (options.existing, "--existing".to_string()),
             (self.force, "--force".to_string()),
+            (self.dry_run, "--dry-run".to_string()),
             (
                 options.zeros > 0,
                 format!("--buffer-compress-percentage {}", options.zeros),

@@ -24,7 +24,7 @@ pub(super) const REPORT_EXAMPLES: &str = "Examples:
   ashlar bench report xiraid/samples.csv --html xiraid.html
   ashlar bench report tank --markdown tank.md
   ashlar bench report xiraid --paper xiraid --markdown docs/papers/xiraid.md
-  ashlar bench report docs/papers/data/nobackup.json --paper nobackup --markdown docs/papers/nobackup.md
+  ashlar bench report docs/papers/data/nobackup-volume.json docs/papers/data/nobackup-loop.json --paper nobackup --markdown docs/papers/nobackup.md
   ashlar bench report docs/papers/data/xiraid.csv --compare 7+1,8+1 --weights normal=8,down=1,rebuild=1
 ";
 

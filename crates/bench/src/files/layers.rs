@@ -53,7 +53,7 @@ pub struct Asked {
 /// All layers between files on `stack` and its drives.
 pub fn find(system: &System, stack: &Stack, volumes: &[Volume], asked: Asked) -> Vec<Layer> {
     let mut layers = vec![page_cache(system, asked)];
-    let behind = behind_loops(system, stack, &mut layers[0]);
+    let behind = behind_loops(system, stack, &layers[0], asked);
     layers.extend(behind);
     if stack.mounts.iter().any(|mount| mount.kind == "zfs") {
         layers.extend(arc(&system
@@ -77,9 +77,13 @@ pub fn find(system: &System, stack: &Stack, volumes: &[Volume], asked: Asked) ->
     layers
 }
 
+/// Whether a memory limit leaves less than the machine has.
+fn is_limited(system: &System, asked: Asked) -> bool {
+    asked.memory_limit.is_some() && system.page_cache(asked.memory_limit) != system.page_cache(None)
+}
+
 fn page_cache(system: &System, asked: Asked) -> Layer {
-    let limited = asked.memory_limit.is_some()
-        && system.page_cache(asked.memory_limit) != system.page_cache(None);
+    let limited = is_limited(system, asked);
     let note = if limited {
         "what the memory limit of this process leaves"
     } else {
@@ -94,26 +98,35 @@ fn page_cache(system: &System, asked: Asked) -> Layer {
     layer
 }
 
-/// Files behind loop devices, which the page cache holds a second time unless the loop goes around it.
-fn behind_loops(system: &System, stack: &Stack, page_cache: &mut Layer) -> Vec<Layer> {
+/// Files behind loop devices, which the page cache holds a second time unless the loop goes around it. What it holds of
+/// them is not under the memory limit of this process: the kernel reads and writes them.
+fn behind_loops(
+    system: &System,
+    stack: &Stack,
+    page_cache: &Layer,
+    asked: Asked,
+) -> Vec<Layer> {
     let mut layers = Vec::new();
+    let limited = is_limited(system, asked);
     for name in stack.levels.iter().flat_map(|level| &level.devices) {
         let disk = system.disk(name);
         let Some(direct) = system.text(&format!("/sys/class/block/{disk}/loop/dio")) else {
             continue;
         };
         let place = format!("file behind {disk}");
-        let mut layer = Layer::new("page cache", &place, "memory", page_cache.bytes, "");
+        let mut layer = Layer::new("page cache", &place, "memory", system.page_cache(None), "");
         layer.counted = false;
         if direct == "1" {
             layer.note = "gone around: the loop device uses O_DIRECT".to_string();
-        } else if page_cache.counted {
+        } else if page_cache.counted && !limited {
             layer.note = "the same memory, counted above".to_string();
         } else {
             layer.counted = true;
-            layer.note =
-                "the loop device does not use O_DIRECT (losetup --direct-io=on)".to_string();
-            page_cache.counted = false;
+            layer.note = match limited && page_cache.counted {
+                true => "not under the memory limit; losetup --direct-io=on goes around it",
+                false => "the loop device does not use O_DIRECT (losetup --direct-io=on)",
+            }
+            .to_string();
         }
         layers.push(layer);
     }
@@ -248,6 +261,16 @@ mod tests {
         }
 
         fn find(&self, devices: &[&str], kind: &str, direct: bool) -> Vec<Layer> {
+            self.find_within(devices, kind, direct, None)
+        }
+
+        fn find_within(
+            &self,
+            devices: &[&str],
+            kind: &str,
+            direct: bool,
+            memory_limit: Option<u64>,
+        ) -> Vec<Layer> {
             let mount = Mount::of(Path::new("/mnt"), kind);
             let devices = devices.iter().map(ToString::to_string).collect();
             let stack = Stack {
@@ -263,7 +286,7 @@ mod tests {
             };
             let asked = Asked {
                 direct,
-                memory_limit: None,
+                memory_limit,
             };
             find(&System::at(&self.0), &stack, &[volume], asked)
         }
@@ -309,7 +332,16 @@ mod tests {
         assert_eq!(sum(&around), (1 << 30) + (5 << 20), "{around:?}");
         let through = tree.find(&["loop1", "loop2"], "ext4", false);
         assert_eq!(sum(&through), (1 << 30) + (5 << 20), "{through:?}");
+        // A limit holds for what this process reads, not for what the kernel reads of the file behind.
+        let limited = tree.find_within(&["loop1"], "ext4", false, Some(1 << 20));
+        assert_eq!(
+            sum(&limited),
+            (1 << 20) + (1 << 30) + (5 << 20),
+            "{limited:?}"
+        );
         tree.file("sys/class/block/loop1/loop/dio", "1");
+        let limited = tree.find_within(&["loop1"], "ext4", false, Some(1 << 20));
+        assert_eq!(sum(&limited), (1 << 20) + (5 << 20), "{limited:?}");
         assert_eq!(sum(&tree.find(&["loop1"], "ext4", true)), 5 << 20);
     }
 
