@@ -238,7 +238,7 @@ fn devices_that_others_use_are_stamped() {
     };
     // Another reader of the same device, beside the run, until it is told to end.
     bed.prepare = "d=$(findmnt -n -o SOURCE .); rm -f ../over; \
-        (while [ ! -e ../over ]; do dd if=$d of=/dev/null bs=1M count=64 iflag=direct; done 2>/dev/null) & "
+        timeout 100 sh -c 'while [ ! -e ../over ]; do dd if=$0 of=/dev/null bs=1M count=64 iflag=direct; done' $d 2>/dev/null & "
         .to_string();
     let over = bed.scratch.path("over");
     let (document, _) = std::thread::scope(|scope| {

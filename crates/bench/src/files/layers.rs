@@ -100,12 +100,7 @@ fn page_cache(system: &System, asked: Asked) -> Layer {
 
 /// Files behind loop devices, which the page cache holds a second time unless the loop goes around it. What it holds of
 /// them is not under the memory limit of this process: the kernel reads and writes them.
-fn behind_loops(
-    system: &System,
-    stack: &Stack,
-    page_cache: &Layer,
-    asked: Asked,
-) -> Vec<Layer> {
+fn behind_loops(system: &System, stack: &Stack, page_cache: &Layer, asked: Asked) -> Vec<Layer> {
     let mut layers = Vec::new();
     let limited = is_limited(system, asked);
     for name in stack.levels.iter().flat_map(|level| &level.devices) {
