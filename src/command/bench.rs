@@ -4,9 +4,12 @@
 //! the machine could do at best; the figures come from the libraries' own harnesses.
 
 mod device;
+mod files;
 mod lifecycle;
+mod nobackup;
 mod report;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use ashlar_accel::Choice;
@@ -20,7 +23,7 @@ use ashlar_layout::Layout;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::command::{document, out};
+use crate::command::{Context, document, out};
 use crate::failure::Failure;
 use crate::units::{parse_size, rate, size};
 use crate::view::table;
@@ -52,6 +55,9 @@ pub(crate) enum Verb {
     /// Run the suites of published papers through the life of an array: normal, down, rebuild; modelled drives
     #[command(after_help = lifecycle::EXAMPLES)]
     Lifecycle(Box<lifecycle::LifecycleArgs>),
+    /// Write and read real files as IOzone does, beside fio and IOzone; find every cache on the way
+    #[command(after_help = files::EXAMPLES)]
+    Files(Box<files::RealArgs>),
     /// Make a report of files of samples
     #[command(after_help = report::REPORT_EXAMPLES)]
     Report(report::FilesArgs),
@@ -183,8 +189,10 @@ fn parse_shape(text: &str) -> Result<(usize, usize), String> {
 ///
 /// # Errors
 /// If a shape or kernel is none.
-pub(crate) fn run(verb: &Verb, json: bool) -> Result<(), Failure> {
-    match verb {
+pub(crate) fn run(context: &Context, verb: &Verb) -> Result<ExitCode, Failure> {
+    let json = context.json;
+    let done = match verb {
+        Verb::Files(args) => return files::run(context, args),
         Verb::Codec(args) if args.device.accelerator != Choice::Cpu => {
             let asked = device::CodecOnDevice {
                 shapes: &args.km,
@@ -202,7 +210,8 @@ pub(crate) fn run(verb: &Verb, json: bool) -> Result<(), Failure> {
         Verb::Report(args) => report::report(args, json),
         Verb::Engine(args) if args.cpu => run_cpu(args, json),
         Verb::Engine(args) => run_engine(args, json),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn run_engine(args: &EngineArgs, json: bool) -> Result<(), Failure> {

@@ -157,7 +157,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Demo(args) => crate::demo::run(&args, json)?,
         Verb::Resilience(args) => out(&resilience::run(&args, json)?)?,
         Verb::Plan(args) => out(&plan::run(&args, json)?)?,
-        Verb::Bench(verb) => bench::run(&verb, json)?,
+        Verb::Bench(verb) => return bench::run(&context, &verb),
         Verb::Completions(args) => out(&complete::script(&args.shell.to_string())?)?,
         Verb::ManPages(args) => man_pages(&args.dir)?,
     }

@@ -11,6 +11,7 @@
     reason = "tests; each test file uses a part of this"
 )]
 
+pub mod bed;
 pub mod disk;
 pub mod tree;
 

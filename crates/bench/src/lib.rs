@@ -7,6 +7,7 @@
 
 pub mod cpu;
 pub mod engine;
+pub mod files;
 pub mod lifecycle;
 pub mod load;
 mod meter;

@@ -62,7 +62,7 @@ impl Paper {
         }
     }
 
-    fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             Paper::Supremeraid => {
                 "Ashlar on the test bed of the SupremeRAID SR-1000 white paper (OpenFlex Data24)"
@@ -73,7 +73,7 @@ impl Paper {
         }
     }
 
-    fn published(self) -> &'static str {
+    pub(super) fn published(self) -> &'static str {
         match self {
             Paper::Supremeraid => include_str!("../../../docs/papers/data/supremeraid.csv"),
             Paper::Xiraid => include_str!("../../../docs/papers/data/xiraid.csv"),
@@ -81,7 +81,7 @@ impl Paper {
     }
 
     /// Our targets and the paper's that stand beside each other.
-    fn pairs(self) -> Vec<[String; 2]> {
+    pub(super) fn pairs(self) -> Vec<[String; 2]> {
         let pairs: &[[&str; 2]] = match self {
             Paper::Supremeraid => &[
                 ["raw", "raw"],
@@ -93,7 +93,7 @@ impl Paper {
         pairs.iter().map(|pair| pair.map(str::to_string)).collect()
     }
 
-    fn comparisons(self) -> Vec<[String; 2]> {
+    pub(super) fn comparisons(self) -> Vec<[String; 2]> {
         match self {
             Paper::Supremeraid => Vec::new(),
             Paper::Xiraid => [["ec7+1", "ec8+1"], ["7+1", "8+1"]]

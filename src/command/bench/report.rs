@@ -1,23 +1,30 @@
-//! `bench report`: tables and a page from files of samples; `bench lifecycle` makes its own the same way.
+//! `bench report`: tables and pages from files of samples or folders of results; the suites make their own the same way.
 //!
 //! **Invariant**: rows come in the order of the papers, and each conclusion names its kind of evidence.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use ashlar_bench::files::load::Test;
 use ashlar_bench::lifecycle::State;
 use ashlar_bench::report::compare::{Weights, compare};
-use ashlar_bench::report::html::Page;
-use ashlar_bench::report::{Gates, RAW, Row, Sample, csv, html, rows, text};
-use clap::Args;
-use serde_json::json;
+use ashlar_bench::report::html::{Page, Table};
+use ashlar_bench::report::{Evidence, Gates, RAW, Row, Sample, beside, csv, html, rows, text};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
+use super::lifecycle::Paper;
+use super::nobackup;
 use crate::command::{document, out};
 use crate::failure::Failure;
 use crate::view::table;
 
 pub(super) const REPORT_EXAMPLES: &str = "Examples:
   ashlar bench report xiraid/samples.csv --html xiraid.html
+  ashlar bench report tank --markdown tank.md
+  ashlar bench report xiraid --paper xiraid --markdown docs/papers/xiraid.md
+  ashlar bench report docs/papers/data/nobackup-volume.json docs/papers/data/nobackup-loop.json --paper nobackup --markdown docs/papers/nobackup.md
   ashlar bench report docs/papers/data/xiraid.csv --compare 7+1,8+1 --weights normal=8,down=1,rebuild=1
 ";
 
@@ -41,20 +48,95 @@ pub(crate) struct ReportArgs {
     script: bool,
 }
 
+impl ReportArgs {
+    /// Whether tables are for scripts.
+    pub(super) fn script(&self) -> bool {
+        self.script
+    }
+}
+
+/// A paper beside which results can stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Beside {
+    /// SupremeRAID SR-1000 on OpenFlex Data24 (2022)
+    Supremeraid,
+    /// xiRAID on OpenFlex Data24 3200 (2023)
+    Xiraid,
+    /// NOBACKUP: caches, and how not to benchmark
+    Nobackup,
+}
+
 /// `bench report`.
 #[derive(Debug, Args)]
 pub(crate) struct FilesArgs {
-    /// Samples, as `bench lifecycle --out` writes them
-    #[arg(required = true, value_name = "FILE.csv")]
+    /// Samples (.csv), a report (.json), or a folder of results, as --out of a suite makes them
+    #[arg(required = true, value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
     /// Write the page here
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Title of the page
-    #[arg(long, value_name = "TEXT", default_value = "Ashlar: report of samples")]
-    title: String,
+    /// Write all tables as Markdown here; - for standard output
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Set the figures of a paper beside
+    #[arg(long, value_name = "PAPER")]
+    paper: Option<Beside>,
+    /// Title of the page [default: that of the results]
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
     #[command(flatten)]
     report: ReportArgs,
+}
+
+/// What a report in JSON gives to another. What is absent is empty.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Known {
+    title: Option<String>,
+    samples: Vec<Sample>,
+    tables: Vec<Table>,
+    assumptions: Vec<String>,
+    environment: Vec<(String, String)>,
+    made_by: Option<String>,
+}
+
+/// Adds what is not there yet: several reports of one machine say the same.
+fn add_new<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
+    for one in more {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+}
+
+/// Reads samples, a report, or a folder with either.
+fn read(path: &Path) -> Result<Known, Failure> {
+    if path.is_dir() {
+        let names = ["report.json", "samples.csv"].map(|name| path.join(name));
+        let Some(found) = names.iter().find(|name| name.exists()) else {
+            return Err(Failure::not_found(format!(
+                "{}: neither report.json nor samples.csv is in it; give a folder that --out made",
+                path.display()
+            )));
+        };
+        return read(found);
+    }
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|e| Failure::broken(format!("{shown}: {e}; give a file of samples")))?;
+    let bad =
+        |e: String| Failure::invalid(format!("{shown}: {e}; give what --out of a suite made"));
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
+        return serde_json::from_str(&text).map_err(|e| bad(e.to_string()));
+    }
+    let samples = csv::read(&text).map_err(bad)?;
+    Ok(Known {
+        samples,
+        ..Known::default()
+    })
 }
 
 /// Runs `bench report`.
@@ -62,23 +144,132 @@ pub(crate) struct FilesArgs {
 /// # Errors
 /// If a file cannot be read, or holds no samples.
 pub(super) fn report(args: &FilesArgs, json: bool) -> Result<(), Failure> {
-    let mut samples = Vec::new();
+    let mut all = Known::default();
     for path in &args.files {
-        let text = fs::read_to_string(path).map_err(|e| {
-            Failure::broken(format!("{}: {e}; give a file of samples", path.display()))
-        })?;
-        let read = csv::read(&text);
-        samples.extend(read.map_err(|e| Failure::invalid(format!("{}: {e}", path.display())))?);
+        let known = read(path)?;
+        all.samples.extend(known.samples);
+        all.tables.extend(known.tables);
+        add_new(&mut all.assumptions, known.assumptions);
+        add_new(&mut all.environment, known.environment);
+        all.title = all.title.or(known.title);
+        all.made_by = all.made_by.or(known.made_by);
     }
-    let mut page = make(&args.title, &samples, &args.report, Vec::new())?;
-    let names: Vec<String> = args.files.iter().map(|p| p.display().to_string()).collect();
-    page.command = format!("ashlar bench report {}", names.join(" "));
+    let paper = args.paper.and_then(Beside::of_lifecycle);
+    if let Some(paper) = paper {
+        // A report of a run with --paper has them already.
+        all.samples
+            .retain(|sample| sample.evidence != Evidence::Published);
+        all.samples
+            .extend(csv::read(paper.published()).map_err(Failure::broken)?);
+    }
+    if args.paper == Some(Beside::Nobackup) {
+        all.title = Some(nobackup::TITLE.to_string());
+        all.tables.splice(0..0, nobackup::tables());
+    }
+    let pairs = paper.map_or(Vec::new(), Paper::comparisons);
+    let title = args.title.clone().or(all.title);
+    let title = title.or_else(|| paper.map(|paper| paper.title().to_string()));
+    let title = title.unwrap_or("Ashlar: report of samples".to_string());
+    let mut page = make(&title, &all.samples, &args.report, pairs)?;
+    if let Some(paper) = paper {
+        page.beside = beside::lines(&page.rows, &paper.pairs());
+    }
+    page.tables = all.tables;
+    page.assumptions = all.assumptions;
+    page.environment = all.environment;
+    if !page.environment.iter().any(|(name, _)| name == "build") {
+        page.environment
+            .push(("build".to_string(), unknown_build(&page.rows)));
+    }
+    page.command = all.made_by.unwrap_or_else(|| args.command());
     if let Some(path) = &args.html {
-        fs::write(path, html::page(&page)).map_err(|e| {
-            Failure::broken(format!("{}: {e}; give another --html", path.display()))
-        })?;
+        put(path, &html::page(&page), "--html")?;
+    }
+    match args.markdown.as_deref() {
+        Some(path) if path == Path::new("-") => return out(&text::page(&page)),
+        Some(path) => put(path, &text::page(&page), "--markdown")?,
+        None => {}
     }
     print(&page, &args.report, json, "bench report")
+}
+
+/// What is said of the build where the files do not tell it.
+fn unknown_build(rows: &[Row]) -> String {
+    let timed = |row: &Row| matches!(row.evidence, Evidence::Real | Evidence::Processor);
+    if rows.iter().any(timed) {
+        "not told by these files".to_string()
+    } else {
+        "does not matter: virtual time, or figures of others".to_string()
+    }
+}
+
+/// Puts the paper's figures in: samples of a run with --paper have them already.
+fn set_published(samples: &mut Vec<Sample>, paper: Paper) -> Result<(), Failure> {
+    samples.retain(|sample| sample.evidence != Evidence::Published);
+    samples.extend(csv::read(paper.published()).map_err(Failure::broken)?);
+    Ok(())
+}
+
+fn put(path: &Path, text: &str, flag: &str) -> Result<(), Failure> {
+    fs::write(path, text)
+        .map_err(|e| Failure::broken(format!("{}: {e}; give another {flag}", path.display())))
+}
+
+impl FilesArgs {
+    fn command(&self) -> String {
+        let names: Vec<String> = self.files.iter().map(|p| p.display().to_string()).collect();
+        format!("ashlar bench report {}", names.join(" "))
+    }
+}
+
+impl Beside {
+    fn of_lifecycle(self) -> Option<Paper> {
+        match self {
+            Beside::Supremeraid => Some(Paper::Supremeraid),
+            Beside::Xiraid => Some(Paper::Xiraid),
+            Beside::Nobackup => None,
+        }
+    }
+}
+
+/// How this program was built, as a report must say.
+pub(super) fn build() -> String {
+    if cfg!(debug_assertions) {
+        "with debug assertions: not for figures of its own work".to_string()
+    } else {
+        "release, without debug assertions".to_string()
+    }
+}
+
+/// Writes a report and its samples into a folder; `more` goes into its JSON.
+///
+/// # Errors
+/// If it cannot be written.
+pub(super) fn write(
+    dir: &Path,
+    command: &str,
+    page: &Page,
+    samples: &[Sample],
+    more: Value,
+) -> Result<(), Failure> {
+    let mut json = json!({ "title": page.title, "rows": page.rows, "beside": page.beside, "comparisons": page.comparisons,
+        "samples": samples, "tables": page.tables, "assumptions": page.assumptions, "environment": page.environment,
+        "made_by": page.command });
+    if let (Some(fields), Value::Object(more)) = (json.as_object_mut(), more) {
+        fields.extend(more);
+    }
+    let files = [
+        ("samples.csv", csv::write(samples)),
+        ("report.html", html::page(page)),
+        ("report.md", text::page(page)),
+        ("report.json", document(command, &json)?),
+    ];
+    fs::create_dir_all(dir)
+        .map_err(|e| Failure::broken(format!("{}: {e}; give another --out", dir.display())))?;
+    for (name, text) in files {
+        put(&dir.join(name), &text, "--out")?;
+    }
+    Ok(())
 }
 
 pub(super) fn make(
@@ -117,7 +308,8 @@ pub(super) fn make(
 
 /// Suites, workloads and states as the papers order them; raw first.
 fn order(row: &Row) -> (String, usize, usize, bool, String) {
-    let works = ["RW", "RM", "RR", "SR", "SW", "SR-JS", "SW-JS"];
+    let mut works = vec!["RW", "RM", "RR", "SR", "SW", "SR-JS", "SW-JS"];
+    works.extend(Test::ALL.map(Test::name));
     let states = State::ALL.map(State::name);
     let place = |all: &[&str], name: &str| all.iter().position(|a| *a == name).unwrap_or(99);
     (
@@ -171,9 +363,17 @@ pub(super) fn print(
 ) -> Result<(), Failure> {
     if json {
         let value = json!({ "rows": page.rows, "comparisons": page.comparisons,
-            "assumptions": page.assumptions });
+            "assumptions": page.assumptions, "tables": page.tables });
         return out(&document(command, &value)?);
     }
+    print_rows(page, args.script)
+}
+
+/// Rows and comparisons, for people or scripts.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub(super) fn print_rows(page: &Page, script: bool) -> Result<(), Failure> {
     let titles = [
         "SUITE",
         "STATE",
@@ -212,14 +412,112 @@ pub(super) fn print(
         ]
     };
     let lines = page.rows.iter().map(line).collect();
-    out(&table::table(
-        &titles,
-        lines,
-        &[5, 6, 7, 8, 9, 10],
-        args.script,
-    ))?;
+    out(&table::table(&titles, lines, &[5, 6, 7, 8, 9, 10], script))?;
     for comparison in &page.comparisons {
         out(&format!("\n{}", text::comparison(comparison)))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn pages_in_docs_have_the_tables_of_their_data() {
+        let modelled = [
+            (
+                Paper::Xiraid,
+                include_str!("../../../docs/papers/data/xiraid-modelled.csv"),
+                include_str!("../../../docs/papers/xiraid.md"),
+            ),
+            (
+                Paper::Supremeraid,
+                include_str!("../../../docs/papers/data/supremeraid-modelled.csv"),
+                include_str!("../../../docs/papers/supremeraid.md"),
+            ),
+        ];
+        for (paper, data, page) in modelled {
+            let mut samples = csv::read(data).unwrap();
+            set_published(&mut samples, paper).unwrap();
+            let mut rows = rows(&samples, Gates::default());
+            rows.sort_by_key(order);
+            let table = text::rows(&rows);
+            assert!(table.lines().count() > 20);
+            assert!(
+                page.contains(&table),
+                "{}: its rows are not those of its data",
+                paper.title()
+            );
+        }
+    }
+
+    #[test]
+    fn a_report_says_of_which_build_it_is_or_that_it_is_not_told() {
+        let sample = |evidence| Sample {
+            evidence,
+            ..Sample::default()
+        };
+        let of = |evidence| unknown_build(&rows(&[sample(evidence)], Gates::default()));
+        assert!(of(Evidence::Real).contains("not told"));
+        assert!(of(Evidence::Modelled).contains("does not matter"));
+        assert!(build().contains("debug assertions"));
+    }
+
+    #[test]
+    fn a_folder_is_read_whole_and_an_empty_one_is_refused() {
+        let dir = std::env::temp_dir().join(format!("ashlar-report-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        assert!(
+            read(&dir)
+                .unwrap_err()
+                .text
+                .contains("neither report.json nor samples.csv")
+        );
+        let sample = Sample {
+            target: "files".to_string(),
+            bytes_per_second: Some(1e6),
+            ..Sample::default()
+        };
+        fs::write(
+            dir.join("samples.csv"),
+            csv::write(std::slice::from_ref(&sample)),
+        )
+        .unwrap();
+        assert_eq!(read(&dir).unwrap().samples, [sample.clone()]);
+        let page = Page {
+            title: "t".to_string(),
+            tables: vec![Table::default()],
+            command: "ashlar bench files x".to_string(),
+            environment: vec![("build".to_string(), build())],
+            ..Page::default()
+        };
+        write(
+            &dir,
+            "bench files",
+            &page,
+            &[sample.clone()],
+            json!({ "more": 1 }),
+        )
+        .unwrap();
+        let known = read(&dir).unwrap();
+        assert_eq!(known.samples, [sample]);
+        assert_eq!(known.tables, page.tables);
+        assert_eq!(
+            (known.title.as_deref(), known.made_by),
+            (Some("t"), Some(page.command))
+        );
+        assert_eq!(known.environment, page.environment);
+        let text = fs::read_to_string(dir.join("report.json")).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (&value["command"], &value["more"]),
+            (&json!("bench files"), &json!(1))
+        );
+        fs::write(dir.join("report.json"), "{").unwrap();
+        assert!(read(&dir).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

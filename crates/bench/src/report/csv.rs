@@ -6,7 +6,7 @@
 
 use super::{Evidence, Sample};
 
-const COLUMNS: [&str; 19] = [
+const COLUMNS: [&str; 20] = [
     "suite",
     "state",
     "workload",
@@ -26,6 +26,7 @@ const COLUMNS: [&str; 19] = [
     "limit",
     "windows",
     "invalid",
+    "warnings",
 ];
 
 /// The line of titles.
@@ -43,7 +44,10 @@ pub fn write(samples: &[Sample]) -> String {
 pub fn line(sample: &Sample) -> String {
     let number = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v}"));
     let windows: Vec<String> = sample.windows.iter().map(|w| format!("{w}")).collect();
-    let invalid: Vec<String> = sample.invalid.iter().map(|r| plain(r)).collect();
+    let texts = |all: &[String]| {
+        let all: Vec<String> = all.iter().map(|text| plain(text)).collect();
+        all.join(" | ")
+    };
     let fields = [
         plain(&sample.suite),
         plain(&sample.state),
@@ -63,7 +67,8 @@ pub fn line(sample: &Sample) -> String {
         number(sample.device_busy),
         plain(&sample.limit),
         windows.join(" "),
-        invalid.join(" | "),
+        texts(&sample.invalid),
+        texts(&sample.warnings),
     ];
     fields.join(",") + "\n"
 }
@@ -148,6 +153,7 @@ fn set(sample: &mut Sample, title: &str, field: &str) -> Result<(), String> {
                 .map(parse)
                 .collect::<Result<_, _>>()?;
         }
+        "warnings" => sample.warnings = field.split(" | ").map(str::to_string).collect(),
         _ => sample.invalid = field.split(" | ").map(str::to_string).collect(),
     }
     Ok(())
@@ -170,6 +176,7 @@ mod tests {
             operations_per_second: Some(1.0 / 3.0),
             windows: vec![1.5, 0.1 + 0.2],
             invalid: vec!["not steady".to_string(), "busy".to_string()],
+            warnings: vec!["ran 0.5 s".to_string()],
             ..Sample::default()
         };
         let both = [sample, Sample::default()];

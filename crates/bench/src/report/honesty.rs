@@ -40,7 +40,10 @@ pub struct Facts {
 
 /// Reasons not to use what was measured; none: nothing speaks against it.
 pub fn reasons(facts: &Facts) -> Vec<String> {
-    let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
+    let gib = |bytes: u64| match bytes as f64 / (1u64 << 30) as f64 {
+        small if small < 1.0 => format!("{:.1} MiB", small * 1024.0),
+        large => format!("{large:.2} GiB"),
+    };
     let mut reasons = Vec::new();
     let caches: u64 = facts.caches.iter().map(|cache| cache.bytes).sum();
     if facts.data_bytes < 2 * caches {

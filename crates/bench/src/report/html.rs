@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Comparison, Evidence, RAW, Row, beside, text};
 
 /// What a page shows.
@@ -21,12 +23,27 @@ pub struct Page {
     pub beside: Vec<beside::Line>,
     /// Comparisons.
     pub comparisons: Vec<Comparison>,
+    /// Other tables: caches, what a paper shows.
+    pub tables: Vec<Table>,
     /// What was assumed.
     pub assumptions: Vec<String>,
     /// Where it was made.
     pub environment: Vec<(String, String)>,
     /// The command that gives it again.
     pub command: String,
+}
+
+/// A table of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// Its title.
+    pub title: String,
+    /// What stands above it: the kind of evidence, at least.
+    pub note: String,
+    /// Titles of its columns.
+    pub titles: Vec<String>,
+    /// Its lines.
+    pub lines: Vec<Vec<String>>,
 }
 
 impl Page {
@@ -75,6 +92,12 @@ fn full_name(workload: &str) -> &str {
         "SW" => "Sequential write, 128 KiB",
         "SR-JS" => "Sequential read, split by job",
         "SW-JS" => "Sequential write, split by job",
+        "write" => "Write, files are made",
+        "rewrite" => "Rewrite",
+        "read" => "Read in order",
+        "reread" => "Read in order, again",
+        "random-read" => "Random read, each record once",
+        "random-write" => "Random write, each record once",
         other => other,
     }
 }
@@ -385,27 +408,46 @@ fn weights(comparison: &Comparison) -> String {
     escape(&each.join(", "))
 }
 
-fn evidence(page: &Page, out: &mut String) {
-    let kinds = [
-        (
-            Evidence::Modelled,
-            "modelled: drives, ports and links with the service times of named devices, in virtual time. Exact and repeatable; not a measurement of hardware.",
-        ),
-        (
-            Evidence::Processor,
-            "processor: time that the processors of this machine worked.",
-        ),
-        (Evidence::Real, "real: files and devices of this machine."),
-        (
-            Evidence::Published,
-            "published: figures that others printed; not run here.",
-        ),
-    ];
-    out.push_str("<h2>What kind of numbers these are</h2><ul>");
-    for (kind, says) in kinds {
-        if page.rows.iter().any(|row| row.evidence == kind) {
-            let _ = write!(out, "<li>{says}</li>");
+fn tables(page: &Page, out: &mut String) {
+    for table in &page.tables {
+        let _ = write!(
+            out,
+            "<h2>{}</h2><p>{}</p><div class=\"wide made\"><table><thead><tr>",
+            escape(&table.title),
+            escape(&table.note)
+        );
+        for title in &table.titles {
+            let _ = write!(out, "<th>{}</th>", escape(title));
         }
+        out.push_str("</tr></thead><tbody>");
+        for line in &table.lines {
+            out.push_str("<tr>");
+            for cell in line {
+                let _ = write!(out, "<td>{}</td>", escape(cell));
+            }
+            out.push_str("</tr>");
+        }
+        out.push_str("</tbody></table></div>");
+    }
+}
+
+/// What to keep in mind of valid rows too.
+fn warnings(page: &Page, out: &mut String) {
+    let warnings = text::warnings(&page.rows);
+    if warnings.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Keep in mind</h2><ul>");
+    for warning in warnings {
+        let _ = write!(out, "<li>{}</li>", escape(&warning));
+    }
+    out.push_str("</ul>");
+}
+
+fn evidence(page: &Page, out: &mut String) {
+    out.push_str("<h2>What kind of numbers these are</h2><ul>");
+    for says in text::kinds(&page.rows) {
+        let _ = write!(out, "<li>{says}</li>");
     }
     out.push_str("</ul>");
 }
@@ -433,10 +475,12 @@ pub fn page(page: &Page) -> String {
         out.push_str("</ul>");
     }
     evidence(page, &mut out);
+    tables(page, &mut out);
     published(page, &mut out);
     charts(page, &mut out);
     comparisons(page, &mut out);
     table(page, &mut out);
+    warnings(page, &mut out);
     if !page.assumptions.is_empty() {
         out.push_str("<h2>Assumed</h2><ul>");
         for assumption in &page.assumptions {

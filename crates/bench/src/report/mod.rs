@@ -106,6 +106,9 @@ pub struct Sample {
     pub windows: Vec<f64>,
     /// Why it must not be used, as found when it was taken.
     pub invalid: Vec<String>,
+    /// What to keep in mind, as found when it was taken.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 impl Default for Sample {
@@ -130,6 +133,7 @@ impl Default for Sample {
             limit: String::new(),
             windows: Vec::new(),
             invalid: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }
@@ -331,6 +335,11 @@ fn stamp(row: &mut Row, samples: &[&Sample], gates: Gates) {
         // Once, though each run has figures of its own: they are among the samples.
         if !row.invalid.iter().any(|told| alike(told, reason)) {
             row.invalid.push(reason.clone());
+        }
+    }
+    for warning in samples.iter().flat_map(|sample| &sample.warnings) {
+        if !row.warnings.iter().any(|told| alike(told, warning)) {
+            row.warnings.push(warning.clone());
         }
     }
     if row.value.is_none() && row.invalid.is_empty() {

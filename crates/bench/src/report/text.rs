@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
-use super::html::Page;
-use super::{Comparison, Row, beside};
+use super::html::{Page, Table};
+use super::{Comparison, Evidence, Row, beside};
 
 /// A rate with a unit that suits it.
 pub fn rate(value: f64, unit: &str) -> String {
@@ -142,6 +142,62 @@ pub fn comparison(comparison: &Comparison) -> String {
     text
 }
 
+/// What each kind of evidence among the rows means.
+pub fn kinds(rows: &[Row]) -> Vec<&'static str> {
+    let kinds = [
+        (
+            Evidence::Modelled,
+            "modelled: drives, ports and links with the service times of named devices, in virtual time. Exact and repeatable; not a measurement of hardware.",
+        ),
+        (
+            Evidence::Processor,
+            "processor: time that the processors of this machine worked.",
+        ),
+        (Evidence::Real, "real: files and devices of this machine."),
+        (
+            Evidence::Published,
+            "published: figures that others printed; not run here.",
+        ),
+    ];
+    let here = |kind: &Evidence| rows.iter().any(|row| row.evidence == *kind);
+    let found = kinds.into_iter().filter(|(kind, _)| here(kind));
+    found.map(|(_, says)| says).collect()
+}
+
+/// Warnings of rows, each once, with the rows that have it.
+pub fn warnings(rows: &[Row]) -> Vec<String> {
+    let mut found: Vec<(&str, Vec<String>)> = Vec::new();
+    for row in rows {
+        for warning in &row.warnings {
+            let name = format!("{} {} {}", row.target, row.state, row.workload);
+            match found.iter_mut().find(|(told, _)| told == warning) {
+                Some((_, names)) => names.push(name),
+                None => found.push((warning, vec![name])),
+            }
+        }
+    }
+    let line = |(warning, names): (&str, Vec<String>)| {
+        let of = match names.len() {
+            all if all == rows.len() => "all rows".to_string(),
+            1..=4 => names.join(", "),
+            many => format!("{many} rows"),
+        };
+        format!("{warning} ({of})")
+    };
+    found.into_iter().map(line).collect()
+}
+
+fn table(table: &Table, text: &mut String) {
+    let _ = writeln!(text, "## {}\n\n{}\n", table.title, table.note);
+    let _ = writeln!(text, "| {} |", table.titles.join(" | "));
+    let _ = writeln!(text, "|{}", "---|".repeat(table.titles.len()));
+    for line in &table.lines {
+        let cells: Vec<String> = line.iter().map(|cell| cell.replace('|', "/")).collect();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    text.push('\n');
+}
+
 /// A report as Markdown.
 pub fn page(page: &Page) -> String {
     let mut text = format!("# {}\n\n", page.title);
@@ -154,12 +210,25 @@ pub fn page(page: &Page) -> String {
         );
     }
     let list = |text: &mut String, items: &[String]| {
+        if items.is_empty() {
+            return;
+        }
         for item in items {
             let _ = writeln!(text, "* {item}");
         }
         text.push('\n');
     };
+    let kinds = kinds(&page.rows);
     list(&mut text, &page.reading);
+    for says in &kinds {
+        let _ = writeln!(text, "Evidence, {says}");
+    }
+    if !kinds.is_empty() {
+        text.push('\n');
+    }
+    for one in &page.tables {
+        table(one, &mut text);
+    }
     if !page.beside.is_empty() {
         text.push_str("## The paper's figures beside ours\n\nOurs are modelled, theirs were measured by others: shares are of the raw devices of the same side.\n\n");
         let _ = writeln!(text, "| {} |", beside::TITLES.join(" | "));
@@ -169,8 +238,10 @@ pub fn page(page: &Page) -> String {
         }
         text.push('\n');
     }
-    text.push_str("## Rows\n\n");
-    text.push_str(&rows(&page.rows));
+    if !page.rows.is_empty() {
+        text.push_str("## Rows\n\n");
+        text.push_str(&rows(&page.rows));
+    }
     for one in &page.comparisons {
         let _ = write!(
             text,
@@ -180,8 +251,14 @@ pub fn page(page: &Page) -> String {
             comparison(one)
         );
     }
-    text.push_str("\n## Assumed\n\n");
-    list(&mut text, &page.assumptions);
+    let mut part = |title: &str, items: &[String]| {
+        if !items.is_empty() {
+            let _ = writeln!(text, "\n## {title}\n");
+            list(&mut text, items);
+        }
+    };
+    part("Keep in mind", &warnings(&page.rows));
+    part("Assumed", &page.assumptions);
     text.push_str("## How to repeat it\n\n");
     let environment: Vec<String> = page
         .environment
@@ -195,7 +272,41 @@ pub fn page(page: &Page) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Gates, Sample};
     use super::*;
+
+    #[test]
+    fn a_page_has_its_tables_and_what_to_keep_in_mind() {
+        let sample = |workload: &str| Sample {
+            workload: workload.to_string(),
+            target: "files".to_string(),
+            bytes_per_second: Some(1e6),
+            warnings: vec!["caches taken to be 1 byte".to_string()],
+            ..Sample::default()
+        };
+        let mut shown = Page {
+            tables: vec![Table {
+                title: "Caches".to_string(),
+                note: "Evidence: real.".to_string(),
+                titles: vec!["layer".to_string(), "size".to_string()],
+                lines: vec![vec!["page|cache".to_string(), "1 GiB".to_string()]],
+            }],
+            rows: super::super::rows(&[sample("read"), sample("write")], Gates::default()),
+            ..Page::default()
+        };
+        let text = page(&shown);
+        assert!(text.contains("## Caches\n\nEvidence: real.\n\n| layer | size |\n|---|---|\n| page/cache | 1 GiB |"), "{text}");
+        assert!(
+            text.contains("* caches taken to be 1 byte (all rows)"),
+            "{text}"
+        );
+        shown.rows.clear();
+        let text = page(&shown);
+        assert!(
+            !text.contains("## Rows") && !text.contains("Keep in mind"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn numbers_suit_people() {

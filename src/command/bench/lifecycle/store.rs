@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use ashlar_bench::lifecycle::Options;
 use ashlar_bench::report::html::Page;
-use ashlar_bench::report::{Sample, csv, html, text};
-use serde_json::json;
+use ashlar_bench::report::{Sample, csv};
+use serde_json::Value;
 
-use crate::command::document;
+use crate::command::bench::report::write;
 use crate::failure::Failure;
 
 /// The directory of a run.
@@ -65,10 +65,12 @@ impl Store {
         if text.is_empty() {
             text = csv::titles();
         }
-        fs::write(&path, &text).map_err(|e| self.failed(&path, &e))?;
-        csv::read(&text).map_err(|e| {
+        let samples = csv::read(&text).map_err(|e| {
             Failure::broken(format!("{}: {e}; remove it to begin anew", path.display()))
-        })
+        })?;
+        // With the columns of this version, for the lines that are added.
+        fs::write(&path, csv::write(&samples)).map_err(|e| self.failed(&path, &e))?;
+        Ok(samples)
     }
 
     pub(super) fn add(&self, sample: &Sample) -> Result<(), Failure> {
@@ -81,18 +83,6 @@ impl Store {
     }
 
     pub(super) fn report(&self, page: &Page, samples: &[Sample]) -> Result<(), Failure> {
-        let json = json!({ "rows": page.rows, "beside": page.beside, "comparisons": page.comparisons, "samples": samples,
-            "assumptions": page.assumptions, "command": page.command });
-        let files = [
-            ("samples.csv", csv::write(samples)),
-            ("report.html", html::page(page)),
-            ("report.md", text::page(page)),
-            ("report.json", document("bench lifecycle", &json)?),
-        ];
-        for (name, text) in files {
-            let path = self.dir.join(name);
-            fs::write(&path, text).map_err(|e| self.failed(&path, &e))?;
-        }
-        Ok(())
+        write(&self.dir, "bench lifecycle", page, samples, Value::Null)
     }
 }
