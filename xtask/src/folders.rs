@@ -20,7 +20,7 @@ const ROWS: &[&[&str]] = &[
     &["segment"],
     &["members"],
     &["space"],
-    &["counters", "error", "phases", "planted", "status"],
+    &["counters", "error", "locks", "phases", "planted", "status"],
 ];
 
 const ENGINE: &str = "crates/engine/src";

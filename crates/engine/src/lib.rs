@@ -14,7 +14,7 @@
 //! segment               columns, stripes and rows: written, read, verified, decoded
 //! members               devices, the slots on them, which of them count
 //! space                 what fits, and who may take it
-//! error status phases   values
+//! error status locks     values
 //! ```
 
 mod api;
@@ -24,6 +24,7 @@ mod error;
 mod home;
 mod import;
 mod journal;
+mod locks;
 mod map;
 mod members;
 mod options;

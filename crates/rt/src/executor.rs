@@ -335,6 +335,8 @@ impl Rt {
             return;
         };
         self.0.polls.set(self.0.polls.get() + 1);
+        #[cfg(debug_assertions)]
+        let _current = crate::order::enter(Rc::as_ptr(&self.0) as usize, id);
         // What is dropped at the end has destructors that may spawn.
         let _gone = if task.poll() {
             self.0.tasks.borrow_mut().remove(id);

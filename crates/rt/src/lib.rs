@@ -15,6 +15,7 @@ mod executor;
 mod fd;
 mod memory;
 pub mod net;
+mod order;
 mod reactor;
 mod sync;
 mod tasks;
@@ -24,6 +25,7 @@ pub use channel::{Mailbox, OneshotReceiver, OneshotSender, Sender, mailbox, ones
 pub use executor::{Nanos, Reactor, Remote, Rt, Stopped};
 pub use fd::AsyncFd;
 pub use memory::give_back_memory;
+pub use order::Rank;
 pub use reactor::{Driver, Epoll};
 pub use sync::{Gate, Lock, LockGuard, Permits, PermitsGuard};
 pub use tasks::{Join, join_all};

@@ -8,6 +8,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+#[cfg(debug_assertions)]
+use crate::order::Held;
+use crate::order::Rank;
+
 /// Tasks wait here until another calls [`Gate::open`]; every waiter then looks at its condition again.
 #[derive(Default)]
 pub struct Gate {
@@ -203,6 +207,8 @@ impl Drop for PermitsGuard {
 /// A value that one task at a time may use, across awaits, in the order of asking.
 pub struct Lock<T> {
     permits: Rc<Permits>,
+    #[cfg(debug_assertions)]
+    rank: Option<Rank>,
     value: UnsafeCell<T>,
 }
 
@@ -219,26 +225,46 @@ impl<T> Lock<T> {
     pub fn new(value: T) -> Lock<T> {
         Lock {
             permits: Permits::new(1),
+            #[cfg(debug_assertions)]
+            rank: None,
             value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Wraps `value`, in a lock that is taken in the order of ranks (see [`Rank`]).
+    pub fn ranked(value: T, rank: Rank) -> Lock<T> {
+        let mut lock = Lock::new(value);
+        lock.set_rank(rank);
+        lock
+    }
+
+    #[cfg(debug_assertions)]
+    fn set_rank(&mut self, rank: Rank) {
+        self.rank = Some(rank);
+    }
+
+    #[cfg(not(debug_assertions))]
+    fn set_rank(&mut self, _: Rank) {}
+
+    fn guard(&self, permit: PermitsGuard) -> LockGuard<'_, T> {
+        LockGuard {
+            lock: self,
+            _permit: permit,
+            #[cfg(debug_assertions)]
+            _held: Held::new(self.rank),
         }
     }
 
     /// The value, if nobody has or waits for it.
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
-        let permit = self.permits.try_take(1)?;
-        Some(LockGuard {
-            lock: self,
-            _permit: permit,
-        })
+        Some(self.guard(self.permits.try_take(1)?))
     }
 
     /// Waits for the value.
     pub async fn lock(&self) -> LockGuard<'_, T> {
-        let permit = self.permits.take(1).await;
-        LockGuard {
-            lock: self,
-            _permit: permit,
-        }
+        #[cfg(debug_assertions)]
+        Held::check(self.rank);
+        self.guard(self.permits.take(1).await)
     }
 }
 
@@ -247,6 +273,8 @@ impl<T> Lock<T> {
 pub struct LockGuard<'a, T> {
     lock: &'a Lock<T>,
     _permit: PermitsGuard,
+    #[cfg(debug_assertions)]
+    _held: Held,
 }
 
 impl<T> std::ops::Deref for LockGuard<'_, T> {

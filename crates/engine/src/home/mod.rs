@@ -42,6 +42,7 @@ use crate::home::demand::Demand;
 use crate::home::room::Renewed;
 use crate::journal::Journal;
 use crate::journal::window::Window;
+use crate::locks;
 use crate::map::records::Records;
 use crate::map::system::SysTree;
 use crate::members::quorum::Quorum;
@@ -210,17 +211,17 @@ impl Home {
             opened: RefCell::default(),
             extra: RefCell::default(),
             unrecorded: RefCell::default(),
-            batch_lock: Lock::new(()),
-            commit_lock: Lock::new(()),
+            batch_lock: Lock::ranked((), locks::BATCH),
+            commit_lock: Lock::ranked((), locks::COMMIT),
             committed_to: Cell::new(0),
-            meta_lock: Lock::new(()),
+            meta_lock: Lock::ranked((), locks::META),
             held_room: RefCell::default(),
             renewed: RefCell::default(),
-            placing: Lock::new(()),
-            log_lock: Lock::new(()),
+            placing: Lock::ranked((), locks::PLACING),
+            log_lock: Lock::ranked((), locks::LOG),
             log_ended: Cell::new(false),
             demand: Demand::default(),
-            fold_lock: Lock::new(()),
+            fold_lock: Lock::ranked((), locks::FOLD),
             pressed_at: Cell::new(0),
             window: Window::default(),
             quorum: Cell::new(Quorum::Awaited),

@@ -23,6 +23,7 @@ use ashlar_format::superblock::MemberState;
 use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
 
 use crate::counters::add;
+use crate::locks;
 use crate::planted::{self, Bug};
 
 /// How long an operation may take before the device counts as failed.
@@ -145,7 +146,7 @@ impl Member {
             // A daemon that died may have left writes in the device's cache.
             writes_done: Cell::new(1),
             flushed: Cell::new(0),
-            flush_lock: Lock::new(()),
+            flush_lock: Lock::ranked((), locks::FLUSH),
             changed: Gate::default(),
             changing: Cell::new(0),
             quiet: Gate::default(),

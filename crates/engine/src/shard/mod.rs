@@ -27,6 +27,7 @@ use ashlar_format::node::LeafEntry;
 use ashlar_format::partition::Partitioning;
 use ashlar_rt::{Gate, Lock, Mailbox, Sender};
 
+use crate::locks;
 use crate::map::NodeStore;
 use crate::map::delta::{DELTA_BYTES, Deltas};
 use crate::protocol::{Bounds, HomeMessage, ShardMessage, ShardStats};
@@ -106,17 +107,17 @@ impl Shard {
             shards,
             partitions,
             store: NodeStore::new(core, cache_bytes),
-            tree_lock: Lock::new(()),
+            tree_lock: Lock::ranked((), locks::TREE),
             deltas: RefCell::default(),
             volumes: RefCell::default(),
-            hot: Lock::new(Stream::default()),
-            cold: Lock::new(Stream::default()),
-            rescue: Lock::new(Stream::default()),
+            hot: Lock::ranked(Stream::default(), locks::STREAM),
+            cold: Lock::ranked(Stream::default(), locks::STREAM),
+            rescue: Lock::ranked(Stream::default(), locks::STREAM),
             placing_anew: Cell::new(0),
             filling: RefCell::default(),
             writing: RefCell::default(),
             written: RefCell::default(),
-            admission: Lock::new(()),
+            admission: Lock::ranked((), locks::ADMISSION),
             held: Cell::default(),
             stamp: Cell::new(0),
             birth,
