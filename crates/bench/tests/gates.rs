@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use ashlar_bench::engine::{Kind, MapCache, Options, Row, run};
+use ashlar_bench::lifecycle;
 
 /// One row of `ec8+2` on `data24`.
 fn row(kind: Kind, map: MapCache, mib: u64, devices: Option<u16>) -> Row {
@@ -79,6 +80,34 @@ fn writes_that_are_cleaned_for() {
     at_least("sustained70, 12:1, overwritten once", sustained, 0.104);
     let sustained = share(Kind::Sustained(80), MapCache::Cached, 0);
     at_least("sustained80, overwritten once", sustained, 0.116);
+}
+
+/// Random writes, and reads among them, of an array half full that has lost one device of eight, while the cleaner moves
+/// blocks out of segments that lack a column: once each block was computed alone, and these were 0.09 and 0.14.
+#[test]
+fn cleaning_while_a_device_is_gone() {
+    let options = lifecycle::Options {
+        suites: vec![lifecycle::Suite::Ssr],
+        states: vec![lifecycle::State::Normal, lifecycle::State::Down],
+        arrays: Some(1),
+        repeat: 1,
+        ..lifecycle::Options::default()
+    };
+    let cases = options.cases().unwrap();
+    let rate = |work: &str, state: lifecycle::State, layout: Option<&str>| {
+        let mut wanted = cases.iter().filter(|case| {
+            case.work.name == work && case.state == state && case.layout.as_deref() == layout
+        });
+        let sample = lifecycle::measure(&options, wanted.next().unwrap()).unwrap();
+        sample
+            .operations_per_second
+            .unwrap_or_else(|| panic!("{sample:?}"))
+    };
+    for (work, gate) in [("RW", 0.2), ("RM", 0.328)] {
+        let down = rate(work, lifecycle::State::Down, Some("ec7+1"));
+        let raw = rate(work, lifecycle::State::Normal, None);
+        at_least(&format!("{work}, one of eight gone"), down / raw, gate);
+    }
 }
 
 /// Also that it begins at once: it once looked again a second after the device was out.

@@ -193,10 +193,10 @@ impl NodeStore {
         let mut inner = self.inner.borrow_mut();
         if key.2 > 0 && (inner.len() < inner_nodes_in(budget) || inner.contains_key(&key)) {
             inner.insert(key, slice);
-            return;
+        } else {
+            self.used.borrow_mut().put(key, slice);
         }
         drop(inner);
-        self.used.borrow_mut().put(key, slice);
         self.keep_to_budget();
     }
 
