@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -255,6 +256,27 @@ fn devices_that_others_use_are_stamped() {
     stamped(&document, "files", "read", "busy devices: others moved");
 }
 
+/// What a run of `line` on `at` says, the process behind whose device stops for a while, again and again.
+fn stalled(daemon: &Daemon, at: &Path, line: &[&str]) -> Value {
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| daemon.run(line));
+        let files = at.join("ashlar-bench-files/file.1");
+        wait_until("the first file", Duration::from_secs(60), || {
+            files.exists() || run.is_finished()
+        });
+        while !run.is_finished() {
+            daemon.signal(Signal::STOP);
+            std::thread::sleep(Duration::from_millis(700));
+            daemon.signal(Signal::CONT);
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        daemon.signal(Signal::CONT);
+        let output = run.join().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {error}"))
+    })
+}
+
 #[test]
 fn a_device_that_is_not_steady_is_stamped_and_a_volume_is_looked_behind() {
     if !have(&["mkfs.ext4"]) || !have_kernel_devices() {
@@ -307,24 +329,7 @@ fn a_device_that_is_not_steady_is_stamped_and_a_volume_is_looked_behind() {
         "--tests",
         "write",
     ];
-    // The process behind the device stops for a while, again and again.
-    let document: Value = std::thread::scope(|scope| {
-        let run = scope.spawn(|| daemon.run(&line));
-        let files = at.join("ashlar-bench-files/file.1");
-        wait_until("the first file", Duration::from_secs(60), || {
-            files.exists() || run.is_finished()
-        });
-        while !run.is_finished() {
-            daemon.signal(Signal::STOP);
-            std::thread::sleep(Duration::from_millis(700));
-            daemon.signal(Signal::CONT);
-            std::thread::sleep(Duration::from_millis(150));
-        }
-        daemon.signal(Signal::CONT);
-        let output = run.join().unwrap();
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {error}"))
-    });
+    let document = stalled(&daemon, &at, &line);
     stamped(&document, "files", "write", "variation within a run is");
     assert_eq!(document["volumes"][0], format!("{array}/v"));
     let layers = document["caches"].as_array().unwrap().iter();

@@ -68,7 +68,7 @@ impl Bed {
             slot_blocks: self.core.slot_blocks,
         };
         let columns = vec![Column::MISSING; geometry.width()];
-        let segment = Segment::new(number, SegmentKind::Data, geometry, 1, columns, 0);
+        let segment = Segment::create(number, SegmentKind::Data, geometry, 1, columns, 0);
         for index in 0..k + m {
             let entry = segment.slot_entry(index, 1);
             let slot = self

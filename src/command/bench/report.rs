@@ -156,11 +156,7 @@ pub(super) fn report(args: &FilesArgs, json: bool) -> Result<(), Failure> {
     }
     let paper = args.paper.and_then(Beside::of_lifecycle);
     if let Some(paper) = paper {
-        // A report of a run with --paper has them already.
-        all.samples
-            .retain(|sample| sample.evidence != Evidence::Published);
-        all.samples
-            .extend(csv::read(paper.published()).map_err(Failure::broken)?);
+        set_published(&mut all.samples, paper)?;
     }
     if args.paper == Some(Beside::Nobackup) {
         all.title = Some(nobackup::TITLE.to_string());
@@ -486,7 +482,7 @@ mod tests {
             csv::write(std::slice::from_ref(&sample)),
         )
         .unwrap();
-        assert_eq!(read(&dir).unwrap().samples, [sample.clone()]);
+        assert_eq!(read(&dir).unwrap().samples, std::slice::from_ref(&sample));
         let page = Page {
             title: "t".to_string(),
             tables: vec![Table::default()],
@@ -498,7 +494,7 @@ mod tests {
             &dir,
             "bench files",
             &page,
-            &[sample.clone()],
+            std::slice::from_ref(&sample),
             json!({ "more": 1 }),
         )
         .unwrap();

@@ -375,7 +375,7 @@ impl Home {
     /// Reads a column that was just written and compares it with its own summary.
     async fn read_back(self: &Rc<Self>, segment: &Pinned, index: usize, new: Column) -> bool {
         let geometry = segment.geometry;
-        let copy = Segment::new(
+        let copy = Segment::create(
             segment.number,
             segment.kind,
             geometry,

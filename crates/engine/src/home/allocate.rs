@@ -498,7 +498,7 @@ impl Home {
             });
             columns.push(placed.unwrap_or(Column::MISSING));
         }
-        let segment = Segment::new(
+        let segment = Segment::create(
             number,
             kind,
             geometry,

@@ -235,13 +235,8 @@ pub async fn import(
     check_journal(&core, &shape, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, records, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
-    if !options.degraded && needs_missing(&core, &shape, &spread.missing) {
-        let here = core.online().len();
-        return Err(Error::TooFew {
-            seen: here,
-            counted: here + spread.missing.len(),
-            generation: newest.generation.number,
-        });
+    if !options.degraded {
+        check_missing(&core, &shape, &spread.missing, newest.generation.number)?;
     }
     check_codes(&core).map_err(format)?;
     let birth = Rc::new(Cell::new(root.number));
@@ -304,6 +299,24 @@ fn next_segment(core: &Core, root: u64, opened: &BTreeSet<u64>) -> u64 {
         return root;
     }
     root.max(seen) + 4096
+}
+
+/// Whether the array can be imported without these devices.
+fn check_missing(
+    core: &Core,
+    shape: &Shape,
+    missing: &[u16],
+    generation: u64,
+) -> Result<(), Error> {
+    if !needs_missing(core, shape, missing) {
+        return Ok(());
+    }
+    let here = core.online().len();
+    Err(Error::TooFew {
+        seen: here,
+        counted: here + missing.len(),
+        generation,
+    })
 }
 
 /// Whether what lies on the array cannot be read, or may not be, without the members that are missing. They
@@ -386,7 +399,8 @@ mod tests {
         let core = Core::new(&rt, [0; 16], [0; 32], 8, Vec::new(), &none);
         for (number, stripes) in [(1, 0), (2, 3), (3, 1), (4, 0), (5, 2)] {
             let columns = vec![Column::MISSING; geometry.width()];
-            let segment = Segment::new(number, SegmentKind::Data, geometry, 1, columns, u32::MAX);
+            let segment =
+                Segment::create(number, SegmentKind::Data, geometry, 1, columns, u32::MAX);
             segment.recorded.set(stripes);
             core.add_segment(&segment);
         }

@@ -34,7 +34,7 @@ fn gone_segment(stripe: &ashlar_format::journal::StripeEntry) -> Option<Pinned> 
     };
     let kind = ashlar_format::slot::SegmentKind::Data;
     (!stripe.rows.is_empty()).then(|| {
-        Segment::new(
+        Segment::create(
             stripe.segment,
             kind,
             geometry,

@@ -152,7 +152,7 @@ pub(super) fn make_segments(core: &Core, claims: &Claims) {
                 *place = *column;
             }
         }
-        let segment = Segment::new(*number, entry.kind, geometry, entry.code, places, u32::MAX);
+        let segment = Segment::create(*number, entry.kind, geometry, entry.code, places, u32::MAX);
         core.add_segment(&segment);
     }
 }
@@ -323,7 +323,8 @@ pub(super) fn replay_segments(
                         if !geometry.is_sound() {
                             return Err(FormatError::Value);
                         }
-                        let made = Segment::new(*segment, *kind, geometry, *code, places, u32::MAX);
+                        let made =
+                            Segment::create(*segment, *kind, geometry, *code, places, u32::MAX);
                         core.add_segment(&made);
                     }
                 }

@@ -136,7 +136,7 @@ pub struct Segment {
 
 impl Segment {
     /// A new, empty segment.
-    pub fn new(
+    pub fn create(
         number: SegmentNumber,
         kind: SegmentKind,
         geometry: SegmentGeometry,
