@@ -110,7 +110,7 @@ fn an_array_goes_through_its_life() {
         let (least, most) = match case.state {
             State::Normal => (0.97, 1.2),
             State::Down => (1.3, 1.7),
-            State::Rebuild => (1.1, 2.5),
+            State::Rebuild => (1.1, 3.5),
         };
         let per_byte = sample.device_bytes_per_host_byte.unwrap();
         assert!((least..most).contains(&per_byte), "{name}: {per_byte}");
