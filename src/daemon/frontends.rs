@@ -1,7 +1,7 @@
 //! Frontends that run: NBD servers, FUSE mounts, loop devices; started and stopped by name.
 //!
 //! **Invariants**: one NBD server per address, shared by the volumes attached there; an entry of
-//! `running` is a frontend that serves; a write is acknowledged from memory only where rule S17
+//! `running` is a frontend that serves; a write is acknowledged from memory only where rule R17
 //! allows it, which is decided here once, when the frontend starts.
 
 use std::cell::RefCell;

@@ -2,7 +2,7 @@
 //!
 //! **Invariants**: what is served is what the array's catalog says is served, except while a
 //! frontend could not be restored (then it says why); a frontend is stored before it is reported as
-//! attached; a write cache that rule S17 forbids is refused, both ways round.
+//! attached; a write cache that rule R17 forbids is refused, both ways round.
 
 use std::rc::Rc;
 

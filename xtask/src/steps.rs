@@ -19,7 +19,7 @@ const SEEDS: [&[&str]; 7] = [
     &["--seeds", "630000..632000", "--roomy", "--mode", "calm"],
     &["--seeds", "640000..640200", "--roomy", "--twice"],
     &["--seeds", "650000..650150", "--full", "--mode", "within"],
-    &["--seeds", "51001765..51001766", "--full"], // S191
+    &["--seeds", "51001765..51001766", "--full"], // #191
 ];
 
 /// What passed, what failed, and where.

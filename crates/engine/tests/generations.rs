@@ -1,5 +1,5 @@
 //! Which generation an import goes on from: rivals, generations cut off by a crash, and what their devices
-//! hold afterwards (rule S10).
+//! hold afterwards (rule R10).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -179,7 +179,7 @@ fn a_generation_of_too_few_is_given_up_when_all_are_back() {
     assert_eq!(session(&disks, &[2, 3, 4], 3).unwrap(), 2);
 }
 
-/// S126: a generation that never took effect was held by one device, whose roots of another one with the same number
+/// #126: a generation that never took effect was held by one device, whose roots of another one with the same number
 /// proved it: its superblock, damaged, was an older copy. The array was refused with nothing missing.
 #[test]
 fn a_rivals_root_proves_nothing() {
@@ -196,7 +196,7 @@ fn a_rivals_root_proves_nothing() {
     assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 3).unwrap(), 2);
 }
 
-/// S189: the only holder here of a generation that never took effect refused to take its rival. Missing devices
+/// #189: the only holder here of a generation that never took effect refused to take its rival. Missing devices
 /// could have held either, and an optimal array with M of each group gone was refused.
 #[test]
 fn of_two_rivals_the_one_in_effect_for_certain_decides() {
@@ -274,7 +274,7 @@ impl Device for Unwritable {
     }
 }
 
-/// While an array is imported nobody can say `fail -f` to it: it must not wait for that (S154).
+/// While an array is imported nobody can say `fail -f` to it: it must not wait for that (#154).
 #[test]
 fn an_import_that_loses_the_majority_is_refused() {
     let disks = five();

@@ -100,7 +100,7 @@ fn segments_on(disk: &MemDevice) -> BTreeSet<u64> {
     data.map(|header| header.entry.segment).collect()
 }
 
-/// A segment's last column goes while a missing one is computed from it: no other gets a slot in another group (S162).
+/// A segment's last column goes while a missing one is computed from it: no other gets a slot in another group (#162).
 #[test]
 fn columns_stay_in_their_group() {
     for moment in 4..12 {

@@ -434,7 +434,7 @@ fn write_under_a_lost_leaf(disks: &[Rc<MemDevice>], blocks: u64) -> bool {
     true
 }
 
-/// S178: blocks of a leaf that is lost while a device is gone were moved all the same, to be narrower: none of that
+/// #178: blocks of a leaf that is lost while a device is gone were moved all the same, to be narrower: none of that
 /// could be folded, so that it was done again for ever. The array comes to rest, and all is there once the leaf can be
 /// read again.
 #[test]
@@ -493,7 +493,7 @@ fn blocks_under_a_lost_leaf_stay_where_they_are() {
 /// Blocks far apart, so that the map has inner nodes below its top in each partition.
 const FAR: u64 = 331;
 
-/// S112: a run of holes above whose leaves a node was lost stayed in the journal, which filled up: no write
+/// #112: a run of holes above whose leaves a node was lost stayed in the journal, which filled up: no write
 /// ended any more.
 #[test]
 fn a_trim_above_a_lost_node_does_not_keep_writes_waiting() {
@@ -636,7 +636,7 @@ fn copy(disk: &Rc<MemDevice>) -> Rc<MemDevice> {
 }
 
 /// A column that was reconstructed counts from its journal record on, also when all the devices are lost that held
-/// columns of its segment when the slot tables were written (S156).
+/// columns of its segment when the slot tables were written (#156).
 #[test]
 fn a_reconstructed_column_is_found_where_only_the_journal_names_it() {
     const BLOCKS: u64 = 40;

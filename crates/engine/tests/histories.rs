@@ -94,7 +94,7 @@ fn records_of_a_lost_history_are_not_replayed_into_another() {
 }
 
 /// A root was lost with a volume that it had made, but not the journal's record of what was written there:
-/// the next volume must not be given that (S79).
+/// the next volume must not be given that (#79).
 #[test]
 fn a_new_volume_is_not_given_what_a_lost_one_was_written() {
     let disk = Rc::new(MemDevice::new("mem0", 16 * MIB));
@@ -141,7 +141,7 @@ fn a_new_volume_is_not_given_what_a_lost_one_was_written() {
     }
 }
 
-/// S115: a device lost its slot table, and was given another column of a segment; then an older copy of it turned
+/// #115: a device lost its slot table, and was given another column of a segment; then an older copy of it turned
 /// up in its place, whose table had the one it was made with. Both counted: without that device two were gone.
 #[test]
 fn an_older_copy_of_a_device_holds_one_column_of_a_segment() {
@@ -177,7 +177,7 @@ fn an_older_copy_of_a_device_holds_one_column_of_a_segment() {
     session(&[2, 4, 5], "never");
 }
 
-/// S121: an import wrote the last record of the journal again, where it lay. Power that went meanwhile could take
+/// #121: an import wrote the last record of the journal again, where it lay. Power that went meanwhile could take
 /// with it what had been acknowledged.
 #[test]
 fn an_import_writes_no_record_that_is_there() {
@@ -218,7 +218,7 @@ fn an_import_writes_no_record_that_is_there() {
     assert!(written > 0, "records were written elsewhere");
 }
 
-/// S122: of a page of a device's slot table both copies were newer than the root, as that root's successors are
+/// #122: of a page of a device's slot table both copies were newer than the root, as that root's successors are
 /// lost. One of them stayed, and a root to come would have made its claims valid.
 #[test]
 fn nothing_newer_than_the_root_stays_in_a_slot_table() {
@@ -293,7 +293,7 @@ fn nothing_newer_than_the_root_stays_in_a_slot_table() {
     );
 }
 
-/// S192: an import could not read a device's slot table and gave its slots to others, of which no record told yet when
+/// #192: an import could not read a device's slot table and gave its slots to others, of which no record told yet when
 /// the power went. The next one could read it, and took columns that had been written over for sound: with the loss of
 /// one more device, within parity, data was lost.
 #[test]
@@ -358,7 +358,7 @@ fn a_slot_table_that_could_not_be_read_does_not_come_back() {
 }
 
 /// A device on which a superblock of the array that was there before came back, as after a lost write, is as good as
-/// missing to whoever names the array: the whole import was refused (S185).
+/// missing to whoever names the array: the whole import was refused (#185).
 #[test]
 fn a_device_of_an_array_that_was_there_before_is_left_out() {
     const SUPER: usize = 64 << 10;
@@ -399,7 +399,7 @@ fn a_device_of_an_array_that_was_there_before_is_left_out() {
     rt.shutdown();
 }
 
-/// The superblock that can be wiped is, also where the other cannot: the array was still found by it (S186).
+/// The superblock that can be wiped is, also where the other cannot: the array was still found by it (#186).
 #[test]
 fn a_superblock_is_wiped_though_the_other_cannot_be() {
     let disks = devices(2, 16 * MIB);

@@ -262,7 +262,7 @@ fn a_block_in_the_journal(known: bool) -> Vec<Rc<MemDevice>> {
     disks
 }
 
-/// S114: what only the journal had, of blocks that the devices left cannot hold, was waited for for ever by
+/// #114: what only the journal had, of blocks that the devices left cannot hold, was waited for for ever by
 /// the import.
 #[test]
 fn an_import_does_not_wait_for_a_place_that_there_is_not() {
@@ -297,7 +297,7 @@ fn an_import_does_not_wait_for_a_place_that_there_is_not() {
     }
 }
 
-/// S113: a stripe begun, of which nothing was written yet, did not count: the array was optimal without a device
+/// #113: a stripe begun, of which nothing was written yet, did not count: the array was optimal without a device
 /// that this stripe then lacked, and M more lost what had been acknowledged.
 #[test]
 fn a_stripe_begun_counts_for_the_redundancy() {

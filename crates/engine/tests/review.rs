@@ -692,8 +692,8 @@ fn a_leaf_that_is_being_written_is_not_read_from_its_new_place() {
     rt.shutdown();
 }
 
-/// `fail -f` speaks for the devices that are gone then, not for a majority that goes later (S10), also where
-/// the operator did not wait for its end (S127).
+/// `fail -f` speaks for the devices that are gone then, not for a majority that goes later (R10), also where
+/// the operator did not wait for its end (#127).
 #[test]
 fn the_operators_word_is_for_one_change_of_devices() {
     for polls in [1, u64::MAX] {
@@ -866,7 +866,7 @@ fn a_batch_in_parts_keeps_what_was_durable_before() {
 }
 
 /// Each shard has a block in the data ring, which its open stripe settles, and then more to record than the delta ring
-/// takes: the ring can be cut only once all of those stripes are recorded, so they come before all others (S179).
+/// takes: the ring can be cut only once all of those stripes are recorded, so they come before all others (#179).
 #[test]
 fn a_batch_in_parts_lets_go_of_the_data_ring_first() {
     let disks = devices(8, 16 * MIB);

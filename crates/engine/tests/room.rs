@@ -165,7 +165,7 @@ fn first_filtered(disks: &[Rc<MemDevice>]) -> (Vec<DeviceRef>, Rc<FaultFilter>) 
 
 /// A thin volume that has an array to itself takes all that a thick one would be promised, whatever is under way
 /// at once and however its blocks lie: what is not folded was charged a node for each block, and more than was left
-/// once a thousand of them were; a map of several trees was charged for having them (S130).
+/// once a thousand of them were; a map of several trees was charged for having them (#130).
 #[test]
 fn a_thin_volume_takes_all_the_room_there_is() {
     for (layout, count, shards) in [("raid0", 4, 1), ("raid1", 2, 2), ("ec4+2", 8, 2)] {
@@ -198,8 +198,8 @@ fn a_thin_volume_takes_all_the_room_there_is() {
 }
 
 /// Writes far apart, hundreds at once, each under a leaf of its own, where little is free: what is not folded yet
-/// takes no more nodes than there is room for. Folding it used up the last slots, and the array hung for good (S133).
-/// And what was promised to another volume stays: on fewer devices each node takes more room (S134).
+/// takes no more nodes than there is room for. Folding it used up the last slots, and the array hung for good (#133).
+/// And what was promised to another volume stays: on fewer devices each node takes more room (#134).
 #[test]
 fn writes_far_apart_leave_room_to_fold_them() {
     for (gone, seed) in [(2, 3), (2, 4), (1, 2), (0, 1)] {
@@ -245,7 +245,7 @@ fn writes_far_apart_leave_room_to_fold_them() {
 }
 
 /// A thin volume that has an array to itself, overwritten while a device is gone and new blocks have to wait for their
-/// places: those that wait with them are not refused what these may not come to take (S137).
+/// places: those that wait with them are not refused what these may not come to take (#137).
 #[test]
 fn who_waits_for_a_place_keeps_no_one_from_the_rest() {
     for (layout, count, gone) in [("ec2+1", 3, 1), ("ec2+2", 5, 2), ("ec3+2", 6, 2)] {
@@ -275,7 +275,7 @@ fn who_waits_for_a_place_keeps_no_one_from_the_rest() {
 }
 
 /// Writers of parts of the same new block, the last one there is room for: one has to read anew what another has
-/// changed, and what it was charged meanwhile is there for the next (S138).
+/// changed, and what it was charged meanwhile is there for the next (#138).
 #[test]
 fn writers_of_parts_of_the_last_block_all_write_it() {
     for seed in 1..4 {
@@ -319,7 +319,7 @@ fn writers_of_parts_of_the_last_block_all_write_it() {
 }
 
 /// Where the largest devices are gone, what is written does without the columns that it would have had on these, which
-/// are more than their number says: with as many as on any device a full array had no room for what was promised (S139).
+/// are more than their number says: with as many as on any device a full array had no room for what was promised (#139).
 #[test]
 fn large_devices_that_are_gone_take_their_share_along() {
     for (layout, gone) in [
@@ -355,7 +355,7 @@ fn large_devices_that_are_gone_take_their_share_along() {
 }
 
 /// Beyond M, where nodes take more room than is free: they are written anew with the redundancy that is left only as
-/// far as there is room for that. All at once took the last slot, and the array hung for good (S136).
+/// far as there is room for that. All at once took the last slot, and the array hung for good (#136).
 #[test]
 fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
     for (gone, count) in [
@@ -372,7 +372,7 @@ fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
 }
 
 /// The same where the journal has what was not folded, which an import folds first: what it moved at once, to clean,
-/// took more than was left for that (S181).
+/// took more than was left for that (#181).
 #[test]
 fn beyond_m_what_an_import_finds_is_folded_as_far_as_there_is_room() {
     let gone = [0, 1, 2, 4, 6];
@@ -521,7 +521,7 @@ fn left_alone(
 
 /// An array of groups that all lack devices, and hold more than what is left has room for with all columns: what is
 /// moved into another group has to be laid as it was reckoned. It got all its columns there, wherever there was
-/// room, and that took more: it went back and forth (S135).
+/// room, and that took more: it went back and forth (#135).
 #[test]
 fn cleaning_does_not_go_back_and_forth_between_groups() {
     let disks = devices(18, 7 * MIB);
@@ -561,7 +561,7 @@ fn cleaning_does_not_go_back_and_forth_between_groups() {
 }
 
 /// A device that is gone counts with the slots that it had, also where it was gone before: it was given those of
-/// the device that its superblock was read from, so a thin volume was refused what an array has room for (S131).
+/// the device that its superblock was read from, so a thin volume was refused what an array has room for (#131).
 #[test]
 fn a_device_that_was_gone_before_counts_with_its_own_size() {
     let sizes = [8 * MIB, 8 * MIB, 16 * MIB, 16 * MIB, 16 * MIB];
@@ -631,7 +631,7 @@ fn a_full_array_may_lose_any_domain() {
 }
 
 /// Failure domains that cannot be lost in any case cost no room: a thick volume of all of it can be written also where
-/// some have fewer devices than others (S153).
+/// some have fewer devices than others (#153).
 #[test]
 fn domains_that_cannot_be_lost_cost_no_room() {
     for (layout, domains) in [
@@ -662,7 +662,7 @@ fn domains_that_cannot_be_lost_cost_no_room() {
 }
 
 /// Where the domains can carry their loss only with all devices there, spare ones included, they constrain placement
-/// until one is gone: a thick volume is promised no more than that holds (S157).
+/// until one is gone: a thick volume is promised no more than that holds (#157).
 #[test]
 fn domains_that_need_the_spare_devices_have_room() {
     for (layout, domains, spare) in [
@@ -693,7 +693,7 @@ fn domains_that_need_the_spare_devices_have_room() {
 }
 
 /// A full array that is overwritten here and there, with little kept for cleaning: commits write nodes of their own, and
-/// where cleaning made one for every few blocks it gained nothing, and a thick volume got `NoSpace` (S181).
+/// where cleaning made one for every few blocks it gained nothing, and a thick volume got `NoSpace` (#181).
 #[test]
 fn cleaning_does_not_use_up_what_it_gains() {
     let disks = devices(3, 48 * MIB);
@@ -718,7 +718,7 @@ fn cleaning_does_not_use_up_what_it_gains() {
 }
 
 /// What devices that are gone cost is reconstructed into room that garbage takes: the cleaner had what it needs, and left
-/// that to lie, while reconstruct waited for some slots more (S184).
+/// that to lie, while reconstruct waited for some slots more (#184).
 #[test]
 fn garbage_keeps_no_one_from_redundancy() {
     for stride in [1, 2, 3, 5, 7] {
@@ -751,7 +751,7 @@ fn garbage_keeps_no_one_from_redundancy() {
 }
 
 /// A thin volume took its last block under a leaf that nothing was left for. With every device there what one had lost
-/// stayed without redundancy then, as if devices were gone without which not all fits (S183).
+/// stayed without redundancy then, as if devices were gone without which not all fits (#183).
 #[test]
 fn a_last_leaf_too_many_costs_no_redundancy() {
     let disks = devices(2, 20 * MIB);
@@ -808,7 +808,7 @@ fn a_last_leaf_too_many_costs_no_redundancy() {
 }
 
 /// Slots that did not keep what was written are used again where volumes need the room that they were promised: what
-/// a device loses for a while takes none of it for good (S161).
+/// a device loses for a while takes none of it for good (#161).
 #[test]
 fn slots_that_did_not_keep_what_was_written_are_tried_again() {
     let disks = devices(3, 8 * MIB);
@@ -845,7 +845,7 @@ fn slots_that_did_not_keep_what_was_written_are_tried_again() {
 
 /// A device that never keeps what is written to a part of it takes room for good, also from slots that are tried again.
 /// Where volumes were promised that room it is given up, as one that fails writes is, rather than clients be told that
-/// there is no space (S180). Where they need none of it, it stays.
+/// there is no space (#180). Where they need none of it, it stays.
 #[test]
 fn a_device_whose_slots_keep_nothing_is_given_up_where_room_is_short() {
     let areas = [2..4, 2..5, 3..6];
@@ -884,7 +884,7 @@ fn given_up_for_losing_writes(eighths: &Range<u64>) -> Option<u16> {
 }
 
 /// Failure domains of different sizes fill unequally. Once devices of the small ones are gone, what a thick volume
-/// was promised needs the room that is left in the large one as well (S106).
+/// was promised needs the room that is left in the large one as well (#106).
 #[test]
 fn a_full_array_goes_on_without_devices_of_small_domains() {
     let domains = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2];
@@ -1093,7 +1093,7 @@ fn keeps_redundancy(layout: &'static str, count: usize, gone: u16, size: u64) ->
     healed
 }
 
-/// S119: the map of a thin volume that is written far apart has a leaf for every few blocks; that was not counted,
+/// #119: the map of a thin volume that is written far apart has a leaf for every few blocks; that was not counted,
 /// and took the room of volumes that were promised theirs.
 #[test]
 fn a_thin_volume_written_far_apart_leaves_promised_space_alone() {
@@ -1132,7 +1132,7 @@ fn a_thin_volume_written_far_apart_leaves_promised_space_alone() {
     }
 }
 
-/// S125: the segments that streams of many shards were filling took more of a small array than is reckoned for
+/// #125: the segments that streams of many shards were filling took more of a small array than is reckoned for
 /// them: a thick volume that had all its space got `NoSpace` as it was overwritten.
 #[test]
 fn an_array_of_many_shards_can_be_overwritten() {
@@ -1171,7 +1171,7 @@ fn an_array_of_many_shards_can_be_overwritten() {
 }
 
 /// Segments of nodes that the journal had no room to tell of were held until it had: dead ones too, which took the room
-/// that commits need before it had any (S140).
+/// that commits need before it had any (#140).
 #[test]
 fn dead_nodes_are_freed_while_the_journal_is_full() {
     for seed in 1..4 {
@@ -1200,7 +1200,7 @@ fn dead_nodes_are_freed_while_the_journal_is_full() {
 }
 
 /// Reconstruct leaves metadata the room to be redundant too: data took a group's last slots, for more than was promised,
-/// and metadata, which is on all devices, stayed degraded (S142).
+/// and metadata, which is on all devices, stayed degraded (#142).
 #[test]
 fn metadata_is_redundant_again_beside_data() {
     for percent in [90, 95] {
@@ -1228,7 +1228,7 @@ fn metadata_is_redundant_again_beside_data() {
 }
 
 /// A batch waited for room in the journal that rows took whose course goes on with a stripe begun since: one that only the
-/// next batch closes. Writers waited for ever (S143).
+/// next batch closes. Writers waited for ever (#143).
 #[test]
 fn a_batch_waits_for_nothing_that_the_next_one_brings() {
     let disks = devices(15, 16 * MIB);
@@ -1265,7 +1265,7 @@ fn a_batch_waits_for_nothing_that_the_next_one_brings() {
 }
 
 /// A group that lost more devices than another has room while that one is full: data that cleaning moved into it, for the
-/// redundancy it gives, took the room in which it cleans itself, and metadata, which is on all devices, grows (S141).
+/// redundancy it gives, took the room in which it cleans itself, and metadata, which is on all devices, grows (#141).
 #[test]
 fn what_cleaning_moves_stays_in_its_group() {
     for percent in [80, 90] {
@@ -1298,7 +1298,7 @@ fn what_cleaning_moves_stays_in_its_group() {
 }
 
 /// What a group has no room for to be whole again is written anew in one that has, beyond what cleaning and volumes need
-/// there: nothing moved it before its last redundancy was gone (S145).
+/// there: nothing moved it before its last redundancy was gone (#145).
 #[test]
 fn what_one_group_cannot_take_whole_another_does() {
     for (percent, narrow) in [
@@ -1331,7 +1331,7 @@ fn what_one_group_cannot_take_whole_another_does() {
 }
 
 /// The segment of nodes that is being filled may lack a column for want of room. Once there is room for narrower ones
-/// nothing replaced it until the next commit, and nothing then moved what it held (S146).
+/// nothing replaced it until the next commit, and nothing then moved what it held (#146).
 #[test]
 fn an_open_segment_of_nodes_is_replaced_by_a_redundant_one() {
     for (percent, after) in [(85, 1), (90, 0), (90, 1), (90, 2), (95, 1)] {
@@ -1360,7 +1360,7 @@ fn an_open_segment_of_nodes_is_replaced_by_a_redundant_one() {
 }
 
 /// Where devices are gone, metadata gives back what full redundancy takes of it once what volumes were promised needs that:
-/// there was room while a thick volume had not been written yet, which then got `NoSpace` (S148). Until then it is redundant.
+/// there was room while a thick volume had not been written yet, which then got `NoSpace` (#148). Until then it is redundant.
 #[test]
 fn narrow_metadata_leaves_what_was_promised() {
     for (percent, nodes) in [(95, 50), (95, 100), (95, 200), (80, 400)] {
@@ -1398,7 +1398,7 @@ fn narrow_metadata_leaves_what_was_promised() {
 }
 
 /// What cleaning leaves alone is less than what is kept for it: where that was less than a twentieth, and as much of each
-/// segment was dead, a volume that was promised all the room got `NoSpace` (S149).
+/// segment was dead, a volume that was promised all the room got `NoSpace` (#149).
 #[test]
 fn a_small_reserve_is_enough_for_cleaning() {
     let disks = devices(6, 64 * MIB);
@@ -1418,7 +1418,7 @@ fn a_small_reserve_is_enough_for_cleaning() {
 }
 
 /// What lost its last redundancy is written anew only where that leaves cleaning its room: a full array that two devices
-/// left while it was overwritten could not be cleaned any more, and writes got `NoSpace` (S151).
+/// left while it was overwritten could not be cleaned any more, and writes got `NoSpace` (#151).
 #[test]
 fn what_is_redundant_again_leaves_cleaning_its_room() {
     let disks = devices(10, 48 * MIB);
@@ -1450,7 +1450,7 @@ fn what_is_redundant_again_leaves_cleaning_its_room() {
 }
 
 /// What is written anew for its redundancy leaves alone what the cleaner would take back: an array with more promised
-/// than two devices hold moved the same data back and forth for ever, a round each second (S152).
+/// than two devices hold moved the same data back and forth for ever, a round each second (#152).
 #[test]
 fn a_degraded_array_comes_to_rest() {
     for (percent, filled) in [(70, 85), (85, 70)] {
@@ -1489,7 +1489,7 @@ fn a_degraded_array_comes_to_rest() {
 }
 
 /// Columns that were laid while there was room give it back to what was promised, also those of small segments, of
-/// which each is worth less than a block more (S166).
+/// which each is worth less than a block more (#166).
 #[test]
 fn small_segments_give_back_columns_too() {
     for seed in 1..4 {
@@ -1649,7 +1649,7 @@ fn a_high_map_leaves_promised_space_alone() {
 
 /// A full array of devices of different sizes, with little kept for cleaning, loses some, and a little of each segment
 /// is overwritten: segments without a column of those that are gone are worth cleaning by what they hold. Reckoned as if
-/// all new ones had as many columns as the widest none was, and a thick volume got `NoSpace` (S176).
+/// all new ones had as many columns as the widest none was, and a thick volume got `NoSpace` (#176).
 #[test]
 fn what_is_laid_unequally_is_worth_cleaning() {
     for (stride, offset, gone) in [(45, 7, [3, 6]), (60, 0, [6, 3]), (30, 0, [3, 6])] {

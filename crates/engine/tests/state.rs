@@ -288,7 +288,7 @@ fn memory_can_be_taken_and_given_while_an_array_works() {
     rt.shutdown();
 }
 
-/// S123: what only the journal had did not count for the losses that an array was said to survive, and columns
+/// #123: what only the journal had did not count for the losses that an array was said to survive, and columns
 /// that reconstruct had moved counted before that was durable.
 #[test]
 fn as_many_more_may_be_lost_as_is_told() {
@@ -372,8 +372,8 @@ fn losses_told(layout: &'static str, count: usize, blocks: u64, polls: u64) -> O
     Some(more)
 }
 
-/// S117, S118: what a commit had freed, and columns that reconstruct had moved, counted before that was durable;
-/// S120: the import read the trees without columns that only the journal named. An array was optimal that could
+/// #117, #118: what a commit had freed, and columns that reconstruct had moved, counted before that was durable;
+/// #120: the import read the trees without columns that only the journal named. An array was optimal that could
 /// not lose M more devices if the power went then.
 #[test]
 fn optimal_is_what_a_power_cut_leaves() {

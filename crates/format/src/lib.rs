@@ -51,7 +51,7 @@ pub enum FormatError {
     Unsupported(u32),
 }
 
-/// What a digest is bound to (rule S19), first in every digest's context.
+/// What a digest is bound to (rule R19), first in every digest's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DigestContext {

@@ -1,7 +1,7 @@
 //! Aligned memory for I/O: [`Buf`] while it is being filled, [`Slice`] once it is frozen and shared.
 //!
 //! Invariants: the memory of a `Buf` begins at a multiple of [`BLOCK`] and is always initialised; a
-//! `Slice` never changes, so that digest, parity and device see the same bytes (rule S16). Memory of buffers is
+//! `Slice` never changes, so that digest, parity and device see the same bytes (rule R16). Memory of buffers is
 //! used again by the thread that drops them, up to [`KEPT_BYTES`]. A `Buf` of a large page (2 MiB) or more begins at one and asks for them, as far as whole ones fit in it: fewer pages
 //! are quicker to get and to read, and it takes no more memory. Shorter ones would take more.
 

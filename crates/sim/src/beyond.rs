@@ -1,4 +1,4 @@
-//! Beyond the redundancy exactly the right blocks fail (S20): what a seed has exported is opened without more
+//! Beyond the redundancy exactly the right blocks fail (R20): what a seed has exported is opened without more
 //! devices than it promises to survive, and read. Which blocks are lost then is what the independent verifier says.
 //!
 //! Invariants: all of it is on disks of its own, with a generator of its own: the seed's history does not notice.

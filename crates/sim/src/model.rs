@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - A *state* is the whole content of one volume block, as runs of versions. A write is atomic
-//!   for each block it touches (rule S16), and for nothing larger.
+//!   for each block it touches (rule R16), and for nothing larger.
 //! - `now` are the states possible at this moment, each with the operations in flight that it
 //!   contains. Operations in flight together may take effect in any order.
 //! - `past` are states that were possible and no longer are; a crash may bring them back (P3) until

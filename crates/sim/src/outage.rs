@@ -289,7 +289,7 @@ impl Driver<'_> {
     }
 
     /// While this host is paused another one takes the devices, works, and stops; then this one goes on
-    /// as if nothing had happened. Nothing keeps hosts apart yet (S18: no beat, no reservations), so
+    /// as if nothing had happened. Nothing keeps hosts apart yet (R18: no beat, no reservations), so
     /// what was acknowledged may be lost; but no byte may be wrong, and nobody may panic.
     pub(crate) fn second_host(&mut self, first: &Machine) {
         let world = self.world.clone();

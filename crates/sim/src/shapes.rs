@@ -297,7 +297,7 @@ impl Config {
     }
 
     /// Data columns that the largest volume block may take, which comes before the redundancy of what is written
-    /// with too few devices (S87).
+    /// with too few devices (#87).
     pub fn least_columns(&self) -> usize {
         let blocks = self.volumes.iter().map(|v| v.block_bytes);
         let columns = blocks.max().unwrap_or(1).div_ceil(self.strip());

@@ -178,12 +178,12 @@ fn within(config: &Config, budget: &Budget) -> bool {
     let lacking = |group| of(group).filter(ill).count();
     let least = config.least_columns();
     let whole = |group| of(group).count() - lacking(group) >= least + config.m;
-    // A thin volume may come to take what the devices left hold at full redundancy (S74, S90).
+    // A thin volume may come to take what the devices left hold at full redundancy (#74, #90).
     let grows = config.full_thin || config.volumes.iter().any(|volume| volume.sparse);
     // What is written faster than it is cleaned finds no room in a whole group for a while.
     let crowded = config.full.is_some() || config.weights.pile > 0;
     let apart = grows || config.groups > 1 && (crowded || !(0..config.groups).any(whole));
-    // One group lays ever narrower stripes of full redundancy, down to those that hold a volume block (S87).
+    // One group lays ever narrower stripes of full redundancy, down to those that hold a volume block (#87).
     let holds_blocks = config.groups > 1 || of(0).count() - lacking(0) >= least;
     let redundant =
         |group| damaged(group) + budget.spent <= config.m && (!apart || lacking(group) <= config.m);

@@ -331,7 +331,7 @@ fn an_export_leaves_no_write_in_flight() {
     }
 }
 
-/// S124: what a daemon that died had left in the caches of its devices counted as if it were durable. An import
+/// #124: what a daemon that died had left in the caches of its devices counted as if it were durable. An import
 /// wrote the other copy of a superblock, and power that went meanwhile took both: that device was lost.
 #[test]
 fn an_import_makes_durable_what_it_found() {

@@ -183,7 +183,7 @@ pub(crate) fn spec(stored: &Frontend) -> Result<FrontendSpec, Failure> {
     }
 }
 
-/// Refuses a write cache where a client could outlive it (rule S17).
+/// Refuses a write cache where a client could outlive it (rule R17).
 ///
 /// # Errors
 /// What to set instead.

@@ -65,7 +65,7 @@ pub fn write_amplification(fill: f64) -> f64 {
 }
 
 impl Given {
-    /// Bytes of metadata written for each byte of nodes (rule S6).
+    /// Bytes of metadata written for each byte of nodes (rule R6).
     fn map_width(&self) -> f64 {
         let m = (self.m + 1.0).max(2.0).min(self.devices - 1.0);
         let k = (self.devices - m).clamp(1.0, 8.0);

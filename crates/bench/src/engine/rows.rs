@@ -527,7 +527,7 @@ mod tests {
     /// Commits in steps, in the little room that cleaning had left, once used it up to the last slot: no
     /// step freed any, and the array hung for good. Needs many small slots, so that all nodes together
     /// take most of what is kept for commits, and memory for deltas of the whole map. And a thin volume's new
-    /// blocks were refused when others took what was counted first, though these only overwrote (S128): in seven
+    /// blocks were refused when others took what was counted first, though these only overwrote (#128): in seven
     /// histories of twenty.
     #[test]
     fn a_volume_of_most_of_an_array_can_be_overwritten_at_random() {

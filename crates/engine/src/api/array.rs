@@ -186,7 +186,7 @@ impl Array {
     ///
     /// Crash argument: a commit that is dropped half way leaves in memory what no crash leaves, since the array
     /// goes on with it: a stripe of nodes that is written and never recorded, nodes that are clean and in no
-    /// root (S127).
+    /// root (#127).
     async fn to_its_end<T: 'static>(&self, work: impl AsyncFnOnce(&Array) -> T + 'static) -> T {
         let array = self.clone();
         let rt = &self.0.home.core.rt;

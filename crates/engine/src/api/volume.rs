@@ -17,7 +17,7 @@ use crate::protocol::{ShardMessage, ask};
 /// When a write is acknowledged, unless it asks to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCache {
-    /// As the frontend's rule says (S17).
+    /// As the frontend's rule says (R17).
     Auto,
     /// When it is in memory.
     On,

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - It changes no map: live blocks are handed, verified, to their shard, which writes them into a
-//!   stream as moves; the segment is freed by a commit once nothing needs it (S8).
+//!   stream as moves; the segment is freed by a commit once nothing needs it (R8).
 //! - Rounds that gain nothing end: until something is overwritten it then only waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -194,7 +194,7 @@ impl Home {
 
     /// Blocks of devices that segments take, as if all their columns were there. Those being emptied do not count: the
     /// next commit frees them; of those being filled, what is full. In whole segments, and with those, rounds that gain
-    /// little each did not show beside how many wait for a commit (S191).
+    /// little each did not show beside how many wait for a commit (#191).
     fn blocks_taken(&self) -> u64 {
         let moved = &self.tasks.borrow().moved;
         let taken = |s: &Rc<Segment>| {
@@ -247,7 +247,7 @@ impl Home {
 
     /// Moves the live blocks of the best victims away; which they were. What they go to is room that commits lack, and
     /// until they are folded nothing is free: where one commit would come to fold few of them, those moved so far are
-    /// folded first (S181). Not sooner: each commit writes nodes of its own, which may be all that cleaning gains.
+    /// folded first (#181). Not sooner: each commit writes nodes of its own, which may be all that cleaning gains.
     ///
     /// `beside` a commit it ends when that does, with a few at least and not too many: what is moved is freed by the
     /// next one.

@@ -1,7 +1,7 @@
 //! Healing of single blocks and summaries that did not match when they were read.
 //!
 //! Invariants:
-//! - Only a block known bad is rewritten, in its place, while the segment is held (S12), with bytes
+//! - Only a block known bad is rewritten, in its place, while the segment is held (R12), with bytes
 //!   computed from others that match their rows (P4); flushed and read back.
 //! - A device that twice does not keep what it said was written and flushed has not written it: that counts
 //!   as a failed write, and the whole column is reconstructed into another slot.

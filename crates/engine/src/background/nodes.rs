@@ -33,8 +33,8 @@ struct Nodes {
 impl Home {
     /// Has the nodes of the sparsest metadata segments written anew by the next commit: at most half of
     /// their blocks are live, so each two give more than they take; at most `most` nodes. Where there is no room to
-    /// move data, which would gain more, a fifth that is dead is enough (S158); also where metadata cannot grow to
-    /// twice what is live, as recovery may leave it: then half of a segment need not be dead anywhere (S165).
+    /// move data, which would gain more, a fifth that is dead is enough (#158); also where metadata cannot grow to
+    /// twice what is live, as recovery may leave it: then half of a segment need not be dead anywhere (#165).
     pub(crate) async fn clean_metadata(self: &Rc<Self>, most: usize) {
         let growth = self.metadata_need().growth;
         let mut online = self.core.members.iter().filter(|m| m.is_online());

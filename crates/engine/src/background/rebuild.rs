@@ -275,7 +275,7 @@ impl Home {
     }
 
     /// Open segments that lost a column, or could have one that they never had, take no more stripes, so
-    /// that they can be reconstructed; nor do those of nodes that a narrower one would replace (S146). (Others go
+    /// that they can be reconstructed; nor do those of nodes that a narrower one would replace (#146). (Others go
     /// on: what would replace them would lack the same columns.) Whether any was sealed.
     async fn seal_broken(self: &Rc<Self>) -> bool {
         let is_broken = |s: &&Rc<Segment>| {
@@ -342,7 +342,7 @@ impl Home {
             .to_reconstruct()
             .into_iter()
             .filter(|(missing, s)| match policy.as_str() {
-                // Another group takes it whole (S145): nothing becomes narrower, whatever the policy (S177).
+                // Another group takes it whole (#145): nothing becomes narrower, whatever the policy (#177).
                 _ if roomy && s.kind == SegmentKind::Data => true,
                 "never" => false,
                 "always" => true,
@@ -398,7 +398,7 @@ impl Home {
     }
 
     /// The redundancy that a data segment's blocks have once they are written anew in its group, where that takes
-    /// only room that is for what was lost (S151, S152).
+    /// only room that is for what was lost (#151, #152).
     fn redundancy_anew(&self, segment: &Segment) -> usize {
         let kept = self.kept_from_lost();
         let has_room = |d: &u16| {
@@ -412,7 +412,7 @@ impl Home {
     }
 
     /// Free slots of a device that are not for data that was lost. What cleaning needs is its own: garbage may have
-    /// left what was lost no room, and only cleaning ends that; metadata need some to be redundant (S142). Where more
+    /// left what was lost no room, and only cleaning ends that; metadata need some to be redundant (#142). Where more
     /// was promised than fits at full redundancy without the devices that are gone, that comes first as well.
     pub(super) fn kept_from_lost(&self) -> impl Fn(&Member) -> usize + '_ {
         let promised = self.lacks_room().then(|| self.metadata_need());
@@ -439,7 +439,7 @@ impl Home {
             member.free_slots() > self.kept_for_promises(member, need)
         };
         let m = self.shape.m.into();
-        // As new segments are laid: full devices may leave room in too few failure domains (S160).
+        // As new segments are laid: full devices may leave room in too few failure domains (#160).
         let takes_whole = |g: &Vec<u16>| {
             let devices: Vec<u16> = self.online_of(g).filter(roomy).collect();
             self.columns_on(&devices, g, width, m) >= width

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - A segment is worth cleaning if that gains at least a twentieth of it, or less where less is kept for cleaning:
-//!   so once what is kept is dead, some segment is worth it (S149).
+//!   so once what is kept is dead, some segment is worth it (#149).
 //! - Where devices of a group are full while others of it are not, what counts is the room on the full ones:
-//!   live blocks go where there is room, so that what was promised to volumes can be written (S106).
+//!   live blocks go where there is room, so that what was promised to volumes can be written (#106).
 
 use std::collections::BTreeSet;
 
@@ -108,7 +108,7 @@ impl Home {
     /// are unevenly full.
     fn anew(&self, need: MetadataNeed) -> Vec<Anew<'_>> {
         // What is moved goes where there is room. Where a group has room for clients and lays all columns, nothing
-        // is gained by moving what others would lay without them (S135), and no client waits for it.
+        // is gained by moving what others would lay without them (#135), and no client waits for it.
         let lays_all = |(group, eligible): &(&[u16], Vec<u16>)| {
             eligible.len() == self.online_of(group).count() && !self.keeps_shares(group, need)
         };
@@ -149,7 +149,7 @@ impl Home {
                 wanting.map(|(_, load)| load).sum()
             };
             // Some segments have a column less than others: what leaves out any device leaves out one that wants
-            // room. With all as wide as the widest nothing seemed worth cleaning (S176).
+            // room. With all as wide as the widest nothing seemed worth cleaning (#176).
             let wide = share.columns - (width as u64 - 1) * share.segments;
             let narrow = share.segments - wide;
             let of_narrow = if narrow > 0 && width > 1 {
@@ -169,7 +169,7 @@ impl Home {
     }
 
     /// How much the slots of a segment are worth, in hundredths of a block (in whole ones small segments would not tell
-    /// of what makes less than a block, S166): what it holds, or, in a group that lays data otherwise now, what new
+    /// of what makes less than a block, #166): what it holds, or, in a group that lays data otherwise now, what new
     /// data would hold in its slots on the devices that want room. So columns that were laid while there was room give
     /// it back, and what lies on full devices goes to others. Nodes the same, of which a slot takes `nodes` hundredths
     /// now.

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A slot is handed out only from the free list, and comes back to it only after the root that freed
-//!   it is durable (S3).
-//! - Free space has ordered reserves (S15): clients stop first, then the cleaner, which may use half of
+//!   it is durable (R3).
+//! - Free space has ordered reserves (R15): clients stop first, then the cleaner, which may use half of
 //!   what is kept for commits, since recovery can have used the rest, and leaves room for all nodes once
 //!   as far as that leaves it half of its own; commits and recovery may take the last slot. While a commit
 //!   places nodes nobody else takes more than a quarter of what was free when it began (`hold_room`).
@@ -112,7 +112,7 @@ impl Home {
     }
 
     /// Whether a device is still discarding slots that were freed: then a client waits for them, or for the device to
-    /// be taken out, rather than being told that there is no space (S190).
+    /// be taken out, rather than being told that there is no space (#190).
     fn slots_come_back(&self) -> bool {
         let mut online = self.core.members.iter().filter(|m| m.is_online());
         online.any(|m| m.coming_back.get() > 0)
@@ -144,7 +144,7 @@ impl Home {
     /// The next data segment: in the first group that has one. What is moved stays in its group, unless another
     /// gives it more redundancy and has room for clients: what cleaning may use beyond that is for what it gains
     /// there itself. Moved out of other groups, data would take for good what metadata, which is on all devices,
-    /// has to grow in (S141).
+    /// has to grow in (#141).
     fn want_data(&self, purpose: Purpose, from: Option<SegmentNumber>) -> Option<Wanted> {
         let need = self.metadata_need();
         let want = |purpose: Purpose, (group, eligible): &(&[u16], Vec<u16>)| {
@@ -162,7 +162,7 @@ impl Home {
             };
             let mut better = self.groups_for(Purpose::Client, need);
             let (stays, beside) = (of_own(&groups), of_own(&better));
-            // What lacks columns gets them there rather than in the room that cleaning its group needs (S145).
+            // What lacks columns gets them there rather than in the room that cleaning its group needs (#145).
             let as_good = beside < stays && self.columns_lacking(from) > 0;
             better.retain(|g| redundancy(g) > stays || as_good && redundancy(g) == stays);
             let better = better.iter().find_map(|g| want(Purpose::Client, g));
@@ -441,7 +441,7 @@ impl Home {
 
     /// Takes slots, submits their headers and adds the segment to the table: nobody waits for a new segment.
     ///
-    /// Crash argument: its `Open` entry goes into a record only after its headers were written and flushed (S1):
+    /// Crash argument: its `Open` entry goes into a record only after its headers were written and flushed (R1):
     /// whoever takes it from `opened` waits for [`Segment::headed`] before the flush. A stripe of it that is written
     /// before its header counts as little as the header does, until that record. (Small model: `headers`.)
     fn make_segment(

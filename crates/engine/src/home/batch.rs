@@ -87,7 +87,7 @@ impl Home {
                 let pinned = self.retire_pinned();
                 if again {
                     // What keeps the journal from being cut hangs on a stripe begun since the batch was
-                    // collected, and only the next one would bring that: it comes along (S143).
+                    // collected, and only the next one would bring that: it comes along (#143).
                     let collected = self.collect(Reach::Closed).await;
                     self.flush_collected(&collected, &mut opened).await;
                     parts = self.parts(collected, &opened, extra.clone());

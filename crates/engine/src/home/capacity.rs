@@ -70,7 +70,7 @@ impl Home {
     pub(crate) fn share(&self, group: &[u16]) -> Share {
         let (online, gone) = self.shared(group);
         let share = self.share_on(online.len() + gone.len());
-        // A large device would have taken more columns than a small one (S139).
+        // A large device would have taken more columns than a small one (#139).
         let slots =
             |d: &u16| data_slots(self.core.member(*d).geometry.slots, self.core.slot_blocks);
         let all = online.iter().chain(&gone);

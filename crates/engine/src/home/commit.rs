@@ -1,6 +1,6 @@
 //! Commits: a new root, and what it takes to be allowed to write one.
 //!
-//! Order, and why (S2, S3, S7, S9, S10):
+//! Order, and why (R2, R3, R7, R9, R10):
 //! 1. Shards fold and place their nodes; liveness becomes the image of these trees.
 //! 2. Segments that no tree, no delta and no reader needs leave the table and their slots' entries.
 //! 3. System nodes (catalog, liveness) get places; placing them changes liveness, so this runs until
@@ -194,7 +194,7 @@ impl Home {
     }
 
     /// Slots that did not keep what was written, of devices that are short of room: what volumes were promised may
-    /// need them (S161). What is written there is read with its digests as anywhere, and moved again if it must be.
+    /// need them (#161). What is written there is read with its digests as anywhere, and moved again if it must be.
     ///
     /// Crash argument: as for slots that are freed. Tables that name what lay there are replaced by this commit's, and
     /// only then the slots are released.
@@ -282,7 +282,7 @@ impl Home {
             }
         }
         // Where the journal had no room to tell of segments of nodes (see `seal_instead`), the roots since do;
-        // of those that died there is nothing to tell (S140).
+        // of those that died there is nothing to tell (#140).
         let mut opened = self.opened.borrow_mut();
         opened.retain(|s| s.kind != SegmentKind::Meta || !is_dead(s));
         drop(opened);

@@ -1,6 +1,6 @@
 //! Membership: which devices count, the generation that says so, and the roots that are written by it.
 //!
-//! Invariants (S5, S10):
+//! Invariants (R5, R10):
 //! - A root is durable on every root-set device in use before anything goes by it; a device that fails meanwhile
 //!   is taken out by a new generation first.
 //! - A generation that at least half of the devices counted before have stored counts; with fewer, writes wait
@@ -170,7 +170,7 @@ impl Home {
         self.journal.begin_epoch(epoch, self.journal_sets().0);
     }
 
-    /// Sets of members in use, one of which holds each record, and their parity (S5).
+    /// Sets of members in use, one of which holds each record, and their parity (R5).
     pub(crate) fn journal_sets(&self) -> (Vec<RecordSet>, u16) {
         let in_use = |d| self.core.member(d).is_online();
         record_sets(&self.shape, &self.core.domains, in_use)
@@ -221,7 +221,7 @@ impl Home {
     }
 
     /// Gives up a device that nothing would be lost without, and that would not be short of room had its slots kept
-    /// what was written there, also when they were tried again: a volume was promised that room (S180). Whether there
+    /// what was written there, also when they were tried again: a volume was promised that room (#180). Whether there
     /// is one.
     pub(crate) fn give_up_unkept(&self) -> bool {
         let need = self.metadata_need();

@@ -4,10 +4,10 @@
 //! - Clients leave metadata room to grow to twice what of it is live, so that cleaning it always gains.
 //! - A commit folds no more than what fits what is free (`fold_limit`), and whoever has nodes written anew takes
 //!   no more than what fits beside that (`may_renew`), which nobody else takes until that commit
-//!   (`MetadataNeed::renewed`): a commit that has begun must end (S136, S155). While one places nodes no others are
-//!   reckoned with (`placing`, S163).
+//!   (`MetadataNeed::renewed`): a commit that has begun must end (#136, #155). While one places nodes no others are
+//!   reckoned with (`placing`, #163).
 //! - No commit writes nodes with less redundancy than others have, unless data keep to shares: then nodes do as well
-//!   (`meta_wanted`, S148).
+//!   (`meta_wanted`, #148).
 
 use std::collections::BTreeMap;
 
@@ -197,7 +197,7 @@ impl Home {
     }
 
     /// Whether the next commit may be had to write these anew as well: with those it is had to write already, and
-    /// beside what it folds (S136). All of it is counted: estimates kept cleaning from what would have gained (S165).
+    /// beside what it folds (#136). All of it is counted: estimates kept cleaning from what would have gained (#165).
     pub(crate) fn may_renew(&self, more: Renewed) -> bool {
         let room = self.meta_room();
         let written = self.written_anew(self.renewed().and(more));
@@ -255,7 +255,7 @@ impl Home {
     }
 
     /// Whether metadata could grow to what it is twice in segments of `k` data columns, while the cleaner finds its
-    /// room everywhere and clients theirs in a group (S150). Where more was promised than fits so: theirs in all of
+    /// room everywhere and clients theirs in a group (#150). Where more was promised than fits so: theirs in all of
     /// them, and so much beside it that data need not keep to shares for that.
     fn has_meta_room(&self, metadata: &Metadata, k: usize, devices: usize) -> bool {
         let growth = self.meta_growth(metadata, k, devices);

@@ -1,4 +1,4 @@
-//! Assembling an array: which devices are its members, and which generation they go on from (S10).
+//! Assembling an array: which devices are its members, and which generation they go on from (R10).
 //!
 //! Invariants:
 //! - A generation is set aside only if what is here proves that it never took effect, whatever the devices

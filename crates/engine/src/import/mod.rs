@@ -1,6 +1,6 @@
 //! Importing: from the members that `assemble` found to a running array, by replay and recovery.
 //!
-//! Order of an import, and why (S3, S4, S7, S10):
+//! Order of an import, and why (R3, R4, R7, R10):
 //! 1. The newest generation any device knows decides who is a member; too few of them is refused, and so is (as
 //!    soon as segments are known) leaving out those without whom data cannot be read.
 //! 2. The newest valid root is used, or the import is refused: old roots are never a way back.
@@ -385,7 +385,7 @@ mod tests {
     use crate::segment::table::Core;
 
     /// What the journal opened and has no stripe of keeps no slots: imports that were killed again and again left none
-    /// to commit in. Its number is not given again, though no segment has it (S182).
+    /// to commit in. Its number is not given again, though no segment has it (#182).
     #[test]
     fn what_was_only_opened_is_room_and_keeps_its_number() {
         let geometry = SegmentGeometry {

@@ -128,7 +128,7 @@ impl Home {
                 && segment.number < self.root.borrow().next_segment
             {
                 // Where records are lost, summaries may say more than what is left of the journal: rows that were
-                // written over would be gone for good (S147).
+                // written over would be gone for good (#147).
                 if degraded && summary_stands(&self.core, &segment).await {
                     segment.rows.borrow_mut().clear();
                 }
@@ -242,7 +242,7 @@ impl Home {
     /// replaced by what the root says. That may be both of a page.
     ///
     /// Crash argument: what they claim does not count in this import, so others may be given these slots. Were such a
-    /// copy read later, under a newer root or because the device can read it again, its claims would count (S192). So
+    /// copy read later, under a newer root or because the device can read it again, its claims would count (#192). So
     /// they are replaced, durably, before anything is allocated. Power that goes in between leaves some of them as they
     /// were, and the next import finds these.
     async fn rewrite_pages(&self, replace: &[PageCopy]) {

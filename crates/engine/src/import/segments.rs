@@ -1,8 +1,8 @@
 //! Steps 1 to 3 of an import as far as segments go: what slot tables claim, what liveness keeps of it, and
 //! what the journal adds.
 //!
-//! Invariants: a claim counts only if liveness or the journal names its segment (S7); of two claims to a
-//! column the newer version counts; what the journal opened counts only with a stripe (S182).
+//! Invariants: a claim counts only if liveness or the journal names its segment (R7); of two claims to a
+//! column the newer version counts; what the journal opened counts only with a stripe (#182).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -215,7 +215,7 @@ pub(super) fn take_liveness(
 
 /// Makes the segments that no table names, since every device is gone that held a column when the tables were
 /// written: the journal says where columns have been reconstructed since, and the headers there what they are of
-/// (S156).
+/// (#156).
 ///
 /// A header that counts is of the very column and version that the entry names; that it was written before the
 /// entry is the crash argument of `reconstruct_columns`. A segment that was freed since is not named by liveness.
@@ -422,7 +422,7 @@ fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry
 /// Drops segments that neither the root nor the journal names, and claims the slots of the others.
 ///
 /// **Crash argument.** A segment that the journal opened and has no stripe of holds nothing: what a stripe holds is
-/// found by its record, or by the root, whose liveness then names the segment. Its slots are free at once (S182). The
+/// found by its record, or by the root, whose liveness then names the segment. Its slots are free at once (#182). The
 /// Open entry stays in the journal until a commit images it: every import before that reads the same records of it,
 /// and drops it again, whatever its slots were given to since; none may give its number to another segment
 /// (`next_segment`).

@@ -3,9 +3,9 @@
 //! Invariants:
 //! - One record is written at a time; it is durable when all its columns are flushed. So a record's
 //!   `acknowledged` is the sequence before its own, and a record that exists proves that all before it
-//!   were durable (rule S4).
+//!   were durable (rule R4).
 //! - All records of an epoch use the epoch's device set. A column that cannot be written breaks the
-//!   epoch: nothing is acknowledged until a new one has begun (rules S5, S10).
+//!   epoch: nothing is acknowledged until a new one has begun (rules R5, R10).
 //! - Ring space is reused only once a durable delta record, or the root, carries a tail beyond it, so
 //!   that recovery always knows where the needed part of each ring begins.
 
@@ -198,7 +198,7 @@ impl Journal {
     /// Writes one record and flushes it. On `Ok` it is durable, as is every record before it.
     ///
     /// Crash argument: every stripe and header that `payload` names has been flushed by the caller
-    /// (S1). A record that is only partly written when power goes was never acknowledged: recovery
+    /// (R1). A record that is only partly written when power goes was never acknowledged: recovery
     /// takes it if w of its columns are whole, else it is the end. On an error nothing is
     /// acknowledged; the same sequence is sent again, as another attempt, under a new epoch whose root
     /// closes the old one before this sequence, so columns of the first attempt can never count.

@@ -92,7 +92,7 @@ impl SysTree {
     }
 
     /// A node is to be written anew: as above a leaf that changed. Whether there is such a leaf does not matter,
-    /// and above the records of segments that are all gone there is none (S159).
+    /// and above the records of segments that are all gone there is none (#159).
     pub fn touch(&mut self, id: NodeId) {
         if self.entries.contains_key(&id) {
             self.dirty.insert(id.1 << (6 * u32::from(id.0)));

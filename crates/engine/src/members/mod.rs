@@ -4,7 +4,7 @@
 //! - A member that is not `Online` gets no I/O but reads of an `Offline`-for-writes device never
 //!   happen either: its columns count as missing.
 //! - [`Member::flush`] returns Ok only after a device flush that began after every write that had
-//!   completed when it was called. A failed flush is never retried and trusted (rule S11): the caller
+//!   completed when it was called. A failed flush is never retried and trusted (rule R11): the caller
 //!   must fail the member.
 //! - After [`Member::keep_writes`] the device is only read: what is written stays in memory, and is what
 //!   reads give.
@@ -453,7 +453,7 @@ impl Member {
         self.unkept_again.get()
     }
 
-    /// Gives a slot back for reuse. Only after the root that freed it is durable (rule S3).
+    /// Gives a slot back for reuse. Only after the root that freed it is durable (rule R3).
     pub fn release_slot(&self, slot: u32) {
         assert!(
             self.slots.borrow()[slot as usize].is_none(),

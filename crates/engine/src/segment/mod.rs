@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - A segment's number is never reused. Who still needs a segment holds a [`Pinned`] of it; its slots are
-//!   given back only when nobody does (rule S12).
+//!   given back only when nobody does (rule R12).
 //! - Stripes are handed out in order and recorded in order: those below `recorded` are written,
 //!   flushed and named by a durable journal record (or the root).
 //! - `live` is the exact image of the trees as of the last fold; a delta's block is not in it yet.
@@ -60,7 +60,7 @@ impl Column {
 /// Summary rows of a course that is still being filled, by stripe then column.
 pub type CourseRows = BTreeMap<u32, Vec<Vec<Row>>>;
 
-/// A segment that somebody needs: its slots are not given back while this is held (rule S12). Everybody but the table
+/// A segment that somebody needs: its slots are not given back while this is held (rule R12). Everybody but the table
 /// holds segments so.
 #[derive(Debug)]
 pub struct Pinned(Rc<Segment>);

@@ -5,7 +5,7 @@
 //! the inputs themselves looked at, by their summary rows.
 //!
 //! Invariants: bytes are returned only if their digest matches (P1); the caller holds the segment, so
-//! its slots cannot be reused under a read (S12).
+//! its slots cannot be reused under a read (R12).
 
 use std::rc::Rc;
 
@@ -118,7 +118,7 @@ async fn note_bad(core: &Rc<Core>, segment: &Pinned, at: u32, before: Option<Col
 
 /// Counts a bad block of a strip against its device and has it healed. Not in a stripe without rows: it was written,
 /// and what was known of it went with lost records of the journal. What it is taken for is no device's fault, and
-/// nothing says what it should be (S147).
+/// nothing says what it should be (#147).
 async fn note_bad_strip(
     core: &Rc<Core>,
     segment: &Pinned,

@@ -1,7 +1,7 @@
 //! Writing a stripe: rows, parity, and one device write per column, the course's summary with its
 //! last stripe.
 //!
-//! Crash argument (S1, S4, S14): nothing here makes a stripe part of the array. Its blocks count only
+//! Crash argument (R1, R4, R14): nothing here makes a stripe part of the array. Its blocks count only
 //! once a journal record that names the stripe is durable, and that record is built after every column
 //! written here was flushed. The slots it writes to hold nothing live: the segment is open, and the
 //! stripe number is handed out once. A torn or lost column is found by its rows, which the record

@@ -1,7 +1,7 @@
 //! What others hand to a shard: blocks that the mover read, and what recovery found in the journal.
 //!
 //! Invariants: journalled deltas are adopted in the order of the journal; a move applies only to the place
-//! that it came from (S8).
+//! that it came from (R8).
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ impl Shard {
             let Ok(shape) = self.shape(m.tree) else {
                 continue;
             };
-            // Of a leaf that is lost nothing is moved: what was moved could not be folded (S178). Which leaves are is
+            // Of a leaf that is lost nothing is moved: what was moved could not be folded (#178). Which leaves are is
             // seen when they are folded; they are not read for this.
             let at = self.partitioning(shape).locate(m.address);
             let leaf = (m.tree, at.partition, at.leaf);

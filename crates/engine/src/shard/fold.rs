@@ -1,6 +1,6 @@
 //! Folding: merging recorded deltas into the leaves of the map, and placing the changed nodes.
 //!
-//! Crash argument (S2, S9): folding changes nodes in memory only. They become the map when a root
+//! Crash argument (R2, R9): folding changes nodes in memory only. They become the map when a root
 //! names them; until that root is durable, recovery starts from the old nodes and replays the same
 //! deltas, since the journal is cut only by a durable root. Replay starts at the oldest delta that is
 //! not folded, in order, so that leaves that are ahead end up the same.
@@ -344,7 +344,7 @@ impl Shard {
     }
 
     /// Drops the moves of blocks under a leaf that is lost: kept, they would have it given up once the journal presses,
-    /// with all it says of other blocks (S178).
+    /// with all it says of other blocks (#178).
     ///
     /// Crash argument: nothing was freed for a move that was not folded, so the blocks are where they were. Replay may
     /// adopt the move again, if its segment is still there, and with it what was moved.

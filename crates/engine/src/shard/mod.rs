@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - A write is in the deltas from the moment it has a place, with its bytes in the stripe; what reads
-//!   see, digest, parity and device see is that one private copy (S16).
+//!   see, digest, parity and device see is that one private copy (R16).
 //! - A version becomes `Recorded` only when the home says that the record naming it is durable.
 //! - Only `prepare` folds and places nodes; one at a time.
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Deltas are asked before the map, and what neither knows is zeros.
-//! - No byte is given that does not match its digest; a segment freed meanwhile is looked up again (S12).
+//! - No byte is given that does not match its digest; a segment freed meanwhile is looked up again (R12).
 
 use std::rc::Rc;
 
@@ -195,7 +195,7 @@ impl Shard {
                     if let Ok(buf) = read {
                         return Ok((buf, stamp));
                     }
-                    // Judged only after the map has been looked up again (S12).
+                    // Judged only after the map has been looked up again (R12).
                     if let (
                         Found::Place {
                             segment: now,

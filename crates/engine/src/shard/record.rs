@@ -101,7 +101,7 @@ impl Shard {
         let mut batch = Collected::default();
         let mut written = self.written.borrow().clone();
         // What a record of data holds keeps the journal from being cut until its stripe is recorded: these come first,
-        // with those before them in their segments (S179).
+        // with those before them in their segments (#179).
         let mut settling: BTreeMap<u64, u32> = BTreeMap::new();
         for stripe in written.iter().filter(|s| s.journaled.get()) {
             let upto = settling.entry(stripe.segment.number).or_default();
@@ -153,7 +153,7 @@ impl Shard {
 ///
 /// An item counts if nothing newer of its block is durable, nor in this batch. But one that a record of data
 /// holds, which its stripe settles, counts also where the newer one comes only after that stripe: the batch
-/// may be cut between the two, and power go (S167).
+/// may be cut between the two, and power go (#167).
 fn keep_newest(batch: &mut Collected, deltas: &Deltas) {
     let version = |item: &Item| deltas.get(item.tree, item.address, item.stamp);
     let mut newest: BTreeMap<(u32, u64), (u64, usize)> = BTreeMap::new();

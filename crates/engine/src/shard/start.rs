@@ -1,6 +1,6 @@
 //! Starting the shards of an array, and telling them of volumes.
 //!
-//! Invariants: what a shard may hold fits one commit (S15); every shard knows every volume.
+//! Invariants: what a shard may hold fits one commit (R15); every shard knows every volume.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ const UNRECORDED: usize = 8;
 /// So many leaves a step of a commit may unmap, however little memory there is.
 const LEAST_UNMAPPED: usize = 1024;
 
-/// The bounds of a shard: what it may hold so that one commit fits the last reserve (S15).
+/// The bounds of a shard: what it may hold so that one commit fits the last reserve (R15).
 /// With the bytes of its map's cache: a half of its share of the array's memory, a quarter each is for open
 /// stripes and deltas.
 pub fn limits(

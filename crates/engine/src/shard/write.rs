@@ -1,10 +1,10 @@
 //! Writing: admission, merging, and a place for every block.
 //!
 //! Invariants:
-//! - A shard never holds more than its bounds: writers wait (S15).
-//! - A volume block is written as a whole, into one private copy (S16); what is smaller is merged into
+//! - A shard never holds more than its bounds: writers wait (R15).
+//! - A volume block is written as a whole, into one private copy (R16); what is smaller is merged into
 //!   verified bytes, again if they changed meanwhile.
-//! - A move takes effect only if the block still is where it was moved from (S8).
+//! - A move takes effect only if the block still is where it was moved from (R8).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -195,7 +195,7 @@ impl Shard {
     }
 
     /// A write smaller than a volume block: verified read, merge, write; again if the block changed
-    /// meanwhile. Onto a lost block it fails (S16). What changes nothing takes no space: above all zeros
+    /// meanwhile. Onto a lost block it fails (R16). What changes nothing takes no space: above all zeros
     /// where nothing is mapped.
     async fn merge(
         self: &Rc<Self>,
@@ -225,7 +225,7 @@ impl Shard {
         }
     }
 
-    /// Waits while this shard holds as much as it may (S15: dirty state is bounded). Writers are admitted in the order
+    /// Waits while this shard holds as much as it may (R15: dirty state is bounded). Writers are admitted in the order
     /// in which they come: the first of them looks, the others wait behind it. So a place that becomes free wakes one,
     /// and is not taken by several.
     async fn admit(&self, blocks: usize) -> Result<Credit<'_>, VolumeError> {
@@ -244,7 +244,7 @@ impl Shard {
             // What was admitted and has no place yet becomes deltas too.
             let deltas = self.deltas.borrow().len() + held.unplaced;
             let (leaves, nodes) = self.leaves_of_deltas();
-            // Each leaf may be new, with nodes of its own above it: one commit has to fit what is free (S15).
+            // Each leaf may be new, with nodes of its own above it: one commit has to fit what is free (R15).
             let most_nodes = self.core.meta_room.get() / 4 / self.shards;
             let full = |of: usize| {
                 let scarce = of * nodes >= most_nodes && of * leaves >= bounds.leaves;
@@ -309,7 +309,7 @@ impl Shard {
                 return Ok(Some(thin.charge(most)));
             }
             // Those that wait for their places with a charge come first: to fold now would make some of them read
-            // anew what they change, and what they do not come to take may be enough (S137, S138).
+            // anew what they change, and what they do not come to take may be enough (#137, #138).
             if thin.is_placing() {
                 thin.placed().await;
                 continue;

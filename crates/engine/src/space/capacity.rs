@@ -65,7 +65,7 @@ impl Space<'_> {
             let mut segments = segments_that_fit(&slots, k + m, domains);
             if whole {
                 // The domains may carry their loss only with the devices that stand for the spare space: then they
-                // constrain placement as long as all are there (S157).
+                // constrain placement as long as all are there (#157).
                 segments = segments.min(segments_that_fit(&all, full.width(), m));
             }
             segments * u64::from(geometry.data_blocks())

@@ -7,7 +7,7 @@ use ashlar_layout::Shape;
 
 use crate::space::domains::Domains;
 
-/// Who asks for space: the ordered reserves of rule S15.
+/// Who asks for space: the ordered reserves of rule R15.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
     /// A client's write.

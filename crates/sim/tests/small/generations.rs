@@ -1,4 +1,4 @@
-//! Generations and the start rule (S10): who may go on, and who may start by himself.
+//! Generations and the start rule (R10): who may go on, and who may start by himself.
 //!
 //! One host at a time loses devices, drops them by a new generation, acknowledges writes under it,
 //! loses its power at any moment, and starts again with any devices that happen to be visible.
@@ -12,21 +12,21 @@ enum Rule {
     /// Start with more than half of what the newest visible generation counts; a generation takes
     /// effect as soon as those that are left have stored it.
     Majority,
-    /// As S10, but a generation with more visible holders wins over a rival of the same number.
+    /// As R10, but a generation with more visible holders wins over a rival of the same number.
     MostHolders,
-    /// As S10, but what a start goes on from need not have been in effect.
+    /// As R10, but what a start goes on from need not have been in effect.
     AnyNewest,
-    /// As S10, but only what the visible devices hold of a generation is looked at: what the others
+    /// As R10, but only what the visible devices hold of a generation is looked at: what the others
     /// may hold is forgotten when a rival is set aside.
     VisibleHolders,
-    /// S10: a generation takes effect when half of those counted before have stored it, and then its
+    /// R10: a generation takes effect when half of those counted before have stored it, and then its
     /// root goes to every device; a start needs more than half of those that the newest visible one
     /// counts, or all. A generation of which no root is seen and that too few devices would hold even
     /// if all that are not visible did never took effect: it is set aside, for a rival or for the one
     /// before it; a rival that took effect for certain wins; other rivals are refused. A newest generation that may have been cut off (no root
     /// seen, too few holders visible) needs more than half of those counted before as well, or all,
     /// and is stored again, until it is in effect, before anything else.
-    S10,
+    R10,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,7 +158,7 @@ impl Membership {
                 let chosen = self.most_holders(state, visible, &rivals)?;
                 (chosen, sure(chosen))
             }
-            Rule::S10 | Rule::VisibleHolders => {
+            Rule::R10 | Rule::VisibleHolders => {
                 let (never, mut may): (Vec<u8>, Vec<u8>) =
                     rivals.iter().partition(|g| self.never(state, visible, **g));
                 if may.iter().any(|g| sure(*g)) {
@@ -189,7 +189,7 @@ impl Membership {
         let holders = state.holders(generation, visible);
         let before = state.counted(state.generations[usize::from(generation)].parent);
         generation == 0
-            || self.rule == Rule::S10 && holders & state.rooted != 0
+            || self.rule == Rule::R10 && holders & state.rooted != 0
             || ones(holders) * 2 >= ones(before)
     }
 
@@ -303,7 +303,7 @@ impl Membership {
             }
             return;
         }
-        if pending.is_none() && self.rule == Rule::S10 {
+        if pending.is_none() && self.rule == Rule::R10 {
             self.stores(state, now, reach, go);
             let stored = state.holders(now, reach & counted);
             let may = if stored == reach & counted {
@@ -322,7 +322,7 @@ impl Membership {
         }
         let everywhere = state.holders(now, counted) & state.rooted == counted;
         match pending {
-            None if reach & counted == counted && self.rule == Rule::S10 && !everywhere => {}
+            None if reach & counted == counted && self.rule == Rule::R10 && !everywhere => {}
             None if reach & counted == counted => {
                 let mut next = state.clone();
                 next.generations[usize::from(now)].acknowledged = true;
@@ -397,7 +397,7 @@ fn search(devices: u8, generations: usize, rule: Rule) -> (usize, Option<Vec<Str
         devices,
         generations,
         rule,
-        symmetric: rule == Rule::S10,
+        symmetric: rule == Rule::R10,
     };
     let found = explore(&model, 4_000_000);
     (found.states, found.violation)
@@ -406,7 +406,7 @@ fn search(devices: u8, generations: usize, rule: Rule) -> (usize, Option<Vec<Str
 #[test]
 fn s10_never_starts_from_a_history_that_lacks_acknowledged_writes() {
     for (devices, generations) in [(1, 4), (2, 5), (3, 5), (4, 4), (5, 3), (6, 3)] {
-        let (states, violation) = search(devices, generations, Rule::S10);
+        let (states, violation) = search(devices, generations, Rule::R10);
         let told = violation.as_ref().map(|story| story.join("\n"));
         assert_eq!(told, None, "P = {devices}, {states} states");
         assert!(states > 1, "P = {devices}: {states} states");
@@ -436,7 +436,7 @@ fn a_root_of_the_newest_generation_is_enough_where_too_few_holders_are_left() {
     let model = Membership {
         devices: 6,
         generations: 2,
-        rule: Rule::S10,
+        rule: Rule::R10,
         symmetric: false,
     };
     let mut state = model.first();

@@ -1,4 +1,4 @@
-//! A new segment (S1): its stripes are sent to the devices before its headers are on them, and a record names both only
+//! A new segment (R1): its stripes are sent to the devices before its headers are on them, and a record names both only
 //! once both have been flushed.
 //!
 //! One segment of 2+1 columns takes slots that held others, and one stripe. A write of a device reaches its medium at

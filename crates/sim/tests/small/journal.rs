@@ -1,4 +1,4 @@
-//! Journal records against loss and recovery (S4): what was acknowledged, and what was once seen
+//! Journal records against loss and recovery (R4): what was acknowledged, and what was once seen
 //! after a crash, stays, whatever M devices are lost meanwhile, and nothing appears later that was
 //! not seen.
 //!

@@ -1,4 +1,4 @@
-//! Slot reuse (S3): a slot is written again only when no root that a start may choose still names
+//! Slot reuse (R3): a slot is written again only when no root that a start may choose still names
 //! what was in it.
 //!
 //! One block moves from slot to slot; each move is followed by a root. Roots go to every device of

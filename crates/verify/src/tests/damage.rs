@@ -403,7 +403,7 @@ fn what_is_no_array_is_said_to_be_none() {
     twice.expect(&[Kind::IndexTwice]);
 }
 
-/// A write for one device has landed on another of another size: the other copy is where this one ends (S132).
+/// A write for one device has landed on another of another size: the other copy is where this one ends (#132).
 #[test]
 fn a_superblock_of_another_device_makes_none_of_it() {
     let mut images = small();
