@@ -1,8 +1,10 @@
-//! Cleaning metadata: live nodes of sparse segments are not moved but touched, and the next commit writes them elsewhere.
+//! Cleaning metadata: live nodes of sparse segments are not moved but marked as changed ("touched"), and the next commit
+//! writes them elsewhere.
 //!
 //! Invariants:
-//! - Nodes are written anew only as far as the next commit has room for them beside what it folds (`may_renew`).
-//! - What cannot be read is not touched: whoever reads it finds it lost.
+//! - The next commit writes changed leaves and these nodes; no more are touched than its room lets it write
+//!   (`home/room.rs`, `may_renew`).
+//! - A node that cannot be read is not touched: whoever reads it finds it lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;

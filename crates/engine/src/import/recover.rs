@@ -1,4 +1,5 @@
-//! Steps 4 and 5 of an import: what was recovered becomes final, and goes to the shards.
+//! Steps 4 and 5 of an import, in the order of `import/mod.rs`: a root closes the old epoch, after which no other import
+//! can read the journal differently; then deltas and blocks of the journal go to the shards.
 //!
 //! Invariants: nothing is allocated before the root that closes the old epoch is durable; no batch and no
 //! commit runs before the shards have all that the journal had.

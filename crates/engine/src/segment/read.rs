@@ -1,8 +1,9 @@
 //! Reading blocks: verified, and decoded from the other columns when they do not come or do not match.
 //!
 //! A device error, a missing device, a mismatch and a deadline are one thing: a missing strip. The
-//! first attempt trusts its inputs and checks the result by the map's digest; only if that fails are
-//! the inputs themselves looked at, by their summary rows.
+//! first attempt decodes from the other columns as they are read, and checks the result by the map's
+//! digest; only if that fails is each of these columns checked, by its summary row. A bad block found on
+//! the way is counted against its device and repaired in the background (`segment/bad.rs`).
 //!
 //! Invariants: bytes are returned only if their digest matches (P1); the caller holds the segment, so
 //! its slots cannot be reused under a read (R12).
