@@ -237,10 +237,10 @@ fn run_engine(args: &EngineArgs, json: bool) -> Result<(), Failure> {
     }
     let titles = [
         "ROW", "LAYOUT", "DEVICES", "MAP", "VALUE", "UNIT", "OF RAW", "FORM", "BYTES", "FORM",
-        "BUSY", "VALID",
+        "ACCOUNT", "BUSY", "VALID",
     ];
     let texts = rows.iter().map(engine_text).collect();
-    let right = [2, 4, 6, 7, 8, 9, 10];
+    let right = [2, 4, 6, 7, 8, 9, 10, 11];
     out(&table::table(&titles, texts, &right, args.script))?;
     if args.phases {
         for row in &rows {
@@ -285,6 +285,7 @@ fn engine_text(row: &engine::Row) -> Vec<String> {
         percent(form),
         number(row.device_bytes_per_host_byte),
         number(row.closed_form_device_bytes),
+        number(row.accounted_device_bytes),
         percent(row.busy),
         if row.valid {
             "yes".to_string()

@@ -60,7 +60,7 @@ fn print(row: &Row) {
     let percent = |v: Option<f64>| v.map_or("-".to_string(), |v| format!("{:.1}%", v * 100.0));
     let share = |v: Option<f64>| row.raw.zip(v).map(|(raw, v)| v / raw);
     println!(
-        "{:<16} {:<8} P={:<4} map {:<8} {:<8} {:>12} {:<5} raw {:>12}  {:>7} of raw (closed form {:>7})  bytes {:>6}/{:<6} ops {:>6}  WA {:>5}/{:.2}  busy {:>6}  scattered {:>6}  p99 {:>9} us  {:.1}s  {} {}",
+        "{:<16} {:<8} P={:<4} map {:<8} {:<8} {:>12} {:<5} raw {:>12}  {:>7} of raw (closed form {:>7})  bytes {:>6}/{:<6} account {:<6} ops {:>6}  WA {:>5}/{:.2}  busy {:>6}  scattered {:>6}  p99 {:>9} us  {:.1}s  {} {}",
         row.row,
         row.layout,
         row.devices,
@@ -73,6 +73,7 @@ fn print(row: &Row) {
         percent(share(row.closed_form)),
         number(row.device_bytes_per_host_byte, 3),
         number(row.closed_form_device_bytes, 3),
+        number(row.accounted_device_bytes, 3),
         number(row.device_operations_per_host_operation, 3),
         number(row.write_amplification, 2),
         row.closed_form_write_amplification,

@@ -2,8 +2,8 @@
 //!
 //! Per host write of a block: WA(u) (K+M)/K appends, with the headers and summaries that the format
 //! puts into each slot, WA(u) - 1 reads by the cleaner, and L WA(u) leaves of the map written (and
-//! read, where they are not cached). Neither the journal nor roots are in it: what they cost is part
-//! of the distance between measurement and closed form.
+//! read, where they are not cached). Neither the journal nor roots are in it: what they cost
+//! is in the account ([`super::account`]).
 //!
 //! **Invariant**: pure arithmetic.
 

@@ -2,10 +2,12 @@
 //!
 //! **Invariants**: every share is of what the same generator gets from all the array's devices raw,
 //! preconditioned, in this run; traffic is counted below the engine; a row whose device bytes are
-//! not within [`TOLERANCE`] of the closed form is marked with the reason. Arrays here are small
+//! not within [`TOLERANCE`] of the account is marked with the reason. Arrays here are small
 //! ([`Row::scale`] says how small) and their bounds are scaled with them.
 
+pub mod account;
 pub mod closed;
+mod loads;
 mod rig;
 mod rows;
 
@@ -18,7 +20,10 @@ use crate::load::Stop;
 pub use crate::meter::{Regions, Traffic};
 pub(crate) use rig::device_count;
 
-/// How far device bytes may be from the closed form, as a share of it.
+/// The most write amplification of a valid row, as a multiple of the closed form's.
+pub const MOST_AMPLIFICATION: f64 = 1.1;
+
+/// How far device bytes may be from the account, as a share of it.
 pub const TOLERANCE: f64 = 0.03;
 
 /// What is measured.
@@ -244,9 +249,12 @@ pub struct Row {
     pub device_bytes_per_host_byte: Option<f64>,
     /// The same by the closed form.
     pub closed_form_device_bytes: Option<f64>,
+    /// What the account says they should be, given what the run counted: see [`account`].
+    pub accounted_device_bytes: Option<f64>,
     /// Device operations, flushes not counted, for each host operation.
     pub device_operations_per_host_operation: Option<f64>,
-    /// Whether device bytes are within [`TOLERANCE`] of the closed form.
+    /// Whether device bytes are within [`TOLERANCE`] of the account, and the write amplification at most
+    /// [`MOST_AMPLIFICATION`] of the closed form's.
     pub valid: bool,
     /// Why not.
     pub reason: String,

@@ -77,6 +77,8 @@ pub(super) struct Snapshot {
     pub(super) scattered: u64,
     /// Where the engine's time went.
     pub(super) phases: Vec<PhaseTally>,
+    /// Blocks that the host wrote, and data blocks written.
+    pub(super) blocks: (u64, u64),
 }
 
 impl Snapshot {
@@ -92,6 +94,10 @@ impl Snapshot {
             busy: self.busy - first.busy,
             scattered: self.scattered - first.scattered,
             phases: self.phases.iter().zip(&first.phases).map(passed).collect(),
+            blocks: (
+                self.blocks.0 - first.blocks.0,
+                self.blocks.1 - first.blocks.1,
+            ),
         }
     }
 }
@@ -99,6 +105,7 @@ impl Snapshot {
 fn snapshot(meters: &[Rc<Meter>], array: &Array) -> Snapshot {
     let mut sum = Snapshot {
         phases: array.phases(),
+        blocks: array.blocks_written(),
         ..Snapshot::default()
     };
     for meter in meters {

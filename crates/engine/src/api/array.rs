@@ -330,6 +330,13 @@ impl Array {
         self.0.home.core.phases.tallies()
     }
 
+    /// Blocks of 4 KiB that clients have written since it was created or imported, and data blocks written for them and
+    /// by the cleaner.
+    pub fn blocks_written(&self) -> (u64, u64) {
+        let (host, data) = &self.0.home.core.amplification;
+        (host.get(), data.get())
+    }
+
     /// Events with a number above `after`.
     pub fn events(&self, after: u64) -> Vec<Event> {
         self.0.home.core.events.after(after)
