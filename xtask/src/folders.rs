@@ -4,7 +4,9 @@
 //! stands, in a `use` or in the code, but not in comments and tests.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::tidy;
 
 /// The engine's folders and files, each above all that it may use; those of one row may not use each other.
 const ROWS: &[&[&str]] = &[
@@ -29,7 +31,7 @@ const ENGINE: &str = "crates/engine/src";
 pub(crate) fn check(root: &Path) -> Vec<String> {
     let engine = root.join(ENGINE);
     let mut files = Vec::new();
-    collect(&engine, &mut files);
+    tidy::collect(&engine, &mut files);
     files.sort();
     let mut lines = Vec::new();
     for path in files {
@@ -48,17 +50,6 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
         }
     }
     lines
-}
-
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            files.push(path);
-        }
-    }
 }
 
 fn row_of(folder: &str) -> Option<usize> {

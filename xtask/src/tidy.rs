@@ -39,7 +39,8 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     lines
 }
 
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+/// The source files below a folder.
+pub(crate) fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() {

@@ -6,11 +6,9 @@
 //!
 //! **Invariant**: pure arithmetic; nothing here is fitted to a measurement.
 
-use super::closed::Given;
+use super::closed::{BLOCK, Given, LEAF, touched};
 
-const BLOCK: f64 = 4096.0;
-/// Entries of a leaf, of a node above, of a page of the slot table.
-const LEAF: f64 = 128.0;
+/// Entries of a node above the leaves, and of a page of the slot table.
 const FANOUT: f64 = 64.0;
 const PAGE: f64 = 124.0;
 /// Bytes of a root.
@@ -57,14 +55,6 @@ pub struct Counted {
     pub checkpoints: f64,
 }
 
-/// Of `all` things how many are touched at least once by `times` touches at random.
-fn touched(all: f64, times: f64) -> f64 {
-    if all <= 0.0 {
-        return 0.0;
-    }
-    all * (1.0 - (-times / all).exp())
-}
-
 impl Given {
     /// Device bytes of the writes of a run; `sequential`: in the order of their addresses.
     pub fn account(&self, cut: &Cut, counted: &Counted, sequential: bool) -> f64 {
@@ -80,20 +70,13 @@ impl Given {
         let courses = (cut.slot_blocks / 126.0).ceil();
         let cleaned = (moved + victims * self.k * courses) * BLOCK;
         let (nodes, leaves) = self.nodes(cut, counted, sequential);
-        let (node_k, node_m) = self.node_shape();
-        let map = nodes * BLOCK * (node_k + node_m) / node_k * cut.node_overhead;
+        let map = nodes * BLOCK * self.map_width() * cut.node_overhead;
         let loaded = leaves * self.miss() * BLOCK;
         data + cleaned
             + map
             + loaded
             + self.journal(cut, counted, moved, nodes)
             + self.roots(cut, counted, moved)
-    }
-
-    /// Data and parity columns of segments of nodes (rule R6).
-    fn node_shape(&self) -> (f64, f64) {
-        let m = (self.m + 1.0).max(2.0).min(self.devices - 1.0);
-        ((self.devices - m).clamp(1.0, 8.0), m)
     }
 
     /// Nodes that all checkpoints write, and how many of them are leaves of the volume's map.

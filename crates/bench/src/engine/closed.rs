@@ -11,9 +11,9 @@ use ashlar_device::Profile;
 use ashlar_engine::DELTA_BYTES;
 
 /// Bytes of a block.
-const BLOCK: f64 = 4096.0;
+pub(super) const BLOCK: f64 = 4096.0;
 /// Entries of a leaf.
-const LEAF: f64 = 128.0;
+pub(super) const LEAF: f64 = 128.0;
 
 /// What the closed form depends on.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,14 @@ pub struct Cost {
     pub busy: f64,
 }
 
+/// Of `all` things how many are touched at least once by `times` touches at random.
+pub(super) fn touched(all: f64, times: f64) -> f64 {
+    if all <= 0.0 {
+        return 0.0;
+    }
+    all * (1.0 - (-times / all).exp())
+}
+
 /// The write amplification of greedy cleaning under uniform random overwrites of a large array that
 /// is `fill` full: 1/(1 - p), where segments are cleaned when a share p of them is live and
 /// fill = (p - 1)/ln p.
@@ -65,10 +73,15 @@ pub fn write_amplification(fill: f64) -> f64 {
 }
 
 impl Given {
-    /// Bytes of metadata written for each byte of nodes (rule R6).
-    fn map_width(&self) -> f64 {
+    /// Data and parity columns of segments of nodes (rule R6).
+    pub(super) fn node_shape(&self) -> (f64, f64) {
         let m = (self.m + 1.0).max(2.0).min(self.devices - 1.0);
-        let k = (self.devices - m).clamp(1.0, 8.0);
+        ((self.devices - m).clamp(1.0, 8.0), m)
+    }
+
+    /// Bytes of metadata written for each byte of nodes.
+    pub(super) fn map_width(&self) -> f64 {
+        let (k, m) = self.node_shape();
         (k + m) / k
     }
 
@@ -82,7 +95,7 @@ impl Given {
         let deltas =
             (self.memory_bytes / 4.0 / DELTA_BYTES as f64).clamp(1.0, self.blocks.max(1.0));
         let leaves = (self.blocks / LEAF).max(1.0);
-        leaves * (1.0 - (-deltas / leaves).exp()) / deltas
+        touched(leaves, deltas) / deltas
     }
 
     /// A read of `bytes` that lie together.

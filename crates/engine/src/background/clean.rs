@@ -22,7 +22,7 @@ use crate::members::Member;
 use crate::phases::{Laps, Phase};
 use crate::protocol::{Move, Reach, ShardMessage, ask};
 use crate::segment::read::{
-    decode_column, decode_verified_run, read_column, read_course_rows, read_verified,
+    decode_column, decode_verified_run, first_found, read_column, read_course_rows, read_verified,
 };
 use crate::segment::stripe::row_matches;
 use crate::segment::{Pinned, Segment};
@@ -451,24 +451,13 @@ impl Home {
         wanted: usize,
     ) -> Option<Vec<Row>> {
         let k = usize::from(segment.geometry.k);
-        let mut others: Vec<(usize, Vec<Row>)> = Vec::new();
-        let mut left = (0..segment.geometry.width()).filter(|c| *c != wanted);
-        // As many summaries at once as are still needed.
-        while others.len() < k {
-            let read = |column| {
-                let (core, segment) = (self.core.clone(), segment.clone());
-                let reading =
-                    async move { read_course_rows(&core, &segment, course, column).await };
-                (column, self.core.rt.spawn(reading))
-            };
-            let reading: Vec<_> = left.by_ref().take(k - others.len()).map(read).collect();
-            if reading.is_empty() {
-                break;
-            }
-            for (column, rows) in reading {
-                others.extend(rows.await.map(|rows| (column, rows)));
-            }
-        }
+        let read = |column| {
+            let (core, segment) = (self.core.clone(), segment.clone());
+            let reading = async move { read_course_rows(&core, &segment, course, column).await };
+            self.core.rt.spawn(reading)
+        };
+        let others = (0..segment.geometry.width()).filter(|c| *c != wanted);
+        let others = first_found(k, others, read).await?;
         let rows = others.iter().map(|(column, rows)| (*column, &rows[..]));
         let owners = self.decode_owner_bytes(segment, &[wanted], rows)?.pop()?;
         let row = |owner| Row {

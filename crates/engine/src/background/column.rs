@@ -14,13 +14,15 @@ use std::rc::Rc;
 use ashlar_format::BLOCK;
 use ashlar_format::journal::Entry;
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
-use ashlar_rt::{Buf, Slice, join_all};
+use ashlar_rt::{Buf, Slice};
 
 use crate::home::Home;
 use crate::planted::{self, Bug};
 use crate::segment::coder::{Survivor, Wanted, decode_course, verify_course};
 use crate::segment::header::header_bytes;
-use crate::segment::read::{decode_column, note_bad_blocks, read_course, read_course_rows};
+use crate::segment::read::{
+    decode_column, first_found, note_bad_blocks, read_course, read_course_rows,
+};
 use crate::segment::stripe::{device_offset, strip_digest, summary_bytes};
 use crate::segment::{Column, Pinned, Segment};
 
@@ -222,21 +224,19 @@ impl Home {
     ) -> Option<Vec<Survivor>> {
         let k = usize::from(segment.geometry.k);
         let usable = |c: &usize| !without.contains(c) && self.core.column_usable(segment, *c);
-        let mut others = (0..segment.geometry.width()).filter(usable);
-        let mut survivors: Vec<Survivor> = Vec::new();
-        while survivors.len() < k {
-            let mut joins = Vec::new();
-            for other in others.by_ref().take(k - survivors.len()) {
-                let (core, segment) = (self.core.clone(), segment.clone());
-                let read = async move { read_course(&core, &segment, course, other).await };
-                joins.push(self.core.rt.spawn(read));
-            }
-            if joins.is_empty() {
-                return None;
-            }
-            survivors.extend(join_all(joins).await.into_iter().flatten());
-        }
-        Some(survivors)
+        let others = (0..segment.geometry.width()).filter(usable);
+        let read = |other| {
+            let (core, segment) = (self.core.clone(), segment.clone());
+            let read = async move { read_course(&core, &segment, course, other).await };
+            self.core.rt.spawn(read)
+        };
+        let survivors = first_found(k, others, read).await?;
+        Some(
+            survivors
+                .into_iter()
+                .map(|(_, survivor)| survivor)
+                .collect(),
+        )
     }
 
     /// The owners of the blocks of columns, decoded from the rows of K others.

@@ -33,12 +33,8 @@ impl Home {
         if !self.core.maybe_degraded.get() {
             return Vec::new();
         }
-        let mut due: Vec<(usize, Pinned)> = self
-            .core
-            .segments
-            .borrow()
-            .values()
-            .map(Segment::pin)
+        let all = self.core.pin_where(|_| true).into_iter();
+        let mut due: Vec<(usize, Pinned)> = all
             .filter_map(|s| Some((self.columns_to_gain(&s)?, s)))
             .collect();
         due.sort_by_key(|(missing, s)| {
@@ -278,18 +274,11 @@ impl Home {
     /// that they can be reconstructed; nor do those of nodes that a narrower one would replace (#146). (Others go
     /// on: what would replace them would lack the same columns.) Whether any was sealed.
     async fn seal_broken(self: &Rc<Self>) -> bool {
-        let is_broken = |s: &&Rc<Segment>| {
+        let is_broken = |s: &Segment| {
             let replaced = s.kind == SegmentKind::Meta && self.falls_short(s);
             !s.sealed.get() && (self.core.has_lost_column(s) || replaced || self.can_gain(s))
         };
-        let broken: Vec<Pinned> = {
-            let segments = self.core.segments.borrow();
-            segments
-                .values()
-                .filter(is_broken)
-                .map(Segment::pin)
-                .collect()
-        };
+        let broken = self.core.pin_where(is_broken);
         if broken.is_empty() {
             return false;
         }
@@ -314,12 +303,8 @@ impl Home {
     /// say no longer keeps these records.
     async fn seal_old_rows(self: &Rc<Self>) {
         let end = self.root.borrow().epochs.iter().filter_map(|e| e.end).max();
-        let old = |s: &&Rc<Segment>| s.rows_since.get().is_some_and(|since| Some(since) < end);
-        let old: Vec<Pinned> = {
-            let segments = self.core.segments.borrow();
-            segments.values().filter(old).map(Segment::pin).collect()
-        };
-        for segment in old {
+        let old = |s: &Segment| s.rows_since.get().is_some_and(|since| Some(since) < end);
+        for segment in self.core.pin_where(old) {
             if segment.sealed.get() {
                 continue;
             }

@@ -474,16 +474,9 @@ impl Home {
     /// Seals open segments whose unfinished course keeps the journal from being cut, when that matters.
     async fn seal_pinned(self: &Rc<Self>) {
         let (size, used) = self.journal.usage(Ring::Delta);
-        let segments: Vec<Pinned> = self
-            .core
-            .segments
-            .borrow()
-            .values()
-            .map(Segment::pin)
-            .collect();
         // Courses just begun are left alone, unless the ring is so small that these few records fill it.
         let young = if used * 4 > size * 3 { 0 } else { 8 };
-        for segment in segments {
+        for segment in self.core.pin_where(|_| true) {
             segment.image_behind.set(None);
             let pinned = segment
                 .rows_since
@@ -505,14 +498,7 @@ impl Home {
 
     /// Seals every segment without a stripe in flight: nothing of them hangs on the journal then.
     pub(crate) async fn seal_idle(self: &Rc<Self>) {
-        let segments: Vec<Pinned> = self
-            .core
-            .segments
-            .borrow()
-            .values()
-            .map(Segment::pin)
-            .collect();
-        for segment in segments {
+        for segment in self.core.pin_where(|_| true) {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
                 self.seal(&segment).await;
             }

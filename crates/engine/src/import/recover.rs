@@ -116,15 +116,7 @@ impl Home {
         if !early {
             self.start_batches();
         }
-        let open: Vec<Pinned> = self
-            .core
-            .segments
-            .borrow()
-            .values()
-            .filter(|s| !s.sealed.get())
-            .map(Segment::pin)
-            .collect();
-        for segment in open {
+        for segment in self.core.pin_where(|s| !s.sealed.get()) {
             if segment.recorded.get() == segment.next_stripe.get()
                 && segment.number < self.root.borrow().next_segment
             {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::ROWS_PER_SUMMARY;
 use ashlar_format::summary::{self, Row, SummaryId};
-use ashlar_rt::Buf;
+use ashlar_rt::{Buf, Join};
 
 use crate::planted::{self, Bug};
 use crate::segment::bad::{BadBlock, SUMMARY};
@@ -220,15 +220,22 @@ pub async fn read_column(
     if column < usize::from(segment.geometry.k) && is_absent(segment, stripe, column) {
         return Some(Buf::zeroed(count as usize * BLOCK));
     }
-    if !core.column_usable(segment, column) {
-        return None;
-    }
-    let place = segment.columns.borrow()[column];
+    read_placed(core, segment, stripe, column, within, count).await
+}
+
+/// Reads blocks of one strip from where its column lies.
+async fn read_placed(
+    core: &Rc<Core>,
+    segment: &Segment,
+    stripe: u32,
+    column: usize,
+    within: u32,
+    count: u32,
+) -> Option<Buf> {
+    let place = usable_place(core, segment, column)?;
     let offset = device_offset(core, place, segment.geometry.strip_block(stripe) + within);
-    core.member(place.device)
-        .read(offset, count as usize * BLOCK)
-        .await
-        .ok()
+    let bytes = count as usize * BLOCK;
+    core.member(place.device).read(offset, bytes).await.ok()
 }
 
 /// Whether a data strip is known never to have been written.
@@ -302,6 +309,27 @@ pub async fn decode_run(
     decode(core, segment, stripe, wanted, within, Inputs::AsRead(count)).await
 }
 
+/// What the first `k` of these columns give that give anything, as many asked at once as are still needed; `None` if fewer
+/// do.
+pub async fn first_found<T>(
+    k: usize,
+    mut columns: impl Iterator<Item = usize>,
+    ask: impl Fn(usize) -> Join<Option<T>>,
+) -> Option<Vec<(usize, T)>> {
+    let mut found = Vec::with_capacity(k);
+    while found.len() < k {
+        let next = columns.by_ref().take(k - found.len());
+        let asked: Vec<_> = next.map(|column| (column, ask(column))).collect();
+        if asked.is_empty() {
+            return None;
+        }
+        for (column, answer) in asked {
+            found.extend(answer.await.map(|given| (column, given)));
+        }
+    }
+    Some(found)
+}
+
 async fn decode(
     core: &Rc<Core>,
     segment: &Pinned,
@@ -311,33 +339,16 @@ async fn decode(
     from: Inputs,
 ) -> Option<Buf> {
     let (k, width) = (usize::from(segment.geometry.k), segment.geometry.width());
+    let read = |column| {
+        let (core2, segment) = (core.clone(), segment.clone());
+        core.rt
+            .spawn(async move { read_input(&core2, &segment, stripe, column, within, from).await })
+    };
+    let others = (0..width).filter(|column| *column != wanted);
+    let found = first_found(k, others, read).await?;
     let mut inputs: Vec<Option<Buf>> = (0..width).map(|_| None).collect();
-    let mut have = 0;
-    let mut next = 0;
-    while have < k {
-        // As many reads at once as are still needed.
-        let mut joins = Vec::new();
-        while joins.len() < k - have && next < width {
-            let column = next;
-            next += 1;
-            if column == wanted {
-                continue;
-            }
-            let (core2, segment) = (core.clone(), segment.clone());
-            joins.push((
-                column,
-                core.rt.spawn(async move {
-                    read_input(&core2, &segment, stripe, column, within, from).await
-                }),
-            ));
-        }
-        if joins.is_empty() {
-            return None;
-        }
-        for (column, join) in joins {
-            inputs[column] = join.await;
-            have += usize::from(inputs[column].is_some());
-        }
+    for (column, bytes) in found {
+        inputs[column] = Some(bytes);
     }
     let bytes = inputs.iter().flatten().next()?.len();
     let mut out = Buf::scratch(bytes);
@@ -397,13 +408,7 @@ async fn read_verified_run(
         let absent = column < usize::from(segment.geometry.k);
         return absent.then(|| Buf::zeroed(rows.len() * BLOCK));
     }
-    if !core.column_usable(segment, column) {
-        return None;
-    }
-    let place = segment.columns.borrow()[column];
-    let offset = device_offset(core, place, segment.geometry.strip_block(stripe) + within);
-    let bytes = core.member(place.device);
-    let bytes = bytes.read(offset, rows.len() * BLOCK).await.ok()?;
+    let bytes = read_placed(core, segment, stripe, column, within, count).await?;
     let number = u16::try_from(column).expect("at most 256 columns");
     let mut blocks = (within..).zip(rows.iter().zip(bytes.chunks(BLOCK)));
     let matches =

@@ -144,6 +144,13 @@ impl Core {
         self.segments.borrow().get(&number).map(Segment::pin)
     }
 
+    /// The segments for which `wanted` holds, in the order of their numbers.
+    pub fn pin_where(&self, wanted: impl Fn(&Segment) -> bool) -> Vec<Pinned> {
+        let segments = self.segments.borrow();
+        let wanted = segments.values().filter(|segment| wanted(segment));
+        wanted.map(Segment::pin).collect()
+    }
+
     /// Adds a segment to the table.
     pub fn add_segment(&self, segment: &Pinned) {
         self.segments
