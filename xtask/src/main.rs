@@ -10,6 +10,7 @@ mod cases;
 mod folders;
 mod package;
 mod packages;
+mod parts;
 mod steps;
 mod tidy;
 mod trial;

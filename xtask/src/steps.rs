@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{arrows, cases, folders, packages, tidy};
+use crate::{arrows, cases, folders, packages, parts, tidy};
 
 /// Seeds of the simulator that every run tries, by mode: 20,001, 200 of which run twice and 151 of which fill
 /// their arrays. More are in the tests of `ashlar-sim` itself, with gates on what they reach.
@@ -80,7 +80,12 @@ const STEPS: [Step; 11] = [
     ("arrows", |tally| {
         check(tally, "arrows", || {
             let root = root();
-            [arrows::check(&root), folders::check(&root)].concat()
+            [
+                arrows::check(&root),
+                folders::check(&root),
+                parts::check(&root),
+            ]
+            .concat()
         })
     }),
     ("format", |tally| {

@@ -126,3 +126,14 @@ impl<'a> Laps<'a> {
         self.since = self.rt.now();
     }
 }
+
+/// How much was written, and where the time goes.
+#[derive(Debug, Default)]
+pub struct Meters {
+    /// Blocks that clients have written since the import.
+    pub host: Cell<u64>,
+    /// All data blocks written since: also those that the cleaner moved.
+    pub data: Cell<u64>,
+    /// Where the time goes.
+    pub phases: Phases,
+}

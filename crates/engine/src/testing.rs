@@ -74,7 +74,8 @@ impl Bed {
             let slot = self
                 .core
                 .member(index)
-                .take_slot(entry)
+                .slots
+                .take(entry)
                 .expect("there is one");
             let column = Column {
                 device: index,
@@ -101,7 +102,10 @@ pub fn blocks(core: &Core, count: u32, seed: u8) -> (Slice, Vec<(Owner, [u8; 16]
             address: at,
             ..Owner::default()
         };
-        owners.push((owner, core.block_digest(Kind::Blake3, 16, at, block)));
+        owners.push((
+            owner,
+            core.identity.block_digest(Kind::Blake3, 16, at, block),
+        ));
     }
     (data.freeze(), owners)
 }

@@ -13,6 +13,7 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::journal::Ring;
 use ashlar_rt::{Buf, Rt, Sender};
 
+use crate::background::Background;
 use crate::error::Error;
 use crate::home::Home;
 use crate::members::quorum::Quorum;
@@ -24,6 +25,7 @@ use crate::status::Event;
 
 pub(crate) struct Inner {
     pub(crate) home: Rc<Home>,
+    background: Rc<Background>,
     pub(crate) to_home: Sender<HomeMessage>,
     pub(crate) read_only: bool,
     pub(crate) memory: Cell<u64>,
@@ -59,11 +61,13 @@ impl Array {
         read_only: bool,
         memory_bytes: u64,
     ) -> Array {
+        let background = Background::new(&home);
         if !read_only {
-            home.start_background();
+            background.start();
         }
         let array = Array(Rc::new(Inner {
             home,
+            background,
             to_home,
             read_only,
             memory: Cell::new(memory_bytes),
@@ -96,7 +100,7 @@ impl Array {
 
     /// Its identity.
     pub fn uuid(&self) -> [u8; 16] {
-        self.0.home.core.array
+        self.0.home.core.identity.array
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
@@ -173,9 +177,9 @@ impl Array {
             home.fold().await;
             // Nothing is journalled from here on but what the last commit writes: what still runs in the
             // background must not add to what its root says.
-            let _no_batch = home.batch_lock.lock().await;
+            let _no_batch = home.log.batch.lock().await;
             home.batch_locked(Reach::Closed).await;
-            let _one = home.commit_lock.lock().await;
+            let _one = home.commits.turn.lock().await;
             home.seal_idle().await;
             home.commit_locked(home.journal.next(), true).await;
         })
@@ -243,7 +247,7 @@ impl Array {
     /// that waits would ever end. As safe as a power cut.
     pub fn stop_if_writes_wait(&self) {
         let home = &self.0.home;
-        if home.waiting_quorum.get().is_some() && !home.core.closed.get() {
+        if home.agreement.waiting().is_some() && !home.core.closed.get() {
             home.halt("stopped while writes waited for enough devices to agree");
         }
     }
@@ -276,14 +280,14 @@ impl Array {
             return Err(Error::NoDevice(index));
         }
         let in_use = home.core.member(index).is_online();
-        if !in_use && (home.waiting_quorum.get().is_none() || !force) {
+        if !in_use && (home.agreement.waiting().is_none() || !force) {
             return Ok(());
         }
         if home.needs_devices(&[index], &[]) && !force {
             return Err(Error::WouldLose(index));
         }
         if force {
-            home.may_lose.set(true);
+            home.agreement.set_may_lose(true);
         }
         if in_use {
             home.core.report_failed(index);
@@ -292,15 +296,14 @@ impl Array {
             let home = &array.0.home;
             // The operator's word is for the devices that are gone now, not for a majority that goes later.
             if force {
-                home.quorum.set(Quorum::Forced);
-                home.force_gate.open();
+                home.agreement.set_quorum(Quorum::Forced);
             }
             home.members_settled().await;
             // A change of membership that is under way holds it to its end.
-            drop(home.log_lock.lock().await);
+            drop(home.log.turn.lock().await);
             if force {
-                home.may_lose.set(false);
-                home.quorum.set(Quorum::Awaited);
+                home.agreement.set_may_lose(false);
+                home.agreement.set_quorum(Quorum::Awaited);
             }
         })
         .await;
@@ -327,14 +330,14 @@ impl Array {
 
     /// Where the time has gone since it was created or imported, phase by phase.
     pub fn phases(&self) -> Vec<PhaseTally> {
-        self.0.home.core.phases.tallies()
+        self.0.home.core.meters.phases.tallies()
     }
 
     /// Blocks of 4 KiB that clients have written since it was created or imported, and data blocks written for them and
     /// by the cleaner.
     pub fn blocks_written(&self) -> (u64, u64) {
-        let (host, data) = &self.0.home.core.amplification;
-        (host.get(), data.get())
+        let meters = &self.0.home.core.meters;
+        (meters.host.get(), meters.data.get())
     }
 
     /// Events with a number above `after`.
@@ -351,7 +354,8 @@ impl Array {
     pub async fn wait_idle(&self, kinds: &[&str]) {
         let home = &self.0.home;
         // Nothing runs in the background of a read-only array.
-        while !self.0.read_only && !home.core.closed.get() && !home.is_idle(kinds) {
+        let idle = || self.0.background.is_idle(kinds);
+        while !self.0.read_only && !home.core.closed.get() && !idle() {
             let _ = home
                 .core
                 .rt
@@ -363,7 +367,7 @@ impl Array {
     /// After [`Array::wait_idle`]: why something of these kinds is still not done, if so. It goes on only when
     /// the operator has changed something.
     pub fn stuck(&self, kinds: &[&str]) -> Option<String> {
-        self.0.home.stuck(kinds, self.0.read_only)
+        self.0.background.stuck(kinds, self.0.read_only)
     }
 
     /// Makes durable everything acknowledged so far.

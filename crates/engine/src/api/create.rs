@@ -313,7 +313,7 @@ impl Array {
         );
         for member in &core.members {
             let device = usize::from(member.index);
-            clear_member(member, &core.array)
+            clear_member(member, &core.identity.array)
                 .await
                 .map_err(|fault| Error::Device { device, fault })?;
         }

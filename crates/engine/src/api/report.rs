@@ -1,7 +1,6 @@
 //! `status`: what there is to say about an array, from what the engine observes.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use ashlar_accel::{Choice, Fault};
 use ashlar_format::BLOCK_U64;
@@ -15,12 +14,11 @@ use crate::home::Home;
 use crate::home::work::Progress;
 use crate::options::uuid_text;
 use crate::protocol::{ShardMessage, ask};
-use crate::segment::Segment;
 use crate::space::slots::{clean_slots, commit_slots};
 use crate::status::{
-    Accelerator, ArrayState, ArrayStatus, Capacity, Clean, DeviceErrors, DeviceState, DeviceStatus,
-    Exposure, Frontend, HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service,
-    TaskStatus, VolumeStatus,
+    Accelerator, ArrayStatus, Clean, DeviceErrors, DeviceState, DeviceStatus, Exposure, Frontend,
+    HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service, TaskStatus,
+    VolumeStatus,
 };
 
 impl Array {
@@ -39,7 +37,7 @@ impl Array {
         let columns = home.core.online().len() as u64;
         ArrayStatus {
             name: superblock.name.clone(),
-            uuid: uuid_text(&home.core.array),
+            uuid: uuid_text(&home.core.identity.array),
             state: home.state(),
             health: home.health(),
             attention: Vec::new(),
@@ -53,9 +51,9 @@ impl Array {
             strip_bytes: u64::from(superblock.strip_blocks) * BLOCK_U64,
             slot_bytes: u64::from(home.core.slot_blocks) * BLOCK_U64,
             capacity: home.capacity(),
-            clean: home.clean_status(),
+            clean: clean_status(home),
             map: MapStatus {
-                bytes: home.map_bytes(),
+                bytes: map_bytes(home),
                 cached_bytes: cached,
             },
             journal: JournalStatus {
@@ -68,11 +66,11 @@ impl Array {
                 used_bytes: cached + dirty,
             },
             accelerator: self.accelerator(),
-            exposure: home.exposure(),
+            exposure: exposure(home),
             devices: home.core.members.iter().map(device_status).collect(),
-            tasks: home.task_status(),
+            tasks: task_status(home),
             volumes: self.volume_status(),
-            lost: home.lost_ranges(),
+            lost: lost_ranges(home),
         }
     }
 
@@ -92,7 +90,7 @@ impl Array {
         let chosen = if status.is_on_device() {
             status.chosen()
         } else {
-            format!("cpu ({})", home.kernel())
+            format!("cpu ({})", kernel(home))
         };
         Accelerator {
             chosen,
@@ -105,7 +103,7 @@ impl Array {
         let home = &self.0.home;
         if home.core.closed.get() {
             Service::Stopped
-        } else if home.waiting_quorum.get().is_some() {
+        } else if home.agreement.waiting().is_some() {
             Service::WritesWait
         } else if self.0.read_only {
             Service::ReadOnly
@@ -167,7 +165,7 @@ impl Array {
 }
 
 fn device_status(member: &crate::members::Member) -> DeviceStatus {
-    let used = member.slots.borrow().iter().flatten().count() as u64;
+    let used = member.slots.used() as u64;
     let state = match member.state() {
         MemberState::Online => DeviceState::Online,
         MemberState::Failed if member.path().is_empty() => DeviceState::Missing,
@@ -194,167 +192,116 @@ fn device_status(member: &crate::members::Member) -> DeviceStatus {
     }
 }
 
-impl Home {
-    /// How the array is: the worst of its live segments, and of what only the journal has.
-    pub(crate) fn state(&self) -> ArrayState {
-        let segments = self.core.segments.borrow();
-        let holding = || segments.values().filter(|s| !self.holds_nothing(s));
-        let lost = |s: &Rc<Segment>| self.core.missing_columns(s) > usize::from(s.geometry.m);
-        let short = self.journal_is_short() || self.unsettled();
-        if !self.core.lost.borrow().is_empty() || holding().any(lost) {
-            ArrayState::Failed
-        } else if !short && holding().all(|s| self.columns_lacking(s) == 0) {
-            ArrayState::Optimal
-        } else if self.shape.m > 0 && self.losses_left() == 0 {
-            ArrayState::Critical
-        } else {
-            ArrayState::Degraded
+fn reserve_slots(home: &Home) -> u64 {
+    let members = home.core.members.iter();
+    members
+        .map(|m| (commit_slots(home.core.slot_blocks) + clean_slots(m.geometry.slots)) as u64)
+        .sum()
+}
+
+fn clean_status(home: &Home) -> Clean {
+    let (host, all) = (home.core.meters.host.get(), home.core.meters.data.get());
+    Clean {
+        write_amplification: (host > 0).then(|| all as f64 / host as f64),
+        free_slots: home.free_slots() as u64,
+        reserve_slots: reserve_slots(home),
+    }
+}
+
+fn map_bytes(home: &Home) -> u64 {
+    let segments = home.core.segments.borrow();
+    segments
+        .values()
+        .filter(|s| s.kind == SegmentKind::Meta)
+        .map(|s| u64::from(s.live.borrow().count()) * BLOCK_U64)
+        .sum()
+}
+
+fn kernel(home: &Home) -> String {
+    let code = ashlar_codec::Code::new(
+        ashlar_codec::CodeKind::IsalCauchy,
+        usize::from(home.shape.k),
+        usize::from(home.shape.m),
+    );
+    code.map_or_else(|_| "-".to_string(), |c| c.kernel().to_string())
+}
+
+fn exposure(home: &Home) -> Vec<Exposure> {
+    let mut by_redundancy: BTreeMap<u16, u64> = BTreeMap::new();
+    for segment in home
+        .core
+        .segments
+        .borrow()
+        .values()
+        .filter(|s| s.kind == SegmentKind::Data)
+    {
+        let live = u64::from(segment.live.borrow().count()) * BLOCK_U64;
+        let left =
+            usize::from(segment.geometry.m).saturating_sub(home.core.missing_columns(segment));
+        if live > 0 {
+            *by_redundancy
+                .entry(u16::try_from(left).expect("at most 255"))
+                .or_default() += live;
         }
     }
-
-    /// An event when 80, 90 or 95 % of usable space are reached; again only after it was 3 % below.
-    pub(crate) fn warn_of_space(&self) {
-        let Capacity {
-            used_bytes,
-            usable_bytes,
-            ..
-        } = self.capacity();
-        let percent = used_bytes.saturating_mul(100) / usable_bytes.max(1);
-        let reached = |percent: u64| {
-            [95, 90, 80]
-                .into_iter()
-                .find(|p| percent >= *p)
-                .unwrap_or(0)
-        };
-        let warned = self.warned.get();
-        if reached(percent) > warned {
-            let text = match usable_bytes {
-                0 => "the devices in use have no room for data: bring back those that are missing"
-                    .to_string(),
-                _ => format!(
-                    "{percent} % of usable space is in use: trim, destroy a volume, or use a larger array"
-                ),
-            };
-            self.core.events.note("space-low", None, text);
-        }
-        self.warned
-            .set(reached(percent).max(warned.min(reached(percent + 3))));
-    }
-
-    fn reserve_slots(&self) -> u64 {
-        let members = self.core.members.iter();
-        members
-            .map(|m| (commit_slots(self.core.slot_blocks) + clean_slots(m.geometry.slots)) as u64)
-            .sum()
-    }
-
-    fn clean_status(&self) -> Clean {
-        let (host, all) = (
-            self.core.amplification.0.get(),
-            self.core.amplification.1.get(),
-        );
-        Clean {
-            write_amplification: (host > 0).then(|| all as f64 / host as f64),
-            free_slots: self.free_slots() as u64,
-            reserve_slots: self.reserve_slots(),
-        }
-    }
-
-    fn map_bytes(&self) -> u64 {
-        let segments = self.core.segments.borrow();
-        segments
-            .values()
-            .filter(|s| s.kind == SegmentKind::Meta)
-            .map(|s| u64::from(s.live.borrow().count()) * BLOCK_U64)
-            .sum()
-    }
-
-    fn kernel(&self) -> String {
-        let code = ashlar_codec::Code::new(
-            ashlar_codec::CodeKind::IsalCauchy,
-            usize::from(self.shape.k),
-            usize::from(self.shape.m),
-        );
-        code.map_or_else(|_| "-".to_string(), |c| c.kernel().to_string())
-    }
-
-    fn exposure(&self) -> Vec<Exposure> {
-        let mut by_redundancy: BTreeMap<u16, u64> = BTreeMap::new();
-        for segment in self
-            .core
-            .segments
-            .borrow()
-            .values()
-            .filter(|s| s.kind == SegmentKind::Data)
-        {
-            let live = u64::from(segment.live.borrow().count()) * BLOCK_U64;
-            let left =
-                usize::from(segment.geometry.m).saturating_sub(self.core.missing_columns(segment));
-            if live > 0 {
-                *by_redundancy
-                    .entry(u16::try_from(left).expect("at most 255"))
-                    .or_default() += live;
-            }
-        }
-        by_redundancy
-            .into_iter()
-            .rev()
-            .map(|(redundancy, bytes)| Exposure { redundancy, bytes })
-            .collect()
-    }
-
-    fn task_status(&self) -> Vec<TaskStatus> {
-        let tasks = self.tasks.borrow();
-        let now = self.core.rt.now();
-        let status = |id: u64, kind: &str, p: &Progress| TaskStatus {
-            id,
-            kind: kind.to_string(),
-            state: p.state.to_string(),
-            done_bytes: p.done,
-            total_bytes: p.total.max(p.done),
-            bytes_per_second: rate(p, now),
-            eta_seconds: (p.state == "running" && rate(p, now) > 0)
-                .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
-            reason: p.reason.to_string(),
-            found: p.found,
-            healed: p.healed,
-        };
-        [
-            (1, "reconstruct", &tasks.reconstruct),
-            (2, "clean", &tasks.clean),
-            (3, "heal", &tasks.heal),
-        ]
+    by_redundancy
         .into_iter()
-        .filter(|(_, _, p)| !p.state.is_empty() && (p.done > 0 || p.found > 0 || p.state != "done"))
-        .map(|(id, kind, p)| status(id, kind, p))
+        .rev()
+        .map(|(redundancy, bytes)| Exposure { redundancy, bytes })
         .collect()
-    }
+}
 
-    fn lost_ranges(&self) -> Vec<LostRange> {
-        let catalog = self.catalog.borrow();
-        let mut ranges: Vec<LostRange> = Vec::new();
-        for (tree, address) in self.core.lost.borrow().keys() {
-            let Some(volume) = catalog.volumes.iter().find(|v| v.number == *tree) else {
-                continue;
-            };
-            let unit = u64::from(volume.block_blocks) * BLOCK_U64;
-            let offset = address * unit;
-            match ranges.last_mut() {
-                Some(last)
-                    if last.volume == volume.name
-                        && last.offset_bytes + last.length_bytes == offset =>
-                {
-                    last.length_bytes += unit
-                }
-                _ => ranges.push(LostRange {
-                    volume: volume.name.clone(),
-                    offset_bytes: offset,
-                    length_bytes: unit,
-                }),
+fn task_status(home: &Home) -> Vec<TaskStatus> {
+    let tasks = home.tasks.borrow();
+    let now = home.core.rt.now();
+    let status = |id: u64, kind: &str, p: &Progress| TaskStatus {
+        id,
+        kind: kind.to_string(),
+        state: p.state.to_string(),
+        done_bytes: p.done,
+        total_bytes: p.total.max(p.done),
+        bytes_per_second: rate(p, now),
+        eta_seconds: (p.state == "running" && rate(p, now) > 0)
+            .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
+        reason: p.reason.to_string(),
+        found: p.found,
+        healed: p.healed,
+    };
+    [
+        (1, "reconstruct", &tasks.reconstruct),
+        (2, "clean", &tasks.clean),
+        (3, "heal", &tasks.heal),
+    ]
+    .into_iter()
+    .filter(|(_, _, p)| !p.state.is_empty() && (p.done > 0 || p.found > 0 || p.state != "done"))
+    .map(|(id, kind, p)| status(id, kind, p))
+    .collect()
+}
+
+fn lost_ranges(home: &Home) -> Vec<LostRange> {
+    let catalog = home.catalog.borrow();
+    let mut ranges: Vec<LostRange> = Vec::new();
+    for (tree, address) in home.core.bad.lost.borrow().iter() {
+        let Some(volume) = catalog.volumes.iter().find(|v| v.number == *tree) else {
+            continue;
+        };
+        let unit = u64::from(volume.block_blocks) * BLOCK_U64;
+        let offset = address * unit;
+        match ranges.last_mut() {
+            Some(last)
+                if last.volume == volume.name
+                    && last.offset_bytes + last.length_bytes == offset =>
+            {
+                last.length_bytes += unit
             }
+            _ => ranges.push(LostRange {
+                volume: volume.name.clone(),
+                offset_bytes: offset,
+                length_bytes: unit,
+            }),
         }
-        ranges
     }
+    ranges
 }
 
 fn rate(progress: &Progress, now: u64) -> u64 {

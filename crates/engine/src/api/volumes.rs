@@ -62,8 +62,7 @@ impl Array {
             self.promise(name, options.size_bytes, block_blocks).await?;
         }
         let home = &self.0.home;
-        let number = home.next_tree.get();
-        home.next_tree.set(number + 1);
+        let number = home.catalog.take_number();
         let entry = VolumeEntry {
             number,
             name: name.to_string(),

@@ -16,24 +16,18 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{Owner, Row};
 use ashlar_rt::{Buf, Join, MILLISECOND, SECOND};
 
-use crate::home::Home;
+use crate::background::Background;
 use crate::home::work::Garbage;
-use crate::members::Member;
 use crate::phases::{Laps, Phase};
 use crate::protocol::{Move, Reach, ShardMessage, ask};
-use crate::segment::read::{
-    decode_column, decode_verified_run, first_found, read_column, read_course_rows, read_verified,
-};
+use crate::segment::read::{decode_column, decode_verified_run, read_column, read_verified};
 use crate::segment::stripe::row_matches;
+use crate::segment::summary::rows_of;
 use crate::segment::{Pinned, Segment};
 use crate::space::shape::FoldLimit;
-use crate::space::slots::{MetadataNeed, Purpose, reserve};
 
 /// Victims whose blocks are read and moved at once.
 const VICTIMS_AT_ONCE: usize = 16;
-
-/// Rounds of cleaning without any gain after which clients are told that there is no space.
-const FRUITLESS_MOST: u32 = 12;
 
 /// So many blocks, each under a leaf of its own, one commit is to fold of those that a round of cleaning has moved.
 const FOLDED_LEAST: usize = 24;
@@ -72,107 +66,56 @@ async fn wait_for(folding: &mut Option<Join<()>>) {
     }
 }
 
-impl Home {
-    /// Asks the cleaner to look now.
-    pub(crate) fn ask_cleaner(&self) {
-        self.cleaner_gate.open();
-    }
-
-    /// Free slots of a device below which the cleaner works.
-    pub(crate) fn clean_below(&self, member: &Member, need: MetadataNeed) -> usize {
-        let slots = member.geometry.slots;
-        let kept = reserve(Purpose::Client, slots, self.core.slot_blocks, need);
-        kept + (slots as usize / 50).max(4)
-    }
-
-    /// Whether some device is short of free slots; so it is, too, if columns that were lost wait for what garbage takes.
-    pub(super) fn low_on_slots(&self) -> bool {
-        let need = self.metadata_need();
-        let wants_room = self.tasks.borrow().wants_room;
-        let kept = wants_room.then(|| self.kept_from_lost());
-        let mut online = self.core.members.iter().filter(|m| m.is_online());
-        online.any(|m| {
-            let below = self.clean_below(m, need);
-            m.free_slots() < kept.as_ref().map_or(below, |kept| below.max(kept(m) + 1))
-        })
-    }
-
-    /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
-    pub(crate) fn cleaner_can_gain(&self) -> bool {
-        if self.tasks.borrow().cleaning || self.tasks.borrow().folding {
-            return true;
-        }
-        if self.cleaner_rests() {
-            return false;
-        }
-        !self.pick_victims(None, 1).is_empty()
-            || self.pending_frees()
-            || !self.renewed.borrow().is_empty()
-            || self.core.amplification.0.get() != self.folded_at.get()
-    }
-
-    /// Whether cleaning has gained nothing for so long that it ended, and nothing was overwritten since.
-    fn cleaner_rests(&self) -> bool {
-        let now = self.garbage();
-        self.tasks.borrow().clean_rest.rests(FRUITLESS_MOST, &now)
-    }
-
-    /// Segments that are dead already and only wait for a commit, or blocks that deltas have replaced.
-    fn pending_frees(&self) -> bool {
-        let segments = self.core.segments.borrow();
-        segments
-            .values()
-            .any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && s.is_unpinned())
-    }
-
+impl Background {
     pub(super) async fn clean_forever(self: Rc<Self>) {
         let mut pause = MILLISECOND;
         let mut folding: Option<Join<()>> = None;
         while !self.core.closed.get() {
-            if !self.low_on_slots() {
+            if !self.home.low_on_slots() {
                 wait_for(&mut folding).await;
                 pause = MILLISECOND;
-                self.tasks.borrow_mut().clean.state = "done";
+                self.home.tasks.borrow_mut().clean.state = "done";
                 let _ = self
                     .core
                     .rt
-                    .timeout(500 * MILLISECOND, self.cleaner_gate.wait())
+                    .timeout(500 * MILLISECOND, self.home.demand.clean_wanted())
                     .await;
-                if !self.low_on_slots() {
+                if !self.home.low_on_slots() {
                     continue;
                 }
             }
-            let seen = self.garbage();
-            if self.cleaner_rests() {
-                self.tasks.borrow_mut().clean.state = "waiting";
-                self.tasks.borrow_mut().clean.reason = "nothing is left to gain";
+            let seen = self.home.garbage();
+            if self.home.cleaner_rests() {
+                self.home.tasks.borrow_mut().clean.state = "waiting";
+                self.home.tasks.borrow_mut().clean.reason = "nothing is left to gain";
                 self.core.progress.open();
                 self.core.rt.sleep(SECOND).await;
                 continue;
             }
-            self.tasks.borrow_mut().clean.reason = "";
-            self.tasks.borrow_mut().clean.state = "running";
+            self.home.tasks.borrow_mut().clean.reason = "";
+            self.home.tasks.borrow_mut().clean.state = "running";
             // What was overwritten is known to be dead only once it has been folded.
             let worth = self
+                .home
                 .pick_victims(None, 1)
                 .iter()
                 .any(|(s, dead)| dead * 5 > u64::from(s.geometry.data_blocks()));
             if !worth {
-                self.batch(Reach::All).await;
-                self.commit(self.journal.next()).await;
-                if !self.low_on_slots() {
+                self.home.batch(Reach::All).await;
+                self.home.commit(self.home.journal.next()).await;
+                if !self.home.low_on_slots() {
                     continue;
                 }
             }
-            self.tasks.borrow_mut().cleaning = true;
+            self.home.tasks.borrow_mut().cleaning = true;
             self.clean_once(&mut folding).await;
-            self.tasks.borrow_mut().cleaning = false;
+            self.home.tasks.borrow_mut().cleaning = false;
             self.core.progress.open();
             let gained = self.takes_less(&seen);
-            self.tasks.borrow_mut().clean_rest.round(gained, seen);
+            self.home.tasks.borrow_mut().clean_rest.round(gained, seen);
             if gained {
                 pause = MILLISECOND;
-                self.tasks.borrow_mut().gains += 1;
+                self.home.tasks.borrow_mut().gains += 1;
             } else {
                 // Nothing to gain now: look again less and less often, until something is overwritten.
                 self.core.rt.sleep(pause).await;
@@ -185,7 +128,7 @@ impl Home {
     /// gains something every other time, and nothing in the end.
     fn takes_less(&self, seen: &Garbage) -> bool {
         let taken = self.blocks_taken();
-        let least = &mut self.tasks.borrow_mut().least_taken;
+        let least = &mut self.home.tasks.borrow_mut().least_taken;
         let best = least.take().filter(|(at, _)| at == seen).map(|(_, n)| n);
         let gained = best.is_none_or(|best| taken < best);
         *least = Some((seen.clone(), best.unwrap_or(taken).min(taken)));
@@ -196,7 +139,7 @@ impl Home {
     /// next commit frees them; of those being filled, what is full. In whole segments, and with those, rounds that gain
     /// little each did not show beside how many wait for a commit (#191).
     fn blocks_taken(&self) -> u64 {
-        let moved = &self.tasks.borrow().moved;
+        let moved = &self.home.tasks.borrow().moved;
         let taken = |s: &Rc<Segment>| {
             let (slot, stripes) = (s.geometry.slot_blocks, s.geometry.stripes());
             let of_slot = if s.sealed.get() {
@@ -214,9 +157,14 @@ impl Home {
     /// Moves the live blocks of the best victims away and commits. With slots enough the commit goes on by itself, and
     /// the next round begins beside it, with other victims; at its end that round waits for it.
     async fn clean_once(self: &Rc<Self>, folding: &mut Option<Join<()>>) {
-        let beside = self.at_once(VICTIMS_AT_ONCE) > 1 && !self.room_is_tight();
-        let home = self.clone();
-        let nodes = async move { home.clean_metadata(home.meta_room() / 8).await };
+        let beside = self.at_once(VICTIMS_AT_ONCE) > 1 && !self.home.room_is_tight();
+        let background = self.clone();
+        let nodes = async move {
+            background
+                .home
+                .clean_metadata(background.home.meta_room() / 8)
+                .await
+        };
         let taken = if beside {
             let nodes = self.core.rt.spawn(nodes);
             let taken = self.move_victims(true).await;
@@ -229,16 +177,16 @@ impl Home {
             self.move_victims(false).await
         };
         wait_for(folding).await;
-        self.tasks.borrow_mut().folding = true;
-        let home = self.clone();
+        self.home.tasks.borrow_mut().folding = true;
+        let background = self.clone();
         let fold = async move {
-            home.fold().await;
-            let mut tasks = home.tasks.borrow_mut();
+            background.home.fold().await;
+            let mut tasks = background.home.tasks.borrow_mut();
             tasks.moved.retain(|number| !taken.contains(number));
             tasks.folding = false;
-            home.core.progress.open();
+            background.core.progress.open();
         };
-        if beside && !self.room_is_tight() {
+        if beside && !self.home.room_is_tight() {
             *folding = Some(self.core.rt.spawn(fold));
         } else {
             fold.await;
@@ -252,14 +200,14 @@ impl Home {
     /// `beside` a commit it ends when that does, with a few at least and not too many: what is moved is freed by the
     /// next one.
     async fn move_victims(self: &Rc<Self>, beside: bool) -> BTreeSet<u64> {
-        let mut budget = self.clean_budget() * 1000;
+        let mut budget = self.home.clean_budget() * 1000;
         let at_once = self.at_once(VICTIMS_AT_ONCE);
         let least = FOLDED_LEAST.min(self.foldable() / 2);
         let mut unfolded = 0;
         let mut under_way: VecDeque<Join<u64>> = VecDeque::new();
         let mut taken = BTreeSet::new();
         for number in self.victims_now(beside) {
-            let enough = taken.len() >= at_once && !self.tasks.borrow().folding;
+            let enough = taken.len() >= at_once && !self.home.tasks.borrow().folding;
             if beside && (enough || taken.len() >= ROUND_MOST * at_once) {
                 break;
             }
@@ -274,21 +222,21 @@ impl Home {
             }
             budget -= live;
             // Several at once, as long as what they are moved to does not have to be folded in between.
-            let tight = self.room_is_tight();
+            let tight = self.home.room_is_tight();
             let most = if tight { 1 } else { at_once };
             while under_way.len() >= most {
                 let first = under_way.pop_front().expect("there are some");
                 first.await;
             }
             if unfolded > 0 && tight && self.foldable() < least.min(unfolded) {
-                self.fold().await;
+                self.home.fold().await;
                 unfolded = 0;
             }
             unfolded += count;
             taken.insert(number);
-            self.tasks.borrow_mut().moved.insert(number);
-            let home = self.clone();
-            let clean = async move { home.clean_segment(&segment).await };
+            self.home.tasks.borrow_mut().moved.insert(number);
+            let background = self.clone();
+            let clean = async move { background.clean_segment(&segment).await };
             under_way.push_back(self.core.rt.spawn(clean));
         }
         for last in under_way {
@@ -301,8 +249,8 @@ impl Home {
     /// whose blocks were moved already, which counts only once it is folded; `beside` a commit also without those that
     /// hold what is not folded yet: it is not known to live there.
     fn victims_now(&self, beside: bool) -> Vec<u64> {
-        let picked = self.pick_victims(Some(SegmentKind::Data), usize::MAX);
-        let moved = &self.tasks.borrow().moved;
+        let picked = self.home.pick_victims(Some(SegmentKind::Data), usize::MAX);
+        let moved = &self.home.tasks.borrow().moved;
         let settled = |s: &Pinned| !beside || s.pins() == HELD_WHEN_PICKED;
         let now = picked
             .into_iter()
@@ -312,7 +260,7 @@ impl Home {
 
     /// How many blocks one commit can fold, each under a leaf of its own.
     fn foldable(&self) -> usize {
-        self.fold_limit().nodes / FoldLimit::LEAF
+        self.home.fold_limit().nodes / FoldLimit::LEAF
     }
 
     /// Moves the live blocks of a data segment: of a large one a part at a time, which is folded before the next, so
@@ -324,7 +272,7 @@ impl Home {
         let of_part = |block: &u32| segment.geometry.locate(*block).0 / stripes_of_part(segment);
         for (number, part) in live.chunk_by(|a, b| of_part(a) == of_part(b)).enumerate() {
             if number > 0 {
-                self.fold().await;
+                self.home.fold().await;
             }
             moved += self.clean_part(segment, part).await;
         }
@@ -333,8 +281,8 @@ impl Home {
 
     /// Moves some live blocks of a data segment: those of whole stripes. How many bytes it moved.
     async fn clean_part(self: &Rc<Self>, segment: &Pinned, live: &[u32]) -> u64 {
-        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
-        let rows = self.rows_of(segment, live).await;
+        let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
+        let rows = rows_of(&self.core, segment, live).await;
         laps.end(Phase::CleanRows);
         let strips = self.read_strips(segment, &rows).await;
         laps.end(Phase::CleanRead);
@@ -352,61 +300,16 @@ impl Home {
         for (shard, mut moves) in moves {
             moves.sort_by_key(|m| (m.tree, m.address));
             let relocate = |reply| ShardMessage::Relocate(moves, reply);
-            let bytes = ask(&self.shards[shard], relocate).await.unwrap_or(0);
-            self.tasks.borrow_mut().clean.done += bytes;
+            let bytes = ask(&self.home.shards[shard], relocate).await.unwrap_or(0);
+            self.home.tasks.borrow_mut().clean.done += bytes;
             moved += bytes;
         }
         laps.end(Phase::CleanMove);
         moved
     }
 
-    /// The rows of live blocks, from the summaries; where a column is missing, with decoded owners and
-    /// no digest.
-    pub(super) async fn rows_of(
-        self: &Rc<Self>,
-        segment: &Pinned,
-        live: &[u32],
-    ) -> BTreeMap<u32, Row> {
-        let parts = live.iter().map(|block| {
-            let (stripe, strip, _) = segment.geometry.locate(*block);
-            (segment.geometry.course_of(stripe), usize::from(strip))
-        });
-        let parts: BTreeSet<(u32, usize)> = parts.collect();
-        // The summaries of all columns at once.
-        let read = |(course, column): (u32, usize)| {
-            let (home, segment) = (self.clone(), segment.clone());
-            let reading = async move {
-                let rows = read_course_rows(&home.core, &segment, course, column).await;
-                match rows {
-                    Some(rows) => Some(rows),
-                    None => home.decode_owners(&segment, course, column).await,
-                }
-            };
-            ((course, column), self.core.rt.spawn(reading))
-        };
-        let reading: Vec<_> = parts.into_iter().map(read).collect();
-        let mut cache: BTreeMap<(u32, usize), Option<Vec<Row>>> = BTreeMap::new();
-        for (part, rows) in reading {
-            cache.insert(part, rows.await);
-        }
-        let mut found = BTreeMap::new();
-        for block in live {
-            let (stripe, strip, within) = segment.geometry.locate(*block);
-            let course = segment.geometry.course_of(stripe);
-            let column = usize::from(strip);
-            let index = (stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks
-                + within) as usize;
-            if let Some(Some(rows)) = cache.get(&(course, column))
-                && let Some(row) = rows.get(index)
-            {
-                found.insert(*block, *row);
-            }
-        }
-        found
-    }
-
     /// Reads, all at once, the strips that hold these blocks, from the first wanted to the last; those of a missing column
-    /// are computed. In a tight room a strip that does not come is left to [`Home::take_live`], block by block: what is
+    /// are computed. In a tight room a strip that does not come is left to [`Background::take_live`], block by block: what is
     /// moved sooner is there before commits are, which have to free room for it.
     async fn read_strips(self: &Rc<Self>, segment: &Pinned, rows: &BTreeMap<u32, Row>) -> Strips {
         let mut spans: BTreeMap<(u32, u16), (u32, u32)> = BTreeMap::new();
@@ -415,7 +318,7 @@ impl Home {
             let span = spans.entry((stripe, strip)).or_insert((within, within));
             span.1 = within;
         }
-        let compute = !self.room_is_tight();
+        let compute = !self.home.room_is_tight();
         let read = |((stripe, strip), (first, last)): ((u32, u16), (u32, u32))| {
             let (core, segment, column) = (self.core.clone(), segment.clone(), usize::from(strip));
             let count = last - first + 1;
@@ -441,30 +344,6 @@ impl Home {
             strips.insert(at, strip.await);
         }
         strips
-    }
-
-    /// The owner bytes of a column whose summary cannot be read, decoded from any K others.
-    pub(super) async fn decode_owners(
-        self: &Rc<Self>,
-        segment: &Pinned,
-        course: u32,
-        wanted: usize,
-    ) -> Option<Vec<Row>> {
-        let k = usize::from(segment.geometry.k);
-        let read = |column| {
-            let (core, segment) = (self.core.clone(), segment.clone());
-            let reading = async move { read_course_rows(&core, &segment, course, column).await };
-            self.core.rt.spawn(reading)
-        };
-        let others = (0..segment.geometry.width()).filter(|c| *c != wanted);
-        let others = first_found(k, others, read).await?;
-        let rows = others.iter().map(|(column, rows)| (*column, &rows[..]));
-        let owners = self.decode_owner_bytes(segment, &[wanted], rows)?.pop()?;
-        let row = |owner| Row {
-            digest: [0; 16],
-            owner,
-        };
-        Some(owners.into_iter().map(row).collect())
     }
 
     /// A live volume block, verified as its rows say, with the shard that owns it.
@@ -504,9 +383,10 @@ impl Home {
         }
         let digest = self
             .core
+            .identity
             .block_digest(kind, owner.tree, owner.address, &bytes);
-        let partition =
-            Partitioning::new(self.superblock.borrow().partitions, pieces).partition(owner.address);
+        let partition = Partitioning::new(self.home.superblock.borrow().partitions, pieces)
+            .partition(owner.address);
         let from = Place {
             segment: segment.number,
             block,
@@ -519,6 +399,6 @@ impl Home {
             bytes: bytes.freeze(),
             digest,
         };
-        Some((usize::from(partition) % self.shards.len(), m))
+        Some((usize::from(partition) % self.home.shards.len(), m))
     }
 }

@@ -16,7 +16,7 @@ use ashlar_format::journal::Entry;
 use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, Slice};
 
-use crate::home::Home;
+use crate::background::Background;
 use crate::planted::{self, Bug};
 use crate::segment::coder::{Survivor, Wanted, decode_course, verify_course};
 use crate::segment::header::header_bytes;
@@ -24,6 +24,7 @@ use crate::segment::read::{
     decode_column, first_found, note_bad_blocks, read_course, read_course_rows,
 };
 use crate::segment::stripe::{device_offset, strip_digest, summary_bytes};
+use crate::segment::summary::decode_owner_bytes;
 use crate::segment::{Column, Pinned, Segment};
 
 /// A lost column on its way to a new slot.
@@ -44,7 +45,7 @@ fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
         .div_ceil(segment.geometry.course_strips())
 }
 
-impl Home {
+impl Background {
     /// Computes columns from verified inputs, all of them in one pass over the others, writes them to new slots on these
     /// devices, reads them back, and journals their new places. How many it gave the segment.
     ///
@@ -59,7 +60,7 @@ impl Home {
         let mut moving = Vec::new();
         for (index, device) in targets.iter().copied() {
             let old = segment.columns.borrow()[index];
-            let slot = self.core.member(device).reserve_slot();
+            let slot = self.core.member(device).slots.reserve();
             moving.extend(slot.map(|slot| Moving {
                 index,
                 old,
@@ -93,27 +94,35 @@ impl Home {
         };
         if !moving.stands || !unchanged || self.core.closed.get() {
             // Nothing names the slot: it is as free as it was.
-            member.release_slot(new.slot);
+            member.slots.release(new.slot);
             return false;
         }
-        member.set_slot(new.slot, Some(segment.slot_entry(column, new.version)));
+        member
+            .slots
+            .set(new.slot, Some(segment.slot_entry(column, new.version)));
         segment.columns.borrow_mut()[index] = new;
-        self.core.heals.borrow_mut().moved(segment.number, column);
-        self.tasks.borrow_mut().gains += 1;
-        self.unrecorded.borrow_mut().push(segment.number);
-        self.extra.borrow_mut().push(Entry::Column {
-            segment: segment.number,
-            column,
-            version: new.version,
-            device: new.device,
-            slot: new.slot,
-        });
+        self.core
+            .bad
+            .heals
+            .borrow_mut()
+            .moved(segment.number, column);
+        self.home.tasks.borrow_mut().gains += 1;
+        self.home.log.moved(
+            segment.number,
+            Entry::Column {
+                segment: segment.number,
+                column,
+                version: new.version,
+                device: new.device,
+                slot: new.slot,
+            },
+        );
         if old.is_placed() {
             // Its device is not in use, and should it ever be again its table is not believed; or the slot
             // did not keep what was written.
-            self.core.member(old.device).set_aside(old.slot);
+            self.core.member(old.device).slots.set_aside(old.slot);
         }
-        self.tasks.borrow_mut().reconstruct.done +=
+        self.home.tasks.borrow_mut().reconstruct.done +=
             u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
         true
     }
@@ -132,7 +141,13 @@ impl Home {
                 .member(m.new.device)
                 .geometry
                 .slot_offset(m.new.slot);
-            let header = header_bytes(&self.core.array, segment, m.index, m.new, devices.clone());
+            let header = header_bytes(
+                &self.core.identity.array,
+                segment,
+                m.index,
+                m.new,
+                devices.clone(),
+            );
             (slot, vec![header])
         };
         let headers = moving.iter().map(header).collect();
@@ -247,31 +262,10 @@ impl Home {
         survivors: &[Survivor],
     ) -> Option<Vec<Wanted>> {
         let rows = survivors.iter().map(|s| (s.column, &s.rows[..]));
-        let columns = self.decode_owner_bytes(segment, indexes, rows)?;
+        let columns = decode_owner_bytes(&self.core, segment, indexes, rows)?;
         let owners = |bytes: Vec<[u8; OWNER_BYTES]>| bytes.iter().map(Owner::from_bytes).collect();
         let owners = columns.into_iter().map(owners);
         Some(indexes.iter().copied().zip(owners).collect())
-    }
-
-    /// The owner bytes of columns of a course, decoded from the rows of K others.
-    pub(super) fn decode_owner_bytes<'a>(
-        &self,
-        segment: &Segment,
-        wanted: &[usize],
-        others: impl Iterator<Item = (usize, &'a [Row])>,
-    ) -> Option<Vec<Vec<[u8; OWNER_BYTES]>>> {
-        let mut inputs: Vec<Option<Vec<u8>>> = vec![None; segment.geometry.width()];
-        for (column, rows) in others {
-            inputs[column] = Some(rows.iter().flat_map(|row| row.owner).collect());
-        }
-        let bytes = inputs.iter().flatten().next()?.len();
-        let mut out = vec![vec![0; bytes]; wanted.len()];
-        let mut outputs: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
-        let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
-        let code = self.core.code(segment);
-        code.decode(&strips, wanted, &mut outputs).ok()?;
-        let owners = |bytes: &Vec<u8>| bytes.as_chunks().0.to_vec();
-        Some(out.iter().map(owners).collect())
     }
 
     /// The strips of a computed column as they are to be written, and their rows: strips that were never written are

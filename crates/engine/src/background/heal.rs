@@ -14,8 +14,8 @@ use std::rc::Rc;
 
 use ashlar_format::{BLOCK, SegmentNumber};
 
+use crate::background::Background;
 use crate::counters::add;
-use crate::home::Home;
 use crate::protocol::Reach;
 use crate::segment::bad::{BadBlock, SUMMARY};
 use crate::segment::read::{decode_column, read_course_rows, read_verified};
@@ -48,22 +48,23 @@ enum Attempt {
     Failed,
 }
 
-impl Home {
+impl Background {
     pub(super) async fn heal_forever(self: Rc<Self>) {
         while !self.core.closed.get() {
             self.core
-                .heal_gate
-                .until(|| !self.core.heals.borrow().is_empty() || self.core.closed.get())
+                .bad
+                .found
+                .until(|| !self.core.bad.heals.borrow().is_empty() || self.core.closed.get())
                 .await;
             if self.core.closed.get() {
                 return;
             }
-            let due = self.core.heals.borrow().next();
+            let due = self.core.bad.heals.borrow().next();
             self.show_healing("running");
             self.heal_some(due).await;
             let exists = |number| self.core.segments.borrow().contains_key(&number);
-            self.core.heals.borrow_mut().retain(exists);
-            if self.core.heals.borrow().is_empty() {
+            self.core.bad.heals.borrow_mut().retain(exists);
+            if self.core.bad.heals.borrow().is_empty() {
                 self.show_healing("done");
             }
             self.core.progress.open();
@@ -72,8 +73,8 @@ impl Home {
 
     /// How far healing is: every bad block counts as found when it is noticed.
     fn show_healing(&self, state: &'static str) {
-        let due = self.core.heals.borrow().due() as u64;
-        let heal = &mut self.tasks.borrow_mut().heal;
+        let due = self.core.bad.heals.borrow().due() as u64;
+        let heal = &mut self.home.tasks.borrow_mut().heal;
         if state == "running" && heal.state != "running" {
             heal.since = self.core.rt.now();
         }
@@ -142,8 +143,8 @@ impl Home {
         let rt = &self.core.rt;
         let mut attempts = Vec::new();
         for (block, summary) in blocks {
-            let home = self.clone();
-            let write = rt.spawn(async move { home.write_healed(&block).await });
+            let background = self.clone();
+            let write = rt.spawn(async move { background.write_healed(&block).await });
             attempts.push((block, summary, write));
         }
         let (mut written, mut devices) = (Vec::new(), BTreeSet::new());
@@ -157,13 +158,13 @@ impl Home {
                 Attempt::Failed => self.tried(block, None, false),
             }
         }
-        self.flush(devices.into_iter().collect()).await;
+        self.home.flush(devices.into_iter().collect()).await;
         let mut reads = Vec::new();
         for (block, summary) in written {
-            let home = self.clone();
+            let background = self.clone();
             let kept = rt.spawn(async move {
-                let (segment, place) = home.healable(&block)?;
-                let read = home.read_healed(&segment, &block).await;
+                let (segment, place) = background.healable(&block)?;
+                let read = background.read_healed(&segment, &block).await;
                 Some((place.device, read))
             });
             reads.push((block, summary, kept));
@@ -210,17 +211,17 @@ impl Home {
                 self.tried(block, None, moved);
             }
         }
-        self.batch(Reach::Closed).await; // the new places are durable
+        self.home.batch(Reach::Closed).await; // the new places are durable
     }
 
     /// Whether a column now lies in another slot, verified.
     async fn relocate_column(self: &Rc<Self>, segment: &Pinned, index: usize) -> bool {
         if !segment.sealed.get() {
-            self.batch(Reach::Closed).await;
+            self.home.batch(Reach::Closed).await;
             if segment.sealed.get() || segment.recorded.get() != segment.next_stripe.get() {
                 return false;
             }
-            self.seal(segment).await;
+            self.home.seal(segment).await;
         }
         match self.device_for(segment, index) {
             Some(target) => self.reconstruct_columns(segment, &[(index, target)]).await > 0,
@@ -277,14 +278,14 @@ impl Home {
 
     /// Notes how an attempt ended; `device`: where the block was rewritten and read back, if it was.
     fn tried(&self, block: BadBlock, device: Option<u16>, healed: bool) {
-        self.core.heals.borrow_mut().tried(block, healed);
-        let mut tasks = self.tasks.borrow_mut();
+        self.core.bad.heals.borrow_mut().tried(block, healed);
+        let mut tasks = self.home.tasks.borrow_mut();
         tasks.heal.tried += 1;
         tasks.heal.healed += u64::from(healed);
         drop(tasks);
         let Some(device) = device else { return };
-        self.core.heals.borrow_mut().forget(block.segment);
-        self.tasks.borrow_mut().gains += 1;
+        self.core.bad.heals.borrow_mut().forget(block.segment);
+        self.home.tasks.borrow_mut().gains += 1;
         let text = format!("device {device}: {block} was repaired and read back");
         self.core.events.repeat("healed", device, text);
     }

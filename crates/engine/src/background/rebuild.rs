@@ -13,11 +13,11 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_rt::{MILLISECOND, Nanos, SECOND, join_all};
 
-use crate::home::Home;
+use crate::background::Background;
 use crate::members::Member;
 use crate::protocol::Reach;
 use crate::segment::{Pinned, Segment};
-use crate::space::slots::{MetadataNeed, Purpose, commit_slots, reserve};
+use crate::space::slots::commit_slots;
 
 /// Between rounds that gain nothing while nothing changes.
 const LONGEST_PAUSE: Nanos = 3600 * SECOND;
@@ -27,10 +27,10 @@ const BYTES_AT_ONCE: u64 = 64 << 20;
 /// Segments that are written anew in one round, of data and of nodes each.
 const ANEW_AT_ONCE: usize = 4;
 
-impl Home {
+impl Background {
     /// Columns that are missing though a device is free for them, least redundancy first.
     pub(super) fn to_reconstruct(&self) -> Vec<(usize, Pinned)> {
-        if !self.core.maybe_degraded.get() {
+        if !self.core.failing.maybe_degraded() {
             return Vec::new();
         }
         let all = self.core.pin_where(|_| true).into_iter();
@@ -55,43 +55,46 @@ impl Home {
     pub(super) async fn reconstruct_forever(self: Rc<Self>) {
         let mut pause = SECOND;
         while !self.core.closed.get() {
-            let seen = self.redundancy();
-            let degraded = self.is_degraded();
+            let seen = self.home.redundancy();
+            let degraded = self.home.is_degraded();
             let gained = degraded && self.reconstruct_once().await;
-            self.tasks
+            self.home
+                .tasks
                 .borrow_mut()
                 .reconstruct_rest
                 .round(gained || !degraded, seen);
-            let wants_room =
-                degraded && !gained && !self.lacks_room() && self.waits_for_room(&self.worst_due());
-            self.tasks.borrow_mut().wants_room = wants_room;
+            let wants_room = degraded
+                && !gained
+                && !self.home.lacks_room()
+                && self.waits_for_room(&self.worst_due());
+            self.home.tasks.borrow_mut().wants_room = wants_room;
             if wants_room {
-                self.ask_cleaner();
+                self.home.demand.clean();
             }
             self.core.progress.open();
             if gained {
                 continue;
             }
-            self.show_rest(self.is_degraded());
-            if !self.core.failing.borrow().is_empty() {
+            self.show_rest(self.home.is_degraded());
+            if !self.core.failing.is_empty() {
                 // No columns are missing yet of a device that is about to be taken out: it is looked at again once it is
                 // out, and the commits that its going makes have begun.
-                self.members_settled().await;
-                let next = self.core.failing_gate.wait();
+                self.home.members_settled().await;
+                let next = self.core.failing.reported();
                 let _ = self.core.rt.timeout(MILLISECOND, next).await;
                 continue;
             }
             // Looked at again when a member goes or something changes, and now and then in any case: a
             // device may have read what it could not.
-            let tried = degraded && self.reconstruct_rests();
+            let tried = degraded && self.home.reconstruct_rests();
             pause = if tried {
                 (2 * pause).min(LONGEST_PAUSE)
             } else {
                 SECOND
             };
             let mut slept = 0;
-            while slept < pause && (slept == 0 || self.reconstruct_rests()) {
-                let wait = self.core.failing_gate.wait();
+            while slept < pause && (slept == 0 || self.home.reconstruct_rests()) {
+                let wait = self.core.failing.reported();
                 let timed_out = self.core.rt.timeout(SECOND, wait).await.is_none();
                 slept = if timed_out { slept + SECOND } else { pause };
             }
@@ -100,19 +103,20 @@ impl Home {
 
     /// One round over everything that misses columns; whether anything was gained.
     async fn reconstruct_once(self: &Rc<Self>) -> bool {
-        self.tasks.borrow_mut().meta_growth = self.redundant_meta_growth();
+        self.home.tasks.borrow_mut().meta_growth = self.home.redundant_meta_growth();
         let mut gained = self.seal_broken().await;
         let empty = self.empty_short();
-        if self.journal_is_short() || empty > 0 {
+        if self.home.journal_is_short() || empty > 0 {
             // Folding what hangs on them makes up for that; no column needs computing.
-            let (short, cut) = (self.journal_is_short(), self.root.borrow().cut);
-            self.batch(Reach::Closed).await;
+            let (short, cut) = (self.home.journal_is_short(), self.home.root.borrow().cut);
+            self.home.batch(Reach::Closed).await;
             if short {
                 self.seal_old_rows().await;
             }
-            self.commit(self.journal.next()).await;
-            let folded = self.root.borrow().cut > cut;
-            gained |= self.empty_short() < empty || short && (folded || !self.journal_is_short());
+            self.home.commit(self.home.journal.next()).await;
+            let folded = self.home.root.borrow().cut > cut;
+            gained |=
+                self.empty_short() < empty || short && (folded || !self.home.journal_is_short());
         }
         let due = self.to_reconstruct();
         if due.is_empty() {
@@ -124,8 +128,8 @@ impl Home {
         let moved = self.reconstruct_all(due.into()).await;
         gained |= self.renew_metadata().await;
         if moved > 0 {
-            self.batch(Reach::All).await;
-            self.commit(self.journal.next()).await;
+            self.home.batch(Reach::All).await;
+            self.home.commit(self.home.journal.next()).await;
             let text = format!("{moved} segments have their columns again");
             self.core.events.note("reconstructed", None, text);
             gained = true;
@@ -151,18 +155,19 @@ impl Home {
         let due = Rc::new(RefCell::new(due));
         let mut joins = Vec::new();
         for _ in 0..at_once {
-            let (home, due) = (self.clone(), due.clone());
+            let (background, due) = (self.clone(), due.clone());
             joins.push(self.core.rt.spawn(async move {
                 let mut moved = 0;
                 loop {
                     let next = due.borrow_mut().pop_front();
                     let Some(number) = next else { return moved };
-                    let segment = home.core.segment(number);
-                    let segment = segment.filter(|s| home.columns_to_gain(s).is_some());
+                    let segment = background.core.segment(number);
+                    let segment = segment.filter(|s| background.columns_to_gain(s).is_some());
                     if let Some(segment) = segment
-                        && home.reconstruct_segment(&segment).await
+                        && background.reconstruct_segment(&segment).await
                     {
-                        home.tasks.borrow_mut().meta_growth = home.redundant_meta_growth();
+                        background.home.tasks.borrow_mut().meta_growth =
+                            background.home.redundant_meta_growth();
                         moved += 1;
                     }
                 }
@@ -174,7 +179,7 @@ impl Home {
     /// Shows that nothing can be reconstructed now: because nothing is missing, or there is nowhere to go.
     fn show_rest(&self, waits: bool) {
         let reason = if waits { self.why_waiting() } else { "" };
-        let task = &mut self.tasks.borrow_mut().reconstruct;
+        let task = &mut self.home.tasks.borrow_mut().reconstruct;
         if waits {
             task.state = "waiting";
             task.reason = reason;
@@ -186,9 +191,9 @@ impl Home {
 
     /// Why what is missing cannot be reconstructed now.
     pub(super) fn why_waiting(&self) -> &'static str {
-        let width = usize::from(self.shape.width());
-        let mut groups = self.shape.groups.iter();
-        let narrow = groups.any(|g| self.online_of(g).count() < width.min(g.len()));
+        let width = usize::from(self.home.shape.width());
+        let mut groups = self.home.shape.groups.iter();
+        let narrow = groups.any(|g| self.home.online_of(g).count() < width.min(g.len()));
         let due = self.worst_due();
         if due.is_empty() {
             "what is missing was lost beyond its redundancy, or is written with less for want of room"
@@ -235,7 +240,7 @@ impl Home {
 
     /// Nodes in segments wider than what is left of the array are written anew, as wide as now fits.
     async fn renew_metadata(self: &Rc<Self>) -> bool {
-        let (_, survives) = self.meta_anew();
+        let (_, survives) = self.home.meta_anew();
         let short: Vec<Pinned> = self
             .to_reconstruct()
             .into_iter()
@@ -246,11 +251,11 @@ impl Home {
             .collect();
         let live = || short.iter().map(|s| s.live.borrow().count()).sum::<u32>();
         let before = live();
-        if !self.renew(&short, self.redundancy_room()).await {
+        if !self.home.renew(&short, self.home.redundancy_room()).await {
             return false;
         }
-        self.batch(Reach::All).await;
-        self.commit(self.journal.next()).await;
+        self.home.batch(Reach::All).await;
+        self.home.commit(self.home.journal.next()).await;
         live() < before
     }
 
@@ -259,7 +264,7 @@ impl Home {
             .iter()
             .map(|(missing, s)| *missing as u64 * u64::from(s.geometry.slot_blocks) * BLOCK as u64)
             .sum();
-        let mut tasks = self.tasks.borrow_mut();
+        let mut tasks = self.home.tasks.borrow_mut();
         let now = self.core.rt.now();
         let task = &mut tasks.reconstruct;
         if task.state != "running" {
@@ -275,7 +280,7 @@ impl Home {
     /// on: what would replace them would lack the same columns.) Whether any was sealed.
     async fn seal_broken(self: &Rc<Self>) -> bool {
         let is_broken = |s: &Segment| {
-            let replaced = s.kind == SegmentKind::Meta && self.falls_short(s);
+            let replaced = s.kind == SegmentKind::Meta && self.home.falls_short(s);
             !s.sealed.get() && (self.core.has_lost_column(s) || replaced || self.can_gain(s))
         };
         let broken = self.core.pin_where(is_broken);
@@ -284,10 +289,10 @@ impl Home {
         }
         // Of these the batch closes stripes that took nothing as well.
         broken.iter().for_each(|s| s.retired.set(true));
-        self.batch(Reach::Closed).await;
+        self.home.batch(Reach::Closed).await;
         for segment in &broken {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
-                self.seal(segment).await;
+                self.home.seal(segment).await;
             }
         }
         broken.iter().any(|s| s.sealed.get())
@@ -302,14 +307,21 @@ impl Home {
     /// Open segments whose rows lie in records of a closed epoch take no more stripes: what their summaries
     /// say no longer keeps these records.
     async fn seal_old_rows(self: &Rc<Self>) {
-        let end = self.root.borrow().epochs.iter().filter_map(|e| e.end).max();
+        let end = self
+            .home
+            .root
+            .borrow()
+            .epochs
+            .iter()
+            .filter_map(|e| e.end)
+            .max();
         let old = |s: &Segment| s.rows_since.get().is_some_and(|since| Some(since) < end);
         for segment in self.core.pin_where(old) {
             if segment.sealed.get() {
                 continue;
             }
             if segment.recorded.get() == segment.next_stripe.get() {
-                self.seal(&segment).await;
+                self.home.seal(&segment).await;
             } else {
                 segment.retired.set(true); // sealed once its last stripe is recorded
             }
@@ -320,9 +332,9 @@ impl Home {
     /// (`reconstruct.narrow = critical`); those that miss any column, where another group takes them whole, whatever
     /// that says. Whether anything was moved.
     async fn narrow_critical(self: &Rc<Self>) -> bool {
-        let policy = self.narrow_policy();
+        let policy = self.home.narrow_policy();
         let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
-        let (_, survives) = self.meta_anew();
+        let (_, survives) = self.home.meta_anew();
         let critical: Vec<Pinned> = self
             .to_reconstruct()
             .into_iter()
@@ -347,9 +359,9 @@ impl Home {
             .map(|(_, s)| s)
             .collect();
         // What replaces them must be better than they are.
-        let need = self.metadata_need();
-        let short = |g: &Vec<u16>| self.keeps_shares(g, need);
-        if critical.is_empty() || self.shape.groups.iter().any(short) {
+        let need = self.home.metadata_need();
+        let short = |g: &Vec<u16>| self.home.keeps_shares(g, need);
+        if critical.is_empty() || self.home.shape.groups.iter().any(short) {
             return false;
         }
         let (data, mut nodes): (Vec<_>, Vec<_>) =
@@ -373,70 +385,49 @@ impl Home {
                 break;
             }
         }
-        if !self.renew(&nodes, self.redundancy_room()).await && anew.is_empty() {
+        if !self.home.renew(&nodes, self.home.redundancy_room()).await && anew.is_empty() {
             return false;
         }
-        self.fold().await;
+        self.home.fold().await;
         let after: u64 = anew.iter().chain(&nodes).map(live).sum();
-        self.tasks.borrow_mut().reconstruct.done += before.saturating_sub(after) * BLOCK as u64;
+        self.home.tasks.borrow_mut().reconstruct.done +=
+            before.saturating_sub(after) * BLOCK as u64;
         after < before
     }
 
     /// The redundancy that a data segment's blocks have once they are written anew in its group, where that takes
     /// only room that is for what was lost (#151, #152).
     fn redundancy_anew(&self, segment: &Segment) -> usize {
-        let kept = self.kept_from_lost();
+        let kept = self.home.kept_from_lost();
         let has_room = |d: &u16| {
             let member = self.core.member(*d);
             member.free_slots() > kept(member)
         };
-        let group = self.group_of(segment);
+        let group = self.home.group_of(segment);
         group.map_or(0, |g| {
-            self.redundancy_on(self.online_of(g).filter(has_room).count())
+            self.home
+                .redundancy_on(self.home.online_of(g).filter(has_room).count())
         })
-    }
-
-    /// Free slots of a device that are not for data that was lost. What cleaning needs is its own: garbage may have
-    /// left what was lost no room, and only cleaning ends that; metadata need some to be redundant (#142). Where more
-    /// was promised than fits at full redundancy without the devices that are gone, that comes first as well.
-    pub(super) fn kept_from_lost(&self) -> impl Fn(&Member) -> usize + '_ {
-        let promised = self.lacks_room().then(|| self.metadata_need());
-        let growth = self.tasks.borrow().meta_growth;
-        move |member| match promised {
-            Some(need) => self.kept_for_promises(member, need),
-            None => {
-                let need = MetadataNeed {
-                    growth,
-                    ..MetadataNeed::default()
-                };
-                let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
-                reserve(Purpose::Client, slots, blocks, need)
-            }
-        }
     }
 
     /// Whether some group takes data segments whole, and so much that neither the cleaner nor what was promised
     /// would be in want of it.
     fn has_roomy_group(&self) -> bool {
-        let (need, width) = (self.metadata_need(), usize::from(self.shape.width()));
+        let (need, width) = (
+            self.home.metadata_need(),
+            usize::from(self.home.shape.width()),
+        );
         let roomy = |d: &u16| {
             let member = self.core.member(*d);
-            member.free_slots() > self.kept_for_promises(member, need)
+            member.free_slots() > self.home.kept_for_promises(member, need)
         };
-        let m = self.shape.m.into();
+        let m = self.home.shape.m.into();
         // As new segments are laid: full devices may leave room in too few failure domains (#160).
         let takes_whole = |g: &Vec<u16>| {
-            let devices: Vec<u16> = self.online_of(g).filter(roomy).collect();
-            self.columns_on(&devices, g, width, m) >= width
+            let devices: Vec<u16> = self.home.online_of(g).filter(roomy).collect();
+            self.home.columns_on(&devices, g, width, m) >= width
         };
-        self.shape.groups.iter().any(takes_whole)
-    }
-
-    /// Free slots of a device that are not for what was lost: what volumes were promised comes first, and
-    /// the cleaner would only take them back.
-    fn kept_for_promises(&self, member: &Member, need: MetadataNeed) -> usize {
-        let below = self.clean_below(member, need);
-        below + below / 4
+        self.home.shape.groups.iter().any(takes_whole)
     }
 
     /// Gives every missing column of a segment a new slot. Whether at least one was moved.
@@ -450,8 +441,8 @@ impl Home {
             }
         }
         let moved = !targets.is_empty() && self.reconstruct_columns(segment, &targets).await > 0;
-        if moved && self.extra.borrow().len() > 32 {
-            self.batch(Reach::Written).await;
+        if moved && self.home.log.moves() > 32 {
+            self.home.batch(Reach::Written).await;
         }
         moved
     }
@@ -479,11 +470,11 @@ impl Home {
             .collect();
         let lost = columns[column];
         let candidates: Vec<u16> = match segment.kind {
-            SegmentKind::Data => self.group_of(segment).unwrap_or_default().to_vec(),
+            SegmentKind::Data => self.home.group_of(segment).unwrap_or_default().to_vec(),
             SegmentKind::Meta => self.core.online(),
         };
         let from_lost =
-            (segment.kind == SegmentKind::Data && !promised).then(|| self.kept_from_lost());
+            (segment.kind == SegmentKind::Data && !promised).then(|| self.home.kept_from_lost());
         let kept = |member: &Member| match &from_lost {
             Some(kept) => kept(member),
             None => commit_slots(self.core.slot_blocks),

@@ -67,7 +67,7 @@ impl Home {
         from: Option<SegmentNumber>,
     ) -> Option<Allocated> {
         // No client writes yet, no cleaner would make room, and what was acknowledged must get a place.
-        let recovering = self.window.is_recovering();
+        let recovering = self.journal.window.is_recovering();
         let purpose = if recovering { Purpose::Commit } else { purpose };
         let since = self.core.rt.now();
         loop {
@@ -105,7 +105,7 @@ impl Home {
             if !wait && !self.cleaner_can_gain() && !self.give_up_unkept() {
                 return None;
             }
-            self.ask_cleaner();
+            self.demand.clean();
             let progress = self.core.progress.wait();
             let _ = self.core.rt.timeout(LONGEST_WAIT, progress).await;
         }
@@ -115,7 +115,7 @@ impl Home {
     /// be taken out, rather than being told that there is no space (#190).
     fn slots_come_back(&self) -> bool {
         let mut online = self.core.members.iter().filter(|m| m.is_online());
-        online.any(|m| m.coming_back.get() > 0)
+        online.any(|m| m.slots.are_coming_back())
     }
 
     /// The groups, with those of their devices that have a slot: first the one that gives new data the most
@@ -195,7 +195,7 @@ impl Home {
         let online = self.online_of(group).count();
         let least = self.least_data_columns();
         let reach = self.columns_on(eligible, group, full, m);
-        let number = usize::try_from(self.next_segment.get() % (1 << 20)).expect("small");
+        let number = usize::try_from(self.root.next_segment() % (1 << 20)).expect("small");
         if self.keeps_shares(group, need)
             && let Some(wanted) = self.want_share(group, eligible, number)
         {
@@ -357,7 +357,7 @@ impl Home {
         let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
         let mut kept = reserve(purpose, slots, blocks, need);
         if purpose != Purpose::Commit {
-            let held = self.held_room.borrow();
+            let held = self.reserved.held.borrow();
             let held = held.get(usize::from(device)).copied().unwrap_or(0);
             kept = kept.max(held).max(need.renewed);
         }
@@ -369,28 +369,28 @@ impl Home {
     /// cannot wait for room, since only its end frees any.
     pub(crate) fn hold_room(&self) {
         let free = self.core.members.iter().map(|m| m.free_slots());
-        *self.held_room.borrow_mut() = free.map(|free| free - free / 4).collect();
+        *self.reserved.held.borrow_mut() = free.map(|free| free - free / 4).collect();
     }
 
     /// All nodes of the commit have their places.
     pub(crate) fn let_go_of_room(&self) {
-        self.held_room.borrow_mut().clear();
+        self.reserved.held.borrow_mut().clear();
     }
 
     /// The next device set of a row that covers `eligible` evenly.
     fn pick(&self, kind: u8, eligible: &[u16], width: usize, m: usize) -> Vec<u16> {
-        let mut picks = self.picks.borrow_mut();
+        let mut picks = self.reserved.picks.borrow_mut();
         let queue = picks.entry((kind, width)).or_default();
         while let Some(devices) = queue.pop_front() {
             if devices.len() == width && devices.iter().all(|d| eligible.contains(d)) {
                 return devices;
             }
         }
-        let tile = self.tile.get();
-        self.tile.set(tile + 1);
+        let tile = self.reserved.round.get();
+        self.reserved.round.set(tile + 1);
         let domain = |d: u16| self.core.domains.of(d);
         let weight = self.weights(eligible);
-        let rows = Placement::new(self.core.array[0].into())
+        let rows = Placement::new(self.core.identity.array[0].into())
             .row_weighted(tile, eligible, width, &domain, m, &weight);
         queue.extend(rows);
         queue
@@ -428,7 +428,7 @@ impl Home {
         }
         let (k, m) = self.meta_wanted(&eligible);
         let placed = (k + m).min(eligible.len());
-        let shift = usize::try_from(self.next_segment.get() % (k + m) as u64).expect("small");
+        let shift = usize::try_from(self.root.next_segment() % (k + m) as u64).expect("small");
         let devices = with_missing(&self.pick(2, &eligible, placed, m), k + m, shift);
         let wanted = Wanted {
             k: u16::try_from(k).expect("at most 8"),
@@ -442,7 +442,7 @@ impl Home {
     /// Takes slots, submits their headers and adds the segment to the table: nobody waits for a new segment.
     ///
     /// Crash argument: its `Open` entry goes into a record only after its headers were written and flushed (R1):
-    /// whoever takes it from `opened` waits for [`Segment::headed`] before the flush. A stripe of it that is written
+    /// whoever takes it from the log waits for [`Segment::headed`] before the flush. A stripe of it that is written
     /// before its header counts as little as the header does, until that record. (Small model: `headers`.)
     fn make_segment(
         self: &Rc<Self>,
@@ -456,8 +456,7 @@ impl Home {
             without <= wanted.spared.min(gone),
             "a device that is full costs no redundancy"
         );
-        let number = self.next_segment.get();
-        self.next_segment.set(number + 1);
+        let number = self.root.take_segment_number();
         let code = self.superblock.borrow().code;
         // One data or one parity strip: the code whose coefficients are all 1 is a copy, or an XOR.
         let code = if wanted.k == 1 || wanted.m == 1 {
@@ -489,7 +488,7 @@ impl Home {
                 strip_blocks,
             };
             let placed = device.and_then(|device| {
-                let slot = self.core.member(device).take_slot(entry)?;
+                let slot = self.core.member(device).slots.take(entry)?;
                 Some(Column {
                     device,
                     slot,
@@ -504,17 +503,17 @@ impl Home {
             geometry,
             code,
             columns,
-            self.records.take(number),
+            self.liveness.take_record(number),
         );
         if self.columns_lacking(&segment) > 0 {
-            self.core.maybe_degraded.set(true);
+            self.core.failing.set_maybe_degraded(true);
         }
         self.core.add_segment(&segment);
-        self.mark_header(&segment);
+        self.liveness.mark_header(&segment);
         if let Begun::Later(writing) = begin(write_headers(self.core.clone(), segment.clone())) {
             self.core.rt.spawn(writing);
         }
-        self.opened.borrow_mut().push(segment.clone());
+        self.log.opened(segment.clone());
         segment
     }
 }

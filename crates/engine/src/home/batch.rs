@@ -34,14 +34,14 @@ struct Part {
 impl Home {
     /// Makes durable what shards have acknowledged, as far as `reach` says.
     pub async fn batch(self: &Rc<Self>, reach: Reach) {
-        let _one = self.batch_lock.lock().await;
+        let _one = self.log.batch.lock().await;
         self.batch_locked(reach).await;
     }
 
     /// The same, by a caller that holds the batch lock.
     pub(crate) async fn batch_locked(self: &Rc<Self>, reach: Reach) {
-        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
-        let written = self.core.amplification.0.get();
+        let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
+        let written = self.core.meters.host.get();
         let (size, used) = self.journal.usage(Ring::Data);
         let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
         // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
@@ -64,9 +64,9 @@ impl Home {
             let holes = c.holes.is_empty() || planted::on(Bug::TrimNotJournalled);
             c.stripes.is_empty() && holes && c.data.is_empty()
         });
-        if empty && self.extra.borrow().is_empty() {
+        if empty && self.log.moves() == 0 {
             if whole {
-                self.recorded_at.set(written);
+                self.log.recorded(written);
             }
             return;
         }
@@ -76,7 +76,7 @@ impl Home {
         let mut opened = Vec::new();
         self.flush_collected(&collected, &mut opened).await;
         laps.end(Phase::Flush);
-        let extra = std::mem::take(&mut *self.extra.borrow_mut());
+        let extra = self.log.take_moves();
         let mut parts = self.parts(collected, &opened, extra.clone());
         while !parts.is_empty() {
             for again in [false, true] {
@@ -99,9 +99,9 @@ impl Home {
             self.record(parts.remove(0)).await;
             opened.clear(); // in the first part
         }
-        self.unrecorded.borrow_mut().drain(..extra.len());
+        self.log.moves_recorded(extra.len());
         if whole {
-            self.recorded_at.set(written);
+            self.log.recorded(written);
         }
         laps.end(Phase::Record);
         self.core.progress.open();
@@ -110,7 +110,7 @@ impl Home {
     /// Flushes what a batch has collected, and takes along the segments opened up to now.
     async fn flush_collected(&self, collected: &[Collected], opened: &mut Vec<Pinned>) {
         self.members_settled().await;
-        let new = self.take_opened(SegmentKind::Data);
+        let new = self.log.take_opened(SegmentKind::Data);
         headers_written(&new).await;
         opened.extend(new);
         self.flush_for(collected, opened).await;
@@ -165,7 +165,7 @@ impl Home {
         }
         for (shard, stripes) in settling.into_iter().chain(others) {
             for (stripe, live) in stripes {
-                let entry = stripe_entry(&stripe, &live, self.birth.get());
+                let entry = stripe_entry(&stripe, &live, self.root.birth());
                 let size = entry_bytes(&entry);
                 if bytes + size > most && bytes > 0 {
                     parts.push(std::mem::replace(&mut part, empty(Vec::new())));
@@ -187,7 +187,7 @@ impl Home {
 
     /// Journals one part, and tells the shards.
     async fn record(self: &Rc<Self>, part: Part) {
-        self.window.set_untold(Some(self.journal.next()));
+        self.journal.window.set_untold(Some(self.journal.next()));
         let first = self
             .journal_deltas(&part.deltas, false)
             .await
@@ -201,7 +201,7 @@ impl Home {
             })
         };
         join_all(self.shards.iter().zip(part.collected).map(tell)).await;
-        self.window.set_untold(None);
+        self.journal.window.set_untold(None);
     }
 
     /// Data segments whose rows keep the journal from being cut: they take no more stripes.
@@ -263,20 +263,6 @@ impl Home {
             .into_iter()
             .map(Option::unwrap_or_default)
             .collect()
-    }
-
-    /// Segments opened since the last call, of one kind: batches journal those that hold data, commits
-    /// those that hold nodes.
-    ///
-    /// Crash argument: whoever journals a stripe has journalled its segment before, or does in the same
-    /// entries. If either took the other's segments, a batch could make a stripe durable, and be
-    /// acknowledged, while the segment waits in a commit that power then ends: the stripe would be
-    /// known, but not where it lies.
-    pub(crate) fn take_opened(&self, kind: SegmentKind) -> Vec<Pinned> {
-        let mut opened = self.opened.borrow_mut();
-        let (taken, left) = opened.drain(..).partition(|s| s.kind == kind);
-        *opened = left;
-        taken
     }
 
     /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.

@@ -19,7 +19,7 @@ use crate::members::Member;
 use crate::space::capacity::{
     Packing, Share, Space, Spare, Takes, data_slots, greatest, node_room, segments_that_fit,
 };
-use crate::space::slots::CLEAN_RESERVE;
+use crate::space::slots::{CLEAN_RESERVE, MetadataNeed, Purpose, reserve};
 use crate::space::thin::{Charged, ThinCount};
 use crate::status::{Capacity, Health};
 
@@ -325,5 +325,68 @@ impl Home {
             .len()
             .saturating_sub(usize::from(self.shape.width()));
         usize::try_from(greatest(most as u64, fits)).expect("a count of devices")
+    }
+
+    /// Free slots of a device below which the cleaner works.
+    pub(crate) fn clean_below(&self, member: &Member, need: MetadataNeed) -> usize {
+        let slots = member.geometry.slots;
+        let kept = reserve(Purpose::Client, slots, self.core.slot_blocks, need);
+        kept + (slots as usize / 50).max(4)
+    }
+
+    /// Free slots of a device that are not for data that was lost. What cleaning needs is its own: garbage may have
+    /// left what was lost no room, and only cleaning ends that; metadata need some to be redundant (#142). Where more
+    /// was promised than fits at full redundancy without the devices that are gone, that comes first as well.
+    pub(crate) fn kept_from_lost(&self) -> impl Fn(&Member) -> usize + '_ {
+        let promised = self.lacks_room().then(|| self.metadata_need());
+        let growth = self.tasks.borrow().meta_growth;
+        move |member| match promised {
+            Some(need) => self.kept_for_promises(member, need),
+            None => {
+                let need = MetadataNeed {
+                    growth,
+                    ..MetadataNeed::default()
+                };
+                let (slots, blocks) = (member.geometry.slots, self.core.slot_blocks);
+                reserve(Purpose::Client, slots, blocks, need)
+            }
+        }
+    }
+
+    /// Free slots of a device that are not for what was lost: what volumes were promised comes first, and
+    /// the cleaner would only take them back.
+    pub(crate) fn kept_for_promises(&self, member: &Member, need: MetadataNeed) -> usize {
+        let below = self.clean_below(member, need);
+        below + below / 4
+    }
+
+    /// An event when 80, 90 or 95 % of usable space are reached; again only after it was 3 % below.
+    pub(crate) fn warn_of_space(&self) {
+        let Capacity {
+            used_bytes,
+            usable_bytes,
+            ..
+        } = self.capacity();
+        let percent = used_bytes.saturating_mul(100) / usable_bytes.max(1);
+        let reached = |percent: u64| {
+            [95, 90, 80]
+                .into_iter()
+                .find(|p| percent >= *p)
+                .unwrap_or(0)
+        };
+        let warned = self.reserved.warned.get();
+        if reached(percent) > warned {
+            let text = match usable_bytes {
+                0 => "the devices in use have no room for data: bring back those that are missing"
+                    .to_string(),
+                _ => format!(
+                    "{percent} % of usable space is in use: trim, destroy a volume, or use a larger array"
+                ),
+            };
+            self.core.events.note("space-low", None, text);
+        }
+        self.reserved
+            .warned
+            .set(reached(percent).max(warned.min(reached(percent + 3))));
     }
 }

@@ -15,19 +15,20 @@
 //! overwritten, since slots and journal are reused only after 6. A crash in 5 may leave the new root on
 //! some devices: it is complete wherever it is, because everything it names was flushed before.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use ashlar_format::BLOCK;
 use ashlar_format::journal::{Entry, Ring};
 use ashlar_format::node::Place;
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{Owner, node_owner_address};
-use ashlar_rt::{Buf, Sender, join_all};
+use ashlar_rt::{Buf, Gate, Lock, Sender, join_all};
 
 use crate::home::batch::{headers_written, open_entries};
 use crate::home::nodes::PlacedNode;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
+use crate::locks;
 use crate::map::NodeWrite;
 use crate::map::system::NodeId;
 use crate::members::{LateDiscard, Member};
@@ -41,15 +42,43 @@ use crate::space::shape::FoldLimit;
 /// Releases a slot once its device has ended a discard that takes long.
 fn release_late(core: &Rc<Core>, column: Column, late: LateDiscard) {
     let at = core.clone();
-    let coming = &core.member(column.device).coming_back;
-    coming.set(coming.get() + 1);
+    core.member(column.device).slots.discard_is_late();
     core.rt.spawn(async move {
         let _ = late.await; // discarding is advice
-        let member = at.member(column.device);
-        member.coming_back.set(member.coming_back.get() - 1);
-        member.release_slot(column.slot);
+        at.member(column.device).slots.came_back(column.slot);
         at.progress.open();
     });
+}
+
+/// How far commits are.
+#[derive(Debug)]
+pub struct Commits {
+    /// Held by the commit under way.
+    pub(crate) turn: Lock<()>,
+    /// Opens when a commit has ended.
+    pub(super) ended: Gate,
+    /// Commits begun.
+    begun: Cell<u64>,
+    /// Up to where in the journal commits have folded all that they can.
+    folded_to: Cell<u64>,
+    /// Host blocks that were recorded when a commit last folded all: what was written since may have replaced what the
+    /// map still names.
+    pub(super) folded_at: Cell<u64>,
+    /// The next sequence when the last commit under pressure had ended.
+    pub(super) pressed_at: Cell<u64>,
+}
+
+impl Default for Commits {
+    fn default() -> Commits {
+        Commits {
+            turn: Lock::ranked((), locks::COMMIT),
+            ended: Gate::default(),
+            begun: Cell::default(),
+            folded_to: Cell::default(),
+            folded_at: Cell::default(),
+            pressed_at: Cell::default(),
+        }
+    }
 }
 
 /// Whether nothing of a segment lives, and nothing will.
@@ -62,7 +91,7 @@ impl Home {
     /// steps, each a root, where free space is too short for one. A commit that began while this one waited for its turn
     /// has done all that this one would.
     pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
-        let asked = self.commits.get();
+        let asked = self.commits.begun.get();
         loop {
             // A step frees no slot by itself: the nodes it replaces lie among live ones. Where room is
             // tight, segments half dead are emptied before each step, by more nodes than it folds, so that
@@ -70,15 +99,17 @@ impl Home {
             if self.room_is_tight() {
                 self.clean_metadata(usize::MAX).await;
             }
-            let _one = self.commit_lock.lock().await;
-            let done = self.commits.get() > asked && self.committed_to.get() >= target;
+            let _one = self.commits.turn.lock().await;
+            let done = self.commits.begun.get() > asked && self.commits.folded_to.get() >= target;
             if self.core.closed.get() || done {
                 return;
             }
             // What was recorded meanwhile comes along, so that others who wait need none of their own.
             let recorded = if target > 0 { self.journal.next() } else { 0 };
             if !self.commit_locked(recorded, false).await {
-                self.committed_to.set(recorded.max(self.committed_to.get()));
+                self.commits
+                    .folded_to
+                    .set(recorded.max(self.commits.folded_to.get()));
                 return;
             }
         }
@@ -87,18 +118,19 @@ impl Home {
     /// One step of [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array
     /// exported. Whether more is left to fold, and can be.
     pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
-        let mut laps = Laps::begin(&self.core.phases, &self.core.rt);
-        self.commits.set(self.commits.get() + 1);
+        let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
+        self.commits.begun.set(self.commits.begun.get() + 1);
         let applied = self.applied();
-        let recorded = self.recorded_at.get();
+        let recorded = self.log.recorded_at();
         let charged = self.core.thin.charged();
         self.seal_pinned().await;
-        self.core.before_commit.set(Some(self.before_commit()));
+        let (degraded, losses) = self.before_commit();
+        self.core.failing.commit_begins(degraded, losses);
         let aside = self.slots_aside();
-        let placing = self.placing.lock().await;
+        let placing = self.reserved.placing.lock().await;
         self.hold_room();
         let limit = self.fold_limit();
-        self.renewed.borrow_mut().clear();
+        self.reserved.renewed.borrow_mut().clear();
         let prepared = self.prepare_shards(target, limit).await;
         laps.end(Phase::Merge);
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
@@ -127,7 +159,7 @@ impl Home {
             ask(shard, ShardMessage::Written).await;
         }
         laps.end(Phase::WriteNodes);
-        let opened = self.take_opened(SegmentKind::Meta);
+        let opened = self.log.take_opened(SegmentKind::Meta);
         headers_written(&opened).await;
         let mut online = self.core.online();
         online.retain(|_| !planted::on(Bug::RootBeforeNodes));
@@ -140,20 +172,20 @@ impl Home {
             self.release(freed.clone()).await;
         }
         self.write_root(cut, imaged, known).await;
-        self.core.before_commit.set(None);
+        self.core.failing.commit_ended();
         laps.end(Phase::WriteRoot);
         self.release(freed).await;
         laps.end(Phase::Discard);
         for (device, slot) in aside {
-            self.core.member(device).release_slot(slot);
+            self.core.member(device).slots.release(slot);
         }
         self.core.meta_room.set(self.meta_room());
         self.count_thin(oldest, pending, charged);
         self.warn_of_space();
         if !more && target + 1 >= applied {
-            self.folded_at.set(recorded);
+            self.commits.folded_at.set(recorded);
         }
-        self.committed.open();
+        self.commits.ended.open();
         self.core.progress.open();
         more
     }
@@ -173,7 +205,7 @@ impl Home {
                 }
             }
             None => {
-                self.opened.borrow_mut().extend(opened);
+                self.log.opened_again(opened);
                 self.seal_instead(stripes).await;
             }
         }
@@ -184,9 +216,9 @@ impl Home {
         let needed = [
             Some(applied),
             oldest,
-            self.window.oldest_data(),
+            self.journal.window.oldest_data(),
             self.oldest_rows(),
-            self.window.oldest_recovering(),
+            self.journal.window.oldest_recovering(),
         ];
         let cut = needed.into_iter().flatten().min();
         let cut = cut.filter(|_| !planted::on(Bug::CutTooLate));
@@ -203,7 +235,8 @@ impl Home {
         let online = self.core.members.iter().filter(|m| m.is_online());
         let short = online.filter(|m| m.free_slots() < self.clean_below(m, need));
         let slots = |m: &Member| {
-            m.take_aside()
+            m.slots
+                .take_aside()
                 .into_iter()
                 .map(|slot| (m.index, slot))
                 .collect::<Vec<_>>()
@@ -226,7 +259,7 @@ impl Home {
     async fn prepare_shards(&self, target: u64, mut limit: FoldLimit) -> Vec<Prepared> {
         limit.nodes /= self.shards.len();
         let (size, used) = self.journal.usage(Ring::Delta);
-        self.core.give_up_lost.set(used * 2 > size);
+        self.core.bad.give_up_lost.set(used * 2 > size);
         let prepare = |shard: &Sender<ShardMessage>| {
             let shard = shard.clone();
             self.core.rt.spawn(async move {
@@ -260,10 +293,10 @@ impl Home {
         }
         drop(catalog);
         for (place, count) in part.born {
-            self.set_live(place, count, true);
+            self.liveness.set_live(&self.core, place, count, true);
         }
         for (place, count) in part.dead {
-            self.set_live(place, count, false);
+            self.liveness.set_live(&self.core, place, count, false);
         }
         for write in part.writes {
             nodes.insert(write.place, placed_node(&write));
@@ -272,26 +305,23 @@ impl Home {
 
     /// Takes the segments out of the table that nothing needs.
     fn free_segments(&self) -> Vec<Pinned> {
-        let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         for segment in self.core.segments.borrow().values() {
             // A full segment is sealed by its last stripe.
             if segment.recorded.get() == segment.geometry.stripes()
-                && Some(segment.number) != current
+                && !self.nodes.is_current(segment)
             {
                 segment.sealed.set(true);
             }
         }
         // Where the journal had no room to tell of segments of nodes (see `seal_instead`), the roots since do;
         // of those that died there is nothing to tell (#140).
-        let mut opened = self.opened.borrow_mut();
-        opened.retain(|s| s.kind != SegmentKind::Meta || !is_dead(s));
-        drop(opened);
+        self.log
+            .forget_opened(|s| s.kind == SegmentKind::Meta && is_dead(s));
         self.free_dead(&[SegmentKind::Data, SegmentKind::Meta])
     }
 
     /// Takes segments of these kinds out of the table that are dead, and held by nobody else.
     fn free_dead(&self, kinds: &[SegmentKind]) -> Vec<Pinned> {
-        let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         let mut segments = self.core.segments.borrow_mut();
         let free: Vec<u64> = segments
             .values()
@@ -299,7 +329,7 @@ impl Home {
                 is_dead(s)
                     && kinds.contains(&s.kind)
                     && (s.is_unpinned() || planted::on(Bug::FreedInUse))
-                    && Some(s.number) != current
+                    && !self.nodes.is_current(s)
             })
             .map(|s| s.number)
             .collect();
@@ -309,10 +339,9 @@ impl Home {
             .map(|s| s.pin())
             .collect();
         for segment in &freed {
-            self.mark_record(segment);
-            self.records.give_up(segment.record.get());
+            self.liveness.give_up(segment);
             for column in segment.columns.borrow().iter().filter(|c| c.is_placed()) {
-                self.core.member(column.device).set_slot(column.slot, None);
+                self.core.member(column.device).slots.set(column.slot, None);
             }
         }
         freed
@@ -322,14 +351,14 @@ impl Home {
     async fn release(&self, freed: Vec<Pinned>) {
         let mut discards = Vec::new();
         for segment in freed {
-            self.records.release(segment.record.get());
+            self.liveness.release(&segment);
             let columns = segment.columns.take().into_iter();
             for column in columns.filter(|c| c.is_placed()) {
                 let core = self.core.clone();
                 discards.push(self.core.rt.spawn(async move {
                     let member = core.member(column.device);
                     match member.discard_slot(column.slot).await {
-                        Ok(()) => member.release_slot(column.slot),
+                        Ok(()) => member.slots.release(column.slot),
                         Err(late) => release_late(&core, column, late),
                     }
                 }));
@@ -352,56 +381,43 @@ impl Home {
         nodes: &mut BTreeMap<Place, PlacedNode>,
     ) -> Vec<Pinned> {
         let mut freed = Vec::new();
-        self.mark_catalog();
-        let catalog_leaves = self.catalog_bytes.borrow().len().div_ceil(BLOCK) as u64;
+        self.catalog.mark();
+        let catalog_leaves = self.catalog.leaves() as u64;
         loop {
             freed.extend(self.free_dead(&[SegmentKind::Meta]));
             self.kill_gone(catalog_leaves);
-            let catalog_ids = self
-                .catalog_tree
-                .borrow_mut()
-                .unplaced(|leaf| leaf < catalog_leaves);
+            let catalog_ids = self.catalog.tree().unplaced(|leaf| leaf < catalog_leaves);
             let liveness_ids = self
                 .liveness
-                .borrow_mut()
-                .unplaced(|leaf| self.record_exists(leaf));
+                .tree()
+                .unplaced(|leaf| self.liveness.has_leaf(leaf));
             if catalog_ids.is_empty() && liveness_ids.is_empty() {
                 break;
             }
-            for (tree, ids) in [
-                (&self.catalog_tree, catalog_ids),
-                (&self.liveness, liveness_ids),
-            ] {
+            let tree = |number| match number {
+                CATALOG_TREE => self.catalog.tree(),
+                _ => self.liveness.tree(),
+            };
+            for (number, ids) in [(CATALOG_TREE, catalog_ids), (LIVENESS_TREE, liveness_ids)] {
                 for id in ids {
                     let place = self.meta_place().await;
-                    let old = tree.borrow_mut().set_place(id, place);
-                    self.set_live(place, 1, true);
+                    let old = tree(number).set_place(id, place);
+                    self.liveness.set_live(&self.core, place, 1, true);
                     if let Some(old) = old {
-                        self.set_live(old, 1, false);
+                        self.liveness.set_live(&self.core, old, 1, false);
                     }
                 }
             }
         }
-        let bytes = self.catalog_bytes.borrow().clone();
-        let catalog_payload = |leaf: u64| {
-            let start = usize::try_from(leaf).ok()? * BLOCK;
-            let part = bytes
-                .get(start..bytes.len().min(start + BLOCK))
-                .filter(|p| !p.is_empty())?;
-            let mut node = part.to_vec();
-            node.resize(BLOCK, 0);
-            Some(node)
-        };
         let digest_in = |tree: u32| {
             move |(level, index): NodeId, bytes: &[u8]| {
-                (self.core).node_digest(tree, 0, level, index, bytes)
+                (self.core.identity).node_digest(tree, 0, level, index, bytes)
             }
         };
-        let mut catalog = self.catalog_tree.borrow_mut();
-        let catalog = catalog.finish(digest_in(CATALOG_TREE), catalog_payload);
-        let mut liveness = self.liveness.borrow_mut();
-        let record_payload = |leaf| self.record_leaf_bytes(leaf);
-        let liveness = liveness.finish(digest_in(LIVENESS_TREE), record_payload);
+        let catalog_leaf = |leaf| self.catalog.leaf_bytes(leaf);
+        let catalog = (self.catalog.tree()).finish(digest_in(CATALOG_TREE), catalog_leaf);
+        let record_leaf = |leaf| self.liveness.leaf_bytes(&self.core, leaf);
+        let liveness = (self.liveness.tree()).finish(digest_in(LIVENESS_TREE), record_leaf);
         for (number, made) in [(CATALOG_TREE, catalog), (LIVENESS_TREE, liveness)] {
             for ((level, index), place, digest, bytes) in made {
                 let owner = node_owner(number, 0, level, index);
@@ -420,34 +436,13 @@ impl Home {
 
     /// Nodes of records and catalog parts that no longer exist die; this may change liveness again.
     fn kill_gone(&self, catalog_leaves: u64) {
-        let (mut liveness, mut catalog) =
-            (self.liveness.borrow_mut(), self.catalog_tree.borrow_mut());
-        let mut gone = liveness.gone(|leaf| self.record_exists(leaf));
+        let (mut liveness, mut catalog) = (self.liveness.tree(), self.catalog.tree());
+        let mut gone = liveness.gone(|leaf| self.liveness.has_leaf(leaf));
         gone.extend(catalog.gone(|leaf| leaf < catalog_leaves));
         drop((liveness, catalog));
         for place in gone {
-            self.set_live(place, 1, false);
+            self.liveness.set_live(&self.core, place, 1, false);
         }
-    }
-
-    /// Finds which parts of the catalog changed.
-    fn mark_catalog(&self) {
-        let new = self.catalog.borrow().encode();
-        let old = self.catalog_bytes.borrow().clone();
-        let mut tree = self.catalog_tree.borrow_mut();
-        let parts = new.len().max(old.len()).div_ceil(BLOCK);
-        for part in 0..parts {
-            let cut = |bytes: &[u8]| {
-                bytes
-                    .get(part * BLOCK..bytes.len().min((part + 1) * BLOCK))
-                    .map(<[u8]>::to_vec)
-            };
-            if cut(&new) != cut(&old) || tree.root().top.is_none() {
-                tree.mark(part as u64);
-            }
-        }
-        tree.set_payload_bytes(new.len() as u64);
-        *self.catalog_bytes.borrow_mut() = new;
     }
 
     /// A stripe of nodes was recorded after the image of its segment's record was made: what the image
@@ -507,21 +502,11 @@ impl Home {
 
     /// Seals one segment; a stream that writes into it goes on with another.
     pub(crate) async fn seal(self: &Rc<Self>, segment: &Pinned) {
-        let is_current = self
-            .meta
-            .borrow()
-            .current
-            .as_ref()
-            .is_some_and(|s| s.number == segment.number);
-        if is_current {
-            self.meta.borrow_mut().current = None;
-        }
+        self.nodes.leave(segment);
         stripe::seal(&self.core, segment).await;
-        self.mark_header(segment);
+        self.liveness.mark_header(segment);
         self.members_settled().await;
     }
-
-    // ---- roots and membership ---------------------------------------------------------------------
 }
 
 fn node_owner(tree: u32, partition: u16, level: u8, index: u64) -> Owner {

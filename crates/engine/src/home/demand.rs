@@ -6,13 +6,16 @@
 use std::cell::{Cell, RefCell};
 
 use ashlar_block::VolumeError;
-use ashlar_rt::{Gate, Nanos, OneshotSender, Rt};
+use ashlar_rt::{Gate, Lock, LockGuard, Nanos, OneshotSender, Rt};
+
+use crate::locks;
+use crate::members::closed::Closed;
 
 /// Someone who waits for durability.
 pub type Waiter = OneshotSender<Result<(), VolumeError>>;
 
 /// Who asks for what.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Demand {
     waiters: RefCell<Vec<Waiter>>,
     /// Those that the batch under way answers.
@@ -25,9 +28,43 @@ pub struct Demand {
     /// Deltas or the journal press.
     pressure: Cell<bool>,
     commit_gate: Gate,
+    clean_gate: Gate,
+    /// Held by the fold under way.
+    fold: Lock<()>,
+}
+
+impl Default for Demand {
+    fn default() -> Demand {
+        Demand {
+            waiters: RefCell::default(),
+            answering: RefCell::default(),
+            folds: RefCell::default(),
+            record: Cell::default(),
+            batch_gate: Gate::default(),
+            pressure: Cell::default(),
+            commit_gate: Gate::default(),
+            clean_gate: Gate::default(),
+            fold: Lock::ranked((), locks::FOLD),
+        }
+    }
 }
 
 impl Demand {
+    /// The cleaner is to look now.
+    pub fn clean(&self) {
+        self.clean_gate.open();
+    }
+
+    /// Waits until the cleaner is to look.
+    pub async fn clean_wanted(&self) {
+        self.clean_gate.wait().await;
+    }
+
+    /// Waits for the turn to fold.
+    pub async fn fold_turn(&self) -> LockGuard<'_, ()> {
+        self.fold.lock().await
+    }
+
     /// Everything acknowledged so far is to become durable.
     pub fn durable(&self, waiter: Waiter) {
         self.waiters.borrow_mut().push(waiter);
@@ -88,7 +125,7 @@ impl Demand {
     }
 
     /// Waits until a commit is wanted, or `closed`.
-    pub async fn commit_wanted(&self, closed: &Cell<bool>) {
+    pub async fn commit_wanted(&self, closed: &Closed) {
         self.commit_gate
             .until(|| self.pressure.get() || closed.get())
             .await;

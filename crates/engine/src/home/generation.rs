@@ -26,7 +26,7 @@ impl Home {
     /// generation change. The caller holds the log lock.
     pub(crate) async fn publish(self: &Rc<Self>, mut root: Root) {
         loop {
-            if !self.core.failing.borrow().is_empty() {
+            if !self.core.failing.is_empty() {
                 self.change_generation(&mut root).await;
             }
             if self.core.closed.get() {
@@ -37,7 +37,7 @@ impl Home {
                 return;
             }
             let set = self.superblock.borrow().root_set.clone();
-            let bytes = Buf::copy_of(&root.encode(&self.core.array)).freeze();
+            let bytes = Buf::copy_of(&root.encode(&self.core.identity.array)).freeze();
             let mut joins = Vec::new();
             for index in set {
                 if !self.core.member(index).is_online()
@@ -56,14 +56,13 @@ impl Home {
                 joins.push(self.core.rt.spawn(write));
             }
             join_all(joins).await;
-            if self.core.failing.borrow().is_empty() {
+            if self.core.failing.is_empty() {
                 break;
             }
             root.number += 1;
         }
-        self.birth.set(root.number);
-        *self.root.borrow_mut() = root;
-        self.core.settled.open();
+        self.root.set(root);
+        self.core.failing.settle();
     }
 
     /// Takes failing members out: a new generation, stored by at least half of those counted before,
@@ -73,7 +72,7 @@ impl Home {
     /// on what the devices refused: it is as safe as a power cut, and with their backing mended nothing is lost.
     async fn change_generation(self: &Rc<Self>, root: &mut Root) {
         let counted = self.core.online().len();
-        let failing = std::mem::take(&mut *self.core.failing.borrow_mut());
+        let failing = self.core.failing.take();
         let needed = self.needed_and_read(&failing).await;
         if !needed.is_empty() {
             let named = needed.iter().map(|index| {
@@ -102,26 +101,23 @@ impl Home {
         } else {
             self.store_generation().await
         };
-        let failed = |d: &u16| self.core.failing.borrow().contains(d);
+        let failed = |d: &u16| self.core.failing.contains(*d);
         if self.core.online().iter().all(failed) {
             self.halt("no device is left"); // to agree, or to go on with whatever the operator says
             return;
         }
         let short = stored * 2 < counted;
-        if short && self.quorum.get() == Quorum::Needed {
+        if short && self.agreement.quorum() == Quorum::Needed {
             self.halt(&Error::NoQuorum { stored, counted }.to_string());
             return;
         }
-        if short && self.quorum.get() == Quorum::Awaited {
-            self.waiting_quorum.set(Some((stored, counted)));
+        if short && self.agreement.quorum() == Quorum::Awaited {
             let text = format!(
                 "only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on"
             );
             self.core.events.note("writes-wait", None, text);
-            self.force_gate
-                .until(|| self.quorum.get() == Quorum::Forced || self.core.closed.get())
-                .await;
-            self.waiting_quorum.set(None);
+            let closed = || self.core.closed.get();
+            self.agreement.wait(stored, counted, closed).await;
         }
         let next = self.journal.next();
         root.number += 1;
@@ -192,7 +188,7 @@ impl Home {
     /// Of the devices that are failing those that still answer reads, where something would be lost without them and
     /// the operator has not said that it may be.
     async fn needed_and_read(&self, failing: &[u16]) -> Vec<u16> {
-        let may_lose = self.may_lose.get() || planted::on(Bug::NeededGivenUp);
+        let may_lose = self.agreement.may_lose() || planted::on(Bug::NeededGivenUp);
         if may_lose || !self.needs_devices(failing, &[]) {
             return Vec::new();
         }
@@ -227,7 +223,7 @@ impl Home {
         let need = self.metadata_need();
         let cost = |m: &&Member| {
             let (free, below) = (m.free_slots(), self.clean_below(m, need));
-            free < below && free + m.unkept_slots() >= below
+            free < below && free + m.slots.unkept() >= below
         };
         let mut online = self.core.members.iter().filter(|m| m.is_online());
         let Some(member) = online.find(|m| cost(m) && !self.needs_devices(&[m.index], &[])) else {
@@ -237,7 +233,7 @@ impl Home {
             "device {} ({}) did not keep what was written to {} slots, also when they were tried again, and has no room without them: it is given up",
             member.index,
             member.path(),
-            member.unkept_slots(),
+            member.slots.unkept(),
         );
         self.core.events.note("not-kept", Some(member.index), text);
         self.core.report_failed(member.index);
@@ -299,15 +295,13 @@ impl Home {
     /// Takes out members that were reported, whenever some are.
     pub(crate) async fn watch_members(self: Rc<Self>) {
         while !self.core.closed.get() {
-            self.core
-                .failing_gate
-                .until(|| !self.core.failing.borrow().is_empty() || self.core.closed.get())
-                .await;
+            let closed = || self.core.closed.get();
+            self.core.failing.wanted(closed).await;
             if self.core.closed.get() {
                 return;
             }
-            let _log = self.log_lock.lock().await;
-            if self.core.failing.borrow().is_empty() {
+            let _log = self.log.turn.lock().await;
+            if self.core.failing.is_empty() {
                 continue;
             }
             // Only the membership and the epoch change: trees, cuts and pages are the last root's.
@@ -319,11 +313,10 @@ impl Home {
     /// Waits until no reported member is left to be taken out, and no change waits for the operator.
     pub(crate) async fn members_settled(&self) {
         // A record still waits for the log lock, which the change of membership holds to its end.
-        let settled =
-            || self.core.failing.borrow().is_empty() && self.waiting_quorum.get().is_none();
+        let settled = || self.core.failing.is_empty() && self.agreement.waiting().is_none();
         self.core
-            .settled
-            .until(|| settled() || self.core.closed.get())
+            .failing
+            .settled_until(|| settled() || self.core.closed.get())
             .await;
     }
 }

@@ -7,51 +7,56 @@
 //! - A waiter for durability is answered only after a batch that was collected after it asked.
 //! - Locks are taken in the order of [`crate::locks`].
 
+mod agreement;
 mod allocate;
 mod batch;
 mod capacity;
 mod commit;
 mod demand;
 mod generation;
-mod liveness;
+mod log;
 pub mod nodes;
 mod records;
+mod redundancy;
+mod renew;
 pub mod room;
 mod root;
 mod settings;
+mod victims;
 pub mod work;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
 use ashlar_block::VolumeError;
 use ashlar_format::catalog::Catalog;
-use ashlar_format::journal::{Entry, Ring};
+use ashlar_format::journal::Ring;
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::Root;
 use ashlar_format::superblock::Superblock;
 use ashlar_layout::Shape;
-use ashlar_rt::{Gate, Lock, Mailbox, SECOND, Sender, join_all};
-use lru::LruCache;
+use ashlar_rt::{Mailbox, SECOND, Sender, join_all};
 
+use crate::home::agreement::Agreement;
+use crate::home::commit::Commits;
 use crate::home::demand::Demand;
-use crate::home::room::Renewed;
+use crate::home::log::Log;
+use crate::home::nodes::NodeWriter;
+use crate::home::room::Reserved;
+use crate::home::root::Roots;
+use crate::home::work::Tasks;
 use crate::journal::Journal;
-use crate::journal::window::Window;
-use crate::locks;
+use crate::map::catalog::CatalogTree;
+use crate::map::liveness::Liveness;
 use crate::map::records::Records;
 use crate::map::system::SysTree;
-use crate::members::quorum::Quorum;
 use crate::planted::{self, Bug};
 use crate::protocol::{HomeMessage, Reach, ShardMessage};
-use crate::segment::Pinned;
 use crate::segment::table::Core;
-use crate::space::slots::metadata_survives;
 
 /// The tree number of liveness.
 pub const LIVENESS_TREE: u32 = 1;
@@ -62,83 +67,25 @@ pub const FIRST_VOLUME: u32 = 16;
 /// Without any demand a batch is made this often.
 const IDLE_BATCH: u64 = SECOND;
 
-/// Which stripes of courses were written, by segment and course, counted from the course's first.
-type WrittenStrips = LruCache<(u64, u32), BTreeSet<u32>>;
-
-/// Courses of which is kept which of their stripes were written.
-const COURSES_KEPT: NonZeroUsize = NonZeroUsize::new(256).expect("some");
-
 /// The home of an array.
 pub struct Home {
     pub(crate) core: Rc<Core>,
     pub(crate) journal: Journal,
+    /// What the next records take along.
+    pub(crate) log: Log,
     pub(crate) shards: Vec<Sender<ShardMessage>>,
     pub(crate) shape: Shape,
-    /// Parity columns of metadata segments, before narrowing.
-    pub(crate) meta_m: u16,
     pub(crate) superblock: RefCell<Superblock>,
-    pub(crate) catalog: RefCell<Catalog>,
-    pub(crate) root: RefCell<Root>,
-    pub(crate) birth: Rc<Cell<u64>>,
-    pub(crate) next_segment: Cell<u64>,
-    pub(crate) next_tree: Cell<u32>,
-    pub(crate) liveness: RefCell<SysTree>,
-    pub(crate) catalog_tree: RefCell<SysTree>,
-    pub(crate) catalog_bytes: RefCell<Vec<u8>>,
-    /// Which liveness record is whose.
-    pub(crate) records: Records,
-    pub(crate) meta: RefCell<crate::home::nodes::MetaWriter>,
-    pub(crate) picks: RefCell<crate::home::allocate::Picks>,
-    /// The share of usable space, in percent, that was last warned of; 0: none.
-    pub(crate) warned: Cell<u64>,
-    pub(crate) tile: Cell<u64>,
-    /// Segments opened and not yet journalled.
-    pub(crate) opened: RefCell<Vec<Pinned>>,
-    /// Entries of background work that are to go into the next batch.
-    pub(crate) extra: RefCell<Vec<Entry>>,
-    /// The segments whose columns those moved that are not durable yet, the ones of the batch under way first.
-    pub(crate) unrecorded: RefCell<Vec<u64>>,
-    pub(crate) batch_lock: Lock<()>,
-    pub(crate) commit_lock: Lock<()>,
-    pub(crate) meta_lock: Lock<()>,
-    /// By device: free slots that are left to the commit that is placing nodes.
-    pub(crate) held_room: RefCell<Vec<usize>>,
-    /// What the next commit writes anew, by metadata segment.
-    pub(crate) renewed: RefCell<BTreeMap<u64, Renewed>>,
-    /// Held by a commit while it places nodes, and by whoever has nodes written anew from where it reckons the room
-    /// for them until they are marked: so that they go into the commit that they were reckoned for.
-    pub(crate) placing: Lock<()>,
-    pub(crate) log_lock: Lock<()>,
-    /// The last root has been written: nothing is journalled after it.
-    pub(crate) log_ended: Cell<bool>,
+    pub(crate) agreement: Agreement,
+    pub(crate) catalog: CatalogTree,
+    pub(crate) liveness: Liveness,
+    pub(crate) root: Roots,
+    nodes: NodeWriter,
+    reserved: Reserved,
     /// What others ask for.
-    demand: Demand,
-    fold_lock: Lock<()>,
-    /// The next sequence when the last commit under pressure had ended.
-    pressed_at: Cell<u64>,
-    /// The part of the journal that is still needed.
-    pub(crate) window: Window,
-    pub(crate) quorum: Cell<Quorum>,
-    /// The operator has said that devices may be given up without which something is lost.
-    pub(crate) may_lose: Cell<bool>,
-    pub(crate) force_gate: Gate,
-    pub(crate) waiting_quorum: Cell<Option<(usize, usize)>>,
-    /// Why the array stopped, if it did.
-    pub(crate) stopped: RefCell<String>,
-    /// Opens when a commit has ended.
-    pub(crate) committed: Gate,
-    /// Up to where in the journal commits have folded all that they can.
-    pub(crate) committed_to: Cell<u64>,
-    /// Commits begun.
-    pub(crate) commits: Cell<u64>,
-    pub(crate) tasks: RefCell<crate::home::work::Tasks>,
-    pub(crate) cleaner_gate: Gate,
-    /// Host blocks written before the last batch, and how many of them were folded by a commit: what was
-    /// written since may have replaced what the map still names.
-    pub(crate) recorded_at: Cell<u64>,
-    pub(crate) folded_at: Cell<u64>,
-    /// Which stripes of the courses looked at last were written.
-    pub(crate) written_strips: RefCell<WrittenStrips>,
+    pub(crate) demand: Demand,
+    pub(crate) commits: Commits,
+    pub(crate) tasks: RefCell<Tasks>,
 }
 
 impl std::fmt::Debug for Home {
@@ -177,8 +124,6 @@ pub struct HomeParts {
 impl Home {
     /// A home; nothing runs yet.
     pub fn new(parts: HomeParts) -> Rc<Home> {
-        let devices = parts.core.members.len();
-        let meta_m = metadata_survives(&parts.shape).min(devices.saturating_sub(1));
         let records: BTreeMap<u32, u64> = parts
             .core
             .segments
@@ -187,56 +132,26 @@ impl Home {
             .filter(|s| s.record.get() != u32::MAX)
             .map(|s| (s.record.get(), s.number))
             .collect();
-        let catalog_bytes = parts.catalog.encode();
-        let slot_blocks = parts.core.slot_blocks;
+        let records = Records::new(
+            RecordShape::new(parts.core.slot_blocks, parts.shape.k),
+            records,
+        );
         Rc::new(Home {
-            next_segment: Cell::new(parts.root.next_segment),
-            next_tree: Cell::new(parts.root.next_tree),
             core: parts.core,
             journal: parts.journal,
+            log: Log::default(),
             shards: parts.shards,
-            records: Records::new(RecordShape::new(slot_blocks, parts.shape.k), records),
             shape: parts.shape,
-            meta_m: u16::try_from(meta_m).expect("at most 255"),
             superblock: RefCell::new(parts.superblock),
-            catalog: RefCell::new(parts.catalog),
-            root: RefCell::new(parts.root),
-            birth: parts.birth,
-            liveness: RefCell::new(parts.liveness),
-            catalog_tree: RefCell::new(parts.catalog_tree),
-            catalog_bytes: RefCell::new(catalog_bytes),
-            meta: RefCell::default(),
-            picks: RefCell::default(),
-            warned: Cell::new(0),
-            tile: Cell::new(0),
-            opened: RefCell::default(),
-            extra: RefCell::default(),
-            unrecorded: RefCell::default(),
-            batch_lock: Lock::ranked((), locks::BATCH),
-            commit_lock: Lock::ranked((), locks::COMMIT),
-            committed_to: Cell::new(0),
-            meta_lock: Lock::ranked((), locks::META),
-            held_room: RefCell::default(),
-            renewed: RefCell::default(),
-            placing: Lock::ranked((), locks::PLACING),
-            log_lock: Lock::ranked((), locks::LOG),
-            log_ended: Cell::new(false),
+            agreement: Agreement::default(),
+            catalog: CatalogTree::new(parts.catalog, parts.catalog_tree, parts.root.next_tree),
+            liveness: Liveness::new(parts.liveness, records),
+            root: Roots::new(parts.root, parts.birth),
+            nodes: NodeWriter::default(),
+            reserved: Reserved::default(),
             demand: Demand::default(),
-            fold_lock: Lock::ranked((), locks::FOLD),
-            pressed_at: Cell::new(0),
-            window: Window::default(),
-            quorum: Cell::new(Quorum::Awaited),
-            may_lose: Cell::new(false),
-            force_gate: Gate::default(),
-            waiting_quorum: Cell::new(None),
-            stopped: RefCell::default(),
-            committed: Gate::default(),
-            commits: Cell::new(0),
+            commits: Commits::default(),
             tasks: RefCell::default(),
-            cleaner_gate: Gate::default(),
-            recorded_at: Cell::new(0),
-            folded_at: Cell::new(0),
-            written_strips: RefCell::new(LruCache::new(COURSES_KEPT)),
         })
     }
 
@@ -299,7 +214,7 @@ impl Home {
 
     /// Folds once for all who have asked when it begins; those who ask later wait for the next.
     async fn fold_for_all(self: Rc<Self>) {
-        let _one = self.fold_lock.lock().await;
+        let _one = self.demand.fold_turn().await;
         let asking = self.demand.begin_fold();
         self.unless_closed(self.fold()).await;
         for reply in asking {
@@ -326,7 +241,7 @@ impl Home {
             }
             self.demand.end_batch();
             // What the last commit could not cut, the next one cannot either, unless something was recorded.
-            if self.wants_commit() && self.journal.next() != self.pressed_at.get() {
+            if self.wants_commit() && self.journal.next() != self.commits.pressed_at.get() {
                 self.demand.press();
             }
         }
@@ -337,7 +252,7 @@ impl Home {
         while !self.core.closed.get() {
             self.demand.commit_wanted(&self.core.closed).await;
             self.commit_some().await;
-            self.pressed_at.set(self.journal.next());
+            self.commits.pressed_at.set(self.journal.next());
         }
     }
 
@@ -345,8 +260,7 @@ impl Home {
     pub(crate) fn halt(&self, why: &str) {
         self.core.events.tell_sums();
         self.core.events.note("halted", None, why.to_string());
-        *self.stopped.borrow_mut() = why.to_string();
-        self.core.closed.set(true);
+        self.core.closed.set(why);
         self.demand.refuse();
         for shard in &self.shards {
             let _ = shard.send(ShardMessage::Close); // it may be gone already
@@ -354,13 +268,12 @@ impl Home {
         for member in &self.core.members {
             member.close();
         }
-        self.force_gate.open();
-        self.core.failing_gate.open();
-        self.core.settled.open();
+        self.agreement.close();
+        self.core.failing.close();
         self.core.progress.open();
         self.core.events.close();
-        self.core.heal_gate.open();
-        self.cleaner_gate.open();
+        self.core.bad.found.open();
+        self.demand.clean();
         self.demand.close();
     }
 
@@ -387,7 +300,7 @@ impl Home {
     /// for ever.
     pub(crate) async fn unless_closed(&self, work: impl Future<Output = ()>) {
         let mut work = pin!(work);
-        let mut closed = pin!(self.core.settled.until(|| self.core.closed.get()));
+        let mut closed = pin!(self.core.failing.settled_until(|| self.core.closed.get()));
         poll_fn(|cx| {
             if work.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());

@@ -4,6 +4,7 @@
 //! Invariant: every place handed out since the last [`Home::meta_write`] is in `stripes`, and each of
 //! those stripes is written (padded) or given up by that call, before a root can name it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -13,9 +14,10 @@ use ashlar_format::context::Context;
 use ashlar_format::journal::{Entry, StripeEntry};
 use ashlar_format::node::Place;
 use ashlar_format::summary::Owner;
-use ashlar_rt::{Buf, Nanos, SECOND, Slice};
+use ashlar_rt::{Buf, Lock, Nanos, SECOND, Slice};
 
 use crate::home::Home;
+use crate::locks;
 use crate::segment::coder::begin;
 use crate::segment::stripe::{self, Stripe, TooFewColumns};
 use crate::segment::{Pinned, Segment};
@@ -27,29 +29,60 @@ pub(crate) const LONGEST_WAIT: Nanos = 300 * SECOND;
 const NO_ROOM: &str = "no room is left to commit in: import it again when devices that are gone are back, or with \
     --read-only to copy what can be read";
 
+/// A stripe of nodes that is being filled: its segment, its number, and blocks taken.
+type Filling = (Pinned, u32, u32);
+
 /// Stripes of nodes that are being filled.
-#[derive(Debug, Default)]
-pub struct MetaWriter {
+#[derive(Debug)]
+pub struct NodeWriter {
+    /// Of two that open a segment one would be forgotten: held by whoever takes a place.
+    turn: Lock<()>,
     /// The segment that takes the next stripe.
-    pub current: Option<Pinned>,
-    /// Stripes with places handed out: segment, stripe, blocks taken.
-    stripes: Vec<(Pinned, u32, u32)>,
+    current: RefCell<Option<Pinned>>,
+    /// Stripes with places handed out.
+    stripes: RefCell<Vec<Filling>>,
 }
 
-impl MetaWriter {
-    fn take(&mut self) -> Option<(Pinned, Place)> {
-        if let Some((segment, stripe, taken)) = self.stripes.last_mut()
+impl Default for NodeWriter {
+    fn default() -> NodeWriter {
+        NodeWriter {
+            turn: Lock::ranked((), locks::META),
+            current: RefCell::default(),
+            stripes: RefCell::default(),
+        }
+    }
+}
+
+impl NodeWriter {
+    /// Whether this segment takes the next stripe.
+    pub fn is_current(&self, segment: &Segment) -> bool {
+        let current = self.current.borrow();
+        current.as_ref().is_some_and(|s| s.number == segment.number)
+    }
+
+    /// This segment takes no more stripes.
+    pub fn leave(&self, segment: &Segment) {
+        if self.is_current(segment) {
+            self.current.take();
+        }
+    }
+
+    /// A place for one node, if the stripes begun or the segment that takes the next one have room.
+    fn take(&self) -> Option<Place> {
+        let mut stripes = self.stripes.borrow_mut();
+        if let Some((segment, stripe, taken)) = stripes.last_mut()
             && *taken < segment.geometry.stripe_blocks()
         {
             let place = segment.place(*stripe * segment.geometry.stripe_blocks() + *taken);
             *taken += 1;
-            return Some((segment.clone(), place));
+            return Some(place);
         }
-        let segment = self.current.clone().filter(|s| s.has_room())?;
+        let current = self.current.borrow();
+        let segment = current.clone().filter(|s| s.has_room())?;
         let stripe = segment.take_stripe();
-        self.stripes.push((segment.clone(), stripe, 1));
         let place = segment.place(stripe * segment.geometry.stripe_blocks());
-        Some((segment, place))
+        stripes.push((segment, stripe, 1));
+        Some(place)
     }
 }
 
@@ -77,21 +110,19 @@ impl Home {
     /// One place. Halts the array if there is no room and none comes: what a commit that has begun frees is
     /// free only once it has ended.
     pub(crate) async fn meta_place(self: &Rc<Self>) -> Place {
-        // One at a time: of two that open a segment one would be forgotten.
-        let _one = self.meta_lock.lock().await;
+        let _one = self.nodes.turn.lock().await;
         let since = self.core.rt.now();
         loop {
-            let current = self.meta.borrow().current.clone();
+            let current = self.nodes.current.borrow().clone();
             if let Some(segment) = current.filter(|s| self.falls_short(s)) {
                 segment.retired.set(true);
-                self.meta.borrow_mut().current = None;
+                self.nodes.leave(&segment);
             }
-            let taken = self.meta.borrow_mut().take();
-            if let Some((_, place)) = taken {
+            if let Some(place) = self.nodes.take() {
                 return place;
             }
             match self.allocate_meta() {
-                Some(segment) => self.meta.borrow_mut().current = Some(segment),
+                Some(segment) => *self.nodes.current.borrow_mut() = Some(segment),
                 None => {
                     let progress = self.core.progress.wait();
                     let _ = self.core.rt.timeout(LONGEST_WAIT, progress).await;
@@ -119,7 +150,7 @@ impl Home {
         self: &Rc<Self>,
         nodes: &BTreeMap<Place, PlacedNode>,
     ) -> Result<Vec<(Pinned, u32, Entry)>, TooFewColumns> {
-        let stripes = std::mem::take(&mut self.meta.borrow_mut().stripes);
+        let stripes = self.nodes.stripes.take();
         let mut preparing = Vec::new();
         for (segment, number, taken) in stripes {
             let blocks = segment.geometry.stripe_blocks();
@@ -140,7 +171,7 @@ impl Home {
                         bytes.fill(0);
                         let column = u16::try_from(block).expect("one block a strip");
                         let context = Context::parity(segment.number, number, column, 0);
-                        let digest = self.core.digest(Kind::Blake3, context, bytes);
+                        let digest = self.core.identity.digest(Kind::Blake3, context, bytes);
                         owners.push((Owner::default(), digest));
                     }
                 }
@@ -162,7 +193,7 @@ impl Home {
                 stripe: number,
                 first_block: number * segment.geometry.stripe_blocks(),
                 used_strips: stripe.used_strips,
-                birth: self.birth.get(),
+                birth: self.root.birth(),
                 rows: stripe.rows.concat(),
                 deltas: Vec::new(),
             });

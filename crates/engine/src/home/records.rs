@@ -23,7 +23,7 @@ impl Home {
         for group in split(entries, self.journal.max_payload(Ring::Delta)) {
             let payload = encode_entries(group);
             let appended = self.append(Ring::Delta, &payload, in_commit).await?;
-            self.window.deltas_appended(appended);
+            self.journal.window.deltas_appended(appended);
             first.get_or_insert(appended.sequence);
         }
         Some(first.unwrap_or_else(|| self.journal.next()))
@@ -49,7 +49,7 @@ impl Home {
             let appended = self.append(Ring::Data, &payload, false).await;
             let appended = appended.expect("only a commit gives up");
             let held = stripes.by_ref().take(group.len());
-            self.window.data_appended(appended, held);
+            self.journal.window.data_appended(appended, held);
         }
     }
 
@@ -66,14 +66,14 @@ impl Home {
         let mut pause = SECOND;
         loop {
             let result = {
-                let log = self.log_lock.lock().await;
-                if self.log_ended.get() {
+                let log = self.log.turn.lock().await;
+                if *log {
                     drop(log);
                     return std::future::pending().await; // the array is about to stop
                 }
                 // After a failure nothing is sent before the epoch has changed: two records of one
                 // sequence, epoch and attempt could not be told apart.
-                if self.core.failing.borrow().is_empty() {
+                if self.core.failing.is_empty() {
                     self.journal.append(ring, payload).await
                 } else {
                     Err(AppendError::Broken)
@@ -99,7 +99,7 @@ impl Home {
                             "the journal is full of what cannot be folded yet; writes wait"
                                 .to_string(),
                         );
-                        let _ = self.core.rt.timeout(pause, self.committed.wait()).await;
+                        let _ = self.core.rt.timeout(pause, self.commits.ended.wait()).await;
                         pause = (2 * pause).min(60 * SECOND);
                     }
                 }
@@ -122,15 +122,15 @@ impl Home {
         } else if segment.rows_since.get().is_none() {
             segment.rows_since.set(Some(sequence));
         }
-        self.mark_header(segment);
-        self.window.stripe_recorded(segment.number, stripe);
+        self.liveness.mark_header(segment);
+        self.journal.window.stripe_recorded(segment.number, stripe);
         self.settle_data();
     }
 
     /// Lets go of the data ring up to the oldest record that is still needed.
     pub(crate) fn settle_data(&self) {
         let end = self.journal.positions()[1];
-        if let Some(tail) = self.window.data_tail(end) {
+        if let Some(tail) = self.journal.window.data_tail(end) {
             let freed_early = planted::on(Bug::DataFreedEarly);
             self.journal
                 .settle_data(if freed_early { end } else { tail });
@@ -139,7 +139,7 @@ impl Home {
 
     /// One past the last sequence that every shard has been told of, if it concerns shards at all.
     pub(crate) fn applied(&self) -> u64 {
-        self.window.applied(self.journal.next())
+        self.journal.window.applied(self.journal.next())
     }
 }
 

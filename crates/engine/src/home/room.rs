@@ -9,16 +9,22 @@
 //! - No commit writes nodes with less redundancy than others have, unless data keep to shares: then nodes do as well
 //!   (`meta_wanted`, #148).
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use ashlar_format::slot::SegmentKind;
-use ashlar_format::{BLOCK, SegmentGeometry};
+use ashlar_format::{SegmentGeometry, SegmentNumber};
+use ashlar_rt::Lock;
 
 use crate::home::Home;
+use crate::home::allocate::Picks;
+use crate::locks;
 use crate::members::Member;
 use crate::space::capacity::segments_that_fit;
 use crate::space::shape::FoldLimit;
-use crate::space::slots::{MetadataNeed, Purpose, meta_shape, reserve, slots_each};
+use crate::space::slots::{
+    MetadataNeed, Purpose, meta_shape, metadata_survives, reserve, slots_each,
+};
 
 /// Nodes of a segment that the next commit writes anew.
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,6 +44,37 @@ impl Renewed {
     }
 }
 
+/// What is kept back from some for others.
+#[derive(Debug)]
+pub struct Reserved {
+    /// Device sets picked for the segments to come.
+    pub(super) picks: RefCell<Picks>,
+    /// The next round of placement.
+    pub(super) round: Cell<u64>,
+    /// By device: free slots that are left to the commit that is placing nodes.
+    pub(super) held: RefCell<Vec<usize>>,
+    /// What the next commit writes anew, by metadata segment.
+    pub(super) renewed: RefCell<BTreeMap<SegmentNumber, Renewed>>,
+    /// Held by a commit while it places nodes, and by whoever has nodes written anew from where it reckons the room
+    /// for them until they are marked: so that they go into the commit that they were reckoned for.
+    pub(super) placing: Lock<()>,
+    /// The share of usable space, in percent, that was last warned of; 0: none.
+    pub(super) warned: Cell<u64>,
+}
+
+impl Default for Reserved {
+    fn default() -> Reserved {
+        Reserved {
+            picks: RefCell::default(),
+            round: Cell::default(),
+            held: RefCell::default(),
+            renewed: RefCell::default(),
+            placing: Lock::ranked((), locks::PLACING),
+            warned: Cell::default(),
+        }
+    }
+}
+
 /// What metadata holds.
 #[derive(Debug, Default)]
 struct Metadata {
@@ -50,6 +87,12 @@ struct Metadata {
 }
 
 impl Home {
+    /// Parity columns of metadata segments, before narrowing.
+    pub(crate) fn metadata_m(&self) -> usize {
+        let devices = self.core.members.len();
+        metadata_survives(&self.shape).min(devices.saturating_sub(1))
+    }
+
     /// What metadata holds now.
     fn metadata(&self) -> Metadata {
         let mut metadata = Metadata::default();
@@ -63,9 +106,7 @@ impl Home {
                 }
             }
         }
-        let unwritten = self
-            .record_nodes_total()
-            .saturating_sub(self.liveness.borrow().nodes());
+        let unwritten = self.liveness.nodes_unwritten();
         metadata.nodes += unwritten;
         metadata
     }
@@ -105,7 +146,7 @@ impl Home {
 
     /// What the next commit was had to write anew.
     fn renewed(&self) -> Renewed {
-        let renewed = self.renewed.borrow();
+        let renewed = self.reserved.renewed.borrow();
         renewed
             .values()
             .copied()
@@ -118,14 +159,14 @@ impl Home {
             return 0;
         }
         let segments = renewed.nodes.div_ceil(self.meta_nodes(1)) + 1;
-        let records = renewed.records + segments * self.records.shape.leaves();
-        renewed.nodes + records.min(self.record_nodes_total())
+        let records = renewed.records + segments * self.liveness.leaves_each();
+        renewed.nodes + records.min(self.liveness.nodes_total())
     }
 
     /// Slots of each device that metadata may still take until it is there twice in segments of `k` data
     /// columns, or fewer.
     fn meta_growth(&self, metadata: &Metadata, k: usize, devices: usize) -> usize {
-        let m = usize::from(self.meta_m);
+        let m = self.metadata_m();
         let there: usize = metadata.segments.range(..=k).map(|(_, count)| count).sum();
         let twice = (2 * metadata.nodes).div_ceil(self.meta_nodes(k));
         slots_each(twice.saturating_sub(there), k + m, devices)
@@ -179,14 +220,14 @@ impl Home {
 
     /// What one commit may fold: with the nodes that it was had to write anew, what it writes must fit what is free.
     pub(crate) fn fold_limit(&self) -> FoldLimit {
-        let catalog = self.catalog_bytes.borrow().len().div_ceil(BLOCK) * 2 + 2;
+        let catalog = self.catalog.leaves() * 2 + 2;
         let room = self.meta_room();
         let beside = room.saturating_sub(self.written_anew(self.renewed()));
         FoldLimit {
             nodes: (room / self.fold_share())
                 .min(beside)
                 .saturating_sub(catalog),
-            records: self.record_nodes_total(),
+            records: self.liveness.nodes_total(),
         }
     }
 
@@ -250,7 +291,7 @@ impl Home {
     pub(crate) fn shared_nodes(&self) -> u64 {
         let online = self.core.online();
         let k = self.meta_share(&self.metadata(), &online);
-        let columns = (k + usize::from(self.meta_m)).min(online.len()).max(1);
+        let columns = (k + self.metadata_m()).min(online.len()).max(1);
         (100 * self.meta_nodes(k.max(1)) / columns) as u64 * u64::from(k > 0)
     }
 

@@ -1,13 +1,62 @@
 //! Writing a root: the slot table pages tagged with it first, then the root itself.
 
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use ashlar_format::SegmentNumber;
+use ashlar_format::root::Root;
 use ashlar_format::slot::SlotEntry;
 use ashlar_rt::join_all;
 
 use crate::home::Home;
 use crate::planted::{self, Bug};
+
+/// The last root, and numbers that the next one tells of.
+#[derive(Debug)]
+pub struct Roots {
+    last: RefCell<Root>,
+    /// The number of the last root, shared with the shards.
+    birth: Rc<Cell<u64>>,
+    next_segment: Cell<SegmentNumber>,
+}
+
+impl Roots {
+    /// The root that an array begins with.
+    pub fn new(root: Root, birth: Rc<Cell<u64>>) -> Roots {
+        Roots {
+            next_segment: Cell::new(root.next_segment),
+            last: RefCell::new(root),
+            birth,
+        }
+    }
+
+    /// The last root.
+    pub fn borrow(&self) -> Ref<'_, Root> {
+        self.last.borrow()
+    }
+
+    /// A root is durable.
+    pub fn set(&self, root: Root) {
+        self.birth.set(root.number);
+        self.last.replace(root);
+    }
+
+    /// The number of the last root: the birth of what is written now.
+    pub fn birth(&self) -> u64 {
+        self.birth.get()
+    }
+
+    /// The number of the next new segment.
+    pub fn next_segment(&self) -> SegmentNumber {
+        self.next_segment.get()
+    }
+
+    /// The number of a new segment, which no other has had.
+    pub fn take_segment_number(&self) -> SegmentNumber {
+        self.next_segment.replace(self.next_segment.get() + 1)
+    }
+}
 
 impl Home {
     /// Writes slot table pages and a new root. After a clean one nothing is journalled: what runs in the
@@ -22,18 +71,21 @@ impl Home {
         known: Option<BTreeSet<u64>>,
     ) {
         let clean = known.is_some();
-        let _log = self.log_lock.lock().await;
+        let mut ended = self.log.turn.lock().await;
         let mut root = self.root.borrow().clone();
         root.number += 1;
         root.clean = clean;
-        root.next_segment = self.next_segment.get();
-        root.next_tree = self.next_tree.get();
+        root.next_segment = self.root.next_segment();
+        root.next_tree = self.catalog.next_number();
         root.cut = cut;
         root.imaged = imaged;
-        root.delta_tail = self.window.delta_position(cut, self.journal.positions()[0]);
+        root.delta_tail = self
+            .journal
+            .window
+            .delta_position(cut, self.journal.positions()[0]);
         root.data_tail = self.journal.data_tail();
-        root.catalog = self.catalog_tree.borrow().root();
-        root.liveness = self.liveness.borrow().root();
+        root.catalog = self.catalog.tree().root();
+        root.liveness = self.liveness.tree().root();
         let open = root.epochs.last().map_or(0, |e| e.number);
         root.epochs.retain(|e| {
             e.number == open
@@ -41,15 +93,15 @@ impl Home {
         });
         let pages = self.write_pages(root.number, known.as_ref()).await;
         self.publish(root).await;
-        self.log_ended.set(clean);
+        *ended = clean;
         for (member, page) in pages {
-            let mut copies = self.core.member(member).page_copy.borrow_mut();
-            copies[page as usize] = 1 - copies[page as usize];
+            let slots = &self.core.member(member).slots;
+            slots.set_page_copy(page, 1 - slots.page_copy(page));
         }
         let root = self.root.borrow();
         self.journal
             .tails_are_durable(root.delta_tail, root.data_tail);
-        self.window.cut(cut);
+        self.journal.window.cut(cut);
     }
 
     /// Writes every changed page to its other copy; which were written.
@@ -62,13 +114,13 @@ impl Home {
         let mut written = Vec::new();
         let mut joins = Vec::new();
         for member in &self.core.members {
-            let pages = std::mem::take(&mut *member.dirty_pages.borrow_mut());
+            let pages = member.slots.take_changed_pages();
             if !member.is_online() {
                 continue;
             }
             for number in pages {
-                let bytes = member.table_page(&self.core.array, number, root, counts);
-                let mut copy = 1 - member.page_copy.borrow()[number as usize];
+                let bytes = member.table_page(&self.core.identity.array, number, root, counts);
+                let mut copy = 1 - member.slots.page_copy(number);
                 copy ^= u8::from(planted::on(Bug::PagesInPlace));
                 let offset = member.geometry.page_offset(number, u32::from(copy));
                 let (core, index) = (self.core.clone(), member.index);

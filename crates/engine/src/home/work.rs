@@ -3,8 +3,15 @@
 //! Invariant: work that gained nothing [`Rest`]s until something has changed that could let it gain.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use ashlar_rt::Nanos;
+
+use crate::home::Home;
+use crate::segment::Segment;
+
+/// Rounds of cleaning without any gain after which clients are told that there is no space.
+const FRUITLESS_MOST: u32 = 12;
 
 /// Progress of one kind of work.
 #[derive(Debug, Default, Clone)]
@@ -121,6 +128,82 @@ pub struct Tasks {
     pub unmapped: u64,
     /// Whether a volume is being released.
     pub releasing: usize,
+}
+
+impl Home {
+    /// Whether some device is short of free slots; so it is, too, if columns that were lost wait for what garbage takes.
+    pub(crate) fn low_on_slots(&self) -> bool {
+        let need = self.metadata_need();
+        let wants_room = self.tasks.borrow().wants_room;
+        let kept = wants_room.then(|| self.kept_from_lost());
+        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        online.any(|m| {
+            let below = self.clean_below(m, need);
+            m.free_slots() < kept.as_ref().map_or(below, |kept| below.max(kept(m) + 1))
+        })
+    }
+
+    /// Whether the cleaner could free anything: then a client may wait instead of getting ENOSPC.
+    pub(crate) fn cleaner_can_gain(&self) -> bool {
+        if self.tasks.borrow().cleaning || self.tasks.borrow().folding {
+            return true;
+        }
+        if self.cleaner_rests() {
+            return false;
+        }
+        !self.pick_victims(None, 1).is_empty()
+            || self.pending_frees()
+            || !self.reserved.renewed.borrow().is_empty()
+            || self.core.meters.host.get() != self.commits.folded_at.get()
+    }
+
+    /// Whether cleaning has gained nothing for so long that it ended, and nothing was overwritten since.
+    pub(crate) fn cleaner_rests(&self) -> bool {
+        let now = self.garbage();
+        self.tasks.borrow().clean_rest.rests(FRUITLESS_MOST, &now)
+    }
+
+    /// Segments that are dead already and only wait for a commit, or blocks that deltas have replaced.
+    fn pending_frees(&self) -> bool {
+        let segments = self.core.segments.borrow();
+        segments
+            .values()
+            .any(|s| s.live.borrow().is_empty() && s.recorded.get() > 0 && s.is_unpinned())
+    }
+
+    /// What the cleaner depends on, now.
+    pub(crate) fn garbage(&self) -> Garbage {
+        Garbage {
+            generation: self.superblock.borrow().generation.number,
+            written: self.core.meters.host.get(),
+            unmapped: self.tasks.borrow().unmapped,
+        }
+    }
+
+    /// What reconstruct depends on, now.
+    pub(crate) fn redundancy(&self) -> Redundancy {
+        let segments = self.core.segments.borrow();
+        let missing = |s: &&Rc<Segment>| self.core.missing_columns(s) > 0;
+        let short: Vec<u64> = segments
+            .values()
+            .filter(missing)
+            .map(|s| s.number)
+            .collect();
+        Redundancy {
+            generation: self.superblock.borrow().generation.number,
+            gains: self.tasks.borrow().gains,
+            narrow: self.narrow_policy(),
+            short: (short.len(), short.last().copied().unwrap_or(0)),
+        }
+    }
+
+    /// Whether reconstruct has done what it can, and the room that it waits for, if it does, has not come.
+    pub(crate) fn reconstruct_rests(&self) -> bool {
+        let now = self.redundancy();
+        let tasks = self.tasks.borrow();
+        let room_came = tasks.wants_room && !self.low_on_slots();
+        !room_came && tasks.reconstruct_rest.rests(1, &now)
+    }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
         if seen.iter().any(|other| other[..] == bytes[..]) {
             continue;
         }
-        let Ok(root) = Root::decode(&core.array, &bytes) else {
+        let Ok(root) = Root::decode(&core.identity.array, &bytes) else {
             continue;
         };
         seen.push(bytes);
@@ -273,8 +273,9 @@ pub async fn import(
         liveness,
         catalog_tree,
     });
-    home.window.note_recovered(&recovered.records);
-    home.recover(
+    home.journal.window.note_recovered(&recovered.records);
+    recover::recover(
+        &home,
         &spread,
         &replace,
         rest,

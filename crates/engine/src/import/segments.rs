@@ -77,7 +77,7 @@ pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<Page
         for (slot, entry) in entries {
             // The next root's page says what becomes of the claim: it is not to stay if it comes to nothing.
             let page = slot / ENTRIES_PER_PAGE;
-            core.member(index).dirty_pages.borrow_mut().insert(page);
+            core.member(index).slots.page_changed(page);
             let column = Column {
                 device: index,
                 slot,
@@ -110,8 +110,9 @@ async fn read_table(
     let length = geometry.table_pages() as usize * 2 * BLOCK;
     let whole = member.read(geometry.page_offset(0, 0), length).await.ok();
     for page in 0..geometry.table_pages() {
-        let decode =
-            |bytes: &[u8]| TablePage::decode(&core.array, index, page, core.slot_blocks, bytes);
+        let decode = |bytes: &[u8]| {
+            TablePage::decode(&core.identity.array, index, page, core.slot_blocks, bytes)
+        };
         let mut best: Option<(u8, TablePage)> = None;
         for copy in 0..2u8 {
             let at = (page as usize * 2 + usize::from(copy)) * BLOCK;
@@ -131,7 +132,7 @@ async fn read_table(
             }
         }
         if let Some((copy, found)) = best {
-            member.page_copy.borrow_mut()[page as usize] = copy;
+            member.slots.set_page_copy(page, copy);
             let slots = (page * ENTRIES_PER_PAGE..geometry.slots).zip(found.entries);
             entries.extend(slots.filter_map(|(slot, entry)| Some((slot, entry?))));
         }
@@ -168,7 +169,8 @@ pub(super) async fn load_tree(
         if entry.place.block >= segment.geometry.data_blocks() {
             return Err(());
         }
-        let check = |bytes: &[u8]| core.node_digest(number, 0, id.0, id.1, bytes) == entry.digest;
+        let check =
+            |bytes: &[u8]| core.identity.node_digest(number, 0, id.0, id.1, bytes) == entry.digest;
         let bytes = read_unit(core, &segment, entry.place.block, 1, &check)
             .await
             .map_err(|_| ())?;
@@ -242,8 +244,8 @@ pub(super) async fn find_reconstructed(core: &Rc<Core>, records: &[Replayed]) {
             }
             let member = core.member(device);
             let read = member.read(member.geometry.slot_offset(slot), BLOCK).await;
-            let header =
-                read.map(|bytes| SlotHeader::decode(&core.array, core.slot_blocks, &bytes));
+            let header = read
+                .map(|bytes| SlotHeader::decode(&core.identity.array, core.slot_blocks, &bytes));
             if let Ok(Ok(SlotHeader { entry, .. })) = header
                 && (entry.segment, entry.column, entry.version) == (segment, column, version)
             {
@@ -447,7 +449,7 @@ pub(super) fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTree
                 continue;
             }
             let entry = segment.slot_entry(index, column.version);
-            core.member(column.device).claim_slot(column.slot, entry);
+            core.member(column.device).slots.claim(column.slot, entry);
         }
     }
 }

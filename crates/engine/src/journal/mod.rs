@@ -26,6 +26,7 @@ use ashlar_rt::{Buf, join_all};
 
 use crate::journal::recover::Record;
 use crate::journal::sets::RecordSet;
+use crate::journal::window::Window;
 use crate::planted::{self, Bug};
 use crate::segment::table::Core;
 
@@ -57,6 +58,8 @@ pub struct Journal {
     reusable: Cell<[RingPosition; 2]>,
     previous: Cell<[u8; 32]>,
     codes: RefCell<BTreeMap<(usize, usize), Code>>,
+    /// The part that is still needed.
+    pub window: Window,
 }
 
 fn slot(ring: Ring) -> usize {
@@ -86,6 +89,7 @@ impl Journal {
             reusable: Cell::new(tail),
             previous: Cell::new(previous),
             codes: RefCell::default(),
+            window: Window::default(),
         }
     }
 
@@ -325,7 +329,7 @@ impl Journal {
             header.column = u16::try_from(index).expect("at most 256");
             header.share_digest =
                 ashlar_digest::plain(&[&column[HEADER_BYTES..HEADER_BYTES + share]]);
-            column[..HEADER_BYTES].copy_from_slice(&header.encode(&self.core.array));
+            column[..HEADER_BYTES].copy_from_slice(&header.encode(&self.core.identity.array));
             let core = self.core.clone();
             let device = header.devices[index];
             let offset = ring_start(&core, device, header.ring) + ring_offset;

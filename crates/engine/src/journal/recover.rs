@@ -155,7 +155,7 @@ async fn headers_at(
     let mut headers = Vec::new();
     for (device, join) in joins {
         if let Some(bytes) = join.await
-            && let Ok(header) = ColumnHeader::decode(&core.array, &bytes)
+            && let Ok(header) = ColumnHeader::decode(&core.identity.array, &bytes)
             && header.ring == ring
             && in_epochs(epochs, &header)
             && header.devices.get(usize::from(header.column)) == Some(&device)

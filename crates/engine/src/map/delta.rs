@@ -468,6 +468,21 @@ impl Deltas {
         }
         self.holes.retain(|h| h.tree != tree);
     }
+
+    /// The newest sequence of anything recorded here: what a leaf that takes all of it is folded to.
+    pub fn newest_recorded(&self) -> u64 {
+        let of_holes = self
+            .holes
+            .iter()
+            .filter_map(|h| h.recorded)
+            .max()
+            .unwrap_or(0);
+        self.recorded_blocks()
+            .map(|(_, sequence)| sequence)
+            .max()
+            .unwrap_or(0)
+            .max(of_holes)
+    }
 }
 
 #[cfg(test)]

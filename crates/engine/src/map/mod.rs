@@ -8,7 +8,9 @@
 //!   across it starts over, so an old node never enters the cache.
 //! - A node that has a place stays in memory until its bytes are there ([`NodeStore::written`]).
 
+pub mod catalog;
 pub mod delta;
+pub mod liveness;
 mod place;
 pub mod records;
 pub mod system;
@@ -264,8 +266,9 @@ impl NodeStore {
         }
         let core = self.core.clone();
         let digest = entry.digest;
-        let check =
-            move |bytes: &[u8]| core.node_digest(key.0, key.1, key.2, key.3, bytes) == digest;
+        let check = move |bytes: &[u8]| {
+            core.identity.node_digest(key.0, key.1, key.2, key.3, bytes) == digest
+        };
         Ok(
             read_unit(&self.core, &segment, entry.place.block, 1, &check)
                 .await?

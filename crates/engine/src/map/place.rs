@@ -110,7 +110,10 @@ impl NodeStore {
             self.set_parent_entry(key, None);
             return;
         }
-        let digest = self.core.node_digest(tree, partition, level, index, &buf);
+        let digest = self
+            .core
+            .identity
+            .node_digest(tree, partition, level, index, &buf);
         let place = places.next().expect("a place for every dirty node");
         let folded = folded.or(old.map(|e| e.folded)).unwrap_or(0);
         let content = self.content(key, &buf);
@@ -190,7 +193,7 @@ impl NodeStore {
         };
         ashlar_digest::keyed(
             ashlar_digest::Kind::Blake3,
-            &self.core.key,
+            &self.core.identity.key,
             &context,
             &parts,
         )

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use ashlar_rt::{Gate, Nanos, Rt, SECOND};
 
+use crate::members::closed::Closed;
 use crate::status::Event;
 
 const EVENTS_KEPT: usize = 4096;
@@ -31,19 +32,19 @@ pub struct Events {
     count: Cell<u64>,
     sums: RefCell<BTreeMap<(&'static str, u16), Sum>>,
     gate: Gate,
-    closed: Cell<bool>,
+    closed: Rc<Closed>,
 }
 
 impl Events {
     /// None yet.
-    pub fn new(rt: &Rt) -> Rc<Events> {
+    pub fn new(rt: &Rt, closed: &Rc<Closed>) -> Rc<Events> {
         Rc::new(Events {
             rt: rt.clone(),
             kept: RefCell::default(),
             count: Cell::new(0),
             sums: RefCell::default(),
             gate: Gate::default(),
-            closed: Cell::new(false),
+            closed: closed.clone(),
         })
     }
 
@@ -54,9 +55,8 @@ impl Events {
             .await;
     }
 
-    /// No more will come.
+    /// Whoever waits looks again: the array is closed, and no more will come.
     pub fn close(&self) {
-        self.closed.set(true);
         self.gate.open();
     }
 
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn events_that_repeat_are_told_as_a_sum() {
         let rt = Rt::simulated(1);
-        let events = Events::new(&rt);
+        let events = Events::new(&rt, &Rc::default());
         rt.block_on(async move {
             for n in 0..5 {
                 events.repeat("bad-block", 0, format!("number {n}"));

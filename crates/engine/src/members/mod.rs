@@ -1,4 +1,4 @@
-//! Members: the devices of an array, with their part in it, their slots and their flushes.
+//! Members: the devices of an array, with their part in it, what is read and written, and their flushes.
 //!
 //! Invariants:
 //! - A member that is not `Online` gets no I/O but reads of an `Offline`-for-writes device never
@@ -9,21 +9,25 @@
 //! - After [`Member::keep_writes`] the device is only read: what is written stays in memory, and is what
 //!   reads give.
 
+pub mod closed;
 pub mod events;
+pub mod failing;
 pub mod quorum;
+pub mod slots;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ashlar_device::{DeviceRef, Fault, IoFuture};
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::DeviceGeometry;
-use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
+use ashlar_format::slot::SlotEntry;
 use ashlar_format::superblock::MemberState;
 use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
 
 use crate::counters::add;
 use crate::locks;
+use crate::members::slots::Slots;
 use crate::planted::{self, Bug};
 
 /// How long an operation may take before the device counts as failed.
@@ -66,23 +70,10 @@ pub struct Member {
     kept: RefCell<Option<BTreeMap<u64, Slice>>>,
     /// Faults and traffic.
     pub counters: Counters,
-    /// What each slot holds.
-    pub slots: RefCell<Vec<Option<SlotEntry>>>,
-    free: RefCell<BTreeSet<u32>>,
-    /// Slots that did not keep what was written, neither used nor free.
-    aside: RefCell<BTreeSet<u32>>,
-    /// All that were ever set aside since import.
-    unkept: RefCell<BTreeSet<u32>>,
-    /// How many of them were set aside again, after which they are never released.
-    unkept_again: Cell<usize>,
-    /// Freed slots that the device has been discarding for long: free again once it has ended.
-    pub coming_back: Cell<usize>,
-    /// Table pages changed since the last root.
-    pub dirty_pages: RefCell<BTreeSet<u32>>,
+    /// Its slots.
+    pub slots: Slots,
     /// Which copy of its superblock is the newer one: the next write goes to the other.
     pub super_copy: Cell<u32>,
-    /// Which copy of each table page is the present one.
-    pub page_copy: RefCell<Vec<u8>>,
     writes_done: Cell<u64>,
     flushed: Cell<u64>,
     flush_lock: Lock<()>,
@@ -124,7 +115,6 @@ impl Member {
         device: Option<DeviceRef>,
         state: MemberState,
     ) -> Member {
-        let slots = geometry.slots as usize;
         Member {
             index,
             uuid,
@@ -134,15 +124,8 @@ impl Member {
             state: Cell::new(state),
             kept: RefCell::default(),
             counters: Counters::default(),
-            slots: RefCell::new(vec![None; slots]),
-            free: RefCell::new((0..geometry.slots).collect()),
-            aside: RefCell::default(),
-            unkept: RefCell::default(),
-            unkept_again: Cell::new(0),
-            coming_back: Cell::new(0),
-            dirty_pages: RefCell::default(),
+            slots: Slots::new(geometry.slots, geometry.table_pages()),
             super_copy: Cell::new(0),
-            page_copy: RefCell::new(vec![0; geometry.table_pages() as usize]),
             // A daemon that died may have left writes in the device's cache.
             writes_done: Cell::new(1),
             flushed: Cell::new(0),
@@ -379,34 +362,10 @@ impl Member {
 
     /// Slots free.
     pub fn free_slots(&self) -> usize {
-        self.free.borrow().len()
+        self.slots.free()
     }
 
-    /// Takes the lowest free slot for `entry`.
-    pub fn take_slot(&self, entry: SlotEntry) -> Option<u32> {
-        let slot = self.free.borrow_mut().pop_first()?;
-        if planted::on(Bug::DoubleAllocation) && slot % 8 == 5 {
-            self.free.borrow_mut().insert(slot);
-        }
-        self.set_slot(slot, Some(entry));
-        Some(slot)
-    }
-
-    /// Takes the lowest free slot without a word in the table: until [`Member::set_slot`] says what it
-    /// holds it is as free as before to whoever imports the array.
-    pub fn reserve_slot(&self) -> Option<u32> {
-        self.free.borrow_mut().pop_first()
-    }
-
-    /// Notes what a slot holds, without touching the free list.
-    pub fn set_slot(&self, slot: u32, entry: Option<SlotEntry>) {
-        self.slots.borrow_mut()[slot as usize] = entry;
-        self.dirty_pages
-            .borrow_mut()
-            .insert(slot / ENTRIES_PER_PAGE);
-    }
-
-    /// A page of the slot table under a root, with the entries that count.
+    /// A page of its slot table under a root, with the entries that count.
     pub fn table_page(
         &self,
         array: &[u8; 16],
@@ -414,52 +373,8 @@ impl Member {
         root: u64,
         counts: impl Fn(&SlotEntry) -> bool,
     ) -> Slice {
-        let slots = self.slots.borrow();
-        let first = (page * ENTRIES_PER_PAGE) as usize;
-        let end = slots.len().min(first + ENTRIES_PER_PAGE as usize);
-        let entries = slots[first..end].iter();
-        let table = TablePage {
-            page,
-            root,
-            entries: entries.map(|e| e.filter(&counts)).collect(),
-        };
+        let table = self.slots.page(page, root, counts);
         Buf::copy_of(&table.encode(array, self.index)).freeze()
-    }
-
-    /// Claims a particular slot (at import).
-    pub fn claim_slot(&self, slot: u32, entry: SlotEntry) {
-        self.free.borrow_mut().remove(&slot);
-        self.set_slot(slot, Some(entry));
-    }
-
-    /// Takes a slot out of use that did not keep what was written: until the next import, or until room is short,
-    /// for that only once.
-    pub fn set_aside(&self, slot: u32) {
-        self.set_slot(slot, None);
-        if self.unkept.borrow_mut().insert(slot) {
-            self.aside.borrow_mut().insert(slot);
-        } else {
-            self.unkept_again.set(self.unkept_again.get() + 1);
-        }
-    }
-
-    /// The slots that were set aside, to be released.
-    pub fn take_aside(&self) -> BTreeSet<u32> {
-        self.aside.take()
-    }
-
-    /// How many slots are out of use until the next import: they did not keep what was written, twice.
-    pub fn unkept_slots(&self) -> usize {
-        self.unkept_again.get()
-    }
-
-    /// Gives a slot back for reuse. Only after the root that freed it is durable (rule R3).
-    pub fn release_slot(&self, slot: u32) {
-        assert!(
-            self.slots.borrow()[slot as usize].is_none(),
-            "a slot in use is not released"
-        );
-        self.free.borrow_mut().insert(slot);
     }
 }
 
@@ -467,70 +382,8 @@ impl Member {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use ashlar_format::slot::SegmentKind;
-
     use super::*;
     use crate::testing::bed;
-
-    fn entry(segment: u64) -> SlotEntry {
-        SlotEntry {
-            segment,
-            column: 0,
-            version: 1,
-            k: 1,
-            m: 1,
-            code: 1,
-            kind: SegmentKind::Data,
-            strip_blocks: 1,
-        }
-    }
-
-    #[test]
-    fn slots_are_taken_from_the_lowest_and_come_back_when_released() {
-        let bed = bed(1);
-        let member = bed.core.member(0);
-        let all = member.free_slots();
-        assert_eq!(member.take_slot(entry(1)), Some(0));
-        assert_eq!(member.reserve_slot(), Some(1));
-        assert!(
-            member.slots.borrow()[1].is_none(),
-            "the table says nothing of it"
-        );
-        member.set_slot(0, None);
-        assert_eq!(member.free_slots(), all - 2, "not before it is released");
-        member.release_slot(0);
-        assert_eq!(member.take_slot(entry(2)), Some(0));
-        member.claim_slot(2, entry(3));
-        assert_eq!(member.reserve_slot(), Some(3));
-    }
-
-    /// A slot that did not keep what was written is tried once more, and then no longer.
-    #[test]
-    fn a_slot_set_aside_is_tried_once_more() {
-        let bed = bed(1);
-        let member = bed.core.member(0);
-        member.take_slot(entry(1));
-        member.set_aside(0);
-        assert_eq!(member.unkept_slots(), 0);
-        assert_eq!(member.take_aside().into_iter().collect::<Vec<_>>(), vec![0]);
-        member.set_aside(0);
-        assert!(member.take_aside().is_empty());
-        assert_eq!(member.unkept_slots(), 1);
-    }
-
-    #[test]
-    fn a_page_names_the_entries_that_count() {
-        let bed = bed(1);
-        let member = bed.core.member(0);
-        member.take_slot(entry(1));
-        member.take_slot(entry(2));
-        let page = member.table_page(&bed.core.array, 0, 5, |e| e.segment == 2);
-        let page = TablePage::decode(&bed.core.array, 0, 0, bed.core.slot_blocks, &page).unwrap();
-        assert_eq!(
-            (page.root, page.entries[0], page.entries[1]),
-            (5, None, Some(entry(2)))
-        );
-    }
 
     /// What is written to a device that is only read is read back, and is not on the device.
     #[test]

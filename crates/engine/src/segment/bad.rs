@@ -2,9 +2,11 @@
 //!
 //! Invariant: a block is counted against its device once, however often it is found.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use ashlar_format::SegmentNumber;
+use ashlar_rt::Gate;
 
 /// Bad blocks remembered at most. Those found beyond that are counted, and healed when they are found
 /// again.
@@ -37,6 +39,19 @@ impl std::fmt::Display for BadBlock {
             within => write!(f, "stripe {} block {within}", self.stripe),
         }
     }
+}
+
+/// What of an array cannot be read.
+#[derive(Debug, Default)]
+pub struct Bad {
+    /// Blocks of columns.
+    pub heals: RefCell<Heals>,
+    /// Opens when one is to be healed.
+    pub found: Gate,
+    /// Blocks of volumes: tree and address.
+    pub lost: RefCell<BTreeSet<(u32, u64)>>,
+    /// The journal is short: leaves that cannot be read must let go of it.
+    pub give_up_lost: Cell<bool>,
 }
 
 /// The bad blocks that are known.

@@ -17,7 +17,13 @@ pub async fn write_headers(core: Rc<Core>, segment: Pinned) {
     let devices: Vec<u16> = columns.iter().map(|c| c.device).collect();
     let placed = columns.iter().enumerate().filter(|(_, c)| c.is_placed());
     let submit = |(index, column): (usize, &Column)| {
-        let header = header_bytes(&core.array, &segment, index, *column, devices.clone());
+        let header = header_bytes(
+            &core.identity.array,
+            &segment,
+            index,
+            *column,
+            devices.clone(),
+        );
         let member = core.member(column.device);
         let offset = member.geometry.slot_offset(column.slot);
         (column.device, member.write(offset, vec![header]))
@@ -71,7 +77,8 @@ mod tests {
             let at = bed.core.member(index).geometry.slot_offset(place.slot);
             disk.peek(at, &mut bytes);
             let core = &bed.core;
-            let header = SlotHeader::decode(&core.array, core.slot_blocks, &bytes).unwrap();
+            let header =
+                SlotHeader::decode(&core.identity.array, core.slot_blocks, &bytes).unwrap();
             assert_eq!(header.entry, segment.slot_entry(index, 1));
             assert_eq!(header.devices, vec![0, 1, 2]);
         }

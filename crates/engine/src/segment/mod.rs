@@ -10,9 +10,11 @@
 pub mod bad;
 pub mod coder;
 pub mod header;
+pub mod identity;
 pub mod read;
 pub mod stream;
 pub mod stripe;
+pub mod summary;
 pub mod table;
 
 use std::cell::{Cell, RefCell};

@@ -493,7 +493,7 @@ async fn summary_part(
         course,
         part,
     };
-    Some(summary::decode(&core.array, id, &bytes).ok())
+    Some(summary::decode(&core.identity.array, id, &bytes).ok())
 }
 
 /// Whether the summaries of the course that a segment's last known stripe is of can all be read, and say all that the

@@ -139,7 +139,7 @@ fn make_rows(
                         u32::try_from(block).unwrap_or(0),
                     );
                     let context = Context::parity(segment.number, number, column, block);
-                    let digest = core.digest(Kind::Blake3, context, bytes);
+                    let digest = core.identity.digest(Kind::Blake3, context, bytes);
                     Row {
                         digest,
                         owner: Owner::default().to_bytes(),
@@ -221,7 +221,7 @@ pub fn summary_bytes(
             course,
             part,
         };
-        out.copy_from_slice(&summary::encode(&core.array, id, rows));
+        out.copy_from_slice(&summary::encode(&core.identity.array, id, rows));
     }
     buf.freeze()
 }
@@ -262,7 +262,7 @@ pub async fn write(core: Rc<Core>, stripes: Vec<Rc<Stripe>>) -> Result<(), TooFe
         let geometry = stripe.segment.geometry;
         if stripe.segment.kind == SegmentKind::Data {
             let blocks = u64::from(stripe.used_strips) * u64::from(geometry.strip_blocks);
-            add(&core.amplification.1, blocks);
+            add(&core.meters.data, blocks);
         }
         if missing > usize::from(geometry.m) {
             stands = Err(TooFewColumns);
@@ -416,7 +416,7 @@ pub fn strip_digest(
     bytes: &[u8],
 ) -> Option<[u8; 16]> {
     let (kind, context) = segment.context_of(at, owner)?;
-    Some(core.digest(kind, context, bytes))
+    Some(core.identity.digest(kind, context, bytes))
 }
 
 #[cfg(test)]

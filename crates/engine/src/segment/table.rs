@@ -7,18 +7,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_codec::{Code, CodeKind};
-use ashlar_digest::Kind;
+use ashlar_codec::Code;
 use ashlar_format::SegmentNumber;
-use ashlar_format::context::Context;
 use ashlar_rt::{Gate, Rt, Slice};
 
 use crate::counters::add;
 use crate::members::Member;
+use crate::members::closed::Closed;
 use crate::members::events::Events;
-use crate::phases::Phases;
-use crate::segment::bad::{BadBlock, Heals};
+use crate::members::failing::Failing;
+use crate::phases::Meters;
+use crate::segment::bad::{Bad, BadBlock};
 use crate::segment::coder::{Accelerators, Coder};
+use crate::segment::identity::Identity;
 use crate::segment::{Pinned, Segment};
 use crate::space::domains::Domains;
 use crate::space::thin::Thin;
@@ -27,55 +28,34 @@ use crate::space::thin::Thin;
 pub struct Core {
     /// The runtime.
     pub rt: Rt,
-    /// The array's identity.
-    pub array: [u8; 16],
-    /// Key of its digests.
-    pub key: [u8; 32],
+    /// The array's identity, and the key of its digests.
+    pub identity: Identity,
     /// Blocks a slot.
     pub slot_blocks: u32,
     /// Every member.
     pub members: Vec<Member>,
     /// Which of them may be lost together.
     pub domains: Domains,
+    /// Those that failed and are to be taken out.
+    pub failing: Failing,
     /// Every segment.
     pub segments: RefCell<BTreeMap<SegmentNumber, Rc<Segment>>>,
-    codes: RefCell<BTreeMap<(u8, u16, u16), Code>>,
     /// What computes parity and lost columns.
     pub coder: Coder,
     /// What happened.
     pub events: Rc<Events>,
-    /// Members that failed an operation and are to be taken out by a generation change.
-    pub failing: RefCell<Vec<u16>>,
-    /// Opens when something was added to `failing`.
-    pub failing_gate: Gate,
-    /// The array has stopped: nothing is accepted any more.
-    pub closed: Cell<bool>,
-    /// Opens when reported members have been taken out.
-    pub settled: Gate,
-    /// Whether some segment may have less redundancy than the layout wants: false saves looking.
-    pub maybe_degraded: Cell<bool>,
-    /// While a commit is under way: whether the array was degraded when it began, or a device failed since, and
-    /// how many more may be lost. What it has freed or moved in memory is needed as it was until its root is
-    /// durable.
-    pub before_commit: Cell<Option<(bool, usize)>>,
+    /// Whether the array has stopped: nothing is accepted any more.
+    pub closed: Rc<Closed>,
     /// Opens when a segment, a member or free space changes: what background work waits for.
     pub progress: Gate,
-    /// Volume blocks found unreadable: (volume, address).
-    pub lost: RefCell<BTreeMap<(u32, u64), ()>>,
-    /// Bad blocks: those to be healed, and those that could not be.
-    pub heals: RefCell<Heals>,
-    /// Opens when a heal is due.
-    pub heal_gate: Gate,
-    /// Host blocks written, and all data blocks written, since import.
-    pub amplification: (Cell<u64>, Cell<u64>),
-    /// The journal is short: leaves that cannot be read must let go of it.
-    pub give_up_lost: Cell<bool>,
+    /// What cannot be read.
+    pub bad: Bad,
     /// How many nodes the free slots take, as of the last commit and the last segment of data.
     pub meta_room: Cell<usize>,
     /// The room for thin volumes.
     pub thin: Thin,
-    /// Where the time goes.
-    pub phases: Phases,
+    /// How much was written, and where the time goes.
+    pub meters: Meters,
 }
 
 impl std::fmt::Debug for Core {
@@ -96,32 +76,23 @@ impl Core {
         members: Vec<Member>,
         accelerators: &Accelerators,
     ) -> Rc<Core> {
+        let closed = Rc::new(Closed::default());
         Rc::new(Core {
             rt: rt.clone(),
-            array,
-            key,
+            identity: Identity::new(array, key),
             slot_blocks,
             domains: Domains::new(members.iter().map(|m| m.domain.as_str())),
             members,
+            failing: Failing::default(),
             segments: RefCell::default(),
-            codes: RefCell::default(),
             coder: Coder::new(accelerators),
-            events: Events::new(rt),
-            failing: RefCell::default(),
-            failing_gate: Gate::default(),
-            closed: Cell::new(false),
-            settled: Gate::default(),
-            maybe_degraded: Cell::new(true),
-            before_commit: Cell::new(None),
+            events: Events::new(rt, &closed),
+            closed,
             progress: Gate::default(),
-            lost: RefCell::default(),
-            heals: RefCell::default(),
-            heal_gate: Gate::default(),
-            amplification: Default::default(),
-            give_up_lost: Cell::new(false),
+            bad: Bad::default(),
             meta_room: Cell::new(usize::MAX),
-            phases: Phases::default(),
             thin: Thin::default(), // counted by the first commit that is asked for it
+            meters: Meters::default(),
         })
     }
 
@@ -160,16 +131,7 @@ impl Core {
 
     /// The code of a segment.
     pub fn code(&self, segment: &Segment) -> Code {
-        let id = (segment.code, segment.geometry.k, segment.geometry.m);
-        self.codes
-            .borrow_mut()
-            .entry(id)
-            .or_insert_with(|| {
-                CodeKind::from_tag(id.0)
-                    .and_then(|kind| Code::new(kind, usize::from(id.1), usize::from(id.2)).ok())
-                    .expect("an import refuses, and the allocator never makes, a segment without a code")
-            })
-            .clone()
+        self.coder.code(segment)
     }
 
     /// Whether column `column` of a segment can be read and written.
@@ -195,56 +157,9 @@ impl Core {
         placed.any(|c| !self.member(c.device).is_online())
     }
 
-    /// The digest of a block, cut to 16 bytes.
-    pub fn digest(&self, kind: Kind, context: Context, bytes: &[u8]) -> [u8; 16] {
-        ashlar_digest::block(kind, &self.key, context.bytes(), bytes)
-    }
-
-    /// The digest of a volume block.
-    pub fn block_digest(&self, kind: Kind, tree: u32, address: u64, bytes: &[u8]) -> [u8; 16] {
-        self.digest(kind, Context::block(tree, address), bytes)
-    }
-
-    /// The digests of blocks of a volume that follow each other, `unit` bytes each, computed side by side.
-    pub fn block_digests(
-        &self,
-        kind: Kind,
-        (tree, first): (u32, u64),
-        bytes: &[u8],
-        unit: usize,
-    ) -> Vec<[u8; 16]> {
-        let context = |(address, bytes)| (Context::block(tree, address), bytes);
-        let blocks: Vec<_> = (first..).zip(bytes.chunks(unit)).map(context).collect();
-        let mut digests = vec![[0; 16]; blocks.len()];
-        ashlar_digest::blocks(kind, &self.key, &blocks, &mut digests);
-        digests
-    }
-
-    /// The digest of a tree's node.
-    pub fn node_digest(
-        &self,
-        tree: u32,
-        partition: u16,
-        level: u8,
-        index: u64,
-        bytes: &[u8],
-    ) -> [u8; 16] {
-        let context = Context::node(tree, partition, level, index);
-        self.digest(Kind::Blake3, context, bytes)
-    }
-
     /// Asks for a member to be taken out, after a failed write, flush or a device that is gone.
     pub fn report_failed(&self, member: u16) {
-        let mut failing = self.failing.borrow_mut();
-        if self.member(member).is_online() && !failing.contains(&member) {
-            failing.push(member);
-        }
-        drop(failing);
-        self.maybe_degraded.set(true);
-        let before = self.before_commit.get();
-        self.before_commit
-            .set(before.map(|(_, losses)| (true, losses.saturating_sub(1))));
-        self.failing_gate.open();
+        self.failing.report(member, self.member(member).is_online());
     }
 
     /// Writes to a member; one that cannot is reported. Whether it is written: what is in the device's own memory may
@@ -272,17 +187,17 @@ impl Core {
     /// Notes a bad block of a column that is otherwise in use: counted against the device the first time,
     /// and healed in the background.
     pub fn report_bad(self: &Rc<Self>, device: u16, block: BadBlock) {
-        if self.heals.borrow().knows(&block) {
+        if self.bad.heals.borrow().knows(&block) {
             return;
         }
-        if self.heals.borrow_mut().add(block) {
+        if self.bad.heals.borrow_mut().add(block) {
             add(&self.member(device).counters.digest_errors, 1);
             let text = format!(
                 "device {device}: {block} is bad; it is read from the others and will be repaired"
             );
             self.events.repeat("bad-block", device, text);
         }
-        self.heal_gate.open();
+        self.bad.found.open();
     }
 }
 
@@ -306,17 +221,6 @@ mod tests {
         segment.columns.borrow_mut()[1] = crate::segment::Column::MISSING;
         assert!(!bed.core.has_lost_column(&segment), "it was never there");
         assert_eq!(bed.core.missing_columns(&segment), 1);
-    }
-
-    /// A device that fails is reported once, and a commit under way counts one loss less to come.
-    #[test]
-    fn a_failed_device_is_reported_once() {
-        let bed = bed(3);
-        bed.core.before_commit.set(Some((false, 2)));
-        bed.core.report_failed(1);
-        bed.core.report_failed(1);
-        assert_eq!(*bed.core.failing.borrow(), vec![1]);
-        assert_eq!(bed.core.before_commit.get(), Some((true, 0)));
     }
 
     #[test]

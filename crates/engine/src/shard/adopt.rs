@@ -27,7 +27,7 @@ impl Shard {
             // seen when they are folded; they are not read for this.
             let at = self.partitioning(shape).locate(m.address);
             let leaf = (m.tree, at.partition, at.leaf);
-            if self.lost_leaves.borrow().contains(&leaf) {
+            if self.folding.lost_leaves.borrow().contains(&leaf) {
                 let entry = (self.store).leaf_entry(m.tree, at.partition, at.leaf, at.slot);
                 if entry.await.is_err() {
                     continue;
@@ -105,7 +105,7 @@ impl Shard {
             } => {
                 let Ok(shape) = self.shape(tree) else { return };
                 let kept = Kind::from_tag(algorithm)
-                    .map(|kind| self.core.block_digest(kind, tree, address, &bytes));
+                    .map(|kind| self.core.identity.block_digest(kind, tree, address, &bytes));
                 if kept != Some(digest) || planted::on(Bug::DataNotReplayed) {
                     return; // the record's hash covers these bytes, so this cannot be: do not invent data
                 }

@@ -5,7 +5,8 @@
 //! deltas, since the journal is cut only by a durable root. Replay starts at the oldest delta that is
 //! not folded, in order, so that leaves that are ahead end up the same.
 
-use std::collections::BTreeSet;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ashlar_format::BLOCK;
@@ -13,7 +14,7 @@ use ashlar_format::node::{LEAF_ENTRIES, LEAF_ENTRY, LeafEntry};
 use ashlar_rt::join_all;
 
 use crate::map::Key;
-use crate::map::delta::{Deltas, HoleRange, What};
+use crate::map::delta::{HoleRange, What};
 use crate::planted::{self, Bug};
 use crate::protocol::{HomeMessage, Prepared, ask};
 use crate::segment::read::Lost;
@@ -36,6 +37,32 @@ pub(crate) enum LoadInto {
 
 /// A leaf: volume, partition, index.
 pub type Leaf = (u32, u16, u64);
+
+/// How far folding is.
+#[derive(Debug, Default)]
+pub struct Folding {
+    /// A commit has been asked for because of the deltas, and has not folded yet.
+    pub(super) pressed: Cell<bool>,
+    /// Leaves folded so far: a block that came from the map may have changed if this has.
+    pub(super) count: Cell<u64>,
+    /// Leaves that could not be read when they were to be folded.
+    pub(super) lost_leaves: RefCell<BTreeSet<Leaf>>,
+    /// Runs of holes above whose leaves a node could not be read: volume and stamp.
+    lost_runs: RefCell<BTreeSet<(u32, u64)>>,
+    /// Up to which sequence leaves have been folded, of volumes with a run of holes that is not folded everywhere.
+    folded_to: RefCell<BTreeMap<Leaf, u64>>,
+    /// What was folded but could not be placed, and the oldest sequence it hangs on.
+    carry: RefCell<(Prepared, Option<u64>)>,
+}
+
+impl Folding {
+    /// A volume is no more.
+    pub(super) fn forget(&self, tree: u32) {
+        self.lost_leaves.borrow_mut().retain(|leaf| leaf.0 != tree);
+        self.lost_runs.borrow_mut().retain(|run| run.0 != tree);
+        self.folded_to.borrow_mut().retain(|leaf, _| leaf.0 != tree);
+    }
+}
 
 /// Something recorded that is to be folded.
 #[derive(Clone, Copy)]
@@ -66,8 +93,8 @@ impl Shard {
     /// shard's part of a commit.
     pub(crate) async fn prepare(self: &Rc<Self>, target: u64, limit: FoldLimit) -> Prepared {
         let _one = self.tree_lock.lock().await;
-        let (mut prepared, carried) = self.carry.take();
-        let give_up = self.core.give_up_lost.get() || self.pressed.get();
+        let (mut prepared, carried) = self.folding.carry.take();
+        let give_up = self.core.bad.give_up_lost.get() || self.folding.pressed.get();
         let folded = self.deltas.borrow().newest_recorded();
         let before = [carried, self.deltas.borrow().oldest()]
             .into_iter()
@@ -87,18 +114,18 @@ impl Shard {
             if done_with.is_err() {
                 self.drop_moves(key);
             }
-            if done_with.is_err() && give_up && self.lost_leaves.borrow().contains(&key) {
+            if done_with.is_err() && give_up && self.folding.lost_leaves.borrow().contains(&key) {
                 self.store.give_up(tree, partition, leaf).await;
                 let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
                 done_with = folding.await;
             }
             if done_with.is_ok() {
                 prepared.more = due.cut_short;
-                self.lost_leaves.borrow_mut().remove(&key);
+                self.folding.lost_leaves.borrow_mut().remove(&key);
                 folded_leaves.push(key);
             } else {
                 done.retain(|(of, _)| *of != tree);
-                self.lost_leaves.borrow_mut().insert(key);
+                self.folding.lost_leaves.borrow_mut().insert(key);
             }
         }
         // Only the runs of holes that were looked through: one may have become durable meanwhile.
@@ -132,7 +159,7 @@ impl Shard {
                 // An inner node is lost beyond its redundancy: what was folded stays in memory, and in
                 // the journal, until the node can be read again.
                 let roots = self.store.roots();
-                self.carry.replace((prepared, before));
+                self.folding.carry.replace((prepared, before));
                 return Prepared {
                     roots,
                     oldest: before,
@@ -144,7 +171,7 @@ impl Shard {
         prepared.roots = self.store.roots();
         prepared.oldest = self.deltas.borrow().oldest();
         prepared.thin_pending = self.thin_pending();
-        self.pressed.set(false);
+        self.folding.pressed.set(false);
         self.room.open();
         prepared
     }
@@ -194,7 +221,7 @@ impl Shard {
         let deltas = self.deltas.borrow();
         let recorded = deltas.holes.iter().filter(|h| h.recorded.is_some());
         let unfinished: BTreeSet<u32> = recorded.map(|h| h.tree).collect();
-        let mut folded_to = self.folded_to.borrow_mut();
+        let mut folded_to = self.folding.folded_to.borrow_mut();
         folded_to.retain(|leaf, _| unfinished.contains(&leaf.0));
         let leaves = leaves.into_iter().filter(|l| unfinished.contains(&l.0));
         folded_to.extend(leaves.map(|leaf| (leaf, folded)));
@@ -202,7 +229,7 @@ impl Shard {
 
     /// Whether a recorded run of holes has been folded in a leaf.
     fn has_folded(&self, leaf: Leaf, hole: &HoleRange) -> bool {
-        let to = self.folded_to.borrow().get(&leaf).copied();
+        let to = self.folding.folded_to.borrow().get(&leaf).copied();
         to >= hole.recorded
     }
 
@@ -245,7 +272,7 @@ impl Shard {
     /// being folded: it does not count.
     fn take(&self, shape: VolumeShape, leaf: Leaf, blocks: usize, taken: &mut DueLeaves) {
         taken.blocks += blocks;
-        if taken.leaves.insert(leaf) && !self.lost_leaves.borrow().contains(&leaf) {
+        if taken.leaves.insert(leaf) && !self.folding.lost_leaves.borrow().contains(&leaf) {
             taken.nodes += shape.path_nodes();
         }
     }
@@ -265,7 +292,7 @@ impl Shard {
         let partitioning = self.partitioning(shape);
         let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
         let run = (hole.tree, hole.stamp);
-        let give_up = give_up && self.lost_runs.borrow().contains(&run);
+        let give_up = give_up && self.folding.lost_runs.borrow().contains(&run);
         let most = self.bounds.get().unmapped * FoldLimit::LEAF;
         let mut whole = true;
         for partition in self.own_partitions() {
@@ -302,10 +329,10 @@ impl Shard {
             }
         }
         if whole {
-            self.lost_runs.borrow_mut().remove(&run);
+            self.folding.lost_runs.borrow_mut().remove(&run);
             taken.done.push(run);
         } else {
-            self.lost_runs.borrow_mut().insert(run);
+            self.folding.lost_runs.borrow_mut().insert(run);
         }
     }
 
@@ -374,7 +401,7 @@ impl Shard {
         };
         let start = self.partitioning(shape).leaf_start(partition, leaf);
         let change = |bytes: &mut [u8]| {
-            self.folds.set(self.folds.get() + 1);
+            self.folding.count.set(self.folding.count.get() + 1);
             let mut deltas = self.deltas.borrow_mut();
             for address in deltas.recorded_in(tree, start, start + LEAF_ENTRIES as u64) {
                 let Some(what) = deltas.take_recorded(tree, address) else {
@@ -388,23 +415,6 @@ impl Shard {
         self.store
             .change_leaf(tree, partition, leaf, folded, change)
             .await
-    }
-}
-
-impl Deltas {
-    /// The newest sequence of anything recorded here: what a leaf that takes all of it is folded to.
-    fn newest_recorded(&self) -> u64 {
-        let of_holes = self
-            .holes
-            .iter()
-            .filter_map(|h| h.recorded)
-            .max()
-            .unwrap_or(0);
-        self.recorded_blocks()
-            .map(|(_, sequence)| sequence)
-            .max()
-            .unwrap_or(0)
-            .max(of_holes)
     }
 }
 

@@ -36,12 +36,8 @@ impl Shard {
         if self.core.closed.get() {
             return VolumeError::Closed;
         }
-        let mut listed = self.core.lost.borrow_mut();
-        listed.extend(
-            addresses
-                .into_iter()
-                .map(|address| ((shape.tree, address), ())),
-        );
+        let mut listed = self.core.bad.lost.borrow_mut();
+        listed.extend(addresses.into_iter().map(|address| (shape.tree, address)));
         VolumeError::Lost
     }
 }

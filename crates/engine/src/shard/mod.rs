@@ -18,7 +18,7 @@ mod stripes;
 mod write;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_block::VolumeError;
@@ -31,9 +31,10 @@ use crate::locks;
 use crate::map::NodeStore;
 use crate::map::delta::{DELTA_BYTES, Deltas};
 use crate::protocol::{Bounds, HomeMessage, ShardMessage, ShardStats};
-use crate::segment::stream::{OpenStripe, Stream};
+use crate::segment::stream::Stream;
 use crate::segment::table::Core;
-use crate::shard::fold::LoadInto;
+use crate::shard::fold::{Folding, LoadInto};
+use crate::shard::stripes::Stripes;
 use crate::space::shape::VolumeShape;
 
 /// A shard.
@@ -51,14 +52,7 @@ pub struct Shard {
     hot: Lock<Stream>,
     cold: Lock<Stream>,
     rescue: Lock<Stream>,
-    /// Stripes whose blocks are being placed anew.
-    placing_anew: Cell<usize>,
-    /// The stripes the streams are filling: looked at without waiting for the streams.
-    filling: RefCell<Vec<Rc<OpenStripe>>>,
-    /// Stripes being written.
-    writing: RefCell<Vec<Rc<OpenStripe>>>,
-    /// Stripes written but not recorded.
-    pub(crate) written: RefCell<Vec<Rc<OpenStripe>>>,
+    stripes: Stripes,
     /// Who is first in line to be admitted.
     admission: Lock<()>,
     held: Cell<write::Held>,
@@ -66,18 +60,7 @@ pub struct Shard {
     birth: Rc<Cell<u64>>,
     pub(crate) bounds: Cell<Bounds>,
     pub(crate) room: Gate,
-    /// A commit has been asked for because of the deltas, and has not folded yet.
-    pub(crate) pressed: Cell<bool>,
-    /// Leaves folded so far: a block that came from the map may have changed if this has.
-    pub(crate) folds: Cell<u64>,
-    /// Leaves that could not be read when they were to be folded.
-    pub(crate) lost_leaves: RefCell<BTreeSet<crate::shard::fold::Leaf>>,
-    /// Runs of holes above whose leaves a node could not be read: volume and stamp.
-    pub(crate) lost_runs: RefCell<BTreeSet<(u32, u64)>>,
-    /// Up to which sequence leaves have been folded, of volumes with a run of holes that is not folded everywhere.
-    pub(crate) folded_to: RefCell<BTreeMap<crate::shard::fold::Leaf, u64>>,
-    /// What was folded but could not be placed, and the oldest sequence it hangs on.
-    pub(crate) carry: RefCell<(crate::protocol::Prepared, Option<u64>)>,
+    folding: Folding,
 }
 
 impl std::fmt::Debug for Shard {
@@ -113,22 +96,14 @@ impl Shard {
             hot: Lock::ranked(Stream::default(), locks::STREAM),
             cold: Lock::ranked(Stream::default(), locks::STREAM),
             rescue: Lock::ranked(Stream::default(), locks::STREAM),
-            placing_anew: Cell::new(0),
-            filling: RefCell::default(),
-            writing: RefCell::default(),
-            written: RefCell::default(),
+            stripes: Stripes::default(),
             admission: Lock::ranked((), locks::ADMISSION),
             held: Cell::default(),
             stamp: Cell::new(0),
             birth,
             bounds: Cell::new(bounds),
             room: Gate::default(),
-            lost_leaves: RefCell::default(),
-            lost_runs: RefCell::default(),
-            folded_to: RefCell::default(),
-            carry: RefCell::default(),
-            pressed: Cell::new(false),
-            folds: Cell::new(0),
+            folding: Folding::default(),
         });
         core.rt.spawn(shard.serve(mailbox));
     }
@@ -196,9 +171,7 @@ impl Shard {
                 self.volumes.borrow_mut().remove(&tree);
                 self.store.remove_tree(tree);
                 self.deltas.borrow_mut().forget_tree(tree);
-                self.lost_leaves.borrow_mut().retain(|leaf| leaf.0 != tree);
-                self.lost_runs.borrow_mut().retain(|run| run.0 != tree);
-                self.folded_to.borrow_mut().retain(|leaf, _| leaf.0 != tree);
+                self.folding.forget(tree);
                 reply.send(());
             }
             ShardMessage::Stats(reply) => reply.send(self.stats()),
@@ -232,8 +205,8 @@ impl Shard {
     }
 
     fn stats(&self) -> ShardStats {
-        let stripes = self.filling.borrow().len() + self.writing.borrow().len();
-        let stripe = self.filling.borrow().first().map_or(0, |s| {
+        let stripes = self.stripes.filling.borrow().len() + self.stripes.writing.borrow().len();
+        let stripe = self.stripes.filling.borrow().first().map_or(0, |s| {
             u64::from(s.segment.geometry.stripe_blocks()) * BLOCK as u64
         });
         let deltas = (self.deltas.borrow().len() * DELTA_BYTES) as u64;

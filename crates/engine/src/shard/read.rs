@@ -160,8 +160,9 @@ impl Shard {
     ) -> impl Fn(&[u8]) -> bool + 'static {
         let core = self.core.clone();
         move |bytes: &[u8]| {
-            Kind::from_tag(algorithm)
-                .is_some_and(|kind| core.block_digest(kind, shape.tree, address, bytes) == digest)
+            Kind::from_tag(algorithm).is_some_and(|kind| {
+                core.identity.block_digest(kind, shape.tree, address, bytes) == digest
+            })
         }
     }
 
@@ -295,7 +296,9 @@ impl Shard {
         let digests = match &read {
             Some(bytes) => {
                 let at = (shape.tree, run.address);
-                self.core.block_digests(run.kind()?, at, bytes, unit)
+                self.core
+                    .identity
+                    .block_digests(run.kind()?, at, bytes, unit)
             }
             None => Vec::new(),
         };

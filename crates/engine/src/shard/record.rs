@@ -33,13 +33,13 @@ impl Shard {
         }
         let voided =
             |s: &Rc<OpenStripe>| s.phase.get() == Phase::Void && !s.items.borrow().is_empty();
-        if reach == Reach::Written && !self.written.borrow().iter().any(voided) {
+        if reach == Reach::Written && !self.stripes.written.borrow().iter().any(voided) {
             return self.build(&[]);
         }
         let close = reach == Reach::Closed;
         loop {
             // Without the streams' locks: a writer that waits for space holds one.
-            let filling: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
+            let filling: Vec<Rc<OpenStripe>> = self.stripes.filling.borrow().clone();
             for stripe in filling {
                 let filled = stripe.filled();
                 let worth = close || filled * 4 >= stripe.segment.geometry.stripe_blocks();
@@ -48,9 +48,9 @@ impl Shard {
                     self.close_stripe(&stripe);
                 }
             }
-            let pending: Vec<Rc<OpenStripe>> = self.writing.borrow().clone();
+            let pending: Vec<Rc<OpenStripe>> = self.stripes.writing.borrow().clone();
             // With every stripe closed there is nothing left to be given as data.
-            let open: Vec<Rc<OpenStripe>> = self.filling.borrow().clone();
+            let open: Vec<Rc<OpenStripe>> = self.stripes.filling.borrow().clone();
             let items = |s: &Rc<OpenStripe>| -> Vec<(Item, Rc<OpenStripe>)> {
                 s.items.borrow().iter().map(|i| (*i, s.clone())).collect()
             };
@@ -99,7 +99,7 @@ impl Shard {
     /// The stripes that can be recorded now: in order within each segment.
     fn in_order(&self) -> Collected {
         let mut batch = Collected::default();
-        let mut written = self.written.borrow().clone();
+        let mut written = self.stripes.written.borrow().clone();
         // What a record of data holds keeps the journal from being cut until its stripe is recorded: these come first,
         // with those before them in their segments (#179).
         let mut settling: BTreeMap<u64, u32> = BTreeMap::new();
@@ -133,7 +133,10 @@ impl Shard {
             for item in live {
                 deltas.recorded(item.tree, item.address, item.stamp, sequence);
             }
-            self.written.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
+            self.stripes
+                .written
+                .borrow_mut()
+                .retain(|s| !Rc::ptr_eq(s, stripe));
         }
         for (item, stripe, _) in &batch.data {
             stripe.journaled.set(true);

@@ -5,6 +5,7 @@
 //! - A stripe ends as `Written` or, empty, as `Void`; what a stripe that could not be written held is
 //!   placed anew first.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ashlar_block::VolumeError;
@@ -19,6 +20,19 @@ use crate::segment::coder::begin;
 use crate::segment::stream::{OpenStripe, Phase as StripePhase, Stream};
 use crate::segment::{Pinned, stripe};
 use crate::space::slots::Purpose;
+
+/// The stripes of a shard that no record names yet.
+#[derive(Debug, Default)]
+pub struct Stripes {
+    /// Stripes whose blocks are being placed anew.
+    placing_anew: Cell<usize>,
+    /// The stripes the streams are filling: looked at without waiting for the streams.
+    pub(super) filling: RefCell<Vec<Rc<OpenStripe>>>,
+    /// Stripes being written.
+    pub(super) writing: RefCell<Vec<Rc<OpenStripe>>>,
+    /// Stripes written but not recorded.
+    pub(super) written: RefCell<Vec<Rc<OpenStripe>>>,
+}
 
 impl Shard {
     /// Sees to it that the stream's stripe takes `pieces` more blocks, moved out of segment `from` if any.
@@ -63,7 +77,10 @@ impl Shard {
                 let since = self.core.rt.now();
                 let allocate = |reply| HomeMessage::Allocate(purpose, from, reply);
                 let allocated = ask(&self.home, allocate).await;
-                self.core.phases.end(Phase::Allocate, &self.core.rt, since);
+                self.core
+                    .meters
+                    .phases
+                    .end(Phase::Allocate, &self.core.rt, since);
                 match allocated {
                     Some(Some(allocated))
                         if allocated.segment.geometry.stripe_blocks() < pieces =>
@@ -85,7 +102,7 @@ impl Shard {
             }
             if let Some(segment) = stream.next_segment() {
                 let stripe = OpenStripe::open(&segment);
-                self.filling.borrow_mut().push(stripe.clone());
+                self.stripes.filling.borrow_mut().push(stripe.clone());
                 stream.current = Some(stripe);
                 return Ok(());
             }
@@ -104,8 +121,11 @@ impl Shard {
         if stripe.phase.get() != StripePhase::Filling {
             return;
         }
-        self.filling.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
-        self.writing.borrow_mut().push(stripe.clone());
+        self.stripes
+            .filling
+            .borrow_mut()
+            .retain(|s| !Rc::ptr_eq(s, stripe));
+        self.stripes.writing.borrow_mut().push(stripe.clone());
         stripe.phase.set(StripePhase::Writing);
         let data = stripe.freeze();
         let owners = stripe.owners.borrow().clone();
@@ -140,12 +160,15 @@ impl Shard {
     fn stripe_done(&self, stripe: &Rc<OpenStripe>, phase: StripePhase) {
         stripe.phase.set(phase);
         self.give_back(stripe);
-        self.writing.borrow_mut().retain(|s| !Rc::ptr_eq(s, stripe));
-        self.written.borrow_mut().push(stripe.clone());
+        self.stripes
+            .writing
+            .borrow_mut()
+            .retain(|s| !Rc::ptr_eq(s, stripe));
+        self.stripes.written.borrow_mut().push(stripe.clone());
         stripe.gate.open();
         self.room.open();
         // In time, so that writers need not wait for the record.
-        if self.written.borrow().len() * 4 >= self.bounds.get().unrecorded {
+        if self.stripes.written.borrow().len() * 4 >= self.bounds.get().unrecorded {
             let _ = self.home.send(HomeMessage::Record);
         }
     }
@@ -160,15 +183,19 @@ impl Shard {
     /// stripe that the same batch takes (`collect`). What an earlier record of data holds stays in the ring
     /// until then. Where the array stops, nothing is recorded any more: what was not durable was not promised.
     async fn place_anew(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
-        self.placing_anew.set(self.placing_anew.get() + 1);
+        self.stripes
+            .placing_anew
+            .set(self.stripes.placing_anew.get() + 1);
         let placed = self.place_items(stripe).await;
-        self.placing_anew.set(self.placing_anew.get() - 1);
+        self.stripes
+            .placing_anew
+            .set(self.stripes.placing_anew.get() - 1);
         if let Err(VolumeError::NoSpace) = placed {
             let why = "a stripe lost more columns than it has parity while it was written, and no slot is left for its data";
             let _ = self.home.send(HomeMessage::Halt(why)); // it may have stopped already
             return;
         }
-        if self.placing_anew.get() == 0 {
+        if self.stripes.placing_anew.get() == 0 {
             // A stream that is seldom used keeps no segment from the cleaner.
             let mut rescue = self.rescue.lock().await;
             self.close(&mut rescue);
@@ -196,7 +223,7 @@ impl Shard {
             }
             let mut bytes = Buf::zeroed(item.pieces as usize * BLOCK);
             stripe.copy(item.block, item.pieces, &mut bytes);
-            let (stamp, folds) = (item.stamp, self.folds.get());
+            let (stamp, folds) = (item.stamp, self.folding.count.get());
             let seen = Some(Seen { stamp, folds });
             // Another answer: it has changed since, or its volume or the array is going.
             let placed = self.place_block(shape, item.address, &bytes, seen, By::Rescue);

@@ -206,7 +206,7 @@ impl Shard {
         credit: &Credit<'_>,
     ) -> Result<(), VolumeError> {
         loop {
-            let folds = self.folds.get();
+            let folds = self.folding.count.get();
             let (mut block, stamp) = self.read_block(shape, address).await?;
             let part = &mut block[within..within + data.len()];
             if *part == *data {
@@ -240,7 +240,7 @@ impl Shard {
             }
             let bounds = self.bounds.get();
             let held = self.held.get();
-            let unrecorded = self.written.borrow().len();
+            let unrecorded = self.stripes.written.borrow().len();
             // What was admitted and has no place yet becomes deltas too.
             let deltas = self.deltas.borrow().len() + held.unplaced;
             let (leaves, nodes) = self.leaves_of_deltas();
@@ -250,19 +250,22 @@ impl Shard {
                 let scarce = of * nodes >= most_nodes && of * leaves >= bounds.leaves;
                 of * deltas >= bounds.deltas || scarce
             };
-            if full(2) && !self.pressed.replace(true) {
+            if full(2) && !self.folding.pressed.replace(true) {
                 // Early, so that folding and writing overlap.
                 let _ = self.home.send(HomeMessage::Pressure);
             }
             let fits = bounds.fits(held.blocks, blocks) && unrecorded < bounds.unrecorded;
             if !full(1) && fits {
-                self.core.phases.end(Phase::Admit, &self.core.rt, since);
+                self.core
+                    .meters
+                    .phases
+                    .end(Phase::Admit, &self.core.rt, since);
                 return Ok(Credit::take(self, blocks));
             }
             if full(1) {
                 let _ = self.home.send(HomeMessage::Pressure);
             } else if unrecorded > 0
-                && (unrecorded >= bounds.unrecorded || self.writing.borrow().is_empty())
+                && (unrecorded >= bounds.unrecorded || self.stripes.writing.borrow().is_empty())
             {
                 let _ = self.home.send(HomeMessage::Record);
             }
@@ -348,7 +351,10 @@ impl Shard {
             Some(m) => (m.digest, m.algorithm),
             None => {
                 let kind = kind_of(shape)?;
-                let digest = self.core.block_digest(kind, shape.tree, address, bytes);
+                let digest = self
+                    .core
+                    .identity
+                    .block_digest(kind, shape.tree, address, bytes);
                 (digest, shape.algorithm)
             }
         };
@@ -368,7 +374,7 @@ impl Shard {
                 !planted::on(Bug::MergeUnchecked)
                     && expected.is_some_and(|seen| {
                         // Without a delta the block came from the map, which a fold may have changed since.
-                        let folded = seen.stamp == 0 && self.folds.get() != seen.folds;
+                        let folded = seen.stamp == 0 && self.folding.count.get() != seen.folds;
                         lookup.stamp() != seen.stamp || folded
                     })
             }
@@ -400,7 +406,10 @@ impl Shard {
     ) -> Result<(), VolumeError> {
         let unit = shape.pieces as usize * BLOCK;
         let at = (shape.tree, first);
-        let digests = self.core.block_digests(kind_of(shape)?, at, bytes, unit);
+        let digests = self
+            .core
+            .identity
+            .block_digests(kind_of(shape)?, at, bytes, unit);
         let mut stream = self.take_stream(&self.hot).await;
         let blocks = bytes.chunks(unit);
         for ((address, bytes), digest) in (first..).zip(blocks).zip(digests) {
@@ -421,6 +430,7 @@ impl Shard {
         let since = self.core.rt.now();
         let stream = stream.lock().await;
         self.core
+            .meters
             .phases
             .end(Phase::StreamLock, &self.core.rt, since);
         stream
@@ -471,10 +481,14 @@ impl Shard {
         };
         self.deltas.borrow_mut().push(shape.tree, address, version);
         if from.is_none() {
-            if !self.core.lost.borrow().is_empty() {
-                self.core.lost.borrow_mut().remove(&(shape.tree, address));
+            if !self.core.bad.lost.borrow().is_empty() {
+                self.core
+                    .bad
+                    .lost
+                    .borrow_mut()
+                    .remove(&(shape.tree, address));
             }
-            crate::counters::add(&self.core.amplification.0, u64::from(shape.pieces));
+            crate::counters::add(&self.core.meters.host, u64::from(shape.pieces));
         }
         if stripe.room() == 0 {
             self.close(stream);
@@ -498,7 +512,7 @@ impl Shard {
                 pieces_less_one: last,
                 ..owner_of(shape, address, algorithm)
             };
-            (owner, self.core.digest(kind, context, bytes))
+            (owner, self.core.identity.digest(kind, context, bytes))
         };
         (0u8..).zip(bytes.chunks(BLOCK)).map(row).collect()
     }
@@ -513,9 +527,10 @@ impl Shard {
         let part = (self.shards_u16(), index);
         let hole = self.add_hole(self.shape(tree)?, first, count, part);
         self.core
+            .bad
             .lost
             .borrow_mut()
-            .retain(|key, ()| !hole.covers(key.0, key.1));
+            .retain(|key| !hole.covers(key.0, key.1));
         self.admit_hole().await;
         Ok(())
     }

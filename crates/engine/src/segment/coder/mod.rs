@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 
 use ashlar_accel::{Accelerator, Choice, Coding, Digests, Done, Form, Function, Job, Of, Status};
+use ashlar_codec::{Code, CodeKind};
 use ashlar_format::BLOCK;
 use ashlar_format::context::{Context, LONGEST};
 use ashlar_rt::Buf;
@@ -87,6 +88,7 @@ pub struct Coder {
     accelerators: Accelerators,
     now: RefCell<Rc<dyn Accelerate>>,
     fault_told: Cell<bool>,
+    codes: RefCell<BTreeMap<CodeId, Code>>,
     parity: RefCell<BTreeMap<CodeId, Arc<Coding>>>,
     losses: RefCell<BTreeMap<LossId, Arc<Coding>>>,
     batches: parity::Batches,
@@ -99,6 +101,7 @@ impl Coder {
             accelerators: accelerators.clone(),
             now: RefCell::new(Rc::new(Accelerator::cpu())),
             fault_told: Cell::new(false),
+            codes: RefCell::default(),
             parity: RefCell::default(),
             losses: RefCell::default(),
             batches: parity::Batches::default(),
@@ -109,6 +112,20 @@ impl Coder {
     pub fn choose(&self, choice: Choice) {
         *self.now.borrow_mut() = self.accelerators.0(choice);
         self.fault_told.set(false);
+    }
+
+    /// The code of a segment.
+    pub fn code(&self, segment: &Segment) -> Code {
+        let id = (segment.code, segment.geometry.k, segment.geometry.m);
+        self.codes
+            .borrow_mut()
+            .entry(id)
+            .or_insert_with(|| {
+                CodeKind::from_tag(id.0)
+                    .and_then(|kind| Code::new(kind, usize::from(id.1), usize::from(id.2)).ok())
+                    .expect("an import refuses, and the allocator never makes, a segment without a code")
+            })
+            .clone()
     }
 
     /// What is in use, and why.
@@ -235,7 +252,7 @@ fn keyed(core: &Core, of: Of, contexts: &[Context]) -> Digests {
         block: BLOCK,
         of,
         form: Form::Keyed {
-            key: core.key,
+            key: core.identity.key,
             contexts: bytes,
             each: LONGEST,
             lengths: Some(lengths),

@@ -1,11 +1,11 @@
 //! Reading over missing and damaged columns, without an array.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::segment::Pinned;
 use ashlar_digest::Kind;
 use ashlar_format::superblock::MemberState;
 
 use super::*;
+use crate::segment::Pinned;
 use crate::segment::stripe::{prepare, write};
 use crate::testing::{Bed, bed, blocks};
 
@@ -31,8 +31,12 @@ fn read(bed: &Bed, segment: &Pinned, block: u32) -> Result<Buf, Lost> {
         let address = u64::from(block);
         let wanted = segment.rows.borrow()[&0][block as usize / 2][block as usize % 2].digest;
         let digests = core.clone();
-        let check =
-            move |bytes: &[u8]| digests.block_digest(Kind::Blake3, 16, address, bytes) == wanted;
+        let check = move |bytes: &[u8]| {
+            digests
+                .identity
+                .block_digest(Kind::Blake3, 16, address, bytes)
+                == wanted
+        };
         read_unit(&core, &segment, block, 1, &check).await
     })
 }
@@ -50,7 +54,7 @@ fn what_is_missing_or_wrong_is_decoded_up_to_the_parity() {
     assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
     damage(&bed, &segment, 0);
     assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
-    assert_eq!(bed.core.heals.borrow().due(), 1, "it is to be healed");
+    assert_eq!(bed.core.bad.heals.borrow().due(), 1, "it is to be healed");
     bed.core.member(1).take_out(MemberState::Failed);
     assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
     assert!(*read(&bed, &segment, 2).unwrap() == bytes[2 * BLOCK..3 * BLOCK]);

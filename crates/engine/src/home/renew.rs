@@ -19,6 +19,7 @@ use crate::map::Key;
 use crate::map::system::NodeId;
 use crate::protocol::{ShardMessage, ask};
 use crate::segment::Pinned;
+use crate::segment::summary::rows_of;
 
 /// Segments of nodes whose summaries are read before it is their turn.
 const SUMMARIES_AHEAD: usize = 8;
@@ -54,7 +55,7 @@ impl Home {
 
     /// Has the next commit write the nodes of these segments anew: of the first ones that together have no more than
     /// `most`, nor more than that commit has room for. Whether there are any.
-    pub(super) async fn renew(self: &Rc<Self>, segments: &[Pinned], most: usize) -> bool {
+    pub(crate) async fn renew(self: &Rc<Self>, segments: &[Pinned], most: usize) -> bool {
         let (mut left, mut refused, mut any) = (most, usize::MAX, false);
         let mut reading = VecDeque::new();
         let mut wanted = segments.iter();
@@ -66,7 +67,7 @@ impl Home {
                 let (home, segment) = (self.clone(), segment.clone());
                 reading.push_back(self.core.rt.spawn(async move {
                     let live: Vec<u32> = segment.live.borrow().iter().collect();
-                    let rows = home.rows_of(&segment, &live).await;
+                    let rows = rows_of(&home.core, &segment, &live).await;
                     (segment, rows)
                 }));
             }
@@ -74,8 +75,8 @@ impl Home {
                 break;
             };
             let (segment, rows) = next.await;
-            let _placing = self.placing.lock().await;
-            if self.renewed.borrow().contains_key(&segment.number) {
+            let _placing = self.reserved.placing.lock().await;
+            if self.reserved.renewed.borrow().contains_key(&segment.number) {
                 any = true;
                 continue;
             }
@@ -92,7 +93,7 @@ impl Home {
             let renewed = |count: usize| Renewed {
                 nodes: count,
                 // Its own, and of where those lie that are above.
-                records: self.records.shape.leaves() + count.saturating_sub(live.len()),
+                records: self.liveness.leaves_each() + count.saturating_sub(live.len()),
             };
             let most = self.touch(&nodes, false).await;
             if most > 0 && !self.may_renew(renewed(most)) {
@@ -104,7 +105,8 @@ impl Home {
             if count == 0 {
                 continue;
             }
-            self.renewed
+            self.reserved
+                .renewed
                 .borrow_mut()
                 .insert(segment.number, renewed(count));
             left -= live.len();
@@ -137,11 +139,10 @@ impl Home {
     /// records are.)
     async fn touch(self: &Rc<Self>, nodes: &Nodes, mark: bool) -> usize {
         let mut count = 0;
-        for (tree, nodes) in [
-            (&self.liveness, &nodes.liveness),
-            (&self.catalog_tree, &nodes.catalog),
+        for (mut tree, nodes) in [
+            (self.liveness.tree(), &nodes.liveness),
+            (self.catalog.tree(), &nodes.catalog),
         ] {
-            let mut tree = tree.borrow_mut();
             for (id, place) in nodes {
                 let lies_there = tree.lies_at(*id, *place);
                 count += usize::from(lies_there);

@@ -57,7 +57,7 @@ impl Home {
     /// How many segments' worth of live blocks one round of cleaning may move: what the slots hold that
     /// are free above what cleaning must leave, less one for an open segment. Where some devices are full, what
     /// fits on these, if anything does; else new stripes are narrow, on the others.
-    pub(super) fn clean_budget(&self) -> u64 {
+    pub(crate) fn clean_budget(&self) -> u64 {
         let (blocks, need) = (self.core.slot_blocks, self.metadata_need());
         let spare = |m: &Member| {
             let kept = reserve(Purpose::Clean, m.geometry.slots, blocks, need) + 1;
@@ -75,12 +75,11 @@ impl Home {
     }
 
     /// The sealed segments of a kind, or of both, with the most to gain, and how many blocks; at most `count`.
-    pub(super) fn pick_victims(
+    pub(crate) fn pick_victims(
         &self,
         kind: Option<SegmentKind>,
         count: usize,
     ) -> Vec<(Pinned, u64)> {
-        let current = self.meta.borrow().current.as_ref().map(|s| s.number);
         let anew = self.anew(self.metadata_need());
         let nodes = self.shared_nodes();
         let least = (self.clean_reserve_percent() * 15 / 2).min(NOT_CLEANED);
@@ -89,7 +88,7 @@ impl Home {
             .segments
             .borrow()
             .values()
-            .filter(|s| s.sealed.get() && Some(s.number) != current)
+            .filter(|s| s.sealed.get() && !self.nodes.is_current(s))
             .filter(|s| kind.is_none_or(|kind| s.kind == kind))
             .map(|s| {
                 let worth = self.worth(s, &anew, nodes);

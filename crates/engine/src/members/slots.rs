@@ -1,0 +1,239 @@
+//! The slots of a member: what each holds, which are free, and which pages of the slot table changed.
+//!
+//! Invariants:
+//! - A slot that was freed is free again only after the root that freed it is durable (R3).
+//! - A slot that did not keep what was written is tried once more, and then not again until the next import.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
+
+use crate::planted::{self, Bug};
+
+/// The slots of a member.
+#[derive(Debug)]
+pub struct Slots {
+    entries: RefCell<Vec<Option<SlotEntry>>>,
+    free: RefCell<BTreeSet<u32>>,
+    /// Slots that did not keep what was written, neither used nor free.
+    aside: RefCell<BTreeSet<u32>>,
+    /// All that were ever set aside since import.
+    unkept: RefCell<BTreeSet<u32>>,
+    /// How many of them were set aside again, after which they are never released.
+    unkept_again: Cell<usize>,
+    coming_back: Cell<usize>,
+    dirty_pages: RefCell<BTreeSet<u32>>,
+    /// Which copy of each table page is the present one.
+    page_copy: RefCell<Vec<u8>>,
+}
+
+impl Slots {
+    /// So many slots, all free, in a table of so many pages.
+    pub fn new(slots: u32, pages: u32) -> Slots {
+        Slots {
+            entries: RefCell::new(vec![None; slots as usize]),
+            free: RefCell::new((0..slots).collect()),
+            aside: RefCell::default(),
+            unkept: RefCell::default(),
+            unkept_again: Cell::default(),
+            coming_back: Cell::default(),
+            dirty_pages: RefCell::default(),
+            page_copy: RefCell::new(vec![0; pages as usize]),
+        }
+    }
+
+    /// Slots free.
+    pub fn free(&self) -> usize {
+        self.free.borrow().len()
+    }
+
+    /// Slots that hold something.
+    pub fn used(&self) -> usize {
+        self.entries.borrow().iter().flatten().count()
+    }
+
+    /// Takes the lowest free slot for `entry`.
+    pub fn take(&self, entry: SlotEntry) -> Option<u32> {
+        let slot = self.free.borrow_mut().pop_first()?;
+        if planted::on(Bug::DoubleAllocation) && slot % 8 == 5 {
+            self.free.borrow_mut().insert(slot);
+        }
+        self.set(slot, Some(entry));
+        Some(slot)
+    }
+
+    /// Takes the lowest free slot without a word in the table: until [`Slots::set`] says what it
+    /// holds it is as free as before to whoever imports the array.
+    pub fn reserve(&self) -> Option<u32> {
+        self.free.borrow_mut().pop_first()
+    }
+
+    /// Notes what a slot holds, without touching the free list.
+    pub fn set(&self, slot: u32, entry: Option<SlotEntry>) {
+        self.entries.borrow_mut()[slot as usize] = entry;
+        self.page_changed(slot / ENTRIES_PER_PAGE);
+    }
+
+    /// Claims a particular slot (at import).
+    pub fn claim(&self, slot: u32, entry: SlotEntry) {
+        self.free.borrow_mut().remove(&slot);
+        self.set(slot, Some(entry));
+    }
+
+    /// Gives a slot back for reuse. Only after the root that freed it is durable.
+    pub fn release(&self, slot: u32) {
+        assert!(
+            self.entries.borrow()[slot as usize].is_none(),
+            "a slot in use is not released"
+        );
+        self.free.borrow_mut().insert(slot);
+    }
+
+    /// The device is still discarding a slot that was freed, and has been for long.
+    pub fn discard_is_late(&self) {
+        self.coming_back.set(self.coming_back.get() + 1);
+    }
+
+    /// A late discard has ended: the slot may be reused.
+    pub fn came_back(&self, slot: u32) {
+        self.coming_back.set(self.coming_back.get() - 1);
+        self.release(slot);
+    }
+
+    /// Whether slots that were freed are free once late discards have ended.
+    pub fn are_coming_back(&self) -> bool {
+        self.coming_back.get() > 0
+    }
+
+    /// Takes a slot out of use that did not keep what was written: until the next import, or until room is short,
+    /// for that only once.
+    pub fn set_aside(&self, slot: u32) {
+        self.set(slot, None);
+        if self.unkept.borrow_mut().insert(slot) {
+            self.aside.borrow_mut().insert(slot);
+        } else {
+            self.unkept_again.set(self.unkept_again.get() + 1);
+        }
+    }
+
+    /// The slots that were set aside, to be released.
+    pub fn take_aside(&self) -> BTreeSet<u32> {
+        self.aside.take()
+    }
+
+    /// How many slots are out of use until the next import: they did not keep what was written, twice.
+    pub fn unkept(&self) -> usize {
+        self.unkept_again.get()
+    }
+
+    /// A page of the table under a root, with the entries that count.
+    pub fn page(&self, page: u32, root: u64, counts: impl Fn(&SlotEntry) -> bool) -> TablePage {
+        let entries = self.entries.borrow();
+        let first = (page * ENTRIES_PER_PAGE) as usize;
+        let end = entries.len().min(first + ENTRIES_PER_PAGE as usize);
+        let entries = entries[first..end].iter();
+        TablePage {
+            page,
+            root,
+            entries: entries.map(|e| e.filter(&counts)).collect(),
+        }
+    }
+
+    /// A page of the table is to be written with the next root.
+    pub fn page_changed(&self, page: u32) {
+        self.dirty_pages.borrow_mut().insert(page);
+    }
+
+    /// Takes the pages that changed since the last root.
+    pub fn take_changed_pages(&self) -> BTreeSet<u32> {
+        self.dirty_pages.take()
+    }
+
+    /// Which of the two copies of a page is the present one.
+    pub fn page_copy(&self, page: u32) -> u8 {
+        self.page_copy.borrow()[page as usize]
+    }
+
+    /// The same from now on.
+    pub fn set_page_copy(&self, page: u32, copy: u8) {
+        self.page_copy.borrow_mut()[page as usize] = copy;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ashlar_format::slot::SegmentKind;
+
+    use super::*;
+
+    fn entry(segment: u64) -> SlotEntry {
+        SlotEntry {
+            segment,
+            column: 0,
+            version: 1,
+            k: 1,
+            m: 1,
+            code: 1,
+            kind: SegmentKind::Data,
+            strip_blocks: 1,
+        }
+    }
+
+    #[test]
+    fn slots_are_taken_from_the_lowest_and_come_back_when_released() {
+        let slots = Slots::new(16, 1);
+        assert_eq!(slots.take(entry(1)), Some(0));
+        assert_eq!(slots.reserve(), Some(1));
+        assert_eq!(
+            slots.used(),
+            1,
+            "the table says nothing of the reserved one"
+        );
+        slots.set(0, None);
+        assert_eq!(slots.free(), 14, "not before it is released");
+        slots.release(0);
+        assert_eq!(slots.take(entry(2)), Some(0));
+        slots.claim(2, entry(3));
+        assert_eq!(slots.reserve(), Some(3));
+    }
+
+    #[test]
+    fn a_late_discard_keeps_its_slot() {
+        let slots = Slots::new(4, 1);
+        slots.take(entry(1));
+        slots.set(0, None);
+        slots.discard_is_late();
+        assert!(slots.are_coming_back() && slots.free() == 3);
+        slots.came_back(0);
+        assert!(!slots.are_coming_back() && slots.free() == 4);
+    }
+
+    /// A slot that did not keep what was written is tried once more, and then no longer.
+    #[test]
+    fn a_slot_set_aside_is_tried_once_more() {
+        let slots = Slots::new(4, 1);
+        slots.take(entry(1));
+        slots.set_aside(0);
+        assert_eq!(slots.unkept(), 0);
+        assert_eq!(slots.take_aside().into_iter().collect::<Vec<_>>(), vec![0]);
+        slots.set_aside(0);
+        assert!(slots.take_aside().is_empty());
+        assert_eq!(slots.unkept(), 1);
+    }
+
+    #[test]
+    fn a_page_names_the_entries_that_count() {
+        let slots = Slots::new(4, 1);
+        slots.take(entry(1));
+        slots.take(entry(2));
+        assert_eq!(slots.take_changed_pages(), BTreeSet::from([0]));
+        let page = slots.page(0, 5, |e| e.segment == 2);
+        assert_eq!(
+            (page.root, page.entries[0], page.entries[1]),
+            (5, None, Some(entry(2)))
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! Parts of the engine stay parts: a struct's methods stand in the folder that defines it, no struct has more cells than a
+//! reader can keep in mind, and nothing is decided by how many happen to hold an `Rc`.
+//!
+//! **Invariants**: tests are not looked at; every finding names a file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::tidy;
+
+/// The most `Cell`s, `RefCell`s and locks of one struct.
+const CELLS: usize = 15;
+
+const ENGINE: &str = "crates/engine/src";
+
+/// Findings, one line each.
+pub(crate) fn check(root: &Path) -> Vec<String> {
+    let engine = root.join(ENGINE);
+    let mut paths = Vec::new();
+    tidy::collect(&engine, &mut paths);
+    paths.sort();
+    let read = |path: &Path| {
+        let name = path.strip_prefix(&engine).unwrap_or(path);
+        let text = std::fs::read_to_string(path).ok()?;
+        let code = text.split("\nmod tests {").next().unwrap_or_default();
+        Some((name.display().to_string(), code.to_string()))
+    };
+    let files = paths.iter().filter(|p| !p.ends_with("tests.rs"));
+    findings(&files.filter_map(|p| read(p)).collect::<Vec<_>>())
+}
+
+/// The folder of a file, or its name where it is in none.
+fn folder(file: &str) -> &str {
+    let first = file.split('/').next().unwrap_or_default();
+    first.trim_end_matches(".rs")
+}
+
+/// The name that follows one of these words at the beginning of a line.
+fn named<'a>(line: &'a str, words: &[&str]) -> Option<&'a str> {
+    let rest = words.iter().find_map(|word| line.strip_prefix(word))?;
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+    end.map(|end| &rest[..end]).filter(|name| !name.is_empty())
+}
+
+const STRUCTS: &[&str] = &[
+    "struct ",
+    "pub struct ",
+    "pub(crate) struct ",
+    "pub(super) struct ",
+];
+
+fn findings(files: &[(String, String)]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut homes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (file, text) in files {
+        for name in text.lines().filter_map(|line| named(line, STRUCTS)) {
+            homes.entry(name).or_default().push(folder(file));
+        }
+    }
+    for (file, text) in files {
+        let mut inside: Option<(&str, usize)> = None;
+        for line in text.lines() {
+            let name = named(line, &["impl "]);
+            if let Some(homes) = name.and_then(|name| homes.get(name))
+                && !homes.contains(&folder(file))
+            {
+                let name = name.unwrap_or_default();
+                lines.push(format!(
+                    "{ENGINE}/{file}: methods of {name} stand in {}/, which defines it",
+                    homes.join("/ or ")
+                ));
+            }
+            if line.contains("strong_count") {
+                lines.push(format!(
+                    "{ENGINE}/{file}: strong_count decides by accident: count what holds it (`Pinned` does)"
+                ));
+            }
+            if let Some(name) = named(line, STRUCTS) {
+                inside = Some((name, 0));
+            } else if let Some((name, cells)) = &mut inside {
+                *cells += usize::from(["Cell<", "Lock<"].iter().any(|cell| line.contains(cell)));
+                if line == "}" {
+                    if *cells > CELLS {
+                        lines.push(format!(
+                            "{ENGINE}/{file}: {name} has {cells} cells, more than {CELLS}: make parts of it"
+                        ));
+                    }
+                    inside = None;
+                }
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(files: &[(&str, String)]) -> Vec<String> {
+        let files = files
+            .iter()
+            .map(|(name, text)| (name.to_string(), text.clone()));
+        findings(&files.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn methods_outside_of_the_folder_are_found() {
+        let home = (
+            "home/mod.rs",
+            "pub struct Home {\n    a: u8,\n}\n\nimpl Home {\n".to_string(),
+        );
+        let fine = ("home/b.rs", "impl Home {\n".to_string());
+        let other = (
+            "background/c.rs",
+            "impl Home {\nimpl Debug for Home {\n".to_string(),
+        );
+        assert_eq!(of(&[home.clone(), fine]).len(), 0);
+        assert_eq!(of(&[home, other]).len(), 1);
+    }
+
+    #[test]
+    fn a_struct_of_too_many_cells_is_found() {
+        let with =
+            |cells: usize| format!("struct A {{\n{}}}\n", "    a: Cell<u8>,\n".repeat(cells));
+        assert!(of(&[("a.rs", with(CELLS))]).is_empty());
+        assert_eq!(of(&[("a.rs", with(CELLS + 1))]).len(), 1);
+        assert_eq!(
+            of(&[("a.rs", "if Rc::strong_count(&s) == 1 {\n".into())]).len(),
+            1
+        );
+    }
+}
