@@ -236,8 +236,7 @@ fn exposure(home: &Home) -> Vec<Exposure> {
         .filter(|s| s.kind == SegmentKind::Data)
     {
         let live = u64::from(segment.live.borrow().count()) * BLOCK_U64;
-        let left =
-            usize::from(segment.geometry.m).saturating_sub(home.core.missing_columns(segment));
+        let left = home.core.redundancy(segment).unwrap_or(0);
         if live > 0 {
             *by_redundancy
                 .entry(u16::try_from(left).expect("at most 255"))

@@ -108,7 +108,7 @@ impl Background {
             .moved(segment.number, column);
         self.home.tasks.borrow_mut().gains += 1;
         self.home.log.moved(
-            segment.number,
+            (segment.number, index),
             Entry::Column {
                 segment: segment.number,
                 column,

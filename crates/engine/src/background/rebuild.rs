@@ -6,6 +6,7 @@
 //! - What volumes were promised comes before columns that were lost.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
@@ -28,7 +29,7 @@ const BYTES_AT_ONCE: u64 = 64 << 20;
 const ANEW_AT_ONCE: usize = 4;
 
 impl Background {
-    /// Columns that are missing though a device is free for them, least redundancy first.
+    /// Segments with columns to gain, and how many more each can lose: least redundancy first.
     pub(super) fn to_reconstruct(&self) -> Vec<(usize, Pinned)> {
         if !self.core.failing.maybe_degraded() {
             return Vec::new();
@@ -37,19 +38,17 @@ impl Background {
         let mut due: Vec<(usize, Pinned)> = all
             .filter_map(|s| Some((self.columns_to_gain(&s)?, s)))
             .collect();
-        due.sort_by_key(|(missing, s)| {
-            std::cmp::Reverse((*missing as i64 - i64::from(s.geometry.m), s.number))
-        });
+        due.sort_by_key(|(left, s)| (*left, Reverse(s.number)));
         due
     }
 
-    /// How many columns a sealed segment misses that can be had from the others, if any, and if it holds
-    /// anything; whoever asks holds it once.
+    /// How many more columns a sealed segment can lose, if it holds anything and misses columns that can be had from the
+    /// others; whoever asks holds it once.
     fn columns_to_gain(&self, segment: &Pinned) -> Option<usize> {
-        let missing = self.core.missing_columns(segment);
+        let left = self.core.redundancy(segment)?;
         let holds = !segment.live.borrow().is_empty() || segment.pins() > 1;
-        let gains = missing > 0 && missing <= usize::from(segment.geometry.m);
-        (segment.sealed.get() && gains && holds).then_some(missing)
+        let gains = self.core.missing_columns(segment) > 0;
+        (segment.sealed.get() && gains && holds).then_some(left)
     }
 
     pub(super) async fn reconstruct_forever(self: Rc<Self>) {
@@ -244,9 +243,7 @@ impl Background {
         let short: Vec<Pinned> = self
             .to_reconstruct()
             .into_iter()
-            .filter(|(missing, s)| {
-                s.kind == SegmentKind::Meta && survives > usize::from(s.geometry.m) - missing
-            })
+            .filter(|(left, s)| s.kind == SegmentKind::Meta && survives > *left)
             .map(|(_, s)| s)
             .collect();
         let live = || short.iter().map(|s| s.live.borrow().count()).sum::<u32>();
@@ -262,7 +259,10 @@ impl Background {
     fn start_progress(&self, due: &[(usize, Pinned)]) {
         let total: u64 = due
             .iter()
-            .map(|(missing, s)| *missing as u64 * u64::from(s.geometry.slot_blocks) * BLOCK as u64)
+            .map(|(_, s)| {
+                let missing = self.core.missing_columns(s) as u64;
+                missing * u64::from(s.geometry.slot_blocks) * BLOCK as u64
+            })
             .sum();
         let mut tasks = self.home.tasks.borrow_mut();
         let now = self.core.rt.now();
@@ -338,22 +338,21 @@ impl Background {
         let critical: Vec<Pinned> = self
             .to_reconstruct()
             .into_iter()
-            .filter(|(missing, s)| match policy.as_str() {
+            .filter(|(left, s)| match policy.as_str() {
                 // Another group takes it whole (#145): nothing becomes narrower, whatever the policy (#177).
                 _ if roomy && s.kind == SegmentKind::Data => true,
                 "never" => false,
                 "always" => true,
                 // A last copy is written anew only where there is room for two.
-                _ => *missing == usize::from(s.geometry.m) && s.geometry.width() - *missing > 1,
+                _ => *left == 0 && s.geometry.k > 1,
             })
             .filter(|(_, s)| online > 1 && !s.live.borrow().is_empty())
-            .filter(|(missing, s)| {
+            .filter(|(left, s)| {
                 // As wide as it is for the sake of large volume blocks, or for want of room for narrow
                 // metadata, it would only be written again.
-                let left = usize::from(s.geometry.m) - missing;
                 match s.kind {
-                    SegmentKind::Meta => survives > left,
-                    SegmentKind::Data => roomy || self.redundancy_anew(s) > left,
+                    SegmentKind::Meta => survives > *left,
+                    SegmentKind::Data => roomy || self.redundancy_anew(s) > *left,
                 }
             })
             .map(|(_, s)| s)

@@ -176,11 +176,11 @@ impl Home {
     pub(crate) fn needs_devices(&self, devices: &[u16], gone: &[u16]) -> bool {
         // What is written and not folded yet is nobody's live block, but somebody holds its segment.
         let would_lose = self.core.segments.borrow().values().any(|s| {
-            let count = |of: &[u16]| of.iter().map(|d| s.columns_on(*d).len()).sum::<usize>();
-            let columns = count(devices);
+            let missing =
+                |c| !self.core.column_usable(s, c) || s.lies_on(c, devices) || s.lies_on(c, gone);
             (!s.live.borrow().is_empty() || !s.is_unpinned())
-                && columns > 0
-                && self.core.missing_columns(s) + columns + count(gone) > usize::from(s.geometry.m)
+                && (0..s.geometry.width()).any(|c| s.lies_on(c, devices))
+                && s.survives(missing).is_none()
         });
         would_lose || self.journal_needs(devices, gone)
     }

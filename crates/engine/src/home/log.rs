@@ -23,7 +23,7 @@ pub struct Log {
     pub batch: Lock<()>,
     opened: RefCell<Vec<Pinned>>,
     extra: RefCell<Vec<Entry>>,
-    unrecorded: RefCell<Vec<SegmentNumber>>,
+    unrecorded: RefCell<Vec<(SegmentNumber, usize)>>,
     recorded_at: Cell<u64>,
 }
 
@@ -71,8 +71,8 @@ impl Log {
     }
 
     /// A column of a segment was moved: the next batch says so.
-    pub fn moved(&self, segment: SegmentNumber, entry: Entry) {
-        self.unrecorded.borrow_mut().push(segment);
+    pub fn moved(&self, column: (SegmentNumber, usize), entry: Entry) {
+        self.unrecorded.borrow_mut().push(column);
         self.extra.borrow_mut().push(entry);
     }
 
@@ -91,8 +91,8 @@ impl Log {
         self.unrecorded.borrow_mut().drain(..count);
     }
 
-    /// The segments of which columns were moved that are not durable yet, one for each column.
-    pub fn unrecorded(&self) -> Ref<'_, Vec<SegmentNumber>> {
+    /// The columns, by segment, of which no durable record tells the new place.
+    pub fn unrecorded(&self) -> Ref<'_, Vec<(SegmentNumber, usize)>> {
         self.unrecorded.borrow()
     }
 
@@ -135,12 +135,12 @@ mod tests {
             count: 1,
             part: (1, 0),
         };
-        log.moved(3, entry(3));
+        log.moved((3, 0), entry(3));
         let taken = log.take_moves();
-        log.moved(4, entry(4));
+        log.moved((4, 1), entry(4));
         assert_eq!((taken.len(), log.moves()), (1, 1));
-        assert_eq!(*log.unrecorded(), vec![3, 4]);
+        assert_eq!(*log.unrecorded(), vec![(3, 0), (4, 1)]);
         log.moves_recorded(taken.len());
-        assert_eq!(*log.unrecorded(), vec![4]);
+        assert_eq!(*log.unrecorded(), vec![(4, 1)]);
     }
 }

@@ -72,19 +72,18 @@ impl Home {
     pub(crate) fn losses_left(&self) -> usize {
         let segments = self.core.segments.borrow();
         let holding = segments.values().filter(|s| !self.holds_nothing(s));
-        let left =
-            holding.map(|s| usize::from(s.geometry.m).saturating_sub(self.missing_if_cut(s)));
+        let left = holding.map(|s| self.redundancy_if_cut(s).unwrap_or(0));
         let commit = self.core.failing.before_commit().map(|(_, losses)| losses);
         let others = [usize::from(self.shape.m), self.losses_left_to_journal()];
         left.chain(commit).chain(others).min().unwrap_or(0)
     }
 
-    /// How many columns of a segment would be missing if the power went: also those whose new places no record
-    /// tells yet.
-    pub(crate) fn missing_if_cut(&self, segment: &Segment) -> usize {
+    /// How many more columns of a segment can be lost if the power goes with them: columns whose new places no record
+    /// tells yet are missing then.
+    fn redundancy_if_cut(&self, segment: &Segment) -> Option<usize> {
         let unrecorded = self.log.unrecorded();
-        let moved = unrecorded.iter().filter(|s| **s == segment.number).count();
-        self.core.missing_columns(segment) + moved
+        let moved = |column| unrecorded.contains(&(segment.number, column));
+        segment.survives(|c| moved(c) || !self.core.column_usable(segment, c))
     }
 
     /// How many more devices, whichever they are, the journal can do without.
@@ -134,16 +133,14 @@ impl Home {
             SegmentKind::Data => usize::from(self.shape.m),
             SegmentKind::Meta => self.metadata_m().min(self.shape.most_lost()),
         };
-        let left =
-            usize::from(segment.geometry.m).saturating_sub(self.core.missing_columns(segment));
-        wanted.saturating_sub(left)
+        wanted.saturating_sub(self.core.redundancy(segment).unwrap_or(0))
     }
 
     /// How the array is: the worst of its live segments, and of what only the journal has.
     pub(crate) fn state(&self) -> ArrayState {
         let segments = self.core.segments.borrow();
         let holding = || segments.values().filter(|s| !self.holds_nothing(s));
-        let lost = |s: &Rc<Segment>| self.core.missing_columns(s) > usize::from(s.geometry.m);
+        let lost = |s: &Rc<Segment>| self.core.redundancy(s).is_none();
         let short = self.journal_is_short() || self.unsettled();
         if !self.core.bad.lost.borrow().is_empty() || holding().any(lost) {
             ArrayState::Failed

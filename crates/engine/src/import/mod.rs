@@ -329,11 +329,10 @@ fn needs_missing(core: &Core, shape: &Shape, missing: &[u16]) -> bool {
     let m = usize::from(shape.m);
     let beyond = |group: &Vec<u16>| {
         let gone = group.iter().copied().filter(|d| missing.contains(d));
-        core.domains.columns(gone, m.max(1)) > m
+        core.domains.survives(gone, m).is_none()
     };
     let lost = |segment: &Rc<Segment>| {
-        let m = usize::from(segment.geometry.m);
-        !segment.live.borrow().is_empty() && core.missing_columns(segment) > m
+        !segment.live.borrow().is_empty() && core.redundancy(segment).is_none()
     };
     shape.groups.iter().any(beyond) || core.segments.borrow().values().any(lost)
 }

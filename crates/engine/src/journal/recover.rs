@@ -222,9 +222,6 @@ async fn read_payload(
             shares[usize::from(header.column)] = Some(share.to_vec());
         }
     }
-    if shares.iter().flatten().count() < w {
-        return None;
-    }
     let code = Code::new(CodeKind::IsalCauchy, w, m).ok()?;
     let missing: Vec<usize> = (0..w).filter(|i| shares[*i].is_none()).collect();
     let mut decoded: Vec<Vec<u8>> = vec![vec![0; first.share_bytes()]; missing.len()];

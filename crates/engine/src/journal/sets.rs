@@ -83,10 +83,8 @@ fn device_sets(shape: &Shape, in_use: impl Fn(u16) -> bool) -> (Vec<Vec<u16>>, u
 struct Left {
     devices: usize,
     gone: usize,
-    /// How many columns of a record these had at most.
-    lost: usize,
-    /// How many columns a record can do without.
-    spared: usize,
+    /// How many more columns of a record can be lost; `None`: one may be lost already.
+    left: Option<usize>,
 }
 
 /// What is left of the sets of an epoch with these devices gone. Without parity in the layout any loss is one of
@@ -105,16 +103,13 @@ fn left_of(
         let devices = set.devices.len();
         let spared = usize::from(epoch.m).max(1).min(devices.saturating_sub(1));
         let gone: Vec<u16> = set.devices.into_iter().filter(|d| gone(*d)).collect();
-        let lost = if set.survives_domains {
-            domains.columns(gone.iter().copied(), spared.max(1))
-        } else {
-            gone.len()
-        };
         Left {
             devices,
             gone: gone.len(),
-            lost,
-            spared,
+            left: match set.survives_domains {
+                true => domains.survives(gone.into_iter(), spared),
+                false => spared.checked_sub(gone.len()),
+            },
         }
     };
     sets.into_iter().map(left).collect()
@@ -129,7 +124,7 @@ pub fn too_few(
     gone: impl Fn(u16) -> bool,
 ) -> Option<(usize, usize)> {
     let left = left_of(shape, domains, epoch, gone);
-    let beyond = left.iter().find(|set| set.lost > set.spared)?;
+    let beyond = left.iter().find(|set| set.left.is_none())?;
     Some((beyond.gone, beyond.devices))
 }
 
@@ -141,7 +136,7 @@ pub fn losses_left(
     gone: impl Fn(u16) -> bool,
 ) -> usize {
     let left = left_of(shape, domains, epoch, gone);
-    let more = left.iter().map(|set| set.spared.saturating_sub(set.lost));
+    let more = left.iter().map(|set| set.left.unwrap_or(0));
     more.min().unwrap_or(0)
 }
 

@@ -198,6 +198,14 @@ impl Segment {
         std::iter::once(0).chain(parity)
     }
 
+    /// How many more columns can be lost, whichever they are, where `missing` ones are; `None`: what it holds cannot be
+    /// decoded. Every question of what may be lost is asked here. Every code there is is MDS, so that only the number
+    /// of missing columns counts; a code that repairs locally answers by which they are.
+    pub fn survives(&self, missing: impl Fn(usize) -> bool) -> Option<usize> {
+        let missing = (0..self.geometry.width()).filter(|c| missing(*c)).count();
+        usize::from(self.geometry.m).checked_sub(missing)
+    }
+
     /// The context of the strip block at stripe, column and block `at`, and its digest function. `None`: its owner names
     /// a function that this program does not know.
     pub fn context_of(&self, at: (u32, u16, u32), owner: &Owner) -> Option<(Kind, Context)> {
@@ -267,21 +275,18 @@ impl Segment {
         }
     }
 
-    /// Columns placed on `device`.
-    pub fn columns_on(&self, device: u16) -> Vec<u16> {
-        self.columns
-            .borrow()
-            .iter()
-            .zip(0u16..)
-            .filter(|(c, _)| c.is_placed() && c.device == device)
-            .map(|(_, index)| index)
-            .collect()
+    /// Whether a column lies on one of these devices.
+    pub fn lies_on(&self, column: usize, devices: &[u16]) -> bool {
+        let place = self.columns.borrow()[column];
+        place.is_placed() && devices.contains(&place.device)
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ashlar_codec::{Code, CodeKind};
 
     use super::*;
     use crate::testing::bed;
@@ -300,13 +305,43 @@ mod tests {
         assert!(!other.has_room(), "a retired one takes no more");
     }
 
+    /// The judge of losses agrees with every code about every loss.
+    #[test]
+    fn a_loss_is_survived_if_the_code_decodes_it() {
+        let bed = bed(6);
+        for (number, (k, m)) in (1..).zip([(1, 0), (3, 0), (1, 1), (2, 1), (1, 3), (3, 2), (2, 4)])
+        {
+            let segment = bed.segment(number, k, m);
+            let width = segment.geometry.width();
+            for lost in 0..1u32 << width {
+                let missing = |column: usize| lost >> column & 1 == 1;
+                let left = segment.survives(missing);
+                let beyond = usize::from(m).checked_sub(lost.count_ones() as usize);
+                assert_eq!(left, beyond, "{k}+{m} without {lost:b}");
+                for kind in CodeKind::ALL {
+                    let Ok(code) = Code::new(kind, k.into(), m.into()) else {
+                        continue;
+                    };
+                    let strip = [0; 64];
+                    let strip = |c| (!missing(c)).then_some(&strip[..]);
+                    let strips: Vec<_> = (0..width).map(strip).collect();
+                    let wanted: Vec<usize> = (0..width).filter(|c| missing(*c)).collect();
+                    let mut out = vec![[0; 64]; wanted.len()];
+                    let mut out: Vec<_> = out.iter_mut().map(|o| &mut o[..]).collect();
+                    let decoded = code.decode(&strips, &wanted, &mut out).is_ok();
+                    assert_eq!(left.is_some(), decoded, "{kind:?} {k}+{m} without {lost:b}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn columns_are_found_by_device() {
         let bed = bed(3);
         let segment = bed.segment(1, 2, 1);
-        assert_eq!(segment.columns_on(1), vec![1]);
+        assert!(segment.lies_on(1, &[1, 2]) && !segment.lies_on(1, &[0, 2]));
         segment.columns.borrow_mut()[1] = Column::MISSING;
-        assert!(segment.columns_on(1).is_empty());
+        assert!(!segment.lies_on(1, &[0, 1, 2]));
         assert_eq!(segment.always_written().collect::<Vec<_>>(), vec![0, 2]);
     }
 

@@ -237,14 +237,14 @@ struct ColumnWrite {
     offset: u64,
     bytes: u64,
     slices: Vec<Slice>,
-    /// The stripes it writes columns of, by their place in the list.
-    stripes: Vec<usize>,
+    /// The stripes it writes columns of, by their place in the list, and which.
+    stripes: Vec<(usize, usize)>,
 }
 
 /// Writes the columns of stripes, all submitted before this waits; columns that lie together on a device are one write.
 /// Failed devices are reported; a stripe stands as long as no more columns are missing than it has parity.
 pub async fn write(core: Rc<Core>, stripes: Vec<Rc<Stripe>>) -> Result<(), TooFewColumns> {
-    let mut missing = vec![0; stripes.len()];
+    let mut missing = vec![Vec::new(); stripes.len()];
     let writes = column_writes(&core, &stripes, &mut missing);
     let submit = |w: ColumnWrite| {
         let writing = core.member(w.device).write(w.offset, w.slices);
@@ -254,7 +254,9 @@ pub async fn write(core: Rc<Core>, stripes: Vec<Rc<Stripe>>) -> Result<(), TooFe
     for (device, of, writing) in writes {
         if writing.await.is_err() {
             core.report_failed(device);
-            of.into_iter().for_each(|stripe| missing[stripe] += 1);
+            for (stripe, column) in of {
+                missing[stripe].push(column);
+            }
         }
     }
     let mut stands = Ok(());
@@ -264,22 +266,26 @@ pub async fn write(core: Rc<Core>, stripes: Vec<Rc<Stripe>>) -> Result<(), TooFe
             let blocks = u64::from(stripe.used_strips) * u64::from(geometry.strip_blocks);
             add(&core.meters.data, blocks);
         }
-        if missing > usize::from(geometry.m) {
+        if stripe.segment.survives(|c| missing.contains(&c)).is_none() {
             stands = Err(TooFewColumns);
         }
     }
     stands
 }
 
-/// The writes that put stripes on their devices, in the order in which they lie there; counts the columns that have no
-/// device to go to.
-fn column_writes(core: &Core, stripes: &[Rc<Stripe>], missing: &mut [usize]) -> Vec<ColumnWrite> {
+/// The writes that put stripes on their devices, in the order in which they lie there; adds the columns that have no
+/// device to go to to `missing`, by stripe.
+fn column_writes(
+    core: &Core,
+    stripes: &[Rc<Stripe>],
+    missing: &mut [Vec<usize>],
+) -> Vec<ColumnWrite> {
     let mut writes = Vec::with_capacity(stripes.len() * stripes[0].columns.len());
     for (at, (stripe, missing)) in stripes.iter().zip(missing).enumerate() {
         let segment = &stripe.segment;
         for (index, slices) in stripe.columns.iter().enumerate() {
             if !core.column_usable(segment, index) {
-                *missing += 1;
+                missing.push(index);
                 continue;
             }
             let mut block = segment.geometry.strip_block(stripe.number);
@@ -298,7 +304,7 @@ fn column_writes(core: &Core, stripes: &[Rc<Stripe>], missing: &mut [usize]) -> 
                 offset: device_offset(core, column, block),
                 bytes: slices.iter().map(|s| s.len() as u64).sum(),
                 slices,
-                stripes: vec![at],
+                stripes: vec![(at, index)],
             });
         }
     }

@@ -150,6 +150,11 @@ impl Core {
         self.missing(segment).count()
     }
 
+    /// How many more columns of a segment can be lost, whichever they are; `None`: too many are missing.
+    pub fn redundancy(&self, segment: &Segment) -> Option<usize> {
+        segment.survives(|column| !self.column_usable(segment, column))
+    }
+
     /// Whether a column that was written is missing (not one that never had a slot).
     pub fn has_lost_column(&self, segment: &Segment) -> bool {
         let columns = segment.columns.borrow();
