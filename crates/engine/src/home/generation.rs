@@ -247,7 +247,7 @@ impl Home {
             let mut id = [0; 16];
             id[..8].copy_from_slice(&self.core.rt.random().to_le_bytes());
             id[8..].copy_from_slice(&self.core.rt.random().to_le_bytes());
-            let counted = crate::members::quorum::online_members(&superblock).count();
+            let counted = crate::members::quorum::online_members(&superblock.members).count();
             superblock.generation.before = u16::try_from(counted).expect("at most 65,535 members");
             superblock.generation.parent = superblock.generation.id;
             superblock.generation.id = id;

@@ -1,13 +1,8 @@
-//! Assembling an array: which devices are its members, and which generation they go on from (R10).
+//! Assembling an array: reads from devices what [`decide`] needs to know, and makes members of those that it chooses.
 //!
-//! Invariants:
-//! - A generation is set aside only if what is here proves that it never took effect, whatever the devices
-//!   that are not here hold. Two that may both have been in effect are refused.
-//! - A generation that may have been cut off before it took effect is gone on from only where the one before
-//!   would be; [`Spread`] says so, and whoever goes on stores it again before anything else.
-//! - Devices are only read here.
+//! Invariants: devices are only read here; which generation counts is not decided here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ashlar_device::DeviceRef;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT, super_bytes};
@@ -17,6 +12,7 @@ use ashlar_format::{BLOCK, FormatError};
 use ashlar_rt::{Buf, Rt};
 
 use crate::error::Error;
+use crate::import::decide::{Holder, decide, to_ask};
 use crate::members::Member;
 use crate::members::quorum::online_members;
 use crate::options::Label;
@@ -29,6 +25,21 @@ pub struct Candidate {
     superblock: Superblock,
     /// Which copy that is.
     copy: u32,
+    /// Whether it has a root of its generation, or of a later one, if that was looked for.
+    rooted: Option<bool>,
+}
+
+impl Candidate {
+    fn holder(&self) -> Holder<'_> {
+        Holder {
+            device: self.superblock.device,
+            index: self.superblock.index,
+            writes: self.superblock.writes,
+            generation: &self.superblock.generation,
+            members: &self.superblock.members,
+            rooted: self.rooted,
+        }
+    }
 }
 
 impl std::fmt::Debug for Candidate {
@@ -109,7 +120,9 @@ async fn read_superblock(
 pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
     let found = read_superblock(device, 0).await?;
     Ok(found.map(|(s, _)| Label {
-        counted: online_members(&s).map(|i| s.members[i].uuid).collect(),
+        counted: online_members(&s.members)
+            .map(|i| s.members[i].uuid)
+            .collect(),
         array_uuid: s.array,
         array_name: s.name,
         device_uuid: s.device,
@@ -119,38 +132,6 @@ pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
         layout: s.layout,
         size_bytes: device.info().size_bytes,
     }))
-}
-
-/// One of the generations with the greatest number, as far as the devices here know it.
-struct Known {
-    /// As its last holder has it.
-    superblock: Superblock,
-    /// Devices here that hold it.
-    holders: BTreeSet<[u8; 16]>,
-    /// One of them has a root of it: roots are written once it is in effect.
-    rooted: bool,
-}
-
-impl Known {
-    /// Whether it was in effect for certain.
-    fn in_effect(&self) -> bool {
-        self.rooted || self.holders.len() * 2 >= self.before()
-    }
-
-    fn before(&self) -> usize {
-        usize::from(self.superblock.generation.before)
-    }
-
-    /// Whether it never took effect for certain: even if every device that it counts and that is not here
-    /// held it, they would be too few.
-    fn never(&self, candidates: &[Candidate]) -> bool {
-        let counted = online_members(&self.superblock);
-        let here = |uuid: &[u8; 16]| candidates.iter().any(|c| c.superblock.device == *uuid);
-        let unseen = counted
-            .filter(|i| !here(&self.superblock.members[*i].uuid))
-            .count();
-        !self.in_effect() && (self.holders.len() + unseen) * 2 < self.before()
-    }
 }
 
 /// Whether a device has a root of the generation it holds, or of a later one. Of a rival of the same number it may
@@ -172,71 +153,6 @@ async fn has_root(candidate: &Candidate) -> bool {
     false
 }
 
-/// The generations with the greatest number, by identity.
-async fn newest_known(candidates: &[Candidate]) -> Result<Vec<Known>, Error> {
-    let numbers = candidates.iter().map(|c| c.superblock.generation.number);
-    let number = if planted::on(Bug::GenerationOldestWins) {
-        numbers.min()
-    } else {
-        numbers.max()
-    };
-    let number = number.ok_or(Error::NoArray)?;
-    let holds = |c: &&Candidate| c.superblock.generation.number == number;
-    let mut known: BTreeMap<[u8; 16], Known> = BTreeMap::new();
-    for superblock in candidates.iter().filter(holds).map(|c| &c.superblock) {
-        let one = known.entry(superblock.generation.id).or_insert(Known {
-            superblock: superblock.clone(),
-            holders: BTreeSet::new(),
-            rooted: false,
-        });
-        one.holders.insert(superblock.device);
-        if superblock.writes > one.superblock.writes {
-            one.superblock = superblock.clone();
-        }
-    }
-    for one in known.values_mut() {
-        for candidate in candidates.iter().filter(holds) {
-            let holder = candidate.superblock.generation.id == one.superblock.generation.id;
-            if holder && !one.in_effect() {
-                one.rooted = has_root(candidate).await;
-            }
-        }
-    }
-    Ok(known.into_values().collect())
-}
-
-/// The generation that decides, and whether it may have been cut off before it took effect. One that
-/// never took effect is set aside, and so are those of which it is not certain beside one of which it is; where that
-/// leaves two, histories went apart.
-///
-/// Of two that the same one made, at most one took effect by itself: the second was made by a start from the one before,
-/// which needs more than half of the devices or all, and so saw a holder of the first.
-async fn newest_generation(candidates: &[Candidate]) -> Result<(Superblock, bool), Error> {
-    let known = newest_known(candidates).await?;
-    let number = known.first().map_or(0, |k| k.superblock.generation.number);
-    let (never, mut may): (Vec<&Known>, Vec<&Known>) =
-        known.iter().partition(|k| k.never(candidates));
-    if may.iter().any(|k| k.in_effect()) {
-        may.retain(|k| k.in_effect());
-    }
-    let parents: BTreeSet<[u8; 16]> = never
-        .iter()
-        .map(|k| k.superblock.generation.parent)
-        .collect();
-    // Generations are made only by one that is in effect.
-    let before = candidates
-        .iter()
-        .map(|c| &c.superblock)
-        .filter(|s| parents.len() == 1 && parents.contains(&s.generation.id))
-        .max_by_key(|s| s.writes);
-    match (&may[..], before, &never[..]) {
-        ([one], _, _) => Ok((one.superblock.clone(), !one.in_effect())),
-        ([], Some(before), _) => Ok((before.clone(), false)),
-        ([], None, [one]) => Ok((one.superblock.clone(), true)),
-        _ => Err(Error::Diverged(number)),
-    }
-}
-
 /// How far the generation that decides had come when power went.
 #[derive(Debug)]
 pub struct Spread {
@@ -246,32 +162,6 @@ pub struct Spread {
     pub unsure: bool,
     /// Not every member that is here holds it.
     pub behind: bool,
-}
-
-/// A generation that may have been cut off: the array must be able to start from the one before as well,
-/// or two halves of it could each go on.
-fn check_before(newest: &Superblock, candidates: &[Candidate]) -> Result<(), Error> {
-    let counted = usize::from(newest.generation.before);
-    let holds_before = |c: &&Candidate| c.superblock.generation.id == newest.generation.parent;
-    let parent = candidates.iter().find(holds_before);
-    // Whom the newest counts, the one before counted too.
-    let mut before: BTreeSet<usize> = online_members(newest).collect();
-    before.extend(parent.iter().flat_map(|c| online_members(&c.superblock)));
-    let here = candidates.iter().filter(|c| {
-        let index = usize::from(c.superblock.index);
-        let uuid = newest.members.get(index).map(|m| m.uuid);
-        before.contains(&index) && uuid == Some(c.superblock.device)
-    });
-    let seen: BTreeSet<[u8; 16]> = here.map(|c| c.superblock.device).collect();
-    let seen = seen.len();
-    if seen < counted && seen * 2 <= counted {
-        return Err(Error::TooFew {
-            seen,
-            counted,
-            generation: newest.generation.number - 1,
-        });
-    }
-    Ok(())
 }
 
 /// The members of the newest generation among the devices, its superblock, and how far it had come. Of the array that
@@ -295,6 +185,7 @@ pub async fn assemble(
                 position,
                 superblock,
                 copy,
+                rooted: None,
             });
         }
     }
@@ -302,48 +193,25 @@ pub async fn assemble(
     if candidates.iter().any(|c| c.superblock.array != any) {
         return Err(Error::MixedArrays);
     }
-    let (mut newest, unsure) = newest_generation(&candidates).await?;
-    if unsure && !degraded {
-        check_before(&newest, &candidates)?;
-    }
+    let found = loop {
+        let holders: Vec<Holder<'_>> = candidates.iter().map(Candidate::holder).collect();
+        match to_ask(&holders) {
+            None => break decide(&holders, degraded)?,
+            Some(at) => candidates[at].rooted = Some(has_root(&candidates[at]).await),
+        }
+    };
+    let mut newest = candidates[found.newest].superblock.clone();
     // What is written from now on is newer than all that was ever seen.
     let writes = candidates.iter().map(|c| c.superblock.writes).max();
     newest.writes = writes.unwrap_or(newest.writes);
-    let online = |index: usize| {
-        newest
-            .members
-            .get(index)
-            .is_some_and(|m| m.state == MemberState::Online || planted::on(Bug::StaleMemberTrusted))
-    };
-    candidates.retain(|c| {
-        let index = usize::from(c.superblock.index);
-        online(index) && newest.members[index].uuid == c.superblock.device
-    });
-    let mut seen = BTreeSet::new();
-    for candidate in &candidates {
-        if !seen.insert(candidate.superblock.index) {
-            return Err(Error::Duplicate(candidate.superblock.index));
-        }
-    }
-    let counted = online_members(&newest).count();
-    let enough = seen.len() == counted || seen.len() * 2 > counted;
-    if !enough && !degraded {
-        return Err(Error::TooFew {
-            seen: seen.len(),
-            counted,
-            generation: newest.generation.number,
-        });
-    }
-    if seen.is_empty() {
-        return Err(Error::NoArray);
-    }
-    let other = |c: &Candidate| c.superblock.generation.id != newest.generation.id;
+    let chosen = candidates.into_iter().enumerate();
+    let chosen = chosen.filter(|(at, _)| found.members.contains(at));
     let spread = Spread {
         missing: Vec::new(),
-        unsure,
-        behind: candidates.iter().any(other),
+        unsure: found.unsure,
+        behind: found.behind,
     };
-    Ok((newest, candidates, spread))
+    Ok((newest, chosen.map(|(_, c)| c).collect(), spread))
 }
 
 /// Members in the order of the table; `missing` are those counted but not here.

@@ -20,6 +20,8 @@
 //! A read-only import does the same, and its members keep in memory what 4 and 5 write: no device changes.
 
 pub mod assemble;
+mod columns;
+pub mod decide;
 
 mod recover;
 mod segments;

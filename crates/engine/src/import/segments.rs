@@ -1,8 +1,8 @@
 //! Steps 1 to 3 of an import as far as segments go: what slot tables claim, what liveness keeps of it, and
 //! what the journal adds.
 //!
-//! Invariants: a claim counts only if liveness or the journal names its segment (R7); of two claims to a
-//! column the newer version counts; what the journal opened counts only with a stripe (#182).
+//! Invariants: a claim counts only if liveness or the journal names its segment (R7), and as [`columns`](super::columns)
+//! says; what the journal opened counts only with a stripe (#182).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,6 +13,7 @@ use ashlar_format::root::Root;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, SlotHeader, TablePage};
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
 
+use crate::import::columns::{choose_copy, drop_void, fill, newer};
 use crate::journal::recover::{Record, Recovered};
 use crate::map::system::SysTree;
 use crate::segment::read::read_unit;
@@ -91,11 +92,9 @@ pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<Page
 
 fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
     let columns = claims.entry(entry.segment).or_default();
-    if columns
-        .get(&entry.column)
-        .is_none_or(|(held, _)| held.version < entry.version)
-    {
-        columns.insert(entry.column, (column, entry));
+    let held = columns.entry(entry.column).or_insert((column, entry));
+    if newer(held.0, column) != held.0 {
+        *held = (column, entry);
     }
 }
 
@@ -113,25 +112,23 @@ async fn read_table(
         let decode = |bytes: &[u8]| {
             TablePage::decode(&core.identity.array, index, page, core.slot_blocks, bytes)
         };
-        let mut best: Option<(u8, TablePage)> = None;
-        for copy in 0..2u8 {
-            let at = (page as usize * 2 + usize::from(copy)) * BLOCK;
-            let mut found = whole.as_ref().and_then(|w| decode(&w[at..at + BLOCK]).ok());
+        let mut copies = [None, None];
+        for (found, copy) in copies.iter_mut().zip(0u32..) {
+            let at = (page as usize * 2 + copy as usize) * BLOCK;
+            *found = whole.as_ref().and_then(|w| decode(&w[at..at + BLOCK]).ok());
             if found.is_none() {
-                let offset = geometry.page_offset(page, u32::from(copy));
-                let again = member.read(offset, BLOCK).await;
-                found = again.ok().and_then(|bytes| decode(&bytes).ok());
-            }
-            match found {
-                Some(found) if found.root <= root => {
-                    if best.as_ref().is_none_or(|(_, b)| found.root > b.root) {
-                        best = Some((copy, found));
-                    }
-                }
-                _ => replace.push((page, copy)),
+                let again = member.read(geometry.page_offset(page, copy), BLOCK).await;
+                *found = again.ok().and_then(|bytes| decode(&bytes).ok());
             }
         }
-        if let Some((copy, found)) = best {
+        let roots = copies
+            .each_ref()
+            .map(|found| found.as_ref().map(|p| p.root));
+        let (newest, anew) = choose_copy(roots, root);
+        replace.extend(anew.into_iter().map(|copy| (page, copy)));
+        if let Some(copy) = newest
+            && let Some(found) = copies[usize::from(copy)].take()
+        {
             member.slots.set_page_copy(page, copy);
             let slots = (page * ENTRIES_PER_PAGE..geometry.slots).zip(found.entries);
             entries.extend(slots.filter_map(|(slot, entry)| Some((slot, entry?))));
@@ -304,17 +301,10 @@ pub(super) fn replay_segments(
                         continue; // freed since, its slots may hold another
                     }
                     opened.insert(*segment);
-                    let places: Vec<Column> = columns
-                        .iter()
-                        .map(|(device, slot)| opened_column(core, *device, *slot))
-                        .collect();
+                    let columns = columns.iter();
+                    let places = columns.map(|(device, slot)| opened_column(core, *device, *slot));
                     if let Some(found) = core.segment(*segment) {
-                        // The tables may know only some of its columns: pages of different age.
-                        for (held, opened) in found.columns.borrow_mut().iter_mut().zip(places) {
-                            if !held.is_placed() {
-                                *held = opened;
-                            }
-                        }
+                        fill(&mut found.columns.borrow_mut(), places);
                     } else {
                         let geometry = SegmentGeometry {
                             k: *k,
@@ -325,6 +315,7 @@ pub(super) fn replay_segments(
                         if !geometry.is_sound() {
                             return Err(FormatError::Value);
                         }
+                        let places = places.collect();
                         let made =
                             Segment::create(*segment, *kind, geometry, *code, places, u32::MAX);
                         core.add_segment(&made);
@@ -363,12 +354,12 @@ fn move_column(core: &Core, entry: &Entry) {
     };
     if let Some(found) = core.segment(*segment)
         && let Some(place) = found.columns.borrow_mut().get_mut(usize::from(*column))
-        && place.version < *version
     {
-        *place = Column {
+        let moved = Column {
             version: *version,
             ..opened_column(core, *device, *slot)
         };
+        *place = newer(*place, moved);
     }
 }
 
@@ -432,22 +423,11 @@ pub(super) fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTree
     core.segments.borrow_mut().retain(|number, segment| {
         named.contains(number) || opened.contains(number) && segment.recorded.get() > 0
     });
-    // Two segments can name one slot only if a root newer than this one was lost beyond its
-    // redundancy: the newer segment was given what that root had freed, and has overwritten it.
-    // And two columns of a segment are on one device only if its table is older than it should be, of a time
-    // before the others were given what they have now: then one of them is missing.
     let mut taken = BTreeSet::new();
     for segment in core.segments.borrow().values().rev() {
-        let mut devices = BTreeSet::new();
-        for (column, index) in segment.columns.borrow_mut().iter_mut().zip(0u16..) {
-            if !column.is_placed() {
-                continue;
-            }
-            let twice = !devices.insert(column.device);
-            if !taken.insert((column.device, column.slot)) || twice {
-                *column = Column::MISSING;
-                continue;
-            }
+        drop_void(&mut segment.columns.borrow_mut(), &mut taken);
+        let columns = segment.columns.borrow();
+        for (column, index) in columns.iter().zip(0u16..).filter(|(c, _)| c.is_placed()) {
             let entry = segment.slot_entry(index, column.version);
             core.member(column.device).slots.claim(column.slot, entry);
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: functions of the members and their domains; nothing is written here.
 
-use ashlar_format::superblock::{MemberState, Superblock};
+use ashlar_format::superblock::{MemberEntry, MemberState};
 
 use crate::space::domains::Domains;
 
@@ -33,9 +33,9 @@ pub fn choose_root_set(online: &[u16], most_lost: usize, domains: &Domains) -> V
     chosen
 }
 
-/// Indexes of the members that a generation counts.
-pub fn online_members(superblock: &Superblock) -> impl Iterator<Item = usize> + '_ {
-    let members = superblock.members.iter().enumerate();
+/// Indexes of the members that a generation with this member table counts.
+pub fn online_members(members: &[MemberEntry]) -> impl Iterator<Item = usize> + '_ {
+    let members = members.iter().enumerate();
     members
         .filter(|(_, m)| m.state == MemberState::Online)
         .map(|(index, _)| index)

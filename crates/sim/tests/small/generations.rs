@@ -4,6 +4,9 @@
 //! loses its power at any moment, and starts again with any devices that happen to be visible.
 //! Violated when an array starts by itself from a history that lacks acknowledged writes.
 
+use ashlar_engine::{Holder, decide};
+use ashlar_format::superblock::{self, MemberEntry, MemberState};
+
 use crate::explore::{Model, explore};
 
 /// Which rule is modelled.
@@ -19,7 +22,7 @@ enum Rule {
     /// As R10, but only what the visible devices hold of a generation is looked at: what the others
     /// may hold is forgotten when a rival is set aside.
     VisibleHolders,
-    /// R10: a generation takes effect when half of those counted before have stored it, and then its
+    /// R10, a start as the engine decides it: a generation takes effect when half of those counted before have stored it, and then its
     /// root goes to every device; a start needs more than half of those that the newest visible one
     /// counts, or all. A generation of which no root is seen and that too few devices would hold even
     /// if all that are not visible did never took effect: it is set aside, for a rival or for the one
@@ -128,6 +131,37 @@ impl State {
         self.generations[usize::from(generation)].counted
     }
 
+    /// What superblocks of the generations say, of `devices` devices.
+    fn superblocks(&self, devices: u8) -> Vec<(superblock::Generation, Vec<MemberEntry>)> {
+        let id = |number: u8| [number + 1; 16];
+        let superblock = |(number, generation): (u8, &Generation)| {
+            let first = number == 0;
+            let before = self.counted(generation.parent).count_ones() as u16;
+            let state = |device: u8| match generation.counted >> device & 1 {
+                1 => MemberState::Online,
+                _ => MemberState::Failed,
+            };
+            let member = |device| MemberEntry {
+                uuid: id(device),
+                slots: 0,
+                state: state(device),
+                domain: String::new(),
+            };
+            let says = superblock::Generation {
+                number: generation.number.into(),
+                id: id(number),
+                parent: if first {
+                    [0; 16]
+                } else {
+                    id(generation.parent)
+                },
+                before: if first { 0 } else { before },
+            };
+            (says, (0..devices).map(member).collect())
+        };
+        (0u8..).zip(&self.generations).map(superblock).collect()
+    }
+
     /// Whether `old` is `generation` or one of those it comes from.
     fn descends(&self, mut generation: u8, old: u8) -> bool {
         loop {
@@ -146,6 +180,35 @@ impl Membership {
     /// The generation that `visible` devices start from by themselves, and whether it may never have
     /// been in effect.
     fn start(&self, state: &State, visible: u8) -> Option<(u8, bool)> {
+        match self.rule {
+            Rule::R10 => self.engine_start(state, visible),
+            _ => self.weak_start(state, visible),
+        }
+    }
+
+    /// As the engine decides it.
+    fn engine_start(&self, state: &State, visible: u8) -> Option<(u8, bool)> {
+        let said = state.superblocks(self.devices);
+        let there = (0..self.devices).filter(|d| visible >> d & 1 == 1);
+        let holder = |device: u8| {
+            let (generation, members) = &said[usize::from(state.stored[usize::from(device)])];
+            Holder {
+                device: members[usize::from(device)].uuid,
+                index: device.into(),
+                writes: 0,
+                generation,
+                members,
+                rooted: Some(state.rooted >> device & 1 == 1),
+            }
+        };
+        let here: Vec<Holder<'_>> = there.map(holder).collect();
+        let decision = decide(&here, false).ok()?;
+        let chosen = here[decision.newest].generation.id[0] - 1;
+        Some((chosen, decision.unsure))
+    }
+
+    /// As a weaker rule would have it.
+    fn weak_start(&self, state: &State, visible: u8) -> Option<(u8, bool)> {
         let seen = |g: &u8| state.holders(*g, visible) != 0;
         let known: Vec<u8> = (0..state.generations.len() as u8).filter(seen).collect();
         let number = |g: &u8| state.generations[usize::from(*g)].number;
@@ -158,7 +221,7 @@ impl Membership {
                 let chosen = self.most_holders(state, visible, &rivals)?;
                 (chosen, sure(chosen))
             }
-            Rule::R10 | Rule::VisibleHolders => {
+            Rule::VisibleHolders => {
                 let (never, mut may): (Vec<u8>, Vec<u8>) =
                     rivals.iter().partition(|g| self.never(state, visible, **g));
                 if may.iter().any(|g| sure(*g)) {
@@ -188,20 +251,14 @@ impl Membership {
     fn surely_in_effect(&self, state: &State, visible: u8, generation: u8) -> bool {
         let holders = state.holders(generation, visible);
         let before = state.counted(state.generations[usize::from(generation)].parent);
-        generation == 0
-            || self.rule == Rule::R10 && holders & state.rooted != 0
-            || ones(holders) * 2 >= ones(before)
+        generation == 0 || ones(holders) * 2 >= ones(before)
     }
 
-    /// Whether what is visible proves that a generation never took effect.
+    /// Whether a generation never took effect, if nobody holds it but those that are visible.
     fn never(&self, state: &State, visible: u8, generation: u8) -> bool {
         let holders = state.holders(generation, visible);
-        let mut may = holders | state.counted(generation) & !visible;
-        if self.rule == Rule::VisibleHolders {
-            may = holders;
-        }
         let before = state.counted(state.generations[usize::from(generation)].parent);
-        generation != 0 && holders & state.rooted == 0 && ones(may) * 2 < ones(before)
+        generation != 0 && holders & state.rooted == 0 && ones(holders) * 2 < ones(before)
     }
 
     /// The rival that most of the visible devices hold, if no other can have been in effect.

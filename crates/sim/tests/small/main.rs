@@ -1,6 +1,6 @@
-//! The protocols that decide whether data survive, as exhaustive models of a few states each: no
-//! line of the engine is used, so that what is proved is the rule, and a mutant of each rule shows
-//! that the model can tell.
+//! The protocols that decide whether data survive, as exhaustive models of a few states each. Where the engine has a
+//! rule as a pure function the model runs that, in the place of a second writing: which generation a start goes on from.
+//! A mutant of each rule shows that the model can tell.
 //!
 //! Invariants: every reachable state is visited once; a violation is told as the shortest story
 //! that leads to it.

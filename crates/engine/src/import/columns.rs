@@ -1,0 +1,114 @@
+//! Which claims to slots count after an import: decided of what slot tables and the journal say.
+//!
+//! Invariants: of two claims to a column the newer version counts; of two claims to a slot that of the newer segment; no
+//! two columns of a segment lie on one device.
+
+use std::collections::BTreeSet;
+
+use crate::segment::Column;
+
+/// The copy of a table page that counts, given the roots that the two copies are of as far as they can be read: the newest
+/// not later than `root`. Also the copies to write anew: later ones, and those that cannot be read.
+pub(super) fn choose_copy(copies: [Option<u64>; 2], root: u64) -> (Option<u8>, Vec<u8>) {
+    let valid = |copy: &u8| copies[usize::from(*copy)].is_some_and(|of| of <= root);
+    let (kept, replaced): (Vec<u8>, Vec<u8>) = [0, 1].into_iter().partition(valid);
+    let newest = kept
+        .into_iter()
+        .rev()
+        .max_by_key(|copy| copies[usize::from(*copy)]);
+    (newest, replaced)
+}
+
+/// A column lies where the newer of two claims says.
+pub(super) fn newer(held: Column, claimed: Column) -> Column {
+    if held.version < claimed.version {
+        claimed
+    } else {
+        held
+    }
+}
+
+/// Columns that no table names lie where their segment was opened: tables may know only some of them, their pages being of
+/// different age.
+pub(super) fn fill(held: &mut [Column], opened: impl Iterator<Item = Column>) {
+    for (held, opened) in held.iter_mut().zip(opened) {
+        if !held.is_placed() {
+            *held = opened;
+        }
+    }
+}
+
+/// Columns of a segment whose claims do not count are missing, where `taken` are the slots of newer segments; its own are
+/// added.
+///
+/// Two segments can name one slot only if a root newer than this one was lost beyond its redundancy: the newer segment was
+/// given what that root had freed, and has overwritten it. And two columns of a segment are on one device only if its table
+/// is older than it should be, of a time before the others were given what they have now: then one of them is missing.
+pub(super) fn drop_void(columns: &mut [Column], taken: &mut BTreeSet<(u16, u32)>) {
+    let mut devices = BTreeSet::new();
+    for column in columns.iter_mut().filter(|c| c.is_placed()) {
+        let twice = !devices.insert(column.device);
+        if !taken.insert((column.device, column.slot)) || twice {
+            *column = Column::MISSING;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(device: u16, slot: u32, version: u32) -> Column {
+        Column {
+            device,
+            slot,
+            version,
+        }
+    }
+
+    const NONE: Column = Column::MISSING;
+
+    #[test]
+    fn the_copy_of_a_page_that_counts() {
+        // Roots of the two copies; the one that counts as of root 7, those to write anew.
+        let t = |first, second, kept, replaced: &[u8]| {
+            let found = choose_copy([first, second], 7);
+            assert_eq!(found, (kept, replaced.to_vec()), "{first:?}, {second:?}");
+        };
+        t(Some(6), Some(7), Some(1), &[]);
+        t(Some(7), Some(6), Some(0), &[]);
+        t(Some(6), Some(6), Some(0), &[]);
+        t(Some(6), Some(8), Some(0), &[1]);
+        t(Some(8), Some(6), Some(1), &[0]);
+        t(None, Some(6), Some(1), &[0]);
+        t(Some(8), None, None, &[0, 1]);
+        t(None, None, None, &[0, 1]);
+    }
+
+    #[test]
+    fn the_newer_claim_to_a_column_counts() {
+        assert_eq!(newer(NONE, at(1, 5, 1)), at(1, 5, 1));
+        assert_eq!(newer(at(1, 5, 1), at(2, 6, 2)), at(2, 6, 2));
+        assert_eq!(newer(at(1, 5, 2), at(2, 6, 2)), at(1, 5, 2));
+        let mut held = [at(0, 3, 2), NONE, NONE];
+        fill(&mut held, [at(0, 9, 1), at(1, 9, 1), NONE].into_iter());
+        assert_eq!(held, [at(0, 3, 2), at(1, 9, 1), NONE]);
+    }
+
+    #[test]
+    fn a_slot_is_of_one_segment_and_a_device_holds_one_column() {
+        let mut taken = BTreeSet::new();
+        let mut t = |columns: &[Column], left: &[Column]| {
+            let mut found = columns.to_vec();
+            drop_void(&mut found, &mut taken);
+            assert_eq!(found, left, "{columns:?}");
+        };
+        // The newest segment first.
+        t(&[at(0, 1, 1), at(1, 1, 1)], &[at(0, 1, 1), at(1, 1, 1)]);
+        t(&[at(0, 1, 1), at(2, 1, 1)], &[NONE, at(2, 1, 1)]);
+        t(&[at(0, 2, 1), at(0, 3, 1)], &[at(0, 2, 1), NONE]);
+        // The slot of a column that was dropped is not given to an older segment: who has overwritten it is not known.
+        t(&[at(1, 2, 1), at(0, 3, 1)], &[at(1, 2, 1), NONE]);
+        t(&[NONE, at(3, 1, 1), NONE], &[NONE, at(3, 1, 1), NONE]);
+    }
+}
