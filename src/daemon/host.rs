@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ashlar_engine::status::{ArrayStatus, DeviceState, LostRange};
-use ashlar_engine::{Array, Settings, uuid_text};
+use ashlar_engine::{Array, Settings, Work, uuid_text};
 use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
 use serde_json::Value;
 
@@ -420,9 +420,13 @@ impl Host {
                 array: None,
             });
         }
+        let named = |kind: &String| {
+            let none = || Failure::invalid(format!("'{kind}' is no kind of work of this version"));
+            Work::named(kind).ok_or_else(none)
+        };
+        let wanted = kinds.iter().map(named).collect::<Result<Vec<_>, _>>()?;
         let member = self.member(name)?;
         let array = member.array.clone();
-        let wanted: Vec<&str> = kinds.iter().map(String::as_str).collect();
         let idle = array.wait_idle(&wanted);
         let done = self
             .rt

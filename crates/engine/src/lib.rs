@@ -54,3 +54,4 @@ pub use map::delta::DELTA_BYTES;
 pub use options::{Import, Label, SETTINGS, Setting, Settings, uuid_text};
 pub use phases::PhaseTally;
 pub use segment::coder::{Accelerate, Accelerators, Computing};
+pub use status::Work;

@@ -97,6 +97,62 @@ pub struct ArrayStatus {
     pub lost: Vec<LostRange>,
 }
 
+/// A kind of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Lost columns get new places.
+    Rebuild,
+    /// Segments that are partly dead are emptied.
+    Clean,
+    /// Single bad blocks are written anew.
+    Repair,
+}
+
+impl Work {
+    /// All kinds, in the order of their numbers in `status`, from 1 on.
+    pub const ALL: [Work; 3] = [Work::Rebuild, Work::Clean, Work::Repair];
+
+    /// Its name in JSON and requests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Work::Rebuild => "reconstruct",
+            Work::Clean => "clean",
+            Work::Repair => "heal",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Work> {
+        Work::ALL.into_iter().find(|work| work.name() == name)
+    }
+}
+
+/// How background work of one kind is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskState {
+    /// It never ran.
+    #[default]
+    New,
+    /// It runs.
+    Running,
+    /// There is something to do, and it cannot be done now.
+    Waiting,
+    /// There is nothing to do.
+    Done,
+}
+
+impl TaskState {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            TaskState::New => "",
+            TaskState::Running => "running",
+            TaskState::Waiting => "waiting",
+            TaskState::Done => "done",
+        }
+    }
+}
+
 /// How much more may go wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {

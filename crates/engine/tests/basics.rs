@@ -3,6 +3,7 @@
 
 mod common;
 
+use ashlar_engine::Work;
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeError, VolumeOptions};
 use ashlar_format::FormatError;
@@ -120,7 +121,7 @@ fn m_devices_fail_under_writes_and_reconstruct_makes_it_optimal_again() {
                 &*pattern(i, 256 * 1024)
             );
         }
-        array.wait_idle(&["reconstruct"]).await;
+        array.wait_idle(&[Work::Rebuild]).await;
         let status = array.status().await;
         assert_eq!(status.state, ArrayState::Optimal, "{:?}", status.tasks);
     });

@@ -6,6 +6,7 @@ mod common;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
+use ashlar_engine::Work;
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Import, Volume};
 use ashlar_rt::{Rt, SECOND};
@@ -131,7 +132,7 @@ fn an_enclosure_may_be_lost_after_reconstruct() {
                 let made = on_enclosures(&handle, members, "ec4+2", |d| d / 3);
                 let (array, v) = made.await;
                 array.fail(failed, false).await.unwrap();
-                array.wait_idle(&["reconstruct"]).await;
+                array.wait_idle(&[Work::Rebuild]).await;
                 assert_eq!(array.status().await.state, ArrayState::Optimal, "{what}");
                 for filter in &filters[lost * 3..(lost + 1) * 3] {
                     filter.set_offline(true);

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
+use ashlar_engine::Work;
 use ashlar_engine::status::{ArrayState, Service};
 use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{Rt, SECOND};
@@ -128,7 +129,7 @@ fn an_array_whose_devices_all_refuse_writes_stops_and_loses_nothing() {
                     }
                     if !read_only {
                         v.write(0, run(0, 16, 3), true).await.unwrap();
-                        array.wait_idle(&["reconstruct"]).await;
+                        array.wait_idle(&[Work::Rebuild]).await;
                         check(&v, 16 * BLOCK, 3, &what).await;
                     }
                 });

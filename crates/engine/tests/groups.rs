@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, FaultFilter, MemDevice};
+use ashlar_engine::Work;
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Import, Volume};
 use ashlar_format::slot::{SegmentKind, SlotHeader};
@@ -70,7 +71,7 @@ fn a_pair_with_one_device_left_holds_no_record_alone() {
         let array = Array::create(&handle, kept, small("raid10")).await.unwrap();
         array.volume_create("v", volume(4 * MIB)).await.unwrap();
         array.fail(0, false).await.unwrap();
-        array.wait_idle(&["reconstruct"]).await;
+        array.wait_idle(&[Work::Rebuild]).await;
         assert_eq!(array.status().await.state, ArrayState::Optimal);
         let v = array.volume("v").unwrap();
         for block in 0..20 {

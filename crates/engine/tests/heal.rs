@@ -10,6 +10,7 @@ use std::rc::Rc;
 use ashlar_device::{
     Device, DeviceInfo, DeviceRef, Effect, Fault, FaultFilter, IoFuture, MemDevice, OpKind, Rule,
 };
+use ashlar_engine::Work;
 use ashlar_engine::status::{ArrayState, ArrayStatus};
 use ashlar_engine::{Array, Create, Import, VolumeError};
 use ashlar_rt::{Buf, Rt, Slice};
@@ -156,7 +157,7 @@ fn heals_last_over_a_crash() {
         let hit: usize = (0..blocks).map(|b| corrupt(&kept[liar], bytes, b)).sum();
         assert!(hit > 100, "{hit}");
         assert!(read_all(&array, blocks).await.is_empty());
-        array.wait_idle(&["heal"]).await;
+        array.wait_idle(&[Work::Repair]).await;
         let status = array.status().await;
         assert_eq!(errors(&status)[liar], hit as u64);
         let heal = status.tasks.iter().find(|t| t.kind == "heal").unwrap();

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter, MemDevice};
+use ashlar_engine::Work;
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Error, Import, Volume, VolumeOptions};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
@@ -201,7 +202,7 @@ fn what_cannot_be_narrower_is_left_alone() {
                 array.fail(device, false).await.unwrap();
             }
             fill(&v, 2).await;
-            let idle = handle.timeout(600 * SECOND, array.wait_idle(&["reconstruct"]));
+            let idle = handle.timeout(600 * SECOND, array.wait_idle(&[Work::Rebuild]));
             assert!(idle.await.is_some(), "{layout}: reconstruct does not end");
             check(&v, 2).await;
         });
@@ -315,7 +316,7 @@ fn a_stripe_begun_counts_for_the_redundancy() {
                 let v = array.volume("v").unwrap();
                 v.write(0, pattern(0, 1), true).await.unwrap(); // in the journal: no stripe is full
                 array.fail(failed, false).await.unwrap();
-                array.wait_idle(&["reconstruct"]).await;
+                array.wait_idle(&[Work::Rebuild]).await;
                 assert_eq!(
                     array.status().await.state,
                     ArrayState::Optimal,

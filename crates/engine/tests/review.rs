@@ -12,6 +12,7 @@ use std::task::Poll;
 use ashlar_device::{
     Delay, DelayFilter, Device, DeviceInfo, DeviceRef, Fault, FaultFilter, IoFuture, MemDevice,
 };
+use ashlar_engine::Work;
 use ashlar_engine::status::{ArrayState, Frontend};
 use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError};
 use ashlar_rt::{Buf, MILLISECOND, Rt, SECOND, Slice};
@@ -97,7 +98,7 @@ fn promised_space_outlives_a_device() {
                 v.flush().await.unwrap();
                 for device in 0..lost {
                     array.fail(device, false).await.unwrap();
-                    array.wait_idle(&["reconstruct"]).await;
+                    array.wait_idle(&[Work::Rebuild]).await;
                 }
                 let status = array.status().await;
                 assert!(status.capacity.overpromised, "not all can be redundant");
@@ -146,7 +147,7 @@ fn new_data_go_where_they_are_redundant() {
         }
         v.flush().await.unwrap();
         array.fail(0, false).await.unwrap();
-        array.wait_idle(&["reconstruct"]).await;
+        array.wait_idle(&[Work::Rebuild]).await;
         let alone = || async {
             handle.sleep(40 * SECOND).await; // folded
             let status = array.status().await;
@@ -767,7 +768,7 @@ fn a_device_that_shrank_costs_no_more_than_itself() {
             }
             v.flush().await.unwrap();
             array.fail(0, false).await.unwrap(); // every superblock is written, also at the end
-            array.wait_idle(&["reconstruct"]).await;
+            array.wait_idle(&[Work::Rebuild]).await;
             assert_eq!(array.status().await.state, ArrayState::Optimal);
             array.export().await.unwrap();
         });

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use ashlar_device::{
     Delay, DelayFilter, Device, DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule,
 };
+use ashlar_engine::Work;
 use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{Array, Create, Error, Import, Settings, Volume, VolumeError, VolumeOptions};
 use ashlar_rt::{Rt, SECOND};
@@ -901,7 +902,7 @@ fn a_full_array_goes_on_without_devices_of_small_domains() {
             fill(&v, size, BLOCK, 1, "all there").await;
             for device in [4, 7] {
                 array.fail(device, false).await.unwrap();
-                array.wait_idle(&["reconstruct"]).await;
+                array.wait_idle(&[Work::Rebuild]).await;
             }
             let status = array.status().await;
             assert_eq!(status.state, ArrayState::Optimal);
@@ -934,7 +935,7 @@ fn shares_are_those_of_the_devices_that_had_room() {
         let v = array.volume("v").unwrap();
         fill(&v, size, BLOCK, 1, "all there").await;
         array.fail(6, false).await.unwrap();
-        array.wait_idle(&["reconstruct"]).await;
+        array.wait_idle(&[Work::Rebuild]).await;
         let status = array.status().await;
         assert_eq!(status.state, ArrayState::Optimal);
         assert!(!status.capacity.overpromised);
@@ -1063,7 +1064,7 @@ fn keeps_redundancy(layout: &'static str, count: usize, gone: u16, size: u64) ->
         v.flush().await.unwrap();
         for device in 0..gone {
             array.fail(device, false).await.unwrap();
-            array.wait_idle(&["reconstruct"]).await;
+            array.wait_idle(&[Work::Rebuild]).await;
         }
         let status = array.status().await;
         if status.state != ArrayState::Optimal || status.capacity.overpromised {

@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef};
+use ashlar_engine::Work;
 use ashlar_engine::status::{ArrayState, ArrayStatus, Service};
 use ashlar_engine::{Array, Create, Error, Import, plan};
 use ashlar_rt::{MILLISECOND, Rt, SECOND};
@@ -125,7 +126,7 @@ fn health_says_what_can_still_be_lost() {
             assert_eq!(status.health.devices_gone, gone);
             assert_eq!(status.health.more_losses, 2);
             assert_eq!(status.health.reconstructs, 2 - gone);
-            assert_eq!(array.stuck(&["reconstruct"]), None);
+            assert_eq!(array.stuck(&[Work::Rebuild]), None);
         }
         // No device is left over for the next.
         array.fail(7, false).await.unwrap();
@@ -135,9 +136,9 @@ fn health_says_what_can_still_be_lost() {
             (status.state, status.health.more_losses),
             (ArrayState::Degraded, 1)
         );
-        let why = array.stuck(&["reconstruct"]).unwrap();
+        let why = array.stuck(&[Work::Rebuild]).unwrap();
         assert!(why.contains("too few devices"), "{why}");
-        assert_eq!(array.stuck(&["clean"]), None);
+        assert_eq!(array.stuck(&[Work::Clean]), None);
         assert_eq!(status.service, Service::Full);
         array.export().await.unwrap();
         assert_eq!(array.status().await.service, Service::Stopped);
@@ -176,7 +177,7 @@ fn the_last_copy_goes_where_there_is_room_for_two() {
             v.flush().await.unwrap();
             for gone in [0, 3] {
                 array.fail(gone, false).await.unwrap();
-                array.wait_idle(&["reconstruct"]).await;
+                array.wait_idle(&[Work::Rebuild]).await;
                 let status = array.status().await;
                 assert_eq!(status.state, ArrayState::Optimal, "{:?}", status.exposure);
             }
@@ -223,7 +224,7 @@ fn what_comes_in_numbers_is_told_in_few_events() {
                 assert_eq!(found[..], pattern(block, 1)[..]);
             }
         }
-        array.wait_idle(&["heal"]).await;
+        array.wait_idle(&[Work::Repair]).await;
         handle.sleep(15 * SECOND).await;
         let errors = array.status().await.devices[1].errors.digest;
         assert!(errors > 300, "{errors}");
@@ -415,7 +416,7 @@ fn is_optimal_after(polls: u64, layout: &'static str, count: usize, m: usize) ->
         array.set("reconstruct.narrow", "never").await.unwrap();
         for version in 2..6 {
             fill(&v, MIB / 4, BLOCK, version, "without them").await;
-            array.wait_idle(&["reconstruct"]).await;
+            array.wait_idle(&[Work::Rebuild]).await;
             clock.sleep(40 * SECOND).await; // folded
         }
     };

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
+use ashlar_engine::Work;
 use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{
     Array, Create, DigestKind, Error, Import, Settings, Volume, VolumeError, VolumeOptions,
@@ -313,11 +314,7 @@ impl Store for EngineStore {
 
     fn wait_idle(&self) -> StoreFuture<()> {
         let array = self.0.clone();
-        Box::pin(async move {
-            array
-                .wait_idle(&["reconstruct", "rebalance", "clean"])
-                .await
-        })
+        Box::pin(async move { array.wait_idle(&[Work::Rebuild, Work::Clean]).await })
     }
 
     fn export(&self) -> StoreFuture<Result<(), StoreError>> {

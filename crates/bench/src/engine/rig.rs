@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use ashlar_device::{Content, DeviceRef, ModelDevice, ModelOptions, Profile};
+use ashlar_engine::Work;
 use ashlar_engine::{
     Array, Create, Import, PhaseTally, Settings, Volume, VolumeError, VolumeOptions, WriteCache,
     plan,
@@ -251,7 +252,7 @@ impl Rig {
         let took = finish(&self.rt, async move {
             let begun = rt.now();
             array.fail(device, false).await?;
-            array.wait_idle(&["reconstruct"]).await;
+            array.wait_idle(&[Work::Rebuild]).await;
             Ok::<Nanos, BenchError>(rt.now() - begun)
         })??;
         Ok((took, snapshot(&self.meters, &self.array).since(&before)))

@@ -21,7 +21,7 @@ use crate::options::{Import, uuid_text};
 use crate::phases::PhaseTally;
 use crate::protocol::{HomeMessage, Reach, ShardMessage, ask};
 use crate::shard::start::limits;
-use crate::status::Event;
+use crate::status::{Event, Work};
 
 pub(crate) struct Inner {
     pub(crate) home: Rc<Home>,
@@ -234,7 +234,7 @@ impl Array {
     /// Wipes all that can be wiped; the error of one that could not.
     async fn wipe(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
-        for member in self.0.home.core.members.iter().filter(|m| m.is_online()) {
+        for member in self.0.home.core.members.iter().filter(|m| m.is_written()) {
             let device = usize::from(member.index);
             if let Err(fault) = wipe_member(member).await {
                 outcome = Err(Error::Device { device, fault });
@@ -279,7 +279,7 @@ impl Array {
         if usize::from(index) >= home.core.members.len() {
             return Err(Error::NoDevice(index));
         }
-        let in_use = home.core.member(index).is_online();
+        let in_use = home.core.member(index).is_counted();
         if !in_use && (home.agreement.waiting().is_none() || !force) {
             return Ok(());
         }
@@ -351,7 +351,7 @@ impl Array {
     }
 
     /// Waits until no background work of these kinds (none: of any kind) runs that can make progress.
-    pub async fn wait_idle(&self, kinds: &[&str]) {
+    pub async fn wait_idle(&self, kinds: &[Work]) {
         let home = &self.0.home;
         // Nothing runs in the background of a read-only array.
         let idle = || self.0.background.is_idle(kinds);
@@ -366,7 +366,7 @@ impl Array {
 
     /// After [`Array::wait_idle`]: why something of these kinds is still not done, if so. It goes on only when
     /// the operator has changed something.
-    pub fn stuck(&self, kinds: &[&str]) -> Option<String> {
+    pub fn stuck(&self, kinds: &[Work]) -> Option<String> {
         self.0.background.stuck(kinds, self.0.read_only)
     }
 

@@ -17,8 +17,8 @@ use crate::protocol::{ShardMessage, ask};
 use crate::space::slots::{clean_slots, commit_slots};
 use crate::status::{
     Accelerator, ArrayStatus, Clean, DeviceErrors, DeviceState, DeviceStatus, Exposure, Frontend,
-    HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service, TaskStatus,
-    VolumeStatus,
+    HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service, TaskState,
+    TaskStatus, VolumeStatus, Work,
 };
 
 impl Array {
@@ -34,7 +34,7 @@ impl Array {
         let superblock = home.superblock.borrow();
         let (delta_size, delta_used) = home.journal.usage(Ring::Delta);
         let (data_size, data_used) = home.journal.usage(Ring::Data);
-        let columns = home.core.online().len() as u64;
+        let columns = home.core.written().len() as u64;
         ArrayStatus {
             name: superblock.name.clone(),
             uuid: uuid_text(&home.core.identity.array),
@@ -253,28 +253,29 @@ fn exposure(home: &Home) -> Vec<Exposure> {
 fn task_status(home: &Home) -> Vec<TaskStatus> {
     let tasks = home.tasks.borrow();
     let now = home.core.rt.now();
-    let status = |id: u64, kind: &str, p: &Progress| TaskStatus {
+    let status = |(id, work, p): (u64, Work, &Progress)| TaskStatus {
         id,
-        kind: kind.to_string(),
-        state: p.state.to_string(),
+        kind: work.name().to_string(),
+        state: p.state.name().to_string(),
         done_bytes: p.done,
         total_bytes: p.total.max(p.done),
         bytes_per_second: rate(p, now),
-        eta_seconds: (p.state == "running" && rate(p, now) > 0)
+        eta_seconds: (p.state == TaskState::Running && rate(p, now) > 0)
             .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
         reason: p.reason.to_string(),
         found: p.found,
         healed: p.healed,
     };
-    [
-        (1, "reconstruct", &tasks.reconstruct),
-        (2, "clean", &tasks.clean),
-        (3, "heal", &tasks.heal),
-    ]
-    .into_iter()
-    .filter(|(_, _, p)| !p.state.is_empty() && (p.done > 0 || p.found > 0 || p.state != "done"))
-    .map(|(id, kind, p)| status(id, kind, p))
-    .collect()
+    let has_run = |(_, _, p): &(u64, Work, &Progress)| {
+        let rested = p.done == 0 && p.found == 0 && p.state == TaskState::Done;
+        p.state != TaskState::New && !rested
+    };
+    (1..)
+        .zip(Work::ALL)
+        .map(|(id, work)| (id, work, tasks.progress(work)))
+        .filter(has_run)
+        .map(status)
+        .collect()
 }
 
 fn lost_ranges(home: &Home) -> Vec<LostRange> {

@@ -25,6 +25,7 @@ use crate::segment::stripe::row_matches;
 use crate::segment::summary::rows_of;
 use crate::segment::{Pinned, Segment};
 use crate::space::shape::FoldLimit;
+use crate::status::TaskState;
 
 /// Victims whose blocks are read and moved at once.
 const VICTIMS_AT_ONCE: usize = 16;
@@ -74,7 +75,7 @@ impl Background {
             if !self.home.low_on_slots() {
                 wait_for(&mut folding).await;
                 pause = MILLISECOND;
-                self.home.tasks.borrow_mut().clean.state = "done";
+                self.home.tasks.borrow_mut().clean.state = TaskState::Done;
                 let _ = self
                     .core
                     .rt
@@ -86,14 +87,14 @@ impl Background {
             }
             let seen = self.home.garbage();
             if self.home.cleaner_rests() {
-                self.home.tasks.borrow_mut().clean.state = "waiting";
+                self.home.tasks.borrow_mut().clean.state = TaskState::Waiting;
                 self.home.tasks.borrow_mut().clean.reason = "nothing is left to gain";
                 self.core.progress.open();
                 self.core.rt.sleep(SECOND).await;
                 continue;
             }
             self.home.tasks.borrow_mut().clean.reason = "";
-            self.home.tasks.borrow_mut().clean.state = "running";
+            self.home.tasks.borrow_mut().clean.state = TaskState::Running;
             // What was overwritten is known to be dead only once it has been folded.
             let worth = self
                 .home

@@ -21,6 +21,7 @@ use crate::segment::bad::{BadBlock, SUMMARY};
 use crate::segment::read::{decode_column, read_course_rows, read_verified};
 use crate::segment::stripe::{device_offset, summary_bytes};
 use crate::segment::{Column, Pinned};
+use crate::status::TaskState;
 
 /// How often a block is written before its device counts as not keeping it.
 const ATTEMPTS: usize = 2;
@@ -60,22 +61,22 @@ impl Background {
                 return;
             }
             let due = self.core.bad.heals.borrow().next();
-            self.show_healing("running");
+            self.show_healing(TaskState::Running);
             self.heal_some(due).await;
             let exists = |number| self.core.segments.borrow().contains_key(&number);
             self.core.bad.heals.borrow_mut().retain(exists);
             if self.core.bad.heals.borrow().is_empty() {
-                self.show_healing("done");
+                self.show_healing(TaskState::Done);
             }
             self.core.progress.open();
         }
     }
 
     /// How far healing is: every bad block counts as found when it is noticed.
-    fn show_healing(&self, state: &'static str) {
+    fn show_healing(&self, state: TaskState) {
         let due = self.core.bad.heals.borrow().due() as u64;
         let heal = &mut self.home.tasks.borrow_mut().heal;
-        if state == "running" && heal.state != "running" {
+        if state == TaskState::Running && heal.state != TaskState::Running {
             heal.since = self.core.rt.now();
         }
         heal.state = state;

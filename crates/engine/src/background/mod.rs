@@ -23,7 +23,7 @@ use lru::LruCache;
 
 use crate::home::Home;
 use crate::segment::table::Core;
-use crate::status::ArrayState;
+use crate::status::{ArrayState, TaskState, Work};
 
 /// One segment more is worked on at once for so many slots of a device.
 const SLOTS_PER_SEGMENT: usize = 128;
@@ -89,41 +89,38 @@ impl Background {
         (slots.min().unwrap_or(0) / SLOTS_PER_SEGMENT).clamp(1, most)
     }
 
-    /// Whether nothing of these kinds runs or could make progress.
-    pub(crate) fn is_idle(&self, kinds: &[&str]) -> bool {
-        let wants = |kind: &str| kinds.is_empty() || kinds.contains(&kind);
-        if self.home.agreement.waiting().is_some() {
-            return true; // everything waits for the operator
+    /// Whether nothing of these kinds, or of any if none is named, runs or could make progress.
+    pub(crate) fn is_idle(&self, kinds: &[Work]) -> bool {
+        let all = kinds.is_empty().then_some(&Work::ALL[..]);
+        // Without enough devices that agree, everything waits for the operator.
+        self.home.agreement.waiting().is_some()
+            || all.unwrap_or(kinds).iter().all(|work| self.rests(*work))
+    }
+
+    /// Whether nothing of this kind runs or could make progress.
+    fn rests(&self, work: Work) -> bool {
+        let running = self.home.tasks.borrow().progress(work).state == TaskState::Running;
+        match work {
+            Work::Repair => self.core.bad.heals.borrow().is_empty(),
+            Work::Clean => !(self.home.low_on_slots() && self.home.cleaner_can_gain() && running),
+            Work::Rebuild => {
+                let waits = self.home.tasks.borrow().wants_room && self.home.cleaner_can_gain();
+                let due = self.home.is_degraded() && (!self.home.reconstruct_rests() || waits);
+                !running && !due && self.core.failing.is_empty()
+            }
         }
-        if wants("heal") && !self.core.bad.heals.borrow().is_empty() {
-            return false;
-        }
-        if wants("clean")
-            && self.home.low_on_slots()
-            && self.home.cleaner_can_gain()
-            && self.home.tasks.borrow().clean.state == "running"
-        {
-            return false;
-        }
-        if wants("reconstruct") {
-            let running = self.home.tasks.borrow().reconstruct.state == "running";
-            let waits = self.home.tasks.borrow().wants_room && self.home.cleaner_can_gain();
-            let due = self.home.is_degraded() && (!self.home.reconstruct_rests() || waits);
-            return !running && !due && self.core.failing.is_empty();
-        }
-        true
     }
 
     /// Why something of these kinds is not done though none of it can go on without the operator; `None` if
     /// nothing is left to do, or the rest goes on by itself.
-    pub(crate) fn stuck(&self, kinds: &[&str], read_only: bool) -> Option<String> {
+    pub(crate) fn stuck(&self, kinds: &[Work], read_only: bool) -> Option<String> {
         if let Some((stored, counted)) = self.home.agreement.waiting() {
             return Some(format!(
                 "only {stored} of {counted} devices are left to agree on going on: writes wait, and all other work"
             ));
         }
-        let wants = kinds.is_empty() || kinds.contains(&"reconstruct");
-        if !wants || !self.is_idle(&["reconstruct"]) && !read_only || !self.home.is_degraded() {
+        let wants = kinds.is_empty() || kinds.contains(&Work::Rebuild);
+        if !wants || !self.is_idle(&[Work::Rebuild]) && !read_only || !self.home.is_degraded() {
             return None;
         }
         Some(if read_only {

@@ -19,6 +19,7 @@ use crate::members::Member;
 use crate::protocol::Reach;
 use crate::segment::{Pinned, Segment};
 use crate::space::slots::commit_slots;
+use crate::status::TaskState;
 
 /// Between rounds that gain nothing while nothing changes.
 const LONGEST_PAUSE: Nanos = 3600 * SECOND;
@@ -180,10 +181,10 @@ impl Background {
         let reason = if waits { self.why_waiting() } else { "" };
         let task = &mut self.home.tasks.borrow_mut().reconstruct;
         if waits {
-            task.state = "waiting";
+            task.state = TaskState::Waiting;
             task.reason = reason;
-        } else if !task.state.is_empty() {
-            task.state = "done";
+        } else if task.state != TaskState::New {
+            task.state = TaskState::Done;
             task.reason = "";
         }
     }
@@ -267,10 +268,10 @@ impl Background {
         let mut tasks = self.home.tasks.borrow_mut();
         let now = self.core.rt.now();
         let task = &mut tasks.reconstruct;
-        if task.state != "running" {
+        if task.state != TaskState::Running {
             (task.done, task.since) = (0, now);
         }
-        task.state = "running";
+        task.state = TaskState::Running;
         task.reason = "";
         task.total = task.done + total;
     }
@@ -333,7 +334,7 @@ impl Background {
     /// that says. Whether anything was moved.
     async fn narrow_critical(self: &Rc<Self>) -> bool {
         let policy = self.home.narrow_policy();
-        let (online, roomy) = (self.core.online().len(), self.has_roomy_group());
+        let (online, roomy) = (self.core.taking_slots().len(), self.has_roomy_group());
         let (_, survives) = self.home.meta_anew();
         let critical: Vec<Pinned> = self
             .to_reconstruct()
@@ -470,7 +471,7 @@ impl Background {
         let lost = columns[column];
         let candidates: Vec<u16> = match segment.kind {
             SegmentKind::Data => self.home.group_of(segment).unwrap_or_default().to_vec(),
-            SegmentKind::Meta => self.core.online(),
+            SegmentKind::Meta => self.core.taking_slots(),
         };
         let from_lost =
             (segment.kind == SegmentKind::Data && !promised).then(|| self.home.kept_from_lost());
@@ -488,7 +489,7 @@ impl Background {
         let free = |d: u16| self.core.member(d).free_slots();
         candidates
             .into_iter()
-            .filter(|d| self.core.member(*d).is_online() && !used.contains(d))
+            .filter(|d| self.core.member(*d).takes_slots() && !used.contains(d))
             .filter(|d| free(*d) > kept(self.core.member(*d)))
             .max_by_key(|d| (survives(*d), *d != lost.device, free(*d)))
     }

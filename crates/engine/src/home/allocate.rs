@@ -55,7 +55,7 @@ impl Home {
         self.core
             .members
             .iter()
-            .filter(|m| m.is_online())
+            .filter(|m| m.takes_slots())
             .map(Member::free_slots)
             .sum()
     }
@@ -78,7 +78,7 @@ impl Home {
                 let strip_blocks = self.superblock.borrow().strip_blocks;
                 let segment = self.make_segment(SegmentKind::Data, &wanted, strip_blocks);
                 self.core.meta_room.set(self.meta_room());
-                let online = self.core.online().len();
+                let online = self.core.taking_slots().len();
                 let row = Placement::row_len(online, wanted.devices.len()).max(1);
                 // Each open segment holds slots that cleaning cannot reach: few in a small array, where each
                 // shard has its own.
@@ -114,7 +114,7 @@ impl Home {
     /// Whether a device is still discarding slots that were freed: then a client waits for them, or for the device to
     /// be taken out, rather than being told that there is no space (#190).
     fn slots_come_back(&self) -> bool {
-        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        let mut online = self.core.members.iter().filter(|m| m.takes_slots());
         online.any(|m| m.slots.are_coming_back())
     }
 
@@ -276,7 +276,7 @@ impl Home {
 
     /// The devices of a group that are in use.
     pub(crate) fn online_of<'a>(&'a self, group: &'a [u16]) -> impl Iterator<Item = u16> + 'a {
-        let online = |d: &u16| self.core.member(*d).is_online();
+        let online = |d: &u16| self.core.member(*d).takes_slots();
         group.iter().copied().filter(online)
     }
 
@@ -361,7 +361,7 @@ impl Home {
             let held = held.get(usize::from(device)).copied().unwrap_or(0);
             kept = kept.max(held).max(need.renewed);
         }
-        member.is_online() && member.free_slots() > kept
+        member.takes_slots() && member.free_slots() > kept
     }
 
     /// A commit is about to place nodes: until [`Home::let_go_of_room`], three quarters of the slots that
@@ -418,12 +418,12 @@ impl Home {
     pub(crate) fn allocate_meta(self: &Rc<Self>) -> Option<Pinned> {
         let eligible: Vec<u16> = self
             .core
-            .online()
+            .taking_slots()
             .into_iter()
             .filter(|d| self.has_slot(*d, Purpose::Commit, MetadataNeed::default()))
             .collect();
         let redundant = self.shape.most_lost() + 1;
-        if eligible.len() < self.core.online().len().min(redundant) || eligible.is_empty() {
+        if eligible.len() < self.core.taking_slots().len().min(redundant) || eligible.is_empty() {
             return None;
         }
         let (k, m) = self.meta_wanted(&eligible);
@@ -434,7 +434,7 @@ impl Home {
             k: u16::try_from(k).expect("at most 8"),
             m: u16::try_from(m).expect("at most 255"),
             devices,
-            spared: (k + m).saturating_sub(self.core.online().len()),
+            spared: (k + m).saturating_sub(self.core.taking_slots().len()),
         };
         Some(self.make_segment(SegmentKind::Meta, &wanted, 1))
     }
@@ -451,7 +451,12 @@ impl Home {
         strip_blocks: u32,
     ) -> Pinned {
         let without = wanted.devices.iter().filter(|d| d.is_none()).count();
-        let gone = self.core.members.iter().filter(|m| !m.is_online()).count();
+        let gone = self
+            .core
+            .members
+            .iter()
+            .filter(|m| !m.takes_slots())
+            .count();
         assert!(
             without <= wanted.spared.min(gone),
             "a device that is full costs no redundancy"

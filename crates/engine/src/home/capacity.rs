@@ -60,7 +60,7 @@ impl Home {
     /// Where usable space ends with the devices in use, in bytes: what volumes may be promised now.
     pub(crate) fn usable_now(&self) -> u64 {
         let whole = self.usable_whole(); // less where domains constrain it
-        self.usable(Spare::Left, Member::is_online).min(whole)
+        self.usable(Spare::Left, Member::takes_slots).min(whole)
     }
 
     /// What segments of a group are laid as where they keep to shares: as on the fewest devices, those in use and
@@ -95,7 +95,7 @@ impl Home {
         gone.retain(|d| !online.contains(d));
         gone.sort_by_key(|d| std::cmp::Reverse(self.core.member(*d).geometry.slots));
         let fits = |more: &usize| {
-            let stays = |m: &Member| m.is_online() || gone[..*more].contains(&m.index);
+            let stays = |m: &Member| m.takes_slots() || gone[..*more].contains(&m.index);
             let takes = Takes {
                 packing: self.packing_on(online.len() + more),
                 node_bytes: self.node_room(stays),
@@ -142,7 +142,7 @@ impl Home {
         let least = self.shape.groups.iter().map(online).min();
         Takes {
             packing: self.packing_on(least.unwrap_or(0)),
-            node_bytes: self.node_room(Member::is_online),
+            node_bytes: self.node_room(Member::takes_slots),
         }
     }
 
@@ -158,9 +158,9 @@ impl Home {
     /// What thin volumes' blocks and nodes take: blocks as with all devices there, since they do without the
     /// columns of those that are gone where room is short; nodes do not.
     fn takes_thin(&self) -> Takes {
-        let (all, online) = (self.core.members.len(), self.core.online().len());
+        let (all, online) = (self.core.members.len(), self.core.taking_slots().len());
         let whole = self.node_room(Home::is_counted);
-        let now = self.node_room(Member::is_online) * all as u64 / online.max(1) as u64;
+        let now = self.node_room(Member::takes_slots) * all as u64 / online.max(1) as u64;
         Takes {
             packing: self.packing_whole(),
             node_bytes: now.max(whole),
@@ -222,13 +222,13 @@ impl Home {
     /// Whether devices are gone without which not all of what volumes were promised can be redundant.
     pub(crate) fn lacks_room(&self) -> bool {
         let mut members = self.core.members.iter();
-        let gone = |m: &Member| !m.is_online() && m.state() != MemberState::Spare;
+        let gone = |m: &Member| !m.is_counted() && m.state() != MemberState::Spare;
         members.any(gone) && self.is_overpromised()
     }
 
     /// Whether the devices in use would not hold at full redundancy what volumes were promised.
     pub(crate) fn is_overpromised(&self) -> bool {
-        self.promised_bytes(self.takes_now()) > self.usable(Spare::None, Member::is_online)
+        self.promised_bytes(self.takes_now()) > self.usable(Spare::None, Member::takes_slots)
     }
 
     /// Up to how many percent may be kept for cleaning, so that what volumes were promised still fits; `None`
@@ -236,8 +236,9 @@ impl Home {
     /// their columns for the sake of room that there is.
     pub(crate) fn clean_reserve_that_fits(&self) -> Option<u64> {
         let promised = self.promised_bytes(self.takes_now());
-        let fits =
-            |percent: &u64| promised <= self.usable_with(*percent, Spare::Left, Member::is_online);
+        let fits = |percent: &u64| {
+            promised <= self.usable_with(*percent, Spare::Left, Member::takes_slots)
+        };
         CLEAN_RESERVE.rev().find(fits)
     }
 
@@ -252,7 +253,7 @@ impl Home {
 
     /// Where the space of the devices in use is.
     pub(crate) fn capacity(&self) -> Capacity {
-        let online = || self.core.members.iter().filter(|m| m.is_online());
+        let online = || self.core.members.iter().filter(|m| m.takes_slots());
         let (raw, usable, used) = (
             online().map(|m| m.geometry.size_bytes).sum::<u64>(),
             self.usable_now(),
@@ -262,7 +263,7 @@ impl Home {
         let (k, width) = (u128::from(self.shape.k), u128::from(self.shape.width()));
         let with_parity =
             |data: u64| u64::try_from(u128::from(data) * width / k).unwrap_or(u64::MAX);
-        let without_spare = self.usable(Spare::None, Member::is_online);
+        let without_spare = self.usable(Spare::None, Member::takes_slots);
         let parity = with_parity(usable) - usable;
         let spare = with_parity(without_spare.saturating_sub(usable));
         Capacity {
@@ -281,7 +282,7 @@ impl Home {
     /// How much more may go wrong.
     pub(crate) fn health(&self) -> Health {
         let members = self.core.members.iter();
-        let gone = members.filter(|m| !m.is_online() && m.state() != MemberState::Spare);
+        let gone = members.filter(|m| !m.is_counted() && m.state() != MemberState::Spare);
         let online = |group: &Vec<u16>| self.online_of(group).count();
         let devices = self.shape.groups.iter().map(online).max().unwrap_or(0);
         let new_data = usize::from(self.shape.m).min(devices.saturating_sub(1));
@@ -318,7 +319,7 @@ impl Home {
         let used = self.used_bytes();
         let fits = |gone: u64| {
             let gone = &largest[..usize::try_from(gone).expect("a count of devices")];
-            let stays = |m: &Member| m.is_online() && !gone.contains(&m.index);
+            let stays = |m: &Member| m.takes_slots() && !gone.contains(&m.index);
             used <= self.usable(Spare::None, stays)
         };
         let most = largest

@@ -161,7 +161,7 @@ impl Home {
         laps.end(Phase::WriteNodes);
         let opened = self.log.take_opened(SegmentKind::Meta);
         headers_written(&opened).await;
-        let mut online = self.core.online();
+        let mut online = self.core.written();
         online.retain(|_| !planted::on(Bug::RootBeforeNodes));
         self.flush(online).await;
         laps.end(Phase::FlushNodes);
@@ -232,7 +232,7 @@ impl Home {
     /// only then the slots are released.
     fn slots_aside(&self) -> Vec<(u16, u32)> {
         let need = self.metadata_need();
-        let online = self.core.members.iter().filter(|m| m.is_online());
+        let online = self.core.members.iter().filter(|m| m.takes_slots());
         let short = online.filter(|m| m.free_slots() < self.clean_below(m, need));
         let slots = |m: &Member| {
             m.slots

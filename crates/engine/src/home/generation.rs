@@ -32,7 +32,7 @@ impl Home {
             if self.core.closed.get() {
                 return;
             }
-            if self.core.online().is_empty() {
+            if self.core.counted().is_empty() {
                 self.halt("no device is left");
                 return;
             }
@@ -40,7 +40,7 @@ impl Home {
             let bytes = Buf::copy_of(&root.encode(&self.core.identity.array)).freeze();
             let mut joins = Vec::new();
             for index in set {
-                if !self.core.member(index).is_online()
+                if !self.core.member(index).is_written()
                     || (planted::on(Bug::RootOnOneDevice) && !joins.is_empty())
                 {
                     continue;
@@ -71,7 +71,7 @@ impl Home {
     /// Crash argument: it stops before anything is written of the change, and nothing was told to anybody that rests
     /// on what the devices refused: it is as safe as a power cut, and with their backing mended nothing is lost.
     async fn change_generation(self: &Rc<Self>, root: &mut Root) {
-        let counted = self.core.online().len();
+        let counted = self.core.counted().len();
         let failing = self.core.failing.take();
         let needed = self.needed_and_read(&failing).await;
         if !needed.is_empty() {
@@ -87,7 +87,7 @@ impl Home {
         }
         for index in failing {
             let member = self.core.member(index);
-            if member.is_online() {
+            if member.is_counted() {
                 member.take_out(ashlar_format::superblock::MemberState::Failed);
                 let text = format!(
                     "device {index} ({}) failed and is no longer used; what it held is rebuilt onto the others where they have room: see `ashlar status`",
@@ -102,7 +102,7 @@ impl Home {
             self.store_generation().await
         };
         let failed = |d: &u16| self.core.failing.contains(*d);
-        if self.core.online().iter().all(failed) {
+        if self.core.counted().iter().all(failed) {
             self.halt("no device is left"); // to agree, or to go on with whatever the operator says
             return;
         }
@@ -141,7 +141,7 @@ impl Home {
             .core
             .members
             .iter()
-            .filter(|m| !m.is_online())
+            .filter(|m| !m.is_written())
             .map(|m| m.index)
             .collect();
         let number = root.epochs.last().map_or(1, |e| e.number + 1);
@@ -168,7 +168,7 @@ impl Home {
 
     /// Sets of members in use, one of which holds each record, and their parity (R5).
     pub(crate) fn journal_sets(&self) -> (Vec<RecordSet>, u16) {
-        let in_use = |d| self.core.member(d).is_online();
+        let in_use = |d| self.core.member(d).is_written();
         record_sets(&self.shape, &self.core.domains, in_use)
     }
 
@@ -225,7 +225,7 @@ impl Home {
             let (free, below) = (m.free_slots(), self.clean_below(m, need));
             free < below && free + m.slots.unkept() >= below
         };
-        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        let mut online = self.core.members.iter().filter(|m| m.takes_slots());
         let Some(member) = online.find(|m| cost(m) && !self.needs_devices(&[m.index], &[])) else {
             return false;
         };
@@ -257,7 +257,7 @@ impl Home {
             }
             let most_lost = self.shape.most_lost();
             superblock.root_set =
-                choose_root_set(&self.core.online(), most_lost, &self.core.domains);
+                choose_root_set(&self.core.written(), most_lost, &self.core.domains);
         }
         self.store_superblocks().await
     }
@@ -278,7 +278,7 @@ impl Home {
                 done
             })
         };
-        let online = self.core.members.iter().filter(|m| m.is_online());
+        let online = self.core.members.iter().filter(|m| m.is_written());
         let stored = join_all(online.map(store)).await;
         stored.into_iter().filter(|done| *done).count()
     }

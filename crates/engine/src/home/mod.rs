@@ -324,7 +324,7 @@ impl Home {
 
     /// Flushes devices; those that cannot are reported.
     pub(crate) async fn flush_members(&self, members: Vec<u16>) {
-        let online = |index: &u16| self.core.member(*index).is_online();
+        let online = |index: &u16| self.core.member(*index).is_written();
         let flush = |index| {
             let core = self.core.clone();
             self.core.rt.spawn(async move {

@@ -43,7 +43,7 @@ impl Home {
     /// Whether the journal still needs records of an epoch whose device set has lost a member: what they
     /// hold has less redundancy until a commit has folded it.
     pub(crate) fn journal_is_short(&self) -> bool {
-        let online = |index: &u16| self.core.member(*index).is_online();
+        let online = |index: &u16| self.core.member(*index).is_read();
         let out: Vec<u16> = self
             .core
             .members
@@ -88,7 +88,7 @@ impl Home {
 
     /// How many more devices, whichever they are, the journal can do without.
     pub(crate) fn losses_left_to_journal(&self) -> usize {
-        let gone = |i: u16| !self.core.member(i).is_online();
+        let gone = |i: u16| !self.core.member(i).is_read();
         let left = |e: &Epoch| losses_left(&self.shape, &self.core.domains, e, gone);
         let root = self.root.borrow();
         root.epochs.iter().map(left).min().unwrap_or(usize::MAX)
@@ -97,9 +97,8 @@ impl Home {
     /// Whether the journal could not be read without these members, where `others` are gone as well: too many of an
     /// epoch that is still needed are.
     pub(crate) fn journal_needs(&self, members: &[u16], others: &[u16]) -> bool {
-        let gone = |i: u16| {
-            members.contains(&i) || others.contains(&i) || !self.core.member(i).is_online()
-        };
+        let gone =
+            |i: u16| members.contains(&i) || others.contains(&i) || !self.core.member(i).is_read();
         let root = self.root.borrow();
         let mut epochs = root.epochs.iter();
         let domains = &self.core.domains;

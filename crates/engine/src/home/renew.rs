@@ -40,7 +40,7 @@ impl Home {
     /// twice what is live, as recovery may leave it: then half of a segment need not be dead anywhere (#165).
     pub(crate) async fn clean_metadata(self: &Rc<Self>, most: usize) {
         let growth = self.metadata_need().growth;
-        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        let mut online = self.core.members.iter().filter(|m| m.takes_slots());
         let cannot_grow = online.any(|m| m.free_slots() < growth);
         let most_live = if cannot_grow || self.clean_budget() == 0 {
             5

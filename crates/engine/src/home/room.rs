@@ -129,7 +129,7 @@ impl Home {
 
     /// What metadata needs of each device.
     pub(crate) fn metadata_need(&self) -> MetadataNeed {
-        let online = self.core.online();
+        let online = self.core.taking_slots();
         self.need_of(&self.metadata(), self.meta_wanted(&online), online.len())
     }
 
@@ -174,7 +174,7 @@ impl Home {
 
     /// What metadata may still take of each device where its segments are as narrow as full redundancy has them.
     pub(crate) fn redundant_meta_growth(&self) -> usize {
-        let online = self.core.online();
+        let online = self.core.taking_slots();
         let k = self.meta_shape(&online).0;
         self.meta_growth(&self.metadata(), k, online.len())
     }
@@ -197,7 +197,7 @@ impl Home {
 
     /// How many nodes so many slots of the devices in use take.
     fn meta_room_in(&self, slots: impl Fn(&Member) -> usize) -> usize {
-        let online = self.core.members.iter().filter(|m| m.is_online());
+        let online = self.core.members.iter().filter(|m| m.takes_slots());
         let with_slots: Vec<u16> = online.filter(|m| slots(m) > 0).map(|m| m.index).collect();
         if with_slots.is_empty() {
             return 0;
@@ -252,7 +252,7 @@ impl Home {
     /// where data keep to shares, as on some of the devices that are gone, nodes are as wide as there.
     pub(crate) fn meta_wanted(&self, eligible: &[u16]) -> (usize, usize) {
         let (narrow, devices) = (self.meta_shape(eligible), eligible.len());
-        let (online, all) = (self.core.online().len(), self.core.members.len());
+        let (online, all) = (self.core.taking_slots().len(), self.core.members.len());
         if devices < online || online == all {
             return narrow;
         }
@@ -289,7 +289,7 @@ impl Home {
 
     /// How many nodes a slot of a device in use takes where nodes keep to shares, in hundredths; 0 if they do not.
     pub(crate) fn shared_nodes(&self) -> u64 {
-        let online = self.core.online();
+        let online = self.core.taking_slots();
         let k = self.meta_share(&self.metadata(), &online);
         let columns = (k + self.metadata_m()).min(online.len()).max(1);
         (100 * self.meta_nodes(k.max(1)) / columns) as u64 * u64::from(k > 0)
@@ -322,13 +322,13 @@ impl Home {
         let mut best = groups
             .iter()
             .filter(|group| Some(redundancy(group)) == most);
-        let mut online = self.core.online().into_iter();
+        let mut online = self.core.taking_slots().into_iter();
         best.any(for_clients) && online.all(|d| leaves(Purpose::Clean, growth, d))
     }
 
     /// Data columns of a metadata segment that is made now, and how many lost devices it survives.
     pub(crate) fn meta_anew(&self) -> (usize, usize) {
-        let online = self.core.online();
+        let online = self.core.taking_slots();
         let (k, m) = self.meta_wanted(&online);
         (k, m.min(online.len().saturating_sub(k)))
     }

@@ -115,7 +115,7 @@ impl Home {
         let mut joins = Vec::new();
         for member in &self.core.members {
             let pages = member.slots.take_changed_pages();
-            if !member.is_online() {
+            if !member.is_written() {
                 continue;
             }
             for number in pages {

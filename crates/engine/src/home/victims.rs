@@ -63,7 +63,7 @@ impl Home {
             let kept = reserve(Purpose::Clean, m.geometry.slots, blocks, need) + 1;
             m.free_slots().saturating_sub(kept) as u64
         };
-        let online = self.core.members.iter().filter(|m| m.is_online());
+        let online = self.core.members.iter().filter(|m| m.takes_slots());
         let all = online.map(spare).sum::<u64>() / u64::from(self.shape.width());
         let on_wanting = |anew: &Anew| {
             let wanting = anew.wanting.iter().map(|d| spare(self.core.member(*d)));

@@ -9,6 +9,7 @@ use ashlar_rt::Nanos;
 
 use crate::home::Home;
 use crate::segment::Segment;
+use crate::status::{TaskState, Work};
 
 /// Rounds of cleaning without any gain after which clients are told that there is no space.
 const FRUITLESS_MOST: u32 = 12;
@@ -16,8 +17,8 @@ const FRUITLESS_MOST: u32 = 12;
 /// Progress of one kind of work.
 #[derive(Debug, Default, Clone)]
 pub struct Progress {
-    /// `running`, `waiting`, `done`; empty: never ran.
-    pub state: &'static str,
+    /// How it is.
+    pub state: TaskState,
     /// Bytes done.
     pub done: u64,
     /// Bytes known to be to do.
@@ -136,7 +137,7 @@ impl Home {
         let need = self.metadata_need();
         let wants_room = self.tasks.borrow().wants_room;
         let kept = wants_room.then(|| self.kept_from_lost());
-        let mut online = self.core.members.iter().filter(|m| m.is_online());
+        let mut online = self.core.members.iter().filter(|m| m.takes_slots());
         online.any(|m| {
             let below = self.clean_below(m, need);
             m.free_slots() < kept.as_ref().map_or(below, |kept| below.max(kept(m) + 1))
@@ -203,6 +204,17 @@ impl Home {
         let tasks = self.tasks.borrow();
         let room_came = tasks.wants_room && !self.low_on_slots();
         !room_came && tasks.reconstruct_rest.rests(1, &now)
+    }
+}
+
+impl Tasks {
+    /// How far work of one kind is.
+    pub fn progress(&self, work: Work) -> &Progress {
+        match work {
+            Work::Rebuild => &self.reconstruct,
+            Work::Clean => &self.clean,
+            Work::Repair => &self.heal,
+        }
     }
 }
 

@@ -65,7 +65,7 @@ use crate::space::slots::metadata_survives;
 /// decoded again.
 async fn newest_root(core: &Rc<Core>) -> Option<Root> {
     let mut joins = Vec::new();
-    for index in core.online() {
+    for index in core.readable() {
         for entry in 0..ROOT_COUNT {
             let core2 = core.clone();
             joins.push(core.rt.spawn(async move {
@@ -169,7 +169,7 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
     }
     let online = |index: &u16| {
         let member = core.members.get(usize::from(*index));
-        member.is_some_and(Member::is_online)
+        member.is_some_and(Member::is_read)
     };
     if !newest.root_set.iter().any(online) && !options.degraded {
         return Err(Error::NoRoot);
@@ -314,7 +314,7 @@ fn check_missing(
     if !needs_missing(core, shape, missing) {
         return Ok(());
     }
-    let here = core.online().len();
+    let here = core.counted().len();
     Err(Error::TooFew {
         seen: here,
         counted: here + missing.len(),
@@ -360,7 +360,7 @@ fn check_journal(
         return Err(Error::JournalLoss(recovered.lost));
     }
     for epoch in root.epochs.iter().filter(|_| !root.clean) {
-        let gone = |d: u16| !core.member(d).is_online();
+        let gone = |d: u16| !core.member(d).is_read();
         if let Some((missing, counted)) = too_few(shape, &core.domains, epoch, gone) {
             return Err(Error::TooFew {
                 seen: counted - missing,

@@ -62,7 +62,7 @@ pub(super) async fn recover(
     // Crash argument: a daemon that died may have left in the devices' caches what this import has read. Of
     // what exists twice, as superblocks do, one copy is written while the other is all there is; and what is
     // told to clients from now on must not go again with the power.
-    home.flush_members(home.core.online()).await;
+    home.flush_members(home.core.written()).await;
     give_records(home, &rest);
     rewrite_pages(home, replace).await;
     if let Some(last) = last {
@@ -204,7 +204,7 @@ async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> 
         if degraded {
             home.agreement.set_quorum(Quorum::Forced);
         }
-        let counted = home.core.online().len() + spread.missing.len();
+        let counted = home.core.counted().len() + spread.missing.len();
         let stored = home.store_generation().await;
         enough(stored, counted)?;
     }

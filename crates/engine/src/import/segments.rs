@@ -64,7 +64,7 @@ pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<Page
     let mut claims = Claims::new();
     let mut replace = Vec::new();
     let mut joins = Vec::new();
-    for index in core.online() {
+    for index in core.readable() {
         let core2 = core.clone();
         joins.push((
             index,

@@ -139,7 +139,7 @@ async fn headers_at(
     offset: u64,
 ) -> Vec<(u16, ColumnHeader)> {
     let mut joins = Vec::new();
-    for device in core.online() {
+    for device in core.readable() {
         let core2 = core.clone();
         joins.push((
             device,
@@ -284,7 +284,7 @@ mod tests {
     fn journal(bed: &Bed) -> Journal {
         let start = [RingPosition::default(); 2];
         let journal = Journal::new(&bed.core, epoch(), 1, start, start, [0; 32]);
-        let devices: Vec<u16> = bed.core.online();
+        let devices: Vec<u16> = bed.core.readable();
         journal.set_groups(vec![RecordSet {
             devices,
             most_data: 2,

@@ -1,8 +1,7 @@
 //! Members: the devices of an array, with their part in it, what is read and written, and their flushes.
 //!
 //! Invariants:
-//! - A member that is not `Online` gets no I/O but reads of an `Offline`-for-writes device never
-//!   happen either: its columns count as missing.
+//! - A member gets only the I/O that its state is for ([`duties`]): one that is not read has no columns.
 //! - [`Member::flush`] returns Ok only after a device flush that began after every write that had
 //!   completed when it was called. A failed flush is never retried and trusted (rule R11): the caller
 //!   must fail the member.
@@ -10,6 +9,7 @@
 //!   reads give.
 
 pub mod closed;
+mod duties;
 pub mod events;
 pub mod failing;
 pub mod quorum;
@@ -27,6 +27,7 @@ use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
 
 use crate::counters::add;
 use crate::locks;
+use crate::members::duties::Duties;
 use crate::members::slots::Slots;
 use crate::planted::{self, Bug};
 
@@ -142,9 +143,29 @@ impl Member {
         self.state.get()
     }
 
-    /// Whether it is read and written.
-    pub fn is_online(&self) -> bool {
-        self.state.get() == MemberState::Online && self.device.borrow().is_some()
+    /// What it is used for.
+    fn duties(&self) -> Duties {
+        Duties::of(self.state.get(), self.device.borrow().is_some())
+    }
+
+    /// Whether it is read, and what lies on it counts as there.
+    pub fn is_read(&self) -> bool {
+        self.duties().read
+    }
+
+    /// Whether it is written.
+    pub fn is_written(&self) -> bool {
+        self.duties().written
+    }
+
+    /// Whether it is one of those that must agree on a generation.
+    pub fn is_counted(&self) -> bool {
+        self.duties().counted
+    }
+
+    /// Whether new columns are placed on it.
+    pub fn takes_slots(&self) -> bool {
+        self.duties().takes_slots
     }
 
     /// Takes it out: no more I/O goes to it.
@@ -177,11 +198,10 @@ impl Member {
         Change(self)
     }
 
-    fn device(&self) -> Result<DeviceRef, Fault> {
-        if !self.is_online() {
-            return Err(Fault::Offline);
-        }
-        self.device.borrow().clone().ok_or(Fault::Offline)
+    /// The device, if it is used so.
+    fn device(&self, used: bool) -> Result<DeviceRef, Fault> {
+        let device = self.device.borrow().clone();
+        device.filter(|_| used).ok_or(Fault::Offline)
     }
 
     /// From now on nothing changes the device: writes stay in memory, which bounds them. For the recovery of
@@ -235,7 +255,7 @@ impl Member {
 
     /// Reads `length` bytes.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Buf, Fault> {
-        let device = self.device()?;
+        let device = self.device(self.is_read())?;
         if let Err(fault) = Member::reaches(&device, offset + length as u64) {
             add(&self.counters.read_errors, 1);
             return Err(fault);
@@ -288,7 +308,7 @@ impl Member {
 
     /// Submits a write; `None` if it stays in memory.
     fn begin_write(&self, offset: u64, data: Vec<Slice>) -> Result<Option<Writing<'_>>, Fault> {
-        let device = self.device()?;
+        let device = self.device(self.is_written())?;
         if self.keeps_writes() {
             self.keep(offset, &data);
             return Ok(None);
@@ -306,15 +326,15 @@ impl Member {
     /// Makes durable every write completed so far.
     pub async fn flush(&self) -> Result<(), Fault> {
         if self.keeps_writes() {
-            return self.device().map(drop);
+            return self.device(self.is_written()).map(drop);
         }
         let target = self.writes_done.get();
         loop {
-            if self.flushed.get() >= target && self.is_online() {
+            if self.flushed.get() >= target && self.is_written() {
                 return Ok(());
             }
             let _one = self.flush_lock.lock().await;
-            let device = self.device()?;
+            let device = self.device(self.is_written())?;
             if self.flushed.get() >= target {
                 return Ok(());
             }
@@ -339,7 +359,7 @@ impl Member {
     /// Tells the device that a slot's content is no longer needed. Failing to is no fault. `Err`: it is still
     /// at it, and until it has ended the slot must not be written again.
     pub async fn discard_slot(&self, slot: u32) -> Result<(), LateDiscard> {
-        if let Ok(device) = self.device()
+        if let Ok(device) = self.device(self.is_written())
             && !self.keeps_writes()
             && device.info().discard_bytes > 0
             && self
@@ -413,7 +433,7 @@ mod tests {
         bed.rt.block_on(async move {
             let member = core.member(0);
             member.take_out(MemberState::Failed);
-            assert!(!member.is_online());
+            assert!(!member.is_read());
             assert!(member.read(0, BLOCK).await.is_err());
             assert!(member.flush().await.is_err());
         });

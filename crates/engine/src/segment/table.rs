@@ -101,13 +101,30 @@ impl Core {
         &self.members[usize::from(index)]
     }
 
-    /// Indexes of the members in use.
-    pub fn online(&self) -> Vec<u16> {
-        self.members
-            .iter()
-            .filter(|m| m.is_online())
-            .map(|m| m.index)
-            .collect()
+    /// The members that are used so, by index.
+    fn members_where(&self, used: impl Fn(&Member) -> bool) -> Vec<u16> {
+        let members = self.members.iter().filter(|m| used(m));
+        members.map(|m| m.index).collect()
+    }
+
+    /// Indexes of the members that are read.
+    pub fn readable(&self) -> Vec<u16> {
+        self.members_where(Member::is_read)
+    }
+
+    /// Indexes of the members that are written.
+    pub fn written(&self) -> Vec<u16> {
+        self.members_where(Member::is_written)
+    }
+
+    /// Indexes of the members that must agree on a generation.
+    pub fn counted(&self) -> Vec<u16> {
+        self.members_where(Member::is_counted)
+    }
+
+    /// Indexes of the members that new columns are placed on.
+    pub fn taking_slots(&self) -> Vec<u16> {
+        self.members_where(Member::takes_slots)
     }
 
     /// A segment by number.
@@ -137,7 +154,7 @@ impl Core {
     /// Whether column `column` of a segment can be read and written.
     pub fn column_usable(&self, segment: &Segment, column: usize) -> bool {
         let place = segment.columns.borrow()[column];
-        place.is_placed() && self.member(place.device).is_online()
+        place.is_placed() && self.member(place.device).is_read()
     }
 
     /// The columns of a segment that are missing.
@@ -159,12 +176,13 @@ impl Core {
     pub fn has_lost_column(&self, segment: &Segment) -> bool {
         let columns = segment.columns.borrow();
         let mut placed = columns.iter().filter(|c| c.is_placed());
-        placed.any(|c| !self.member(c.device).is_online())
+        placed.any(|c| !self.member(c.device).is_read())
     }
 
     /// Asks for a member to be taken out, after a failed write, flush or a device that is gone.
     pub fn report_failed(&self, member: u16) {
-        self.failing.report(member, self.member(member).is_online());
+        self.failing
+            .report(member, self.member(member).is_counted());
     }
 
     /// Writes to a member; one that cannot is reported. Whether it is written: what is in the device's own memory may

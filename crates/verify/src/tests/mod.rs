@@ -12,6 +12,7 @@ mod noise;
 use std::rc::Rc;
 
 use ashlar_device::{Device, DeviceRef, MemDevice};
+use ashlar_engine::Work;
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, DigestKind, Import, Settings, VolumeOptions};
 use ashlar_rt::{Buf, MILLISECOND, Rt, Slice};
@@ -265,7 +266,7 @@ fn an_array_that_is_optimal_on_few_devices_is_well() {
             array.volume_destroy("x").await.unwrap();
             for (device, force) in [(4, false), (3, true)] {
                 array.fail(device, force).await.unwrap();
-                array.wait_idle(&["reconstruct"]).await;
+                array.wait_idle(&[Work::Rebuild]).await;
                 handle.sleep(seed * 20 * MILLISECOND).await;
             }
             assert_eq!(array.status().await.state, ArrayState::Optimal);

@@ -1,0 +1,60 @@
+//! What a member is used for: the one place that says so, for each state.
+//!
+//! Invariant: whoever asks names the use; nobody asks for a state.
+
+use ashlar_format::superblock::MemberState;
+
+/// What a member is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Duties {
+    /// Its columns, tables and records are read, and count as there.
+    pub read: bool,
+    /// It gets records, roots, tables, superblocks, and the columns that lie on it.
+    pub written: bool,
+    /// It is one of those that must agree on a generation.
+    pub counted: bool,
+    /// New columns are placed on it.
+    pub takes_slots: bool,
+}
+
+impl Duties {
+    const ALL: Duties = Duties {
+        read: true,
+        written: true,
+        counted: true,
+        takes_slots: true,
+    };
+
+    const NONE: Duties = Duties {
+        read: false,
+        written: false,
+        counted: false,
+        takes_slots: false,
+    };
+
+    /// Those of a member in this state, whose device is `present` or not.
+    pub fn of(state: MemberState, present: bool) -> Duties {
+        match (state, present) {
+            (MemberState::Online, true) => Duties::ALL,
+            (MemberState::Online, false) => Duties::NONE,
+            (MemberState::Failed | MemberState::Offline | MemberState::Spare, _) => Duties::NONE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_present_member_that_is_online_is_used() {
+        use MemberState::{Failed, Offline, Online, Spare};
+        for state in [Online, Failed, Offline, Spare] {
+            for present in [true, false] {
+                let used = state == Online && present;
+                let expected = if used { Duties::ALL } else { Duties::NONE };
+                assert_eq!(Duties::of(state, present), expected, "{state:?} {present}");
+            }
+        }
+    }
+}
