@@ -20,7 +20,8 @@ use crate::background::Background;
 use crate::home::work::Garbage;
 use crate::phases::{Laps, Phase};
 use crate::protocol::{Move, Reach, ShardMessage, ask};
-use crate::segment::read::{decode_column, decode_verified_run, read_column, read_verified};
+use crate::segment::plan::{How, Span};
+use crate::segment::read::fetch;
 use crate::segment::stripe::row_matches;
 use crate::segment::summary::rows_of;
 use crate::segment::{Pinned, Segment};
@@ -324,10 +325,16 @@ impl Background {
             let (core, segment, column) = (self.core.clone(), segment.clone(), usize::from(strip));
             let count = last - first + 1;
             let reading = async move {
-                let read = read_column(&core, &segment, stripe, column, first, count).await;
+                let span = Span {
+                    stripe,
+                    column,
+                    within: first,
+                    count,
+                };
+                let read = fetch(&core, &segment, span, How::Read).await;
                 let computed = read.is_none() && compute;
                 let bytes = if computed {
-                    decode_verified_run(&core, &segment, stripe, column, first, count).await
+                    fetch(&core, &segment, span, How::DecodedVerified).await
                 } else {
                     read
                 };
@@ -375,10 +382,10 @@ impl Background {
                     continue;
                 }
             }
-            let column = usize::from(strip);
-            let good = match read_verified(&self.core, segment, stripe, column, within).await {
+            let span = Span::block(stripe, usize::from(strip), within);
+            let good = match fetch(&self.core, segment, span, How::Verified).await {
                 Some(good) => good,
-                None => decode_column(&self.core, segment, stripe, column, within).await?,
+                None => fetch(&self.core, segment, span, How::DecodedVerified).await?,
             };
             out.copy_from_slice(&good);
         }

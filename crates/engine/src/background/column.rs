@@ -20,9 +20,8 @@ use crate::background::Background;
 use crate::planted::{self, Bug};
 use crate::segment::coder::{Survivor, Wanted, decode_course, verify_course};
 use crate::segment::header::header_bytes;
-use crate::segment::read::{
-    decode_column, first_found, note_bad_blocks, read_course, read_course_rows,
-};
+use crate::segment::plan::{How, Span};
+use crate::segment::read::{fetch, first_found, note_bad_blocks, read_course, read_course_rows};
 use crate::segment::stripe::{device_offset, strip_digest, summary_bytes};
 use crate::segment::summary::decode_owner_bytes;
 use crate::segment::{Column, Pinned, Segment};
@@ -291,9 +290,9 @@ impl Background {
             }
             let trusted = planted::on(Bug::ReconstructUnverified);
             if doubtful.contains(&(at as usize)) && !trusted {
-                bytes.copy_from_slice(
-                    &decode_column(&self.core, segment, stripe, index, within).await?,
-                );
+                let span = Span::block(stripe, index, within);
+                let decoded = fetch(&self.core, segment, span, How::DecodedVerified);
+                bytes.copy_from_slice(&decoded.await?);
                 digest = strip_digest(&self.core, segment, (stripe, column, within), owner, bytes);
             }
             rows.push(Row {

@@ -18,7 +18,8 @@ use crate::background::Background;
 use crate::counters::add;
 use crate::protocol::Reach;
 use crate::segment::bad::{BadBlock, SUMMARY};
-use crate::segment::read::{decode_column, read_course_rows, read_verified};
+use crate::segment::plan::{How, Span};
+use crate::segment::read::{fetch, read_course_rows};
 use crate::segment::stripe::{device_offset, summary_bytes};
 use crate::segment::{Column, Pinned};
 use crate::status::TaskState;
@@ -243,10 +244,9 @@ impl Background {
     }
 
     async fn read_healed(self: &Rc<Self>, segment: &Pinned, block: &BadBlock) -> bool {
-        let column = usize::from(block.column);
-        read_verified(&self.core, segment, block.stripe, column, block.within)
-            .await
-            .is_some()
+        let span = Span::block(block.stripe, block.column.into(), block.within);
+        let read = fetch(&self.core, segment, span, How::Verified).await;
+        read.is_some()
     }
 
     /// Writes one bad block as the others say it is, if that can be verified. A block whose row agrees
@@ -256,8 +256,9 @@ impl Background {
             return Attempt::Failed;
         };
         let (index, stripe, within) = (usize::from(block.column), block.stripe, block.within);
-        let mine = read_verified(&self.core, &segment, stripe, index, within).await;
-        let theirs = decode_column(&self.core, &segment, stripe, index, within).await;
+        let span = Span::block(stripe, index, within);
+        let mine = fetch(&self.core, &segment, span, How::Verified).await;
+        let theirs = fetch(&self.core, &segment, span, How::DecodedVerified).await;
         let good = match (mine, theirs) {
             (Some(mine), Some(theirs)) if *mine == *theirs => return Attempt::Fine,
             (Some(_), None) => return Attempt::Fine,

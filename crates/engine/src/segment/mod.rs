@@ -11,6 +11,7 @@ pub mod bad;
 pub mod coder;
 pub mod header;
 pub mod identity;
+pub mod plan;
 pub mod read;
 pub mod stream;
 pub mod stripe;

@@ -1,9 +1,8 @@
 //! Reading blocks: verified, and decoded from the other columns when they do not come or do not match.
 //!
-//! A device error, a missing device, a mismatch and a deadline are one thing: a missing strip. The
-//! first attempt decodes from the other columns as they are read, and checks the result by the map's
-//! digest; only if that fails is each of these columns checked, by its summary row. A bad block found on
-//! the way is counted against its device and repaired in the background (`segment/bad.rs`).
+//! A device error, a missing device, a mismatch and a deadline are one thing: a missing strip. [`plan_read`] says what is
+//! read, decoded and checked by rows; what does not come, or does not match the map's digest, is trusted less by the next
+//! plan. A bad block found on the way is counted against its device and repaired in the background (`segment/bad.rs`).
 //!
 //! Invariants: bytes are returned only if their digest matches (P1); the caller holds the segment, so
 //! its slots cannot be reused under a read (R12).
@@ -18,6 +17,7 @@ use ashlar_rt::{Buf, Join};
 use crate::planted::{self, Bug};
 use crate::segment::bad::{BadBlock, SUMMARY};
 use crate::segment::coder::Survivor;
+use crate::segment::plan::{How, Span, Step, Trust, Unit, plan_read};
 use crate::segment::stripe::{device_offset, row_matches};
 use crate::segment::table::Core;
 use crate::segment::{Column, Pinned, Segment};
@@ -35,66 +35,70 @@ pub async fn read_unit(
     count: u32,
     check: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Buf, Lost> {
-    let mut unit = Buf::zeroed(count as usize * BLOCK);
-    let before = places_of(core, segment, block, count);
-    let missing = read_direct(core, segment, block, &mut unit).await;
-    if missing.is_empty() && (planted::on(Bug::ReadUnverified) || check(&unit)) {
-        return Ok(unit);
-    }
-    // Decode what did not come; if everything came but does not match and is one block, decode that.
-    let suspects: Vec<u32> = if missing.is_empty() && count == 1 {
-        vec![block]
-    } else {
-        missing.clone()
-    };
-    if !suspects.is_empty() {
-        let mut decoded = true;
-        for at in &suspects {
-            match decode_block(core, segment, *at, false).await {
-                Some(bytes) => put(&mut unit, block, *at, &bytes),
-                None => decoded = false,
-            }
-        }
-        if decoded && (planted::on(Bug::DecodedUnverified) || check(&unit)) {
-            for at in suspects {
-                note_bad(core, segment, at, before[(at - block) as usize]).await;
-            }
-            return Ok(unit);
-        }
-    }
-    // Look at every input: each block by its own row, the rest decoded from what verifies.
-    for at in block..block + count {
+    let unit = Unit { block, count };
+    let mut bytes = Buf::zeroed(count as usize * BLOCK);
+    let before = places_of(core, segment, unit);
+    let note = async |at: u32| {
+        let place = before[(at - block) as usize];
         let (stripe, strip, within) = segment.geometry.locate(at);
-        let now = usable_place(core, segment, usize::from(strip));
-        let good = match read_verified(core, segment, stripe, usize::from(strip), within).await {
-            Some(bytes) => Some(bytes),
-            None => {
-                note_bad(core, segment, at, now).await;
-                decode_block(core, segment, at, true).await
+        let span = Span::block(stripe, usize::from(strip), within);
+        note_bad_strip(core, segment, span, place).await;
+    };
+    let mut trust = Trust::Devices;
+    loop {
+        let mut missing = Vec::new();
+        for step in plan_read(segment.geometry, unit, &trust) {
+            match take_step(core, segment, &step).await {
+                Some(read) => {
+                    let start = (step.block - block) as usize * BLOCK;
+                    bytes[start..start + read.len()].copy_from_slice(&read);
+                }
+                None if trust == Trust::Rows => return Err(Lost),
+                None => missing.extend(step.block..step.block + step.span.count),
             }
+            if trust == Trust::OtherRows && check(&bytes) {
+                note(step.block).await;
+                return Ok(bytes);
+            }
+        }
+        let unchecked = match trust {
+            Trust::Devices => planted::on(Bug::ReadUnverified),
+            Trust::But(_) => planted::on(Bug::DecodedUnverified),
+            Trust::Rows | Trust::OtherRows => false,
         };
-        put(&mut unit, block, at, &good.ok_or(Lost)?);
-    }
-    if check(&unit) {
-        return Ok(unit);
-    }
-    // Every row agrees with its block, but the map does not: a write was lost together with its row.
-    // Trust no row of the unit's own columns.
-    for at in block..block + count {
-        if let Some(bytes) = decode_block(core, segment, at, true).await {
-            put(&mut unit, block, at, &bytes);
+        if missing.is_empty() && (unchecked || check(&bytes)) {
+            if let Trust::But(suspects) = trust {
+                for at in suspects {
+                    note(at).await;
+                }
+            }
+            return Ok(bytes);
         }
-        if check(&unit) {
-            note_bad(core, segment, at, before[(at - block) as usize]).await;
-            return Ok(unit);
-        }
+        trust = trust.less(unit, missing).ok_or(Lost)?;
     }
-    Err(Lost)
 }
 
-fn put(unit: &mut Buf, first: u32, at: u32, bytes: &[u8]) {
-    let start = (at - first) as usize * BLOCK;
-    unit[start..start + BLOCK].copy_from_slice(bytes);
+/// The blocks of a step, had as it says; one that does not match its row is counted.
+async fn take_step(core: &Rc<Core>, segment: &Pinned, step: &Step) -> Option<Buf> {
+    let now = usable_place(core, segment, step.span.column);
+    let read = fetch(core, segment, step.span, step.how).await;
+    match step.otherwise {
+        Some(otherwise) if read.is_none() => {
+            note_bad_strip(core, segment, step.span, now).await;
+            fetch(core, segment, step.span, otherwise).await
+        }
+        _ => read,
+    }
+}
+
+/// Reads or computes blocks of one strip.
+pub async fn fetch(core: &Rc<Core>, segment: &Pinned, span: Span, how: How) -> Option<Buf> {
+    match how {
+        How::Read => read_as_is(core, segment, span).await,
+        How::Verified => read_matching(core, segment, span).await,
+        How::Decoded => decode(core, segment, span, How::Read).await,
+        How::DecodedVerified => decode(core, segment, span, How::Verified).await,
+    }
 }
 
 /// Where a column can be read just now: what a bad block found there is held against.
@@ -104,43 +108,31 @@ fn usable_place(core: &Core, segment: &Segment, column: usize) -> Option<Column>
 }
 
 /// Where the columns of these data blocks can be read just now.
-fn places_of(core: &Core, segment: &Segment, block: u32, count: u32) -> Vec<Option<Column>> {
+fn places_of(core: &Core, segment: &Segment, unit: Unit) -> Vec<Option<Column>> {
     let strip = |at| usize::from(segment.geometry.locate(at).1);
-    (block..block + count)
+    (unit.block..unit.block + unit.count)
         .map(|at| usable_place(core, segment, strip(at)))
         .collect()
-}
-
-/// Counts a bad data block against its device and has it healed.
-async fn note_bad(core: &Rc<Core>, segment: &Pinned, at: u32, before: Option<Column>) {
-    let (stripe, strip, within) = segment.geometry.locate(at);
-    note_bad_strip(core, segment, stripe, usize::from(strip), within, before).await;
 }
 
 /// Counts a bad block of a strip against its device and has it healed. Not in a stripe without rows: it was written,
 /// and what was known of it went with lost records of the journal. What it is taken for is no device's fault, and
 /// nothing says what it should be (#147).
-async fn note_bad_strip(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    column: usize,
-    within: u32,
-    before: Option<Column>,
-) {
-    if !is_rowless(core, segment, stripe, within).await {
-        note_bad_block(core, segment, stripe, column, within, before);
+async fn note_bad_strip(core: &Rc<Core>, segment: &Pinned, span: Span, before: Option<Column>) {
+    if !is_rowless(core, segment, span).await {
+        note_bad_block(core, segment, span.stripe, span.column, span.within, before);
     }
 }
 
 /// Whether no row that can be read, of the columns that every stripe is written to, says anything.
-async fn is_rowless(core: &Rc<Core>, segment: &Pinned, stripe: u32, within: u32) -> bool {
+async fn is_rowless(core: &Rc<Core>, segment: &Pinned, span: Span) -> bool {
     let mut rowless = false;
     for column in segment.always_written() {
-        match read_row(core, segment, stripe, column, within).await {
-            Some(row) if row.digest != [0; 16] => return false,
-            Some(_) => rowless = true,
-            None => {}
+        let span = Span::block(span.stripe, column, span.within);
+        match read_rows(core, segment, span).await.as_deref() {
+            Some([row, ..]) if row.digest != [0; 16] => return false,
+            Some([_, ..]) => rowless = true,
+            _ => {}
         }
     }
     rowless
@@ -188,54 +180,25 @@ pub fn note_bad_blocks(
     }
 }
 
-/// Reads data blocks straight from their columns, strip by strip; gives the blocks that did not come.
-async fn read_direct(core: &Rc<Core>, segment: &Pinned, block: u32, unit: &mut Buf) -> Vec<u32> {
-    let count = u32::try_from(unit.len() / BLOCK).expect("a unit is small");
-    let mut missing = Vec::new();
-    let mut at = block;
-    while at < block + count {
-        let (stripe, strip, within) = segment.geometry.locate(at);
-        let run = (segment.geometry.strip_blocks - within).min(block + count - at);
-        match read_column(core, segment, stripe, usize::from(strip), within, run).await {
-            Some(bytes) => {
-                let start = (at - block) as usize * BLOCK;
-                unit[start..start + bytes.len()].copy_from_slice(&bytes);
-            }
-            None => missing.extend(at..at + run),
-        }
-        at += run;
-    }
-    missing
-}
-
 /// Reads blocks of one strip, unverified; `None` if the column is missing or fails.
-pub async fn read_column(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    column: usize,
-    within: u32,
-    count: u32,
-) -> Option<Buf> {
-    if column < usize::from(segment.geometry.k) && is_absent(segment, stripe, column) {
-        return Some(Buf::zeroed(count as usize * BLOCK));
+async fn read_as_is(core: &Rc<Core>, segment: &Segment, span: Span) -> Option<Buf> {
+    if span.column < usize::from(segment.geometry.k) && is_absent(segment, span.stripe, span.column)
+    {
+        return Some(Buf::zeroed(span.count as usize * BLOCK));
     }
-    read_placed(core, segment, stripe, column, within, count).await
+    read_placed(core, segment, span).await
 }
 
 /// Reads blocks of one strip from where its column lies.
-async fn read_placed(
-    core: &Rc<Core>,
-    segment: &Segment,
-    stripe: u32,
-    column: usize,
-    within: u32,
-    count: u32,
-) -> Option<Buf> {
-    let place = usable_place(core, segment, column)?;
-    let offset = device_offset(core, place, segment.geometry.strip_block(stripe) + within);
-    let bytes = count as usize * BLOCK;
-    core.member(place.device).read(offset, bytes).await.ok()
+async fn read_placed(core: &Rc<Core>, segment: &Segment, span: Span) -> Option<Buf> {
+    let place = usable_place(core, segment, span.column)?;
+    let at = segment.geometry.strip_block(span.stripe) + span.within;
+    let bytes = span.count as usize * BLOCK;
+    let member = core.member(place.device);
+    member
+        .read(device_offset(core, place, at), bytes)
+        .await
+        .ok()
 }
 
 /// Whether a data strip is known never to have been written.
@@ -245,68 +208,6 @@ fn is_absent(segment: &Segment, stripe: u32, strip: usize) -> bool {
         .borrow()
         .get(&stripe)
         .is_some_and(|used| strip >= usize::from(*used))
-}
-
-/// How many blocks are computed, and from which inputs.
-#[derive(Clone, Copy)]
-enum Inputs {
-    /// From blocks that match their rows.
-    Verified(u32),
-    /// From blocks as they are read: whoever asks checks the result.
-    AsRead(u32),
-}
-
-/// Computes one data block from the same block of other columns. With `verified`, only from inputs
-/// that match their rows.
-async fn decode_block(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    block: u32,
-    verified: bool,
-) -> Option<Buf> {
-    let (stripe, strip, within) = segment.geometry.locate(block);
-    let inputs = match verified {
-        true => Inputs::Verified(1),
-        false => Inputs::AsRead(1),
-    };
-    decode(core, segment, stripe, usize::from(strip), within, inputs).await
-}
-
-/// Computes one block of any column from the same block of other columns, which match their rows.
-pub async fn decode_column(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    wanted: usize,
-    within: u32,
-) -> Option<Buf> {
-    decode_verified_run(core, segment, stripe, wanted, within, 1).await
-}
-
-/// Computes blocks of one strip from the same blocks of other columns, which all match their rows: each of these is read
-/// once for all.
-pub async fn decode_verified_run(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    wanted: usize,
-    within: u32,
-    count: u32,
-) -> Option<Buf> {
-    let inputs = Inputs::Verified(count);
-    decode(core, segment, stripe, wanted, within, inputs).await
-}
-
-/// Computes blocks of one strip from the same blocks of other columns, unverified: each of these is read once for all.
-pub async fn decode_run(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    wanted: usize,
-    within: u32,
-    count: u32,
-) -> Option<Buf> {
-    decode(core, segment, stripe, wanted, within, Inputs::AsRead(count)).await
 }
 
 /// What the first `k` of these columns give that give anything, as many asked at once as are still needed; `None` if fewer
@@ -330,21 +231,16 @@ pub async fn first_found<T>(
     Some(found)
 }
 
-async fn decode(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    wanted: usize,
-    within: u32,
-    from: Inputs,
-) -> Option<Buf> {
+/// Computes blocks of one strip from the same blocks of other columns, each of which is read once for all.
+async fn decode(core: &Rc<Core>, segment: &Pinned, span: Span, from: How) -> Option<Buf> {
     let (k, width) = (usize::from(segment.geometry.k), segment.geometry.width());
     let read = |column| {
         let (core2, segment) = (core.clone(), segment.clone());
+        let span = Span { column, ..span };
         core.rt
-            .spawn(async move { read_input(&core2, &segment, stripe, column, within, from).await })
+            .spawn(async move { read_input(&core2, &segment, span, from).await })
     };
-    let others = (0..width).filter(|column| *column != wanted);
+    let others = (0..width).filter(|column| *column != span.column);
     let found = first_found(k, others, read).await?;
     let mut inputs: Vec<Option<Buf>> = (0..width).map(|_| None).collect();
     for (column, bytes) in found {
@@ -354,101 +250,56 @@ async fn decode(
     let mut out = Buf::scratch(bytes);
     let strips: Vec<Option<&[u8]>> = inputs.iter().map(|i| i.as_deref()).collect();
     core.code(segment)
-        .decode(&strips, &[wanted], &mut [&mut out])
+        .decode(&strips, &[span.column], &mut [&mut out])
         .ok()?;
     Some(out)
 }
 
 /// Reads blocks of a column to compute those of another from. In a run a block that does not match only keeps the column
 /// from being used; whoever then computes block by block counts it.
-async fn read_input(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    column: usize,
-    within: u32,
-    from: Inputs,
-) -> Option<Buf> {
-    let count = match from {
-        Inputs::AsRead(count) => {
-            return read_column(core, segment, stripe, column, within, count).await;
-        }
-        Inputs::Verified(count) => count,
-    };
-    let before = usable_place(core, segment, column);
-    let read = read_verified_run(core, segment, stripe, column, within, count).await;
-    if read.is_none() && count == 1 {
-        note_bad_strip(core, segment, stripe, column, within, before).await;
+async fn read_input(core: &Rc<Core>, segment: &Pinned, span: Span, how: How) -> Option<Buf> {
+    if how == How::Read {
+        return read_as_is(core, segment, span).await;
+    }
+    let before = usable_place(core, segment, span.column);
+    let read = read_matching(core, segment, span).await;
+    if read.is_none() && span.count == 1 {
+        note_bad_strip(core, segment, span, before).await;
     }
     read
 }
 
-/// Reads one block and its row; the block if they match. A strip that was never written gives zeros.
-pub async fn read_verified(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    column: usize,
-    within: u32,
-) -> Option<Buf> {
-    read_verified_run(core, segment, stripe, column, within, 1).await
-}
-
 /// Reads blocks of one strip with their rows; the blocks if all match. A strip that was never written gives zeros.
-async fn read_verified_run(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    column: usize,
-    within: u32,
-    count: u32,
-) -> Option<Buf> {
-    let rows = read_rows(core, segment, stripe, column, within, count).await?;
+async fn read_matching(core: &Rc<Core>, segment: &Pinned, span: Span) -> Option<Buf> {
+    let rows = read_rows(core, segment, span).await?;
     if rows.iter().all(|row| row.digest == [0; 16]) {
-        let absent = column < usize::from(segment.geometry.k);
+        let absent = span.column < usize::from(segment.geometry.k);
         return absent.then(|| Buf::zeroed(rows.len() * BLOCK));
     }
-    let bytes = read_placed(core, segment, stripe, column, within, count).await?;
-    let number = u16::try_from(column).expect("at most 256 columns");
-    let mut blocks = (within..).zip(rows.iter().zip(bytes.chunks(BLOCK)));
-    let matches =
-        |(within, (row, block))| row_matches(core, segment, stripe, number, within, row, block);
+    let bytes = read_placed(core, segment, span).await?;
+    let column = u16::try_from(span.column).expect("at most 256 columns");
+    let mut blocks = (span.within..).zip(rows.iter().zip(bytes.chunks(BLOCK)));
+    let matches = |(within, (row, block))| {
+        row_matches(core, segment, span.stripe, column, within, row, block)
+    };
     blocks.all(matches).then_some(bytes)
-}
-
-/// The row of one block, from memory while its course is open, else from the column's summary.
-async fn read_row(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    column: usize,
-    within: u32,
-) -> Option<Row> {
-    let rows = read_rows(core, segment, stripe, column, within, 1).await?;
-    rows.first().copied()
 }
 
 /// The rows of blocks of one strip, from memory while their course is open, else from the column's summary: each block of
 /// it is read once.
-async fn read_rows(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    stripe: u32,
-    column: usize,
-    within: u32,
-    count: u32,
-) -> Option<Vec<Row>> {
-    if let Some(known) = segment.rows.borrow().get(&stripe) {
-        let row = |at: u32| known[column].get(at as usize).copied();
-        let wanted = within..within + count;
+async fn read_rows(core: &Rc<Core>, segment: &Pinned, span: Span) -> Option<Vec<Row>> {
+    if let Some(known) = segment.rows.borrow().get(&span.stripe) {
+        let row = |at: u32| known[span.column].get(at as usize).copied();
+        let wanted = span.within..span.within + span.count;
         return Some(wanted.map(|at| row(at).unwrap_or_default()).collect());
     }
-    let course = segment.geometry.course_of(stripe);
-    let first = stripe % segment.geometry.course_strips() * segment.geometry.strip_blocks + within;
-    let end = first + count;
-    let mut wanted = Vec::with_capacity(count as usize);
+    let geometry = segment.geometry;
+    let course = geometry.course_of(span.stripe);
+    let first = span.stripe % geometry.course_strips() * geometry.strip_blocks + span.within;
+    let end = first + span.count;
+    let mut wanted = Vec::with_capacity(span.count as usize);
     for part in first / ROWS_PER_SUMMARY..end.div_ceil(ROWS_PER_SUMMARY) {
-        let rows = read_summary_part(core, segment, course, column, part).await?;
+        let rows = read_summary_part(core, segment, course, span.column, part).await?;
         let of_part = (part * ROWS_PER_SUMMARY..).zip(rows);
         wanted.extend(
             of_part
@@ -456,7 +307,7 @@ async fn read_rows(
                 .map(|(_, row)| row),
         );
     }
-    (wanted.len() == count as usize).then_some(wanted)
+    (wanted.len() == span.count as usize).then_some(wanted)
 }
 
 async fn read_summary_part(

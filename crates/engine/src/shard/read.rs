@@ -17,7 +17,8 @@ use crate::map::delta::{Lookup, State, What};
 use crate::planted::{self, Bug};
 use crate::segment::Pinned;
 use crate::segment::coder::begin;
-use crate::segment::read::{decode_run, read_column};
+use crate::segment::plan::{How, Span};
+use crate::segment::read::fetch;
 use crate::space::shape::VolumeShape;
 
 /// A volume block's bytes, or where they are.
@@ -285,13 +286,20 @@ impl Shard {
         let (stripe, strip, within) = run.segment.geometry.locate(run.block);
         let (segment, column) = (&run.segment, usize::from(strip));
         let fits = within + count <= segment.geometry.strip_blocks;
-        let read = if !fits {
-            None
-        } else if self.core.column_usable(segment, column) {
-            read_column(&self.core, segment, stripe, column, within, count).await
-        } else {
-            // Of a column that is gone: computed as one, and checked like what is read.
-            decode_run(&self.core, segment, stripe, column, within, count).await
+        // Blocks of a column that is gone are computed as one, and checked as those that are read.
+        let how = match self.core.column_usable(segment, column) {
+            true => How::Read,
+            false => How::Decoded,
+        };
+        let span = Span {
+            stripe,
+            column,
+            within,
+            count,
+        };
+        let read = match fits {
+            true => fetch(&self.core, segment, span, how).await,
+            false => None,
         };
         let digests = match &read {
             Some(bytes) => {

@@ -77,20 +77,19 @@ fn a_run_is_computed_only_from_columns_that_match() {
     damage(&bed, &segment, 1);
     let core = bed.core.clone();
     bed.rt.block_on(async move {
-        let run = decode_verified_run(&core, &segment, 0, 0, 0, 2)
-            .await
-            .unwrap();
-        assert!(*run == bytes[..2 * BLOCK], "the bad column is passed over");
+        let run = |within, count| Span {
+            stripe: 0,
+            column: 0,
+            within,
+            count,
+        };
+        let decoded = async |span| fetch(&core, &segment, span, How::DecodedVerified).await;
+        let both = decoded(run(0, 2)).await.unwrap();
+        assert!(*both == bytes[..2 * BLOCK], "the bad column is passed over");
         core.member(2).take_out(MemberState::Failed);
-        assert!(
-            decode_verified_run(&core, &segment, 0, 0, 0, 2)
-                .await
-                .is_none()
-        );
+        assert!(decoded(run(0, 2)).await.is_none());
         // The second block of the bad strip is good: alone it can be used.
-        let one = decode_verified_run(&core, &segment, 0, 0, 1, 1)
-            .await
-            .unwrap();
+        let one = decoded(run(1, 1)).await.unwrap();
         assert!(*one == bytes[BLOCK..2 * BLOCK]);
     });
 }
