@@ -10,7 +10,6 @@ use ashlar_format::node::{NodeEntry, Place};
 use ashlar_rt::{Buf, OneshotSender, Sender, Slice, oneshot};
 
 use crate::map::{Key, NodeWrite};
-use crate::segment::Pinned;
 use crate::segment::stream::{Item, OpenStripe};
 use crate::space::shape::{FoldLimit, VolumeShape};
 use crate::space::slots::Purpose;
@@ -31,7 +30,7 @@ pub enum Reach {
 #[derive(Debug)]
 pub struct Allocated {
     /// The segment.
-    pub segment: Pinned,
+    pub segment: SegmentNumber,
     /// Segments that together cover the eligible devices.
     pub row: usize,
 }
@@ -201,7 +200,7 @@ pub enum Adopted {
         /// The volume block.
         address: u64,
         /// The segment.
-        segment: Pinned,
+        segment: SegmentNumber,
         /// First data block in it.
         block: u32,
         /// Digest for the map.

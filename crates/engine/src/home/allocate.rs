@@ -90,7 +90,7 @@ impl Home {
                     .min()
                     .unwrap_or(1) as usize;
                 return Some(Allocated {
-                    segment,
+                    segment: segment.number,
                     row: row.min(slots / 64 / self.shards.len()).max(1),
                 });
             }

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use ashlar_format::SegmentGeometry;
 use ashlar_format::journal::Entry;
 use ashlar_format::partition::Partitioning;
 use ashlar_format::root::MAX_EPOCH_BYTES;
@@ -23,28 +22,6 @@ use crate::members::quorum::Quorum;
 use crate::planted::{self, Bug};
 use crate::protocol::{Adopted, Reach, ShardMessage, ask};
 use crate::segment::read::summary_stands;
-use crate::segment::{Column, Pinned, Segment};
-
-/// A stand-in, outside the table, for a segment that was freed since the stripe was recorded.
-fn gone_segment(stripe: &ashlar_format::journal::StripeEntry) -> Option<Pinned> {
-    let geometry = SegmentGeometry {
-        k: 1,
-        m: 0,
-        strip_blocks: 1,
-        slot_blocks: 8,
-    };
-    let kind = ashlar_format::slot::SegmentKind::Data;
-    (!stripe.rows.is_empty()).then(|| {
-        Segment::create(
-            stripe.segment,
-            kind,
-            geometry,
-            0,
-            vec![Column::MISSING],
-            u32::MAX,
-        )
-    })
-}
 
 /// Steps 4 and 5 of an import.
 pub(super) async fn recover(
@@ -267,13 +244,6 @@ async fn adopt_all(home: &Rc<Home>, rest: Vec<(u64, Entry)>) {
     for (sequence, entry) in rest {
         match entry {
             Entry::Stripe(stripe) => {
-                // A segment freed since: its deltas are replaced by later ones, which may be moves
-                // that say where from.
-                let segment = home
-                    .core
-                    .segment(stripe.segment)
-                    .or_else(|| gone_segment(&stripe));
-                let Some(segment) = segment else { continue };
                 for delta in &stripe.deltas {
                     let Some(row) = stripe.rows.get(delta.block as usize) else {
                         continue;
@@ -286,7 +256,7 @@ async fn adopt_all(home: &Rc<Home>, rest: Vec<(u64, Entry)>) {
                     let adopted = Adopted::Block {
                         tree: owner.tree,
                         address: owner.address,
-                        segment: segment.clone(),
+                        segment: stripe.segment,
                         block,
                         digest: delta.digest,
                         algorithm: owner.algorithm,

@@ -26,3 +26,17 @@ impl Closed {
         self.why.borrow().clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_that_has_stopped_says_why() {
+        let closed = Closed::default();
+        assert!(!closed.get() && closed.why().is_empty());
+        closed.set("exported");
+        assert!(closed.get());
+        assert_eq!(closed.why(), "exported");
+    }
+}

@@ -56,3 +56,26 @@ impl Identity {
         self.digest(Kind::Blake3, context, bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Digests that are taken side by side are those taken one by one, and each is bound to its address.
+    #[test]
+    fn a_digest_is_bound_to_its_block() {
+        let identity = Identity::new([1; 16], [2; 32]);
+        let bytes = [7; 3 * 4096];
+        let together = identity.block_digests(Kind::Blake3, (16, 40), &bytes, 4096);
+        let one = |address| identity.block_digest(Kind::Blake3, 16, address, &bytes[..4096]);
+        assert_eq!(together, vec![one(40), one(41), one(42)]);
+        assert_ne!(one(40), one(41));
+        let node = |level| identity.node_digest(16, 0, level, 40, &bytes[..4096]);
+        assert_ne!(node(0), node(1));
+        let other = Identity::new([1; 16], [3; 32]);
+        assert_ne!(
+            other.block_digest(Kind::Blake3, 16, 40, &bytes[..4096]),
+            one(40)
+        );
+    }
+}

@@ -95,3 +95,55 @@ pub fn decode_owner_bytes<'a>(
     let owners = |bytes: &Vec<u8>| bytes.as_chunks().0.to_vec();
     Some(out.iter().map(owners).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ashlar_format::summary::Owner;
+
+    use super::*;
+    use crate::testing::bed;
+
+    /// Owner bytes are coded as blocks are: those of any column come from any K others.
+    #[test]
+    fn owners_of_a_lost_column_are_decoded() {
+        let bed = bed(4);
+        let segment = bed.segment(1, 2, 2);
+        let owner = |address| Owner {
+            tree: 16,
+            address,
+            ..Owner::default()
+        };
+        let row = |address: u64| Row {
+            digest: [1; 16],
+            owner: owner(address).to_bytes(),
+        };
+        let data: [Vec<Row>; 2] = [vec![row(1), row(2)], vec![row(3), row(4)]];
+        let flat = |rows: &Vec<Row>| rows.iter().flat_map(|r| r.owner).collect::<Vec<u8>>();
+        let strips: Vec<Vec<u8>> = data.iter().map(flat).collect();
+        let mut parity = vec![vec![0; strips[0].len()]; 2];
+        let inputs: Vec<&[u8]> = strips.iter().map(Vec::as_slice).collect();
+        let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        bed.core.code(&segment).encode(&inputs, &mut outputs);
+        let rows_of = |bytes: &[u8]| -> Vec<Row> {
+            let owners = bytes.as_chunks().0.iter();
+            owners
+                .map(|o| Row {
+                    digest: [0; 16],
+                    owner: *o,
+                })
+                .collect()
+        };
+        let second = rows_of(&parity[1]);
+        let others = [(1, &data[1][..]), (3, &second[..])].into_iter();
+        let found = decode_owner_bytes(&bed.core, &segment, &[0], others).unwrap();
+        let found: Vec<u64> = found[0]
+            .iter()
+            .map(|o| Owner::from_bytes(o).address)
+            .collect();
+        assert_eq!(found, vec![1, 2]);
+        let too_few = [(1, &data[1][..])].into_iter();
+        assert!(decode_owner_bytes(&bed.core, &segment, &[0], too_few).is_none());
+    }
+}

@@ -7,12 +7,27 @@ use std::rc::Rc;
 
 use ashlar_block::VolumeError;
 use ashlar_digest::Kind;
+use ashlar_format::slot::SegmentKind;
+use ashlar_format::{SegmentGeometry, SegmentNumber};
 
 use super::Shard;
 use super::write::By;
 use crate::map::delta::{State, Version, What};
 use crate::planted::{self, Bug};
 use crate::protocol::{Adopted, Move};
+use crate::segment::{Column, Pinned, Segment};
+
+/// A stand-in, outside the table, for a segment that was freed since a stripe of it was recorded.
+fn gone_segment(number: SegmentNumber) -> Pinned {
+    let geometry = SegmentGeometry {
+        k: 1,
+        m: 0,
+        strip_blocks: 1,
+        slot_blocks: 8,
+    };
+    let columns = vec![Column::MISSING];
+    Segment::create(number, SegmentKind::Data, geometry, 0, columns, u32::MAX)
+}
 
 impl Shard {
     /// Writes blocks anew, each unless it is no longer where it was moved from, until there is no room. How many bytes
@@ -59,8 +74,10 @@ impl Shard {
                 sequence,
             } => {
                 let stamp = self.next_stamp();
+                // A segment freed since: its deltas are replaced by later ones, which may be moves that say where from.
+                let known = self.core.segment(segment);
                 let what = What::Block {
-                    segment,
+                    segment: known.unwrap_or_else(|| gone_segment(segment)),
                     block,
                     digest,
                     algorithm,

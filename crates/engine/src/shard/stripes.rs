@@ -82,15 +82,16 @@ impl Shard {
                     .phases
                     .end(Phase::Allocate, &self.core.rt, since);
                 match allocated {
-                    Some(Some(allocated))
-                        if allocated.segment.geometry.stripe_blocks() < pieces =>
-                    {
-                        allocated.segment.retired.set(true);
-                        return Err(VolumeError::Closed); // its volume has left the catalog
-                    }
                     Some(Some(allocated)) => {
+                        let Some(segment) = self.core.segment(allocated.segment) else {
+                            continue; // it lost a device and is gone already: another one
+                        };
+                        if segment.geometry.stripe_blocks() < pieces {
+                            segment.retired.set(true);
+                            return Err(VolumeError::Closed); // its volume has left the catalog
+                        }
                         wanted_row = allocated.row;
-                        stream.row.push_back(allocated.segment);
+                        stream.row.push_back(segment);
                         grow = false;
                         continue;
                     }

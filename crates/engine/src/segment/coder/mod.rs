@@ -8,6 +8,8 @@
 
 mod course;
 mod parity;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
