@@ -14,6 +14,7 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_rt::{Sender, join_all};
 
 use crate::home::Home;
+use crate::home::parts::{Course, Rows, Stripes, cut, reach_for, rows_after};
 use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::protocol::{Collected, Reach, ShardMessage, ask};
@@ -42,11 +43,8 @@ impl Home {
     pub(crate) async fn batch_locked(self: &Rc<Self>, reach: Reach) {
         let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
         let written = self.core.meters.host.get();
-        let (size, used) = self.journal.usage(Ring::Data);
-        let (delta_size, delta_used) = self.journal.usage(Ring::Delta);
-        // Unfinished stripes whose blocks lie in the data ring would keep both rings from being cut.
-        let pinned = delta_used * 2 > delta_size || used * 10 > size * 6;
-        let mut reach = if pinned { Reach::Closed } else { reach };
+        let usage = |ring| self.journal.usage(ring);
+        let mut reach = reach_for(reach, usage(Ring::Delta), usage(Ring::Data));
         let mut collected = self.collect(reach).await;
         let data_bytes: usize = collected
             .iter()
@@ -117,8 +115,7 @@ impl Home {
     }
 
     /// Cuts a batch into parts of at most a quarter of the delta ring. The stripes of a shard keep their order: of a
-    /// block's versions none is recorded after a newer one. Those of all shards that let go of the data ring come
-    /// first: until they are recorded the journal cannot be cut, and they are few, one of each open segment at most.
+    /// block's versions none is recorded after a newer one.
     ///
     /// Crash argument: who waits for the batch is answered after its last part. What was durable before stays so
     /// in between: where a part settles a record of data, what that held, or something newer, is in this part or
@@ -153,35 +150,45 @@ impl Home {
                 part: (h.part.of, h.part.rest),
             }));
         }
-        let mut bytes: usize = part.deltas.iter().map(entry_bytes).sum();
-        let mut parts = Vec::new();
-        let mut data = Vec::new();
-        let (mut settling, mut others) = (Vec::new(), Vec::new());
-        for (shard, batch) in collected.into_iter().enumerate() {
-            let mut stripes = batch.stripes.into_iter().zip(batch.live);
-            settling.push((shard, stripes.by_ref().take(batch.settling).collect()));
-            others.push((shard, stripes.collect::<Vec<_>>()));
+        let first: usize = part.deltas.iter().map(entry_bytes).sum();
+        let (mut stripes, mut sizes, mut data) = (Vec::new(), Vec::new(), Vec::new());
+        for batch in collected {
+            let of_batch = batch.stripes.into_iter().zip(batch.live);
+            let of_batch: Vec<_> = of_batch
+                .map(|(stripe, live)| {
+                    (
+                        stripe_entry(&stripe, &live, self.root.birth()),
+                        stripe,
+                        live,
+                    )
+                })
+                .collect();
+            sizes.push(Stripes {
+                settling: batch.settling,
+                bytes: of_batch
+                    .iter()
+                    .map(|(entry, ..)| entry_bytes(entry))
+                    .collect(),
+            });
+            stripes.push(of_batch.into_iter());
             data.push(batch.data);
         }
-        for (shard, stripes) in settling.into_iter().chain(others) {
-            for (stripe, live) in stripes {
-                let entry = stripe_entry(&stripe, &live, self.root.birth());
-                let size = entry_bytes(&entry);
-                if bytes + size > most && bytes > 0 {
-                    parts.push(std::mem::replace(&mut part, empty(Vec::new())));
-                    bytes = 0;
-                }
-                bytes += size;
+        let mut parts = Vec::new();
+        for shards in cut(first, &sizes, most) {
+            for shard in shards {
+                let next = stripes[shard].next();
+                let (entry, stripe, live) = next.expect("it is cut as long as it is");
                 part.deltas.push(entry);
                 part.collected[shard].stripes.push(stripe);
                 part.collected[shard].live.push(live);
             }
+            parts.push(std::mem::replace(&mut part, empty(Vec::new())));
         }
-        part.deltas.extend(extra);
-        for (collected, data) in part.collected.iter_mut().zip(data) {
+        let last = parts.last_mut().expect("there is one");
+        last.deltas.extend(extra);
+        for (collected, data) in last.collected.iter_mut().zip(data) {
             collected.data = data;
         }
-        parts.push(part);
         parts
     }
 
@@ -224,22 +231,21 @@ impl Home {
             let geometry = segment.geometry;
             let course = geometry.course_of(segment.recorded.get());
             let first = course * geometry.course_strips();
-            let end = first + geometry.strips_in(course);
-            let mut upto = segment.recorded.get();
-            let mut course_ended = false;
-            let collected = parts.iter().flat_map(|p| &p.collected);
-            let stripes = collected.flat_map(|c| &c.stripes);
-            for stripe in stripes.filter(|s| s.segment.number == segment.number) {
-                let written = stripe.phase.get() == StripePhase::Written;
-                upto = upto.max(stripe.number + 1).min(end);
-                course_ended |= written && stripe.number + 1 == end;
-            }
-            let all_here = upto == segment.next_stripe.get().min(end);
-            // The last stripe of a course was written with its summary.
-            let released = course_ended
-                || upto > first
-                    && all_here
-                    && stripe::write_summary(&self.core, &segment, upto).await;
+            let course = Course {
+                first,
+                end: first + geometry.strips_in(course),
+                recorded: segment.recorded.get(),
+                begun: segment.next_stripe.get(),
+            };
+            let stripes = parts.iter().flat_map(|p| &p.collected);
+            let stripes = stripes.flat_map(|c| &c.stripes);
+            let stripes = stripes.filter(|s| s.segment.number == segment.number);
+            let written = |s: &Rc<OpenStripe>| s.phase.get() == StripePhase::Written;
+            let released = match rows_after(course, stripes.map(|s| (s.number, written(s)))) {
+                Rows::Kept => false,
+                Rows::InSummary => true,
+                Rows::ToSummary(upto) => stripe::write_summary(&self.core, &segment, upto).await,
+            };
             if released {
                 segment.rows_since.set(None);
             }

@@ -16,6 +16,7 @@ mod demand;
 mod generation;
 mod log;
 pub mod nodes;
+mod parts;
 mod records;
 mod redundancy;
 mod renew;
