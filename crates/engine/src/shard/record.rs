@@ -96,34 +96,21 @@ impl Shard {
         batch
     }
 
-    /// The stripes that can be recorded now: in order within each segment.
+    /// The stripes that can be recorded now.
     fn in_order(&self) -> Collected {
-        let mut batch = Collected::default();
-        let mut written = self.stripes.written.borrow().clone();
-        // What a record of data holds keeps the journal from being cut until its stripe is recorded: these come first,
-        // with those before them in their segments (#179).
-        let mut settling: BTreeMap<u64, u32> = BTreeMap::new();
-        for stripe in written.iter().filter(|s| s.journaled.get()) {
-            let upto = settling.entry(stripe.segment.number).or_default();
-            *upto = (*upto).max(stripe.number + 1);
-        }
-        let settles = |s: &OpenStripe| {
-            let upto = settling.get(&s.segment.number);
-            upto.is_some_and(|upto| s.number < *upto)
+        let written = self.stripes.written.borrow();
+        let facts = |s: &Rc<OpenStripe>| Closed {
+            segment: s.segment.number,
+            number: s.number,
+            recorded: s.segment.recorded.get(),
+            journaled: s.journaled.get(),
         };
-        written.sort_by_key(|s| (!settles(s), s.segment.number, s.number));
-        let mut expected: BTreeMap<u64, u32> = BTreeMap::new();
-        for stripe in written {
-            let next = expected
-                .entry(stripe.segment.number)
-                .or_insert(stripe.segment.recorded.get());
-            if stripe.number == *next {
-                *next += 1;
-                batch.settling += usize::from(settles(&stripe));
-                batch.stripes.push(stripe);
-            }
+        let (order, settling) = in_order(&written.iter().map(facts).collect::<Vec<_>>());
+        Collected {
+            stripes: order.into_iter().map(|at| written[at].clone()).collect(),
+            settling,
+            ..Collected::default()
         }
-        batch
     }
 
     /// The batch is durable.
@@ -152,59 +139,233 @@ impl Shard {
     }
 }
 
-/// Chooses the items of a batch that count: the newest of each block.
+/// A stripe that is closed, and written or void.
+#[derive(Clone, Copy, Debug)]
+struct Closed {
+    segment: u64,
+    /// Its number in the segment.
+    number: u32,
+    /// How many stripes of the segment are recorded.
+    recorded: u32,
+    /// Records of data hold some of its blocks.
+    journaled: bool,
+}
+
+/// The stripes that can be recorded, by their place in the list: in order within each segment, without gaps. Those that
+/// settle records of data come first, with those before them in their segments, since such a record keeps the journal from
+/// being cut until its stripe is recorded (#179). How many these are is given as well.
+fn in_order(stripes: &[Closed]) -> (Vec<usize>, usize) {
+    let mut settling: BTreeMap<u64, u32> = BTreeMap::new();
+    for stripe in stripes.iter().filter(|s| s.journaled) {
+        let upto = settling.entry(stripe.segment).or_default();
+        *upto = (*upto).max(stripe.number + 1);
+    }
+    let settles = |s: &Closed| {
+        settling
+            .get(&s.segment)
+            .is_some_and(|upto| s.number < *upto)
+    };
+    let mut order: Vec<usize> = (0..stripes.len()).collect();
+    order.sort_by_key(|at| {
+        let stripe = &stripes[*at];
+        (!settles(stripe), stripe.segment, stripe.number)
+    });
+    let mut expected: BTreeMap<u64, u32> = BTreeMap::new();
+    order.retain(|at| {
+        let stripe = &stripes[*at];
+        let next = expected.entry(stripe.segment).or_insert(stripe.recorded);
+        let follows = stripe.number == *next;
+        *next += u32::from(follows);
+        follows
+    });
+    let first = order.iter().filter(|at| settles(&stripes[**at])).count();
+    (order, first)
+}
+
+/// A version of a block that a batch could record.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// Volume and address.
+    block: (u32, u64),
+    /// The stamp of the version.
+    stamp: u64,
+    /// Where in the batch it comes: its stripe, or [`AFTER_STRIPES`].
+    at: usize,
+    /// Whether deltas still hold it.
+    known: bool,
+    /// Whether a record of data holds it.
+    journaled: bool,
+    /// The newest stamp of the block that is durable, or a hole of this batch.
+    floor: u64,
+}
+
+/// Which of these count: the newest of each block.
 ///
-/// An item counts if nothing newer of its block is durable, nor in this batch. But one that a record of data
+/// One counts if nothing newer of its block is durable, nor in this batch. But one that a record of data
 /// holds, which its stripe settles, counts also where the newer one comes only after that stripe: the batch
 /// may be cut between the two, and power go (#167).
-fn keep_newest(batch: &mut Collected, deltas: &Deltas) {
-    let version = |item: &Item| deltas.get(item.tree, item.address, item.stamp);
+fn choose(candidates: &[Candidate]) -> Vec<bool> {
     let mut newest: BTreeMap<(u32, u64), (u64, usize)> = BTreeMap::new();
-    let mut note = |item: &Item, at: usize| {
-        if version(item).is_some() {
-            let this = (item.stamp, at);
-            let entry = newest.entry((item.tree, item.address)).or_insert(this);
-            let older = planted::on(Bug::OlderVersionRecorded);
-            *entry = if older {
-                (*entry).min(this)
-            } else {
-                (*entry).max(this)
-            };
+    for candidate in candidates.iter().filter(|c| c.known) {
+        let this = (candidate.stamp, candidate.at);
+        let entry = newest.entry(candidate.block).or_insert(this);
+        let older = planted::on(Bug::OlderVersionRecorded);
+        *entry = if older {
+            (*entry).min(this)
+        } else {
+            (*entry).max(this)
+        };
+    }
+    let counts = |c: &Candidate| {
+        let (in_batch, newest_at) = newest.get(&c.block).copied().unwrap_or((0, c.at));
+        let settled = c.journaled && c.at < newest_at && !planted::on(Bug::SettledBeforeNewer);
+        c.known && c.stamp >= c.floor && (c.stamp >= in_batch || settled)
+    };
+    candidates.iter().map(counts).collect()
+}
+
+/// Leaves the items in a batch that count; none of a stripe that is void does.
+fn keep_newest(batch: &mut Collected, deltas: &Deltas) {
+    let candidate = |item: &Item, at: usize| {
+        let block = (item.tree, item.address);
+        let version = deltas.get(item.tree, item.address, item.stamp);
+        let holes = batch.holes.iter();
+        let hole = holes.filter(|h| h.covers(item.tree, item.address));
+        let hole = hole.map(|h| h.stamp).max();
+        let hole = hole.filter(|_| !planted::on(Bug::TrimResurrects));
+        Candidate {
+            block,
+            stamp: item.stamp,
+            at,
+            known: version.is_some(),
+            journaled: version.is_some_and(|v| v.journaled),
+            floor: deltas
+                .durable_stamp(item.tree, item.address)
+                .max(hole.unwrap_or(0)),
         }
     };
     let written = |s: &OpenStripe| s.phase.get() == Phase::Written;
-    for (stripe, at) in batch.stripes.iter().zip(0..).filter(|(s, _)| written(s)) {
-        stripe.items.borrow().iter().for_each(|i| note(i, at));
+    let mut items: Vec<Vec<Item>> = Vec::new();
+    let mut candidates = Vec::new();
+    for (stripe, at) in batch.stripes.iter().zip(0..) {
+        items.push(match written(stripe) {
+            true => stripe.items.borrow().clone(),
+            false => Vec::new(),
+        });
+        candidates.extend(items[at].iter().map(|item| candidate(item, at)));
     }
-    batch.data.iter().for_each(|d| note(&d.0, AFTER_STRIPES));
-    let counts = |item: &Item, at: usize| {
-        let newest = newest.get(&(item.tree, item.address)).copied();
-        let (in_batch, newest_at) = newest.unwrap_or((0, at));
-        let hole = batch
-            .holes
-            .iter()
-            .filter(|h| h.covers(item.tree, item.address))
-            .map(|h| h.stamp)
-            .max()
-            .filter(|_| !planted::on(Bug::TrimResurrects))
-            .unwrap_or(0);
-        let durable = deltas.durable_stamp(item.tree, item.address);
-        version(item).is_some_and(|version| {
-            let settled =
-                version.journaled && at < newest_at && !planted::on(Bug::SettledBeforeNewer);
-            item.stamp >= hole.max(durable) && (item.stamp >= in_batch || settled)
-        })
-    };
-    batch.live = (batch.stripes.iter().zip(0..))
-        .map(|(stripe, at)| {
-            let items = stripe.items.borrow();
-            let live = items.iter().filter(|i| written(stripe) && counts(i, at));
-            live.copied().collect()
-        })
-        .collect();
-    let mut kept = (batch.data.iter())
-        .map(|d| counts(&d.0, AFTER_STRIPES))
-        .collect::<Vec<_>>()
-        .into_iter();
+    let data = batch.data.iter();
+    candidates.extend(data.map(|(item, ..)| candidate(item, AFTER_STRIPES)));
+    let mut kept = choose(&candidates).into_iter();
+    for items in &mut items {
+        items.retain(|_| kept.next().unwrap_or(false));
+    }
+    batch.live = items;
     batch.data.retain(|_| kept.next().unwrap_or(false));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_are_recorded_in_order_without_gaps() {
+        // Segment, number, stripes of the segment that are recorded, whether records of data hold blocks of it.
+        let t = |stripes: &[(u64, u32, u32, bool)], order: &[usize], first| {
+            let closed = stripes
+                .iter()
+                .map(|(segment, number, recorded, journaled)| Closed {
+                    segment: *segment,
+                    number: *number,
+                    recorded: *recorded,
+                    journaled: *journaled,
+                });
+            let found = in_order(&closed.collect::<Vec<_>>());
+            assert_eq!(found, (order.to_vec(), first), "{stripes:?}");
+        };
+        t(&[], &[], 0);
+        t(&[(1, 0, 0, false)], &[0], 0);
+        t(&[(1, 1, 0, false), (1, 0, 0, false)], &[1, 0], 0);
+        // Stripe 1 is being written still.
+        t(&[(1, 0, 0, false), (1, 2, 0, false)], &[0], 0);
+        t(&[(1, 4, 4, false), (1, 5, 4, false)], &[0, 1], 0);
+        t(&[(2, 0, 0, false), (1, 0, 0, false)], &[1, 0], 0);
+        // Data of segment 2 is journalled: its stripes up to that one come first.
+        t(&[(1, 0, 0, false), (2, 0, 0, true)], &[1, 0], 1);
+        let before = [
+            (1, 0, 0, false),
+            (2, 1, 0, true),
+            (2, 0, 0, false),
+            (2, 2, 0, false),
+        ];
+        t(&before, &[2, 1, 0, 3], 2);
+        // It settles nothing yet: the stripe before it is being written still.
+        t(&[(1, 0, 0, false), (2, 1, 0, true)], &[0], 0);
+    }
+
+    #[test]
+    fn of_a_block_the_newest_version_counts() {
+        // Block, stamp, place in the batch, whether a record of data holds it, the newest durable stamp.
+        let t = |versions: &[(u64, u64, usize, bool, u64)], expected: &[bool]| {
+            let versions = versions.iter();
+            let candidates: Vec<Candidate> = versions
+                .map(|(block, stamp, at, journaled, floor)| Candidate {
+                    block: (1, *block),
+                    stamp: *stamp,
+                    at: *at,
+                    known: true,
+                    journaled: *journaled,
+                    floor: *floor,
+                })
+                .collect();
+            assert_eq!(choose(&candidates), expected, "{candidates:?}");
+        };
+        t(&[(5, 10, 0, false, 0)], &[true]);
+        t(&[(5, 10, 0, false, 10)], &[true]); // it is the one that is durable
+        t(&[(5, 10, 0, false, 11)], &[false]);
+        t(&[(5, 10, 0, false, 0), (6, 11, 1, false, 0)], &[true, true]);
+        t(
+            &[(5, 10, 0, false, 0), (5, 11, 1, false, 0)],
+            &[false, true],
+        );
+        t(
+            &[(5, 11, 0, false, 0), (5, 10, 1, false, 0)],
+            &[true, false],
+        );
+        t(
+            &[(5, 10, 0, false, 0), (5, 11, AFTER_STRIPES, false, 0)],
+            &[false, true],
+        );
+        // The older is held by a record of data, and its stripe may be recorded alone.
+        t(
+            &[(5, 10, 0, true, 10), (5, 11, 1, false, 10)],
+            &[true, true],
+        );
+        t(
+            &[(5, 11, 0, false, 10), (5, 10, 1, true, 10)],
+            &[true, false],
+        );
+        t(
+            &[(5, 10, 0, true, 10), (5, 11, 0, false, 10)],
+            &[false, true],
+        );
+        t(
+            &[(5, 10, 0, true, 11), (5, 11, 1, true, 11)],
+            &[false, true],
+        );
+        let gone = Candidate {
+            block: (1, 5),
+            stamp: 12,
+            at: 0,
+            known: false,
+            journaled: false,
+            floor: 0,
+        };
+        let there = Candidate {
+            stamp: 11,
+            known: true,
+            ..gone
+        };
+        assert_eq!(choose(&[gone, there]), [false, true], "one was overwritten");
+    }
 }
