@@ -2,15 +2,16 @@
 //! home; partitions, deltas and streams belong to shards. Everything between them is one of these.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use ashlar_block::VolumeError;
 use ashlar_format::SegmentNumber;
+use ashlar_format::journal::StripeEntry;
 use ashlar_format::node::{NodeEntry, Place};
 use ashlar_rt::{Buf, OneshotSender, Sender, Slice, oneshot};
 
+use crate::map::delta::HoleRange;
 use crate::map::{Key, NodeWrite};
-use crate::segment::stream::{Item, OpenStripe};
+use crate::segment::stream::Item;
 use crate::space::shape::{FoldLimit, VolumeShape};
 use crate::space::slots::Purpose;
 
@@ -59,19 +60,68 @@ pub enum HomeMessage {
     Halt(&'static str),
 }
 
+/// A stripe: its segment, and its number there. Its shard holds both until it is recorded.
+pub type StripeId = (SegmentNumber, u32);
+
+/// A closed stripe that is to be recorded.
+#[derive(Debug)]
+pub struct ClosedStripe {
+    /// What the record says of it, with the deltas of `live`; its birth is the home's to say.
+    pub entry: StripeEntry,
+    /// Whether it was written: else it is void, and what it held lies in others.
+    pub written: bool,
+    /// Whether it held anything.
+    pub held: bool,
+    /// The items that are to count, in order.
+    pub live: Vec<Item>,
+}
+
+/// A block of an unfinished stripe, which is recorded as data.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// The block.
+    pub item: Item,
+    /// Its stripe.
+    pub stripe: StripeId,
+    /// Where it will lie.
+    pub place: Place,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
 /// What a shard has that is to be made durable.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// Written stripes, in order within each segment.
-    pub stripes: Vec<Rc<OpenStripe>>,
+    /// Closed stripes, in order within each segment.
+    pub stripes: Vec<ClosedStripe>,
     /// So many of these, the first ones, hold what records of data do, or come before such a stripe in its segment.
     pub settling: usize,
-    /// For each stripe the items that are to count, in order.
-    pub live: Vec<Vec<Item>>,
     /// Runs of holes.
-    pub holes: Vec<crate::map::delta::HoleRange>,
-    /// Blocks of unfinished stripes: item, stripe, bytes.
-    pub data: Vec<(Item, Rc<OpenStripe>, Vec<u8>)>,
+    pub holes: Vec<HoleRange>,
+    /// Blocks of unfinished stripes.
+    pub data: Vec<Unfinished>,
+}
+
+/// A stripe that a record names.
+#[derive(Debug)]
+pub struct Named {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Whether it was written.
+    pub written: bool,
+    /// The items that count.
+    pub live: Vec<Item>,
+}
+
+/// What of a shard a record holds.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// Stripes, in order within each segment.
+    pub stripes: Vec<Named>,
+    /// Runs of holes.
+    pub holes: Vec<HoleRange>,
+    /// Blocks of unfinished stripes.
+    pub data: Vec<Unfinished>,
 }
 
 /// What a shard's part of a commit is.
@@ -163,8 +213,8 @@ pub enum ShardMessage {
     Mapped(u32, u64, u64, OneshotSender<Result<Vec<bool>, VolumeError>>),
     /// What is to be made durable.
     Collect(Reach, OneshotSender<Collected>),
-    /// A batch is durable, under these sequences for deltas and data.
-    Recorded(Rc<Collected>, u64, OneshotSender<()>),
+    /// A record is durable, under this sequence.
+    Recorded(Recorded, u64, OneshotSender<()>),
     /// Fold what was recorded up to a sequence, as far as the limit goes, and place all dirty nodes.
     Prepare(u64, FoldLimit, OneshotSender<Prepared>),
     /// The nodes of the last [`ShardMessage::Prepare`] are written.
@@ -241,6 +291,11 @@ pub enum Adopted {
         bytes: Slice,
     },
 }
+
+/// Actors may be on threads of their own: what they say to each other can cross.
+const fn crosses<T: Send>() {}
+const _: () = crosses::<HomeMessage>();
+const _: () = crosses::<ShardMessage>();
 
 /// Sends a message that carries a reply, and waits for the reply; `None` if the other side is gone.
 pub async fn ask<M, T>(

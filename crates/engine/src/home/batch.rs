@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ashlar_format::journal::{Entry, Ring, StripeDelta, StripeEntry, entry_bytes};
+use ashlar_format::journal::{Entry, Ring, StripeEntry, entry_bytes};
 use ashlar_format::slot::SegmentKind;
 use ashlar_rt::{Sender, join_all};
 
@@ -17,8 +17,7 @@ use crate::home::Home;
 use crate::home::parts::{Course, Rows, Stripes, cut, reach_for, rows_after};
 use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
-use crate::protocol::{Collected, Reach, ShardMessage, ask};
-use crate::segment::stream::{OpenStripe, Phase as StripePhase};
+use crate::protocol::{ClosedStripe, Collected, Named, Reach, Recorded, ShardMessage, ask};
 use crate::segment::{Pinned, Segment, stripe};
 
 /// 256ths of the delta ring that only commits may fill.
@@ -29,7 +28,7 @@ struct Part {
     /// Entries for the delta ring.
     deltas: Vec<Entry>,
     /// What of each shard they hold.
-    collected: Vec<Collected>,
+    told: Vec<Recorded>,
 }
 
 impl Home {
@@ -49,7 +48,7 @@ impl Home {
         let data_bytes: usize = collected
             .iter()
             .flat_map(|c| &c.data)
-            .map(|d| d.2.len() + 64)
+            .map(|d| d.bytes.len() + 64)
             .sum();
         if data_bytes > 0 && !self.journal.has_room(Ring::Data, data_bytes, 0) {
             reach = Reach::Closed;
@@ -128,20 +127,19 @@ impl Home {
         opened: &[Pinned],
         extra: Vec<Entry>,
     ) -> Vec<Part> {
-        let held = |s: &&Rc<OpenStripe>| !s.items.borrow().is_empty();
-        let mut stripes = collected.iter().flat_map(|c| &c.stripes).filter(held);
-        let most = match stripes.any(|s| s.phase.get() == StripePhase::Void) {
+        let mut stripes = collected.iter().flat_map(|c| &c.stripes);
+        let most = match stripes.any(|s| s.held && !s.written) {
             true => usize::MAX,
             false => 2 * self.journal.max_payload(Ring::Delta),
         };
         let shards = collected.len();
         let empty = |deltas| Part {
             deltas,
-            collected: (0..shards).map(|_| Collected::default()).collect(),
+            told: (0..shards).map(|_| Recorded::default()).collect(),
         };
         let mut part = empty(open_entries(opened));
         // Holes first: what a hole of this batch unmaps is not among the batch's live items.
-        for (batch, first) in collected.iter_mut().zip(&mut part.collected) {
+        for (batch, first) in collected.iter_mut().zip(&mut part.told) {
             first.holes = std::mem::take(&mut batch.holes);
             part.deltas.extend(first.holes.iter().map(|h| Entry::Hole {
                 tree: h.tree,
@@ -153,22 +151,12 @@ impl Home {
         let first: usize = part.deltas.iter().map(entry_bytes).sum();
         let (mut stripes, mut sizes, mut data) = (Vec::new(), Vec::new(), Vec::new());
         for batch in collected {
-            let of_batch = batch.stripes.into_iter().zip(batch.live);
-            let of_batch: Vec<_> = of_batch
-                .map(|(stripe, live)| {
-                    (
-                        stripe_entry(&stripe, &live, self.root.birth()),
-                        stripe,
-                        live,
-                    )
-                })
-                .collect();
+            let named = |closed: ClosedStripe| self.name(closed);
+            let of_batch: Vec<(Entry, Named)> = batch.stripes.into_iter().map(named).collect();
+            let bytes = of_batch.iter().map(|(entry, _)| entry_bytes(entry));
             sizes.push(Stripes {
                 settling: batch.settling,
-                bytes: of_batch
-                    .iter()
-                    .map(|(entry, ..)| entry_bytes(entry))
-                    .collect(),
+                bytes: bytes.collect(),
             });
             stripes.push(of_batch.into_iter());
             data.push(batch.data);
@@ -177,19 +165,32 @@ impl Home {
         for shards in cut(first, &sizes, most) {
             for shard in shards {
                 let next = stripes[shard].next();
-                let (entry, stripe, live) = next.expect("it is cut as long as it is");
+                let (entry, named) = next.expect("it is cut as long as it is");
                 part.deltas.push(entry);
-                part.collected[shard].stripes.push(stripe);
-                part.collected[shard].live.push(live);
+                part.told[shard].stripes.push(named);
             }
             parts.push(std::mem::replace(&mut part, empty(Vec::new())));
         }
         let last = parts.last_mut().expect("there is one");
         last.deltas.extend(extra);
-        for (collected, data) in last.collected.iter_mut().zip(data) {
-            collected.data = data;
+        for (told, data) in last.told.iter_mut().zip(data) {
+            told.data = data;
         }
         parts
+    }
+
+    /// What a record says of a stripe, and what its shard is told.
+    fn name(&self, closed: ClosedStripe) -> (Entry, Named) {
+        let named = Named {
+            stripe: (closed.entry.segment, closed.entry.stripe),
+            written: closed.written,
+            live: closed.live,
+        };
+        let entry = StripeEntry {
+            birth: self.root.birth(),
+            ..closed.entry
+        };
+        (Entry::Stripe(entry), named)
     }
 
     /// Journals one part, and tells the shards.
@@ -199,15 +200,15 @@ impl Home {
             .journal_deltas(&part.deltas, false)
             .await
             .expect("only a commit gives up");
-        self.journal_data(&part.collected).await;
-        self.note_recorded(&part.collected, first);
-        let tell = |(shard, batch): (&Sender<ShardMessage>, Collected)| {
-            let (shard, batch) = (shard.clone(), Rc::new(batch));
+        self.journal_data(&part.told).await;
+        self.note_recorded(&part.told, first);
+        let tell = |(shard, told): (&Sender<ShardMessage>, Recorded)| {
+            let shard = shard.clone();
             self.core.rt.spawn(async move {
-                ask(&shard, |reply| ShardMessage::Recorded(batch, first, reply)).await
+                ask(&shard, |reply| ShardMessage::Recorded(told, first, reply)).await
             })
         };
-        join_all(self.shards.iter().zip(part.collected).map(tell)).await;
+        join_all(self.shards.iter().zip(part.told).map(tell)).await;
         self.journal.window.set_untold(None);
     }
 
@@ -237,11 +238,9 @@ impl Home {
                 recorded: segment.recorded.get(),
                 begun: segment.next_stripe.get(),
             };
-            let stripes = parts.iter().flat_map(|p| &p.collected);
-            let stripes = stripes.flat_map(|c| &c.stripes);
-            let stripes = stripes.filter(|s| s.segment.number == segment.number);
-            let written = |s: &Rc<OpenStripe>| s.phase.get() == StripePhase::Written;
-            let released = match rows_after(course, stripes.map(|s| (s.number, written(s)))) {
+            let named = parts.iter().flat_map(|p| &p.told).flat_map(|t| &t.stripes);
+            let stripes = named.filter(|s| s.stripe.0 == segment.number);
+            let released = match rows_after(course, stripes.map(|s| (s.stripe.1, s.written))) {
                 Rows::Kept => false,
                 Rows::InSummary => true,
                 Rows::ToSummary(upto) => stripe::write_summary(&self.core, &segment, upto).await,
@@ -274,20 +273,12 @@ impl Home {
     /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
     async fn flush_for(&self, collected: &[Collected], opened: &[Pinned]) {
         let mut devices: BTreeSet<u16> = BTreeSet::new();
-        let segments = collected
-            .iter()
-            .flat_map(|c| &c.stripes)
-            .map(|s| &s.segment)
-            .chain(opened);
-        for segment in segments {
-            devices.extend(
-                segment
-                    .columns
-                    .borrow()
-                    .iter()
-                    .filter(|c| c.is_placed())
-                    .map(|c| c.device),
-            );
+        let stripes = collected.iter().flat_map(|c| &c.stripes);
+        let segments = stripes.filter_map(|s| self.core.segment(s.entry.segment));
+        for segment in segments.chain(opened.iter().cloned()) {
+            let columns = segment.columns.borrow();
+            let placed = columns.iter().filter(|c| c.is_placed());
+            devices.extend(placed.map(|c| c.device));
         }
         if planted::on(Bug::StripeNotFlushed) {
             devices.clear();
@@ -296,9 +287,11 @@ impl Home {
     }
 
     /// Bookkeeping once a batch is durable: stripes count as recorded, data records settle.
-    fn note_recorded(&self, collected: &[Collected], sequence: u64) {
-        for stripe in collected.iter().flat_map(|c| &c.stripes) {
-            self.stripe_recorded(&stripe.segment, stripe.number, sequence);
+    fn note_recorded(&self, told: &[Recorded], sequence: u64) {
+        for named in told.iter().flat_map(|t| &t.stripes) {
+            let segment = self.core.segment(named.stripe.0);
+            let segment = segment.expect("its shard holds it until it is told");
+            self.stripe_recorded(&segment, named.stripe.1, sequence);
         }
     }
 }
@@ -331,34 +324,4 @@ pub(crate) fn open_entries(opened: &[Pinned]) -> Vec<Entry> {
                 .collect(),
         })
         .collect()
-}
-
-/// The journal entry of a written stripe, with the deltas that count.
-fn stripe_entry(
-    stripe: &crate::segment::stream::OpenStripe,
-    live: &[crate::segment::stream::Item],
-    birth: u64,
-) -> Entry {
-    let written = stripe.written.borrow();
-    let (used_strips, rows) = match (&*written, stripe.phase.get()) {
-        (Some(written), StripePhase::Written) => (written.used_strips, written.rows.concat()),
-        _ => (0, Vec::new()),
-    };
-    let deltas = live
-        .iter()
-        .map(|i| StripeDelta {
-            block: i.block,
-            digest: i.digest,
-            from: i.from,
-        })
-        .collect();
-    Entry::Stripe(StripeEntry {
-        segment: stripe.segment.number,
-        stripe: stripe.number,
-        first_block: stripe.block_in_segment(0),
-        used_strips,
-        birth,
-        rows,
-        deltas,
-    })
 }

@@ -8,7 +8,7 @@ use ashlar_rt::SECOND;
 use crate::home::Home;
 use crate::journal::{AppendError, Appended};
 use crate::planted::{self, Bug};
-use crate::protocol::Collected;
+use crate::protocol::Recorded;
 use crate::segment::{Segment, stripe};
 
 impl Home {
@@ -29,19 +29,19 @@ impl Home {
         Some(first.unwrap_or_else(|| self.journal.next()))
     }
 
-    pub(crate) async fn journal_data(self: &Rc<Self>, collected: &[Collected]) {
+    pub(crate) async fn journal_data(self: &Rc<Self>, told: &[Recorded]) {
         let mut entries = Vec::new();
         let mut stripes = Vec::new();
-        for (item, stripe, bytes) in collected.iter().flat_map(|c| &c.data) {
+        for block in told.iter().flat_map(|t| &t.data) {
             entries.push(Entry::Data(DataEntry {
-                tree: item.tree,
-                address: item.address,
-                place: stripe.segment.place(stripe.block_in_segment(item.block)),
-                algorithm: item.algorithm,
-                digest: item.digest,
-                bytes: bytes.clone(),
+                tree: block.item.tree,
+                address: block.item.address,
+                place: block.place,
+                algorithm: block.item.algorithm,
+                digest: block.item.digest,
+                bytes: block.bytes.clone(),
             }));
-            stripes.push((stripe.segment.number, stripe.number));
+            stripes.push(block.stripe);
         }
         let mut stripes = stripes.into_iter();
         for group in split(&entries, self.journal.max_payload(Ring::Data)) {

@@ -8,9 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use ashlar_format::BLOCK;
 use ashlar_format::node::Place;
 use ashlar_format::summary::Owner;
+use ashlar_format::{BLOCK, SegmentNumber};
 use ashlar_rt::{Buf, Gate, Slice};
 
 use crate::segment::Pinned;
@@ -106,6 +106,11 @@ impl OpenStripe {
             journaled: Cell::new(false),
             credits: Cell::new(0),
         })
+    }
+
+    /// Its segment, and its number there.
+    pub fn id(&self) -> (SegmentNumber, u32) {
+        (self.segment.number, self.number)
     }
 
     /// Blocks taken.

@@ -136,8 +136,8 @@ impl Shard {
                 reply.send(self.mapped(tree, first, count).await)
             }
             ShardMessage::Collect(reach, reply) => reply.send(self.collect(reach).await),
-            ShardMessage::Recorded(batch, sequence, reply) => {
-                self.recorded(&batch, sequence);
+            ShardMessage::Recorded(told, sequence, reply) => {
+                self.recorded(&told, sequence);
                 reply.send(());
             }
             ShardMessage::Prepare(target, limit, reply) => {

@@ -3,15 +3,16 @@
 //! Invariants: stripes of a segment are recorded in order, without gaps; of a block's versions none is recorded after
 //! a newer one; a stripe is waited for before it is named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ashlar_format::BLOCK;
+use ashlar_format::journal::{StripeDelta, StripeEntry};
 
 use super::Shard;
-use crate::map::delta::Deltas;
+use crate::map::delta::{Deltas, HoleRange};
 use crate::planted::{self, Bug};
-use crate::protocol::{Collected, Reach};
+use crate::protocol::{ClosedStripe, Collected, Reach, Recorded, StripeId, Unfinished};
 use crate::segment::stream::{Item, OpenStripe, Phase};
 
 /// Where in a batch what is recorded as data comes: after all stripes.
@@ -93,43 +94,43 @@ impl Shard {
             }
         }
         keep_newest(&mut batch, &deltas);
-        batch
+        batch.name()
     }
 
     /// The stripes that can be recorded now.
-    fn in_order(&self) -> Collected {
+    fn in_order(&self) -> Batch {
         let written = self.stripes.written.borrow();
-        let facts = |s: &Rc<OpenStripe>| Closed {
+        let facts = |s: &Rc<OpenStripe>| Facts {
             segment: s.segment.number,
             number: s.number,
             recorded: s.segment.recorded.get(),
             journaled: s.journaled.get(),
         };
         let (order, settling) = in_order(&written.iter().map(facts).collect::<Vec<_>>());
-        Collected {
+        Batch {
             stripes: order.into_iter().map(|at| written[at].clone()).collect(),
             settling,
-            ..Collected::default()
+            ..Batch::default()
         }
     }
 
-    /// The batch is durable.
-    pub(super) fn recorded(&self, batch: &Collected, sequence: u64) {
+    /// A record is durable.
+    pub(super) fn recorded(&self, told: &Recorded, sequence: u64) {
         let mut deltas = self.deltas.borrow_mut();
-        for (stripe, live) in batch.stripes.iter().zip(&batch.live) {
-            for item in live {
+        for named in &told.stripes {
+            for item in &named.live {
                 deltas.recorded(item.tree, item.address, item.stamp, sequence);
             }
-            self.stripes
-                .written
-                .borrow_mut()
-                .retain(|s| !Rc::ptr_eq(s, stripe));
         }
-        for (item, stripe, _) in &batch.data {
-            stripe.journaled.set(true);
-            deltas.journaled(item.tree, item.address, item.stamp);
+        let named: BTreeSet<StripeId> = told.stripes.iter().map(|n| n.stripe).collect();
+        let mut written = self.stripes.written.borrow_mut();
+        written.retain(|stripe| !named.contains(&stripe.id()));
+        drop(written);
+        for block in &told.data {
+            self.stripes.journaled(block.stripe);
+            deltas.journaled(block.item.tree, block.item.address, block.item.stamp);
         }
-        for hole in &batch.holes {
+        for hole in &told.holes {
             deltas.hole_recorded(hole.stamp, sequence);
         }
         drop(deltas);
@@ -139,9 +140,74 @@ impl Shard {
     }
 }
 
+/// A batch as its shard has it.
+#[derive(Default)]
+struct Batch {
+    stripes: Vec<Rc<OpenStripe>>,
+    /// So many stripes, the first ones, let go of the data ring.
+    settling: usize,
+    /// For each stripe the items that are to count, in order.
+    live: Vec<Vec<Item>>,
+    holes: Vec<HoleRange>,
+    /// Blocks of unfinished stripes, with their bytes.
+    data: Vec<(Item, Rc<OpenStripe>, Vec<u8>)>,
+}
+
+impl Batch {
+    /// The batch as others see it.
+    fn name(self) -> Collected {
+        let closed = |(stripe, live): (Rc<OpenStripe>, Vec<Item>)| ClosedStripe {
+            entry: stripe_entry(&stripe, &live),
+            written: stripe.phase.get() == Phase::Written,
+            held: !stripe.items.borrow().is_empty(),
+            live,
+        };
+        let unfinished = |(item, stripe, bytes): (Item, Rc<OpenStripe>, Vec<u8>)| Unfinished {
+            item,
+            stripe: stripe.id(),
+            place: stripe.segment.place(stripe.block_in_segment(item.block)),
+            bytes,
+        };
+        Collected {
+            stripes: self
+                .stripes
+                .into_iter()
+                .zip(self.live)
+                .map(closed)
+                .collect(),
+            settling: self.settling,
+            holes: self.holes,
+            data: self.data.into_iter().map(unfinished).collect(),
+        }
+    }
+}
+
+/// The journal entry of a closed stripe, with the deltas that count.
+fn stripe_entry(stripe: &OpenStripe, live: &[Item]) -> StripeEntry {
+    let written = stripe.written.borrow();
+    let (used_strips, rows) = match (&*written, stripe.phase.get()) {
+        (Some(written), Phase::Written) => (written.used_strips, written.rows.concat()),
+        _ => (0, Vec::new()),
+    };
+    let delta = |item: &Item| StripeDelta {
+        block: item.block,
+        digest: item.digest,
+        from: item.from,
+    };
+    StripeEntry {
+        segment: stripe.segment.number,
+        stripe: stripe.number,
+        first_block: stripe.block_in_segment(0),
+        used_strips,
+        birth: 0,
+        rows,
+        deltas: live.iter().map(delta).collect(),
+    }
+}
+
 /// A stripe that is closed, and written or void.
 #[derive(Clone, Copy, Debug)]
-struct Closed {
+struct Facts {
     segment: u64,
     /// Its number in the segment.
     number: u32,
@@ -154,13 +220,13 @@ struct Closed {
 /// The stripes that can be recorded, by their place in the list: in order within each segment, without gaps. Those that
 /// settle records of data come first, with those before them in their segments, since such a record keeps the journal from
 /// being cut until its stripe is recorded (#179). How many these are is given as well.
-fn in_order(stripes: &[Closed]) -> (Vec<usize>, usize) {
+fn in_order(stripes: &[Facts]) -> (Vec<usize>, usize) {
     let mut settling: BTreeMap<u64, u32> = BTreeMap::new();
     for stripe in stripes.iter().filter(|s| s.journaled) {
         let upto = settling.entry(stripe.segment).or_default();
         *upto = (*upto).max(stripe.number + 1);
     }
-    let settles = |s: &Closed| {
+    let settles = |s: &Facts| {
         settling
             .get(&s.segment)
             .is_some_and(|upto| s.number < *upto)
@@ -225,7 +291,7 @@ fn choose(candidates: &[Candidate]) -> Vec<bool> {
 }
 
 /// Leaves the items in a batch that count; none of a stripe that is void does.
-fn keep_newest(batch: &mut Collected, deltas: &Deltas) {
+fn keep_newest(batch: &mut Batch, deltas: &Deltas) {
     let candidate = |item: &Item, at: usize| {
         let block = (item.tree, item.address);
         let version = deltas.get(item.tree, item.address, item.stamp);
@@ -274,7 +340,7 @@ mod tests {
         let t = |stripes: &[(u64, u32, u32, bool)], order: &[usize], first| {
             let closed = stripes
                 .iter()
-                .map(|(segment, number, recorded, journaled)| Closed {
+                .map(|(segment, number, recorded, journaled)| Facts {
                     segment: *segment,
                     number: *number,
                     recorded: *recorded,

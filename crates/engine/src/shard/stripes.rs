@@ -15,7 +15,7 @@ use ashlar_rt::Buf;
 use super::Shard;
 use super::write::{By, Seen};
 use crate::phases::Phase;
-use crate::protocol::{HomeMessage, ask};
+use crate::protocol::{HomeMessage, StripeId, ask};
 use crate::segment::coder::begin;
 use crate::segment::stream::{OpenStripe, Phase as StripePhase, Stream};
 use crate::segment::{Pinned, stripe};
@@ -32,6 +32,17 @@ pub struct Stripes {
     pub(super) writing: RefCell<Vec<Rc<OpenStripe>>>,
     /// Stripes written but not recorded.
     pub(super) written: RefCell<Vec<Rc<OpenStripe>>>,
+}
+
+impl Stripes {
+    /// A record of data holds blocks of a stripe, until it is recorded itself.
+    pub(super) fn journaled(&self, stripe: StripeId) {
+        for list in [&self.filling, &self.writing, &self.written] {
+            let list = list.borrow();
+            let found = list.iter().find(|s| s.id() == stripe);
+            found.into_iter().for_each(|s| s.journaled.set(true));
+        }
+    }
 }
 
 impl Shard {
