@@ -16,10 +16,9 @@ use ashlar_rt::{Buf, Rt, Sender};
 use crate::background::Background;
 use crate::error::Error;
 use crate::home::Home;
-use crate::members::quorum::Quorum;
 use crate::options::{Import, uuid_text};
 use crate::phases::PhaseTally;
-use crate::protocol::{HomeMessage, Reach, ShardMessage, ask};
+use crate::protocol::{HomeMessage, ShardMessage, ask};
 use crate::shard::start::limits;
 use crate::status::{Event, Work};
 
@@ -173,17 +172,7 @@ impl Array {
     async fn finish(&self) -> Result<(), Error> {
         self.check_open()?;
         self.0.exporting.set(true);
-        self.keep(async |home| {
-            home.fold().await;
-            // Nothing is journalled from here on but what the last commit writes: what still runs in the
-            // background must not add to what its root says.
-            let _no_batch = home.log.batch.lock().await;
-            home.batch_locked(Reach::Closed).await;
-            let _one = home.commits.turn.lock().await;
-            home.seal_idle().await;
-            home.commit_locked(home.journal.next(), true).await;
-        })
-        .await
+        self.keep(async |home| home.last_commit().await).await
     }
 
     /// Does `work` in a task of its own, which goes on where the caller gives up waiting.
@@ -292,21 +281,8 @@ impl Array {
         if in_use {
             home.core.report_failed(index);
         }
-        self.to_its_end(async move |array| {
-            let home = &array.0.home;
-            // The operator's word is for the devices that are gone now, not for a majority that goes later.
-            if force {
-                home.agreement.set_quorum(Quorum::Forced);
-            }
-            home.members_settled().await;
-            // A change of membership that is under way holds it to its end.
-            drop(home.log.turn.lock().await);
-            if force {
-                home.agreement.set_may_lose(false);
-                home.agreement.set_quorum(Quorum::Awaited);
-            }
-        })
-        .await;
+        self.to_its_end(async move |array| array.0.home.settle_failed(force).await)
+            .await;
         Ok(())
     }
 

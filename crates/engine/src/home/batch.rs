@@ -39,7 +39,7 @@ impl Home {
     }
 
     /// The same, by a caller that holds the batch lock.
-    pub(crate) async fn batch_locked(self: &Rc<Self>, reach: Reach) {
+    pub(super) async fn batch_locked(self: &Rc<Self>, reach: Reach) {
         let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
         let written = self.core.meters.host.get();
         let usage = |ring| self.journal.usage(ring);

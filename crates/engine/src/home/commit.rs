@@ -34,7 +34,7 @@ use crate::map::system::NodeId;
 use crate::members::{LateDiscard, Member};
 use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
-use crate::protocol::{Prepared, ShardMessage, ask};
+use crate::protocol::{Prepared, Reach, ShardMessage, ask};
 use crate::segment::table::Core;
 use crate::segment::{Column, Pinned, Segment, stripe};
 use crate::space::shape::FoldLimit;
@@ -54,7 +54,7 @@ fn release_late(core: &Rc<Core>, column: Column, late: LateDiscard) {
 #[derive(Debug)]
 pub struct Commits {
     /// Held by the commit under way.
-    pub(crate) turn: Lock<()>,
+    turn: Lock<()>,
     /// Opens when a commit has ended.
     pub(super) ended: Gate,
     /// Commits begun.
@@ -115,9 +115,22 @@ impl Home {
         }
     }
 
+    /// Folds everything into a root that says that the array is clean.
+    ///
+    /// Crash argument: nothing is journalled from where both locks are held but what this commit writes, so what still
+    /// runs in the background adds nothing to what the root says; after it nothing is journalled at all.
+    pub(crate) async fn last_commit(self: &Rc<Self>) {
+        self.fold().await;
+        let _no_batch = self.log.batch.lock().await;
+        self.batch_locked(Reach::Closed).await;
+        let _one = self.commits.turn.lock().await;
+        self.seal_idle().await;
+        self.commit_locked(self.journal.next(), true).await;
+    }
+
     /// One step of [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array
     /// exported. Whether more is left to fold, and can be.
-    pub(crate) async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
+    async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
         self.commits.begun.set(self.commits.begun.get() + 1);
         let applied = self.applied();
@@ -492,7 +505,7 @@ impl Home {
     }
 
     /// Seals every segment without a stripe in flight: nothing of them hangs on the journal then.
-    pub(crate) async fn seal_idle(self: &Rc<Self>) {
+    async fn seal_idle(self: &Rc<Self>) {
         for segment in self.core.pin_where(|_| true) {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
                 self.seal(&segment).await;

@@ -310,6 +310,21 @@ impl Home {
         }
     }
 
+    /// Waits until what was reported has been taken out; `forced`: the operator has said that the array goes on without
+    /// it. That word is for the devices that are gone now, not for a majority that goes later.
+    pub(crate) async fn settle_failed(self: &Rc<Self>, forced: bool) {
+        if forced {
+            self.agreement.set_quorum(Quorum::Forced);
+        }
+        self.members_settled().await;
+        // A change of membership that is under way holds it to its end.
+        drop(self.log.turn.lock().await);
+        if forced {
+            self.agreement.set_may_lose(false);
+            self.agreement.set_quorum(Quorum::Awaited);
+        }
+    }
+
     /// Waits until no reported member is left to be taken out, and no change waits for the operator.
     pub(crate) async fn members_settled(&self) {
         // A record still waits for the log lock, which the change of membership holds to its end.
