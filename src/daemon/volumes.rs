@@ -463,15 +463,11 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
         }
     };
     let size_bytes = volume_size(array, create, u64::from(block_bytes)).await?;
-    let digest = match create.digest.as_deref() {
-        None | Some("blake3") => DigestKind::Blake3,
-        Some("xxh3") => DigestKind::Xxh3,
-        Some(other) => {
-            return Err(Failure::invalid(format!(
-                "--digest {other}: use blake3 or xxh3"
-            )));
-        }
-    };
+    let digest = create.digest.as_deref().unwrap_or("blake3");
+    let digest = DigestKind::from_name(digest).ok_or_else(|| {
+        let names = DigestKind::ALL.map(DigestKind::name).join(" or ");
+        Failure::invalid(format!("--digest {digest}: use {names}"))
+    })?;
     let write_cache = parse_write_cache(create.write_cache.as_deref().unwrap_or("auto"))?;
     let options = VolumeOptions {
         size_bytes,

@@ -50,11 +50,14 @@ impl Kind {
 
     /// The function with the given number on disk; `None` for a number that is reserved or unknown.
     pub const fn from_tag(tag: u8) -> Option<Kind> {
-        match tag {
-            1 => Some(Kind::Blake3),
-            2 => Some(Kind::Xxh3),
-            _ => None,
+        let mut at = 0;
+        while at < Kind::ALL.len() {
+            if Kind::ALL[at].tag() == tag {
+                return Some(Kind::ALL[at]);
+            }
+            at += 1;
         }
+        None
     }
 
     /// The name used on the command line and in properties.
@@ -68,11 +71,6 @@ impl Kind {
     /// The function with the given name.
     pub fn from_name(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Whether no one without the key can find a second input with the same digest.
-    pub const fn is_cryptographic(self) -> bool {
-        matches!(self, Kind::Blake3)
     }
 }
 

@@ -113,7 +113,7 @@ impl Work {
     pub const ALL: [Work; 3] = [Work::Rebuild, Work::Clean, Work::Repair];
 
     /// Its name in JSON and requests.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Work::Rebuild => "reconstruct",
             Work::Clean => "clean",

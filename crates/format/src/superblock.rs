@@ -35,14 +35,19 @@ pub enum MemberState {
 }
 
 impl MemberState {
+    /// All of them, in the order of their bytes.
+    const ALL: [MemberState; 4] = [
+        MemberState::Online,
+        MemberState::Failed,
+        MemberState::Offline,
+        MemberState::Spare,
+    ];
+
     fn from_byte(byte: u8) -> Result<MemberState, FormatError> {
-        Ok(match byte {
-            1 => MemberState::Online,
-            2 => MemberState::Failed,
-            3 => MemberState::Offline,
-            4 => MemberState::Spare,
-            _ => return Err(FormatError::Value),
-        })
+        let mut states = MemberState::ALL.into_iter();
+        states
+            .find(|state| *state as u8 == byte)
+            .ok_or(FormatError::Value)
     }
 }
 

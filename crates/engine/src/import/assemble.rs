@@ -14,6 +14,7 @@ use ashlar_rt::{Buf, Rt};
 use crate::error::Error;
 use crate::import::decide::{Holder, decide, to_ask};
 use crate::members::Member;
+use crate::members::duties::Duties;
 use crate::members::quorum::online_members;
 use crate::options::Label;
 use crate::planted::{self, Bug};
@@ -233,7 +234,7 @@ pub fn make_members(
             None => newest.geometry.with_slots(entry.slots),
         };
         let state = match (&candidate, entry.state) {
-            (None, MemberState::Online) => {
+            (None, state) if Duties::of(state, true).counted => {
                 missing.push(index);
                 MemberState::Failed
             }

@@ -9,9 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ashlar_format::superblock::{Generation, MemberEntry, MemberState};
+use ashlar_format::superblock::{Generation, MemberEntry};
 
 use crate::error::Error;
+use crate::members::duties::Duties;
 use crate::members::quorum::online_members;
 use crate::planted::{self, Bug};
 
@@ -37,8 +38,8 @@ impl Holder<'_> {
     fn is_member(&self, members: &[MemberEntry]) -> bool {
         let entry = members.get(usize::from(self.index));
         entry.is_some_and(|entry| {
-            let counts = entry.state == MemberState::Online || planted::on(Bug::StaleMemberTrusted);
-            counts && entry.uuid == self.device
+            let member = Duties::of(entry.state, true).read || planted::on(Bug::StaleMemberTrusted);
+            member && entry.uuid == self.device
         })
     }
 }
@@ -226,6 +227,8 @@ pub fn decide(here: &[Holder<'_>], degraded: bool) -> Result<Decision, Error> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ashlar_format::superblock::MemberState;
 
     use super::*;
 

@@ -1,6 +1,7 @@
 //! What a member is used for: the one place that says so, for each state.
 //!
-//! Invariant: whoever asks names the use; nobody asks for a state.
+//! Invariant: whoever asks names the use. `takes_slots` also stands for "not gone" where room is reckoned
+//! (`home/capacity.rs`, `home/allocate.rs`, `home/room.rs`).
 
 use ashlar_format::superblock::MemberState;
 

@@ -9,7 +9,7 @@
 //!   reads give.
 
 pub mod closed;
-mod duties;
+pub mod duties;
 pub mod events;
 pub mod failing;
 pub mod quorum;

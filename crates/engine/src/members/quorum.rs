@@ -2,8 +2,9 @@
 //!
 //! Invariant: functions of the members and their domains; nothing is written here.
 
-use ashlar_format::superblock::{MemberEntry, MemberState};
+use ashlar_format::superblock::MemberEntry;
 
+use crate::members::duties::Duties;
 use crate::space::domains::Domains;
 
 /// What is done where fewer than half of the devices counted before have stored a new generation.
@@ -37,7 +38,7 @@ pub fn choose_root_set(online: &[u16], most_lost: usize, domains: &Domains) -> V
 pub fn online_members(members: &[MemberEntry]) -> impl Iterator<Item = usize> + '_ {
     let members = members.iter().enumerate();
     members
-        .filter(|(_, m)| m.state == MemberState::Online)
+        .filter(|(_, m)| Duties::of(m.state, true).counted)
         .map(|(index, _)| index)
 }
 
