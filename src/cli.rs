@@ -12,16 +12,17 @@ use crate::command::{bench, plan, resilience};
 
 pub(crate) mod absent;
 mod array;
-pub(crate) mod complete;
+mod complete;
 mod help;
 mod look;
 mod other;
 mod parse;
+pub(crate) mod since;
 pub(crate) mod usage;
 mod volume;
 
 pub(crate) use array::{
-    ArrayArgs, Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs,
+    ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs,
 };
 use help::{
     CREATE_EXAMPLES, EVENTS_EXAMPLES, IMPORT_EXAMPLES, INSPECT_EXAMPLES, IOSTAT_EXAMPLES, SET_HELP,
@@ -34,6 +35,7 @@ pub(crate) use look::{
 pub(crate) use other::{
     CompletionsArgs, DaemonArgs, DemoArgs, InspectArgs, ManPagesArgs, SupportArgs, VerifyArgs,
 };
+pub(crate) use parse::Attach;
 pub(crate) use volume::{VolumeAttachArgs, VolumeVerb};
 
 /// Software-defined, erasure-coded storage: volumes that no loss within the array's parity damages.

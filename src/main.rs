@@ -13,6 +13,7 @@ mod command;
 mod daemon;
 mod demo;
 mod failure;
+mod print;
 mod units;
 mod view;
 
@@ -23,7 +24,7 @@ use cli::usage::{self, Typed};
 use failure::Kind;
 
 fn main() -> ExitCode {
-    cli::complete::answer();
+    command::completions::answer();
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let typed = Typed::new(&words);
     match usage::read(&typed).and_then(command::run) {
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
             // Whoever reads it may be gone: that is no reason to abort.
             if typed.json {
                 let error = serde_json::json!({ "error": failure.to_json() });
-                let text = command::document(&typed.verb, &error).unwrap_or_default();
+                let text = print::document(&typed.verb, &error).unwrap_or_default();
                 let _ = std::io::stdout().write_all(text.as_bytes());
             } else {
                 let _ = writeln!(std::io::stderr(), "ashlar: {failure}");

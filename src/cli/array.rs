@@ -6,7 +6,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 
 use super::complete;
-use super::parse::{parse_attach, parse_pair, parse_volume};
+use super::parse::{Attach, parse_attach, parse_pair, parse_volume};
 use crate::units::{parse_room, parse_size};
 
 /// A verb that takes an array and nothing else.
@@ -137,15 +137,4 @@ pub(crate) struct SetArgs {
     /// The property and its new value
     #[arg(value_name = "KEY=VALUE", value_parser = parse_pair, add = ArgValueCompleter::new(complete::assignments))]
     pub(crate) pair: (String, String),
-}
-
-/// `--attach`'s value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Attach {
-    /// `loop`.
-    Loop,
-    /// `nbd=ADDR`.
-    Nbd(String),
-    /// `fuse=DIR`.
-    Fuse(PathBuf),
 }

@@ -7,23 +7,15 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::CommandFactory;
-use clap_complete::CompleteEnv;
 use clap_complete::engine::CompletionCandidate;
-use clap_complete::env::Shells;
 
-use super::Cli;
 use crate::api::{Call, StatusReply};
 use crate::client::{Client, socket_path};
 use crate::daemon::notify::NOTIFY_SETTINGS;
-use crate::failure::Failure;
 use crate::view::picture::state_word;
 
 /// How long the daemon may take.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Tells the program that a shell asks, and which.
-const VARIABLE: &str = "_ASHLAR_COMPLETE";
-
 /// Layouts that are common, and what they are.
 const LAYOUTS: &[(&str, &str)] = &[
     ("ec4+2", "4 data, 2 parity, over any number of devices"),
@@ -44,34 +36,6 @@ const LAYOUTS: &[(&str, &str)] = &[
     ("grid:2(8+2+1)", "as GridRAID writes it"),
     ("jbod", "devices one after another, no redundancy"),
 ];
-
-/// Answers a shell that asks, and ends the process then.
-pub(crate) fn answer() {
-    CompleteEnv::with_factory(Cli::command)
-        .var(VARIABLE)
-        .complete();
-}
-
-/// The script that has a shell ask.
-///
-/// # Errors
-/// If there is no such shell.
-pub(crate) fn script(shell: &str) -> Result<String, Failure> {
-    let shells = Shells::builtins();
-    let completer = shells.completer(shell);
-    let completer =
-        completer.ok_or_else(|| Failure::invalid(format!("{shell}: not a shell known here")))?;
-    let mut text = Vec::new();
-    completer
-        .write_registration(VARIABLE, "ashlar", "ashlar", "ashlar", &mut text)
-        .map_err(|e| Failure::broken(format!("completions for {shell}: {e}")))?;
-    let mut text = String::from_utf8_lossy(&text).into_owned();
-    if shell == "zsh" {
-        // The file is a function that zsh loads at the first Tab, which is to be answered too.
-        text += "\n[[ ${funcstack[1]} == _ashlar ]] && _clap_dynamic_completer_ashlar \"$@\"\n";
-    }
-    Ok(text)
-}
 
 fn status() -> Option<StatusReply> {
     let mut words = std::env::args_os();
@@ -190,7 +154,6 @@ pub(super) fn assignments(current: &OsStr) -> Vec<CompletionCandidate> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
     fn values(found: Vec<CompletionCandidate>) -> Vec<String> {
@@ -217,13 +180,5 @@ mod tests {
         }
         assert!(values(settings(OsStr::new(""))).contains(&"notify.exec".to_string()));
         assert_eq!(values(assignments(OsStr::new("clean"))), ["clean.reserve="]);
-    }
-
-    #[test]
-    fn each_shell_has_a_script() {
-        for shell in ["bash", "zsh", "fish"] {
-            assert!(script(shell).unwrap().contains(VARIABLE), "{shell}");
-        }
-        assert!(script("klingon").is_err());
     }
 }

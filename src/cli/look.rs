@@ -5,7 +5,7 @@ use clap_complete::engine::ArgValueCompleter;
 
 use super::complete;
 use super::parse::parse_seconds;
-use crate::command::events;
+use super::since::{Since, parse_since};
 
 /// `list`.
 #[derive(Debug, Args)]
@@ -57,8 +57,8 @@ pub(crate) struct EventsArgs {
     #[arg(short = 'n', long = "lines", value_name = "N")]
     pub(crate) newest: Option<usize>,
     /// Only from then on (30m, 2h, 7d, 2026-01-31, '2026-01-31 10:30', in UTC), or after the event of this number
-    #[arg(long, value_name = "WHEN|ID", value_parser = events::parse_since)]
-    pub(crate) since: Option<events::Since>,
+    #[arg(long, value_name = "WHEN|ID", value_parser = parse_since)]
+    pub(crate) since: Option<Since>,
     /// No header, tabs
     #[arg(short = 'H', long)]
     pub(crate) script: bool,

@@ -2,8 +2,20 @@
 //!
 //! **Invariants**: what cannot be taken is said in a sentence that shows what can.
 
-use crate::cli::Attach;
+use std::path::PathBuf;
+
 use crate::units::parse_room;
+
+/// `--attach`'s value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Attach {
+    /// `loop`.
+    Loop,
+    /// `nbd=ADDR`.
+    Nbd(String),
+    /// `fuse=DIR`.
+    Fuse(PathBuf),
+}
 
 pub(super) fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {

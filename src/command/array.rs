@@ -14,8 +14,9 @@ use crate::api::{
 };
 use crate::cli::absent;
 use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
-use crate::command::{Context, absolute, wait};
+use crate::command::wait;
 use crate::failure::Failure;
+use crate::print::{Context, absolute};
 use crate::units::{percent, size_or_exact};
 use crate::view::picture::reserved_text;
 use crate::view::{Style, safe, table};

@@ -7,6 +7,7 @@ mod device;
 mod files;
 mod lifecycle;
 mod nobackup;
+mod paper;
 mod report;
 
 use std::process::ExitCode;
@@ -23,8 +24,8 @@ use ashlar_layout::Layout;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::command::{Context, document, out};
 use crate::failure::Failure;
+use crate::print::{Context, document, out};
 use crate::units::{parse_size, rate, size};
 use crate::view::table;
 

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::api::{Call, Hardware, StatusReply};
 use crate::cli::{ArrayListArgs, DeviceVerb};
-use crate::command::Context;
 use crate::failure::Failure;
+use crate::print::Context;
 use crate::units::size_or_exact;
 use crate::view::{safe, table};
 

@@ -4,9 +4,9 @@
 
 use crate::api::{Action, Call, HistoryReply};
 use crate::cli::HistoryArgs;
-use crate::command::Context;
-use crate::command::events::utc;
+use crate::cli::since::utc;
 use crate::failure::Failure;
+use crate::print::Context;
 use crate::view::safe;
 
 /// `history`.

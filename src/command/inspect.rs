@@ -5,6 +5,7 @@
 //! good one is shown.
 
 mod balance;
+mod found;
 mod journal;
 mod map;
 
@@ -14,30 +15,19 @@ use std::path::Path;
 
 use ashlar_engine::uuid_text;
 use ashlar_format::root::Root;
-use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, SlotEntry, SlotHeader, TablePage};
+use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, SlotEntry, TablePage};
 use ashlar_format::superblock::{MemberState, Superblock};
 use ashlar_format::{BLOCK, DeviceGeometry, FormatError, geometry};
 use ashlar_rt::Rt;
 use serde_json::{Value, json};
 
 use crate::cli::InspectArgs;
-use crate::command::{document, out};
 use crate::daemon::open::{Access, Opener};
 use crate::failure::Failure;
+use crate::print::{document, out};
 use crate::units::size;
 use crate::view::{safe, table};
-
-/// What was found on a device.
-struct Found {
-    file: File,
-    superblock: Superblock,
-    /// Of both copies: good, or what is wrong.
-    copies: [Result<u64, String>; 2],
-    /// Good roots, newest first.
-    roots: Vec<Root>,
-    slots: Vec<Option<SlotEntry>>,
-    damaged_pages: u32,
-}
+use found::{Found, header, slot_blocks};
 
 /// `inspect`.
 ///
@@ -136,10 +126,6 @@ fn root(file: &File, superblock: &Superblock, index: u64) -> Result<Root, String
     file.read_exact_at(&mut bytes, offset)
         .map_err(|e| e.to_string())?;
     Root::decode(&superblock.array, &bytes).map_err(|e| e.to_string())
-}
-
-fn slot_blocks(superblock: &Superblock) -> u32 {
-    u32::try_from(superblock.geometry.slot_bytes / BLOCK as u64).unwrap_or(u32::MAX)
 }
 
 /// Of each page the newest good copy that is not later than the newest root here.
@@ -382,19 +368,6 @@ fn text(found: &Found, slots: bool) -> String {
         out += &table::table(&titles, rows.collect(), &[0, 1, 2, 4], false);
     }
     out
-}
-
-/// The header in a slot, and where it stands, in bytes.
-fn header(found: &Found, slot: usize) -> (u64, Result<SlotHeader, String>) {
-    let s = &found.superblock;
-    let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-    let offset = s.geometry.slot_offset(slot);
-    let mut bytes = vec![0; BLOCK];
-    let read = found.file.read_exact_at(&mut bytes, offset);
-    let header = read.map_err(|e| e.to_string()).and_then(|()| {
-        SlotHeader::decode(&s.array, slot_blocks(s), &bytes).map_err(|e| e.to_string())
-    });
-    (offset, header)
 }
 
 /// One segment's column on this device: table entry and header.

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::api::{Call, LATENCY_BOUNDS, Latency, StatusReply};
 use crate::cli::IostatArgs;
-use crate::command::{Context, document, out};
 use crate::failure::Failure;
+use crate::print::{Context, document, out};
 use crate::units::rate;
 use crate::view::{safe, table};
 

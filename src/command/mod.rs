@@ -7,6 +7,7 @@
 
 pub(crate) mod array;
 pub(crate) mod bench;
+pub(crate) mod completions;
 pub(crate) mod device;
 pub(crate) mod events;
 pub(crate) mod history;
@@ -21,95 +22,14 @@ pub(crate) mod verify;
 pub(crate) mod volume;
 pub(crate) mod wait;
 
-use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use serde::Serialize;
-use serde_json::Value;
 
-use crate::api::VERSION;
-use crate::cli::{Cli, NotifyVerb, Verb, absent, complete};
+use crate::cli::{Cli, NotifyVerb, Verb, absent};
 use crate::client::{Client, socket_path};
 use crate::failure::Failure;
-
-/// What every verb gets.
-#[derive(Debug)]
-pub(crate) struct Context {
-    /// The daemon.
-    pub(crate) client: Client,
-    /// Whether to print JSON.
-    pub(crate) json: bool,
-}
-
-impl Context {
-    /// Prints `text`, or with `-j` the value as the document of `command`.
-    ///
-    /// # Errors
-    /// If standard output cannot be written.
-    pub(crate) fn print(
-        &self,
-        command: &str,
-        value: &impl Serialize,
-        text: impl FnOnce() -> String,
-    ) -> Result<(), Failure> {
-        if self.json {
-            out(&document(command, value)?)
-        } else {
-            out(&text())
-        }
-    }
-}
-
-/// `{"version":1,"command":...}` and the value's fields, as a line.
-///
-/// # Errors
-/// Never for plain data.
-pub(crate) fn document(command: &str, value: &impl Serialize) -> Result<String, Failure> {
-    let value = serde_json::to_value(value)
-        .map_err(|e| Failure::broken(format!("the answer cannot be printed: {e}")))?;
-    let mut map = serde_json::Map::new();
-    map.insert("version".to_string(), VERSION.into());
-    map.insert("command".to_string(), command.into());
-    if let Value::Object(fields) = value {
-        map.extend(fields.into_iter().filter(|(name, _)| name != "version"));
-    }
-    Ok(Value::Object(map).to_string() + "\n")
-}
-
-/// Writes to standard output; a reader that went away (`| head`) is no failure.
-///
-/// # Errors
-/// If it cannot be written.
-pub(crate) fn out(text: &str) -> Result<(), Failure> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        Err(e) => Err(Failure::broken(format!(
-            "standard output cannot be written: {e}"
-        ))),
-    }
-}
-
-/// A path as the daemon must see it.
-///
-/// # Errors
-/// If it is empty or not UTF-8.
-pub(crate) fn absolute(path: &Path) -> Result<String, Failure> {
-    let absolute = std::path::absolute(path)
-        .map_err(|e| Failure::invalid(format!("'{}': {e}; give a path", path.display())))?;
-    absolute.to_str().map(str::to_string).ok_or_else(|| {
-        Failure::invalid(format!(
-            "{}: the path is not UTF-8; use a link to it",
-            path.display()
-        ))
-    })
-}
+use crate::print::{Context, out};
 
 /// Runs the verb.
 ///
@@ -158,7 +78,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Resilience(args) => out(&resilience::run(&args, json)?)?,
         Verb::Plan(args) => out(&plan::run(&args, json)?)?,
         Verb::Bench(verb) => return bench::run(&context, &verb),
-        Verb::Completions(args) => out(&complete::script(&args.shell.to_string())?)?,
+        Verb::Completions(args) => out(&completions::script(&args.shell.to_string())?)?,
         Verb::ManPages(args) => man_pages(&args.dir)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -3,8 +3,8 @@
 //! **Invariants**: it ends with success only if everything that is set could be told.
 
 use crate::api::{Call, NotifyReply};
-use crate::command::Context;
 use crate::failure::Failure;
+use crate::print::Context;
 use crate::view::safe;
 
 /// `notify test`.

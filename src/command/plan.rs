@@ -4,21 +4,20 @@
 //! **Invariants**: every assumption behind the numbers is printed with them; a layout shown as best
 //! is one that `create` takes.
 
+mod args;
 mod text;
 
-use std::path::PathBuf;
-
 use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
-use ashlar_model::{Assumptions, Choice, Life, Present, Wish, Wishes};
+use ashlar_model::{Assumptions, Choice, Life, Present, Wishes};
 use serde_json::{Value, json};
 
 use crate::api::{Call, StatusReply};
 use crate::client::{Client, socket_path};
-use crate::command::document;
 use crate::failure::Failure;
-use crate::units::parse_size;
+use crate::print::document;
 
-use text::{array_text, narrow, plan_text};
+pub(crate) use args::Args;
+use text::{array_text, narrow, plan_text, wish_name};
 
 /// Shown by `--help`.
 pub(crate) const EXAMPLES: &str = "Examples:
@@ -27,78 +26,6 @@ pub(crate) const EXAMPLES: &str = "Examples:
   ashlar plan --devices 41 --size 4T --afr 2 --layout raid6 --layout 'grid:41(8+2+2)'
   ashlar plan --array tank --afr 1.5                     as it is now, degraded or not
 ";
-
-/// `plan`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Devices
-    #[arg(
-        long,
-        value_name = "P",
-        required_unless_present = "array",
-        conflicts_with = "array"
-    )]
-    devices: Option<u32>,
-    /// Size of a device
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "array", conflicts_with = "array")]
-    size: Option<u64>,
-    /// An existing array, in its present state, instead
-    #[arg(long, value_name = "ARRAY")]
-    array: Option<String>,
-    /// Share of the devices that fails within a year, in percent
-    #[arg(long, value_name = "PERCENT")]
-    afr: f64,
-    /// Compare just these layouts; may be given several times
-    #[arg(long, value_name = "LAYOUT", conflicts_with = "array")]
-    layout: Vec<String>,
-    /// Bandwidth that a rebuild gets on each device
-    #[arg(long, value_name = "RATE", default_value = "50M", value_parser = parse_size)]
-    bandwidth: u64,
-    /// Usable capacity wanted, after parity, spare space and all reserves
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "array")]
-    capacity: Option<u64>,
-    /// Devices that may fail at once, whichever they are
-    #[arg(long, value_name = "N", conflicts_with = "array")]
-    survive: Option<u16>,
-    /// Hours from a failure to full redundancy, at most
-    #[arg(long, value_name = "HOURS", conflicts_with = "array")]
-    rebuild: Option<f64>,
-    /// Nines of losing nothing within a year [default without --layout: 5]
-    #[arg(long, value_name = "NINES", conflicts_with = "array")]
-    nines: Option<f64>,
-    /// Failure domains (enclosures, hosts) the devices are spread over
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    domains: u16,
-    /// Failures of a whole domain per year, for each domain
-    #[arg(long, value_name = "RATE", default_value_t = 0.0, requires = "domains")]
-    domain_failures: f64,
-    /// The loss of a whole domain must be survived
-    #[arg(long, requires = "domains", conflicts_with = "array")]
-    survive_domain: bool,
-    /// Share of the devices that holds live data, in percent
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        default_value_t = 100.0,
-        conflicts_with = "array"
-    )]
-    fill: f64,
-    /// Hours until a failed device is replaced
-    #[arg(long, value_name = "HOURS", default_value_t = 24.0)]
-    replace: f64,
-    /// Unreadable bits per bit read, as data sheets give it
-    #[arg(long, value_name = "RATE", default_value = "1e-15")]
-    unreadable: f64,
-    /// Latent errors that arise per device and year
-    #[arg(long, value_name = "RATE", default_value_t = 0.1)]
-    latent: f64,
-    /// Days between scrubs
-    #[arg(long, value_name = "DAYS", default_value_t = 30.0)]
-    scrub: f64,
-    /// The daemon's socket.
-    #[clap(from_global)]
-    socket: Option<PathBuf>,
-}
 
 impl Args {
     fn assumptions(&self) -> Assumptions {
@@ -181,16 +108,6 @@ fn usable_bytes(sizes: &[u64], layout: &str, spare: u16) -> Option<f64> {
     };
     let plan = ashlar_engine::plan(sizes, &options).ok()?;
     Some(plan.usable_bytes as f64)
-}
-
-fn wish_name(wish: Wish) -> &'static str {
-    match wish {
-        Wish::Usable => "capacity",
-        Wish::Survive => "survive",
-        Wish::Rebuild => "rebuild",
-        Wish::Nines => "nines",
-        Wish::Domain => "survive-domain",
-    }
 }
 
 fn life_json(life: &Life) -> Value {
@@ -306,6 +223,8 @@ fn of_array(array: &ArrayStatus, args: &Args, json: bool) -> Result<String, Fail
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::path::PathBuf;
+
     use clap::Parser;
 
     use super::*;

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use ashlar_model::{Answer, LayoutAnswer, Method, Placing, PointAnswer, Question, Scale, answer};
 
-use crate::command::document;
 use crate::failure::Failure;
+use crate::print::document;
 use crate::view::table::table;
 
 /// Shown by `--help`.

@@ -10,8 +10,8 @@ use ashlar_engine::status::{ArrayState, ArrayStatus};
 
 use crate::api::{Call, StatusReply};
 use crate::cli::{ListArgs, StatusArgs};
-use crate::command::{Context, document, out};
 use crate::failure::Failure;
+use crate::print::{Context, document, out};
 use crate::units::{percent, size_or_exact};
 use crate::view::advice::{advice, in_short};
 use crate::view::picture::{More, labelled, picture, state_word};

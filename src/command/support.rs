@@ -17,8 +17,8 @@ use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 use crate::api::{Call, StatusReply};
-use crate::command::Context;
 use crate::failure::Failure;
+use crate::print::Context;
 use crate::view::progress::Progress;
 use crate::view::{cut_addresses, safe};
 

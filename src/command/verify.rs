@@ -11,8 +11,8 @@ use ashlar_device::{OpenError, OpenMode};
 use ashlar_verify::{FileSource, Source, Unreadable};
 
 use crate::cli::VerifyArgs;
-use crate::command::{document, out};
 use crate::failure::Failure;
+use crate::print::{document, out};
 use crate::units::{duration, rate_over, size};
 use crate::view::progress::beside;
 

@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::api::{Attached, Call, FrontendSpec, Rights, StatusReply, VolumeCreate, VolumeDestroy};
 use crate::cli::{ArrayListArgs, VolumeAttachArgs, VolumeVerb, absent};
 use crate::command::array::{attached_text, nbd_address};
-use crate::command::{Context, absolute};
 use crate::failure::Failure;
+use crate::print::{Context, absolute};
 use crate::units::size_or_exact;
 use crate::view::{safe, table};
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 use ashlar_engine::status::ArrayStatus;
 
 use crate::api::{Call, WaitReply};
-use crate::command::Context;
 use crate::failure::Failure;
+use crate::print::Context;
 use crate::units::duration;
 use crate::view::picture::{state_word, task_line, work_word};
 use crate::view::progress::Progress;

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::api::{Action, Caller};
-use crate::daemon::host::Host;
 use crate::failure::Failure;
 
 /// Bytes of a file.
@@ -70,6 +69,40 @@ impl Actions {
         all.push_back(action);
     }
 
+    /// Notes who asked for what, and what came of it.
+    pub(crate) fn note(
+        &self,
+        unix_seconds: u64,
+        verb: &str,
+        array: Option<String>,
+        caller: Caller,
+        answer: &Result<Value, Failure>,
+    ) {
+        let mut arrays: Vec<String> = array.into_iter().collect();
+        if let Ok(value) = answer {
+            // What is asked for by a UUID, or for all, is told by name.
+            let imported = value["imported"].as_array().into_iter().flatten();
+            let names = imported.filter_map(|a| a["name"].as_str());
+            for name in names {
+                if !arrays.iter().any(|known| known == name) {
+                    arrays.push(name.to_string());
+                }
+            }
+        }
+        let failed = match answer {
+            Ok(value) => value["failed"][0].as_str().map(str::to_string),
+            Err(failure) => Some(failure.text.clone()),
+        };
+        self.add(Action {
+            unix_seconds,
+            arrays,
+            verb: verb.to_string(),
+            caller,
+            ok: failed.is_none(),
+            result: failed.unwrap_or_else(|| "done".to_string()),
+        });
+    }
+
     /// Adds one.
     pub(crate) fn add(&self, mut action: Action) {
         for text in [&mut action.caller.command, &mut action.result] {
@@ -111,41 +144,6 @@ impl Actions {
             found.drain(..found.len().saturating_sub(newest));
         }
         found
-    }
-}
-
-impl Host {
-    /// Notes who asked for what, and what came of it.
-    pub(crate) fn note_action(
-        &self,
-        verb: &str,
-        array: Option<String>,
-        caller: Caller,
-        answer: &Result<Value, Failure>,
-    ) {
-        let mut arrays: Vec<String> = array.into_iter().collect();
-        if let Ok(value) = answer {
-            // What is asked for by a UUID, or for all, is told by name.
-            let imported = value["imported"].as_array().into_iter().flatten();
-            let names = imported.filter_map(|a| a["name"].as_str());
-            for name in names {
-                if !arrays.iter().any(|known| known == name) {
-                    arrays.push(name.to_string());
-                }
-            }
-        }
-        let failed = match answer {
-            Ok(value) => value["failed"][0].as_str().map(str::to_string),
-            Err(failure) => Some(failure.text.clone()),
-        };
-        self.actions.add(Action {
-            unix_seconds: self.unix_seconds(self.rt.now()),
-            arrays,
-            verb: verb.to_string(),
-            caller,
-            ok: failed.is_none(),
-            result: failed.unwrap_or_else(|| "done".to_string()),
-        });
     }
 }
 

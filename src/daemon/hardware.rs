@@ -4,7 +4,6 @@
 //! **Invariants**: sysfs is read on a thread of its own, since a drive that does not answer keeps a reader waiting; what
 //! a device was is remembered by its UUID, so that one that is gone can still be named; a value nobody gives is absent.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
@@ -186,9 +185,6 @@ fn celsius(device: &Path) -> Option<i32> {
     let millis: i32 = sensors.next()?.trim().parse().ok()?;
     Some(millis.div_euclid(1000))
 }
-
-/// What stands in a list of what is known of drives, by their UUID.
-pub(crate) type Drives = BTreeMap<String, Hardware>;
 
 #[cfg(test)]
 mod tests {

@@ -26,10 +26,10 @@ use crate::daemon::actions::Actions;
 use crate::daemon::frontends::{Frontends, Room};
 use crate::daemon::history::History;
 use crate::daemon::manager::Manager;
-use crate::daemon::notify::Notifier;
+use crate::daemon::notifier::Notifier;
 use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
-use crate::daemon::watch::Watched;
+use crate::daemon::watched::Watched;
 use crate::failure::Failure;
 use crate::view::advice::advice;
 use crate::view::cut_addresses;
@@ -40,7 +40,6 @@ mod settings;
 
 use answer::not_imported;
 pub(crate) use answer::{explain, failure_of, reply};
-use events::EventsWanted;
 pub(crate) use settings::clean_reserve;
 
 /// An array that is open.
@@ -108,6 +107,17 @@ pub(crate) struct Host {
 
 /// How long one `events` or `wait` request may be held open.
 const LONGEST_WAIT: u64 = 60;
+
+/// Which events are asked for.
+#[derive(Clone, Debug)]
+struct EventsWanted {
+    array: Option<String>,
+    after: BTreeMap<String, u64>,
+    since_id: u64,
+    since_seconds: u64,
+    newest: Option<usize>,
+}
+
 /// How much that could not be read is remembered of an array, and looked at again.
 const LOST_RANGES: usize = 4096;
 const LOST_BLOCKS: usize = 1 << 16;

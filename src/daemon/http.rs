@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ashlar_rt::{OneshotSender, Sender, oneshot};
+use ashlar_rt::{Sender, oneshot};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::service::service_fn;
@@ -20,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
 
 use crate::api::{Call, Caller, ErrorReply, StatusReply, VERSION};
+use crate::daemon::job::Job;
 use crate::daemon::unread::Unread;
 use crate::daemon::{actions, signals};
 use crate::failure::{Failure, Kind};
@@ -40,15 +41,6 @@ const MAX_SCRAPERS: usize = 16;
 const SCRAPE_LIMIT: Duration = Duration::from_secs(30);
 /// How long a client may take to read of its answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-
-/// What crosses to the engine's thread.
-#[derive(Debug)]
-pub(crate) enum Job {
-    /// A request, who asks, and where the answer goes.
-    Call(Box<Call>, Caller, OneshotSender<Result<Value, Failure>>),
-    /// Close everything and end.
-    Stop,
-}
 
 /// Serves `listener`, metrics to those who connect to `metrics`, and the process's signals until the process ends. `hurry` hears of the second.
 ///

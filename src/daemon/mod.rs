@@ -16,10 +16,12 @@ pub(crate) mod hardware;
 pub(crate) mod history;
 pub(crate) mod host;
 pub(crate) mod http;
+mod job;
 pub(crate) mod log;
 pub(crate) mod manager;
 pub(crate) mod memory;
 pub(crate) mod names;
+mod notifier;
 pub(crate) mod notify;
 pub(crate) mod open;
 pub(crate) mod served;
@@ -29,6 +31,7 @@ pub(crate) mod state;
 pub(crate) mod unread;
 pub(crate) mod volumes;
 pub(crate) mod watch;
+mod watched;
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -46,7 +49,7 @@ use rustix::fs::{FlockOperation, Gid, flock};
 use crate::cli::DaemonArgs;
 use crate::daemon::frontends::Room;
 use crate::daemon::host::Host;
-use crate::daemon::http::Job;
+use crate::daemon::job::Job;
 use crate::daemon::state::{Known, State};
 use crate::failure::Failure;
 use crate::units::size;
@@ -130,7 +133,8 @@ async fn serve(
                     let (array, asks) = (call.array().map(str::to_string), call.only_asks());
                     let answer = host.clone().handle(*call).await;
                     if !asks {
-                        host.note_action(verb, array, caller, &answer);
+                        let now = host.unix_seconds(host.rt.now());
+                        host.actions.note(now, verb, array, caller, &answer);
                     }
                     if let Err(failure) = &answer {
                         tracing::info!(verb, "refused: {failure}");

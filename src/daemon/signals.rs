@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ashlar_rt::Sender;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::daemon::http::Job;
+use crate::daemon::job::Job;
 use crate::daemon::log;
 
 /// Signals that end a process which does not ask for them, by number and name.

@@ -17,9 +17,28 @@ use ashlar_engine::status::LostRange;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::hardware::Drives;
-use crate::daemon::notify::NotifySettings;
+use crate::api::Hardware;
 use crate::failure::Failure;
+
+/// What stands in a list of what is known of drives, by their UUID.
+pub(crate) type Drives = BTreeMap<String, Hardware>;
+
+/// What is set for an array.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NotifySettings {
+    /// A program.
+    #[serde(default)]
+    pub(crate) exec: String,
+    /// An address.
+    #[serde(default)]
+    pub(crate) webhook: String,
+}
+
+impl NotifySettings {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exec.is_empty() && self.webhook.is_empty()
+    }
+}
 
 /// An array that was imported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

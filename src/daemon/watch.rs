@@ -14,6 +14,7 @@ use ashlar_rt::{Nanos, SECOND};
 use crate::api::Refusing;
 use crate::daemon::frontends::attach_flag;
 use crate::daemon::host::{Host, Member};
+use crate::daemon::watched::Watched;
 use crate::view::advice::{advice, device_name};
 use crate::view::picture::state_word;
 
@@ -27,21 +28,6 @@ const NOTE_USED: u32 = 10;
 const STILL_REFUSING: Nanos = 30 * SECOND;
 /// How often what is wrong with an array is told again.
 const REMIND_EVERY: Nanos = 24 * 3600 * SECOND;
-
-/// What was last seen of an array.
-#[derive(Debug, Default)]
-pub(crate) struct Watched {
-    /// When the last look began.
-    looked: Nanos,
-    state: Option<ArrayState>,
-    /// When its state was last told, while it is not optimal.
-    told: Nanos,
-    lost: bool,
-    /// Devices that are slow, and those that take no writes.
-    odd: BTreeSet<(u16, &'static str)>,
-    /// Volumes that refuse writes, and since when.
-    refusing: Vec<(String, u64)>,
-}
 
 impl Host {
     /// Looks for as long as the daemon runs.

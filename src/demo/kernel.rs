@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::api::{Call, FrontendSpec, VolumeCreate};
-use crate::demo::stage::Stage;
-use crate::demo::{ARRAY, Show};
+use crate::demo::show::Show;
+use crate::demo::stage::{ARRAY, Stage};
 use crate::failure::Failure;
 use crate::units::size;
 

@@ -7,6 +7,7 @@
 
 mod content;
 mod kernel;
+mod show;
 mod stage;
 mod traffic;
 
@@ -20,18 +21,19 @@ use std::time::{Duration, Instant};
 
 use ashlar_engine::status::{ArrayStatus, DeviceStatus};
 use ashlar_rt::Buf;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::api::{Call, Create, CreateReply, FrontendSpec, StatusReply, WaitReply};
 use crate::cli::DemoArgs;
-use crate::command::document;
 use crate::demo::content::Content;
-use crate::demo::stage::Stage;
+use crate::demo::show::{Show, show_text};
+use crate::demo::stage::{ARRAY, Stage};
 use crate::demo::traffic::{Done, Traffic};
 use crate::failure::Failure;
+use crate::print::document;
 use crate::units::{rate_over, size};
 use crate::view::picture::{More, picture};
-use crate::view::{Style, Tone, wrap};
+use crate::view::{Style, Tone};
 
 /// Device files.
 const DEVICES: usize = 14;
@@ -41,8 +43,7 @@ const DEAD: [usize; 3] = [2, 7, 11];
 const LIAR: usize = 5;
 /// How the array is laid out.
 const LAYOUT: &str = "ec8+3";
-/// The array and volume.
-const ARRAY: &str = "demo";
+/// The volume.
 const VOLUME: &str = "files";
 
 /// `demo`.
@@ -146,61 +147,6 @@ fn perform(stage: &Rc<Stage>, args: &DemoArgs, show: &mut Show) -> Result<(), Fa
     crash(stage, show, traffic, &socket, content)?;
     kernel::ext4(stage, show)?;
     finish(stage, show)
-}
-
-/// What the demonstration prints.
-pub(super) struct Show {
-    started: Instant,
-    step: u32,
-    style: Style,
-    json: bool,
-    /// What was shown, with `-j`.
-    steps: Vec<Value>,
-}
-
-impl Show {
-    fn say(&self, text: &str) -> Result<(), Failure> {
-        if self.json {
-            return Ok(());
-        }
-        show_text(&format!("{text}\n"))
-    }
-
-    /// Runs a step and prints what came of it, with its time.
-    pub(super) fn timed<T>(
-        &mut self,
-        name: &str,
-        step: impl FnOnce(&mut Show) -> Result<T, Failure>,
-        text: impl FnOnce(&T) -> String,
-    ) -> Result<T, Failure> {
-        self.step += 1;
-        let started = Instant::now();
-        let value = step(self)?;
-        let seconds = started.elapsed().as_secs_f64();
-        let said = text(&value);
-        if self.json {
-            let step = json!({ "name": name, "text": said, "seconds": seconds });
-            self.steps.push(step);
-        }
-        let name = self.style.paint(Tone::Strong, &format!("{name:<12}"));
-        let text = format!("{said}  ({seconds:.1}s)");
-        for (i, line) in wrap(&text, self.style.width.saturating_sub(18))
-            .iter()
-            .enumerate()
-        {
-            if i == 0 {
-                self.say(&format!("{:>3}  {name} {line}", self.step))?;
-            } else {
-                self.note(line)?;
-            }
-        }
-        Ok(value)
-    }
-
-    /// A line that belongs to the step above.
-    pub(super) fn note(&self, text: &str) -> Result<(), Failure> {
-        self.say(&format!("     {:<12} {text}", ""))
-    }
 }
 
 fn moved(what: &str, done: &Done) -> String {
@@ -535,17 +481,6 @@ fn finish(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
          \x20 mkfs.xfs /dev/ashlar/tank/v && mount /dev/ashlar/tank/v /mnt\n",
         picture(&array, show.style, &More::default())
     ))
-}
-
-/// Writes to standard output. Whoever reads it may be gone: then it ends, and what it made is removed.
-fn show_text(text: &str) -> Result<(), Failure> {
-    let mut stdout = std::io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes());
-    written.and_then(|()| stdout.flush()).map_err(|e| {
-        Failure::broken(format!(
-            "standard output: {e}; the demonstration has ended, and what it made is removed"
-        ))
-    })
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ use crate::api::Call;
 use crate::client::Client;
 use crate::failure::Failure;
 
+/// The array.
+pub(super) const ARRAY: &str = "demo";
 /// How long a daemon may take to start or stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -4,50 +4,15 @@
 //! grows, `_info` for names); one series for each state that a thing may have, 1 for the one it has; what is not
 //! observed has no series; label values are escaped, so that no name from outside breaks a line.
 
-use std::fmt::Write;
-
 use ashlar_engine::status::{ArrayState, ArrayStatus, Service, TaskStatus};
 
 use crate::api::StatusReply;
+use exposition::Exposition;
 
 mod devices;
 mod drives;
+mod exposition;
 mod volumes;
-
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
-/// A family of whole numbers: its name, its kind, its help, and the value that a `T` has.
-type Count<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
-
-/// The text that is given to Prometheus.
-#[derive(Debug, Default)]
-struct Exposition(String);
-
-impl Exposition {
-    /// What stands before the series of a name.
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(
-            self.0,
-            "# HELP ashlar_{name} {help}\n# TYPE ashlar_{name} {kind}"
-        );
-    }
-
-    fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl std::fmt::Display) {
-        let _ = write!(self.0, "ashlar_{name}");
-        for (i, (label, text)) in labels.iter().enumerate() {
-            let before = if i == 0 { '{' } else { ',' };
-            let _ = write!(self.0, "{before}{label}=\"{}\"", escape(text));
-        }
-        let after = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.0, "{after} {value}");
-    }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
 
 /// What Prometheus reads.
 pub(crate) fn metrics(reply: &StatusReply) -> String {

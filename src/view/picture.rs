@@ -18,35 +18,15 @@ use ashlar_engine::status::{
     ArrayState, ArrayStatus, DeviceState, DeviceStatus, Frontend, TaskStatus, VolumeStatus,
 };
 
-use crate::api::{DeviceHardware, Hardware, Reserved};
 use crate::units::{duration, percent, rate, size_or_exact};
 use crate::view::advice::{advice, in_short};
-use crate::view::{Style, Tone, count, safe, table, wrap};
-
-/// Columns of the label at the left.
-const LABEL: usize = 11;
+use crate::view::{Style, Tone, count, safe, table};
 
 mod details;
+mod parts;
 pub(crate) use details::reserved_text;
-
-/// What the picture shows beside the status.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct More<'a> {
-    /// Whether the engine's figures and every device are wanted.
-    pub(crate) verbose: bool,
-    /// What the reserved space is for.
-    pub(crate) reserved: Option<&'a Reserved>,
-    /// What is known of drives.
-    pub(crate) hardware: &'a [DeviceHardware],
-}
-
-impl More<'_> {
-    /// The drive under a device.
-    fn drive(&self, array: &str, index: u16) -> Option<&Hardware> {
-        let of = |d: &&DeviceHardware| d.array == array && d.index == index;
-        self.hardware.iter().find(of).map(|d| &d.hardware)
-    }
-}
+use parts::{LABEL, label};
+pub(crate) use parts::{More, labelled};
 
 /// The picture.
 pub(crate) fn picture(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
@@ -101,24 +81,6 @@ fn drives(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
         }
     }
     out
-}
-
-/// `text` beside its label, in as many lines as it needs.
-pub(crate) fn labelled(title: &str, text: &str, style: Style, tone: Option<Tone>) -> String {
-    let mut out = String::new();
-    for (i, line) in wrap(text, style.width.saturating_sub(LABEL))
-        .iter()
-        .enumerate()
-    {
-        let title = label(if i == 0 { title } else { "" });
-        let line = tone.map_or_else(|| line.clone(), |tone| style.paint(tone, line));
-        let _ = writeln!(out, "{title}{line}");
-    }
-    out
-}
-
-fn label(text: &str) -> String {
-    format!("  {text:<w$}", w = LABEL - 2)
 }
 
 /// The state's word and colour.

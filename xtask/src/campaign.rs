@@ -7,7 +7,7 @@
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use crate::steps::root;
+use crate::place::root;
 
 /// The arguments of the simulator for a first seed and so many seconds.
 type Arguments = fn(first: u64, seconds: u64) -> Vec<String>;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::steps::{is_ci, root};
+use crate::place::{is_ci, root};
 
 /// Cases whose fault is known, and what it waits for. `cargo xtask cases NN` runs one all the same.
 const KNOWN: &[(&str, &str)] = &[

@@ -7,10 +7,13 @@
 mod arrows;
 mod campaign;
 mod cases;
+mod circles;
 mod folders;
 mod package;
 mod packages;
 mod parts;
+mod paths;
+mod place;
 mod steps;
 mod tidy;
 mod trial;

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::steps::root;
+use crate::place::root;
 
 /// What goes where: a file of the tree, its place, its mode.
 const FILES: &[(&str, &str, u32)] = &[
@@ -297,7 +297,7 @@ mod tests {
     /// Runs a program of systemd on a folder that stands for the root; without it nothing is tried, loudly.
     fn systemd(program: &str, arguments: &[&str], dir: &Path) -> Option<String> {
         if !crate::packages::find(program) {
-            assert!(!crate::steps::is_ci(), "{program} is not installed");
+            assert!(!crate::place::is_ci(), "{program} is not installed");
             eprintln!("NOT TRIED: {program} is not installed");
             return None;
         }

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::steps::is_ci;
+use crate::place::is_ci;
 
 /// Program, and the Debian package that has it.
 const PROGRAMS: &[(&str, &str)] = &[

@@ -4,11 +4,11 @@
 //! result line counts as one failure; output is shown as it comes.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{arrows, cases, folders, packages, parts, tidy};
+use crate::place::root;
+use crate::{arrows, cases, circles, folders, packages, parts, tidy};
 
 /// Seeds of the simulator that every run tries, by mode: 20,001, 200 of which run twice and 151 of which fill
 /// their arrays. More are in the tests of `ashlar-sim` itself, with gates on what they reach.
@@ -56,18 +56,6 @@ impl Tally {
     }
 }
 
-/// The repository.
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map_or_else(PathBuf::new, Path::to_path_buf)
-}
-
-/// Whether this is CI, where what cannot be run is a failure.
-pub(crate) fn is_ci() -> bool {
-    std::env::var("CI").is_ok_and(|v| v == "true" || v == "1")
-}
-
 type Step = (&'static str, fn(&mut Tally));
 
 const STEPS: [Step; 11] = [
@@ -84,6 +72,7 @@ const STEPS: [Step; 11] = [
                 arrows::check(&root),
                 folders::check(&root),
                 parts::check(&root),
+                circles::check(&root),
             ]
             .concat()
         })

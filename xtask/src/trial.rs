@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use crate::package::{self, done};
 use crate::packages::find;
-use crate::steps;
+use crate::place;
 
 /// The Debians that are supported: 12 and 13.
 const SUITES: &[&str] = &["bookworm", "trixie"];
@@ -61,7 +61,7 @@ fn all(suites: &[&str]) -> Result<(), String> {
 }
 
 fn passes(deb: &Path, suite: &str, roots: &Path) -> bool {
-    let mut trial = Command::new(steps::root().join("packaging/trial/run.sh"));
+    let mut trial = Command::new(place::root().join("packaging/trial/run.sh"));
     match done(trial.arg(deb).arg(suite).arg(roots)) {
         Ok(()) => true,
         Err(error) => {

@@ -5,127 +5,26 @@
 //! - [`Pending`] yields once, whatever the device did.
 //! - Counters add up: every job is counted where its result came from.
 
-mod pending;
-mod status;
-
-pub use pending::Pending;
-pub use status::Status;
-
 use std::fmt;
 use std::ops::DerefMut;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use pending::State;
-
 use crate::choice::Choice;
 use crate::cost::{Rates, Seen, Work};
 use crate::cpu::{self, Found};
 use crate::cuda::Device;
+use crate::done::{Counters, Done, Ran};
 use crate::flight::{Flight, Landed, lock};
 use crate::job::{Coding, Digests, Form, Job, Of, Piece, Plan};
+use crate::options::Options;
+use crate::pending::{Pending, State};
 use crate::region::Region;
+use crate::status::Status;
 use crate::{Fault, Function};
-
-/// Nanoseconds of a clock that does not go backwards; called from any thread.
-pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Under so many bytes of input a device is never the choice of `auto`.
 const DEVICE_MIN: usize = 64 << 10;
-
-/// Limits, and how to measure.
-#[derive(Clone)]
-pub struct Options {
-    /// Jobs on the device at a time; each has a stream and memory.
-    pub slots: usize,
-    /// Bytes of input, and of output, of one job. A slot takes about 2.3 times as much on the device and,
-    /// pinned, on the host. Halved, down to 64 KiB, if memory is short.
-    pub slot_bytes: usize,
-    /// Jobs that may wait for a slot.
-    pub queue: usize,
-    /// Bytes pinned for [`Accelerator::region`].
-    pub pinned_bytes: usize,
-    /// A device that takes longer than this for what it was given is given up, in milliseconds.
-    pub deadline_ms: u32,
-    /// One in so many jobs that the device did is done again by the processor and compared; 0: none. A device
-    /// that computes something else is given up.
-    pub check_one_in: u64,
-    /// Bytes that are copied, coded and hashed to measure rates.
-    pub calibrate_bytes: usize,
-    /// The clock. Without one nothing is measured on the processor, and `auto` never chooses a device.
-    pub clock: Option<Clock>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            slots: 4,
-            slot_bytes: 8 << 20,
-            queue: 8,
-            pinned_bytes: 128 << 20,
-            deadline_ms: 10_000,
-            check_one_in: 64,
-            calibrate_bytes: 4 << 20,
-            clock: None,
-        }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("slots", &self.slots)
-            .field("slot_bytes", &self.slot_bytes)
-            .field("queue", &self.queue)
-            .field("pinned_bytes", &self.pinned_bytes)
-            .field("deadline_ms", &self.deadline_ms)
-            .field("check_one_in", &self.check_one_in)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Where a result came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ran {
-    /// The processor.
-    Cpu,
-    /// This GPU.
-    Cuda(u16),
-}
-
-/// What has been done where.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Jobs done by the processor, those redone included.
-    pub cpu_jobs: u64,
-    /// Bytes of their input.
-    pub cpu_bytes: u64,
-    /// Jobs done by a device.
-    pub device_jobs: u64,
-    /// Bytes of their input.
-    pub device_bytes: u64,
-    /// Jobs that a device did not finish and the processor did again.
-    pub redone: u64,
-    /// Jobs that the device had no room for.
-    pub full: u64,
-    /// Jobs of the device that the processor did again to compare.
-    pub checked: u64,
-}
-
-/// A job's result.
-#[derive(Debug)]
-pub struct Done<W> {
-    /// The output. After a fault it is other memory than what was submitted.
-    pub write: Vec<W>,
-    /// The digests of all messages, one after the other.
-    pub digests: Vec<u8>,
-    /// The roots of all strips, if a tree was asked for.
-    pub roots: Vec<u8>,
-    /// Where it ran.
-    pub ran: Ran,
-    /// Why a device did not finish it, if it was redone.
-    pub fault: Option<Fault>,
-}
 
 struct Inner {
     choice: Choice,
@@ -242,21 +141,20 @@ impl Accelerator {
 
     /// Takes a job: gives it to the device if that has room and is cheaper, else runs it now.
     pub fn submit<W: DerefMut<Target = [u8]> + Send + 'static>(&self, job: Job<W>) -> Pending<W> {
-        let inner = &*self.0;
         let work = Work::of(&job.plan);
         let Some((device, cost)) = self.route(&job.plan, &work) else {
             return Pending(State::Done(Some(self.run_here(&job.plan, job.write, None))));
         };
-        let lengths = job.write.iter().map(|piece| piece.len()).collect();
+        let lengths: Vec<usize> = job.write.iter().map(|piece| piece.len()).collect();
+        let fresh = job.fresh;
         let flight = Flight::new(job.plan, forgotten(job.write), cost);
         device.submit(flight.clone());
-        Pending(State::Flying {
-            accelerator: self.clone(),
-            flight,
-            lengths,
-            fresh: job.fresh,
-            number: inner.number,
-        })
+        let (accelerator, started) = (self.clone(), flight.clone());
+        let settle = move |answer| {
+            let again = || lengths.iter().map(|bytes| fresh(*bytes)).collect();
+            accelerator.settle(&started, answer, again)
+        };
+        Pending(State::Flying(flight, Box::new(settle)))
     }
 
     /// The device, if the job goes there, and what it costs of the device.
@@ -313,11 +211,28 @@ impl Accelerator {
         done(pieces, found, Ran::Cpu, fault)
     }
 
+    /// What came of a job that was given to the device; `again` is memory to do it once more.
+    fn settle<W: DerefMut<Target = [u8]> + Send + 'static>(
+        &self,
+        flight: &Flight,
+        answer: Result<Landed, Fault>,
+        again: impl Fn() -> Vec<W>,
+    ) -> Done<W> {
+        match answer {
+            Ok(landed) => {
+                let done = self.landed(flight, landed);
+                let other = self.is_check_due();
+                let other = other.then(|| self.compared(&flight.plan, &done, again()));
+                other.flatten().unwrap_or(done)
+            }
+            Err(fault) => self.run_here(&flight.plan, again(), Some(fault)),
+        }
+    }
+
     fn landed<W: DerefMut<Target = [u8]> + Send + 'static>(
         &self,
         flight: &Flight,
         landed: Landed,
-        number: u16,
     ) -> Done<W> {
         let inner = &*self.0;
         if landed.alone
@@ -331,7 +246,7 @@ impl Accelerator {
         counters.device_bytes += (flight.plan.shape.read * flight.plan.shape.strip) as u64;
         drop(counters);
         let pieces = std::mem::take(&mut *lock(&flight.write));
-        done(pieces, landed.found, Ran::Cuda(number), None)
+        done(pieces, landed.found, Ran::Cuda(inner.number), None)
     }
 
     /// Whether it is another one's turn to be compared.

@@ -15,12 +15,10 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::thread::LocalKey;
 
-use crate::code::Stripe;
 use crate::kernel::{End, Form, GROUP_ALIGN, Group, Kernel, Pass, portable};
 use crate::packets;
+use crate::strips::{Mode, STRIPS_MAX, Stripe};
 
-/// The most strips any code has.
-pub(crate) const STRIPS_MAX: usize = 256;
 /// Bytes of all sources together that one tile of several blocks may have: they stay in level 2.
 const TILE_TOTAL: usize = 256 << 10;
 /// Bytes of all sums together that one tile may have: they stay in level 1.
@@ -59,19 +57,6 @@ thread_local! {
     static COMPARED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static WORK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static SYNDROMES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// How a matrix is applied.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Mode {
-    /// Add to what the results hold instead of replacing it.
-    pub(crate) add: bool,
-    /// Strips are groups of packets.
-    pub(crate) packets: bool,
-    /// Strips come from memory and results go there: fetch ahead, write around the caches.
-    pub(crate) cold: bool,
-    /// But results are needed soon: do not write them around the caches.
-    pub(crate) kept: bool,
 }
 
 /// Rows of coefficients over the sources, in the forms and orders that the kernel wants.

@@ -12,112 +12,21 @@
 //! - What decoding gives has been compared with the original (in the first stripe) before its speed
 //!   is reported.
 
+mod meter;
+mod options;
 mod rival;
 mod stripes;
 
+pub use options::{COLD_BYTES, Operation, Options};
 pub use rival::{Rival, RivalRow, measure_rival};
 
-use std::hint::black_box;
-use std::sync::{Barrier, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Barrier;
 
-use crate::kernel::{self, Kernel, SPIN_BYTES};
+use crate::kernel;
 use crate::{Code, CodeError, CodeKind};
 
-use stripes::{Buffers, Stripes, paged};
-
-/// Bytes that cold stripes go through in turn.
-pub const COLD_BYTES: usize = 320 << 20;
-
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Codes; those that refuse a shape are left out of it.
-    pub codes: Vec<CodeKind>,
-    /// K and M.
-    pub shapes: Vec<(usize, usize)>,
-    /// Bytes of a strip.
-    pub strips: Vec<usize>,
-    /// Kernels by name; empty for the fastest.
-    pub kernels: Vec<String>,
-    /// How many strips, data first, are lost in decoding; more than min(M, K) counts as that.
-    pub lost: Vec<usize>,
-    /// Stripes from memory instead of one in the caches.
-    pub cold: bool,
-    /// Let each strip begin 320 bytes further into its page than the one before. Without it all
-    /// strips begin at multiples of 4096 and, if longer, at powers of two, and share cache sets.
-    pub staggered: bool,
-    /// For cold stripes, measure the batch forms too.
-    pub batch_forms: bool,
-    /// Least time of a batch.
-    pub batch: Duration,
-    /// Batches for each figure.
-    pub batches: usize,
-    /// Threads that each do all of it at the same time, with stripes of their own; figures are their
-    /// sums.
-    pub threads: usize,
-    /// Called with the stripes' memory before it is used: to ask for large pages.
-    pub advise: fn(&mut [u8]),
-    /// Time so far: of this thread on a processor, or of the wall clock.
-    pub clock: fn() -> Duration,
-}
-
-/// Time since the first call, by the wall clock.
-fn wall() -> Duration {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed()
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            codes: vec![CodeKind::IsalCauchy],
-            shapes: vec![(8, 2), (8, 3), (17, 3), (10, 4), (92, 8), (80, 20)],
-            strips: vec![4 << 10, 64 << 10, 1 << 20],
-            kernels: Vec::new(),
-            lost: vec![1, usize::MAX],
-            cold: false,
-            staggered: true,
-            batch_forms: false,
-            batch: Duration::from_millis(20),
-            batches: 7,
-            threads: 1,
-            advise: |_| {},
-            clock: wall,
-        }
-    }
-}
-
-/// The verb measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
-    /// All parity from all data.
-    Encode,
-    /// Lost data strips from what is left.
-    Decode,
-    /// The same by a [`crate::Decoder`], which looks nothing up.
-    Decoder,
-    /// All parity after one data strip has changed.
-    Update,
-    /// Encoding of batches of stripes.
-    EncodeBatch,
-    /// Decoding of batches of stripes.
-    DecodeBatch,
-}
-
-impl Operation {
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Operation::Encode => "encode",
-            Operation::Decode => "decode",
-            Operation::Decoder => "decoder",
-            Operation::Update => "update",
-            Operation::EncodeBatch => "encode_batch",
-            Operation::DecodeBatch => "decode_batch",
-        }
-    }
-}
+use meter::{Meter, Rate, median};
+use stripes::{Buffers, Stripes};
 
 /// One figure.
 #[derive(Clone, Debug)]
@@ -173,130 +82,6 @@ pub struct Limits {
     pub multiply: f64,
     /// Bytes read from memory per second.
     pub read: f64,
-}
-
-/// What came of measuring one call.
-#[derive(Clone, Copy)]
-struct Rate {
-    median: f64,
-    best: f64,
-    /// The median of the samples of the limit taken between the batches.
-    limit: f64,
-}
-
-fn median(rates: &mut [f64]) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
-}
-
-/// Measures calls, and between them what the machine can do.
-struct Meter<'a> {
-    options: &'a Options,
-    kernel: &'static Kernel,
-    /// To be read from memory; empty unless stripes are cold.
-    memory: Vec<u8>,
-    /// Where in it the next sample begins, in eighths.
-    turn: usize,
-    /// Where the threads wait for each other before each figure.
-    start: &'a Barrier,
-}
-
-impl<'a> Meter<'a> {
-    fn new(options: &'a Options, kernel: &'static Kernel, start: &'a Barrier) -> Meter<'a> {
-        let bytes = if options.cold { COLD_BYTES } else { 0 };
-        let mut memory = paged(options, bytes);
-        memory.fill(1);
-        Meter {
-            options,
-            kernel,
-            memory,
-            turn: 0,
-            start,
-        }
-    }
-
-    /// Seconds that `calls` calls take.
-    fn time(&self, calls: u32, mut call: impl FnMut()) -> f64 {
-        let start = (self.options.clock)();
-        for _ in 0..calls {
-            call();
-        }
-        ((self.options.clock)() - start).as_secs_f64().max(1e-9)
-    }
-
-    /// The median and the best of the batches of `bytes` per call, in bytes per second.
-    fn rate(&mut self, bytes: usize, mut call: impl FnMut()) -> Rate {
-        call();
-        self.start.wait();
-        let (batch, batches) = (
-            self.options.batch.as_secs_f64(),
-            self.options.batches.max(1),
-        );
-        let mut calls = 1u32;
-        let mut rates = Vec::with_capacity(batches);
-        let mut limits = Vec::with_capacity(batches);
-        while rates.len() < batches {
-            let taken = self.time(calls, &mut call);
-            if taken < batch && rates.is_empty() {
-                let short = batch / taken;
-                if short > 1.1 {
-                    calls = calls.saturating_mul((short * 1.1).clamp(2.0, 1000.0) as u32);
-                    continue;
-                }
-            }
-            rates.push(bytes as f64 * f64::from(calls) / taken);
-            limits.push(if self.options.cold {
-                self.read()
-            } else {
-                self.multiply()
-            });
-        }
-        let limit = median(&mut limits);
-        Rate {
-            median: median(&mut rates),
-            best: rates[rates.len() - 1],
-            limit,
-        }
-    }
-
-    /// Bytes multiplied in registers per second, now.
-    fn multiply(&self) -> f64 {
-        let kernel = self.kernel;
-        let mut rounds = 64;
-        loop {
-            let taken = self.time(1, || {
-                black_box(kernel.spin(black_box(rounds)));
-            });
-            if taken > 200e-6 {
-                return (rounds * SPIN_BYTES) as f64 / taken;
-            }
-            rounds *= 4;
-        }
-    }
-
-    /// Bytes read from memory per second, now: the next eighth of what there is, as four streams.
-    fn read(&mut self) -> f64 {
-        let eighth = self.memory.len() / 8;
-        let part = &self.memory[self.turn * eighth..(self.turn + 1) * eighth];
-        let (words, _) = part.as_chunks::<8>();
-        let (lines, _) = words.as_chunks::<8>();
-        let quarter = lines.len() / 4;
-        let taken = self.time(1, || {
-            let mut sums = [0u64; 8];
-            let (a, rest) = lines.split_at(quarter);
-            let (b, rest) = rest.split_at(quarter);
-            let (c, d) = rest.split_at(quarter);
-            for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
-                for i in 0..8 {
-                    let word = |line: &[[u8; 8]; 8]| u64::from_le_bytes(line[i]);
-                    sums[i] ^= word(a) ^ word(b) ^ word(c) ^ word(d);
-                }
-            }
-            black_box(sums);
-        });
-        self.turn = (self.turn + 1) % 8;
-        eighth as f64 / taken
-    }
 }
 
 /// Measures the limits for a kernel.

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::CodeError;
-use crate::apply::STRIPS_MAX;
 use crate::solve::Recipe;
+use crate::strips::STRIPS_MAX;
 
 /// Memory for the decode matrices of one code.
 const BYTES_MAX: usize = 4 << 20;

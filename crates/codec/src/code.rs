@@ -8,12 +8,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::apply::{Mode, Prepared, STRIPS_MAX, no_buffers, same_length, with_compared};
+use crate::apply::{Prepared, no_buffers, same_length, with_compared};
 use crate::cache::{Cache, Loss, Set};
 use crate::fft::Fft;
 use crate::kernel::{self, Kernel};
 use crate::matrix::{coding_matrix, decode_rows, is_mds};
 use crate::solve::{Recipe, Way};
+use crate::strips::{Mode, STRIPS_MAX, Stripe};
 use crate::{CodeError, CodeKind};
 
 /// Bytes of each strip that [`Code::verify`] computes and compares at a time.
@@ -391,15 +392,6 @@ impl Code {
             .zip(parity)
             .all(|(ours, theirs)| **ours == theirs[range.clone()])
     }
-}
-
-/// The buffers of one stripe in a batch.
-#[derive(Debug)]
-pub struct Stripe<'s, 'b> {
-    /// What is read, in order: the K data strips, or what [`Decoder::reads`] says.
-    pub read: &'s [&'b [u8]],
-    /// What is written, in order: the M parity strips, or what [`Decoder::writes`] says.
-    pub write: &'s mut [&'b mut [u8]],
 }
 
 /// Decoding for one set of lost strips; see [`Code::decoder`].

@@ -15,9 +15,10 @@
 
 use std::ops::Range;
 
-use crate::apply::{Mode, STRIPS_MAX, can_stream, with_work};
+use crate::apply::{can_stream, with_work};
 use crate::gf::{inv, mul};
 use crate::kernel::{Kernel, Recover, TRANSFORM_MAX, Transform};
+use crate::strips::{Mode, STRIPS_MAX};
 
 /// The smallest transform that there is, and the largest.
 const SIZES: Range<usize> = 8..129;

@@ -12,12 +12,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::apply::{Mode, Prepared, STRIPS_MAX, no_buffers, same_length, with_syndromes};
-use crate::code::Stripe;
+use crate::apply::{Prepared, no_buffers, same_length, with_syndromes};
 use crate::fft::{Fft, Recovery};
 use crate::gf::mul;
 use crate::kernel::Kernel;
 use crate::matrix::invert;
+use crate::strips::{Mode, STRIPS_MAX, Stripe};
 
 /// Decoding for one loss.
 #[derive(Debug)]

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use ashlar_rt::{Buf, Driver, Epoll, Rt, Slice, oneshot};
 use io_uring::{IoUring, types};
 
-use op::{Op, Reply, Step, Work};
+use op::{Lane, Op, Reply, Step, Work};
 
 use crate::discard::Discards;
 use crate::fault::Presence;
@@ -48,18 +48,6 @@ const COMPLETION_ENTRIES: u32 = 16_384;
 const TURN_ROUNDS: u32 = 16;
 /// How long dropping a ring waits for operations in flight.
 const DRAIN_SECONDS: u32 = 10;
-
-/// The operations of one device.
-struct Lane {
-    file: Arc<File>,
-    presence: Arc<Presence>,
-    /// How a block device discards; files have holes punched by the ring.
-    discards: Option<Discards>,
-    in_flight: Cell<usize>,
-    waiting: RefCell<VecDeque<Op>>,
-    /// Whether it is in the ring's list of lanes that wait for room.
-    starved: Cell<bool>,
-}
 
 #[derive(Default)]
 struct Slots {

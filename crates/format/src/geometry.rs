@@ -10,7 +10,7 @@
 //! 1 MiB; a course's summary has one 32-byte row for every strip block of the course.
 
 use crate::wire::{Reader, Writer};
-use crate::{BLOCK_U64, FormatError, slot};
+use crate::{BLOCK_U64, FormatError};
 
 /// Bytes of one root entry.
 pub const ROOT_BYTES: u64 = 16 * 1024;
@@ -18,6 +18,9 @@ pub const ROOT_BYTES: u64 = 16 * 1024;
 pub const ROOT_COUNT: u64 = 4;
 /// Rows of a summary block.
 pub const ROWS_PER_SUMMARY: u32 = 126;
+
+/// Entries of a table page.
+pub const ENTRIES_PER_PAGE: u32 = 124;
 
 /// The regions of one device. All devices of an array have the same but for the slot count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +93,7 @@ impl DeviceGeometry {
 
     /// Pages of the slot table.
     pub fn table_pages(&self) -> u32 {
-        self.slots.div_ceil(slot::ENTRIES_PER_PAGE)
+        self.slots.div_ceil(ENTRIES_PER_PAGE)
     }
 
     /// Offset of copy 0 or 1 of a slot table page.

@@ -3,11 +3,10 @@
 //! Invariants: a table page exists twice and names the root it was written for; a slot's header and
 //! its table entry tell the same story, and any one of them locates the column.
 
+pub use crate::geometry::ENTRIES_PER_PAGE;
 use crate::wire::{Reader, Writer, seal, unseal};
 use crate::{BLOCK, FormatError, SegmentGeometry, SegmentNumber};
 
-/// Entries of a table page.
-pub const ENTRIES_PER_PAGE: u32 = 124;
 const PAGE_MAGIC: &[u8; 8] = b"ASHTABLE";
 const HEADER_MAGIC: &[u8; 8] = b"ASHSLOT1";
 

@@ -12,6 +12,6 @@ RUSTFLAGS="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo --remap-path-pr
 cargo build --release --bin ashlar-model-answer --no-default-features --target wasm32-wasip1
 cp "$target/wasm32-wasip1/release/ashlar-model-answer.wasm" page/answer.wasm
 # A checksum of the code it was built from: comments and white space left out.
-cat ../layout/src/*.rs src/answer.rs src/chain.rs src/declustered.rs src/exact.rs src/life.rs src/ln.rs \
+cat ../layout/src/*.rs src/answer.rs src/assumptions.rs src/chain.rs src/declustered.rs src/exact.rs src/life.rs src/ln.rs \
     src/montecarlo.rs src/random.rs src/system.rs src/bin/answer.rs |
     grep -v '^ *//' | tr -d ' \t\n' | cksum > page/answer.sources

@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::assumptions::{Assumptions, LifeError};
 use crate::exact::{LossCurve, exposure};
-use crate::life::{Assumptions, Life, life};
+use crate::life::{Life, life};
 use crate::montecarlo::{MonteCarlo, Placing};
 use crate::system::{System, SystemError};
 
@@ -184,7 +185,7 @@ pub enum AnswerError {
     },
     /// Times.
     #[error(transparent)]
-    Life(#[from] crate::life::LifeError),
+    Life(#[from] LifeError),
     /// A range that ends before it begins.
     #[error("failures {first}..{last}: the range ends before it begins")]
     Range {

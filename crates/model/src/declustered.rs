@@ -22,7 +22,7 @@
 //! **Invariants.** All values are finite. Where more devices are lost in one spell than the layers
 //! followed, loss is assumed.
 
-use crate::life::{Assumptions, YEAR};
+use crate::assumptions::{Assumptions, YEAR};
 use crate::ln::Ln;
 use crate::system::Group;
 

@@ -13,6 +13,7 @@
 //! assumed is said in the answer.
 
 mod answer;
+mod assumptions;
 mod chain;
 mod declustered;
 mod exact;
@@ -31,13 +32,12 @@ mod system;
 pub use answer::{
     Answer, AnswerError, LayoutAnswer, LifeAnswer, Method, PointAnswer, Question, answer,
 };
+pub use assumptions::{Assumptions, LifeError, YEAR};
 pub use chain::Chain;
 pub use exact::{
     ExactError, Exposure, LossCurve, MAX_DEVICES, Probability, SLOTS_PER_DEVICE, exposure,
 };
-pub use life::{
-    Assumptions, GroupRates, Life, LifeError, Outlook, YEAR, group_mean_time, life, outlook,
-};
+pub use life::{GroupRates, Life, Outlook, group_mean_time, life, outlook};
 pub use ln::Ln;
 pub use montecarlo::{Estimate, MonteCarlo, MonteCarloError, Placing, Point};
 #[cfg(feature = "page")]

@@ -11,7 +11,8 @@
 
 use ashlar_layout::{Layout, LayoutError};
 
-use crate::life::{Assumptions, Life, LifeError, Outlook, life, outlook};
+use crate::assumptions::{Assumptions, LifeError};
+use crate::life::{Life, Outlook, life, outlook};
 use crate::system::{Group, System, SystemError};
 
 /// Share of the capacity that metadata takes at the defaults (the bound for 8+2).

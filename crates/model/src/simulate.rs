@@ -13,7 +13,8 @@
 
 use ashlar_layout::Placement;
 
-use crate::life::{Assumptions, GroupRates};
+use crate::assumptions::Assumptions;
+use crate::life::GroupRates;
 use crate::montecarlo::Estimate;
 use crate::random::Random;
 use crate::system::Group;

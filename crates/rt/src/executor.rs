@@ -3,50 +3,31 @@
 //! Invariants: a task is polled only by the thread that owns the [`Rt`]; a wake from any thread puts
 //! its task into the ready queue at most once per poll; a simulated executor never sleeps.
 
+mod clock;
 mod remote;
-mod sleep;
 
 pub use remote::Remote;
 pub(crate) use remote::Shared;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{self, Read};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
-use crate::reactor::Epoll;
+use crate::reactor::{Epoll, Reactor};
 use crate::tasks::{Join, Tasks};
+use crate::time::Nanos;
 
+use clock::Clock;
 use remote::lock;
-use sleep::Sleep;
-
-/// Nanoseconds on the runtime's own monotonic clock.
-pub type Nanos = u64;
-
-/// What a real executor parks on: readiness of descriptors and completions of a ring.
-pub trait Reactor {
-    /// Collects what has completed; with `wait`, sleeps until something has, `until` (on the
-    /// runtime's clock) has passed, or another thread nudges.
-    fn park(&self, wait: bool, now: Nanos, until: Option<Nanos>);
-    /// A function that makes a sleeping [`Reactor::park`] return, from any thread.
-    fn unparker(&self) -> Box<dyn Fn() + Send>;
-}
-
-enum Time {
-    Virtual(Cell<Nanos>),
-    Real(std::time::Instant),
-}
 
 pub(crate) struct Inner {
     shared: Arc<Shared>,
     pub(crate) tasks: RefCell<Tasks>,
-    timers: RefCell<BTreeMap<(Nanos, u64), Waker>>,
-    next_timer: Cell<u64>,
-    time: Time,
+    clock: Rc<Clock>,
     random: Cell<u64>,
     reactor: RefCell<Option<Rc<dyn Reactor>>>,
     epoll: RefCell<Option<Rc<Epoll>>>,
@@ -82,13 +63,13 @@ impl std::fmt::Debug for Rt {
 impl Rt {
     /// An executor with virtual time, starting at 0, whose schedule and randomness follow `seed`.
     pub fn simulated(seed: u64) -> Rt {
-        Rt::new(Time::Virtual(Cell::new(0)), seed)
+        Rt::new(Clock::simulated(), seed)
     }
 
     /// An executor on the machine's monotonic clock. `seed` should come from the operating system.
     /// Without a reactor it can only run tasks that never wait for I/O; see [`Rt::set_reactor`].
     pub fn real(seed: u64) -> Rt {
-        Rt::new(Time::Real(std::time::Instant::now()), seed)
+        Rt::new(Clock::real(), seed)
     }
 
     /// An executor on the machine's clock with an [`Epoll`] reactor and a seed of the operating
@@ -111,13 +92,11 @@ impl Rt {
         self.0.epoll.borrow().clone()
     }
 
-    fn new(time: Time, seed: u64) -> Rt {
+    fn new(clock: Clock, seed: u64) -> Rt {
         Rt(Rc::new(Inner {
             shared: Arc::new(Shared::new()),
             tasks: RefCell::default(),
-            timers: RefCell::default(),
-            next_timer: Cell::new(0),
-            time,
+            clock: Rc::new(clock),
             random: Cell::new(seed ^ 0x5851_F42D_4C95_7F2D),
             reactor: RefCell::default(),
             epoll: RefCell::default(),
@@ -134,15 +113,12 @@ impl Rt {
 
     /// The current time.
     pub fn now(&self) -> Nanos {
-        match &self.0.time {
-            Time::Virtual(now) => now.get(),
-            Time::Real(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        }
+        self.0.clock.now()
     }
 
     /// Whether time is virtual.
     pub fn is_simulated(&self) -> bool {
-        matches!(self.0.time, Time::Virtual(_))
+        self.0.clock.is_simulated()
     }
 
     /// How many times a task has been polled: the length of the history so far.
@@ -188,11 +164,7 @@ impl Rt {
 
     /// Completes at `deadline`.
     pub fn sleep_until(&self, deadline: Nanos) -> impl Future<Output = ()> + use<> {
-        Sleep {
-            rt: self.clone(),
-            deadline,
-            timer: None,
-        }
+        self.0.clock.sleep_until(deadline)
     }
 
     /// Lets every other ready task run once.
@@ -277,9 +249,9 @@ impl Rt {
     pub fn shutdown(&self) {
         loop {
             let tasks = self.0.tasks.borrow_mut().take_all();
-            let timers = std::mem::take(&mut *self.0.timers.borrow_mut());
+            let timers = self.0.clock.take_all();
             lock(&self.0.shared.ready).clear();
-            if tasks.is_none() && timers.is_empty() {
+            if tasks.is_none() && timers.len() == 0 {
                 return;
             }
             drop(timers);
@@ -295,7 +267,7 @@ impl Rt {
             self.0.turns.set(self.0.turns.get() + 1);
             if !self.is_simulated() && self.0.turns.get() >= TURNS {
                 self.0.turns.set(0);
-                self.fire_timers();
+                self.0.clock.fire();
                 self.park(false, None);
             }
             return true;
@@ -303,18 +275,18 @@ impl Rt {
         if called {
             return true;
         }
-        let next = self.0.timers.borrow().keys().next().map(|key| key.0);
-        match (&self.0.time, next) {
-            (Time::Virtual(_), None) => false,
-            (Time::Virtual(now), Some(at)) => {
-                now.set(now.get().max(at));
-                self.fire_timers();
+        let clock = &self.0.clock;
+        match (clock.is_simulated(), clock.next()) {
+            (true, None) => false,
+            (true, Some(at)) => {
+                clock.advance(at);
+                clock.fire();
                 true
             }
-            (Time::Real(_), next) => {
-                if !self.fire_timers() {
+            (false, next) => {
+                if !clock.fire() {
                     self.park(true, next);
-                    self.fire_timers();
+                    clock.fire();
                 }
                 true
             }
@@ -344,23 +316,6 @@ impl Rt {
         } else {
             self.0.tasks.borrow_mut().put_back(id, task)
         };
-    }
-
-    fn fire_timers(&self) -> bool {
-        let now = self.now();
-        let mut fired = false;
-        loop {
-            let waker = {
-                let mut timers = self.0.timers.borrow_mut();
-                match timers.first_entry() {
-                    Some(entry) if entry.key().0 <= now => entry.remove(),
-                    _ => break,
-                }
-            };
-            waker.wake();
-            fired = true;
-        }
-        fired
     }
 
     fn park(&self, wait: bool, until: Option<Nanos>) {

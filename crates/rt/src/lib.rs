@@ -19,20 +19,15 @@ mod order;
 mod reactor;
 mod sync;
 mod tasks;
+mod time;
 
 pub use buf::{BLOCK, Buf, Slice, ask_large_pages};
 pub use channel::{Mailbox, OneshotReceiver, OneshotSender, Sender, mailbox, oneshot};
-pub use executor::{Nanos, Reactor, Remote, Rt, Stopped};
+pub use executor::{Remote, Rt, Stopped};
 pub use fd::AsyncFd;
 pub use memory::give_back_memory;
 pub use order::Rank;
-pub use reactor::{Driver, Epoll};
+pub use reactor::{Driver, Epoll, Reactor};
 pub use sync::{Gate, Lock, LockGuard, Permits, PermitsGuard};
 pub use tasks::{Join, join_all};
-
-/// One second in [`Nanos`].
-pub const SECOND: Nanos = 1_000_000_000;
-/// One millisecond in [`Nanos`].
-pub const MILLISECOND: Nanos = 1_000_000;
-/// One microsecond in [`Nanos`].
-pub const MICROSECOND: Nanos = 1_000;
+pub use time::{MICROSECOND, MILLISECOND, Nanos, SECOND};

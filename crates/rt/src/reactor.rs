@@ -17,7 +17,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::executor::{Nanos, Reactor};
+use crate::time::Nanos;
 
 /// Token of the eventfd with which other threads end a sleep.
 const UNPARK: u64 = 0;
@@ -25,6 +25,15 @@ const UNPARK: u64 = 0;
 const EVENTS_PER_WAIT: usize = 128;
 /// Turns of busy drivers after which descriptors are looked at, even if there is always more to do.
 const BUSY_TURNS_MAX: u32 = 4;
+
+/// What a real executor parks on: readiness of descriptors and completions of a ring.
+pub trait Reactor {
+    /// Collects what has completed; with `wait`, sleeps until something has, `until` (on the
+    /// runtime's clock) has passed, or another thread nudges.
+    fn park(&self, wait: bool, now: Nanos, until: Option<Nanos>);
+    /// A function that makes a sleeping [`Reactor::park`] return, from any thread.
+    fn unparker(&self) -> Box<dyn Fn() + Send>;
+}
 
 /// A direction in which a descriptor can be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,7 +275,7 @@ pub(crate) mod sys {
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
-    use crate::executor::Nanos;
+    use crate::time::Nanos;
 
     pub(crate) const IN: u32 = libc::EPOLLIN as u32;
     pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;

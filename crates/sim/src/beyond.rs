@@ -11,7 +11,7 @@ use crate::client::Session;
 use crate::config::Mode;
 use crate::device::SimDevice;
 use crate::disk::SimDisk;
-use crate::driver::{Driver, guarded};
+use crate::machine::{Driver, guarded};
 use crate::rng::Rng;
 use crate::store::Store;
 use crate::trace::Trace;
@@ -83,7 +83,7 @@ impl Driver<'_> {
     /// Reads all that was ever written, block by block: as many are lost as the verifier says, and the others are as
     /// they were.
     fn read_all(&self, world: &Rc<World>, report: &Report) {
-        let machine = crate::driver::Machine(ashlar_rt::Rt::simulated(0xBE7));
+        let machine = crate::machine::Machine(ashlar_rt::Rt::simulated(0xBE7));
         let rt = &machine.0;
         let devices = world.disks.iter().map(|disk| SimDevice::attach(rt, disk));
         let devices = devices.collect();

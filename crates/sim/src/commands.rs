@@ -10,8 +10,43 @@ use ashlar_sim::enumerate::log::Effort;
 use ashlar_sim::enumerate::ops::{ALPHABET, GEOMETRIES};
 use ashlar_sim::enumerate::{Case, Cut, Plan, enumerate as run, replay};
 
+pub(crate) const USAGE: &str = "\
+usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--twice] [OPTIONS]
+       ashlar-sim sweep --seeds A..B [--step N] [OPTIONS]
+       ashlar-sim replay SEED [--trace] [--lines N] [OPTIONS]
+       ashlar-sim shrink SEED [--tries N] [OPTIONS]
+       ashlar-sim enumerate [--length N] [--one-in N] [--jobs N] [--seconds N] [--quick]
+       ashlar-sim enumerate --layout L --workload A,B --at N --image I [--lost MASK] [--again N --again-image I]
+       ashlar-sim planted [--most N] [--seconds N] [--jobs N] [BUG ...]      (built with --features planted)
+
+  run     one random history a seed
+  sweep   the first session of each seed, crashed after every N polls (default 1)
+  replay  one history, with its story
+  shrink  the smallest history that fails as this one does, and a test of it
+  enumerate  every workload of up to --length letters (default 2; of the longest ones one in
+             --one-in), the power cut after every device operation; or one case, with its story
+  planted    in how many seeds each bug that was made on purpose is found
+
+  --mode calm|crash|within|beyond   what may go wrong (default: the seed decides)
+  --rounds N, --clients N, --operations N    at most so many
+  --without MASK                    parts of the history left out, as shrink says
+  --roomy                           no full arrays
+  --full                            full arrays only, where K is at most 4
+  --grouped                         layouts of several groups only
+  --pressed                         crashes as the journal presses, and slow imports
+  --told                            a degraded array loses as many more devices as it says it survives
+  --late                            parity and lost columns are computed by what answers late
+  --crash-at POLLS                  one session, crashed there
+  --toy                             drive the built-in toy store instead of the engine
+  --marks                           print what was reached, and how often
+  --unchecked                       without the checkers, to measure what they cost
+  --verify-one-in N                 the independent verifier looks at one seed in N (default: all; 0: none)
+  --verify-crashed                  it also looks at what is there before each import (else in one of 16)
+  --quiet-panics                    no message at each panic inside a seed
+";
+
 fn wrong() -> ExitCode {
-    eprint!("{}", crate::USAGE);
+    eprint!("{}", USAGE);
     ExitCode::from(2)
 }
 

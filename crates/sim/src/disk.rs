@@ -475,4 +475,16 @@ impl SimDisk {
     pub fn unflushed(&self) -> usize {
         self.state.borrow().pending.len()
     }
+
+    /// What is on it, for whoever reads it while no array does; with `durable` only what a power cut
+    /// would leave of it for certain.
+    pub fn at_rest(&self, durable: bool) -> Image {
+        let state = self.state.borrow();
+        let pages = if durable {
+            &state.durable
+        } else {
+            &state.current
+        };
+        Image::new(pages.clone(), state.bad.clone(), self.visible.get())
+    }
 }

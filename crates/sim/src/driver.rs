@@ -18,14 +18,12 @@ use crate::config::{Config, Mode, Options, Part};
 use crate::device::SimDevice;
 use crate::judge::verify;
 use crate::ledger;
+use crate::machine::{Driver, LIVELOCK, Machine, Opened, guarded};
 use crate::nemesis;
 use crate::outage::until_power_goes;
 use crate::rng::Rng;
 use crate::store::{Store, StoreError, Subject};
 use crate::world::World;
-
-/// Polls without an answer to any client after which a phase counts as a livelock; in an array of few slots.
-const LIVELOCK: u64 = 1_500_000;
 
 /// How a seed ended.
 #[derive(Clone, Debug)]
@@ -42,15 +40,6 @@ pub struct Outcome {
     pub marks: std::collections::BTreeMap<&'static str, u64>,
     /// The last lines of its trace, if one was kept.
     pub lines: Vec<String>,
-}
-
-/// How an attempt to open the array ended.
-pub(crate) enum Opened {
-    Store(Rc<dyn Store>),
-    /// The simulator crashed it.
-    Crashed,
-    /// It was refused, or failed and was recorded: the seed ends.
-    Ended,
 }
 
 /// Runs one seed of `subject`.
@@ -100,43 +89,7 @@ pub fn run_world(subject: &dyn Subject, world: &Rc<World>) -> Outcome {
     }
 }
 
-/// Runs `act`; a panic in it is a failure of the world.
-pub(crate) fn guarded(world: &World, act: impl FnOnce()) {
-    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)) {
-        let text = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
-            .unwrap_or_default();
-        world.fail(|| format!("PANIC: {text}"));
-    }
-}
-
-/// An executor that is shut down when it goes away, panics included: tasks and executor hold each
-/// other.
-pub(crate) struct Machine(pub(crate) Rt);
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let rt = self.0.clone();
-        let shut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rt.shutdown()));
-        drop(shut); // a destructor that panics during a panic has nothing to add
-    }
-}
-
-pub(crate) struct Driver<'a> {
-    pub(crate) world: Rc<World>,
-    pub(crate) subject: &'a dyn Subject,
-    pub(crate) rng: Rng,
-    /// Imports are to be read only.
-    pub(crate) read_only: bool,
-}
-
 impl Driver<'_> {
-    pub(crate) fn machine(&mut self) -> Machine {
-        Machine(Rt::simulated(self.rng.draw()))
-    }
-
     fn history(&mut self) {
         let machine = self.machine();
         let Some(store) = self.create(&machine.0) else {

@@ -11,7 +11,7 @@ use ashlar_rt::Stopped;
 
 use crate::client::Session;
 use crate::config::{Align, Mode, Part};
-use crate::driver::{Driver, Machine};
+use crate::machine::{Driver, Machine};
 use crate::rng::Rng;
 use crate::store::{StoreError, StoreFuture};
 use crate::world::World;

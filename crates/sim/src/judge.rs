@@ -11,7 +11,7 @@ use ashlar_rt::{Rt, SECOND};
 use crate::client::Session;
 use crate::config::Mode;
 use crate::disk::SimDisk;
-use crate::driver::{Driver, Machine, Opened, guarded};
+use crate::machine::{Driver, Machine, Opened, guarded};
 use crate::model::VolumeModel;
 use crate::rng::Rng;
 use crate::store::{Store, StoreStatus, Subject};

@@ -30,6 +30,7 @@ mod former;
 mod judge;
 mod late;
 mod ledger;
+mod machine;
 pub mod model;
 pub mod nemesis;
 mod outage;

@@ -12,8 +12,8 @@ use ashlar_rt::Stopped;
 use crate::client::Session;
 use crate::config::{Align, Mode, Part};
 use crate::disk::{Refusal, SimDisk};
-use crate::driver::{Driver, Machine, Opened};
 use crate::judge::verify;
+use crate::machine::{Driver, Machine, Opened};
 use crate::store::Store;
 use crate::world::World;
 

@@ -7,7 +7,7 @@
 use ashlar_verify::{Kind, Report, Severity, Source, Unreadable, verify};
 
 use crate::disk::Image;
-use crate::driver::Driver;
+use crate::machine::Driver;
 
 /// One seed in so many is verified, unless the options say otherwise.
 const ONE_IN: u64 = 1;

@@ -3,8 +3,13 @@
 //! **Invariants**: bytes that are no catalog give nothing; a volume has one map root for each partition.
 
 use crate::node::{Inner, Slot};
-use crate::tree::Volume;
+use crate::report::Kind;
+use crate::tree::{self, Volume, Walk};
 use crate::wire::Fields;
+
+/// Tree numbers of liveness and the catalog.
+const LIVENESS: u32 = 1;
+const CATALOG: u32 = 2;
 
 /// A volume with what the catalog says of its map.
 #[derive(Debug)]
@@ -15,6 +20,21 @@ pub(crate) struct Listed {
     pub(crate) mapped_bytes: u64,
     pub(crate) map_nodes: u64,
     pub(crate) maps: Vec<Slot<Inner>>,
+}
+
+/// Reads liveness, so that it is known which segments there are, and then the catalog.
+pub(crate) fn volumes(walk: &mut Walk<'_, '_>) -> Option<Vec<Listed>> {
+    let (liveness, catalog) = (walk.array.root.liveness, walk.array.root.catalog);
+    let records = walk.system(LIVENESS, liveness, Kind::LivenessLost)?;
+    walk.array.take_liveness(&records, walk.report)?;
+    walk.array.take_segments(walk.report);
+    let leaves = walk.system(CATALOG, catalog, Kind::CatalogLost)?;
+    let partitions = walk.array.members.superblock.partitions;
+    let volumes = parse(&tree::string(&leaves, catalog.bytes), partitions);
+    if volumes.is_none() {
+        walk.report.find(Kind::CatalogLost);
+    }
+    volumes
 }
 
 /// The volumes of a catalog; `None` if the bytes are none.

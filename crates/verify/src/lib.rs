@@ -39,13 +39,8 @@ pub use report::{At, Counts, Finding, Kind, Report, SHOWN, Severity};
 pub use source::{FileSource, Source, Unreadable};
 
 use array::Array;
-use catalog::Listed;
 use strips::RowCache;
 use tree::Walk;
-
-/// Tree numbers of liveness and the catalog.
-const LIVENESS: u32 = 1;
-const CATALOG: u32 = 2;
 
 /// Checks the array that these devices are.
 pub fn verify(devices: &[&dyn Source]) -> Report {
@@ -60,7 +55,7 @@ fn check(devices: &[&dyn Source], report: &mut Report) -> Option<()> {
     let mut array = Array::open(members, report)?;
     let rows = RowCache::default();
     let mut walk = Walk::new(&mut array, &rows, report);
-    let volumes = volumes(&mut walk)?;
+    let volumes = catalog::volumes(&mut walk)?;
     walk.report.counts.volumes = volumes.len() as u64;
     for listed in &volumes {
         let (mut blocks, mut nodes) = (0u64, 0);
@@ -85,19 +80,4 @@ fn check(devices: &[&dyn Source], report: &mut Report) -> Option<()> {
     array.compare_liveness(whole, report);
     array.check_stripes(report);
     Some(())
-}
-
-/// Reads liveness, so that it is known which segments there are, and then the catalog.
-fn volumes(walk: &mut Walk<'_, '_>) -> Option<Vec<Listed>> {
-    let (liveness, catalog) = (walk.array.root.liveness, walk.array.root.catalog);
-    let records = walk.system(LIVENESS, liveness, Kind::LivenessLost)?;
-    walk.array.take_liveness(&records, walk.report)?;
-    walk.array.take_segments(walk.report);
-    let leaves = walk.system(CATALOG, catalog, Kind::CatalogLost)?;
-    let partitions = walk.array.members.superblock.partitions;
-    let volumes = catalog::parse(&tree::string(&leaves, catalog.bytes), partitions);
-    if volumes.is_none() {
-        walk.report.find(Kind::CatalogLost);
-    }
-    volumes
 }

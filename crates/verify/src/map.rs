@@ -7,7 +7,7 @@ use crate::report::{Kind, Report};
 use crate::source::Source;
 use crate::strips::RowCache;
 use crate::tree::{Placed, Walk};
-use crate::{array::Array, members};
+use crate::{array::Array, catalog, members};
 
 /// A run of a volume's blocks that follow each other in one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ fn find(
     let (rows, root) = (RowCache::default(), array.root.number);
     let mut placed = Vec::new();
     let mut walk = Walk::new(&mut array, &rows, report);
-    let volumes = crate::volumes(&mut walk)?;
+    let volumes = catalog::volumes(&mut walk)?;
     let Some(listed) = volumes.iter().find(|v| v.name == name) else {
         let names: Vec<&str> = volumes.iter().map(|v| v.name.as_str()).collect();
         return Some(Err(format!(

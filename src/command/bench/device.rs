@@ -12,8 +12,8 @@ use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-use crate::command::{document, out};
 use crate::failure::Failure;
+use crate::print::{document, out};
 use crate::units::{parse_size, rate, size};
 use crate::view::table;
 

@@ -12,16 +12,16 @@ use ashlar_bench::files::load::Test;
 use ashlar_bench::files::stack::Volume;
 use ashlar_bench::files::tools::Tool;
 use ashlar_bench::files::{Options, SUITE, Session};
-use ashlar_bench::report::html::{Page, Table};
+use ashlar_bench::report::page::{Page, Table};
 use ashlar_bench::report::{Sample, text};
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::report::{ReportArgs, build, make, print_rows, write};
 use crate::api::{Call, StatusReply};
-use crate::command::{Context, document, out};
 use crate::daemon::memory;
 use crate::failure::Failure;
+use crate::print::{Context, document, out};
 use crate::units::{parse_size, size};
 use crate::view::progress::Progress;
 use crate::view::table;

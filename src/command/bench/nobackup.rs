@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: what the paper says and what is found here stand in tables of their own, each with its kind of evidence.
 
-use ashlar_bench::report::html::Table;
+use ashlar_bench::report::page::Table;
 
 pub(super) const TITLE: &str = "NOBACKUP: caches, and how not to benchmark";
 const CACHES: &str = include_str!("../../../docs/papers/data/nobackup-caches.csv");

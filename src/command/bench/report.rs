@@ -8,16 +8,18 @@ use std::path::{Path, PathBuf};
 use ashlar_bench::files::load::Test;
 use ashlar_bench::lifecycle::State;
 use ashlar_bench::report::compare::{Weights, compare};
-use ashlar_bench::report::html::{Page, Table};
-use ashlar_bench::report::{Evidence, Gates, RAW, Row, Sample, beside, csv, html, rows, text};
+use ashlar_bench::report::page::{Page, Table};
+use ashlar_bench::report::{
+    Evidence, Gates, RAW, Row, Sample, beside, csv, figures, html, rows, text,
+};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::lifecycle::Paper;
 use super::nobackup;
-use crate::command::{document, out};
+use super::paper::Paper;
 use crate::failure::Failure;
+use crate::print::{document, out};
 use crate::view::table;
 
 pub(super) const REPORT_EXAMPLES: &str = "Examples:
@@ -386,25 +388,25 @@ pub(super) fn print_rows(page: &Page, script: bool) -> Result<(), Failure> {
         "VALID",
     ];
     let line = |row: &Row| {
-        let per_device = row.per_device.map(|v| text::rate(v, row.unit));
+        let per_device = row.per_device.map(|v| figures::rate(v, row.unit));
         vec![
             row.suite.clone(),
             row.state.clone(),
             row.workload.clone(),
             row.target.clone(),
             row.evidence.name().to_string(),
-            text::value(row),
-            text::percent(row.share_of_raw),
+            figures::value(row),
+            figures::percent(row.share_of_raw),
             per_device.unwrap_or("-".to_string()),
-            text::time(row.p99_us),
-            text::percent(row.variation_within),
-            text::percent(row.variation_between),
+            figures::time(row.p99_us),
+            figures::percent(row.variation_within),
+            figures::percent(row.variation_between),
             if row.limit.is_empty() {
                 "-".to_string()
             } else {
                 row.limit.clone()
             },
-            text::verdict(row),
+            figures::verdict(row),
         ]
     };
     let lines = page.rows.iter().map(line).collect();

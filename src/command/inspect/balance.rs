@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Found, header};
+use super::found::{Found, header};
 use crate::view::table;
 
 /// What the headers say.

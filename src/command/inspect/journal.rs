@@ -9,7 +9,7 @@ use ashlar_format::BLOCK;
 use ashlar_format::journal::{ColumnHeader, Entry, HEADER_BYTES, Ring, decode_entries};
 use serde_json::{Value, json};
 
-use super::Found;
+use super::found::Found;
 use crate::units::size;
 use crate::view::table;
 

@@ -7,8 +7,8 @@ use ashlar_verify::{FileSource, Source, VolumeMap};
 use serde_json::{Value, json};
 
 use crate::cli::InspectArgs;
-use crate::command::{document, out};
 use crate::failure::Failure;
+use crate::print::{document, out};
 use crate::units::size;
 use crate::view::{safe, table};
 

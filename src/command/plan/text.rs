@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use ashlar_engine::status::ArrayStatus;
 use ashlar_model::{Assumptions, Choice, Plan, Present, Prospect, Wish};
 
-use super::{Args, wish_name};
+use super::args::Args;
 use crate::units::size;
 use crate::view::table::table;
 use crate::view::{Style, wrap};
@@ -218,6 +218,17 @@ pub(super) fn array_text(
     out.push_str("\nAssumed:\n");
     state(&mut out, assumptions);
     out
+}
+
+/// What a wish is called on the command line.
+pub(super) fn wish_name(wish: Wish) -> &'static str {
+    match wish {
+        Wish::Usable => "capacity",
+        Wish::Survive => "survive",
+        Wish::Rebuild => "rebuild",
+        Wish::Nines => "nines",
+        Wish::Domain => "survive-domain",
+    }
 }
 
 #[cfg(test)]

@@ -10,20 +10,10 @@ use std::rc::{Rc, Weak};
 use ashlar_engine::status::Event;
 use ashlar_rt::SECOND;
 
-use super::{Host, LONGEST_WAIT, Member};
+use super::{EventsWanted, Host, LONGEST_WAIT, Member};
 use crate::api::{ArrayEvent, EventsReply, Severity};
 use crate::daemon::severity::severity;
 use crate::failure::Failure;
-
-/// Which events are asked for.
-#[derive(Clone, Debug)]
-pub(super) struct EventsWanted {
-    pub(super) array: Option<String>,
-    pub(super) after: BTreeMap<String, u64>,
-    pub(super) since_id: u64,
-    pub(super) since_seconds: u64,
-    pub(super) newest: Option<usize>,
-}
 
 /// A line of the log for an event, at the level that goes with it.
 fn log_event(event: &ArrayEvent) {

@@ -2,7 +2,7 @@
 
 use ashlar_engine::status::{ArrayStatus, DeviceState, DeviceStatus};
 
-use super::{Count, Exposition};
+use super::exposition::{Count, Exposition};
 
 const DEVICE_STATES: [(&str, DeviceState); 8] = [
     ("online", DeviceState::Online),

@@ -2,7 +2,7 @@
 //!
 //! **Invariants**: a drive of which nothing is known has no series.
 
-use super::Exposition;
+use super::exposition::Exposition;
 use crate::api::StatusReply;
 
 pub(super) fn drives(out: &mut Exposition, reply: &StatusReply) {

@@ -4,7 +4,7 @@
 
 use ashlar_engine::status::{ArrayStatus, VolumeStatus};
 
-use super::{Count, Exposition};
+use super::exposition::{Count, Exposition};
 use crate::api::{LATENCY_BOUNDS, Latency, StatusReply};
 
 const FIGURES: &[Count<VolumeStatus>] = &[

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use ashlar_engine::status::ArrayStatus;
 
-use super::{More, label, labelled};
+use super::parts::{More, label, labelled};
 use crate::api::Reserved;
 use crate::units::size_or_exact;
 use crate::view::{Style, count, safe, table};

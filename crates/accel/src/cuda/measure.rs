@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
+use super::device::{Device, Shared};
 use super::kernels::{Messages, TILES};
 use super::launch::count;
 use super::slot::{Common, Slot};
-use super::{Device, Shared};
 use crate::cost::DeviceRates;
 use crate::cpu;
 use crate::flight::{Flight, lock};

@@ -1,6 +1,6 @@
 //! The load of each row.
 
-use super::Kind;
+use super::values::Kind;
 use crate::load::{Durability, Load, Op, Pattern};
 
 const BLOCK: u64 = 4096;

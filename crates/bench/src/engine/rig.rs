@@ -14,7 +14,7 @@ use ashlar_engine::{
 use ashlar_layout::Layout;
 use ashlar_rt::{Nanos, Rt, SECOND, Stopped};
 
-use super::BenchError;
+use super::values::BenchError;
 use crate::load::{Durability, Load, Measured, Op, Pattern, Target, run};
 use crate::meter::{Borders, Meter, Regions};
 

@@ -10,7 +10,9 @@ use super::account::{Counted, Cut};
 use super::closed::{Cost, Given, write_amplification};
 use super::loads::{LARGE, SMALL, load_of};
 use super::rig::{Rig, Sizes, Snapshot, fill_memory, raw};
-use super::{BenchError, Kind, MOST_AMPLIFICATION, MapCache, Options, Row, Scale, TOLERANCE};
+use super::values::{
+    BenchError, Kind, MOST_AMPLIFICATION, MapCache, Options, PhaseRow, Row, Scale, TOLERANCE,
+};
 use crate::load::{Durability, Load, Measured, Op, Pattern};
 
 const BLOCK: u64 = 4096;
@@ -410,7 +412,7 @@ impl Setup {
             write_amplification: None,
             closed_form_write_amplification: write_amplification(self.fill),
             leaves_per_change: self.given().leaves_per_change(),
-            regions: super::Regions::default(),
+            regions: crate::meter::Regions::default(),
             scale: Scale {
                 volume_bytes: self.volume_bytes,
                 device_bytes: self.sizes.device_bytes,
@@ -464,7 +466,7 @@ impl Setup {
         }
         row.regions = done.regions;
         row.phases = (done.phases.iter().filter(|p| p.count > 0))
-            .map(|p| super::PhaseRow {
+            .map(|p| PhaseRow {
                 phase: p.name,
                 count: p.count,
                 share: p.sum as f64 / measured.elapsed as f64,
@@ -472,7 +474,7 @@ impl Setup {
                 most_us: p.most as f64 / 1000.0,
             })
             .collect();
-        let share = |t: super::Traffic| (t.read_bytes + t.written_bytes) as f64 / host_bytes;
+        let share = |t: crate::meter::Traffic| (t.read_bytes + t.written_bytes) as f64 / host_bytes;
         let r = done.regions;
         let parts = format!(
             "data {:.3}, map {:.3}, journal {:.3}, roots {:.3}",

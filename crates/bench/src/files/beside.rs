@@ -5,10 +5,11 @@
 
 use std::path::Path;
 
+use super::judge;
 use super::load::Test;
+use super::session::Session;
 use super::tools::{self, Said, Tool};
 use super::watch::look;
-use super::{Session, judge};
 use crate::report::Sample;
 
 impl Session {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::beside::say;
+use super::load::Test;
 use super::*;
 use crate::report::Evidence;
 

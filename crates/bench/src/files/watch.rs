@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::content;
 use super::judge::{self, Seen};
 use super::load::{self, Outcome, Work};
 use super::machine::Processors;
+use super::session::{SUITE, Session};
 use super::stack::Moved;
-use super::{SUITE, Session, content};
 use crate::report::honesty::Facts;
 use crate::report::{Evidence, Sample};
 

@@ -6,8 +6,8 @@
 use ashlar_device::Bed;
 use ashlar_layout::{Layout, Shape};
 
+use super::cases::{Options, columns};
 use super::load::Work;
-use super::{Options, columns};
 use crate::report::{CLOSED_FORM, Sample};
 
 /// Bytes for each byte of the host: drive time in seconds per byte, and bytes over a link in each direction.

@@ -5,7 +5,8 @@
 
 use serde::Serialize;
 
-use super::{Evidence, Row, text};
+use super::figures;
+use super::rows::{Evidence, Row};
 
 /// One workload in one state, ours and theirs, as texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -74,13 +75,13 @@ fn line(ours: &Row, theirs: &Row) -> Line {
             row.bytes_per_second
         };
         let unit = if operations { "iops" } else { "B/s" };
-        bytes.map_or("-".to_string(), |v| text::rate(v, unit))
+        bytes.map_or("-".to_string(), |v| figures::rate(v, unit))
     };
     let side = |row: &Row| {
         [
             row.target.clone(),
             figure(row),
-            text::percent(row.share_of_raw),
+            figures::percent(row.share_of_raw),
         ]
     };
     Line {

@@ -6,53 +6,8 @@
 
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Comparison, Evidence, RAW, Row, beside, text};
-
-/// What a page shows.
-#[derive(Clone, Debug, Default)]
-pub struct Page {
-    /// Its title.
-    pub title: String,
-    /// Sentences that say what a reader may conclude.
-    pub reading: Vec<String>,
-    /// The rows.
-    pub rows: Vec<Row>,
-    /// What others published, beside ours.
-    pub beside: Vec<beside::Line>,
-    /// Comparisons.
-    pub comparisons: Vec<Comparison>,
-    /// Other tables: caches, what a paper shows.
-    pub tables: Vec<Table>,
-    /// What was assumed.
-    pub assumptions: Vec<String>,
-    /// Where it was made.
-    pub environment: Vec<(String, String)>,
-    /// The command that gives it again.
-    pub command: String,
-}
-
-/// A table of texts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Table {
-    /// Its title.
-    pub title: String,
-    /// What stands above it: the kind of evidence, at least.
-    pub note: String,
-    /// Titles of its columns.
-    pub titles: Vec<String>,
-    /// Its lines.
-    pub lines: Vec<Vec<String>>,
-}
-
-impl Page {
-    /// How many rows are INVALID.
-    pub(super) fn invalid(&self) -> usize {
-        let invalid = |row: &&Row| !row.invalid.is_empty();
-        self.rows.iter().filter(invalid).count()
-    }
-}
+use super::page::Page;
+use super::{Comparison, Evidence, RAW, Row, beside, figures, text};
 
 const STYLE: &str = "
 :root{--bg:#fff;--fg:#1a1f26;--soft:#5a6572;--line:#d5dae0;--head:#f3f5f7;--bad:#b3261e;--good:#dff0e4;
@@ -169,7 +124,7 @@ fn bars(rows: &[&Row], targets: &[&str]) -> String {
             .share_of_raw
             .filter(|_| row.target != RAW)
             .map(|s| format!(" ({:.1} % of raw)", s * 100.0));
-        let value = value.map_or("no number".to_string(), |v| text::rate(v, unit));
+        let value = value.map_or("no number".to_string(), |v| figures::rate(v, unit));
         let (class, mark) = if good { ("n", "") } else { ("bad", "INVALID ") };
         let _ = write!(
             svg,
@@ -278,7 +233,7 @@ fn table(page: &Page, out: &mut String) {
             (true, false) => ("", "yes, with a note"),
             (true, true) => ("", "yes"),
         };
-        let per_device = row.per_device.map(|v| text::rate(v, row.unit));
+        let per_device = row.per_device.map(|v| figures::rate(v, row.unit));
         let _ = write!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td>\
@@ -289,18 +244,18 @@ fn table(page: &Page, out: &mut String) {
             escape(&row.target),
             row.evidence.name(),
             row.runs,
-            text::value(row).replace("+-", "&plusmn; "),
-            text::percent(row.share_of_raw),
+            figures::value(row).replace("+-", "&plusmn; "),
+            figures::percent(row.share_of_raw),
             per_device.unwrap_or("-".to_string()),
         );
         let variation = format!(
             "{} / {}",
-            text::percent(row.variation_within),
-            text::percent(row.variation_between)
+            figures::percent(row.variation_within),
+            figures::percent(row.variation_between)
         );
         for cell in [
-            text::time(row.mean_us),
-            text::time(row.p99_us),
+            figures::time(row.mean_us),
+            figures::time(row.p99_us),
             variation,
             number(row.device_bytes_per_host_byte),
             number(row.device_operations_per_host_operation),
@@ -334,7 +289,7 @@ fn remarks(page: &Page, out: &mut String) {
             let _ = write!(
                 out,
                 "<span class=\"bad\">{}</span>",
-                escape(&text::verdict(row))
+                escape(&figures::verdict(row))
             );
         }
         if !row.warnings.is_empty() {
@@ -388,9 +343,9 @@ fn comparisons(page: &Page, out: &mut String) {
                 "<tr><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td></tr>",
                 escape(suite),
                 escape(state),
-                text::change(figure.faster),
-                text::change(figure.baseline_uses_more),
-                text::change(figure.challenger_saves)
+                figures::change(figure.faster),
+                figures::change(figure.baseline_uses_more),
+                figures::change(figure.challenger_saves)
             );
         }
         out.push_str("</tbody></table></div>");

@@ -4,61 +4,9 @@
 
 use std::fmt::Write as _;
 
-use super::html::{Page, Table};
+use super::figures::{change, percent, rate, time, value, verdict};
+use super::page::{Page, Table};
 use super::{Comparison, Evidence, Row, beside};
-
-/// A rate with a unit that suits it.
-pub fn rate(value: f64, unit: &str) -> String {
-    if unit != "iops" {
-        return match value {
-            v if v >= 1e9 => format!("{:.2} GB/s", v / 1e9),
-            v => format!("{:.1} MB/s", v / 1e6),
-        };
-    }
-    match value {
-        v if v >= 1e6 => format!("{:.2} M/s", v / 1e6),
-        v if v >= 1e3 => format!("{:.1} K/s", v / 1e3),
-        v => format!("{v:.0} /s"),
-    }
-}
-
-/// A share as percent.
-pub fn percent(share: Option<f64>) -> String {
-    share.map_or("-".to_string(), |s| format!("{:.1} %", s * 100.0))
-}
-
-/// A change as signed percent.
-pub fn change(share: Option<f64>) -> String {
-    share.map_or("-".to_string(), |s| format!("{:+.2} %", s * 100.0))
-}
-
-/// Microseconds, or milliseconds where there are many.
-pub fn time(us: Option<f64>) -> String {
-    match us {
-        None => "-".to_string(),
-        Some(us) if us >= 10_000.0 => format!("{:.1} ms", us / 1000.0),
-        Some(us) => format!("{us:.0} us"),
-    }
-}
-
-/// The value with its interval.
-pub fn value(row: &Row) -> String {
-    let Some(value) = row.value else {
-        return "-".to_string();
-    };
-    let interval = row
-        .half_interval
-        .map(|half| format!(" +-{:.1} %", half / value * 100.0));
-    format!("{}{}", rate(value, row.unit), interval.unwrap_or_default())
-}
-
-/// `yes`, or INVALID with the reasons.
-pub fn verdict(row: &Row) -> String {
-    if row.invalid.is_empty() {
-        return "yes".to_string();
-    }
-    format!("INVALID: {}", row.invalid.join("; "))
-}
 
 /// The rows of a report as a Markdown table.
 pub fn rows(rows: &[Row]) -> String {

@@ -5,7 +5,9 @@
 //!   disturbs one disturbs the other, and cold stripes are cold for both.
 //! - What either decodes has been compared with the original before its speed is reported.
 
-use super::{Buffers, Operation, Options, Stripes, median};
+use super::meter::median;
+use super::options::{Operation, Options};
+use super::stripes::{Buffers, Stripes};
 use crate::{Code, Decoder};
 
 /// Another library's code of fixed K and M, made ready for strips of one length.

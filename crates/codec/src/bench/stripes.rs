@@ -2,21 +2,9 @@
 //!
 //! **Invariants**: cold stripes take [`COLD_BYTES`] or more in all, and are two at least.
 
-use super::{COLD_BYTES, Meter, Options, Rate};
+use super::meter::{LARGE_PAGE, Meter, Rate, paged};
+use super::options::{COLD_BYTES, Options};
 use crate::Stripe;
-
-/// Stripes begin at a multiple of this.
-const LARGE_PAGE: usize = 2 << 20;
-
-/// Memory with `bytes` from its first whole [`LARGE_PAGE`] on, all in whole ones, advised as `options` say.
-pub(super) fn paged(options: &Options, bytes: usize) -> Vec<u8> {
-    if bytes == 0 {
-        return Vec::new();
-    }
-    let mut memory = vec![0u8; bytes.next_multiple_of(LARGE_PAGE) + LARGE_PAGE];
-    (options.advise)(&mut memory);
-    memory
-}
 
 /// Stripes of one shape laid out in one piece of memory.
 pub(super) struct Stripes {

@@ -7,7 +7,8 @@
 
 use core::arch::x86_64::*;
 
-use super::lanes::{self, Lane};
+use super::lane::Lane;
+use super::lanes;
 
 #[derive(Clone, Copy)]
 struct Zmm(__m512i);

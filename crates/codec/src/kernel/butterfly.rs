@@ -9,7 +9,7 @@
     reason = "vector kernels: instructions chosen at run time"
 )]
 
-use super::lanes::Lane;
+use super::lane::Lane;
 
 /// The longest tile.
 pub(crate) const LEN_MAX: usize = 1024;

@@ -29,9 +29,15 @@ mod butterfly;
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
     allow(dead_code, reason = "no vector kernel for this architecture")
 )]
+mod lane;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "no vector kernel for this architecture")
+)]
 mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod pass;
 mod portable;
 #[cfg_attr(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
@@ -50,6 +56,7 @@ use std::sync::OnceLock;
 
 use crate::packets;
 pub(crate) use butterfly::LEN_MAX as TRANSFORM_MAX;
+pub(crate) use pass::{End, Form, GROUP_ALIGN, Group, Pass, SPIN_BYTES};
 pub(crate) use recover::Recover;
 pub(crate) use transform::Transform;
 
@@ -229,141 +236,6 @@ pub(crate) fn fastest() -> &'static Kernel {
     FASTEST.get_or_init(|| kernels().next().unwrap_or(portable()))
 }
 
-/// What the sources of a [`Pass`] are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Form {
-    /// One for each column.
-    Sources,
-    /// Old and new content of the one column; results are added to.
-    Change,
-    /// One for each column, with one row whose coefficients are all 1.
-    Ones,
-}
-
-/// One call of a kernel: `dst[r] (+)= sum over c of coefs[r * pitch + c] * src[c]`.
-pub(crate) struct Pass<'a, 'b> {
-    /// The coefficients in the kernel's own form, by source, then by row; see [`Kernel::table`].
-    pub(crate) table: &'a [u64],
-    /// The coefficients themselves, `pitch` from one row to the next.
-    pub(crate) coefs: &'a [u8],
-    pub(crate) pitch: usize,
-    /// How many results there are.
-    pub(crate) rows: usize,
-    pub(crate) form: Form,
-    pub(crate) src: &'a [&'a [u8]],
-    pub(crate) src_at: usize,
-    pub(crate) dst: &'a mut [&'b mut [u8]],
-    pub(crate) dst_at: usize,
-    /// Bytes of each source and result.
-    pub(crate) len: usize,
-    /// Add to what the results hold instead of replacing it.
-    pub(crate) add: bool,
-    /// Write around the caches; only if every result's first byte is aligned to 64.
-    pub(crate) stream: bool,
-    /// What will be read later in the place of each source, and where in it; to be fetched ahead
-    /// of time. Empty for nothing.
-    pub(crate) next: &'a [&'a [u8]],
-    pub(crate) next_at: usize,
-}
-
-impl Pass<'_, '_> {
-    /// Panics unless every range lies inside its slice.
-    fn check(&self, kernel: &Kernel) {
-        let holds = |length: usize, at: usize| length >= at && length - at >= self.len;
-        assert!(self.rows >= 1 && self.rows <= kernel.max_rows && self.dst.len() == self.rows);
-        let cols = match self.form {
-            Form::Sources => self.src.len(),
-            Form::Ones => {
-                assert!(self.rows == 1);
-                self.src.len()
-            }
-            Form::Change => {
-                assert!(self.src.len() == 2 && self.add && !self.stream);
-                1
-            }
-        };
-        assert!(cols <= self.pitch);
-        assert!(self.coefs.len() >= (self.rows - 1) * self.pitch + cols);
-        assert!(self.table.len() == self.rows * cols * kernel.words());
-        assert!(
-            self.src
-                .iter()
-                .all(|source| holds(source.len(), self.src_at))
-        );
-        assert!(
-            self.dst
-                .iter()
-                .all(|result| holds(result.len(), self.dst_at))
-        );
-        let aligned =
-            |result: &&mut [u8]| (result.as_ptr() as usize + self.dst_at).is_multiple_of(64);
-        assert!(!self.stream || self.dst.iter().all(aligned));
-    }
-}
-
-/// What a [`Group`] does with its results' places.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    /// Nothing: more groups follow.
-    Later,
-    /// Asks for them to be brought near, since the next group writes them.
-    Soon,
-    /// Writes them.
-    Now,
-}
-
-/// A few sources added into many rows: `sums[r] (+)= sum over s of coefs[r * sources + s] * src[s]`,
-/// rows of `stride` bytes; the last such call of a series writes `dst[r]` instead.
-pub(crate) struct Group<'a, 'b> {
-    /// The coefficients in the kernel's own form, by row, then by source.
-    pub(crate) table: &'a [u64],
-    pub(crate) rows: usize,
-    pub(crate) src: &'a [&'a [u8]],
-    pub(crate) src_at: usize,
-    /// The sums so far.
-    pub(crate) sums: &'a mut [u8],
-    pub(crate) stride: usize,
-    /// The sums hold nothing yet.
-    pub(crate) first: bool,
-    /// Where the results go.
-    pub(crate) dst: &'a mut [&'b mut [u8]],
-    pub(crate) dst_at: usize,
-    pub(crate) end: End,
-    /// Bytes of each source: a multiple of [`GROUP_ALIGN`].
-    pub(crate) len: usize,
-    /// Write results around the caches; only if every result's first byte is aligned to 64.
-    pub(crate) stream: bool,
-    /// What will be read after this, and where in it; to be fetched ahead of time.
-    pub(crate) next: &'a [&'a [u8]],
-    pub(crate) next_at: usize,
-    /// How far ahead of its reads it fetches, in bytes of each source: at most `len`.
-    pub(crate) ahead: usize,
-}
-
-/// The length of a [`Group`] is a multiple of this, the widest vector.
-pub(crate) const GROUP_ALIGN: usize = 64;
-
-impl Group<'_, '_> {
-    /// Panics unless every range lies inside its slice.
-    fn check(&self, kernel: &Kernel) {
-        let holds = |length: usize, at: usize| length >= at && length - at >= self.len;
-        assert!(!self.src.is_empty() && self.src.len() <= kernel.group && self.rows >= 1);
-        assert!(self.len.is_multiple_of(GROUP_ALIGN) && self.stride >= self.len);
-        assert!(self.table.len() == self.rows * self.src.len() * kernel.words());
-        assert!(self.sums.len() >= self.rows * self.stride);
-        assert!(
-            self.src
-                .iter()
-                .all(|source| holds(source.len(), self.src_at))
-        );
-        let fits = |result: &&mut [u8]| holds(result.len(), self.dst_at);
-        let aligned =
-            |result: &&mut [u8]| (result.as_ptr() as usize + self.dst_at).is_multiple_of(64);
-        assert!(self.dst.len() == self.rows && self.dst.iter().all(fits));
-        assert!(!self.stream || self.dst.iter().all(aligned));
-    }
-}
-
 impl Kernel {
     /// Whether this processor has the instructions.
     pub fn available(&self) -> bool {
@@ -414,7 +286,7 @@ impl Kernel {
     /// # Panics
     /// If a range of the pass lies outside its slice: a mistake of this crate.
     pub(crate) fn run(&self, pass: &mut Pass<'_, '_>) {
-        pass.check(self);
+        pass.check(self.max_rows, self.words());
         match self.entry {
             Entry::Portable => portable::rows(pass),
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -430,7 +302,7 @@ impl Kernel {
     /// # Panics
     /// As [`Kernel::run`], and for a kernel that takes no groups.
     pub(crate) fn run_group(&self, pass: &mut Group<'_, '_>) {
-        pass.check(self);
+        pass.check(self.group, self.words());
         match self.entry {
             Entry::Portable => unreachable!("the portable kernel takes no groups"),
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -518,9 +390,6 @@ impl Kernel {
         }
     }
 }
-
-/// Bytes that one round of [`Kernel::spin`] multiplies: a multiple of 12 vectors of every width.
-pub(crate) const SPIN_BYTES: usize = 12 * 64 * 16;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,8 @@
 
 use core::arch::aarch64::*;
 
-use super::lanes::{self, Lane};
+use super::lane::Lane;
+use super::lanes;
 
 #[derive(Clone, Copy)]
 struct Neon(uint8x16_t);

@@ -4,7 +4,7 @@
 //! **Invariants.** Writes only `dst[r][dst_at + from..dst_at + len]`; a result does not depend on
 //! how a range is cut into passes.
 
-use super::{Form, Pass};
+use super::pass::{Form, Pass, SPIN_BYTES};
 use crate::gf::MUL;
 
 /// A whole pass.
@@ -47,7 +47,7 @@ fn add(source: &[u8], coef: u8, to: &mut [u8]) {
 pub(super) fn spin(rounds: usize) -> u64 {
     let source: [u8; 256] = std::array::from_fn(|i| i as u8);
     let mut sums = [0u8; 256];
-    for round in 0..rounds * (super::SPIN_BYTES / 256) {
+    for round in 0..rounds * (SPIN_BYTES / 256) {
         let products = &MUL[round % 255 + 1];
         sums.iter_mut()
             .zip(&source)

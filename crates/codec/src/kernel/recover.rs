@@ -30,7 +30,7 @@
 )]
 
 use super::butterfly::{LEN_MAX, ZEROS, levels, store_to};
-use super::lanes::Lane;
+use super::lane::Lane;
 
 /// Rows in a group: what the lower levels are done with in registers.
 pub(crate) const GROUP: usize = 16;

@@ -6,7 +6,8 @@
 
 use core::arch::x86_64::*;
 
-use super::lanes::{self, Lane};
+use super::lane::Lane;
+use super::lanes;
 
 #[derive(Clone, Copy)]
 struct Xmm(__m128i);

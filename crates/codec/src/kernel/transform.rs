@@ -26,7 +26,7 @@
 )]
 
 use super::butterfly::{LEN_MAX, ZEROS, inverse, levels, store_to};
-use super::lanes::Lane;
+use super::lane::Lane;
 
 /// One tile of an encoding.
 pub(crate) struct Transform<'a, 'b> {

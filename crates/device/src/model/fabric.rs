@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use ashlar_rt::{Buf, Nanos, Rt, Slice};
 
+use super::drive::{ModelDevice, QUANTUM, answer_time, time};
 use super::server::{Cost, Server, Ticket};
-use super::{ModelDevice, QUANTUM, answer_time, time};
 use crate::{Device, DeviceInfo, Fault, IoFuture, check_range, check_write};
 
 /// A port of an enclosure, or a host's connection to the network.

@@ -3,14 +3,19 @@
 //! Invariant: however often the kernel stops short, an operation ends after every byte was moved once
 //! and in place, or in a fault.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ashlar_rt::{Buf, OneshotSender, Slice};
 use io_uring::{opcode, squeue, types};
 
-use super::Lane;
 use crate::Fault;
+use crate::discard::Discards;
+use crate::fault::Presence;
 
 /// The most bytes asked of the kernel in one operation.
 const PIECE_BYTES: usize = 1 << 30;
@@ -18,6 +23,18 @@ const PIECE_BYTES: usize = 1 << 30;
 const IOVECS_MAX: usize = 1024;
 /// How often an operation that the kernel interrupts or cannot start yet is tried again.
 const RETRIES_MAX: u32 = 10_000;
+
+/// The operations of one device.
+pub(super) struct Lane {
+    pub(super) file: Arc<File>,
+    pub(super) presence: Arc<Presence>,
+    /// How a block device discards; files have holes punched by the ring.
+    pub(super) discards: Option<Discards>,
+    pub(super) in_flight: Cell<usize>,
+    pub(super) waiting: RefCell<VecDeque<Op>>,
+    /// Whether it is in the ring's list of lanes that wait for room.
+    pub(super) starved: Cell<bool>,
+}
 
 pub(super) type Reply = OneshotSender<Result<(), Fault>>;
 

@@ -3,7 +3,7 @@
 //!
 //! Invariant: an [`Action`] lies inside the volume and changes only a writable one.
 
-use super::MAX_REQUEST_BYTES;
+use super::wire::MAX_REQUEST_BYTES;
 use super::wire::{
     Call, MAJOR, ROOT, Request, Shown, attributes_reply, entry_reply, init_reply, open_reply,
     statfs_reply,

@@ -24,6 +24,4 @@ mod sys;
 mod wire;
 
 pub use mount::{FuseError, FuseMount, Place};
-
-/// The longest write or read of one request, in bytes: what the kernel takes at most by default.
-pub const MAX_REQUEST_BYTES: usize = 1 << 20;
+pub use wire::MAX_REQUEST_BYTES;

@@ -11,8 +11,9 @@ use std::rc::Rc;
 use ashlar_rt::{AsyncFd, Buf, Rt};
 
 use super::gate::{self, Action, Verdict};
+use super::sys;
+use super::wire::MAX_REQUEST_BYTES;
 use super::wire::{self, Request, Shown, WRITE_PAYLOAD, reply_header, seek_reply, write_reply};
-use super::{MAX_REQUEST_BYTES, sys};
 use crate::flow::{Budget, Hold};
 use crate::{Volume, VolumeError, VolumeInfo};
 

@@ -5,8 +5,10 @@
 //! length read, or whose arguments are cut short, is not a request. Numbers are in the byte order of
 //! the machine, as the protocol has it.
 
-use super::MAX_REQUEST_BYTES;
 use crate::VolumeInfo;
+
+/// The longest write or read of one request, in bytes: what the kernel takes at most by default.
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 
 /// Bytes of the header of a request, and of that of a reply.
 pub(super) const IN_HEADER: usize = 40;

@@ -13,11 +13,11 @@ use std::rc::Rc;
 use ashlar_rt::{Buf, Rt, SECOND, Slice};
 
 use super::gate::{self, Command, Refusal};
+use super::limits::{Limits, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES};
 use super::negotiation::{Exports, Negotiation, Next, Opened};
 use super::reply;
 use super::stream::{Holds, Incoming, Outbox, Transport};
 use super::wire::{ExportInfo, RequestHeader, command};
-use super::{Limits, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES};
 use crate::flow::{Budget, Pool, Stop};
 use crate::{Volume, VolumeError};
 

@@ -4,7 +4,7 @@
 //! Invariant: a `Command` lies inside the volume, changes only a writable one, and carries no more
 //! than [`MAX_REQUEST_BYTES`] of payload.
 
-use super::MAX_REQUEST_BYTES;
+use super::limits::MAX_REQUEST_BYTES;
 use super::wire::{ExportInfo, RequestHeader, cmd_flag, command, errno, flag};
 
 /// What to do. The payload of a write follows on the stream.

@@ -17,6 +17,7 @@ mod client_error;
 mod connection;
 mod gate;
 mod hello;
+mod limits;
 mod listen;
 mod negotiation;
 mod pending;
@@ -30,14 +31,8 @@ mod wire;
 pub use address::{NbdAddress, NbdServerAddress};
 pub use client::NbdClient;
 pub use client_error::ClientError;
+pub use limits::{Limits, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_REQUEST_BYTES};
 pub use listen::{ListenError, NbdListener};
 pub use negotiation::{Catalog, Export, Exports};
-pub use server::{Limits, NbdServer};
+pub use server::NbdServer;
 pub use wire::ExportInfo;
-
-/// The longest payload of one request, in bytes: 32 MiB.
-pub const MAX_REQUEST_BYTES: u32 = 32 << 20;
-/// Payload bytes in flight on one connection: 64 MiB.
-pub const MAX_IN_FLIGHT_BYTES: usize = 64 << 20;
-/// Requests in flight on one connection.
-pub const MAX_IN_FLIGHT: usize = 128;

@@ -12,33 +12,10 @@ use std::rc::Rc;
 use ashlar_rt::{AsyncFd, Gate, MILLISECOND, Nanos, Rt, SECOND};
 
 use super::connection::{self, Control};
+use super::limits::Limits;
 use super::listen::NbdListener;
 use super::negotiation::Exports;
 use crate::flow::Pool;
-
-/// What a server allows its peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections at one time; more are closed at once.
-    pub connections: usize,
-    /// Of these, how many may be in their handshake.
-    pub handshakes: usize,
-    /// How long a handshake may take.
-    pub handshake: Nanos,
-    /// Connections have descriptors below this number; what is above is kept for others of the process.
-    pub descriptors: i32,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            connections: 256,
-            handshakes: 64,
-            handshake: 10 * SECOND,
-            descriptors: i32::MAX,
-        }
-    }
-}
 
 /// How often a line tells of clients that were turned away.
 const TELL_AGAIN: Nanos = 10 * SECOND;

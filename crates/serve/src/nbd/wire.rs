@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here panics, whatever the bytes.
 
-use super::MAX_REQUEST_BYTES;
+use super::limits::MAX_REQUEST_BYTES;
 use crate::VolumeInfo;
 
 pub(super) const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;

@@ -4,7 +4,7 @@
 
 use ashlar_rt::{BLOCK, Buf, Slice};
 
-use super::write::mix_units;
+use super::write::{garbage, mix_units};
 use super::{Cut, Io, Pending, Rot, SimDisk, State, UNIT, UNITS};
 use crate::pages::Pages;
 use crate::rng::Rng;
@@ -246,12 +246,4 @@ impl State {
         self.bad.remove(&page);
         self.durable.set(page, mixed);
     }
-}
-
-pub(super) fn garbage(rng: &mut Rng) -> Slice {
-    let mut bytes = Buf::zeroed(BLOCK);
-    for word in bytes.chunks_mut(8) {
-        word.copy_from_slice(&rng.draw().to_le_bytes()[..word.len()]);
-    }
-    bytes.freeze()
 }

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use ashlar_rt::BLOCK;
 
-use super::SimDisk;
 use crate::pages::Pages;
 
 /// A disk's content at one moment, with the pages that cannot be read.
@@ -18,6 +17,14 @@ pub struct Image {
 }
 
 impl Image {
+    pub(super) fn new(pages: Pages, bad: BTreeSet<usize>, visible: usize) -> Image {
+        Image {
+            pages,
+            bad,
+            visible,
+        }
+    }
+
     /// The capacity that the disk says it has.
     pub fn size_bytes(&self) -> u64 {
         (self.visible * BLOCK) as u64
@@ -38,23 +45,5 @@ impl Image {
             }
         }
         Some(())
-    }
-}
-
-impl SimDisk {
-    /// What is on it, for whoever reads it while no array does; with `durable` only what a power cut
-    /// would leave of it for certain.
-    pub fn at_rest(&self, durable: bool) -> Image {
-        let state = self.state.borrow();
-        let pages = if durable {
-            &state.durable
-        } else {
-            &state.current
-        };
-        Image {
-            pages: pages.clone(),
-            bad: state.bad.clone(),
-            visible: self.visible.get(),
-        }
     }
 }

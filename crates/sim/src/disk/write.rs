@@ -7,9 +7,9 @@ use std::rc::Rc;
 use ashlar_device::Fault;
 use ashlar_rt::{BLOCK, Buf, Slice};
 
-use super::damage::garbage;
 use super::{Io, Pending, Refusal, SimDisk, State, UNIT, UNITS};
 use crate::content::zeros;
+use crate::rng::Rng;
 
 /// Earlier contents of pages that are remembered, to be put back as a lost write would.
 const REMEMBERED: usize = 256;
@@ -232,6 +232,14 @@ pub(super) fn mix_units(base: Option<&Slice>, content: &Slice, keep: [bool; UNIT
     for (unit, _) in keep.iter().enumerate().filter(|(_, keep)| **keep) {
         let range = unit * UNIT..(unit + 1) * UNIT;
         bytes[range.clone()].copy_from_slice(&content[range]);
+    }
+    bytes.freeze()
+}
+
+pub(super) fn garbage(rng: &mut Rng) -> Slice {
+    let mut bytes = Buf::zeroed(BLOCK);
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&rng.draw().to_le_bytes()[..word.len()]);
     }
     bytes.freeze()
 }

@@ -5,8 +5,8 @@
 
 use ashlar_rt::{Rt, Stopped};
 
-use super::{Driver, LIVELOCK, Opened};
 use crate::config::{Config, Mode, Part};
+use crate::machine::{Driver, LIVELOCK, Opened};
 use crate::nemesis;
 use crate::store::StoreError;
 

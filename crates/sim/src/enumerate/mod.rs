@@ -13,8 +13,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::disk::SimDisk;
-use crate::driver::{Driver, guarded};
 use crate::judge::inspect;
+use crate::machine::{Driver, guarded};
 use crate::pages::Pages;
 use crate::rng::{Rng, mix};
 use crate::store::Subject;

@@ -10,7 +10,7 @@ use ashlar_rt::SECOND;
 use crate::client::Session;
 use crate::config::{Config, Mode, Options, VolumeConfig};
 use crate::disk::Rot;
-use crate::driver::{Driver, Machine, Opened};
+use crate::machine::{Driver, Machine, Opened};
 use crate::store::Store;
 use crate::world::World;
 

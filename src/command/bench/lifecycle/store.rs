@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use ashlar_bench::lifecycle::Options;
-use ashlar_bench::report::html::Page;
+use ashlar_bench::report::page::Page;
 use ashlar_bench::report::{Sample, csv};
 use serde_json::Value;
 

@@ -9,24 +9,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::{Accelerator, Done};
 use crate::Fault;
+use crate::done::Done;
 use crate::flight::{Flight, Landed};
 
+/// What makes the result of what a device said.
+pub(crate) type Settle<W> = Box<dyn FnOnce(Result<Landed, Fault>) -> Done<W> + Send>;
+
 /// How far a job has come.
-pub(super) enum State<W> {
+pub(crate) enum State<W> {
     Done(Option<Done<W>>),
-    Flying {
-        accelerator: Accelerator,
-        flight: Arc<Flight>,
-        lengths: Vec<usize>,
-        fresh: fn(usize) -> W,
-        number: u16,
-    },
+    Flying(Arc<Flight>, Settle<W>),
 }
 
 /// A job that was submitted. A future; dropping it does not stop the job.
-pub struct Pending<W>(pub(super) State<W>);
+pub struct Pending<W>(pub(crate) State<W>);
 
 // Nothing in it is pinned: a `W` is moved only when the job is done.
 impl<W> Unpin for Pending<W> {}
@@ -38,7 +35,7 @@ impl<W: DerefMut<Target = [u8]> + Send + 'static> Pending<W> {
     /// If the future has been polled to its end.
     pub fn wait(mut self) -> Done<W> {
         let answer = match &self.0 {
-            State::Flying { flight, .. } => Some(flight.wait()),
+            State::Flying(flight, _) => Some(flight.wait()),
             State::Done(_) => None,
         };
         if let Some(answer) = answer {
@@ -53,33 +50,17 @@ impl<W: DerefMut<Target = [u8]> + Send + 'static> Pending<W> {
     }
 
     fn settle(&mut self, answer: Result<Landed, Fault>) {
-        let State::Flying {
-            accelerator,
-            flight,
-            lengths,
-            fresh,
-            number,
-        } = &self.0
-        else {
-            return;
+        let flying = std::mem::replace(&mut self.0, State::Done(None));
+        self.0 = match flying {
+            State::Flying(_, settle) => State::Done(Some(settle(answer))),
+            done @ State::Done(_) => done,
         };
-        let again = || lengths.iter().map(|bytes| fresh(*bytes)).collect();
-        let done = match answer {
-            Ok(landed) => {
-                let done = accelerator.landed(flight, landed, *number);
-                let other = accelerator.is_check_due();
-                let other = other.then(|| accelerator.compared(&flight.plan, &done, again()));
-                other.flatten().unwrap_or(done)
-            }
-            Err(fault) => accelerator.run_here(&flight.plan, again(), Some(fault)),
-        };
-        self.0 = State::Done(Some(done));
     }
 
     fn take(&mut self) -> Done<W> {
         match &mut self.0 {
             State::Done(done) => done.take().expect("a job is taken once"),
-            State::Flying { .. } => unreachable!("settled before"),
+            State::Flying(..) => unreachable!("settled before"),
         }
     }
 }
@@ -87,7 +68,7 @@ impl<W: DerefMut<Target = [u8]> + Send + 'static> Pending<W> {
 impl<W: DerefMut<Target = [u8]> + Send + 'static> Future for Pending<W> {
     type Output = Done<W>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done<W>> {
-        if let State::Flying { flight, .. } = &self.0 {
+        if let State::Flying(flight, _) = &self.0 {
             match flight.poll(cx) {
                 Poll::Ready(answer) => self.settle(answer),
                 Poll::Pending => return Poll::Pending,
@@ -101,7 +82,7 @@ impl<W> fmt::Debug for Pending<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             State::Done(_) => "Pending(done)",
-            State::Flying { .. } => "Pending(on the device)",
+            State::Flying(..) => "Pending(on the device)",
         })
     }
 }

@@ -4,10 +4,10 @@
 
 use std::fmt;
 
-use super::Counters;
 use crate::Fault;
 use crate::choice::Choice;
 use crate::cost::{DeviceRates, Rates};
+use crate::done::Counters;
 
 /// What was chosen, why, and what has been done.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,0 +1,23 @@
+//! What was last seen of an array, so that a change is told once.
+//!
+//! **Invariants**: values only.
+
+use std::collections::BTreeSet;
+
+use ashlar_engine::status::ArrayState;
+use ashlar_rt::Nanos;
+
+/// What was last seen of an array.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// When the last look began.
+    pub(super) looked: Nanos,
+    pub(super) state: Option<ArrayState>,
+    /// When its state was last told, while it is not optimal.
+    pub(super) told: Nanos,
+    pub(super) lost: bool,
+    /// Devices that are slow, and those that take no writes.
+    pub(super) odd: BTreeSet<(u16, &'static str)>,
+    /// Volumes that refuse writes, and since when.
+    pub(super) refusing: Vec<(String, u64)>,
+}
