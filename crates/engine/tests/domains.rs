@@ -11,7 +11,8 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create, Import, Volume};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{BLOCK, devices, small, volume};
+use common::room::{all_thick, mostly_thick, starts_without};
+use common::{BLOCK, devices, pattern, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 2 * MIB;
@@ -211,4 +212,140 @@ fn a_domain_of_most_devices_is_not_promised() {
         assert_eq!(array.status().await.health.survives_domain, Some(false));
     });
     rt.shutdown();
+}
+
+/// Failure domains of different sizes: what is promised is what fits with no more than M columns in a domain,
+/// and a full array still loses any domain.
+#[test]
+fn a_full_array_may_lose_any_domain() {
+    for (layout, domains) in [
+        ("ec2+1", &[0, 0, 1, 2][..]),
+        ("ec4+2", &[0, 0, 0, 0, 1, 1, 1, 2, 2, 2]),
+        ("ec2+2", &[0, 0, 0, 1, 1, 2, 2]),
+        ("ec4+2", &[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]),
+    ] {
+        for lost in 0..3 {
+            let disks = devices(domains.len(), 8 * MIB);
+            let rt = Rt::simulated(1);
+            let (handle, kept) = (rt.clone(), refs(&disks));
+            let size = rt.block_on(async move {
+                let create = Create {
+                    domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
+                    ..small(layout)
+                };
+                let array = Array::create(&handle, kept, create).await.unwrap();
+                let size = array.room_for(4096);
+                array.volume_create("v", volume(size)).await.unwrap();
+                let v = array.volume("v").unwrap();
+                for version in 1..3 {
+                    common::fill(&v, size, BLOCK, version, layout).await;
+                }
+                size
+            });
+            rt.shutdown();
+            let gone = (0..domains.len()).filter(|d| domains[*d] == lost);
+            let what = format!("{layout} without domain {lost}");
+            starts_without(&disks, &gone.collect::<Vec<_>>(), size, 2, &what);
+        }
+    }
+}
+
+/// Failure domains that cannot be lost in any case cost no room: a thick volume of all of it can be written also where
+/// some have fewer devices than others (#153).
+#[test]
+fn domains_that_cannot_be_lost_cost_no_room() {
+    for (layout, domains) in [
+        ("ec4+2", &[0, 0, 0, 0, 0, 0, 1, 1, 1][..]),
+        ("ec4+2", &[0, 1, 0, 1, 0, 1, 0]),
+        ("ec3+1", &[0, 0, 0, 1, 1]),
+        ("ec5+1", &[0, 0, 0, 1, 1, 2, 2]),
+    ] {
+        let disks = devices(domains.len(), 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
+                ..small(layout)
+            };
+            let (array, v, size) = all_thick(&handle, kept, create).await;
+            let what = format!("{layout} on {domains:?}");
+            let survives = array.status().await.health.survives_domain;
+            assert_eq!(survives, Some(false), "{what}");
+            for version in 1..3 {
+                common::fill(&v, size, BLOCK, version, &what).await;
+            }
+            common::check(&v, size, 2, &what).await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// Where the domains can carry their loss only with all devices there, spare ones included, they constrain placement
+/// until one is gone: a thick volume is promised no more than that holds (#157).
+#[test]
+fn domains_that_need_the_spare_devices_have_room() {
+    for (layout, domains, spare) in [
+        ("ec3+1", &[0, 0, 1, 1, 2, 2, 3][..], 1),
+        ("ec2+1", &[0, 0, 0, 1, 1, 1, 2], 1),
+        ("ec4+2", &[0, 0, 0, 1, 1, 1, 2, 2], 1),
+    ] {
+        let disks = devices(domains.len(), 10 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
+                spare,
+                ..small(layout)
+            };
+            let (array, v, size) = all_thick(&handle, kept, create).await;
+            let what = format!("{layout} on {domains:?}");
+            let survives = array.status().await.health.survives_domain;
+            assert_eq!(survives, Some(true), "{what}");
+            for version in 1..3 {
+                common::fill(&v, size, BLOCK, version, &what).await;
+            }
+            common::check(&v, size, 2, &what).await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// Failure domains of different sizes fill unequally. Once devices of the small ones are gone, what a thick volume
+/// was promised needs the room that is left in the large one as well (#106).
+#[test]
+fn a_full_array_goes_on_without_devices_of_small_domains() {
+    let domains = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2];
+    for percent in [80, 84, 88] {
+        let disks = devices(domains.len(), 7 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                domains: domains.iter().map(|d| format!("enclosure {d}")).collect(),
+                ..small("ec4+2")
+            };
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
+            common::fill(&v, size, BLOCK, 1, "all there").await;
+            for device in [4, 7] {
+                array.fail(device, false).await.unwrap();
+                array.wait_idle(&[Work::Rebuild]).await;
+            }
+            let status = array.status().await;
+            assert_eq!(status.state, ArrayState::Optimal);
+            assert!(!status.capacity.overpromised);
+            // Here and there, so that every segment keeps most of what it holds.
+            let blocks = size / BLOCK;
+            for n in 0..2 * blocks {
+                let block = n * 7919 % blocks;
+                let done = v.write(block * BLOCK, pattern(block, 2), false).await;
+                let what = format!("{percent} % full, write {n} of {}", 2 * blocks);
+                assert!(done.is_ok(), "{what}: {done:?}");
+            }
+            common::check(&v, size, 2, "without two").await;
+            assert_eq!(array.status().await.state, ArrayState::Optimal);
+        });
+        rt.shutdown();
+    }
 }

@@ -9,11 +9,12 @@ use std::rc::Rc;
 use ashlar_device::{Delay, DelayFilter, FaultFilter, MemDevice};
 use ashlar_engine::Work;
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Import, Volume};
+use ashlar_engine::{Array, Create, Import, Volume};
 use ashlar_format::slot::{SegmentKind, SlotHeader};
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Nanos, Rt, SECOND};
 
+use common::room::{all_promised, assert_whole, devices_of, mostly_thick, put, scatter};
 use common::{BLOCK, devices, image, pattern, refs, small, volume, without};
 
 const MIB: u64 = 1 << 20;
@@ -173,4 +174,140 @@ fn last_column_goes(moment: Nanos) {
         }
     });
     rt.shutdown();
+}
+
+/// A device of a group is gone, room is short.
+#[test]
+fn groups_go_on_without_a_device_where_room_is_short() {
+    for layout in ["raid60:2", "raid50:2", "raid10"] {
+        let disks = devices(8, 8 * MIB);
+        let rt = Rt::simulated(1);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            let (array, v, blocks) = all_promised(&handle, &disks, layout).await;
+            for block in 0..blocks {
+                put(&v, block, 1).await.unwrap();
+            }
+            v.flush().await.unwrap();
+            array.fail(0, false).await.unwrap();
+            for version in 2..4 {
+                for block in 0..blocks {
+                    let done = put(&v, block, version).await;
+                    assert!(
+                        done.is_ok(),
+                        "{layout}: block {block} version {version}: {done:?}"
+                    );
+                }
+                v.flush().await.unwrap();
+            }
+        });
+        rt.shutdown();
+    }
+}
+
+/// An array of groups that all lack devices, and hold more than what is left has room for with all columns: what is
+/// moved into another group has to be laid as it was reckoned. It got all its columns there, wherever there was
+/// room, and that took more: it went back and forth (#135).
+#[test]
+fn cleaning_does_not_go_back_and_forth_between_groups() {
+    let disks = devices(18, 7 * MIB);
+    let rt = Rt::simulated(1);
+    let (handle, kept) = (rt.clone(), refs(&disks));
+    rt.block_on(async move {
+        let create = Create {
+            spare: 3,
+            ..small("raid60:3")
+        };
+        let array = Array::create(&handle, kept, create).await.unwrap();
+        let size = array.room_for(4096) / 100 * 95 / BLOCK * BLOCK;
+        array.volume_create("v", volume(size)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        common::fill(&v, size, BLOCK, 1, "all there").await;
+        for device in [0, 5, 6, 11, 12, 17] {
+            array.fail(device, false).await.unwrap();
+        }
+        for version in 2..4 {
+            scatter(&handle, &v, size, version, "without two of each group").await;
+        }
+        let written = async || -> u64 {
+            let devices = array.status().await.devices;
+            devices.iter().map(|d| d.written_bytes).sum()
+        };
+        let before = written().await;
+        let idle = handle.timeout(3600 * SECOND, array.wait_idle(&[])).await;
+        assert!(idle.is_some(), "background work ends");
+        let moved = written().await - before;
+        assert!(
+            moved < size,
+            "{moved} bytes were written to move some of {size}"
+        );
+        common::check(&v, size, 3, "without two of each group").await;
+    });
+    rt.shutdown();
+}
+
+/// A group that lost more devices than another has room while that one is full: data that cleaning moved into it, for the
+/// redundancy it gives, took the room in which it cleans itself, and metadata, which is on all devices, grows (#141).
+#[test]
+fn what_cleaning_moves_stays_in_its_group() {
+    for percent in [80, 90] {
+        let disks = devices(8, 16 * MIB);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = small("raid60:2");
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
+            scatter(&handle, &v, size, 1, "all there").await;
+            for device in [0, 1] {
+                array.fail(device, false).await.unwrap();
+            }
+            for version in 2..6 {
+                scatter(&handle, &v, size, version, "two gone").await;
+                array.wait_idle(&[]).await;
+                let status = array.status().await;
+                let in_use = status.devices[2..].iter();
+                let free = in_use.map(|d| (d.size_bytes - d.used_bytes) / status.slot_bytes);
+                let reserve = status.clean.reserve_slots as u64 / 6;
+                assert!(
+                    free.min() >= Some(reserve - reserve / 6), // few segments are being filled
+                    "{percent} %, version {version}: {status:?}"
+                );
+            }
+            common::check(&v, size, 5, "two gone").await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// What a group has no room for to be whole again is written anew in one that has, beyond what cleaning and volumes need
+/// there: nothing moved it before its last redundancy was gone (#145).
+#[test]
+fn what_one_group_cannot_take_whole_another_does() {
+    for (percent, narrow) in [
+        (85, "critical"),
+        (90, "critical"),
+        (90, "never"),
+        (95, "critical"),
+    ] {
+        // The first group fills further than the second, and both are left with five devices as large as the smallest.
+        let disks = devices_of(&[10, 15, 15, 10, 15, 15, 10, 15, 10, 10, 15, 15]);
+        let rt = Rt::simulated(1);
+        let (handle, kept) = (rt.clone(), refs(&disks));
+        rt.block_on(async move {
+            let create = Create {
+                spare: 2,
+                ..small("raid60:2")
+            };
+            let (array, v, size) = mostly_thick(&handle, kept, create, percent).await;
+            array.set("reconstruct.narrow", narrow).await.unwrap();
+            array.fail(11, false).await.unwrap();
+            scatter(&handle, &v, size, 1, "one gone").await;
+            array.fail(5, false).await.unwrap();
+            array.wait_idle(&[]).await;
+            assert_whole(&array, &format!("{percent} % {narrow}")).await;
+            scatter(&handle, &v, size, 2, "two gone").await;
+            common::check(&v, size, 2, "two gone").await;
+        });
+        rt.shutdown();
+    }
 }

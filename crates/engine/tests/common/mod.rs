@@ -1,6 +1,8 @@
 //! What the engine's tests share: devices in memory, and small arrays on them.
 #![allow(dead_code, clippy::unwrap_used, reason = "no test uses all of it")]
 
+pub mod room;
+
 use std::rc::Rc;
 
 use ashlar_device::{Device, DeviceRef, MemDevice};
