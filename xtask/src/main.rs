@@ -9,6 +9,7 @@ mod campaign;
 mod cases;
 mod circles;
 mod folders;
+mod named;
 mod package;
 mod packages;
 mod parts;

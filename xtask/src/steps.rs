@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use crate::place::root;
-use crate::{arrows, cases, circles, folders, packages, parts, tidy};
+use crate::{arrows, cases, circles, folders, named, packages, parts, tidy};
 
 /// Seeds of the simulator that every run tries, by mode: 20,001, 200 of which run twice and 151 of which fill
 /// their arrays. More are in the tests of `ashlar-sim` itself, with gates on what they reach.
@@ -63,7 +63,9 @@ const STEPS: [Step; 11] = [
         check(tally, "packages", packages::install)
     }),
     ("tidy", |tally| {
-        check(tally, "tidy", || tidy::check(&root()))
+        check(tally, "tidy", || {
+            [tidy::check(&root()), named::check(&root())].concat()
+        })
     }),
     ("arrows", |tally| {
         check(tally, "arrows", || {

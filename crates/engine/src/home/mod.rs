@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - One batch is journalled at a time, one commit runs at a time; records, roots and membership
-//!   changes exclude each other (`log_lock`).
+//!   changes exclude each other (`Log::turn`).
 //! - A waiter for durability is answered only after a batch that was collected after it asked.
 //! - Locks are taken in the order of [`crate::locks`].
 

@@ -277,7 +277,7 @@ impl Journal {
     /// some of them were written.
     ///
     /// Crash argument: those that are there may be all that an acknowledged write has. They are durable by now
-    /// (`Home::recover`), and not written: power that goes meanwhile can leave anything where a write was, also one
+    /// (`import::recover`), and not written: power that goes meanwhile can leave anything where a write was, also one
     /// of the same bytes.
     pub async fn complete(&self, record: &Record) {
         self.write_columns(&record.header, &record.payload, true)
