@@ -5,7 +5,11 @@
 //! small, offsets are biased to collide.
 
 mod draw;
-mod geometry;
+
+use std::collections::BTreeSet;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
 
 /// What may go wrong in a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,5 +352,93 @@ impl Config {
     /// Whether a part has not been left out.
     pub fn may(&self, part: Part) -> bool {
         self.without & part.bit() == 0
+    }
+
+    /// Without what `options` leave out.
+    fn reduced(mut self, options: Options) -> Config {
+        self.operations = options
+            .operations
+            .map_or(self.operations, |most| self.operations.min(most));
+        let w = &mut self.weights;
+        for (part, weight) in [
+            (Part::Read, &mut w.read),
+            (Part::Extents, &mut w.extents),
+            (Part::Flush, &mut w.flush),
+            (Part::Trim, &mut w.trim),
+            (Part::Zeroes, &mut w.zeroes),
+            (Part::Fill, &mut w.fill),
+            (Part::Create, &mut w.create),
+            (Part::Destroy, &mut w.destroy),
+            (Part::Status, &mut w.status),
+            (Part::Fail, &mut w.fail),
+            (Part::Wait, &mut w.wait),
+            (Part::Pause, &mut w.pause),
+            (Part::Durable, &mut w.durable),
+        ] {
+            if options.without & part.bit() != 0 {
+                *weight = 0;
+            }
+        }
+        if !self.may(Part::ImportCrash) {
+            self.import_crash_percent = 0;
+        }
+        if !self.may(Part::OtherVolumes) {
+            self.volumes.truncate(1);
+        }
+        if !self.may(Part::OtherShards) {
+            self.shards = 1;
+        }
+        if !self.may(Part::PartsOfBlocks) {
+            self.align = Align::Block;
+        }
+        self
+    }
+
+    /// What of this it has that no status tells.
+    pub fn marks(&self) -> impl Iterator<Item = &'static str> {
+        let sizes = |d| self.bytes_of(d);
+        let kinds: BTreeSet<u64> = (0..self.devices).map(sizes).collect();
+        let sparse = self.volumes.iter().any(|volume| volume.sparse);
+        let many = self.full.is_some() && self.device_bytes / self.slot_bytes >= 640;
+        let marks = [
+            (kinds.len() > 1, "devices of different sizes"),
+            (
+                self.spare > 0 && self.groups == 1,
+                "spare space in one group",
+            ),
+            (many, "many slots to be filled"),
+            (self.full_thin, "a thin volume to be filled"),
+            (self.reserve.is_some(), "little kept for cleaning"),
+            (
+                self.full.is_some() && sparse,
+                "a thin volume beside a full one",
+            ),
+        ];
+        marks
+            .into_iter()
+            .filter_map(|(has, mark)| has.then_some(mark))
+    }
+
+    /// The strip, or the least that it may be where the array chooses it.
+    pub fn strip(&self) -> u64 {
+        match self.strip_bytes {
+            Some(bytes) => u64::from(bytes),
+            None if self.slot_bytes == MIB => 64 * KIB,
+            None => 4 * KIB, // or more: a slot has a dozen stripes
+        }
+    }
+
+    /// Data columns that the largest volume block may take, which comes before the redundancy of what is written
+    /// with too few devices (#87).
+    pub fn least_columns(&self) -> usize {
+        let blocks = self.volumes.iter().map(|v| v.block_bytes);
+        let columns = blocks.max().unwrap_or(1).div_ceil(self.strip());
+        usize::try_from(columns).expect("at most K")
+    }
+
+    /// How many nodes of maps its shards keep in memory, together.
+    pub fn cached_nodes(&self) -> u64 {
+        let shards = self.most_shards.unwrap_or(self.shards) as u64;
+        (self.memory_bytes / 2 / shards / (4 * KIB)).max(16) * shards
     }
 }
