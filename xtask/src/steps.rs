@@ -92,6 +92,22 @@ const STEPS: [Step; 11] = [
             "warnings",
         ];
         command(tally, "clippy", &line, &[]);
+        // Without what the program's default feature adds.
+        let line = [
+            "clippy",
+            "-p",
+            "ashlar",
+            "-p",
+            "ashlar-engine",
+            "-p",
+            "ashlar-accel",
+            "--no-default-features",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        command(tally, "clippy: cpu", &line, &[]);
     }),
     ("doc", |tally| {
         let line = [
@@ -119,6 +135,8 @@ const STEPS: [Step; 11] = [
             "--tests",
             "--exclude",
             "ashlar",
+            "--features",
+            "ashlar-accel/cuda",
             "--no-fail-fast",
         ];
         tests(tally, "unit", &line);

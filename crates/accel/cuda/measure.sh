@@ -2,7 +2,7 @@
 # Everything that is to be shown on a GPU, in one command:  measure.sh OUT
 #
 # Looks for the program and the test program in target/ (or ASHLAR=... and ACCEL_TEST=...), built before by
-#     cargo build --release && cargo test -p ashlar-accel --no-run
+#     cargo build --release && cargo test -p ashlar-accel --features cuda --no-run
 # and for compute-sanitizer in PATH and /usr/local/cuda/bin (or SANITIZER=...). MILLISECONDS (default 500) is
 # the time for each figure; all of it takes about five minutes. Ends with 1 if a kernel was wrong; figures are not judged here.
 set -u

@@ -63,7 +63,7 @@ impl Accelerator {
             number,
             options,
             rates: OnceLock::new(),
-            device: Mutex::new(Opening::Failed(Fault::Closed)),
+            device: Mutex::new(Opening::Failed(Fault::NotBuilt)),
             opened: Condvar::new(),
             seen: Mutex::default(),
             counters: Mutex::default(),
@@ -81,7 +81,7 @@ impl Accelerator {
     /// while the device is in use or being opened.
     pub fn reopen(&self) {
         let inner = &*self.0;
-        if inner.choice == Choice::Cpu {
+        if inner.choice == Choice::Cpu || !cfg!(feature = "cuda") {
             return;
         }
         let mut device = lock(&inner.device);

@@ -5,6 +5,11 @@
 /// What went wrong with a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
+    /// The program has no code for devices.
+    #[error(
+        "this program was built without CUDA: use one built with its feature cuda, or set accelerator = cpu"
+    )]
+    NotBuilt,
     /// There is no driver library.
     #[error(
         "no CUDA driver (libcuda.so.1) here: install NVIDIA's driver, or set accelerator = cpu"

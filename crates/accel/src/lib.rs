@@ -13,13 +13,22 @@
 //!   its [`Pending`]; what a lost device may still write to is never handed out again.
 //! - Depth and memory are bounded by [`Options`]; nothing is allocated on the device after it is opened.
 //! - Without a driver nothing is loaded, no thread is started, and a job ends inside `submit`: a
-//!   simulation is the same every time.
+//!   simulation is the same every time. Without the feature `cuda` there is no code for a device either.
+
+#![cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "only a device calls it")
+)]
 
 mod accelerator;
 pub mod bench;
 mod choice;
 mod cost;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "none/mod.rs"]
 mod cuda;
 mod done;
 mod fault;

@@ -98,6 +98,7 @@ fn the_pages_webassembly_is_of_this_code() {
     files.sort();
     for name in [
         "answer",
+        "assumptions",
         "chain",
         "declustered",
         "exact",
