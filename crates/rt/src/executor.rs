@@ -4,10 +4,9 @@
 //! its task into the ready queue at most once per poll; a simulated executor never sleeps.
 
 mod clock;
-mod remote;
+pub(crate) mod remote;
 
 pub use remote::Remote;
-pub(crate) use remote::Shared;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -22,7 +21,7 @@ use crate::tasks::{Join, Tasks};
 use crate::time::Nanos;
 
 use clock::Clock;
-use remote::lock;
+use remote::{Shared, lock};
 
 pub(crate) struct Inner {
     shared: Arc<Shared>,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::executor::Shared;
+use crate::executor::remote::Shared;
 
 /// Wakes one task, from any thread.
 pub(crate) struct TaskWaker {

@@ -239,7 +239,7 @@ pub struct Row {
     pub device_bytes_per_host_byte: Option<f64>,
     /// The same by the closed form.
     pub closed_form_device_bytes: Option<f64>,
-    /// What the account says they should be, given what the run counted: see [`account`].
+    /// What the account says they should be, given what the run counted: see [`super::account`].
     pub accounted_device_bytes: Option<f64>,
     /// Device operations, flushes not counted, for each host operation.
     pub device_operations_per_host_operation: Option<f64>,
