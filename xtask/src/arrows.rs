@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ashlar-layout", &[]),
     ("ashlar-accel", &["codec", "digest"]),
     ("ashlar-format", &["digest"]),
+    ("ashlar-space", &["format", "layout"]),
     ("ashlar-device", &["rt"]),
     (
         "ashlar-engine",

@@ -1,0 +1,169 @@
+//! The capacity of an array: the inequality for free slots, asked of an empty array.
+//!
+//! Invariants:
+//! - The capacity leaves the floors of clients, open segments, and nodes twice: so promised blocks can be
+//!   written, and written again.
+//! - Devices that are gone, or that are being drained, count nowhere.
+
+use ashlar_format::liveness::RecordShape;
+use ashlar_format::{BLOCK_U64, SegmentGeometry};
+
+use crate::fits::{Sites, Wanted, greatest};
+use crate::floors::{Class, Facts, Floors, twice};
+use crate::plan::{Plan, Template};
+use crate::topology::{Area, Topology};
+
+/// Sizes of an array, besides those of its devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks of a strip of data, 1 to 256.
+    pub strip_blocks: u32,
+    /// Blocks of a slot.
+    pub slot_blocks: u32,
+    /// Data columns that a stripe has at least, 1 to K, so that the largest volume block fits in one.
+    pub least_data: u16,
+    /// Percent of the space that is kept for cleaning, 0 to 50 (`clean.reserve`).
+    pub clean_reserve: u8,
+    /// Nodes that one step of a checkpoint writes at most, with those that it renews.
+    pub step_nodes: u32,
+    /// Segments of data of each group that are being filled at once, at most.
+    pub open_segments: u32,
+}
+
+impl Geometry {
+    /// Blocks of data that a segment of `k` data columns holds.
+    #[must_use]
+    pub fn data_blocks(&self, k: u16) -> u64 {
+        u64::from(self.segment(k, self.strip_blocks).data_blocks())
+    }
+
+    /// Nodes that a segment of `k` data columns holds.
+    #[must_use]
+    pub fn node_blocks(&self, k: u16) -> u64 {
+        u64::from(self.segment(k, 1).data_blocks())
+    }
+
+    fn segment(&self, k: u16, strip_blocks: u32) -> SegmentGeometry {
+        SegmentGeometry {
+            k,
+            m: 1,
+            strip_blocks,
+            slot_blocks: self.slot_blocks,
+        }
+    }
+
+    /// Nodes that so many full segments of data need: 32 bytes a block for the map, and a record a segment.
+    #[must_use]
+    pub fn nodes_for(&self, segments: u64, k: u16) -> u64 {
+        let blocks = u128::from(segments) * u128::from(self.data_blocks(k));
+        // A leaf has 32 bytes for each block, and a node above 63 leaves.
+        let map = (blocks * 32 * 64).div_ceil(u128::from(BLOCK_U64) * 63);
+        let record = RecordShape::new(self.slot_blocks, k);
+        let records = (segments as f64 * record.leaves_per_record()).ceil() as u64;
+        u64::try_from(map)
+            .unwrap_or(u64::MAX)
+            .saturating_add(records)
+    }
+
+    /// The facts for the floors, with so many live nodes and slots in segments of nodes.
+    #[must_use]
+    pub fn facts(&self, nodes: &Template, live_nodes: u64, node_slots: u64) -> Facts {
+        Facts {
+            step_nodes: self.step_nodes.into(),
+            live_nodes,
+            node_slots,
+            segment_nodes: self.node_blocks(nodes.k).max(1),
+            segment_columns: nodes.laid().max(1).into(),
+        }
+    }
+}
+
+/// Blocks of data that volumes may be promised, on the devices that take new columns, laid by this plan.
+#[must_use]
+pub fn capacity(topology: &Topology, geometry: &Geometry, plan: &Plan) -> u64 {
+    let slots: Vec<u32> = (0..topology.members().len())
+        .map(|d| topology.slots(d as u16))
+        .collect();
+    capacity_of(topology, geometry, plan, &slots, true)
+}
+
+/// The same where each device has so many slots that count; without the nodes' own room if `nodes` is false, which is
+/// a mistake that tests make on purpose.
+#[must_use]
+pub fn capacity_of(
+    topology: &Topology,
+    geometry: &Geometry,
+    plan: &Plan,
+    slots: &[u32],
+    nodes: bool,
+) -> u64 {
+    let segments = segments_of(topology, geometry, plan, slots, nodes);
+    let of = |(n, t): (u64, &Template)| n * geometry.data_blocks(t.k);
+    let blocks: u64 = segments.into_iter().zip(&plan.groups).map(of).sum();
+    let reserve = u128::from(blocks) * u128::from(geometry.clean_reserve) / 100;
+    blocks - u64::try_from(reserve).unwrap_or(blocks)
+}
+
+/// Full segments of data that each group holds so.
+fn segments_of(
+    topology: &Topology,
+    geometry: &Geometry,
+    plan: &Plan,
+    slots: &[u32],
+    nodes: bool,
+) -> Vec<u64> {
+    let sites = Sites::new(topology);
+    let empty = Floors::reckon(&geometry.facts(&plan.nodes, 0, 0));
+    let kept = |data: &[u64]| -> Wanted {
+        let of = |(n, t): (&u64, &Template)| geometry.nodes_for(*n, t.k);
+        let live: u64 = data.iter().zip(&plan.groups).map(of).sum();
+        let live = if nodes { live } else { 0 };
+        let grown = twice(live.div_ceil(geometry.node_blocks(plan.nodes.k).max(1)));
+        let floor = Floors {
+            growth: u32::try_from(grown).unwrap_or(u32::MAX),
+            ..empty
+        };
+        let mut wanted = floor.wanted(Class::Client, topology.groups());
+        for (each, n) in wanted.groups.iter_mut().zip(data) {
+            let n = u32::try_from(*n).unwrap_or(u32::MAX);
+            *each = each
+                .saturating_add(geometry.open_segments)
+                .saturating_add(n);
+        }
+        wanted
+    };
+    let groups = topology.groups();
+    let all = |group: u16| {
+        let area = Area::Group(group);
+        let columns: u64 = topology
+            .taking(group)
+            .map(|d| u64::from(slots[usize::from(d)]))
+            .sum();
+        let most = columns / u64::from(plan.of(area).laid().max(1));
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        u64::from(greatest(most, |n| {
+            let mut data = vec![0; usize::from(groups)];
+            data[usize::from(group)] = n.into();
+            sites.fits(slots, plan, &kept(&data), area)
+        }))
+    };
+    let most: Vec<u64> = (0..groups).map(all).collect();
+    // Together they have less, as nodes lie on the devices of all: each group the same part of what it has alone.
+    let largest = most.iter().copied().max().unwrap_or(0);
+    let part = |of: u32| -> Vec<u64> {
+        let share = |n: &u64| u128::from(*n) * u128::from(of) / u128::from(largest.max(1));
+        most.iter()
+            .map(|n| u64::try_from(share(n)).unwrap_or(0))
+            .collect()
+    };
+    let largest = u32::try_from(largest).unwrap_or(u32::MAX);
+    let together = greatest(largest, |of| {
+        let data = part(of);
+        let wanted = kept(&data);
+        let holds = |group: u16| {
+            data[usize::from(group)] == 0 || sites.fits(slots, plan, &wanted, Area::Group(group))
+        };
+        (0..groups).all(holds)
+    });
+    part(together)
+}

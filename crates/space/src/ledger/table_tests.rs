@@ -1,0 +1,181 @@
+//! Truth tables of the ledger.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::domains::Domains;
+use crate::floors::Facts;
+use crate::plan::Template;
+use crate::topology::Member;
+
+/// 2+1 on four devices, nodes as 1+2; floors of one segment of nodes a step.
+fn ledger(slots: [u32; 4]) -> Ledger {
+    let layout: ashlar_layout::Layout = "ec2+1".parse().unwrap();
+    let shape = layout.resolve(4).unwrap();
+    let members = slots.iter().map(|s| Member::in_use(*s)).collect();
+    let topology = Topology::new(members, shape, Domains::default());
+    let template = |k, m| Template {
+        k,
+        m,
+        absent: 0,
+        cap: k + m,
+    };
+    let plan = Plan {
+        groups: vec![template(2, 1)],
+        nodes: template(1, 2),
+    };
+    Ledger::new(topology, plan)
+}
+
+const DATA: Area = Area::Group(0);
+
+fn reckoned(slots: [u32; 4]) -> Ledger {
+    let mut ledger = ledger(slots);
+    ledger.reckon(&Facts {
+        step_nodes: 1,
+        live_nodes: 1,
+        node_slots: 9,
+        segment_nodes: 10,
+        segment_columns: 3,
+    });
+    assert_eq!(ledger.floors(), Floors { step: 1, growth: 0 });
+    ledger
+}
+
+/// Slots a device, and what each class is granted of data: floors are 0, 1 step, 2 steps and 1, 2 steps and 3, 2 steps
+/// and 4.
+#[test]
+fn a_class_is_granted_what_is_above_its_floor() {
+    for (slots, granted) in [
+        ([12, 12, 12, 12], [16, 15, 13, 11, 10]),
+        ([9, 9, 9, 9], [12, 11, 9, 7, 6]),
+        ([4, 4, 4, 4], [5, 4, 2, 0, 0]),
+        ([12, 12, 12, 0], [12, 11, 9, 7, 6]),
+        ([12, 12, 0, 0], [0, 0, 0, 0, 0]),
+        ([12, 12, 3, 3], [6, 5, 3, 1, 0]),
+    ] {
+        let ledger = reckoned(slots);
+        assert_eq!(
+            Class::ALL.map(|c| ledger.grant(c, DATA)),
+            granted,
+            "{slots:?}"
+        );
+    }
+}
+
+/// What a class has claimed binds it and those above.
+#[test]
+fn a_claim_binds_no_class_below() {
+    for (at, granted) in [
+        (Class::Checkpoint, [12, 11, 9, 7, 6]),
+        (Class::Clean, [16, 15, 9, 7, 6]),
+        (Class::Client, [16, 15, 13, 11, 6]),
+    ] {
+        let mut ledger = reckoned([12; 4]);
+        let claim = ledger.claim(at, DATA, 4).unwrap();
+        assert_eq!(Class::ALL.map(|c| ledger.grant(c, DATA)), granted, "{at:?}");
+        ledger.give_back(claim);
+        assert_eq!(ledger.grant(Class::Client, DATA), 10);
+    }
+}
+
+/// Acquiring fails once one below has taken what was claimed, and works again when that is back.
+#[test]
+fn acquiring_waits_for_those_below() {
+    let mut ledger = reckoned([6; 4]);
+    assert_eq!(ledger.grant(Class::Client, DATA), 2);
+    let claim = ledger.claim(Class::Client, DATA, 1).unwrap();
+    let mut taken = Vec::new();
+    for _ in 0..2 {
+        taken.push(
+            ledger
+                .take_segment(Class::Checkpoint, Area::Nodes, &[])
+                .unwrap(),
+        );
+    }
+    assert!(ledger.acquire(&claim, &[]).is_none());
+    assert_eq!(ledger.left(&claim), (1, 0));
+    for devices in &taken {
+        ledger.free_later(devices, false);
+        assert!(ledger.acquire(&claim, &[]).is_none(), "not before the root");
+    }
+    taken.iter().for_each(|devices| ledger.release(devices));
+    let devices = ledger.acquire(&claim, &[3, 1, 0]).unwrap();
+    assert_eq!(devices, [3, 1, 0]);
+    assert_eq!(ledger.left(&claim), (0, 0));
+    ledger.give_back(claim);
+    ledger.audit().unwrap();
+}
+
+/// Devices that are asked for are taken if that leaves room; else those with most free.
+#[test]
+fn devices_are_chosen_so_that_room_is_left() {
+    for (slots, preferred, chosen) in [
+        ([9, 9, 9, 9], &[0, 1, 2][..], [0, 1, 2]),
+        ([9, 9, 9, 9], &[0, 0, 2], [0, 1, 2]),
+        ([9, 9, 9, 9], &[0, 1], [0, 1, 2]),
+        ([9, 9, 9, 9], &[7, 1, 2], [0, 1, 2]),
+        ([0, 9, 9, 9], &[0, 1, 2], [1, 2, 3]),
+        ([2, 8, 9, 7], &[], [2, 1, 3]),
+    ] {
+        let mut ledger = reckoned(slots);
+        let is = ledger.take_segment(Class::Clean, DATA, preferred);
+        assert_eq!(is.unwrap(), chosen, "{slots:?} {preferred:?}");
+    }
+}
+
+/// A device that is gone takes its slots and what was claimed of it along.
+#[test]
+fn a_loss_ends_what_was_claimed_there() {
+    let mut ledger = reckoned([12; 4]);
+    let slots = ledger.claim_slots(Class::Rebuild, &[2, 3]).unwrap();
+    let segments = ledger.claim(Class::Client, DATA, 1).unwrap();
+    let there = ledger.take_segment(Class::Client, DATA, &[]).unwrap();
+    let without = ledger.topology().with(2, Presence::Gone);
+    let plan = ledger.plan().clone();
+    ledger.change(without, plan);
+    assert_eq!(ledger.left(&slots), (0, 1));
+    assert!(!ledger.acquire_slot(&slots, 2) && ledger.acquire_slot(&slots, 3));
+    assert_eq!(ledger.book(2), Book::default());
+    ledger.free_later(&there, false);
+    ledger.release(&there);
+    let devices = ledger.acquire(&segments, &[]).unwrap();
+    assert!(!devices.contains(&2));
+    ledger.give_back(slots);
+    ledger.give_back(segments);
+    ledger.audit().unwrap();
+}
+
+/// What is being emptied counts in the projection alone.
+#[test]
+fn a_projection_counts_what_comes_back() {
+    let mut ledger = reckoned([9; 4]);
+    let devices = ledger.take_segment(Class::Client, DATA, &[]).unwrap();
+    let more = ledger.take_segment(Class::Client, DATA, &[]).unwrap();
+    let at = |ledger: &Ledger| (ledger.grant(Class::Client, DATA), ledger.projection(DATA));
+    assert_eq!(at(&ledger), (4, 4));
+    ledger.expect(&devices);
+    assert_eq!(at(&ledger), (4, 5));
+    ledger.free_later(&devices, true);
+    assert_eq!(at(&ledger), (4, 5));
+    ledger.release(&devices);
+    assert_eq!(at(&ledger), (5, 5));
+    let claim = ledger.claim(Class::Clean, DATA, 1).unwrap();
+    ledger.expect(&more);
+    assert_eq!(at(&ledger), (4, 5));
+    ledger.give_back(claim);
+}
+
+/// A quarantined slot is neither free nor used until it is tried again.
+#[test]
+fn slots_that_keep_nothing_are_set_aside() {
+    let mut ledger = reckoned([9; 4]);
+    ledger
+        .take_segment(Class::Client, DATA, &[0, 1, 2])
+        .unwrap();
+    ledger.quarantine(0);
+    let book = ledger.book(0);
+    assert_eq!((book.used, book.quarantined, book.free()), (0, 1, 8));
+    assert!(ledger.retry(0) && !ledger.retry(0));
+    assert_eq!(ledger.book(0).free(), 9);
+    ledger.audit().unwrap();
+}
