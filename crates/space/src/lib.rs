@@ -1,4 +1,4 @@
-//! Space of an array: how much may be promised, who may take a slot, how new segments are laid.
+//! Space of an array: how much may be promised, who may take a slot, how new segments are laid, which work is left.
 //!
 //! # The model
 //!
@@ -32,6 +32,10 @@
 //! everybody. Growth is the room that nodes may still take until they are there twice: then one of their segments is
 //! half dead, and each step renews at least as many nodes of the sparsest as it dirties. The cleaner has its own room
 //! below rebuild, and frees more than it takes.
+//!
+//! One measure. [`work::next_job`] offers a job if it lowers, in this order: missing columns, columns that the plan
+//! wants elsewhere, blocks in a shape that it does not want, waste (blocks that slots could hold by the plan, less live
+//! ones). So work ends by construction, and [`work::lacks`] says why the rest of it is not done.
 //!
 //! # Example
 //!
@@ -78,7 +82,9 @@ pub mod capacity;
 pub mod domains;
 pub mod fits;
 pub mod floors;
+pub mod index;
 pub mod ledger;
 pub mod plan;
 pub mod promise;
 pub mod topology;
+pub mod work;

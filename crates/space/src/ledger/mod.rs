@@ -219,6 +219,15 @@ impl Ledger {
         self.laid_in(&self.coming(), area)
     }
 
+    /// Whether clients could be given so many segments of an area then.
+    #[must_use]
+    pub fn projects(&self, area: Area, segments: u32) -> bool {
+        let mut wanted = self.kept(Class::Client, None);
+        let of = wanted.of_mut(area);
+        *of = of.saturating_add(segments);
+        self.sites.fits(&self.coming(), &self.plan, &wanted, area)
+    }
+
     /// Segments of an area beside floor and claims, without the claim `but`.
     fn grant_of(&self, free: &[u32], class: Class, area: Area, but: Option<u32>) -> u32 {
         let kept = self.kept(class, but);

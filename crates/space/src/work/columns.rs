@@ -1,0 +1,179 @@
+//! Columns that get other slots.
+//!
+//! Invariant: no segment gets two columns on one device, nor more in a failure domain than it has elsewhere for it.
+
+use crate::floors::Class;
+use crate::index::SegmentFacts;
+use crate::ledger::Claim;
+use crate::topology::{Area, Presence};
+use crate::work::{Job, Lack, Search};
+
+impl Search<'_> {
+    /// Columns on devices that are drained, or in a domain that has too many, go elsewhere; or the segment is
+    /// rewritten.
+    pub(super) fn bring(&mut self, number: u64, facts: SegmentFacts) -> Option<(Job, Claim)> {
+        let columns = self.table.columns(number);
+        let (topology, cap) = (self.topology(), self.ledger.plan().of(facts.area).cap);
+        let mut in_domain = std::collections::BTreeMap::new();
+        let mut wanted = Vec::new();
+        for (column, device) in (0u16..).zip(&columns) {
+            let Some(device) = device else { continue };
+            let count = in_domain
+                .entry(topology.domains().of(*device))
+                .or_insert(0u16);
+            if topology.presence(*device) == Presence::Draining || *count >= cap {
+                wanted.push(column);
+            } else {
+                *count += 1;
+            }
+        }
+        if let Some(job) = self.columns(number, &facts, &columns, &wanted, true) {
+            return Some(job);
+        }
+        self.rewrite(number, &facts, facts.area, Class::Rebuild)
+    }
+
+    /// Slots for these columns of a segment, or for as many of them as there are: on devices that hold none of its
+    /// others, in domains that have room by the plan before others (`within_cap`: in these only).
+    pub(super) fn columns(
+        &mut self,
+        number: u64,
+        facts: &SegmentFacts,
+        columns: &[Option<u16>],
+        wanted: &[u16],
+        within_cap: bool,
+    ) -> Option<(Job, Claim)> {
+        if wanted.is_empty() {
+            return None;
+        }
+        let topology = self.topology();
+        let cap = usize::from(self.ledger.plan().of(facts.area).cap);
+        let stays =
+            |(column, device): (u16, &Option<u16>)| device.filter(|_| !wanted.contains(&column));
+        let mut there: Vec<u16> = (0u16..).zip(columns).filter_map(stays).collect();
+        // A column that leaves may go to the replacement of its device; others must not.
+        let leaving: Vec<u16> = wanted
+            .iter()
+            .filter_map(|c| columns[usize::from(*c)])
+            .collect();
+        let mut devices = topology.taking_in(facts.area);
+        devices.retain(|d| !leaving.contains(d));
+        devices.sort_by_key(|d| std::cmp::Reverse(self.ledger.book(*d).free()));
+        let (mut to, mut slots) = (Vec::new(), Vec::new());
+        let mut some_device = false;
+        for column in wanted {
+            let in_domain = |d: u16| {
+                let of = |d: u16| topology.domains().of(d);
+                there.iter().filter(|t| of(**t) == of(d)).count()
+            };
+            let is_apart = |d: &u16| {
+                let identity = topology.identity(*d);
+                there.iter().all(|t| topology.identity(*t) != identity)
+            };
+            let mut free: Vec<u16> = devices.iter().copied().filter(is_apart).collect();
+            free.sort_by_key(|d| in_domain(*d) >= cap);
+            free.retain(|d| !within_cap || in_domain(*d) < cap);
+            some_device |= !free.is_empty();
+            let granted = free.into_iter().find(|d| {
+                let all: Vec<u16> = slots.iter().copied().chain([*d]).collect();
+                self.ledger.grants_slots(Class::Rebuild, &all)
+            });
+            if let Some(device) = granted {
+                to.push((*column, device));
+                slots.push(device);
+                there.push(device);
+            }
+        }
+        if to.is_empty() {
+            self.lack = self.lack.max(if some_device {
+                Lack::Room
+            } else {
+                Lack::Devices
+            });
+            return None;
+        }
+        let claim = self.ledger.claim_slots(Class::Rebuild, &slots)?;
+        self.index.begin(number, None);
+        Some((
+            Job::Columns {
+                segment: number,
+                to,
+            },
+            claim,
+        ))
+    }
+
+    /// Where much is free on some devices and too little on others for a segment, a column moves from the fullest
+    /// device to the one with most room.
+    pub(super) fn even_out(&mut self, areas: &[Area]) -> Option<(Job, Claim)> {
+        for area in areas.iter().skip(1) {
+            let coming = self.ledger.coming();
+            let laid = u32::from(self.ledger.plan().of(*area).laid().max(1));
+            let devices = self.topology().taking_in(*area);
+            let free_of = |d: &u16| coming[usize::from(*d)];
+            let all: u32 = devices.iter().map(free_of).sum();
+            let fit = self.ledger.laid_in(&coming, *area);
+            let floor: u32 = self.ledger.floors().of(Class::Client).1;
+            // At least one segment more would fit if the same slots were free evenly.
+            if fit >= self.policy.target || all < (fit + floor + 1) * laid {
+                continue;
+            }
+            let mut by_room = devices.clone();
+            by_room.sort_by_key(free_of);
+            for full in &by_room {
+                for roomy in by_room.iter().rev() {
+                    if free_of(roomy) < free_of(full) + 2 {
+                        break;
+                    }
+                    if let Some(job) = self.move_column(*full, *roomy) {
+                        return Some(job);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Moves a column of some segment from one device to another that holds none of it.
+    pub(super) fn move_column(&mut self, from: u16, to: u16) -> Option<(Job, Claim)> {
+        if !self.ledger.grants_slot(Class::Rebuild, to) {
+            return None;
+        }
+        for slot in 0..self.topology().slots(from) {
+            let Some(number) = self.table.segment_at(from, slot) else {
+                continue;
+            };
+            let facts = self.index.get(number).copied();
+            let Some(facts) = facts.filter(|_| !self.index.is_in_flight(number)) else {
+                continue;
+            };
+            let columns = self.table.columns(number);
+            let Some(column) = columns.iter().position(|d| *d == Some(from)) else {
+                continue;
+            };
+            let mut after = columns.clone();
+            after[column] = Some(to);
+            let topology = self.topology();
+            let elsewhere = self.ledger.plan().elsewhere(topology, facts.area, &after);
+            let identity = topology.identity(to);
+            let twice = columns
+                .iter()
+                .flatten()
+                .any(|d| *d != from && topology.identity(*d) == identity);
+            if facts.live == 0 || twice || elsewhere > facts.elsewhere {
+                continue;
+            }
+            let claim = self.ledger.claim_slots(Class::Rebuild, &[to])?;
+            self.index.begin(number, None);
+            let to = vec![(column as u16, to)];
+            return Some((
+                Job::Columns {
+                    segment: number,
+                    to,
+                },
+                claim,
+            ));
+        }
+        None
+    }
+}
