@@ -179,3 +179,75 @@ fn slots_that_keep_nothing_are_set_aside() {
     assert_eq!(ledger.book(0).free(), 9);
     ledger.audit().unwrap();
 }
+
+/// A number from a seed, the same in each run.
+fn random(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}
+
+/// Where a segment is granted its devices are found, and what is granted after is one less at most: for devices with
+/// free slots at random, in groups and failure domains, for each class.
+#[test]
+fn what_is_granted_can_be_acquired() {
+    let mut seed = 1;
+    let mut granted = 0;
+    for (layout, count, labels) in [
+        ("ec2+1", 5, &["", "", "", "", ""][..]),
+        ("ec2+1", 6, &["a", "a", "b", "b", "c", "c"]),
+        ("ec2+2", 7, &["a", "a", "a", "b", "b", "c", "d"]),
+        ("ec4+2", 9, &["a", "a", "a", "b", "b", "b", "c", "c", "c"]),
+        ("ec8+2", 12, &[""; 12]),
+        ("raid10", 6, &["a", "b", "a", "b", "a", "b"]),
+        (
+            "raid60:2",
+            10,
+            &["a", "b", "c", "d", "e", "a", "b", "c", "d", "e"],
+        ),
+    ] {
+        let layout: ashlar_layout::Layout = layout.parse().unwrap();
+        let shape = layout.resolve(count).unwrap();
+        for _ in 0..400 {
+            let slots = |_| Member::in_use(1 + random(&mut seed, 24) as u32);
+            let members: Vec<Member> = (0..count).map(slots).collect();
+            let domains = Domains::new(labels.iter().copied());
+            let topology = Topology::new(members, shape.clone(), domains);
+            let geometry = crate::capacity::Geometry {
+                strip_blocks: 1,
+                slot_blocks: 16,
+                least_data: 1,
+                clean_reserve: 10,
+                step_nodes: 8,
+                open_segments: 2,
+            };
+            let none = crate::promise::Promises::default();
+            let plan = crate::plan::plan(&topology, &geometry, &none, None);
+            let groups = topology.groups();
+            let mut ledger = Ledger::new(topology, plan.clone());
+            ledger.reckon(&geometry.facts(&plan.nodes, random(&mut seed, 30), 0));
+            for _ in 0..6 {
+                let class = Class::ALL[random(&mut seed, 5) as usize];
+                let area = match random(&mut seed, u64::from(groups) + 1) {
+                    0 => Area::Nodes,
+                    group => Area::Group(group as u16 - 1),
+                };
+                let before = ledger.grant(class, area);
+                let taken = ledger.take_segment(class, area, &[]);
+                assert_eq!(
+                    taken.is_some(),
+                    before > 0,
+                    "{layout} {class:?} {area:?} {ledger:?}"
+                );
+                let after = ledger.grant(class, area);
+                assert!(
+                    after + 1 >= before,
+                    "{layout} {class:?} {area:?}: {before}, then {after}"
+                );
+                granted += u32::from(before > 0);
+            }
+        }
+    }
+    assert!(granted > 5_000, "{granted} granted");
+}
