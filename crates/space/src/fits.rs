@@ -121,6 +121,21 @@ impl Sites {
         self.flow(free, plan, wanted).columns
     }
 
+    /// Whether `more` segments of an area can be laid beside all that is kept, so that as much of that can be laid as
+    /// without them. A group that is short of its own keeps nobody from another.
+    #[must_use]
+    pub fn adds(&self, free: &[u32], plan: &Plan, kept: &Wanted, area: Area, more: u32) -> bool {
+        let mut wanted = kept.clone();
+        let of = wanted.of_mut(area);
+        *of = of.saturating_add(more);
+        let (before, after) = (self.flow(free, plan, kept), self.flow(free, plan, &wanted));
+        let full = match area {
+            Area::Nodes => !after.nodes_short,
+            Area::Group(group) => !after.short.contains(&group),
+        };
+        full && after.columns == before.columns + u64::from(more) * u64::from(plan.of(area).laid())
+    }
+
     fn flow(&self, free: &[u32], plan: &Plan, wanted: &Wanted) -> Flow {
         let nodes = u64::from(wanted.nodes);
         let limits = self.node_limits(free, &plan.nodes, nodes);

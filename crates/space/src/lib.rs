@@ -23,7 +23,7 @@
 //! Client       2 steps + growth               4
 //! ```
 //!
-//! All terms are numbers of segments of the plan, and [`fits::Sites::fits`] says whether they can be laid side by side
+//! All terms are numbers of segments of the plan, and [`fits::Sites::adds`] says whether more can be laid beside them
 //! in the free slots: devices of different size, groups, failure domains and nodes on all of them are in that one
 //! function. The [`capacity`] of an array is the same question about an empty one.
 //!

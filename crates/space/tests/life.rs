@@ -1,5 +1,5 @@
-//! The life of larger arrays: all that was promised is written, overwritten at random, devices are lost, and clients
-//! can go on. Work is done at once, so it shows plan, measure and evening out rather than orders of steps.
+//! The life of larger arrays: all that was promised is written, overwritten at random, devices are lost and come back
+//! empty, and clients can go on. Work is done at once, so it shows plan, measure and evening out rather than orders of steps.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -245,6 +245,14 @@ impl Life {
         all.into_iter().for_each(|number| self.know(number));
     }
 
+    /// A device comes in the place of one that went, empty.
+    fn come(&mut self, device: u16) {
+        let all = self.ledger.topology().with(device, Presence::InUse);
+        self.replan(all);
+        let all: Vec<u64> = self.segments.0.keys().copied().collect();
+        all.into_iter().for_each(|number| self.know(number));
+    }
+
     /// Does one job; whether there was one.
     fn work(&mut self) -> bool {
         let policy = Policy {
@@ -403,6 +411,16 @@ fn promised_room_can_be_written_again_and_again() {
             (0..writes).for_each(|_| life.write());
         }
         life.rest();
+        for device in lost {
+            life.come(*device);
+        }
+        life.rest();
+        let measure = life.index.measure(life.ledger.plan(), false);
+        assert_eq!(measure.missing, 0, "{}: all is redundant again", life.what);
+        (0..writes).for_each(|_| life.write());
+        life.rest();
+        let whole = life.ledger.plan().groups.iter().all(|t| t.absent == 0);
+        assert!(whole, "{}", life.what);
         let template = life.ledger.plan().groups[0];
         println!(
             "{}: {} blocks, lost {lost:?}: {}+{} less {}, cap {}; {} columns rebuilt, {} moved, {} segments rewritten",

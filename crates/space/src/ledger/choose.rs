@@ -25,7 +25,12 @@ impl Ledger {
         let mut devices = self.topology.taking_in(area);
         devices.retain(|d| free[usize::from(*d)] > 0);
         devices.sort_by_key(|d| std::cmp::Reverse(free[usize::from(*d)]));
-        let leaves = |free: &[u32]| self.sites.fits(free, &self.plan, kept, area);
+        if !self.sites.adds(&free, &self.plan, kept, area, 1) {
+            return None;
+        }
+        let covers = |free: &[u32]| self.sites.covers(free, &self.plan, kept);
+        let all = covers(&free);
+        let leaves = |free: &[u32]| covers(free) == all;
         let good = |chosen: &[u16]| {
             let mut left = free.clone();
             let takes = |d: &u16| {

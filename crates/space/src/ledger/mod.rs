@@ -6,7 +6,8 @@
 //! grant(class) = free - floor(class) - claims of this class and of those below it
 //! ```
 //!
-//! All three are numbers of segments of the plan: [`Sites::fits`] says whether they can be laid together.
+//! All three are numbers of segments of the plan. [`Sites::adds`] says whether more can be laid beside floor and
+//! claims.
 //!
 //! Invariants:
 //! - Each slot of a device in use is free, used, freed or quarantined, and one of these only.
@@ -222,10 +223,9 @@ impl Ledger {
     /// Whether clients could be given so many segments of an area then.
     #[must_use]
     pub fn projects(&self, area: Area, segments: u32) -> bool {
-        let mut wanted = self.kept(Class::Client, None);
-        let of = wanted.of_mut(area);
-        *of = of.saturating_add(segments);
-        self.sites.fits(&self.coming(), &self.plan, &wanted, area)
+        let kept = self.kept(Class::Client, None);
+        self.sites
+            .adds(&self.coming(), &self.plan, &kept, area, segments)
     }
 
     /// Segments of an area beside floor and claims, without the claim `but`.
@@ -234,11 +234,7 @@ impl Ledger {
         let laid = u64::from(self.plan.of(area).laid().max(1));
         let all: u64 = free.iter().map(|n| u64::from(*n)).sum();
         let most = u32::try_from(all / laid).unwrap_or(u32::MAX);
-        greatest(most, |n| {
-            let mut wanted = kept.clone();
-            *wanted.of_mut(area) += n;
-            self.sites.fits(free, &self.plan, &wanted, area)
-        })
+        greatest(most, |n| self.sites.adds(free, &self.plan, &kept, area, n))
     }
 
     /// Whether these slots can be taken without taking any from floor and claims, but the claim `but`: as much of these
