@@ -10,7 +10,7 @@ use ashlar_format::{BLOCK_U64, SegmentGeometry};
 
 use crate::fits::{Sites, Wanted, greatest};
 use crate::floors::{Class, Facts, Floors, twice};
-use crate::plan::{Plan, Template};
+use crate::template::{Plan, Template};
 use crate::topology::{Area, Topology};
 
 /// Sizes of an array, besides those of its devices.

@@ -12,7 +12,7 @@
 //!   each domain in each group by the free slots there: it may say no where a cleverer split would do, never yes where
 //!   nothing does.
 
-use crate::plan::{Plan, Template};
+use crate::template::{Plan, Template};
 use crate::topology::{Area, Topology};
 
 /// Numbers of segments of the plan.

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::capacity::Geometry;
-use crate::plan::{Plan, Template};
+use crate::template::{Plan, Template};
 use crate::topology::Area;
 
 /// The facts of a closed segment.

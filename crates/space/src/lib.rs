@@ -86,5 +86,7 @@ pub mod index;
 pub mod ledger;
 pub mod plan;
 pub mod promise;
+pub mod template;
 pub mod topology;
+pub mod usable;
 pub mod work;

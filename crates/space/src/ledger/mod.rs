@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use crate::fits::{Sites, Wanted, greatest};
 use crate::floors::{Class, Floors};
-use crate::plan::Plan;
+use crate::template::Plan;
 use crate::topology::{Area, Member, Presence, Topology};
 
 mod choose;

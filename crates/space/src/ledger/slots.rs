@@ -6,7 +6,7 @@
 use crate::fits::Sites;
 use crate::floors::{Class, Facts, Floors};
 use crate::ledger::{Book, Ledger, Mistake};
-use crate::plan::Plan;
+use crate::template::Plan;
 use crate::topology::{Area, Presence, Topology};
 
 impl Ledger {

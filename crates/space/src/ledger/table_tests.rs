@@ -4,7 +4,7 @@
 use super::*;
 use crate::domains::Domains;
 use crate::floors::Facts;
-use crate::plan::Template;
+use crate::template::Template;
 use crate::topology::Member;
 
 /// 2+1 on four devices, nodes as 1+2; floors of one segment of nodes a step.

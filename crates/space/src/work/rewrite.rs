@@ -5,7 +5,7 @@
 use crate::floors::Class;
 use crate::index::{SegmentFacts, Variant, full};
 use crate::ledger::Claim;
-use crate::plan::Template;
+use crate::template::Template;
 use crate::topology::Area;
 use crate::work::{Job, Lack, Narrow, Search};
 

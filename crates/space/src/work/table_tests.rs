@@ -4,8 +4,9 @@
 use super::*;
 use crate::capacity::Geometry;
 use crate::domains::Domains;
-use crate::plan::{Plan, plan};
+use crate::plan::plan;
 use crate::promise::{Promises, Volume};
+use crate::template::Plan;
 use crate::topology::{Member, Presence};
 
 const GEOMETRY: Geometry = Geometry {

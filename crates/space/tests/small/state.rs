@@ -4,8 +4,9 @@ use ashlar_space::capacity::{Geometry, capacity_of};
 use ashlar_space::domains::Domains;
 use ashlar_space::index::{Index, SegmentFacts};
 use ashlar_space::ledger::{Ledger, Mistake};
-use ashlar_space::plan::{Plan, Template, plan};
+use ashlar_space::plan::plan;
 use ashlar_space::promise::{Promises, Volume};
+use ashlar_space::template::{Plan, Template};
 use ashlar_space::topology::{Area, Member, Presence, Topology};
 use ashlar_space::work::{Narrow, Policy, Table};
 

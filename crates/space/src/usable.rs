@@ -1,0 +1,103 @@
+//! Usable space: how much volumes may be promised in all.
+//!
+//! Invariant: functions of members and layout; an array that is created and one that runs ask the same.
+
+use crate::capacity::{Geometry, capacity, capacity_of};
+use crate::plan::plan;
+use crate::promise::Promises;
+use crate::template::Plan;
+use crate::topology::{Presence, Topology};
+
+/// How much of the spare space may not be promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spare {
+    /// All of it, as with every device there.
+    Whole,
+    /// The part that devices which are gone have left of it.
+    Left,
+    /// None.
+    None,
+}
+
+/// Blocks that volumes may be promised in all on the devices in use, at full redundancy, less the spare space.
+#[must_use]
+pub fn usable(topology: &Topology, geometry: &Geometry, spare: Spare) -> u64 {
+    let best = plan(topology, geometry, &Promises::default(), None);
+    let mut slots: Vec<u32> = topology.members().iter().map(|m| m.slots).collect();
+    for group in 0..topology.groups() {
+        let mut taking: Vec<u16> = topology.taking(group).collect();
+        let gone = topology.group(group).len() - taking.len();
+        let each = usize::from(topology.shape().spare) / usize::from(topology.groups().max(1));
+        let kept = match spare {
+            Spare::Whole => each,
+            Spare::Left => each.saturating_sub(gone),
+            Spare::None => 0,
+        };
+        taking.sort_by_key(|d| std::cmp::Reverse(topology.slots(*d)));
+        for device in taking.into_iter().take(kept) {
+            slots[usize::from(device)] = 0; // the largest stand for the spare space
+        }
+    }
+    let without = without_cap_where_none_is_carried(topology, &best, &slots);
+    let left = capacity_of(topology, geometry, &without, &slots, true);
+    left.min(capacity(topology, geometry, &best))
+}
+
+/// The failure domains may carry their loss only with the devices that stand for the spare space. They constrain
+/// placement as long as all are there, which [`usable`] counts by itself; without these devices they do not.
+fn without_cap_where_none_is_carried(topology: &Topology, plan: &Plan, slots: &[u32]) -> Plan {
+    let mut plan = plan.clone();
+    for (group, template) in (0u16..).zip(&mut plan.groups) {
+        let left: Vec<u16> = topology
+            .taking(group)
+            .filter(|d| slots[usize::from(*d)] > 0)
+            .collect();
+        let sizes = topology.domain_sizes(&left);
+        let columns: usize = sizes.iter().map(|n| (*n).min(template.cap.into())).sum();
+        if columns < usize::from(template.laid()) {
+            template.cap = template.width();
+        }
+    }
+    plan
+}
+
+/// Blocks that may be promised on all devices, as if none were gone.
+#[must_use]
+pub fn usable_whole(topology: &Topology, geometry: &Geometry) -> u64 {
+    let count = topology.members().len() as u16;
+    let whole = (0..count).fold(topology.clone(), |all, d| all.with(d, Presence::InUse));
+    usable(&whole, geometry, Spare::Whole)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::domains::Domains;
+    use crate::topology::Member;
+
+    /// Spare space stands for devices that are gone: with one, a loss leaves the usable space as it was.
+    #[test]
+    fn spare_space_stands_for_what_is_gone() {
+        let geometry = Geometry {
+            strip_blocks: 16,
+            slot_blocks: 256,
+            least_data: 1,
+            clean_reserve: 10,
+            step_nodes: 560,
+            open_segments: 8,
+        };
+        let layout: ashlar_layout::Layout = "ec8+2".parse().unwrap();
+        let shape = layout.resolve_with_spare(12, 1).unwrap();
+        let members = vec![Member::in_use(1100); 12];
+        let all = Topology::new(members, shape, Domains::default());
+        let without = all.with(3, Presence::Gone);
+        let whole = usable(&all, &geometry, Spare::Whole);
+        assert_eq!(whole, usable_whole(&without, &geometry));
+        assert_eq!(whole, usable(&without, &geometry, Spare::Left));
+        assert!(whole < usable(&all, &geometry, Spare::None));
+        let two = without.with(4, Presence::Gone);
+        assert!(whole > usable(&two, &geometry, Spare::Left));
+    }
+}
