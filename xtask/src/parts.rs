@@ -18,6 +18,24 @@ const TESTED: &[&str] = &["journal", "map", "members", "segment"];
 
 /// Findings, one line each.
 pub(crate) fn check(root: &Path) -> Vec<String> {
+    let mut lines = engine(root);
+    let mut paths = Vec::new();
+    tidy::collect(&root.join("src"), &mut paths);
+    tidy::collect(&root.join("crates"), &mut paths);
+    paths.sort();
+    for path in paths {
+        let name = path.strip_prefix(root).unwrap_or(&path);
+        if !name.starts_with(ENGINE)
+            && let Ok(text) = std::fs::read_to_string(&path)
+        {
+            lines.extend(too_many_cells(&name.display().to_string(), &text));
+        }
+    }
+    lines
+}
+
+/// Findings of the engine, one line each.
+fn engine(root: &Path) -> Vec<String> {
     let engine = root.join(ENGINE);
     let mut paths = Vec::new();
     tidy::collect(&engine, &mut paths);
@@ -85,7 +103,6 @@ fn findings(files: &[(String, String)]) -> Vec<String> {
         }
     }
     for (file, text) in files {
-        let mut inside: Option<(&str, usize)> = None;
         for line in text.lines() {
             let name = named(line, &["impl "]);
             if let Some(homes) = name.and_then(|name| homes.get(name))
@@ -102,18 +119,28 @@ fn findings(files: &[(String, String)]) -> Vec<String> {
                     "{ENGINE}/{file}: strong_count decides by accident: count what holds it (`Pinned` does)"
                 ));
             }
-            if let Some(name) = named(line, STRUCTS) {
-                inside = Some((name, 0));
-            } else if let Some((name, cells)) = &mut inside {
-                *cells += usize::from(["Cell<", "Lock<"].iter().any(|cell| line.contains(cell)));
-                if line == "}" {
-                    if *cells > CELLS {
-                        lines.push(format!(
-                            "{ENGINE}/{file}: {name} has {cells} cells, more than {CELLS}: make parts of it"
-                        ));
-                    }
-                    inside = None;
+        }
+        lines.extend(too_many_cells(&format!("{ENGINE}/{file}"), text));
+    }
+    lines
+}
+
+/// Structs of a file that have more cells than they may.
+fn too_many_cells(file: &str, text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut inside: Option<(&str, usize)> = None;
+    for line in text.lines() {
+        if let Some(name) = named(line, STRUCTS) {
+            inside = Some((name, 0));
+        } else if let Some((name, cells)) = &mut inside {
+            *cells += usize::from(["Cell<", "Lock<"].iter().any(|cell| line.contains(cell)));
+            if line == "}" {
+                if *cells > CELLS {
+                    lines.push(format!(
+                        "{file}: {name} has {cells} cells, more than {CELLS}: make parts of it"
+                    ));
                 }
+                inside = None;
             }
         }
     }

@@ -278,7 +278,7 @@ impl Session {
             StoreError::NoSpace => {
                 !world.promised() || !world.promised_space(&self.store.status().await)
             }
-            _ => world.config.mode == Mode::Beyond || world.all_refuse.get(),
+            _ => world.config.mode == Mode::Beyond || world.mishaps.all_refuse.get(),
         };
         world.trace.mark(match error {
             StoreError::Lost => "answer: lost",

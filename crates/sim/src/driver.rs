@@ -172,7 +172,7 @@ impl Driver<'_> {
             .filter(|disk| !absent.contains(&disk.index()));
         let mut devices: Vec<DeviceRef> = present.map(|disk| SimDevice::attach(rt, disk)).collect();
         // Names and order mean nothing: now and then devices have changed places.
-        let rng = &mut *self.world.rng.borrow_mut();
+        let rng = &mut *self.world.chance.rng.borrow_mut();
         if !first && rng.chance(30) {
             self.world.trace.mark("devices change places");
             let order = rng.shuffled(devices.len());
@@ -272,7 +272,7 @@ impl Driver<'_> {
             disk.behave();
             disk.forget_failed_reads();
         }
-        self.world.was_slow.set(false);
+        self.world.mishaps.was_slow.set(false);
     }
 
     /// Clients and nemesis until they end or the crash; then the outage. False ends the seed.
@@ -314,6 +314,7 @@ impl Driver<'_> {
         let pressed = at_work && world.config.crash_at.is_none();
         let pressed = pressed
             && world
+                .chance
                 .slowness
                 .borrow_mut()
                 .chance(world.config.press_percent);

@@ -144,7 +144,7 @@ impl World {
     /// Whether a superblock of `device` names another array, as one of the former life does that came back as another
     /// was lost. Only damage can make one: of a device that nothing happened to this is never said.
     pub(crate) fn says_another(&self, device: usize) -> bool {
-        let touched = self.touched.borrow().contains(&device);
+        let touched = self.mishaps.touched.borrow().contains(&device);
         touched
             && self
                 .arrays_on(device)

@@ -144,7 +144,7 @@ impl Driver<'_> {
     /// these are most.
     fn account(&self, status: &StoreStatus) {
         const BEFORE_IT_COUNTS: u64 = 2 + ashlar_format::geometry::ROOT_COUNT;
-        let touched = self.world.touched.borrow();
+        let touched = self.world.mishaps.touched.borrow();
         for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
             let disk = &self.world.disks[device];
             let text = || format!("{reads} reads, {writes} writes, {digests} digests");
@@ -161,7 +161,8 @@ impl Driver<'_> {
                 });
             }
             let failed = disk.failed_reads();
-            let unknown = self.world.was_slow.get() || self.world.config.mode == Mode::Beyond;
+            let unknown =
+                self.world.mishaps.was_slow.get() || self.world.config.mode == Mode::Beyond;
             if failed > reads + BEFORE_IT_COUNTS && !unknown {
                 self.world.fail(|| {
                     format!(

@@ -294,7 +294,7 @@ impl Ledger {
             return;
         };
         let (config, entry) = (&world.config, &header.entry);
-        if config.domains.is_empty() || !world.touched.borrow().is_empty() {
+        if config.domains.is_empty() || !world.mishaps.touched.borrow().is_empty() {
             return;
         }
         let carries = |group: usize| {

@@ -99,7 +99,7 @@ async fn flap(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
 /// A disk hangs for a while: what is submitted meanwhile ends after its deadline, up to minutes later.
 async fn hang(world: &World, rt: &Rt, disk: &SimDisk, rng: &mut Rng) {
     world.damage(disk.index(), false);
-    world.was_slow.set(true);
+    world.mishaps.was_slow.set(true);
     world.trace.mark("fault: hanging");
     let most = rng.pick(&[40, 300]);
     let seconds = rng.range(31, most);
@@ -208,7 +208,7 @@ pub async fn run(world: Rc<World>, rt: Rt, mut rng: Rng) {
                 world
                     .trace
                     .line(|| format!("{at:>9} us nemesis: disk {device} slow x{factor}"));
-                world.was_slow.set(true);
+                world.mishaps.was_slow.set(true);
                 disk.set_slow(factor);
                 if rng.chance(70) {
                     rt.sleep(4 * moment(&mut rng)).await;

@@ -159,7 +159,7 @@ impl Driver<'_> {
             }
         }
         for disk in world.disks.iter().filter(|d| d.refusal().is_some()) {
-            if world.refusals.borrow_mut().chance(40) {
+            if world.chance.refusals.borrow_mut().chance(40) {
                 world.trace.mark("outage: a device takes writes again");
                 disk.refuse(None);
             }

@@ -20,7 +20,7 @@ use crate::world::World;
 impl World {
     /// How a device comes to refuse writes now, if one does, in so many of 100 cases.
     pub(crate) fn a_device_refuses(&self, percent: u64) -> Option<Refusal> {
-        let rng = &mut *self.refusals.borrow_mut();
+        let rng = &mut *self.chance.refusals.borrow_mut();
         let due = self.config.may(Part::Refusals) && rng.chance(percent);
         due.then(|| rng.pick(&Refusal::ALL))
     }
@@ -61,10 +61,10 @@ impl Driver<'_> {
             .trace
             .line(|| format!("======== all devices refuse writes: {refusal:?}"));
         let all = 0..world.config.devices;
-        world.touched.borrow_mut().extend(all.clone());
-        world.all_refuse.set(true);
+        world.mishaps.touched.borrow_mut().extend(all.clone());
+        world.mishaps.all_refuse.set(true);
         world.disks.iter().for_each(|d| d.refuse(Some(refusal)));
-        let mut rng = world.refusals.borrow_mut().fork(1);
+        let mut rng = world.chance.refusals.borrow_mut().fork(1);
         let (polls, operations) = (rng.magnitude(40_000), world.config.operations);
         let session = Session {
             world: world.clone(),
@@ -77,7 +77,7 @@ impl Driver<'_> {
         }
         self.power_goes(machine, false);
         world.disks.iter().for_each(|disk| disk.refuse(None));
-        world.all_refuse.set(false);
+        world.mishaps.all_refuse.set(false);
         self.nothing_is_lost();
         true
     }
@@ -96,7 +96,7 @@ impl Driver<'_> {
             rt: machine.0.clone(),
             store,
         };
-        let mut rng = world.refusals.borrow_mut().fork(2);
+        let mut rng = world.chance.refusals.borrow_mut().fork(2);
         let read = async move {
             verify(&session, &mut rng, 100).await;
             session.store.status().await.online

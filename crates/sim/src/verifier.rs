@@ -84,7 +84,7 @@ impl Driver<'_> {
             (false, true) => "verified offline before an import",
             (false, false) => "verified offline after a crash",
         });
-        let sound = world.touched.borrow().is_empty();
+        let sound = world.mishaps.touched.borrow().is_empty();
         if report.count(Severity::Damage) > 0 && !sound {
             world.trace.mark("verified offline, with damage");
         }

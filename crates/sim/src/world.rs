@@ -83,14 +83,8 @@ impl Budget {
 pub struct World {
     /// Its shape.
     pub config: Config,
-    /// The driver's randomness.
-    pub rng: RefCell<Rng>,
-    /// The randomness of slow imports.
-    pub slowness: RefCell<Rng>,
-    /// The randomness of what histories were widened with later.
-    pub widened: RefCell<Rng>,
-    /// The randomness of devices that refuse writes.
-    pub refusals: RefCell<Rng>,
+    /// Where its choices come from.
+    pub chance: Chance,
     /// The disks.
     pub disks: Vec<Rc<SimDisk>>,
     /// The volumes, by name.
@@ -114,12 +108,8 @@ pub struct World {
     pub operations: Cell<u64>,
     /// Answers that changed what a crash may leave.
     pub answers: Cell<u64>,
-    /// Devices that anything ever happened to: only these may be blamed.
-    pub touched: RefCell<BTreeSet<usize>>,
-    /// Whether a device was slow since the last import: then reads may be given up that succeed.
-    pub was_slow: Cell<bool>,
-    /// Whether all devices refuse writes: an array may stop then.
-    pub all_refuse: Cell<bool>,
+    /// What happened to its devices.
+    pub mishaps: Mishaps,
     /// Moments of durable acknowledgements, kept to be tried: what the disks and the model were then.
     pub probes: RefCell<Vec<Probe>>,
     /// A device as it was at some outage: somebody copied it.
@@ -128,6 +118,30 @@ pub struct World {
     pub array: Cell<Option<[u8; 16]>>,
     /// The copy that turns up at the next import.
     pub offer: Cell<Option<Offer>>,
+}
+
+/// Generators, one for each kind of choice, so that a new kind leaves the histories of others as they are.
+#[derive(Debug)]
+pub struct Chance {
+    /// The driver's.
+    pub rng: RefCell<Rng>,
+    /// Of slow imports.
+    pub slowness: RefCell<Rng>,
+    /// Of what histories were widened with later.
+    pub widened: RefCell<Rng>,
+    /// Of devices that refuse writes.
+    pub refusals: RefCell<Rng>,
+}
+
+/// What happened to the devices of a world.
+#[derive(Debug, Default)]
+pub struct Mishaps {
+    /// Devices that anything ever happened to: only these may be blamed.
+    pub touched: RefCell<BTreeSet<usize>>,
+    /// Whether a device was slow since the last import: then reads may be given up that succeed.
+    pub was_slow: Cell<bool>,
+    /// Whether all devices refuse writes: an array may stop then.
+    pub all_refuse: Cell<bool>,
 }
 
 /// A copy of a device that turns up beside it.
@@ -210,10 +224,12 @@ impl World {
     /// The world of `config` on `disks` that are there already.
     pub fn on(config: Config, disks: Vec<Rc<SimDisk>>, trace: Rc<Trace>) -> Rc<World> {
         Rc::new(World {
-            rng: RefCell::new(Rng::new(config.seed ^ 0xD41F_0C11)),
-            slowness: RefCell::new(Rng::new(config.seed ^ 0x510F)),
-            widened: RefCell::new(Rng::new(config.seed ^ 0x0415_DE4E)),
-            refusals: RefCell::new(Rng::new(config.seed ^ 0x0EF0_5A15)),
+            chance: Chance {
+                rng: RefCell::new(Rng::new(config.seed ^ 0xD41F_0C11)),
+                slowness: RefCell::new(Rng::new(config.seed ^ 0x510F)),
+                widened: RefCell::new(Rng::new(config.seed ^ 0x0415_DE4E)),
+                refusals: RefCell::new(Rng::new(config.seed ^ 0x0EF0_5A15)),
+            },
             settings: RefCell::default(),
             disks,
             volumes: RefCell::default(),
@@ -227,9 +243,7 @@ impl World {
             power: Gate::default(),
             operations: Cell::new(0),
             answers: Cell::new(0),
-            touched: RefCell::default(),
-            was_slow: Cell::new(false),
-            all_refuse: Cell::new(false),
+            mishaps: Mishaps::default(),
             probes: RefCell::default(),
             copy: RefCell::default(),
             array: Cell::new(config.array),
@@ -300,7 +314,7 @@ impl World {
         let bearers = names.entry(name.to_string()).or_default();
         model.former.clone_from(bearers);
         bearers.push(id);
-        let rng = &mut *self.rng.borrow_mut();
+        let rng = &mut *self.chance.rng.borrow_mut();
         let mut hot: Vec<u64> = (0..rng.range(2, 6))
             .map(|_| rng.below(config.size))
             .collect();
@@ -343,7 +357,7 @@ impl World {
         if !self.may_keep() {
             return;
         }
-        let chosen = self.rng.borrow_mut().below(24) == 0;
+        let chosen = self.chance.rng.borrow_mut().below(24) == 0;
         if chosen && self.probes.borrow().len() < PROBES {
             self.keep(what, self.budget.borrow().clone());
         }
@@ -352,7 +366,7 @@ impl World {
     /// Whether moments are kept: as long as the array promises anything.
     fn may_keep(&self) -> bool {
         let config = &self.config;
-        let promises = self.promised() && !self.all_refuse.get();
+        let promises = self.promised() && !self.mishaps.all_refuse.get();
         config.mode != Mode::Calm && promises && !self.failed() && !config.unchecked
     }
 
@@ -373,10 +387,10 @@ impl World {
 
     /// A device that may be damaged now, within the budget; `None` if there is none.
     pub fn victim(&self) -> Option<usize> {
-        let rng = &mut *self.rng.borrow_mut();
+        let rng = &mut *self.chance.rng.borrow_mut();
         let budget = self.budget.borrow();
         // Besides all of them refusing writes nothing happens to any.
-        if matches!(self.config.mode, Mode::Calm | Mode::Crash) || self.all_refuse.get() {
+        if matches!(self.config.mode, Mode::Calm | Mode::Crash) || self.mishaps.all_refuse.get() {
             return None;
         }
         let known: Vec<usize> = budget
@@ -408,7 +422,7 @@ impl World {
 
     /// Whether, where there are domains, one fails as a whole now, in so many of 100 cases.
     pub fn a_domain_fails(&self, percent: u64) -> bool {
-        !self.config.domains.is_empty() && self.widened.borrow_mut().chance(percent)
+        !self.config.domains.is_empty() && self.chance.widened.borrow_mut().chance(percent)
     }
 
     /// Damages the devices of `device`'s domain, as many of them as may be; which ones. `device` may.
@@ -451,7 +465,7 @@ impl World {
 
     /// Notes that `device` is damaged; `silent` if nobody may notice.
     pub fn damage(&self, device: usize, silent: bool) {
-        self.touched.borrow_mut().insert(device);
+        self.mishaps.touched.borrow_mut().insert(device);
         let mut budget = self.budget.borrow_mut();
         budget.damaged.insert(device);
         if silent {

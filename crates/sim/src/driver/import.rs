@@ -15,14 +15,14 @@ impl Driver<'_> {
     pub(super) fn faults_at_import(&self, rt: &Rt) {
         let world = self.world.clone();
         let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
-        let mut rng = world.widened.borrow_mut().fork(5);
+        let mut rng = world.chance.widened.borrow_mut().fork(5);
         if !faulty || !world.config.may(Part::Nemesis) || !rng.chance(25) {
             return;
         }
         let handle = rt.clone();
         rt.spawn(async move {
             world.trace.mark("faults during an import");
-            world.was_slow.set(true); // reads fail before a device counts
+            world.mishaps.was_slow.set(true); // reads fail before a device counts
             nemesis::run(world, handle, rng).await;
         });
     }
@@ -31,7 +31,7 @@ impl Driver<'_> {
     /// beside it would begin by itself, but not so long that they count as failed. How many times as long.
     fn slow_import(&self) -> Option<u64> {
         let world = &self.world;
-        let rng = &mut *world.slowness.borrow_mut();
+        let rng = &mut *world.chance.slowness.borrow_mut();
         if !rng.chance(world.config.slow_import_percent) {
             return None;
         }
@@ -47,7 +47,7 @@ impl Driver<'_> {
         for disk in &world.disks {
             if rng.chance(percent) {
                 disk.set_slow(factor);
-                world.was_slow.set(true);
+                world.mishaps.was_slow.set(true);
             }
         }
         Some(factor)
@@ -55,7 +55,11 @@ impl Driver<'_> {
 
     /// When a slow import crashes, in virtual time: at any moment, since few polls take most of it.
     fn slow_crash(&self, factor: u64) -> u64 {
-        self.world.slowness.borrow_mut().below(factor * 8_000_000)
+        self.world
+            .chance
+            .slowness
+            .borrow_mut()
+            .below(factor * 8_000_000)
     }
 
     fn as_fast_as_usual(&self) {
@@ -152,7 +156,7 @@ impl Driver<'_> {
         let mut config = world.config.clone();
         (config.read_only, config.array) = (self.read_only, world.array.get());
         if let Some(most) = config.most_shards {
-            config.shards = 1 + world.widened.borrow_mut().index(most);
+            config.shards = 1 + world.chance.widened.borrow_mut().index(most);
             if config.shards > 2 {
                 world.trace.mark("more than two shards");
             }
