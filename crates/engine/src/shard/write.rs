@@ -127,6 +127,17 @@ fn owner_of(shape: VolumeShape, address: u64, algorithm: u8) -> Owner {
     }
 }
 
+/// A block that is to get a place.
+struct Block<'a> {
+    shape: VolumeShape,
+    address: u64,
+    bytes: &'a [u8],
+    /// For the map, and by which algorithm.
+    digest: ([u8; 16], u8),
+    /// If it is moved: where it lies.
+    from: Option<Place>,
+}
+
 impl Shard {
     /// The blocks of a stripe are on the devices.
     pub(super) fn give_back(&self, stripe: &OpenStripe) {
@@ -362,37 +373,54 @@ impl Shard {
         let source = from.map(|m| m.from.segment);
         self.make_room(&mut stream, shape.pieces, purpose, source)
             .await?;
-        // From here to the end nothing waits. The volume may be gone by now: nothing would ever fold what is
-        // said of it, and the journal would keep it for ever.
-        if self.shape(shape.tree)?.leaving {
+        let credit = match by {
+            By::Client(credit) => Some(credit),
+            _ => None,
+        };
+        let block = Block {
+            shape,
+            address,
+            bytes,
+            digest: (digest, algorithm),
+            from: from.map(|m| m.from),
+        };
+        self.place_now(&mut stream, block, expected, credit)
+    }
+
+    /// Gives a block a place in the stream's stripe, which has room for it. False if it has changed since it was
+    /// `expected`, or since it was read to be moved. Nothing can come between the look and the place.
+    fn place_now(
+        self: &Rc<Self>,
+        stream: &mut Stream,
+        block: Block<'_>,
+        expected: Option<Seen>,
+        credit: Option<&Credit<'_>>,
+    ) -> Result<bool, VolumeError> {
+        // The volume may be gone by now: nothing would ever fold what is said of it, and the journal would keep it for
+        // ever.
+        if self.shape(block.shape.tree)?.leaving {
             return Err(VolumeError::Closed);
         }
-        let lookup = self.deltas.borrow().lookup(shape.tree, address);
-        let changed = match from {
-            Some(_) => lookup.stamp() != 0 && !planted::on(Bug::MoveOverWrite),
-            None => {
-                !planted::on(Bug::MergeUnchecked)
-                    && expected.is_some_and(|seen| {
-                        // Without a delta the block came from the map, which a fold may have changed since.
-                        let folded = seen.stamp == 0 && self.folding.count.get() != seen.folds;
-                        lookup.stamp() != seen.stamp || folded
-                    })
+        let stamp = || {
+            let deltas = self.deltas.borrow();
+            deltas.lookup(block.shape.tree, block.address).stamp()
+        };
+        let changed = match (block.from, expected) {
+            (Some(_), _) => stamp() != 0 && !planted::on(Bug::MoveOverWrite),
+            (None, Some(seen)) => {
+                // Without a delta the block came from the map, which a fold may have changed since.
+                let folded = seen.stamp == 0 && self.folding.count.get() != seen.folds;
+                !planted::on(Bug::MergeUnchecked) && (stamp() != seen.stamp || folded)
             }
+            (None, None) => false,
         };
         if changed {
             return Ok(false);
         }
-        if let By::Client(credit) = by {
-            credit.place(shape.pieces, &stream);
+        if let Some(credit) = credit {
+            credit.place(block.shape.pieces, stream);
         }
-        self.put(
-            &mut stream,
-            shape,
-            address,
-            bytes,
-            (digest, algorithm),
-            from.map(|m| m.from),
-        );
+        self.put(stream, block);
         Ok(true)
     }
 
@@ -415,13 +443,14 @@ impl Shard {
         for ((address, bytes), digest) in (first..).zip(blocks).zip(digests) {
             self.make_room(&mut stream, shape.pieces, Purpose::Client, None)
                 .await?;
-            // As in `place_block`.
-            if self.shape(shape.tree)?.leaving {
-                return Err(VolumeError::Closed);
-            }
-            credit.place(shape.pieces, &stream);
-            let digest = (digest, shape.algorithm);
-            self.put(&mut stream, shape, address, bytes, digest, None);
+            let block = Block {
+                shape,
+                address,
+                bytes,
+                digest: (digest, shape.algorithm),
+                from: None,
+            };
+            self.place_now(&mut stream, block, None, Some(credit))?;
         }
         Ok(())
     }
@@ -437,15 +466,14 @@ impl Shard {
     }
 
     /// Puts a block into the stream's stripe, which has room for it, and into the deltas.
-    fn put(
-        self: &Rc<Self>,
-        stream: &mut Stream,
-        shape: VolumeShape,
-        address: u64,
-        bytes: &[u8],
-        (digest, algorithm): ([u8; 16], u8),
-        from: Option<Place>,
-    ) {
+    fn put(self: &Rc<Self>, stream: &mut Stream, block: Block<'_>) {
+        let Block {
+            shape,
+            address,
+            bytes,
+            digest: (digest, algorithm),
+            from,
+        } = block;
         let stripe = stream.current.clone().expect("room was made");
         let stamp = self.next_stamp();
         let block = match shape.pieces {
