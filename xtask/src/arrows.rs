@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "ashlar-engine",
         &[
-            "block", "rt", "device", "format", "layout", "codec", "digest", "accel",
+            "block", "rt", "device", "format", "layout", "space", "codec", "digest", "accel",
         ],
     ),
     ("ashlar-serve", &["block", "rt"]),

@@ -48,6 +48,12 @@ impl Domains {
         self.count(devices).values().map(|n| (*n).min(m)).sum()
     }
 
+    /// How many more columns can be lost with these devices gone, of a codeword that has `m` parity columns and no more
+    /// than these in a domain; `None`: it may be lost. For what lies nobody knows where: of a segment its columns tell.
+    pub fn survives(&self, gone: impl Iterator<Item = u16>, m: usize) -> Option<usize> {
+        m.checked_sub(self.columns(gone, m.max(1)))
+    }
+
     /// How wide a segment with `m` parity columns can be on these devices, with no more than `m` columns in a
     /// domain; as wide as there are devices where they have but one.
     pub fn width(&self, devices: &[u16], m: usize) -> usize {
@@ -117,6 +123,27 @@ impl Domains {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Enclosures of three and of two devices, and one alone; a codeword has at most `m` columns in each.
+    #[test]
+    fn whole_domains_count_as_the_columns_in_them() {
+        let domains = Domains::new(["a", "a", "a", "b", "b", ""].into_iter());
+        let t = |gone: &[u16], m, left| {
+            let found = domains.survives(gone.iter().copied(), m);
+            assert_eq!(found, left, "M = {m} without {gone:?}");
+        };
+        t(&[], 0, Some(0));
+        t(&[5], 0, None);
+        t(&[], 2, Some(2));
+        t(&[5], 2, Some(1));
+        t(&[0, 1], 2, Some(0));
+        t(&[0, 1, 2], 2, Some(0)); // of the three at most two hold columns
+        t(&[0, 3], 2, Some(0));
+        t(&[0, 1, 5], 2, None);
+        t(&[0, 1, 2, 3], 2, None);
+        t(&[0, 1, 2, 3, 4], 3, None);
+        t(&[0, 1, 2], 1, Some(0));
+    }
 
     #[test]
     fn devices_of_a_domain_go_apart() {

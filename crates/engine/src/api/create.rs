@@ -16,6 +16,7 @@ use ashlar_format::superblock::{Generation, MAX_DOMAIN, MemberEntry, MemberState
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_layout::Layout;
 use ashlar_rt::{Buf, Rt};
+use ashlar_space::domains::Domains;
 
 use crate::api::array::Array;
 use crate::error::Error;
@@ -28,7 +29,6 @@ use crate::options::{Settings, check_name};
 use crate::segment::table::Core;
 use crate::shard::start::start_shards;
 use crate::space::capacity::{Space, Spare};
-use crate::space::domains::Domains;
 use crate::space::slots::DEFAULT_CLEAN_RESERVE;
 
 /// What to create.

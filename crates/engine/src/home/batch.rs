@@ -14,7 +14,7 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_rt::{Sender, join_all};
 
 use crate::home::Home;
-use crate::home::parts::{Course, Rows, Stripes, cut, reach_for, rows_after};
+use crate::home::parts::{Course, Rows, StripeSizes, cut, reach_for, rows_after};
 use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::protocol::{ClosedStripe, Collected, Named, Reach, Recorded, ShardMessage, ask};
@@ -154,7 +154,7 @@ impl Home {
             let named = |closed: ClosedStripe| self.name(closed);
             let of_batch: Vec<(Entry, Named)> = batch.stripes.into_iter().map(named).collect();
             let bytes = of_batch.iter().map(|(entry, _)| entry_bytes(entry));
-            sizes.push(Stripes {
+            sizes.push(StripeSizes {
                 settling: batch.settling,
                 bytes: bytes.collect(),
             });

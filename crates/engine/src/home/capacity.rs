@@ -50,10 +50,10 @@ impl Home {
 
     /// Where usable space ends with all devices there, in bytes.
     pub(crate) fn usable_whole(&self) -> u64 {
-        self.usable(Spare::Whole, Home::is_counted)
+        self.usable(Spare::Whole, Home::is_no_spare)
     }
 
-    fn is_counted(member: &Member) -> bool {
+    fn is_no_spare(member: &Member) -> bool {
         member.state() != MemberState::Spare
     }
 
@@ -159,7 +159,7 @@ impl Home {
     /// columns of those that are gone where room is short; nodes do not.
     fn takes_thin(&self) -> Takes {
         let (all, online) = (self.core.members.len(), self.core.taking_slots().len());
-        let whole = self.node_room(Home::is_counted);
+        let whole = self.node_room(Home::is_no_spare);
         let now = self.node_room(Member::takes_slots) * all as u64 / online.max(1) as u64;
         Takes {
             packing: self.packing_whole(),

@@ -14,14 +14,14 @@ pub fn reach_for(wanted: Reach, deltas: (u64, u64), data: (u64, u64)) -> Reach {
 
 /// The stripes of a shard in a batch.
 #[derive(Clone, Debug)]
-pub struct Stripes {
+pub struct StripeSizes {
     /// So many of them, the first ones, let go of the data ring.
     pub settling: usize,
     /// Bytes of the entry of each.
     pub bytes: Vec<usize>,
 }
 
-impl Stripes {
+impl StripeSizes {
     /// Sizes of those that let go of the data ring, and of the others.
     fn halves(&self) -> (&[usize], &[usize]) {
         self.bytes.split_at(self.settling.min(self.bytes.len()))
@@ -31,7 +31,7 @@ impl Stripes {
 /// Cuts a batch into parts of at most `most` bytes, the first of which begins with `first` bytes of other entries: of which
 /// shard each next stripe is. The stripes of all shards that let go of the data ring come first: until they are recorded the
 /// journal cannot be cut, and they are few, one of each open segment at most.
-pub fn cut(first: usize, shards: &[Stripes], most: usize) -> Vec<Vec<usize>> {
+pub fn cut(first: usize, shards: &[StripeSizes], most: usize) -> Vec<Vec<usize>> {
     let settling = shards.iter().map(|s| s.halves().0).enumerate();
     let others = shards.iter().map(|s| s.halves().1).enumerate();
     let mut parts = vec![Vec::new()];
@@ -67,9 +67,9 @@ pub struct Course {
     pub first: u32,
     /// The one after its last.
     pub end: u32,
-    /// Stripes of the segment that are recorded.
+    /// StripeSizes of the segment that are recorded.
     pub recorded: u32,
-    /// Stripes of the segment that were begun.
+    /// StripeSizes of the segment that were begun.
     pub begun: u32,
 }
 
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn parts_are_cut_by_size_those_that_let_go_first() {
         let t = |first, shards: &[(usize, &[usize])], most, expected: &[&[usize]]| {
-            let stripes = shards.iter().map(|(settling, bytes)| Stripes {
+            let stripes = shards.iter().map(|(settling, bytes)| StripeSizes {
                 settling: *settling,
                 bytes: bytes.to_vec(),
             });

@@ -9,8 +9,7 @@
 
 use ashlar_format::root::Epoch;
 use ashlar_layout::{MAX_WIDTH, Shape};
-
-use crate::space::domains::Domains;
+use ashlar_space::domains::Domains;
 
 /// Most data columns of a record.
 const MOST_DATA: usize = 8;

@@ -3,9 +3,9 @@
 //! Invariant: functions of the members and their domains; nothing is written here.
 
 use ashlar_format::superblock::MemberEntry;
+use ashlar_space::domains::Domains;
 
 use crate::members::duties::Duties;
-use crate::space::domains::Domains;
 
 /// What is done where fewer than half of the devices counted before have stored a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

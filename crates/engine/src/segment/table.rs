@@ -10,6 +10,7 @@ use std::rc::Rc;
 use ashlar_codec::Code;
 use ashlar_format::SegmentNumber;
 use ashlar_rt::{Gate, Rt, Slice};
+use ashlar_space::domains::Domains;
 
 use crate::counters::add;
 use crate::members::Member;
@@ -21,7 +22,6 @@ use crate::segment::bad::{Bad, BadBlock};
 use crate::segment::coder::{Accelerators, Coder};
 use crate::segment::identity::Identity;
 use crate::segment::{Pinned, Segment};
-use crate::space::domains::Domains;
 use crate::space::thin::Thin;
 
 /// Shared state of an array.

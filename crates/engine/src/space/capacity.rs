@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::{BLOCK_U64, SegmentGeometry};
 use ashlar_layout::Shape;
+use ashlar_space::domains::Domains;
 
-use crate::space::domains::Domains;
 use crate::space::slots::{clean_slots, commit_slots, meta_shape};
 
 /// Slots of a device in segments that are being filled: two streams of a few shards, and nodes.

@@ -4,8 +4,7 @@
 
 use ashlar_format::BLOCK_U64;
 use ashlar_layout::Shape;
-
-use crate::space::domains::Domains;
+use ashlar_space::domains::Domains;
 
 /// Who asks for space: the ordered reserves of rule R15.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
