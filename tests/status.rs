@@ -85,7 +85,7 @@ fn an_optimal_array_with_devices_gone_says_what_is_left() {
     assert!(words.contains("t OPTIMAL, 2 gone"), "{text}");
     assert!(words.contains("2 of 8 devices are gone: 6 ("), "{text}");
     assert!(
-        words.contains("All data has its redundancy again. There is no room"),
+        words.contains("All data has its redundancy again. No device is left over"),
         "{text}"
     );
     assert!(
@@ -101,6 +101,11 @@ fn an_optimal_array_with_devices_gone_says_what_is_left() {
         attention[0].as_str().unwrap().starts_with("2 of 8"),
         "{attention}"
     );
+
+    // What is out already is said to be.
+    let again = daemon.ok(&["fail", "t", "7"]);
+    assert!(again.contains("was out before"), "{again}");
+    assert_eq!(daemon.json(&["fail", "t", "7", "-j"])["already"], true);
 
     // The next loss has no room; that is a failure to wait for it, and says why.
     let output = daemon.run(&["fail", "t", "5", "-w"]);
@@ -458,4 +463,33 @@ fn the_accelerator_is_set_and_told() {
     daemon
         .disk("t")
         .compare_range((0, 4 << 20), 4096, 16, pattern(1));
+}
+
+#[test]
+fn what_a_volume_takes_is_counted_once_its_clients_rest_and_said_to_be_counted_until_then() {
+    let daemon = Daemon::start("used");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let listed = || daemon.json(&["volume", "list", "-j"])["volumes"][0].clone();
+    let volume = listed();
+    let expected = (&Value::Bool(false), &Value::Bool(false));
+    assert_eq!((&volume["counting"], &volume["thin"]), expected);
+    write(&daemon, 16 << 20);
+    // Whatever is told is not told for all there is, unless it is.
+    let volume = listed();
+    assert!(
+        volume["counting"] == true || bytes(&volume, "used_bytes") == 16 << 20,
+        "{volume}"
+    );
+    let exact = |used| {
+        let volume = listed();
+        volume["counting"] == false && bytes(&volume, "used_bytes") == used
+    };
+    common::wait_until("the count", Duration::from_secs(10), || exact(16 << 20));
+    assert!(!daemon.ok(&["status"]).contains("counting"));
+    // It holds for what is given back too, and for a volume that is not served any more.
+    let disk = daemon.disk("t");
+    disk.trim(0, 8 << 20).unwrap();
+    drop(disk);
+    daemon.ok(&["volume", "detach", "t/v", "-f"]);
+    common::wait_until("the count", Duration::from_secs(10), || exact(8 << 20));
 }

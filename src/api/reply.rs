@@ -35,6 +35,31 @@ pub(crate) struct StatusReply {
     /// What is known of the drives under devices.
     #[serde(default)]
     pub(crate) hardware: Vec<DeviceHardware>,
+    /// What the engine does not tell of volumes.
+    #[serde(default)]
+    pub(crate) volumes: Vec<VolumeNote>,
+}
+
+impl StatusReply {
+    /// What is known of a volume beside its status.
+    pub(crate) fn note_on(&self, array: &str, volume: &str) -> Option<&VolumeNote> {
+        let mut notes = self.volumes.iter();
+        notes.find(|n| n.array == array && n.volume == volume)
+    }
+}
+
+/// What the engine does not tell of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VolumeNote {
+    /// Its array.
+    pub(crate) array: String,
+    /// Its name.
+    pub(crate) volume: String,
+    /// It may be larger than the space there is.
+    pub(crate) thin: bool,
+    /// Its `used_bytes` are from before its last writes: they are counted once its clients rest, within a minute in any
+    /// case.
+    pub(crate) counting: bool,
 }
 
 /// What the kernel says of a drive.

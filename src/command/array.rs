@@ -388,10 +388,18 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
     };
     let reply: Value = context.client.call_value(&call)?;
     let path = reply["path"].as_str().unwrap_or_default();
-    let shown = json!({ "array": args.array, "device": reply["device"], "path": path });
+    let already = reply["already"] == true;
+    let shown = json!({
+        "array": args.array, "device": reply["device"], "path": path, "already": already,
+    });
     context.print("fail", &shown, || {
+        let is = if already {
+            "was out before"
+        } else {
+            "is out for good"
+        };
         format!(
-            "{0}: device {1} ({2}) is out for good; 'ashlar status {0}' shows the rebuild\n",
+            "{0}: device {1} ({2}) {is}; 'ashlar status {0}' shows the rebuild\n",
             args.array,
             reply["device"],
             safe(path)

@@ -92,6 +92,7 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
                 verbose: args.verbose,
                 reserved: reply.reserved.get(&array.name),
                 hardware: &reply.hardware,
+                volumes: &reply.volumes,
             };
             picture(array, style, &more)
         })

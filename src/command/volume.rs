@@ -5,7 +5,9 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::api::{Attached, Call, FrontendSpec, Rights, StatusReply, VolumeCreate, VolumeDestroy};
+use crate::api::{
+    Attached, Call, FrontendSpec, Rights, StatusReply, VolumeCreate, VolumeDestroy, VolumeNote,
+};
 use crate::cli::{ArrayListArgs, VolumeAttachArgs, VolumeVerb, absent};
 use crate::command::array::{attached_text, nbd_address};
 use crate::failure::Failure;
@@ -174,8 +176,11 @@ fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
         }
     }
     let value = json!({ "volumes": volumes.iter().map(|(array, volume)| {
+        let note = reply.note_on(array, &volume.name);
         let mut value = json!(volume);
         value["array"] = json!(array);
+        value["thin"] = json!(note.is_some_and(|n| n.thin));
+        value["counting"] = json!(note.is_some_and(|n| n.counting));
         value
     }).collect::<Vec<_>>() });
     context.print("volume list", &value, || {
@@ -191,7 +196,7 @@ fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
                 vec![
                     format!("{}/{}", safe(array), safe(&v.name)),
                     n(v.size_bytes),
-                    n(v.used_bytes),
+                    used_so_far(n(v.used_bytes), reply.note_on(array, &v.name), args.script),
                     n(v.block_bytes),
                     safe(&v.digest),
                     safe(&v.layout),
@@ -201,12 +206,25 @@ fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
                     } else {
                         served.join(", ")
                     },
+                    match reply.note_on(array, &v.name) {
+                        Some(note) if note.thin => "thin".to_string(),
+                        Some(_) => "thick".to_string(),
+                        None => "-".to_string(),
+                    },
                 ]
             })
             .collect();
         let titles = [
-            "VOLUME", "SIZE", "USED", "BLOCK", "DIGEST", "LAYOUT", "CACHE", "ATTACHED",
+            "VOLUME", "SIZE", "USED", "BLOCK", "DIGEST", "LAYOUT", "CACHE", "ATTACHED", "KIND",
         ];
         table::table(&titles, rows, &[1, 2, 3], args.script)
     })
+}
+
+/// What is used; people are told where it is from before the last writes.
+fn used_so_far(used: String, note: Option<&VolumeNote>, script: bool) -> String {
+    match note {
+        Some(note) if note.counting && !script => used + ", counting",
+        _ => used,
+    }
 }

@@ -4,7 +4,7 @@
 //! `running` is a frontend that serves; a write is acknowledged from memory only where rule R17
 //! allows it, which is decided here once, when the frontend starts.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -62,6 +62,8 @@ pub(crate) struct Frontends {
     room: Room,
     running: RefCell<BTreeMap<Name, Vec<Running>>>,
     servers: RefCell<BTreeMap<String, Server>>,
+    /// Requests so far that may have changed what a volume takes of the space.
+    changes: RefCell<BTreeMap<Name, Rc<Cell<u64>>>>,
     /// Names that kernel devices should have and do not.
     nameless: RefCell<BTreeSet<String>>,
     /// Every mount that may still have a session.
@@ -104,6 +106,7 @@ impl Frontends {
             room,
             running: RefCell::default(),
             servers: RefCell::default(),
+            changes: RefCell::default(),
             nameless: RefCell::default(),
             mounts: RefCell::default(),
         }
@@ -189,7 +192,8 @@ impl Frontends {
         handle: ashlar_engine::Volume,
         (read_only, used_bytes): (bool, u64),
     ) -> Result<Attached, Failure> {
-        let (spec, seen) = (spec(stored)?, Seen::new(&self.rt, used_bytes));
+        let changes = self.changes_of(&(array.to_string(), volume.to_string()));
+        let (spec, seen) = (spec(stored)?, Seen::new(&self.rt, used_bytes, changes));
         let cache = handle.info().write_cache;
         check_write_cache(cache, &spec)?;
         let cached =

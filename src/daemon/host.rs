@@ -18,10 +18,7 @@ use ashlar_engine::{Array, Settings, Work, uuid_text};
 use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
 use serde_json::Value;
 
-use crate::api::{
-    Call, GetReply, HistoryReply, NotServed, PingReply, Reserved, StatusReply, WaitReply,
-    check_confirmed,
-};
+use crate::api::{Call, GetReply, HistoryReply, NotServed, PingReply, WaitReply, check_confirmed};
 use crate::daemon::actions::Actions;
 use crate::daemon::frontends::{Frontends, Room};
 use crate::daemon::history::History;
@@ -31,14 +28,13 @@ use crate::daemon::open::Opener;
 use crate::daemon::state::{Known, State};
 use crate::daemon::watched::Watched;
 use crate::failure::Failure;
-use crate::view::advice::advice;
 use crate::view::cut_addresses;
 
 mod answer;
 mod events;
 mod settings;
+mod status;
 
-use answer::not_imported;
 pub(crate) use answer::{explain, failure_of, reply};
 pub(crate) use settings::clean_reserve;
 
@@ -103,6 +99,15 @@ pub(crate) struct Host {
     /// Nobody is waited for any more, for the end of the process.
     hurried: Cell<bool>,
     hurry_gate: Gate,
+}
+
+/// A device that an array does without.
+#[derive(Debug)]
+struct TakenOut {
+    index: u16,
+    path: String,
+    /// It was out before.
+    already: bool,
 }
 
 /// How long one `events` or `wait` request may be held open.
@@ -216,7 +221,8 @@ impl Host {
                 let mut properties = self.get_notify(&member, key.as_deref());
                 if key.is_none() || properties.is_empty() {
                     let key = key.as_deref().map(settings::engines);
-                    let found = member.array.get(key.as_deref()).map_err(failure_of)?;
+                    let found = member.array.get(key.as_deref());
+                    let found = found.map_err(settings::explain)?;
                     properties.extend(found.into_iter().map(settings::shown));
                 }
                 reply(&GetReply { properties })
@@ -226,8 +232,10 @@ impl Host {
                 device,
                 force,
             } => {
-                let (index, path) = self.fail(&array, &device, force).await?;
-                reply(&serde_json::json!({ "array": array, "device": index, "path": path }))
+                let out = self.fail(&array, &device, force).await?;
+                reply(&serde_json::json!({
+                    "array": array, "device": out.index, "path": out.path, "already": out.already,
+                }))
             }
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
@@ -262,7 +270,7 @@ impl Host {
                 if !self.set_notify(&member, &key, &value)? {
                     let engines = settings::engines(&key);
                     let set = member.array.set(&engines, &value).await;
-                    set.map_err(|e| settings::named(failure_of(e)))?;
+                    set.map_err(settings::explain)?;
                 }
                 let text = cut_addresses(&format!("{key} = {value}"));
                 self.tell(&array, "set", None, text);
@@ -270,75 +278,6 @@ impl Host {
             }
             volume => self.change_volume(volume).await,
         }
-    }
-
-    async fn status(&self, array: Option<&str>) -> Result<StatusReply, Failure> {
-        let members: Vec<Rc<Member>> = match array {
-            Some(name) => vec![self.member(name)?],
-            None => self.arrays.borrow().values().cloned().collect(),
-        };
-        let (mut arrays, mut reserved) = (Vec::new(), BTreeMap::new());
-        let mut hardware = Vec::new();
-        for member in members {
-            let status = self.status_of(&member).await;
-            let for_what = Reserved::of(&status, clean_reserve(&member.array));
-            reserved.insert(status.name.clone(), for_what);
-            hardware.extend(self.hardware_of(&status));
-            arrays.push(status);
-        }
-        let not_imported = match array {
-            Some(_) => Vec::new(),
-            None => self.waiting.borrow().iter().map(not_imported).collect(),
-        };
-        self.compare_with_kernel().await;
-        let list_lost = self.state.list_lost();
-        let not_served = self.not_served.borrow();
-        let not_served = not_served
-            .iter()
-            .filter(|n| array.is_none_or(|a| a == n.array));
-        let not_served = not_served.cloned().collect();
-        Ok(StatusReply {
-            arrays,
-            not_imported,
-            not_served,
-            list_lost,
-            refusing: self.refusing(array),
-            latency: self.frontends.latency(array),
-            reserved,
-            hardware,
-        })
-    }
-
-    /// An array's status, with what only the daemon knows: where devices were, and what needs the operator.
-    /// How a volume is served stands in the array, but nothing is written to one that is only read: there it
-    /// is what serves now.
-    pub(crate) async fn status_of(&self, member: &Member) -> ArrayStatus {
-        let mut status = member.array.status().await;
-        for device in &mut status.devices {
-            // One that is here and not used was taken out; only what is not here is missing.
-            if device.state == DeviceState::Missing && member.seen.contains_key(&device.uuid) {
-                device.state = DeviceState::Failed;
-            }
-            let paths = self.state.paths.borrow();
-            let last = paths.get(&device.uuid).cloned().unwrap_or_default();
-            device.last_path = if device.path.is_empty() {
-                last
-            } else {
-                device.path.clone()
-            };
-        }
-        if member.read_only {
-            for volume in &mut status.volumes {
-                volume.frontends = self.frontends.running(&status.name, &volume.name);
-            }
-        }
-        for volume in &mut status.volumes {
-            let found = |f| self.frontends.found_at(&status.name, &volume.name, f);
-            volume.frontends = volume.frontends.iter().map(found).collect();
-        }
-        status.attention = advice(&status);
-        self.note_lost(member, &status);
-        status
     }
 
     /// Remembers what could not be read of an array.
@@ -460,7 +399,7 @@ impl Host {
         })
     }
 
-    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<(u16, String), Failure> {
+    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<TakenOut, Failure> {
         let member = self.member(name)?;
         let status = self.status_of(&member).await;
         let wanted = std::fs::canonicalize(device).ok();
@@ -482,7 +421,11 @@ impl Host {
             .fail(found.index, force)
             .await
             .map_err(failure_of)?;
-        Ok((found.index, found.last_path.clone()))
+        Ok(TakenOut {
+            index: found.index,
+            path: found.last_path.clone(),
+            already: matches!(found.state, DeviceState::Failed | DeviceState::Missing),
+        })
     }
 
     /// The open array of this name.
@@ -556,6 +499,7 @@ impl Host {
         }
         self.history.look_again(); // those who follow its events hear that they end
         self.not_served.borrow_mut().retain(|n| n.array != name);
+        self.frontends.forget_changes(name);
         self.save()
     }
 

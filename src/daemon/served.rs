@@ -30,6 +30,8 @@ pub(crate) struct Seen {
     pub(crate) refused: Cell<Nanos>,
     /// When one was last taken after that.
     pub(crate) accepted: Cell<Nanos>,
+    /// Requests so far that may have changed what it takes of the space, however it was served.
+    changes: Rc<Cell<u64>>,
     times: [Times; 3],
 }
 
@@ -68,13 +70,14 @@ impl Drop for Running {
 }
 
 impl Seen {
-    /// Nothing yet, but what it takes of the space.
-    pub(crate) fn new(rt: &Rt, used_bytes: u64) -> Rc<Seen> {
+    /// Nothing yet, but what it takes of the space, and the changes to it so far.
+    pub(crate) fn new(rt: &Rt, used_bytes: u64, changes: Rc<Cell<u64>>) -> Rc<Seen> {
         Rc::new(Seen {
             rt: rt.clone(),
             used_bytes: Cell::new(used_bytes),
             refused: Cell::new(0),
             accepted: Cell::new(0),
+            changes,
             times: Default::default(),
         })
     }
@@ -103,8 +106,13 @@ impl Seen {
         OPERATIONS.iter().zip(&self.times).map(of).collect()
     }
 
+    fn note_change(&self) {
+        self.changes.set(self.changes.get() + 1);
+    }
+
     /// Notes how a write ended.
     fn note(&self, written: Result<(), VolumeError>) -> Result<(), VolumeError> {
+        self.note_change();
         match written {
             Err(VolumeError::NoSpace) => self.refused.set(self.rt.now()),
             Ok(()) if self.refused.get() > self.accepted.get() => self.accepted.set(self.rt.now()),
@@ -204,7 +212,12 @@ impl Volume for Served {
 
     fn trim(&self, offset: u64, length: u64, durable: bool) -> Fut<Result<(), VolumeError>> {
         let (volume, durable) = (self.volume.clone(), self.durable(durable));
-        Box::pin(async move { volume.trim(offset, length, durable).await })
+        let seen = self.seen.clone();
+        Box::pin(async move {
+            let trimmed = volume.trim(offset, length, durable).await;
+            seen.note_change();
+            trimmed
+        })
     }
 
     fn write_zeroes(
@@ -222,7 +235,9 @@ impl Volume for Served {
             if keep {
                 return seen.note(write_zeros(&volume, offset, length, durable).await);
             }
-            volume.write_zeroes(offset, length, durable).await
+            let written = volume.write_zeroes(offset, length, durable).await;
+            seen.note_change();
+            written
         })
     }
 

@@ -24,6 +24,8 @@ const LOOK_EVERY: Nanos = SECOND;
 const PART_OF_TIME: Nanos = 200;
 /// In how many looks the space that volumes take is noted once.
 const NOTE_USED: u32 = 10;
+/// How long what volumes take may not be counted while they are written to all the time.
+const COUNT_EVERY: Nanos = 60 * SECOND;
 /// How long a volume that accepts writes again is not trusted: others may still be refused.
 const STILL_REFUSING: Nanos = 30 * SECOND;
 /// How often what is wrong with an array is told again.
@@ -44,12 +46,18 @@ impl Host {
                 if count.is_multiple_of(NOTE_USED) {
                     host.note_used_space().await;
                 }
+                let members: Vec<Rc<Member>> = host.arrays.borrow().values().cloned().collect();
+                let open = || members.iter().filter(|m| m.array.is_open());
+                for member in open() {
+                    host.count_used_space(member);
+                    let name = member.array.name();
+                    host.tell_refusals(&name, &mut member.watched.borrow_mut());
+                }
                 let began = rt.now();
                 if began < next {
                     continue;
                 }
-                let members: Vec<Rc<Member>> = host.arrays.borrow().values().cloned().collect();
-                for member in members.iter().filter(|m| m.array.is_open()) {
+                for member in open() {
                     host.tell_changes_of(member).await;
                 }
                 // The status of large arrays takes a while: no more than this part of the time.
@@ -85,6 +93,30 @@ impl Host {
         for mount in compared.ending {
             mount.abort().await;
         }
+    }
+
+    /// Has what volumes take counted once their clients rest, and now and then while they do not: the engine counts by
+    /// itself only when its journal fills, which may be never.
+    fn count_used_space(&self, member: &Rc<Member>) {
+        let changes = self.frontends.changes(&member.array.name());
+        let mut watched = member.watched.borrow_mut();
+        let rest = watched.changes == changes;
+        watched.changes.clone_from(&changes);
+        let late = self.rt.now() >= watched.counted_at + COUNT_EVERY;
+        if watched.counting || watched.counted == changes || !(rest || late) {
+            return;
+        }
+        watched.counting = true;
+        let (member, rt) = (member.clone(), self.rt.clone());
+        self.rt.spawn(async move {
+            let folded = member.array.fold().await;
+            let mut watched = member.watched.borrow_mut();
+            watched.counting = false;
+            watched.counted_at = rt.now();
+            if folded.is_ok() {
+                watched.counted = changes;
+            }
+        });
     }
 
     async fn note_used_space(&self) {

@@ -2,7 +2,7 @@
 //!
 //! **Invariants**: values only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ashlar_engine::status::ArrayState;
 use ashlar_rt::Nanos;
@@ -20,4 +20,11 @@ pub(crate) struct Watched {
     pub(super) odd: BTreeSet<(u16, &'static str)>,
     /// Volumes that refuse writes, and since when.
     pub(super) refusing: Vec<(String, u64)>,
+    /// How far changes to volumes had come when what they take was last counted, and when that was.
+    pub(crate) counted: BTreeMap<String, u64>,
+    pub(super) counted_at: Nanos,
+    /// The same when it was last looked.
+    pub(super) changes: BTreeMap<String, u64>,
+    /// It is being counted.
+    pub(super) counting: bool,
 }

@@ -126,7 +126,18 @@ fn room(array: &ArrayStatus) -> String {
     } else {
         ""
     };
+    // Of several groups no more is told than that one of them has none left over.
+    let online = array
+        .devices
+        .iter()
+        .filter(|d| d.state == DeviceState::Online);
+    let wide = usize::from(array.k) + usize::from(array.m);
     match array.health.reconstructs {
+        0 if online.count() <= wide => format!(
+            "{whole}No device is left over to rebuild another loss onto: what that leaves without redundancy is \
+             written anew over fewer devices, where there is room ('rebuild.narrow'). Devices cannot be added yet: \
+             copy the data to a new array in time"
+        ),
         0 => format!(
             "{whole}There is no room to rebuild another loss, and devices cannot be added yet: copy the data \
              to a new array in time"

@@ -275,6 +275,7 @@ mod tests {
             not_served: Vec::new(),
             reserved: std::collections::BTreeMap::new(),
             hardware: Vec::new(),
+            volumes: Vec::new(),
             list_lost: None,
             refusing: vec![Refusing {
                 array: "tank".to_string(),

@@ -18,6 +18,7 @@ use ashlar_engine::status::{
     ArrayState, ArrayStatus, DeviceState, DeviceStatus, Frontend, TaskStatus, VolumeStatus,
 };
 
+use crate::api::VolumeNote;
 use crate::units::{duration, percent, rate, size_or_exact};
 use crate::view::advice::{advice, in_short};
 use crate::view::{Style, Tone, count, safe, table};
@@ -50,7 +51,7 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
             count(usize::try_from(found).unwrap_or(usize::MAX), "bad block")
         );
     }
-    out += &volumes(array, style);
+    out += &volumes(array, style, more);
     if more.verbose {
         out += &details::details(array, style, more);
     }
@@ -263,12 +264,19 @@ pub(crate) fn task_line(task: &TaskStatus, style: Style, tone: Tone) -> String {
     bar + &out
 }
 
-fn volumes(array: &ArrayStatus, style: Style) -> String {
+fn volumes(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
     let row = |volume: &VolumeStatus| {
+        let note = more.volume(&array.name, &volume.name);
+        let is = |what: fn(&VolumeNote) -> bool| note.is_some_and(what);
+        let thin = if is(|n| n.thin) { ", thin" } else { "" };
+        let counting = if is(|n| n.counting) { ", counting" } else { "" };
         vec![
             safe(&volume.name),
             size_or_exact(volume.size_bytes, style.exact),
-            format!("{} used", size_or_exact(volume.used_bytes, style.exact)),
+            format!(
+                "{} used{thin}{counting}",
+                size_or_exact(volume.used_bytes, style.exact)
+            ),
         ]
     };
     let rows: Vec<Vec<String>> = array.volumes.iter().map(row).collect();

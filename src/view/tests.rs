@@ -114,6 +114,36 @@ fn an_optimal_array_needs_four_lines_and_no_advice() {
 }
 
 #[test]
+fn a_volume_says_that_it_is_thin_and_that_it_is_being_counted() {
+    let mut array = sample(&fourteen(&[]));
+    let volume = serde_json::json!({
+        "name": "vm", "size_bytes": 5u64 << 30, "used_bytes": 1 << 20, "block_bytes": 4096,
+        "digest": "blake3", "compress": "off", "layout": "ec8+3", "write_cache": "auto",
+        "frontends": [],
+        "host": {"reads": 0, "writes": 0, "flushes": 0, "read_bytes": 0, "written_bytes": 0},
+    });
+    array.volumes = vec![serde_json::from_value(volume).unwrap()];
+    let line = |thin, counting| {
+        let volumes = [crate::api::VolumeNote {
+            array: "tank".into(),
+            volume: "vm".into(),
+            thin,
+            counting,
+        }];
+        let more = More {
+            volumes: &volumes,
+            ..More::default()
+        };
+        let text = picture(&array, Style::PLAIN, &more);
+        let line = text.lines().find(|l| l.contains("volumes")).unwrap_or("");
+        line.to_string()
+    };
+    assert!(line(false, false).contains("vm  5G  1M used  not attached"));
+    assert!(line(true, false).contains("1M used, thin  not attached"));
+    assert!(line(true, true).contains("1M used, thin, counting  not attached"));
+}
+
+#[test]
 fn a_degraded_array_says_which_device_and_what_happens() {
     let mut array = sample(&fourteen(&[
         (4, DeviceState::Failed),
@@ -239,9 +269,14 @@ fn an_optimal_array_that_is_not_what_it_was_says_so() {
         "{lines:?}"
     );
     assert!(
-        lines[0].contains("All data has its redundancy again. There is no room"),
+        lines[0].contains("All data has its redundancy again. No device is left over"),
         "{lines:?}"
     );
+    // With more devices than a stripe is wide it is room that lacks.
+    let mut wide = array.clone();
+    wide.devices[2].state = DeviceState::Online;
+    let said = advice(&wide).join(" ");
+    assert!(said.contains("There is no room to rebuild"), "{said}");
     assert!(
         lines[1].starts_with("device 5 (/dev/sd5) gave 412 digest errors"),
         "{lines:?}"

@@ -4,7 +4,10 @@
 //! **Invariants**: nothing here waits for a device or a client; what somebody has open is never taken away for its
 //! name; what is taken out is returned, for somebody to be told.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::rc::Rc;
 
 use ashlar_engine::status::Frontend;
 use ashlar_rt::Nanos;
@@ -123,6 +126,27 @@ impl Frontends {
         for one in of_volume.into_iter().flatten() {
             one.seen.used_bytes.set(bytes);
         }
+    }
+
+    /// How many requests may have changed what each volume of an array takes of the space, since it was imported.
+    pub(crate) fn changes(&self, array: &str) -> BTreeMap<String, u64> {
+        let changes = self.changes.borrow();
+        let of = changes
+            .iter()
+            .filter(|(name, count)| name.0 == array && count.get() > 0);
+        of.map(|(name, count)| (name.1.clone(), count.get()))
+            .collect()
+    }
+
+    /// The count of those of a volume.
+    pub(super) fn changes_of(&self, name: &Name) -> Rc<Cell<u64>> {
+        let mut changes = self.changes.borrow_mut();
+        changes.entry(name.clone()).or_default().clone()
+    }
+
+    /// Begins anew with an array that was exported.
+    pub(crate) fn forget_changes(&self, array: &str) {
+        self.changes.borrow_mut().retain(|name, _| name.0 != array);
     }
 
     /// Volumes of an array that refused a write since they are served.

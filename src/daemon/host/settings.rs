@@ -2,6 +2,8 @@
 //!
 //! **Invariants**: both names are taken, one is shown.
 
+use super::answer::failure_of;
+use crate::daemon::notify::NOTIFY_SETTINGS;
 use crate::failure::Failure;
 
 const ENGINES: &str = "reconstruct.";
@@ -27,12 +29,18 @@ pub(super) fn shown((key, value): (String, String)) -> (String, String) {
     }
 }
 
-/// What the engine says of a setting, with the name that is shown.
-pub(super) fn named(failure: Failure) -> Failure {
-    Failure {
-        text: failure.text.replace(ENGINES, SHOWN),
-        ..failure
-    }
+/// What the engine says of an array's setting, with the names that are shown, and beside its own settings the daemon's.
+pub(super) fn explain(error: ashlar_engine::Error) -> Failure {
+    let more = match &error {
+        ashlar_engine::Error::NoSetting { .. } => NOTIFY_SETTINGS.map(|(key, _)| key).to_vec(),
+        _ => Vec::new(),
+    };
+    let failure = failure_of(error);
+    let text = std::iter::once(failure.text.replace(ENGINES, SHOWN))
+        .chain(more.iter().map(ToString::to_string))
+        .collect::<Vec<_>>()
+        .join(", ");
+    Failure { text, ..failure }
 }
 
 /// How many percent an array keeps for cleaning.
@@ -55,7 +63,21 @@ mod tests {
         let (key, value) = shown(("reconstruct.narrow".into(), "never".into()));
         assert_eq!((key.as_str(), value.as_str()), ("rebuild.narrow", "never"));
         assert_eq!(shown(("clean.reserve".into(), "5".into())).1, "5%");
-        let said = named(Failure::invalid("reconstruct.narrow cannot be 'x'"));
-        assert_eq!(said.text, "rebuild.narrow cannot be 'x'");
+        let said = explain(ashlar_engine::Error::Setting {
+            key: "reconstruct.narrow",
+            value: "x".into(),
+            takes: "critical, always or never",
+            default: "critical",
+        });
+        assert!(said.text.starts_with("rebuild.narrow cannot be 'x'"));
+        assert!(said.text.ends_with("(default: critical)"), "{said}");
+        let said = explain(ashlar_engine::Error::NoSetting {
+            key: "reconstruct.foo".into(),
+            known: "accelerator, reconstruct.narrow".into(),
+        });
+        assert_eq!(
+            said.text,
+            "there is no setting 'rebuild.foo'; those there are: accelerator, rebuild.narrow, notify.exec, notify.webhook"
+        );
     }
 }

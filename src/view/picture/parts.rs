@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::api::{DeviceHardware, Hardware, Reserved};
+use crate::api::{DeviceHardware, Hardware, Reserved, VolumeNote};
 use crate::view::{Style, Tone, wrap};
 
 /// Columns of the label at the left.
@@ -19,6 +19,8 @@ pub(crate) struct More<'a> {
     pub(crate) reserved: Option<&'a Reserved>,
     /// What is known of drives.
     pub(crate) hardware: &'a [DeviceHardware],
+    /// What is known of volumes.
+    pub(crate) volumes: &'a [VolumeNote],
 }
 
 impl More<'_> {
@@ -26,6 +28,12 @@ impl More<'_> {
     pub(super) fn drive(&self, array: &str, index: u16) -> Option<&Hardware> {
         let of = |d: &&DeviceHardware| d.array == array && d.index == index;
         self.hardware.iter().find(of).map(|d| &d.hardware)
+    }
+
+    /// What is known of a volume.
+    pub(super) fn volume(&self, array: &str, volume: &str) -> Option<&VolumeNote> {
+        let of = |n: &&VolumeNote| n.array == array && n.volume == volume;
+        self.volumes.iter().find(of)
     }
 }
 
