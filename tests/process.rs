@@ -242,3 +242,19 @@ fn importing_what_is_imported_is_no_error() {
     let (error, _) = daemon.fails(&["import", "t", "--read-only"]);
     assert!(error.contains("already imported, to be written"), "{error}");
 }
+
+#[test]
+fn the_log_has_each_event_once_with_its_array() {
+    let daemon = Daemon::start("log-once");
+    daemon.create("t", "ec2+1", 4, "64M", &[]);
+    daemon.ok(&["fail", "t", "3", "-w"]);
+    daemon.ok(&["export", "t"]);
+    let log = log(&daemon);
+    for kind in ["created", "volume-created", "device-failed", "exported"] {
+        let line = format!("kind=\"{kind}\"");
+        let lines: Vec<&str> = log.lines().filter(|l| l.contains(&line)).collect();
+        assert_eq!(lines.len(), 1, "{kind}:\n{log}");
+        assert!(lines[0].contains("array=\"t\""), "{}", lines[0]);
+    }
+    assert!(!log.contains("halted"), "{log}");
+}

@@ -21,8 +21,8 @@ pub(super) const STATUS_EXAMPLES: &str = "Examples:
   ashlar status
   ashlar status -x                       only what is wrong
   ashlar status tank --watch             again and again
-  ashlar status --test && echo optimal   exit code: 0 optimal, 1 degraded, 2 critical or failed,
-                                         4 cannot tell
+  ashlar status --test && echo optimal   exit code: 0 optimal, 1 degraded, 2 critical, failed or
+                                         refusing writes, 4 cannot tell
 ";
 pub(super) const EVENTS_EXAMPLES: &str = "Examples:
   ashlar events tank -n 20

@@ -33,7 +33,7 @@ pub(crate) struct StatusArgs {
     /// Print exact numbers
     #[arg(short = 'p', long)]
     pub(crate) exact: bool,
-    /// Exit with 0 optimal, 1 degraded, 2 critical or failed, 4 cannot tell
+    /// Exit with 0 optimal, 1 degraded, 2 critical, failed or refusing writes, 4 cannot tell
     #[arg(long)]
     pub(crate) test: bool,
     /// As /proc/mdstat shows it

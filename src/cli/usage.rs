@@ -65,7 +65,7 @@ impl Typed {
 /// # Errors
 /// Wrong usage, in one line.
 pub(crate) fn read(typed: &Typed) -> Result<Cli, Failure> {
-    Cli::try_parse().map_err(|error| {
+    Cli::try_parse_from(as_flags(std::env::args_os().collect())).map_err(|error| {
         use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
         match error.kind() {
             DisplayHelp | DisplayVersion => error.exit(),
@@ -75,13 +75,39 @@ pub(crate) fn read(typed: &Typed) -> Result<Cli, Failure> {
     })
 }
 
+/// `ashlar help VERB` and `ashlar version`, as they are typed for other programs, in the words of this one.
+fn as_flags(mut words: Vec<OsString>) -> Vec<OsString> {
+    match words.get(1).and_then(|word| word.to_str()) {
+        Some("help") => {
+            words.remove(1);
+            words.push("--help".into());
+        }
+        Some("version") if words.len() == 2 => words[1] = "--version".into(),
+        _ => {}
+    }
+    words
+}
+
+/// A verb of volumes, devices and so on that was typed without that word: where it is.
+fn of_a_group(given: &str) -> Option<Failure> {
+    let command = Cli::command();
+    let has = |group: &&clap::Command| group.find_subcommand(given).is_some();
+    let group = command.get_subcommands().find(has)?.get_name();
+    Some(Failure::invalid(format!(
+        "'ashlar {given}' is 'ashlar {group} {given}'; 'ashlar {group} {given} --help' shows what it takes"
+    )))
+}
+
 fn failure(error: &clap::Error, typed: &Typed) -> Failure {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
     let absent = match error.kind() {
-        ErrorKind::InvalidSubcommand => absent::verb(&typed.verb),
+        ErrorKind::InvalidSubcommand => absent::verb(&typed.verb).or_else(|| {
+            let given = context(ContextKind::InvalidSubcommand)?;
+            of_a_group(given).filter(|_| typed.verb.is_empty())
+        }),
         ErrorKind::UnknownArgument => {
             let given = context(ContextKind::InvalidArg).unwrap_or_default();
             absent::flag(&typed.verb, given)
@@ -151,6 +177,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn help_and_version_are_verbs_too() {
+        let parsed = |line: &str| {
+            let words = as_flags(line.split(' ').map(OsString::from).collect());
+            let error = Cli::try_parse_from(words).unwrap_err();
+            (error.kind(), error.to_string())
+        };
+        let (kind, text) = parsed("ashlar help volume attach");
+        assert_eq!(kind, ErrorKind::DisplayHelp);
+        assert!(text.contains("Usage: ashlar volume attach "), "{text}");
+        assert!(parsed("ashlar help").1.contains("Commands:"));
+        assert_eq!(parsed("ashlar version").0, ErrorKind::DisplayVersion);
+        assert_eq!(
+            parsed("ashlar help frobnicate").0,
+            ErrorKind::InvalidSubcommand
+        );
+    }
+
     fn said(line: &str) -> Failure {
         let error = Cli::try_parse_from(format!("ashlar {line}").split(' ')).unwrap_err();
         failure(&error, &typed(line))
@@ -172,6 +216,10 @@ mod tests {
                 "[possible values: rebuild, reconstruct",
             ),
             ("statsu", "'status'"),
+            (
+                "attach t/v --loop",
+                "'ashlar attach' is 'ashlar volume attach'; 'ashlar volume attach --help'",
+            ),
             ("status --watch abc", "'abc' is not a number of seconds"),
         ] {
             let failure = said(line);

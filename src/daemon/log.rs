@@ -48,7 +48,9 @@ pub(crate) fn start() {
     let _ = LOG.set(log);
     let filter = tracing_subscriber::EnvFilter::try_from_env("ASHLAR_LOG")
         // The engine's own line for an event names no array; the daemon writes one that does, at the event's level.
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,ashlar_engine::core=warn"));
+        .unwrap_or_else(|_| {
+            tracing_subscriber::EnvFilter::new("info,ashlar_engine::members::events=warn")
+        });
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| Queue)

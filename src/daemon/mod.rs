@@ -311,7 +311,7 @@ fn listen_metrics(address: &str) -> Result<std::net::TcpListener, Failure> {
     })?;
     if !resolved.ip().is_loopback() {
         return Err(Failure::refused(format!(
-            "--metrics {address}: only loopback addresses are served without TLS; use 127.0.0.1 or ::1, and a proxy for others"
+            "--metrics {address}: only loopback addresses are served, since there is no TLS in this version; use 127.0.0.1 or ::1, and a proxy for others"
         )));
     }
     std::net::TcpListener::bind(resolved).map_err(|e| {

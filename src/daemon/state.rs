@@ -232,6 +232,12 @@ fn check_own(dir: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let (at, mode) = (dir.display(), found.mode() & 0o7777);
+    if found.mode() & 0o022 == 0 {
+        let (me, owner) = (rustix::process::geteuid().as_raw(), found.uid());
+        return Err(Failure::refused(format!(
+            "the state directory {at} is that of user {owner}, and this is user {me}; run the daemon as that user, or give another --state DIR, and a --socket PATH where this user may write"
+        )));
+    }
     Err(Failure::refused(format!(
         "the state directory {at} (owner {}, mode {mode:04o}) can be written by others; 'chown root {at} && chmod 700 {at}' after a look at what is in it, or give another --state DIR",
         found.uid()
@@ -293,6 +299,15 @@ mod tests {
         let refused = State::open(&dir).unwrap_err();
         assert!(refused.text.contains("chmod 700"), "{refused}");
         mode(0o700);
+        if rustix::process::geteuid().is_root() {
+            let owner = |uid| std::os::unix::fs::chown(&dir, Some(uid), None).unwrap();
+            owner(1);
+            let refused = check_own(&dir).unwrap_err();
+            let said = "is that of user 1, and this is user 0";
+            assert!(refused.text.contains(said), "{refused}");
+            assert!(!refused.text.contains("by others"), "{refused}");
+            owner(0);
+        }
         let (victim, lock) = (dir.join("victim"), dir.join("lock"));
         std::fs::write(&victim, b"kept").unwrap();
         std::os::unix::fs::symlink(&victim, &lock).unwrap();

@@ -36,8 +36,19 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The process may not.
-    #[error("{path}: permission denied; run as root, or give this user access to the device")]
+    #[error(
+        "{path}: permission denied; the daemon's user, mostly root, needs the right to read and write it"
+    )]
     Permission {
+        /// What was to be opened.
+        path: PathBuf,
+    },
+    /// Nobody may, root neither.
+    #[error(
+        "{path}: the kernel lets nobody here open it: its driver, a device cgroup or a security module forbids it; \
+         leave it out, or allow it there"
+    )]
+    Forbidden {
         /// What was to be opened.
         path: PathBuf,
     },
@@ -114,6 +125,9 @@ impl OpenError {
         }
         match source.kind() {
             io::ErrorKind::NotFound => OpenError::NotFound { path },
+            io::ErrorKind::PermissionDenied if source.raw_os_error() == Some(libc::EPERM) => {
+                OpenError::Forbidden { path }
+            }
             io::ErrorKind::PermissionDenied => OpenError::Permission { path },
             io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock => OpenError::InUse { path },
             io::ErrorKind::ExecutableFileBusy => OpenError::InUse { path },
@@ -309,4 +323,21 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
             _ => OpenError::new(path, source),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_root_may_not_open_either_is_not_answered_with_become_root() {
+        let said = |code| {
+            let error = io::Error::from_raw_os_error(code);
+            OpenError::new(Path::new("/dev/x"), error).to_string()
+        };
+        assert!(said(libc::EACCES).contains("mostly root, needs the right"));
+        let forbidden = said(libc::EPERM);
+        assert!(forbidden.contains("cgroup"), "{forbidden}");
+        assert!(!forbidden.contains("root"), "{forbidden}");
+    }
 }

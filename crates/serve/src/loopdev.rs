@@ -397,11 +397,24 @@ fn process_tag(pid: Option<&str>) -> String {
     let who = pid.unwrap_or("self");
     let text = std::fs::read_to_string(format!("/proc/{who}/stat")).unwrap_or_default();
     let number = text.split(' ').next().unwrap_or_default();
-    // The name, in parentheses, may hold anything; the start time is the 20th field behind it.
+    // The name, in parentheses, may hold anything; state, flags and start time are the first, seventh and 20th field
+    // behind it.
     let behind = text.rsplit_once(") ").map_or("", |(_, behind)| behind);
-    let started = behind.split(' ').nth(19).unwrap_or_default();
+    let mut fields = behind.split(' ');
+    let state = fields.next().unwrap_or_default();
+    let flags: u64 = fields
+        .nth(5)
+        .and_then(|flags| flags.parse().ok())
+        .unwrap_or_default();
+    let started = fields.nth(12).unwrap_or_default();
+    if pid.is_some() && (matches!(state, "Z" | "X") || flags & PF_EXITING != 0) {
+        return String::new(); // killed: it serves nothing any more, whoever has yet to ask how it ended
+    }
     format!("{number}.{started}")
 }
+
+/// The kernel's flag of a process that is ending.
+const PF_EXITING: u64 = 0x4;
 
 /// The [`process_tag`] in a device's name, if it is one of this program's.
 fn tag_of(file_name: &[u8]) -> Option<String> {
@@ -532,6 +545,7 @@ fn status(device: &File) -> io::Result<LoopInfo> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
     #[test]
@@ -553,6 +567,23 @@ mod tests {
             "a number used again"
         );
         assert!(may_be_stale(&name("4194305.77")), "no such process");
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let living = process_tag(Some(&child.id().to_string()));
+        assert!(!may_be_stale(&name(&living)), "it lives");
+        child.kill().unwrap();
+        let killed = std::time::Instant::now();
+        while !may_be_stale(&name(&living)) {
+            let waited = killed.elapsed();
+            assert!(
+                waited < std::time::Duration::from_secs(10),
+                "killed, and nobody has asked how it ended"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        child.wait().unwrap();
         assert!(may_be_stale(&name(&own)));
         for foreign in [
             &b"/var/lib/disk.img\0"[..],

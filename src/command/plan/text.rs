@@ -159,6 +159,11 @@ fn state(out: &mut String, assumptions: &Assumptions) {
     for line in assumptions.statements() {
         let _ = writeln!(out, "  {line}");
     }
+    let _ = writeln!(
+        out,
+        "  This version neither replaces devices nor scrubs: until one does, both are yours to do, by copying to a new \
+         array in time and by reading every volume to its end, which verifies and repairs."
+    );
 }
 
 pub(super) fn array_text(

@@ -23,7 +23,9 @@ pub enum ListenError {
     #[error("another server listens there: stop it, or choose another address")]
     InUse,
     /// Not an address of this machine only.
-    #[error("only loopback addresses are served without TLS: use 127.0.0.1, ::1 or a Unix socket")]
+    #[error(
+        "only loopback addresses are served, since there is no TLS in this version: use 127.0.0.1, ::1 or a Unix socket"
+    )]
     NotLoopback,
     /// The system refused.
     #[error("the system refused to listen there: {0}")]
