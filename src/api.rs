@@ -10,9 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
+#[path = "api/drive.rs"]
+mod drive;
 #[path = "api/reply.rs"]
 mod reply;
 
+pub(crate) use drive::*;
 pub(crate) use reply::*;
 
 /// The version of every JSON document the program prints or sends.

@@ -146,7 +146,7 @@ pub(crate) enum Verb {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use crate::daemon::notify::NOTIFY_SETTINGS;
+    use crate::daemon::state::NOTIFY_SETTINGS;
     use clap::CommandFactory;
 
     #[test]

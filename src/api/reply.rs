@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use ashlar_engine::status::{ArrayStatus, Event};
 use serde::{Deserialize, Serialize};
 
+use super::DeviceHardware;
 use crate::failure::Failure;
 
 /// `status`.
@@ -60,50 +61,6 @@ pub(crate) struct VolumeNote {
     /// Its `used_bytes` are from before its last writes: they are counted once its clients rest, within a minute in any
     /// case.
     pub(crate) counting: bool,
-}
-
-/// What the kernel says of a drive.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Hardware {
-    /// Vendor and model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) model: Option<String>,
-    /// The serial number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) serial: Option<String>,
-    /// The slot of its enclosure, or of PCI.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) slot: Option<String>,
-    /// Its temperature.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) celsius: Option<i32>,
-}
-
-impl Hardware {
-    /// What does not change.
-    pub(crate) fn identity(&self) -> (&Option<String>, &Option<String>, &Option<String>) {
-        (&self.model, &self.serial, &self.slot)
-    }
-
-    /// For whoever goes to look for it: `MODEL, serial SERIAL, slot SLOT`.
-    pub(crate) fn words(&self) -> String {
-        let serial = self.serial.as_ref().map(|s| format!("serial {s}"));
-        let slot = self.slot.as_ref().map(|s| format!("slot {s}"));
-        let parts = [self.model.clone(), serial, slot];
-        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// What the kernel says of the drive under a device of an array.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DeviceHardware {
-    /// The array.
-    pub(crate) array: String,
-    /// The device's number in it.
-    pub(crate) index: u16,
-    /// The drive.
-    #[serde(flatten)]
-    pub(crate) hardware: Hardware,
 }
 
 /// What an array's reserved space is for.

@@ -11,7 +11,7 @@ use clap_complete::engine::CompletionCandidate;
 
 use crate::api::{Call, StatusReply};
 use crate::client::{Client, socket_path};
-use crate::daemon::notify::NOTIFY_SETTINGS;
+use crate::daemon::state::NOTIFY_SETTINGS;
 use crate::view::picture::state_word;
 
 /// How long the daemon may take.

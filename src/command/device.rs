@@ -4,7 +4,7 @@
 
 use serde_json::json;
 
-use crate::api::{Call, Hardware, StatusReply};
+use crate::api::{Call, Hardware, Health, StatusReply};
 use crate::cli::{ArrayListArgs, DeviceVerb};
 use crate::failure::Failure;
 use crate::print::Context;
@@ -40,8 +40,8 @@ fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
             value["hardware"] = json!(hardware);
             values.push(value);
             let known = |text: &Option<String>| text.as_deref().map_or("-".to_string(), safe);
-            let errors = &device.errors;
-            rows.push(vec![
+            let (errors, health) = (&device.errors, hardware.health.as_ref());
+            let mut row = vec![
                 safe(&array.name),
                 device.index.to_string(),
                 format!("{:?}", device.state).to_lowercase(),
@@ -61,15 +61,22 @@ fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
                 known(&hardware.serial),
                 known(&hardware.slot),
                 known(&hardware.model),
-            ]);
+            ];
+            if !args.script {
+                // Scripts count columns, and have "hardware" in -j.
+                let worn = health.and_then(|h| h.worn_percent);
+                row.push(worn.map_or("-".to_string(), |worn| format!("{worn}%")));
+                row.push(known(&health.and_then(Health::words)));
+            }
+            rows.push(row);
         }
     }
     let value = json!({ "devices": values });
     context.print("device list", &value, || {
         let titles = [
             "ARRAY", "#", "STATE", "SIZE", "ERRORS", "TEMP", "DEVICE", "DOMAIN", "SERIAL", "SLOT",
-            "MODEL",
+            "MODEL", "WEAR", "HEALTH",
         ];
-        table::table(&titles, rows, &[1, 3, 4, 5], args.script)
+        table::table(&titles, rows, &[1, 3, 4, 5, 11], args.script)
     })
 }

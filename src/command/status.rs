@@ -13,7 +13,7 @@ use crate::cli::{ListArgs, StatusArgs};
 use crate::failure::Failure;
 use crate::print::{Context, document, out};
 use crate::units::{percent, size_or_exact};
-use crate::view::advice::{advice, in_short};
+use crate::view::advice::{advice, in_short, of_drives};
 use crate::view::picture::{More, labelled, picture, state_word};
 use crate::view::{Style, Tone, mdstat, safe, table};
 
@@ -56,7 +56,9 @@ fn once(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
     };
     let code = if args.test { test_code(&reply) } else { 0 };
     if args.exceptions {
-        reply.arrays.retain(|a| !advice(a).is_empty());
+        let hardware = &reply.hardware;
+        let is_well = |a: &ArrayStatus| advice(a).is_empty() && of_drives(a, hardware).is_empty();
+        reply.arrays.retain(|a| !is_well(a));
     }
     if context.json {
         out(&document("status", &reply)?)?;
@@ -166,9 +168,13 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
         if !args.script {
             // Scripts count columns, and have "attention" in -j.
             for (row, array) in rows.iter_mut().zip(&reply.arrays) {
-                row.push(match in_short(array) {
-                    note if note.is_empty() => "-".to_string(),
-                    note => note,
+                let drives = of_drives(array, &reply.hardware);
+                let drives = drives.first().map(|_| "drives warn".to_string());
+                let notes = [Some(in_short(array)).filter(|n| !n.is_empty()), drives];
+                let notes: Vec<String> = notes.into_iter().flatten().collect();
+                row.push(match notes.is_empty() {
+                    true => "-".to_string(),
+                    false => notes.join(", "),
                 });
             }
         }

@@ -185,6 +185,11 @@ fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
     }).collect::<Vec<_>>() });
     context.print("volume list", &value, || {
         let n = |bytes: u64| size_or_exact(bytes, args.exact);
+        let kind = |array: &str, volume: &str| match reply.note_on(array, volume) {
+            Some(note) if note.thin => "thin".to_string(),
+            Some(_) => "thick".to_string(),
+            None => "-".to_string(),
+        };
         let rows = volumes
             .iter()
             .map(|(array, v)| {
@@ -193,7 +198,7 @@ fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
                     .iter()
                     .map(|f| format!("{} {}", f.kind, safe(&f.address)))
                     .collect();
-                vec![
+                let mut row = vec![
                     format!("{}/{}", safe(array), safe(&v.name)),
                     n(v.size_bytes),
                     used_so_far(n(v.used_bytes), reply.note_on(array, &v.name), args.script),
@@ -206,12 +211,11 @@ fn list(context: &Context, args: &ArrayListArgs) -> Result<(), Failure> {
                     } else {
                         served.join(", ")
                     },
-                    match reply.note_on(array, &v.name) {
-                        Some(note) if note.thin => "thin".to_string(),
-                        Some(_) => "thick".to_string(),
-                        None => "-".to_string(),
-                    },
-                ]
+                ];
+                if !args.script {
+                    row.push(kind(array, &v.name)); // scripts count columns, and have "thin" in -j
+                }
+                row
             })
             .collect();
         let titles = [

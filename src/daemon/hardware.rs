@@ -1,21 +1,26 @@
-//! What the kernel says of the drives under an array: model, serial number, slot, temperature; from sysfs, without a
-//! program or a privileged call.
+//! What the kernel and the drives under an array say of themselves: model, serial number, slot, temperature from sysfs,
+//! wear and warnings from the drives.
 //!
-//! **Invariants**: sysfs is read on a thread of its own, since a drive that does not answer keeps a reader waiting; what
-//! a device was is remembered by its UUID, so that one that is gone can still be named; a value nobody gives is absent.
+//! **Invariants**: who waits for a drive is a thread of its own; what a device was is remembered by its UUID, so that one
+//! that is gone can still be named, and a warning is told once; a value nobody gives is absent.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use ashlar_engine::status::{ArrayStatus, DeviceState};
 use ashlar_rt::{Nanos, SECOND};
 
-use crate::api::{DeviceHardware, Hardware};
+use crate::api::{DeviceHardware, Hardware, Warning};
+use crate::daemon::health;
 use crate::daemon::host::Host;
 use crate::daemon::open::on_thread;
+use crate::daemon::smartctl::Asker;
 
 /// How often temperatures are read.
 const LOOK_EVERY: Nanos = 60 * SECOND;
+/// How often drives are asked for their health.
+const ASK_EVERY: Nanos = 600 * SECOND;
 /// Longest value that is taken, in bytes.
 const LONGEST: usize = 80;
 
@@ -23,24 +28,109 @@ impl Host {
     /// Looks at drives for as long as the daemon runs.
     pub(crate) fn watch_hardware(self: &Rc<Host>) {
         let (host, rt) = (Rc::downgrade(self), self.rt.clone());
+        let drives = self.state.drives.clone();
         self.rt.spawn(async move {
+            let (mut asker, mut next) = (Asker::default(), 0);
             loop {
                 let Some(host) = Weak::upgrade(&host) else {
                     return;
                 };
                 host.look_at_hardware().await;
+                if drives.take_new() || rt.now() >= next {
+                    asker = host.ask_drives(asker).await;
+                    next = rt.now() + ASK_EVERY;
+                }
                 drop(host);
-                rt.sleep(LOOK_EVERY).await;
+                rt.timeout(LOOK_EVERY, drives.until_new()).await;
             }
         });
     }
 
+    /// Asks every drive for its health, and tells what it warns of that it did not before.
+    async fn ask_drives(&self, mut asker: Asker) -> Asker {
+        let paths = self.device_paths();
+        let asked = on_thread(move || {
+            let mut found = Vec::new();
+            for (drive, uuids) in drives_of(paths) {
+                match asker.ask(&drive) {
+                    Ok(answer) => {
+                        let told = answer.as_deref().and_then(health::parse);
+                        found.extend(told.map(|hardware| (uuids, hardware)));
+                    }
+                    Err(error) => return (asker, Err(error)),
+                }
+            }
+            (asker, Ok(found))
+        });
+        let Ok((asker, found)) = asked.await else {
+            return Asker::default(); // no thread: next time
+        };
+        match found {
+            Ok(found) => self.note_health(found),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => tracing::info!(
+                "smartctl is not installed: wear and warnings of drives are not told; the package is smartmontools"
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "smartctl cannot be run: drives are not asked for their health")
+            }
+        }
+        asker
+    }
+
+    fn note_health(&self, found: Vec<(Vec<String>, Hardware)>) {
+        let (mut news, mut changed) = (Vec::new(), false);
+        for (uuids, told) in found {
+            for uuid in uuids {
+                let mut known = self.state.drives.known.borrow_mut();
+                let drive = known.entry(uuid.clone()).or_default();
+                let before = drive.clone();
+                drive.model = drive.model.take().or_else(|| told.model.clone());
+                drive.serial = drive.serial.take().or_else(|| told.serial.clone());
+                drive.celsius = told.celsius.or(drive.celsius);
+                drive.health.clone_from(&told.health);
+                let new = new_warnings(&before, drive);
+                changed |= before.identity() != drive.identity() || before.health != drive.health;
+                news.extend((!new.is_empty()).then_some((uuid, new)));
+            }
+        }
+        if changed && let Err(failure) = self.save() {
+            tracing::warn!("{failure}");
+        }
+        for (uuid, warnings) in news {
+            self.tell_warnings(&uuid, &warnings);
+        }
+    }
+
+    fn tell_warnings(&self, uuid: &str, warnings: &[Warning]) {
+        let members: Vec<_> = self.arrays.borrow().values().cloned().collect();
+        for member in members {
+            let uuids = member.array.device_uuids();
+            let Some(index) = uuids.iter().position(|u| u == uuid) else {
+                continue;
+            };
+            let failing = warnings.iter().any(|w| w.kind == "failing");
+            let kind = if failing {
+                "drive-failing"
+            } else {
+                "drive-warning"
+            };
+            let texts: Vec<&str> = warnings.iter().map(|w| w.text.as_str()).collect();
+            let text = format!("the drive of device {index} reports: {}", texts.join("; "));
+            let index = u16::try_from(index).ok();
+            self.tell(&member.array.name(), kind, index, text);
+        }
+    }
+
+    /// UUID and path of every device of every array.
+    fn device_paths(&self) -> Vec<(String, String)> {
+        let arrays = self.arrays.borrow();
+        let paths = arrays.values().flat_map(|m| m.array.device_paths());
+        paths.collect()
+    }
+
     /// Notes what the drives of all arrays are.
     pub(crate) async fn look_at_hardware(&self) {
-        let mut asked = Vec::new();
-        for member in self.arrays.borrow().values() {
-            asked.extend(member.array.device_paths());
-        }
+        let asked = self.device_paths();
         let found = on_thread(move || {
             let look = |(uuid, path): (String, String)| {
                 Some((uuid, of_path(Path::new("/sys"), Path::new(&path))?))
@@ -50,9 +140,18 @@ impl Host {
         let Ok(found) = found.await else { return };
         let mut changed = false;
         for (uuid, hardware) in found {
-            let mut all = self.state.hardware.borrow_mut();
-            let before = all.insert(uuid, hardware.clone());
-            changed |= before.is_none_or(|b| b.identity() != hardware.identity());
+            let mut all = self.state.drives.known.borrow_mut();
+            let drive = all.entry(uuid).or_default();
+            let before = drive.clone();
+            // What only the drive itself tells stays until it is asked again.
+            *drive = Hardware {
+                model: hardware.model.or(before.model.clone()),
+                serial: hardware.serial.or(before.serial.clone()),
+                slot: hardware.slot,
+                celsius: hardware.celsius.or(before.celsius),
+                health: before.health.clone(),
+            };
+            changed |= before.identity() != drive.identity();
         }
         if changed && let Err(failure) = self.save() {
             tracing::warn!("{failure}");
@@ -61,7 +160,7 @@ impl Host {
 
     /// What is known of the drives of an array.
     pub(crate) fn hardware_of(&self, status: &ArrayStatus) -> Vec<DeviceHardware> {
-        let all = self.state.hardware.borrow();
+        let all = self.state.drives.known.borrow();
         let devices = status.devices.iter();
         let known = devices.filter_map(|d| {
             let mut hardware = all.get(&d.uuid)?.clone();
@@ -78,33 +177,61 @@ impl Host {
     }
 
     /// The drive at a place of an array, for whoever goes to pull it.
-    pub(crate) fn drive_at(&self, array: &str, index: u16) -> Option<String> {
+    pub(crate) fn drive_at(&self, array: &str, index: u16) -> Option<Hardware> {
         let member = self.arrays.borrow().get(array)?.clone();
         let uuid = member.array.device_uuids().get(usize::from(index))?.clone();
-        let all = self.state.hardware.borrow();
-        all.get(&uuid).map(Hardware::words)
+        self.state.drives.known.borrow().get(&uuid).cloned()
     }
+}
+
+/// What a drive warns of that it did not before.
+fn new_warnings(before: &Hardware, now: &Hardware) -> Vec<Warning> {
+    let warnings = |drive: &Hardware| drive.health.clone().unwrap_or_default().warnings;
+    let known = warnings(before);
+    let is_new = |w: &Warning| !known.iter().any(|k| k.kind == w.kind);
+    warnings(now).into_iter().filter(is_new).collect()
+}
+
+/// Drives as the kernel names them, each with the devices on it: several may be partitions of one. Files are on none.
+fn drives_of(devices: Vec<(String, String)>) -> BTreeMap<PathBuf, Vec<String>> {
+    let mut drives: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
+    for (uuid, path) in devices {
+        if let Some(name) = block_name(Path::new(&path)) {
+            let whole = whole_block(Path::new("/sys"), &name).unwrap_or_default();
+            let whole = whole.file_name().and_then(|n| n.to_str()).unwrap_or(&name);
+            let drive = Path::new("/dev").join(whole.replace('!', "/"));
+            drives.entry(drive).or_default().push(uuid);
+        }
+    }
+    drives
+}
+
+/// The kernel's name of the block device at `path`; `None` for what is not below `/dev`.
+fn block_name(path: &Path) -> Option<String> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let name = path.strip_prefix("/dev").ok()?.to_string_lossy();
+    Some(name.replace('/', "!"))
+}
+
+/// Where sysfs has a block device; that which a partition is on.
+fn whole_block(sys: &Path, name: &str) -> Option<PathBuf> {
+    let mut block = std::fs::canonicalize(sys.join("class/block").join(name)).ok()?;
+    if block.join("partition").exists() {
+        block.pop();
+    }
+    Some(block)
 }
 
 /// What sysfs under `sys` says of the drive that holds `path`; `None` for what is no drive.
 fn of_path(sys: &Path, path: &Path) -> Option<Hardware> {
-    let path = std::fs::canonicalize(path).ok()?;
-    let name = path
-        .strip_prefix("/dev")
-        .ok()?
-        .to_string_lossy()
-        .replace('/', "!");
-    let found = of_block(sys, &name);
+    let found = of_block(sys, &block_name(path)?);
     (found != Hardware::default()).then_some(found)
 }
 
 fn of_block(sys: &Path, name: &str) -> Hardware {
-    let Ok(mut block) = std::fs::canonicalize(sys.join("class/block").join(name)) else {
+    let Some(block) = whole_block(sys, name) else {
         return Hardware::default();
     };
-    if block.join("partition").exists() {
-        block.pop();
-    }
     let device = block.join("device");
     let read = |path: PathBuf| {
         let text = std::fs::read(path).ok()?;
@@ -126,6 +253,7 @@ fn of_block(sys: &Path, name: &str) -> Hardware {
             .or_else(|| vital_serial(&device)),
         slot: slot(&device).or_else(|| pci_slot(sys, &block)),
         celsius: celsius(&device),
+        health: None,
     }
 }
 
@@ -225,6 +353,7 @@ mod tests {
         );
         assert_eq!(drive.celsius, Some(41));
         assert_eq!(of_block(&sys, "nvme0n1p1"), drive);
+        assert!(whole_block(&sys, "nvme0n1p1").unwrap().ends_with("nvme0n1"));
         // A SAS drive in an enclosure.
         let sas = sys.join("devices/host0/target0:0:4/0:0:4:0");
         write(&sas.join("vendor"), b"SEAGATE \n");

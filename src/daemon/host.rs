@@ -463,8 +463,7 @@ impl Host {
             .borrow_mut()
             .retain(|(known, _)| known.uuid != uuid);
         self.arrays.borrow_mut().insert(name, member);
-        let host = self.clone();
-        self.rt.spawn(async move { host.look_at_hardware().await });
+        self.state.drives.note_new();
         self.restored_gate.open();
         self.save()
     }
@@ -518,7 +517,7 @@ impl Host {
             .remove(&uuid_text(&array.uuid()));
         let mut paths = self.state.paths.borrow_mut();
         paths.retain(|uuid, _| !uuids.contains(uuid));
-        let mut drives = self.state.hardware.borrow_mut();
+        let mut drives = self.state.drives.known.borrow_mut();
         drives.retain(|uuid, _| !uuids.contains(uuid));
     }
 

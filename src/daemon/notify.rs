@@ -14,14 +14,8 @@ use crate::api::{ArrayEvent, NotifyReply, Severity, Told};
 use crate::daemon::host::{Host, Member};
 use crate::daemon::notifier::{News, parse_address};
 use crate::daemon::severity::is_news;
-use crate::daemon::state::NotifySettings;
+use crate::daemon::state::{NOTIFY_SETTINGS, NotifySettings};
 use crate::failure::Failure;
-
-/// The settings, with what they take: `ashlar set --help` has the same.
-pub(crate) const NOTIFY_SETTINGS: [(&str, &str); 2] = [
-    ("notify.exec", "a path"),
-    ("notify.webhook", "http://HOST[:PORT]/PATH"),
-];
 
 /// Checks a value; an empty one takes the setting away.
 fn check(key: &str, value: &str) -> Result<(), Failure> {

@@ -20,6 +20,8 @@ const KINDS: &[(&str, Severity)] = &[
     ("device-missing", Severity::Error),
     ("device-readonly", Severity::Error),
     ("device-slow", Severity::Warning),
+    ("drive-failing", Severity::Error),
+    ("drive-warning", Severity::Warning),
     ("exported", Severity::Info),
     ("failed", Severity::Critical),
     ("halted", Severity::Critical),

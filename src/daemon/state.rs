@@ -12,16 +12,21 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use ashlar_engine::status::LostRange;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::api::Hardware;
+use crate::daemon::drives::Drives;
 use crate::failure::Failure;
 
-/// What stands in a list of what is known of drives, by their UUID.
-pub(crate) type Drives = BTreeMap<String, Hardware>;
+/// Settings of an array that the daemon keeps, with what they take: `ashlar set --help` has the same.
+pub(crate) const NOTIFY_SETTINGS: [(&str, &str); 2] = [
+    ("notify.exec", "a path"),
+    ("notify.webhook", "http://HOST[:PORT]/PATH"),
+];
 
 /// What is set for an array.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +74,7 @@ struct Contents {
     notify: BTreeMap<String, NotifySettings>,
     /// What drives were, by the UUID of the device on them.
     #[serde(default)]
-    hardware: Drives,
+    hardware: BTreeMap<String, Hardware>,
 }
 
 /// The state directory, locked.
@@ -83,8 +88,8 @@ pub(crate) struct State {
     pub(crate) lost: RefCell<BTreeMap<String, Vec<LostRange>>>,
     /// Who is told of what happens to arrays, by their UUID: saved likewise.
     pub(crate) notify: RefCell<BTreeMap<String, NotifySettings>>,
-    /// What drives were, by the UUID of the device on them: saved likewise.
-    pub(crate) hardware: RefCell<Drives>,
+    /// What drives were: saved likewise.
+    pub(crate) drives: Rc<Drives>,
     lock: File,
 }
 
@@ -117,7 +122,7 @@ impl State {
             paths: RefCell::default(),
             lost: RefCell::default(),
             notify: RefCell::default(),
-            hardware: RefCell::default(),
+            drives: Rc::default(),
             lock,
         })
     }
@@ -143,7 +148,7 @@ impl State {
                 *self.paths.borrow_mut() = contents.paths;
                 *self.lost.borrow_mut() = contents.lost;
                 *self.notify.borrow_mut() = contents.notify;
-                *self.hardware.borrow_mut() = contents.hardware;
+                *self.drives.known.borrow_mut() = contents.hardware;
                 Ok(contents.arrays)
             }
             Err(error) => {
@@ -180,7 +185,7 @@ impl State {
             paths: self.paths.borrow().clone(),
             lost: self.lost.borrow().clone(),
             notify: self.notify.borrow().clone(),
-            hardware: self.hardware.borrow().clone(),
+            hardware: self.drives.known.borrow().clone(),
         };
         let bytes = serde_json::to_vec_pretty(&contents)?;
         let beside = self.dir.join("arrays.json.new");

@@ -6,6 +6,7 @@
 
 use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState, DeviceStatus, Service};
 
+use crate::api::{DeviceHardware, Health, Warning};
 use crate::units::{percent, size};
 use crate::view::{count, safe};
 
@@ -239,6 +240,56 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
             ));
         }
     }
+}
+
+/// What drives in use warn of that calls for the operator.
+pub(crate) fn of_drives(array: &ArrayStatus, hardware: &[DeviceHardware]) -> Vec<String> {
+    let of = |index| {
+        let known = hardware
+            .iter()
+            .find(|d| d.array == array.name && d.index == index);
+        known.and_then(|d| d.hardware.health.as_ref())
+    };
+    let online = array
+        .devices
+        .iter()
+        .filter(|d| d.state == DeviceState::Online);
+    let mut lines = Vec::new();
+    for device in online {
+        let urgent: Vec<&Warning> = of(device.index)
+            .into_iter()
+            .flat_map(Health::urgent)
+            .collect();
+        if urgent.is_empty() {
+            continue;
+        }
+        let next = if urgent.iter().all(|w| w.kind == "temperature") {
+            "see to its cooling".to_string()
+        } else if array.health.reconstructs > 0 {
+            format!(
+                "there is room to do without it: 'ashlar fail {} {}'",
+                safe(&array.name),
+                device.index
+            )
+        } else {
+            "there is no room to rebuild what it holds".to_string()
+        };
+        let texts: Vec<String> = urgent.iter().map(|w| safe(&w.text)).collect();
+        lines.push(format!(
+            "the drive of device {} reports: {}: {next}",
+            device_name(device),
+            texts.join("; ")
+        ));
+    }
+    if lines.len() > NAMED {
+        let more = count(lines.len() - NAMED, "more drive");
+        lines.truncate(NAMED);
+        lines.push(format!(
+            "{more} warn; 'ashlar device list {}' shows all",
+            safe(&array.name)
+        ));
+    }
+    lines
 }
 
 fn space(array: &ArrayStatus, lines: &mut Vec<String>) {

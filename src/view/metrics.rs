@@ -49,6 +49,7 @@ pub(crate) fn metrics(reply: &StatusReply) -> String {
     exposure(&mut out, &reply.arrays);
     devices::devices(&mut out, &reply.arrays);
     drives::drives(&mut out, reply);
+    drives::health(&mut out, reply);
     tasks(&mut out, &reply.arrays);
     volumes::volumes(&mut out, reply);
     volumes::latency(&mut out, &reply.latency);
@@ -262,7 +263,9 @@ mod tests {
     use ashlar_engine::status::DeviceState;
 
     use super::*;
-    use crate::api::{LATENCY_BOUNDS, Latency, NotImported, Refusing};
+    use crate::api::{
+        DeviceHardware, Hardware, Health, LATENCY_BOUNDS, Latency, NotImported, Refusing,
+    };
 
     fn reply() -> StatusReply {
         StatusReply {
@@ -274,7 +277,19 @@ mod tests {
             }],
             not_served: Vec::new(),
             reserved: std::collections::BTreeMap::new(),
-            hardware: Vec::new(),
+            hardware: vec![DeviceHardware {
+                array: "tank".to_string(),
+                index: 3,
+                hardware: Hardware {
+                    celsius: Some(41),
+                    health: Some(Health {
+                        passed: Some(true),
+                        worn_percent: Some(3),
+                        ..Health::default()
+                    }),
+                    ..Hardware::default()
+                },
+            }],
             volumes: Vec::new(),
             list_lost: None,
             refusing: vec![Refusing {

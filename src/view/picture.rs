@@ -20,7 +20,7 @@ use ashlar_engine::status::{
 
 use crate::api::VolumeNote;
 use crate::units::{duration, percent, rate, size_or_exact};
-use crate::view::advice::{advice, in_short};
+use crate::view::advice::{advice, in_short, of_drives};
 use crate::view::{Style, Tone, count, safe, table};
 
 mod details;
@@ -60,7 +60,8 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
     } else {
         Tone::Warn
     };
-    for (i, line) in advice(array).iter().enumerate() {
+    let lines = [advice(array), of_drives(array, more.hardware)].concat();
+    for (i, line) in lines.iter().enumerate() {
         let title = if i == 0 { "next" } else { "" };
         out += &labelled(title, line, style, Some(tone));
     }
@@ -77,7 +78,8 @@ fn drives(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
     for device in array.devices.iter().filter(bad) {
         if let Some(drive) = more.drive(&array.name, device.index) {
             let title = if out.is_empty() { "drives" } else { "" };
-            let text = format!("device {}: {}", device.index, safe(&drive.words()));
+            let words = drive.words_and_warnings();
+            let text = format!("device {}: {}", device.index, safe(&words));
             out += &labelled(title, &text, style, None);
         }
     }

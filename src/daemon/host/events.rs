@@ -60,7 +60,15 @@ impl Host {
                 && let Some(device) = event.device
                 && let Some(drive) = self.drive_at(array, device)
             {
-                event.text += &format!(" ({drive})");
+                let of_drive = event.kind.starts_with("drive-"); // its text has the warnings
+                let drive = if of_drive {
+                    drive.words()
+                } else {
+                    drive.words_and_warnings()
+                };
+                if !drive.is_empty() {
+                    event.text += &format!(" ({drive})");
+                }
             }
         }
         for added in self.history.append(array, events) {

@@ -3,7 +3,7 @@
 //! **Invariants**: both names are taken, one is shown.
 
 use super::answer::failure_of;
-use crate::daemon::notify::NOTIFY_SETTINGS;
+use crate::daemon::state::NOTIFY_SETTINGS;
 use crate::failure::Failure;
 
 const ENGINES: &str = "reconstruct.";

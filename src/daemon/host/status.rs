@@ -11,7 +11,7 @@ use super::answer::not_imported;
 use super::{Host, Member, clean_reserve};
 use crate::api::{Reserved, StatusReply, VolumeNote};
 use crate::failure::Failure;
-use crate::view::advice::advice;
+use crate::view::advice::{advice, of_drives};
 
 impl Host {
     pub(super) async fn status(&self, array: Option<&str>) -> Result<StatusReply, Failure> {
@@ -81,6 +81,8 @@ impl Host {
             volume.frontends = volume.frontends.iter().map(found).collect();
         }
         status.attention = advice(&status);
+        let hardware = self.hardware_of(&status);
+        status.attention.extend(of_drives(&status, &hardware));
         self.note_lost(member, &status);
         status
     }

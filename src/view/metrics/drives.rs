@@ -3,7 +3,7 @@
 //! **Invariants**: a drive of which nothing is known has no series.
 
 use super::exposition::Exposition;
-use crate::api::StatusReply;
+use crate::api::{DeviceHardware, Health, StatusReply, WARNINGS};
 
 pub(super) fn drives(out: &mut Exposition, reply: &StatusReply) {
     out.family(
@@ -37,10 +37,87 @@ pub(super) fn drives(out: &mut Exposition, reply: &StatusReply) {
     }
 }
 
+type Figure = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Health) -> Option<f64>,
+);
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+const FIGURES: [Figure; 4] = [
+    (
+        "device_drive_healthy",
+        "gauge",
+        "1 if the drive says that it is well, 0 if it says that it fails.",
+        |h| h.passed.map(|passed| f64::from(u8::from(passed))),
+    ),
+    (
+        "device_drive_wear_ratio",
+        "gauge",
+        "How much of its rated life is used up; may be more than 1.",
+        |h| h.worn_percent.map(|percent| percent as f64 / 100.0),
+    ),
+    (
+        "device_drive_power_on_seconds_total",
+        "counter",
+        "How long the drive has been running.",
+        |h| h.power_on_hours.map(|hours| hours as f64 * 3600.0),
+    ),
+    (
+        "device_drive_media_errors_total",
+        "counter",
+        "What the drive could not read or give back, as it counts that.",
+        |h| h.media_errors.map(|errors| errors as f64),
+    ),
+];
+
+/// What drives say of their health.
+pub(super) fn health(out: &mut Exposition, reply: &StatusReply) {
+    let all = || {
+        let told = |d: &'_ &DeviceHardware| d.hardware.health.is_some();
+        reply.hardware.iter().filter(told)
+    };
+    for (name, kind, help, value) in FIGURES {
+        out.family(name, kind, help);
+        for d in all() {
+            if let Some(value) = d.hardware.health.as_ref().and_then(value) {
+                let labels = [
+                    ("array", d.array.as_str()),
+                    ("device", &d.index.to_string()),
+                ];
+                out.sample(name, &labels, value);
+            }
+        }
+    }
+    out.family(
+        "device_drive_warning",
+        "gauge",
+        "1 if the drive warns of this.",
+    );
+    for d in all() {
+        let warnings = d
+            .hardware
+            .health
+            .as_ref()
+            .map_or(&[][..], |h| &h.warnings[..]);
+        for (kind, _) in WARNINGS {
+            let index = d.index.to_string();
+            let labels = [
+                ("array", d.array.as_str()),
+                ("device", &index),
+                ("warning", kind),
+            ];
+            let warns = warnings.iter().any(|w| w.kind == kind);
+            out.sample("device_drive_warning", &labels, u8::from(warns));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{DeviceHardware, Hardware};
+    use crate::api::{Hardware, Warning};
 
     #[test]
     fn a_drive_is_named_and_its_temperature_told() {
@@ -52,6 +129,16 @@ mod tests {
                 serial: Some("S1".to_string()),
                 slot: None,
                 celsius,
+                health: celsius.map(|_| Health {
+                    passed: Some(false),
+                    worn_percent: Some(104),
+                    power_on_hours: Some(2),
+                    media_errors: None,
+                    warnings: vec![Warning {
+                        kind: "worn".to_string(),
+                        text: "104 % of its rated life is used up".to_string(),
+                    }],
+                }),
             },
         };
         let reply = StatusReply {

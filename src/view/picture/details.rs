@@ -153,7 +153,7 @@ fn device_table(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
             d.errors.digest.to_string(),
             path + &domain,
             more.drive(&array.name, d.index)
-                .map_or(String::new(), |drive| safe(&drive.words())),
+                .map_or(String::new(), |drive| safe(&drive.words_and_warnings())),
         ]);
     }
     let fits = |lines: &[String]| {
@@ -174,7 +174,7 @@ fn device_table(array: &ArrayStatus, style: Style, more: &More<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{DeviceHardware, Hardware};
+    use crate::api::{DeviceHardware, Hardware, Health, Warning};
     use crate::view::tests::sample;
     use ashlar_engine::status::DeviceState;
 
@@ -206,6 +206,13 @@ mod tests {
                 serial: Some("ZL2ABCDE".to_string()),
                 slot: Some("Slot 07".to_string()),
                 celsius: Some(33),
+                health: Some(Health {
+                    warnings: vec![Warning {
+                        kind: "unreadable-sectors".to_string(),
+                        text: "8 sectors that it cannot read".to_string(),
+                    }],
+                    ..Health::default()
+                }),
             },
         }];
         let more = More {
@@ -215,6 +222,16 @@ mod tests {
         let table = device_table(&array, Style::PLAIN, &more);
         let line = table.lines().find(|l| l.contains("ZL2ABCDE")).unwrap_or("");
         assert!(line.trim_start().starts_with("41  online"), "{table}");
+        assert!(
+            line.ends_with("the drive reports: 8 sectors that it cannot read"),
+            "{line}"
+        );
+        // What it warns of calls for somebody, with what can be done.
+        let said = crate::view::advice::of_drives(&array, &hardware);
+        let expected = "the drive of device 41 (/dev/sdb) reports: 8 sectors that it cannot read: there is room";
+        assert!(said[0].starts_with(expected), "{said:?}");
+        array.devices[41].state = DeviceState::Missing;
+        assert!(crate::view::advice::of_drives(&array, &hardware).is_empty());
         // Without more being asked for, a device that somebody may look for is named all the same.
         array.devices[41].state = DeviceState::Failed;
         let text = crate::view::picture::picture(&array, Style::PLAIN, &more);
