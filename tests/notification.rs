@@ -297,3 +297,45 @@ fn iostat_shows_what_clients_did_meanwhile() {
     );
     assert!(daemon.ok(&["iostat", "-w", "0.1", "1"]).contains("UP TO"));
 }
+
+#[test]
+fn promtool_takes_the_alert_rules_their_tests_and_what_the_daemon_serves() {
+    if !common::have(&["promtool"]) {
+        return;
+    }
+    let packaging = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
+    let file = |name: &str| packaging.join(name).display().to_string();
+    let said = common::tool("promtool", &["check", "rules", &file("alerts.yml")]);
+    assert!(said.contains("rules found"), "{said}");
+    let said = common::tool("promtool", &["test", "rules", &file("alerts_test.yml")]);
+    assert!(said.contains("SUCCESS"), "{said}");
+    // A test of the rules that does not hold fails.
+    let daemon = Daemon::start("promtool");
+    let wrong = std::fs::read_to_string(file("alerts_test.yml")).unwrap();
+    let wrong = wrong
+        .replace("device 4 of array tank is failed", "device 4 is well")
+        .replace("[alerts.yml]", &format!("[{}]", file("alerts.yml")));
+    std::fs::write(daemon.path("wrong.yml"), wrong).unwrap();
+    let output = common::try_tool("promtool", &["test", "rules", &daemon.text("wrong.yml")]);
+    assert!(!output.status.success());
+    daemon.create("t", "ec2+1", 4, "64M", &[]);
+    daemon.ok(&["fail", "t", "3"]);
+    let text = metrics(&daemon);
+    let body = text.split_once("\r\n\r\n").unwrap().1;
+    let mut check = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    check
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(body.as_bytes())
+        .unwrap();
+    let output = check.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}

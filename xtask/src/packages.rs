@@ -28,7 +28,15 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.btrfs", "btrfs-progs"),
     ("python3", "python3"),
     ("systemd-analyze", "systemd"),
+    ("udevadm", "udev"),
+    ("zsh", "zsh"),
+    ("fish", "fish"),
+    (PROMTOOL, PROMETHEUS),
 ];
+
+/// Of its package only the program is taken: a server would come with it, and start.
+const PROMTOOL: &str = "promtool";
+const PROMETHEUS: &str = "prometheus";
 
 /// Where programs lie; `sbin` is not always in a user's path.
 pub(crate) fn find(program: &str) -> bool {
@@ -56,10 +64,14 @@ pub(crate) fn install() -> Vec<String> {
         return Vec::new();
     }
     let mut packages: Vec<&str> = before.iter().map(|(_, package)| *package).collect();
+    packages.retain(|package| *package != PROMETHEUS);
     packages.sort_unstable();
     packages.dedup();
     if is_root() && find("apt-get") {
-        apt(&packages);
+        apt(
+            &packages,
+            before.iter().any(|(program, _)| *program == PROMTOOL),
+        );
     }
     let mut lines = Vec::new();
     for (program, package) in missing() {
@@ -79,7 +91,7 @@ fn is_root() -> bool {
     output.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).trim() == "0")
 }
 
-fn apt(packages: &[&str]) {
+fn apt(packages: &[&str], promtool: bool) {
     // An archive directory of our own: images for containers empty the usual one behind dpkg's back.
     let archives = std::env::temp_dir().join(format!("ashlar-apt-{}", std::process::id()));
     let partial = archives.join("partial");
@@ -110,7 +122,28 @@ fn apt(packages: &[&str]) {
     run(&["update", "-q"]);
     let mut line = vec!["install", "-q", "--no-install-recommends"];
     line.extend(packages);
-    run(&line);
+    if !packages.is_empty() {
+        run(&line);
+    }
+    if promtool {
+        run(&[
+            "install",
+            "-q",
+            "--download-only",
+            "--no-install-recommends",
+            PROMETHEUS,
+        ]);
+        let take = "dpkg --fsys-tarfile \"$0\"/prometheus_*.deb | tar -x -O ./usr/bin/promtool > /usr/local/bin/promtool && chmod 755 /usr/local/bin/promtool";
+        println!("$ {take}");
+        let status = Command::new("sh")
+            .args(["-c", take])
+            .arg(&archives)
+            .status();
+        if !status.is_ok_and(|s| s.success()) {
+            println!("!!! promtool cannot be taken out of its package");
+            let _ = std::fs::remove_file("/usr/local/bin/promtool");
+        }
+    }
     let _ = std::fs::remove_dir_all(&archives);
 }
 
