@@ -57,6 +57,21 @@ install_() {
     check "the daemon restarts" systemctl restart ashlar
 }
 
+# An earlier version, and what an administrator has with it.
+earlier() {
+    names > before
+    check "the earlier package installs" dpkg -i old.deb
+    check "the daemon runs" soon ashlar list
+    check "an array with a kernel device" ashlar create tank --layout ec4+2 --file-size 256M --volume home=200M --attach loop d0 d1 d2 d3 d4 d5 d6 d7
+    check "mkfs" mkfs.ext4 -q /dev/ashlar/tank/home
+    mkdir -p /mnt/home
+    check "mount" mount /dev/ashlar/tank/home /mnt/home
+    check "write" sh -c 'head -c 60000000 /dev/urandom > /mnt/home/data; sync -f /mnt/home'
+    digest /mnt/home/data > sum
+    check "a device is lost, what it held rebuilt" ashlar fail tank d2 -w
+    check "unmount" umount /mnt/home
+}
+
 # What the README has a newcomer type, every line of it.
 readme() {
     systemctl stop ashlar
@@ -98,6 +113,36 @@ use() {
     check "members of the group may ask" setpriv --reuid nobody --regid ashlar --clear-groups ashlar list
     check "nobody else may" not setpriv --reuid nobody --regid nogroup --clear-groups ashlar list
     check "the daemon has not died" same "$(systemctl show -p NRestarts --value ashlar)" 0
+}
+
+# The line of the handbook in /etc/fstab: the mount starts the daemon, waits for the volume's name, which systemd has from
+# udev by the packed rule, and ends before the daemon does.
+fstab() {
+    known() { systemctl is-active dev-ashlar-tank-home.device; }
+    check "udev runs" systemctl is-active systemd-udevd
+    # In a container systemd begins before udev does, and listens to it only if it begins anew.
+    systemctl daemon-reexec
+    check "systemd knows the volume by its name" soon known
+    had=$(test -e /etc/fstab && echo yes)
+    grep '^/dev/ashlar/tank/home ' /usr/share/doc/ashlar/operating.md > line
+    check "the handbook has one line" same "$(grep -c . line)" 1
+    cat line >> /etc/fstab
+    systemctl daemon-reload
+    check "the daemon stops" systemctl stop ashlar
+    check "systemd has heard that the name is gone" soon not known
+    check "the mount starts the daemon, and waits" systemctl start home.mount
+    check "it is the volume" same "$(digest /home/data)" "$(cat sum)"
+    check "it is written to" sh -c 'head -c 3000000 /dev/urandom > /home/more'
+    more=$(digest /home/more)
+    check "the daemon stops again" systemctl stop ashlar
+    check "it was unmounted before" not mountpoint -q /home
+    check "mount" systemctl start home.mount
+    check "what was not synced is there" same "$(digest /home/more)" "$more"
+    rm -f /home/more
+    check "unmount" systemctl stop home.mount
+    check "the file system is clean" e2fsck -fn /dev/ashlar/tank/home
+    if [ "$had" ]; then sed -i '/^.dev.ashlar/d' /etc/fstab; else rm -f /etc/fstab; fi
+    systemctl daemon-reload
 }
 
 crash() {
@@ -161,7 +206,7 @@ purge() {
 
 case $1 in
 install) install_ ;;
-readme | use | crash | upgrade | purge) "$1" ;;
+earlier | readme | use | fstab | crash | upgrade | purge) "$1" ;;
 *) echo "no stage $1" >&2; exit 99 ;;
 esac
 exit "$failures"
