@@ -15,6 +15,7 @@ mod packages;
 mod parts;
 mod paths;
 mod place;
+mod soak;
 mod steps;
 mod tidy;
 mod trial;
@@ -26,6 +27,7 @@ usage: cargo xtask test [STEP...]
        cargo xtask campaign [--hours N] [--from SEED]
        cargo xtask cases [NN...]
        cargo xtask package
+       cargo xtask soak [day | upgrade [COMMIT]]
        cargo xtask trial [SUITE...]
 
 steps: packages tidy arrows format clippy doc unit sim end-to-end cases demo   (default: all, in this order)
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Some((verb, words)) if verb == "campaign" => campaign::run(words).unwrap_or_else(usage),
         Some((verb, [])) if verb == "package" => package::run(),
         Some((verb, suites)) if verb == "trial" => trial::run(suites),
+        Some((verb, words)) if verb == "soak" => soak::run(words).unwrap_or_else(usage),
         Some((verb, words)) if verb == "cases" => cases::run(words).unwrap_or_else(usage),
         _ => usage(),
     }

@@ -194,7 +194,7 @@ fn control(stage: &Path, program: &Path, version: &str, arch: &str) -> Result<St
     );
     let _ = writeln!(
         text,
-        "Depends: libc6 (>= {libc}), libgcc-s1, passwd\nRecommends: fuse3"
+        "Depends: libc6 (>= {libc}), libgcc-s1, passwd\nRecommends: fuse3, smartmontools"
     );
     text += "Section: admin\nPriority: optional\nMaintainer: The Ashlar authors <ashlar@invalid.invalid>\n";
     text += "Description: software-defined, erasure-coded storage instead of RAID\n";
@@ -244,7 +244,11 @@ pub(crate) fn done(command: &mut Command) -> Result<(), String> {
     }
 }
 
-fn output(command: &mut Command) -> Result<String, String> {
+/// Runs a command to its end, and gives what it says.
+///
+/// # Errors
+/// How it ended, if not with success.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     match command.output() {
         Ok(output) if output.status.success() => {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())

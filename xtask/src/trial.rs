@@ -12,7 +12,7 @@ use crate::packages::find;
 use crate::place;
 
 /// The Debians that are supported: 12 and 13.
-const SUITES: &[&str] = &["bookworm", "trixie"];
+pub(crate) const SUITES: &[&str] = &["bookworm", "trixie"];
 /// What a trial needs, and the Debian package that has it.
 const NEEDS: &[(&str, &str)] = &[
     ("debootstrap", "debootstrap"),
@@ -43,7 +43,7 @@ fn all(suites: &[&str]) -> Result<(), String> {
     }
     let made = package::make()?;
     let deb = made.first().ok_or("no package was made")?;
-    let roots = deb.ancestors().nth(2).ok_or("the package has no folder")?;
+    let target = deb.ancestors().nth(2).ok_or("the package has no folder")?;
     done(
         Command::new("lintian")
             .args(["--fail-on", "error"])
@@ -51,7 +51,7 @@ fn all(suites: &[&str]) -> Result<(), String> {
     )?;
     let failed: Vec<&str> = suites
         .iter()
-        .filter(|suite| !passes(deb, suite, &roots.join("trial")))
+        .filter(|suite| !passes(deb, suite, target))
         .copied()
         .collect();
     match failed.as_slice() {
@@ -60,9 +60,16 @@ fn all(suites: &[&str]) -> Result<(), String> {
     }
 }
 
-fn passes(deb: &Path, suite: &str, roots: &Path) -> bool {
+/// The trial of a package in a Debian, with its roots below `target`; from an earlier package on, if there is one.
+pub(crate) fn command(deb: &Path, suite: &str, target: &Path, earlier: Option<&Path>) -> Command {
     let mut trial = Command::new(place::root().join("packaging/trial/run.sh"));
-    match done(trial.arg(deb).arg(suite).arg(roots)) {
+    trial.arg(deb).arg(suite).arg(target.join("trial"));
+    trial.args(earlier);
+    trial
+}
+
+fn passes(deb: &Path, suite: &str, target: &Path) -> bool {
+    match done(&mut command(deb, suite, target, None)) {
         Ok(()) => true,
         Err(error) => {
             eprintln!("trial: {error}");
