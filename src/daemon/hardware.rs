@@ -62,14 +62,18 @@ impl Host {
             }
             (asker, Ok(found))
         });
-        let Ok((asker, found)) = asked.await else {
+        let Ok((mut asker, found)) = asked.await else {
             return Asker::default(); // no thread: next time
         };
         match found {
             Ok(found) => self.note_health(found),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => tracing::info!(
-                "smartctl is not installed: wear and warnings of drives are not told; the package is smartmontools"
-            ),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if !std::mem::replace(&mut asker.missing_told, true) {
+                    tracing::info!(
+                        "smartctl is not installed: wear and warnings of drives are not told; the package is smartmontools"
+                    );
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "smartctl cannot be run: drives are not asked for their health")
             }

@@ -34,6 +34,8 @@ const ASK: [&str; 10] = [
 pub(super) struct Asker {
     /// Programs that were killed and have not ended: the kernel waits for their drives.
     stuck: Vec<(PathBuf, Child)>,
+    /// It was said that there is no such program.
+    pub(super) missing_told: bool,
 }
 
 impl Asker {

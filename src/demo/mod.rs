@@ -43,6 +43,8 @@ const DEAD: [usize; 3] = [2, 7, 11];
 const LIAR: usize = 5;
 /// How the array is laid out.
 const LAYOUT: &str = "ec8+3";
+/// How long the picture at the end waits until what was written last is counted.
+const COUNTED: Duration = Duration::from_secs(5);
 /// The volume.
 const VOLUME: &str = "files";
 
@@ -198,15 +200,20 @@ fn create(
     Ok(socket)
 }
 
-fn status(stage: &Stage) -> Result<ArrayStatus, Failure> {
+fn reply(stage: &Stage) -> Result<StatusReply, Failure> {
     let call = Call::Status {
         array: Some(ARRAY.to_string()),
     };
-    let mut reply: StatusReply = stage.client()?.call(&call)?;
-    reply
-        .arrays
-        .pop()
-        .ok_or_else(|| Failure::broken("the daemon shows no array"))
+    stage.client()?.call(&call)
+}
+
+fn array_of(reply: &StatusReply) -> Result<&ArrayStatus, Failure> {
+    let none = || Failure::broken("the daemon shows no array");
+    reply.arrays.first().ok_or_else(none)
+}
+
+fn status(stage: &Stage) -> Result<ArrayStatus, Failure> {
+    array_of(&reply(stage)?).cloned()
 }
 
 /// Three devices go: their files' bytes are overwritten with noise and they are declared failed.
@@ -466,8 +473,19 @@ fn crash(
 }
 
 fn finish(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
-    let array = status(stage)?;
     let seconds = show.started.elapsed().as_secs_f64();
+    // What was written last is counted in a moment.
+    let until = Instant::now() + COUNTED;
+    let mut now = reply(stage)?;
+    while now.volumes.iter().any(|v| v.counting) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(100));
+        now = reply(stage)?;
+    }
+    let array = array_of(&now)?;
+    let more = More {
+        volumes: &now.volumes,
+        ..More::default()
+    };
     if show.json {
         let value = json!({ "steps": show.steps, "seconds": seconds, "array": array });
         return show_text(&document("demo", &value)?);
@@ -479,7 +497,7 @@ fn finish(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
          \x20 ashlar create tank --layout ec8+3 --spare 1 --volume v /dev/sd[b-o]\n\
          \x20 ashlar volume attach tank/v --loop\n\
          \x20 mkfs.xfs /dev/ashlar/tank/v && mount /dev/ashlar/tank/v /mnt\n",
-        picture(&array, show.style, &More::default())
+        picture(array, show.style, &more)
     ))
 }
 
