@@ -289,22 +289,28 @@ fn live_through(daemon: &Daemon, part: usize) -> Vec<String> {
     said
 }
 
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// What is shown of a time of the day.
+type Row = (&'static str, fn(&Has) -> String);
+
+const ROWS: [Row; 6] = [
+    ("memory", |h| mib(h.memory)),
+    ("descriptors", |h| h.descriptors.to_string()),
+    ("threads", |h| h.threads.to_string()),
+    ("loop devices", |h| h.loops.to_string()),
+    ("mounts", |h| h.mounts.to_string()),
+    ("state directory", |h| mib(h.state_bytes)),
+];
+
 fn show(times: &[Has]) {
-    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    let count = |n: usize| n.to_string();
-    let rows: [(&str, &dyn Fn(&Has) -> String); 6] = [
-        ("memory", &|h| mib(h.memory)),
-        ("descriptors", &|h| count(h.descriptors)),
-        ("threads", &|h| count(h.threads)),
-        ("loop devices", &|h| count(h.loops)),
-        ("mounts", &|h| count(h.mounts)),
-        ("state directory", &|h| mib(h.state_bytes)),
-    ];
     println!(
         "{:<16} {:>12} {:>12} {:>12}",
         "", "at the start", "at noon", "at the end"
     );
-    for (what, value) in rows {
+    for (what, value) in ROWS {
         let values: Vec<String> = times.iter().map(|t| format!("{:>12}", value(t))).collect();
         println!("{what:<16} {}", values.join(" "));
     }
