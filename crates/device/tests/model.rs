@@ -311,3 +311,33 @@ fn profiles_are_found_by_name() {
     }
     assert_eq!(Profile::named("floppy"), None);
 }
+
+#[test]
+fn what_lies_a_little_ahead_passes_under_the_head() {
+    let rt = Rt::simulated(1);
+    let options = ModelOptions {
+        size_bytes: 1 << 30,
+        ..ModelOptions::new(1 << 30)
+    };
+    let disk = ModelDevice::new(&rt, "disk", Profile::HDD, options);
+    let read = |offset: u64| {
+        let (started, reading) = (rt.now(), disk.read(offset, Buf::zeroed(4096)));
+        let (_, result) = rt.block_on(reading);
+        assert!(result.is_ok());
+        rt.now() - started
+    };
+    read(0);
+    let next = read(4096);
+    // 4 KiB more pass under the head.
+    let skipped = read(12 << 10);
+    assert!(
+        (next * 19 / 10..next * 21 / 10).contains(&skipped),
+        "{skipped}"
+    );
+    assert_eq!(disk.counters().seeks, 0);
+    // Far ahead, and back, the head moves.
+    let far = read(512 << 20);
+    let back = read(0);
+    assert!(far > 10 * skipped && back > 10 * skipped, "{far} {back}");
+    assert_eq!(disk.counters().seeks, 2);
+}

@@ -7,7 +7,8 @@
 //! `write_iops` (at least what its bytes cost). A flush costs what the profile says, a discard one
 //! command. Operations are served in turns of [`QUANTUM`] bytes; a latency floor is added that keeps
 //! nothing busy. There is no cache and no burst credit. A drive with a moving head serves whole
-//! operations in order and pays seek and half a turn at every discontinuity, reads and writes alike.
+//! operations in order and pays seek and half a turn at every discontinuity, reads and writes alike; one that goes on a
+//! little further ahead pays for what passes under the head instead, where that is less.
 //! Profiles with a mixed row let reads run beside writes, or take longer after them, while the drive
 //! is kept busy ([`Profile::read_gain_permille`]).
 //!
@@ -256,8 +257,18 @@ impl ModelDevice {
             rotation.bandwidth(offset + bytes / 2, self.info.size_bytes),
         );
         if media.head != offset {
-            total += (rotation.seek + rotation.half_turn) * PICOS;
-            self.count(|counters| counters.seeks += 1);
+            let seek = (rotation.seek + rotation.half_turn) * PICOS;
+            // A little ahead: what lies between passes under the head.
+            let skip = offset
+                .checked_sub(media.head)
+                .map(|gap| time(gap, rotation.bandwidth(offset, self.info.size_bytes)));
+            match skip.filter(|skip| *skip < seek) {
+                Some(skip) => total += skip,
+                None => {
+                    total += seek;
+                    self.count(|counters| counters.seeks += 1);
+                }
+            }
         }
         media.head = offset + bytes;
         Cost {
