@@ -14,7 +14,7 @@ use crate::load::{CONTENTS, Stop, Target, contents, place};
 /// What a workload does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Its name in results.
+    /// What it is called, without its number.
     pub name: &'static str,
     /// Reads in a hundred operations.
     pub reads: u64,
@@ -22,6 +22,21 @@ pub struct Work {
     pub bytes: usize,
     /// How operations choose their place.
     pub order: Order,
+    /// Bytes of a slot of the array; 0: those of the options.
+    pub slot_bytes: u64,
+    /// Whose rate the figure is: that of the clients, or that of a check of the array.
+    pub figure: Figure,
+}
+
+/// Whose rate a workload is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// The clients'.
+    Clients,
+    /// That of a check that runs beside the clients.
+    Check,
+    /// That of a check with no client.
+    CheckAlone,
 }
 
 /// How operations choose their place.
@@ -33,6 +48,13 @@ pub enum Order {
     Sequential,
     /// The addresses are divided between [`JOBS`] jobs; each goes through its part in order.
     Split,
+    /// The addresses are divided between so many streams, those of all arrays together; each goes through its part in
+    /// order, with so many operations in flight.
+    Streams(u16, u16),
+    /// As streams, where their number is none that is swept: threads, each with a file.
+    Files(u16, u16),
+    /// One after the other within one part of so many, once.
+    Part(u16, u16),
 }
 
 /// Jobs of an array in [`Order::Split`].
@@ -42,22 +64,47 @@ const SMALL: usize = 4 << 10;
 const LARGE: usize = 128 << 10;
 
 impl Work {
-    const fn random(name: &'static str, reads: u64) -> Work {
+    pub(super) const fn new(name: &'static str, reads: u64, bytes: usize, order: Order) -> Work {
         Work {
             name,
             reads,
-            bytes: SMALL,
-            order: Order::Random,
+            bytes,
+            order,
+            slot_bytes: 0,
+            figure: Figure::Clients,
         }
     }
 
+    const fn random(name: &'static str, reads: u64) -> Work {
+        Work::new(name, reads, SMALL, Order::Random)
+    }
+
     const fn large(name: &'static str, reads: u64, order: Order) -> Work {
-        Work {
-            name,
-            reads,
-            bytes: LARGE,
-            order,
+        Work::new(name, reads, LARGE, order)
+    }
+
+    /// Its name in results: with the number of what is swept.
+    pub fn label(&self) -> String {
+        let name = match self.figure {
+            Figure::Clients => self.name.to_string(),
+            Figure::Check => format!("check beside {}", self.name),
+            Figure::CheckAlone => "check".to_string(),
+        };
+        match (self.order, self.slot_bytes) {
+            (_, slot) if slot >= 1 << 20 => format!("{name} in runs of {}M", slot >> 20),
+            (_, slot) if slot > 0 => format!("{name} in runs of {}K", slot >> 10),
+            (Order::Streams(streams, _), _) => format!("{name} x{streams}"),
+            (Order::Part(index, of), _) => {
+                let end = (u32::from(index) + 1) * 100 / u32::from(of.max(1));
+                format!("{name} to {end} %")
+            }
+            _ => name,
         }
+    }
+
+    /// Operations of 4 KiB: rates are in operations.
+    pub fn is_small(&self) -> bool {
+        self.bytes == SMALL
     }
 
     /// Spec Sheet Random: 4 KiB writes, 70 % reads, reads.
@@ -77,6 +124,11 @@ impl Work {
 
     /// Writes everything once, in order.
     pub(super) const FILL: Work = Work::large("fill", 0, Order::Sequential);
+
+    /// Writes a part of everything.
+    pub(super) const fn fill_part(bytes: usize, index: u16, of: u16) -> Work {
+        Work::new("fill", 0, bytes, Order::Part(index, of))
+    }
 }
 
 /// How much of a workload is run.
@@ -88,6 +140,8 @@ pub struct Amount {
     pub warm: u64,
     /// Operations measured.
     pub count: u64,
+    /// Operations in flight, all targets together.
+    pub in_flight: u64,
 }
 
 /// What was measured.
@@ -104,7 +158,7 @@ struct State {
     amount: Amount,
     units: Vec<u64>,
     targets: Vec<Target>,
-    cursors: Vec<[Cell<u64>; JOBS]>,
+    cursors: Vec<Vec<Cell<u64>>>,
     contents: ashlar_rt::Slice,
     done: Cell<u64>,
     begin: Cell<Option<Nanos>>,
@@ -132,7 +186,8 @@ pub async fn run(
         .iter()
         .map(|t| units(t, work.bytes as u64))
         .collect();
-    let cursors = targets.iter().map(|_| Default::default()).collect();
+    let streams = streams(work.order, targets.len());
+    let cursors = streams.iter().map(|n| vec![Cell::new(0); *n]).collect();
     let state = Rc::new(State {
         work,
         amount,
@@ -150,10 +205,17 @@ pub async fn run(
     });
     state.progress(rt);
     let mut joins = Vec::new();
-    for worker_number in 0..amount.depth.max(1) {
-        for target in 0..state.targets.len() {
-            let worker = worker(rt.clone(), state.clone(), target, worker_number % JOBS);
-            joins.push(rt.spawn(worker));
+    let workers = |target: usize| match work.order {
+        Order::Streams(_, ahead) | Order::Files(_, ahead) => streams[target] * usize::from(ahead),
+        _ => amount.depth.max(1),
+    };
+    let most = (0..state.targets.len()).map(workers).max().unwrap_or(0);
+    for worker_number in 0..most {
+        for (target, streams) in streams.iter().enumerate() {
+            if worker_number < workers(target) {
+                let worker = worker(rt.clone(), state.clone(), target, worker_number % streams);
+                joins.push(rt.spawn(worker));
+            }
         }
     }
     for join in joins {
@@ -165,7 +227,21 @@ pub async fn run(
     }
 }
 
-fn units(target: &Target, bytes: u64) -> u64 {
+/// How many streams each target has: a cursor for each.
+fn streams(order: Order, targets: usize) -> Vec<usize> {
+    match order {
+        Order::Random | Order::Sequential | Order::Part(..) => vec![1; targets],
+        Order::Split => vec![JOBS; targets],
+        Order::Streams(all, _) | Order::Files(all, _) => {
+            let all = usize::from(all);
+            let share = |target| all / targets.max(1) + usize::from(target < all % targets.max(1));
+            (0..targets).map(share).collect()
+        }
+    }
+}
+
+/// How many units a target has, of so many bytes.
+pub(super) fn units(target: &Target, bytes: u64) -> u64 {
     let units = match target {
         Target::Raw(devices) => {
             let least = devices.iter().map(|d| d.info().size_bytes / bytes).min();
@@ -193,17 +269,17 @@ impl State {
     /// The unit of the next operation of a job.
     fn unit(&self, rt: &Rt, target: usize, job: usize) -> u64 {
         let units = self.units[target];
-        let jobs = JOBS as u64;
+        let cursors = &self.cursors[target];
+        let next = |part: u64, of: u64, cursor: &Cell<u64>| {
+            let (first, end) = (part * units / of, (part + 1) * units / of);
+            first + cursor.replace(cursor.get() + 1) % (end - first).max(1)
+        };
         match self.work.order {
             Order::Random => rt.random_below(units),
-            Order::Sequential => {
-                let cursor = &self.cursors[target][0];
-                cursor.replace(cursor.get() + 1) % units
-            }
-            Order::Split => {
-                let cursor = &self.cursors[target][job];
-                let (first, end) = (job as u64 * units / jobs, (job as u64 + 1) * units / jobs);
-                first + cursor.replace(cursor.get() + 1) % (end - first).max(1)
+            Order::Sequential => next(0, 1, &cursors[0]),
+            Order::Part(index, of) => next(u64::from(index), u64::from(of), &cursors[0]),
+            Order::Split | Order::Streams(..) | Order::Files(..) => {
+                next(job as u64, cursors.len() as u64, &cursors[job])
             }
         }
     }

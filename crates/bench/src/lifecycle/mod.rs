@@ -6,19 +6,23 @@
 //! figure must not be used, gives a sample that says why.
 
 mod cases;
+mod check;
 mod closed;
 pub mod load;
+mod processor;
 mod rig;
+mod suite;
 
 use ashlar_device::Bed;
-use ashlar_layout::Layout;
 
-use crate::report::{Evidence, RAW, Sample, stats};
-pub use cases::{Case, Options, State, Suite, WINDOWS};
+use crate::report::{Evidence, Sample, stats};
+pub use cases::{Case, Options, Rival, WINDOWS};
 use cases::{ROUNDS, ROUNDS_IN_FLIGHT, WINDOWS_OF_ROUND};
 pub use closed::closed_form;
-use load::{Amount, Work};
-use rig::{Outcome, Rig};
+use load::{Amount, Figure, Order, Work};
+pub use processor::{measure_processor, unfit};
+use rig::{Outcome, RAW_BYTES, Rig};
+pub use suite::{Down, State, Suite};
 
 /// How much more is measured at most while arrays rebuild: reads slow a rebuild down, so that nothing is rebuilt in
 /// [`ROUNDS`].
@@ -32,83 +36,112 @@ const READ_BYTES: f64 = 0.03;
 /// If the options are none, for people.
 pub fn measure(options: &Options, case: &Case) -> Result<Sample, String> {
     let bed = options.bed()?;
-    let arrays = options.array_count(&bed);
     let seed = case.seed(options.seed);
     let mut sample = Sample {
         suite: case.suite.name().to_string(),
         state: case.state.name().to_string(),
-        workload: case.work.name.to_string(),
-        target: case.layout.clone().unwrap_or(RAW.to_string()),
-        devices: u32::try_from(arrays * case.columns).unwrap_or(0),
+        workload: case.work.label(),
+        target: case.target().to_string(),
+        devices: u32::try_from(case.arrays * case.columns).unwrap_or(0),
         run: case.run,
         seed,
         evidence: Evidence::Modelled,
         ..Sample::default()
     };
-    match outcome(options, case, &bed, arrays, seed) {
-        Ok((outcome, amount)) => fill_in(&mut sample, case, &outcome, amount, arrays),
+    if case.work.figure == Figure::CheckAlone {
+        match check_alone(options, case, &bed, seed) {
+            Ok(rate) => sample.bytes_per_second = Some(rate),
+            Err(reason) => sample.invalid.push(reason),
+        }
+        return Ok(sample);
+    }
+    match outcome(options, case, &bed, seed) {
+        Ok((outcome, amount)) => fill_in(&mut sample, case, &outcome, amount),
         Err(reason) => sample.invalid.push(reason),
     }
     Ok(sample)
+}
+
+fn check_alone(options: &Options, case: &Case, bed: &Bed, seed: u64) -> Result<f64, String> {
+    let layout = case.layout_alone().ok_or("there is nothing to check")?;
+    let rig = Rig::arrays(seed, options, bed, case, layout)?;
+    rig.fill()?;
+    rig.check_alone()
 }
 
 fn outcome(
     options: &Options,
     case: &Case,
     bed: &Bed,
-    arrays: usize,
     seed: u64,
 ) -> Result<(Outcome, Amount), String> {
-    let small = case.work.bytes == 4096;
+    let small = case.work.is_small();
     let of_device = if small {
         options.depth
     } else {
         options.large_depth()
     };
     let depth = of_device * case.columns;
-    let amount = options.amount(case.work, depth, arrays);
-    let Some(layout) = &case.layout else {
-        let amount = Amount {
-            count: (depth * arrays) as u64 * ROUNDS,
-            ..amount
+    let amount = options.amount(case, depth);
+    let Some(layout) = case.layout_alone() else {
+        let count = match case.work.order {
+            Order::Part(_, of) => {
+                let units =
+                    RAW_BYTES / case.work.bytes as u64 * (case.columns * case.arrays) as u64;
+                units / u64::from(of)
+            }
+            // Threads on raw disks get out of step: many rounds even that out.
+            Order::Files(..) => amount.in_flight * ROUNDS * 4,
+            _ => amount.in_flight * ROUNDS,
         };
-        let rig = Rig::raw(seed, bed, arrays, case.columns)?;
+        let amount = Amount { count, ..amount };
+        let rig = Rig::raw(seed, bed, case)?;
         return Ok((rig.run(case.work, amount)?, amount));
     };
-    let parsed = layout
-        .parse::<Layout>()
-        .map_err(|e| format!("'{layout}': {e}"))?;
-    let shape = (arrays, case.columns);
-    let volume_bytes = case.volume_bytes(options.volume_bytes);
-    let rig = Rig::arrays(seed, bed, shape, &parsed, volume_bytes, options.fill)?;
-    if small && options.overwrites > 0.0 {
-        let blocks = (options.volume_bytes / 4096 * arrays as u64) as f64;
+    let rig = Rig::arrays(seed, options, bed, case, layout)?;
+    if let Order::Part(index, of) = case.work.order {
+        // What lies before it, and the part itself if it is read.
+        let before = index + u16::from(case.work.reads > 0);
+        for part in 0..before {
+            rig.write_once(Work::fill_part(case.work.bytes, part, of))?;
+        }
+        return Ok((rig.run(case.work, amount)?, amount));
+    }
+    rig.fill()?;
+    if case.work.order == Order::Random && options.overwrites > 0.0 {
+        let units = options.volume_bytes / case.work.bytes as u64 * case.arrays as u64;
         let overwrite = Amount {
-            depth,
             warm: 0,
-            count: (blocks * options.overwrites) as u64,
+            count: (units as f64 * options.overwrites) as u64,
+            ..amount
         };
-        rig.run(Work::RANDOM[0], overwrite)?;
+        let write = Work {
+            reads: 0,
+            ..case.work
+        };
+        rig.run(write, overwrite)?;
         rig.settle()?;
     }
+    let checked = case.work.figure == Figure::Check || case.work.name.ends_with("while checked");
     let outcome = match case.state {
         State::Rebuild => {
             let amount = Amount {
                 count: amount.count * REBUILD_ROUNDS,
                 ..amount
             };
-            rig.run_rebuilding(case.work, amount, options.down)?
+            rig.run_rebuilding(case.work, amount)?
         }
         State::Down => {
-            rig.fail(options.down)?;
+            rig.fail()?;
             rig.run(case.work, amount)?
         }
+        State::Normal if checked => rig.run_checked(case.work, amount, options.check_floor)?,
         State::Normal => rig.run(case.work, amount)?,
     };
     Ok((outcome, amount))
 }
 
-fn fill_in(sample: &mut Sample, case: &Case, outcome: &Outcome, amount: Amount, arrays: usize) {
+fn fill_in(sample: &mut Sample, case: &Case, outcome: &Outcome, amount: Amount) {
     let bytes = case.work.bytes as f64;
     let count = outcome.series.ends.len() as u64;
     let Some(rate) = outcome.series.per_second() else {
@@ -119,7 +152,14 @@ fn fill_in(sample: &mut Sample, case: &Case, outcome: &Outcome, amount: Amount, 
         });
         return;
     };
-    let small = case.work.bytes == 4096;
+    if case.work.figure == Figure::Check {
+        // What the check read while the clients did so many operations at that rate.
+        let seconds = count as f64 / rate;
+        sample.bytes_per_second = Some(outcome.checked as f64 / seconds);
+        sample.limit.clone_from(&outcome.limit);
+        return;
+    }
+    let small = case.work.is_small();
     sample.bytes_per_second = Some(rate * bytes);
     sample.operations_per_second = small.then_some(rate);
     let unit = if small { 1.0 } else { bytes };
@@ -136,8 +176,12 @@ fn fill_in(sample: &mut Sample, case: &Case, outcome: &Outcome, amount: Amount, 
         Some(outcome.device.operations as f64 / count as f64);
     sample.device_busy = Some(outcome.device.drive_busy);
     sample.limit.clone_from(&outcome.limit);
-    let in_flight = (amount.depth * arrays) as u64;
-    if count < in_flight * ROUNDS_IN_FLIGHT {
+    let in_flight = amount.in_flight;
+    // A part of a disk is written once.
+    let once = matches!(case.work.order, Order::Part(..));
+    if once {
+        sample.windows.clear();
+    } else if count < in_flight * ROUNDS_IN_FLIGHT {
         sample.invalid.push(format!(
             "the rebuild lasted for {count} operations only, with {in_flight} in flight"
         ));
@@ -150,6 +194,7 @@ fn fill_in(sample: &mut Sample, case: &Case, outcome: &Outcome, amount: Amount, 
     }
     // While an array rebuilds, nothing is steady; the variation within the run tells.
     if case.state != State::Rebuild
+        && !once
         && let Some(reason) = unsteady(&sample.windows)
     {
         sample.invalid.push(reason);

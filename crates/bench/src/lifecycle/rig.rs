@@ -8,11 +8,13 @@ use std::rc::Rc;
 
 use ashlar_device::{Bed, Built, Content, DeviceRef};
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Create, Settings, VolumeOptions, WriteCache};
+use ashlar_engine::{Array, Create, DigestKind, Settings, VolumeOptions, WriteCache};
 use ashlar_layout::Layout;
 use ashlar_rt::{MICROSECOND, Nanos, Rt, SECOND, Stopped};
 
-use super::load::{Amount, Series, Work, run};
+use super::cases::{Case, Options, shape};
+use super::check::Checks;
+use super::load::{Amount, Order, Series, Work, run, units};
 use crate::load::{Stop, Target};
 
 /// Polls after which a run is taken for endless.
@@ -25,12 +27,17 @@ const SETTLE: Nanos = 65 * SECOND;
 const WATCH: Nanos = 200 * MICROSECOND;
 /// A rebuild that has not begun by then does not begin.
 const REBUILD_BEGINS: Nanos = 3 * SECOND;
-/// Bytes of a strip.
-pub const STRIP_BYTES: u32 = 16 << 10;
-/// Bytes of a slot.
-pub const SLOT_BYTES: u64 = 256 << 10;
-/// Data strips of a slot of that size: a header, strips of four blocks, their summary.
-const STRIPS_OF_SLOT: u64 = 15;
+/// Bytes of each raw namespace, and of what counts as a slot there.
+pub(super) const RAW_BYTES: u64 = 1 << 30;
+const RAW_SLOT: u64 = 1 << 20;
+/// Digests of volumes: no digest takes virtual time, and this one takes least of the machine's.
+const DIGEST: DigestKind = DigestKind::Xxh3;
+/// Operations in flight while a volume is written for the first time.
+const FILL_DEPTH: usize = 32;
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+/// Blocks whose summary fits one block.
+const SUMMARY: u64 = 64;
 
 /// What the bed's resources did between two marks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +54,8 @@ pub(super) struct Rig {
     built: Rc<Built>,
     arrays: Vec<Array>,
     targets: Vec<Target>,
+    /// Devices of each array that the states with losses take out.
+    lost: Vec<u16>,
 }
 
 /// What a run on a rig gave.
@@ -56,13 +65,28 @@ pub(super) struct Outcome {
     pub(super) device: Use,
     /// The busiest resource.
     pub(super) limit: String,
+    /// Bytes that a check read meanwhile.
+    pub(super) checked: u64,
 }
 
+/// Bytes of a slot and of a strip.
+pub(super) type Sizes = (u64, u32);
+
 /// The size of an array's devices for a volume that fills a share `fill` of its data blocks.
-pub(super) fn device_bytes(volume_bytes: u64, fill: f64, k: u16) -> u64 {
-    let data = f64::from(k) * (STRIPS_OF_SLOT * u64::from(STRIP_BYTES)) as f64;
-    let slots = (volume_bytes as f64 / fill / data).ceil() as u64 + 2;
-    (slots * SLOT_BYTES * 102 / 100 + (2 << 20)).next_multiple_of(SLOT_BYTES)
+pub(super) fn device_bytes(
+    volume_bytes: u64,
+    fill: f64,
+    shape: &ashlar_layout::Shape,
+    (slot, strip): Sizes,
+) -> u64 {
+    // A header, strips, a block of their summary for each 64 of their blocks.
+    let strip = u64::from(strip);
+    let strips = (slot - BLOCK) / (strip + strip.div_ceil(BLOCK * SUMMARY) * BLOCK);
+    let data = f64::from(shape.k) * (strips * strip) as f64;
+    let width = f64::from(shape.width());
+    let held = shape.devices() as f64 - f64::from(shape.spare);
+    let slots = (volume_bytes as f64 / fill / data * width / held).ceil() as u64 + 2;
+    (slots * slot * 102 / 100 + (2 << 20)).next_multiple_of(slot)
 }
 
 /// Memory such that the whole map is cached and unwritten changes are a sixth of the blocks.
@@ -81,61 +105,81 @@ fn finish<T: 'static>(rt: &Rt, future: impl Future<Output = T> + 'static) -> Res
 }
 
 impl Rig {
-    /// The bed's drives raw, written before, as `arrays` sets of `columns`.
-    pub(super) fn raw(seed: u64, bed: &Bed, arrays: usize, columns: usize) -> Result<Rig, String> {
+    /// The bed's drives raw, written before, as sets for the arrays of a case.
+    pub(super) fn raw(seed: u64, bed: &Bed, case: &Case) -> Result<Rig, String> {
         let rt = Rt::simulated(seed);
-        let bytes = 1 << 30;
-        let built = bed.build(&rt, (arrays, columns), bytes, 1 << 20, Content::Discard)?;
+        let shape = (case.arrays, case.columns);
+        let built = bed.build(&rt, shape, RAW_BYTES, RAW_SLOT, Content::Discard)?;
         let targets = sets(&built).into_iter().map(Target::Raw).collect();
         Ok(Rig {
             rt,
             built: Rc::new(built),
             arrays: Vec::new(),
             targets,
+            lost: Vec::new(),
         })
     }
 
-    /// Arrays of `layout`, each with one volume, written once in order.
+    /// The arrays of a case, each with one volume, nothing written.
     pub(super) fn arrays(
         seed: u64,
+        options: &Options,
         bed: &Bed,
-        (arrays, columns): (usize, usize),
-        layout: &Layout,
-        volume_bytes: u64,
-        fill: f64,
+        case: &Case,
+        layout: &str,
     ) -> Result<Rig, String> {
         let rt = Rt::simulated(seed);
-        let shape = layout
-            .resolve(u16::try_from(columns).map_err(|_| "too many devices".to_string())?)
-            .map_err(|error| error.to_string())?;
-        let bytes = device_bytes(volume_bytes, fill, shape.k);
-        let built = bed.build(&rt, (arrays, columns), bytes, SLOT_BYTES, Content::Store)?;
+        let volume_bytes = case.volume_bytes(options.volume_bytes);
+        let parsed = layout
+            .parse::<Layout>()
+            .map_err(|e| format!("'{layout}': {e}"))?;
+        let shape = shape(layout)?;
+        let sizes = options.sizes(bed, case.work, shape.k);
+        let bytes = device_bytes(volume_bytes, case.fill(options.fill), &shape, sizes);
+        let sets_of = (case.arrays, case.columns);
+        let built = bed.build(&rt, sets_of, bytes, sizes.0, Content::Store)?;
         let mut rig = Rig {
             rt,
             arrays: Vec::new(),
             targets: Vec::new(),
             built: Rc::new(built),
+            lost: options.down.devices(&shape),
         };
         for members in sets(&rig.built) {
-            let (rt, layout) = (rig.rt.clone(), *layout);
+            let (rt, layout) = (rig.rt.clone(), parsed);
             let array = finish(&rig.rt, async move {
-                create(&rt, members, layout, volume_bytes).await
+                create(&rt, members, layout, sizes, volume_bytes, DIGEST).await
             })??;
             let volume = array.volume("bench").ok_or("the volume is gone")?;
             rig.targets.push(Target::Volume(volume));
             rig.arrays.push(array);
         }
-        let amount = Amount {
-            depth: 32,
-            warm: 0,
-            count: volume_bytes / Work::FILL.bytes as u64,
-        };
-        // One by one: each is written once, however fast the others are.
-        for target in &rig.targets {
-            rig.load(vec![target.clone()], Work::FILL, amount, Rc::default())?;
-        }
-        rig.settle()?;
         Ok(rig)
+    }
+
+    /// Writes each volume once in order.
+    pub(super) fn fill(&self) -> Result<(), String> {
+        self.write_once(Work::FILL)?;
+        self.settle()
+    }
+
+    /// Does a writing workload once on each volume, one by one: each is written once, however fast the others are.
+    pub(super) fn write_once(&self, work: Work) -> Result<(), String> {
+        for target in &self.targets {
+            let all = units(target, work.bytes as u64);
+            let count = match work.order {
+                Order::Part(_, of) => all / u64::from(of),
+                _ => all,
+            };
+            let amount = Amount {
+                depth: FILL_DEPTH,
+                warm: 0,
+                count: count.max(1),
+                in_flight: FILL_DEPTH as u64,
+            };
+            self.load(vec![target.clone()], work, amount, Rc::default(), None)?;
+        }
+        Ok(())
     }
 
     /// Makes everything durable and waits until nothing is left to fold.
@@ -152,12 +196,12 @@ impl Rig {
         })?
     }
 
-    /// Takes `count` devices out of each array, lets nothing be rebuilt, and waits until all is quiet.
-    pub(super) fn fail(&self, count: u16) -> Result<(), String> {
-        let arrays = self.arrays.clone();
+    /// Takes devices out of each array, lets nothing be rebuilt, and waits until all is quiet.
+    pub(super) fn fail(&self) -> Result<(), String> {
+        let (arrays, lost) = (self.arrays.clone(), self.lost.clone());
         finish(&self.rt, async move {
             for array in arrays {
-                take_out(&array, count, "never").await?;
+                take_out(&array, &lost, "never").await?;
             }
             Ok::<(), String>(())
         })??;
@@ -166,21 +210,40 @@ impl Rig {
 
     /// Runs a workload on all targets.
     pub(super) fn run(&self, work: Work, amount: Amount) -> Result<Outcome, String> {
-        self.load(self.targets.clone(), work, amount, Rc::default())
+        self.load(self.targets.clone(), work, amount, Rc::default(), None)
     }
 
-    /// Takes `down` devices out of each array, and runs a workload on all of them once their rebuilds have begun and until
-    /// the first of them is done.
-    pub(super) fn run_rebuilding(
+    /// Runs a workload on all targets while a check reads all devices, `floor` bytes a second of each.
+    pub(super) fn run_checked(
         &self,
         work: Work,
         amount: Amount,
-        down: u16,
+        floor: u64,
     ) -> Result<Outcome, String> {
-        let (rt, arrays) = (self.rt.clone(), self.arrays.clone());
+        let checks = Checks::start(&self.rt, &self.built, Some(floor));
+        let targets = self.targets.clone();
+        self.load(targets, work, amount, Rc::default(), Some(checks))
+    }
+
+    /// A check with nobody else, as fast as the devices give: bytes that it reads in a second.
+    pub(super) fn check_alone(&self) -> Result<f64, String> {
+        let checks = Checks::start(&self.rt, &self.built, None);
+        let rt = self.rt.clone();
+        let from = finish(&self.rt, async move {
+            let begun = rt.now();
+            checks.whole().await;
+            (checks.bytes(), rt.now() - begun)
+        })?;
+        Ok(from.0 as f64 * 1e9 / from.1.max(1) as f64)
+    }
+
+    /// Takes devices out of each array, and runs a workload on all of them once their rebuilds have begun and until
+    /// the first of them is done.
+    pub(super) fn run_rebuilding(&self, work: Work, amount: Amount) -> Result<Outcome, String> {
+        let (rt, arrays, lost) = (self.rt.clone(), self.arrays.clone(), self.lost.clone());
         finish(
             &self.rt,
-            async move { begin_rebuilds(&rt, arrays, down).await },
+            async move { begin_rebuilds(&rt, arrays, lost).await },
         )??;
         let before = self.rebuilt_bytes()?;
         let over = Rc::new(Cell::new(false));
@@ -194,7 +257,7 @@ impl Rig {
                 over.set(true);
             });
         }
-        let outcome = self.load(self.targets.clone(), work, amount, over.clone())?;
+        let outcome = self.load(self.targets.clone(), work, amount, over.clone(), None)?;
         over.set(true);
         if self.rebuilt_bytes()? == before {
             return Err("nothing was rebuilt while it was measured".to_string());
@@ -208,13 +271,15 @@ impl Rig {
         work: Work,
         amount: Amount,
         over: Rc<Cell<bool>>,
+        checks: Option<Checks>,
     ) -> Result<Outcome, String> {
         let marks = Rc::new(RefCell::new(Vec::new()));
         let (built, notes, clock) = (self.built.clone(), marks.clone(), self.rt.clone());
+        let counted = checks.clone();
         let mark = move || {
-            notes
-                .borrow_mut()
-                .push((usage(&built, clock.now()), links(&built)))
+            let checked = counted.as_ref().map_or(0, Checks::bytes);
+            let used = usage(&built, clock.now());
+            notes.borrow_mut().push((used, links(&built), checked));
         };
         let rt = self.rt.clone();
         let series: Result<Series, Stop> = finish(&self.rt, async move {
@@ -222,6 +287,9 @@ impl Rig {
             rt.timeout(MAX_SECONDS * SECOND, done).await
         })?
         .ok_or_else(|| format!("not done after {MAX_SECONDS} seconds of virtual time"))?;
+        if let Some(checks) = checks {
+            checks.stop();
+        }
         let series = series.map_err(|stop| stop.to_string())?;
         let marks = marks.borrow();
         let (Some(first), Some(last)) = (marks.first(), marks.last()) else {
@@ -229,8 +297,9 @@ impl Rig {
         };
         let elapsed = (last.0.at - first.0.at).max(1) as f64;
         let drives = self.built.drives.len() as f64;
+        let checked = last.2 - first.2;
         let device = Use {
-            bytes: last.0.bytes - first.0.bytes,
+            bytes: (last.0.bytes - first.0.bytes).saturating_sub(checked),
             operations: last.0.operations - first.0.operations,
             drive_busy: (last.0.drive_busy - first.0.drive_busy) / elapsed / drives,
             at: last.0.at,
@@ -240,6 +309,7 @@ impl Rig {
             series,
             device,
             limit,
+            checked,
         })
     }
 
@@ -276,12 +346,12 @@ impl Drop for Rig {
     }
 }
 
-/// Takes `count` devices out of an array; `narrow` says whether it rebuilds without free devices.
-async fn take_out(array: &Array, count: u16, narrow: &str) -> Result<(), String> {
+/// Takes devices out of an array; `narrow` says whether it rebuilds without free devices.
+pub(super) async fn take_out(array: &Array, lost: &[u16], narrow: &str) -> Result<(), String> {
     let set = array.set("reconstruct.narrow", narrow).await;
     set.map_err(|error| error.to_string())?;
-    for index in 0..count {
-        let failed = array.fail(index, false).await;
+    for index in lost {
+        let failed = array.fail(*index, false).await;
         failed.map_err(|error| error.to_string())?;
     }
     Ok(())
@@ -296,8 +366,11 @@ async fn rebuilt(array: &Array) -> u64 {
 
 /// Takes devices out of all arrays at once, and waits until each has rebuilt something: it looks at them a second after
 /// nothing could be done.
-async fn begin_rebuilds(rt: &Rt, arrays: Vec<Array>, down: u16) -> Result<(), String> {
-    let out = |array: Array| rt.spawn(async move { take_out(&array, down, "always").await });
+async fn begin_rebuilds(rt: &Rt, arrays: Vec<Array>, lost: Vec<u16>) -> Result<(), String> {
+    let out = |array: Array| {
+        let lost = lost.clone();
+        rt.spawn(async move { take_out(&array, &lost, "always").await })
+    };
     let joins: Vec<_> = arrays.iter().cloned().map(out).collect();
     for join in joins {
         join.await?;
@@ -319,17 +392,19 @@ async fn begin_rebuilds(rt: &Rt, arrays: Vec<Array>, down: u16) -> Result<(), St
     Ok(())
 }
 
-async fn create(
+pub(super) async fn create(
     rt: &Rt,
     members: Vec<DeviceRef>,
     layout: Layout,
+    (slot_bytes, strip_bytes): Sizes,
     volume_bytes: u64,
+    digest: DigestKind,
 ) -> Result<Array, String> {
     let create = Create {
         name: "bench".to_string(),
         layout,
-        strip_bytes: Some(STRIP_BYTES),
-        slot_bytes: Some(SLOT_BYTES),
+        strip_bytes: Some(strip_bytes),
+        slot_bytes: Some(slot_bytes),
         spare: 0,
         domains: Vec::new(),
         settings: Settings {
@@ -341,6 +416,7 @@ async fn create(
         size_bytes: volume_bytes,
         thin: true,
         write_cache: WriteCache::On,
+        digest,
         ..VolumeOptions::default()
     };
     let array = Array::create(rt, members, create)

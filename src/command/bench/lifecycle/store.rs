@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ashlar_bench::lifecycle::Options;
 use ashlar_bench::report::page::Page;
 use ashlar_bench::report::{Sample, csv};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::bench::report::write;
 use crate::failure::Failure;
@@ -21,13 +21,14 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn open(dir: &Path, options: &Options) -> Result<Store, Failure> {
+    pub(super) fn open(dir: &Path, options: &Options, processor: bool) -> Result<Store, Failure> {
         let store = Store {
             dir: dir.to_path_buf(),
         };
         fs::create_dir_all(dir).map_err(|e| store.failed(dir, &e))?;
-        let text = serde_json::to_string_pretty(options)
-            .map_err(|e| Failure::broken(format!("the options cannot be written: {e}")))?;
+        let text =
+            serde_json::to_string_pretty(&json!({ "options": options, "processor": processor }))
+                .map_err(|e| Failure::broken(format!("the options cannot be written: {e}")))?;
         let path = store.dir.join("options.json");
         match fs::read_to_string(&path) {
             Ok(known) if known == text => {}
