@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ashlar_bench::files::load::Test;
-use ashlar_bench::lifecycle::State;
+use ashlar_bench::lifecycle::{State, Suite};
 use ashlar_bench::report::compare::{Weights, compare};
 use ashlar_bench::report::page::{Page, Table};
 use ashlar_bench::report::{
-    Evidence, Gates, RAW, Row, Sample, beside, csv, figures, html, rows, text,
+    Evidence, Gates, RAW, Row, Sample, beside, csv, curve, figures, html, rows, text,
 };
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -62,8 +62,14 @@ impl ReportArgs {
 pub(crate) enum Beside {
     /// SupremeRAID SR-1000 on OpenFlex Data24 (2022)
     Supremeraid,
+    /// The data sheet of SupremeRAID SR-1000
+    SupremeraidSpec,
     /// xiRAID on OpenFlex Data24 3200 (2023)
     Xiraid,
+    /// NSULATE on 100 hard disks
+    Nsulate,
+    /// Sonexion GridRAID (2014), figures 1 to 7
+    Gridraid,
     /// NOBACKUP: caches, and how not to benchmark
     Nobackup,
 }
@@ -224,7 +230,10 @@ impl Beside {
     fn of_lifecycle(self) -> Option<Paper> {
         match self {
             Beside::Supremeraid => Some(Paper::Supremeraid),
+            Beside::SupremeraidSpec => Some(Paper::SupremeraidSpec),
             Beside::Xiraid => Some(Paper::Xiraid),
+            Beside::Nsulate => Some(Paper::Nsulate),
+            Beside::Gridraid => Some(Paper::Gridraid),
             Beside::Nobackup => None,
         }
     }
@@ -266,6 +275,16 @@ pub(super) fn write(
         .map_err(|e| Failure::broken(format!("{}: {e}; give another --out", dir.display())))?;
     for (name, text) in files {
         put(&dir.join(name), &text, "--out")?;
+    }
+    let drawings = html::drawings(page);
+    if drawings.is_empty() {
+        return Ok(());
+    }
+    let charts = dir.join("charts");
+    fs::create_dir_all(&charts)
+        .map_err(|e| Failure::broken(format!("{}: {e}; give another --out", charts.display())))?;
+    for (name, svg) in drawings {
+        put(&charts.join(name), &svg, "--out")?;
     }
     Ok(())
 }
@@ -310,12 +329,20 @@ fn order(row: &Row) -> (String, usize, usize, bool, String) {
     works.extend(Test::ALL.map(Test::name));
     let states = State::ALL.map(State::name);
     let place = |all: &[&str], name: &str| all.iter().position(|a| *a == name).unwrap_or(99);
+    // Those of a suite that sweeps a number come in its own order.
+    let swept = || {
+        let suite = Suite::named(&row.suite)?;
+        let own = suite.works(State::Normal, row.devices as usize);
+        own.iter().position(|work| work.label() == row.workload)
+    };
+    let known = works.contains(&row.workload.as_str());
+    let work = if known { None } else { swept() };
     (
         row.suite.clone(),
-        place(&works, &row.workload),
+        work.map_or_else(|| place(&works, &row.workload), |place| 100 + place),
         place(&states, &row.state),
         row.target != RAW,
-        format!("{} {}", row.evidence.name(), row.target),
+        format!("{} {}", figures::kind(row), row.target),
     )
 }
 
@@ -324,9 +351,9 @@ fn reading(rows: &[Row]) -> Vec<String> {
     let mut heads: Vec<(String, String, &'static str)> = Vec::new();
     for row in rows
         .iter()
-        .filter(|r| r.target != RAW && r.share_of_raw.is_some())
+        .filter(|r| r.target != RAW && r.share_of_raw.is_some() && !curve::is_on_curve(r))
     {
-        let head = (row.target.clone(), row.state.clone(), row.evidence.name());
+        let head = (row.target.clone(), row.state.clone(), figures::kind(row));
         if !heads.contains(&head) {
             heads.push(head);
         }
@@ -334,7 +361,8 @@ fn reading(rows: &[Row]) -> Vec<String> {
     let sentence = |(target, state, evidence): &(String, String, &'static str)| {
         let parts: Vec<String> = rows
             .iter()
-            .filter(|r| r.target == *target && r.state == *state && r.evidence.name() == *evidence)
+            .filter(|r| r.target == *target && r.state == *state && figures::kind(r) == *evidence)
+            .filter(|r| !curve::is_on_curve(r))
             .filter_map(|r| {
                 let mark = if r.invalid.is_empty() {
                     ""
@@ -372,7 +400,7 @@ pub(super) fn print(
 /// # Errors
 /// If standard output cannot be written.
 pub(super) fn print_rows(page: &Page, script: bool) -> Result<(), Failure> {
-    let titles = [
+    let mut titles = vec![
         "SUITE",
         "STATE",
         "WORK",
@@ -384,33 +412,43 @@ pub(super) fn print_rows(page: &Page, script: bool) -> Result<(), Failure> {
         "P99",
         "WITHIN",
         "BETWEEN",
-        "LIMIT",
-        "VALID",
     ];
+    let mut right = vec![5, 6, 7, 8, 9, 10];
+    let processor = figures::has_processor(&page.rows);
+    if processor {
+        titles.extend(["PROCESSOR", "WORK PER %"]);
+        right.extend([11, 12]);
+    }
+    titles.extend(["LIMIT", "VALID"]);
     let line = |row: &Row| {
         let per_device = row.per_device.map(|v| figures::rate(v, row.unit));
-        vec![
+        let mut cells = vec![
             row.suite.clone(),
             row.state.clone(),
             row.workload.clone(),
             row.target.clone(),
-            row.evidence.name().to_string(),
+            figures::kind(row).to_string(),
             figures::value(row),
             figures::percent(row.share_of_raw),
             per_device.unwrap_or("-".to_string()),
             figures::time(row.p99_us),
             figures::percent(row.variation_within),
             figures::percent(row.variation_between),
-            if row.limit.is_empty() {
-                "-".to_string()
-            } else {
-                row.limit.clone()
-            },
-            figures::verdict(row),
-        ]
+        ];
+        if processor {
+            let [busy, work, _] = figures::processor(row);
+            cells.extend([busy, work]);
+        }
+        let limit = if row.limit.is_empty() {
+            "-".to_string()
+        } else {
+            row.limit.clone()
+        };
+        cells.extend([limit, figures::verdict(row)]);
+        cells
     };
     let lines = page.rows.iter().map(line).collect();
-    out(&table::table(&titles, lines, &[5, 6, 7, 8, 9, 10], script))?;
+    out(&table::table(&titles, lines, &right, script))?;
     for comparison in &page.comparisons {
         out(&format!("\n{}", text::comparison(comparison)))?;
     }
@@ -434,6 +472,21 @@ mod tests {
                 Paper::Supremeraid,
                 include_str!("../../../docs/papers/data/supremeraid-modelled.csv"),
                 include_str!("../../../docs/papers/supremeraid.md"),
+            ),
+            (
+                Paper::Nsulate,
+                include_str!("../../../docs/papers/data/nsulate-modelled.csv"),
+                include_str!("../../../docs/papers/nsulate.md"),
+            ),
+            (
+                Paper::Gridraid,
+                include_str!("../../../docs/papers/data/gridraid-modelled.csv"),
+                include_str!("../../../docs/papers/gridraid.md"),
+            ),
+            (
+                Paper::SupremeraidSpec,
+                include_str!("../../../docs/papers/data/supremeraid-spec-modelled.csv"),
+                include_str!("../../../docs/papers/supremeraid-spec.md"),
             ),
         ];
         for (paper, data, page) in modelled {

@@ -6,55 +6,56 @@
 
 use std::fmt::Write as _;
 
+use super::figures::escape;
 use super::page::Page;
-use super::{Comparison, Evidence, RAW, Row, beside, figures, text};
+use super::{Comparison, Evidence, RAW, Row, beside, curve, figures, text};
 
+const LIGHT: &str = ":root{--bg:#fff;--fg:#1a1f26;--soft:#5a6572;--line:#d5dae0;--head:#f3f5f7;--bad:#b3261e;--good:#dff0e4;\
+--c0:#8a949e;--c1:#2463a6;--c2:#b3560b;--c3:#2f7d4f;--c4:#7b4fa3;--c5:#a03060;--c6:#00796b;--c7:#6b5b00}";
 const STYLE: &str = "
-:root{--bg:#fff;--fg:#1a1f26;--soft:#5a6572;--line:#d5dae0;--head:#f3f5f7;--bad:#b3261e;--good:#dff0e4;
---c0:#8a949e;--c1:#2463a6;--c2:#b3560b;--c3:#2f7d4f;--c4:#7b4fa3;--c5:#a03060;--c6:#00796b;--c7:#6b5b00}
-@media(prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ed;--soft:#9aa5b1;--line:#333b44;--head:#1d232a;
+@media screen and (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ed;--soft:#9aa5b1;--line:#333b44;--head:#1d232a;
 --bad:#ff8a80;--good:#17382a;--c0:#8a949e;--c1:#6aa5e6;--c2:#eba05f;--c3:#74c295;--c4:#b796dd;--c5:#e588ad;--c6:#5cc9bb;--c7:#d6c34a}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:1200px;padding:1rem;background:var(--bg);color:var(--fg);
+*{box-sizing:border-box}body{margin:0 auto;max-width:1440px;padding:1rem;background:var(--bg);color:var(--fg);
 font:16px/1.5 system-ui,sans-serif}h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.2rem;margin:2rem 0 .5rem}
-h3{font-size:1rem;margin:1rem 0 .25rem}p,ul{margin:.4rem 0}code{overflow-wrap:anywhere}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:1rem}
+h3{font-size:1rem;margin:1rem 0 .25rem}p,ul{margin:.4rem 0;max-width:75rem}code{overflow-wrap:anywhere}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:1rem}
 figure{margin:0;border:1px solid var(--line);border-radius:6px;padding:.6rem}figcaption{font-weight:600;margin-bottom:.2rem}
 svg{width:100%;max-width:560px;height:auto;display:block}svg text{fill:var(--fg);font:13px system-ui,sans-serif}svg .n{fill:var(--soft)}
-svg .bad{fill:var(--bad)}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;width:100%}
-th,td{text-align:left;padding:.3rem .5rem;white-space:nowrap;border-bottom:1px solid var(--line);vertical-align:top}th{background:var(--head)}
+svg .bad{fill:var(--bad)}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.78rem;width:100%}
+th,td{text-align:left;padding:.3rem .35rem;white-space:nowrap;border-bottom:1px solid var(--line);vertical-align:top}th{background:var(--head);vertical-align:bottom}
+.rows th{white-space:normal}
 td.r{text-align:right}.made td{white-space:normal}td.lead{background:var(--good);font-weight:600}.bad{color:var(--bad)}.soft{color:var(--soft)}
 .name{white-space:nowrap}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .3em 0 .8em}
 @media(max-width:600px){table{font-size:.75rem}th,td{padding:.25rem .3rem}}
-@media print{body{max-width:none;font-size:11px}.wide{overflow:visible}figure{break-inside:avoid}table{font-size:8px}th,td{white-space:normal;padding:.2rem}}
+@media print{@page{size:A4 landscape;margin:12mm}body{max-width:none;padding:0;font-size:11px}
+*{-webkit-print-color-adjust:exact;print-color-adjust:exact}.wide{overflow:visible}
+h2,h3,h2+p,p.soft,figcaption{break-after:avoid}figure,tr,li{break-inside:avoid}
+.charts{grid-template-columns:repeat(3,1fr);gap:.5rem}table{font-size:8px}th,td{padding:.15rem .2rem}.made td{white-space:normal}}
 ";
 
-/// Text for HTML.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
-
 /// A workload's name in full.
-fn full_name(workload: &str) -> &str {
-    match workload {
+fn full_name(suite: &str, workload: &str) -> String {
+    // Records, not files, where no file system is modelled.
+    let known = match workload {
         "RR" => "Random read, 4 KiB",
         "RM" => "Random mixed, 4 KiB, 70 % reads",
         "RW" => "Random write, 4 KiB",
         "SR" => "Sequential read, 128 KiB",
         "SW" => "Sequential write, 128 KiB",
+        "SR-512K" => "Sequential read, 512 KiB",
+        "SW-512K" => "Sequential write, 512 KiB",
         "SR-JS" => "Sequential read, split by job",
         "SW-JS" => "Sequential write, split by job",
-        "write" => "Write, files are made",
+        "write" if suite == "iozone" => "Write",
         "rewrite" => "Rewrite",
         "read" => "Read in order",
         "reread" => "Read in order, again",
-        "random-read" => "Random read, each record once",
-        "random-write" => "Random write, each record once",
-        other => other,
-    }
+        "random-read" => "Random read, by record",
+        "random-write" => "Random write, by record",
+        other => return capital(other),
+    };
+    known.to_string()
 }
 
 fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
@@ -83,10 +84,10 @@ fn label(row: &Row) -> String {
     } else {
         String::new()
     };
-    let kind = if row.evidence == Evidence::Modelled {
+    let kind = if row.evidence == Evidence::Modelled && !figures::is_computed(row) {
         ""
     } else {
-        row.evidence.name()
+        figures::kind(row)
     };
     let parts = [
         format!("{}{devices}", row.target),
@@ -144,11 +145,55 @@ fn bars(rows: &[&Row], targets: &[&str]) -> String {
     svg
 }
 
+/// A chart of a suite: what it shows, and its drawing.
+struct Chart<'a> {
+    suite: &'a str,
+    title: String,
+    svg: String,
+}
+
+/// All charts of a page, suite by suite: bars for each workload, a curve where workloads differ in a number only.
+fn drawn(page: &Page) -> Vec<Chart<'_>> {
+    let targets = distinct(page.rows.iter().map(|row| row.target.as_str()));
+    let curves = curve::curves(&page.rows);
+    let mut charts = Vec::new();
+    for suite in distinct(page.rows.iter().map(|row| row.suite.as_str())) {
+        for curve in curves.iter().filter(|curve| curve.suite == suite) {
+            charts.push(Chart {
+                suite,
+                title: capital(&curve.name),
+                svg: curve::drawing(curve, &|target| colour(&targets, target)),
+            });
+        }
+        let of_suite = || {
+            let rows = page.rows.iter();
+            rows.filter(move |row| row.suite == suite && !curve::is_on_curve(row))
+        };
+        for workload in distinct(of_suite().map(|row| row.workload.as_str())) {
+            let rows: Vec<&Row> = of_suite().filter(|row| row.workload == workload).collect();
+            charts.push(Chart {
+                suite,
+                title: full_name(suite, workload),
+                svg: bars(&rows, &targets),
+            });
+        }
+    }
+    charts
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
 fn charts(page: &Page, out: &mut String) {
     let targets = distinct(page.rows.iter().map(|row| row.target.as_str()));
+    let charts = drawn(page);
     for suite in distinct(page.rows.iter().map(|row| row.suite.as_str())) {
         let _ = write!(out, "<h2>{}</h2><p>", escape(suite_name(suite)));
-        for target in &targets {
+        let of_suite = page.rows.iter().filter(|row| row.suite == suite);
+        for target in distinct(of_suite.map(|row| row.target.as_str())) {
             let _ = write!(
                 out,
                 "<span class=\"name\"><span class=\"key\" style=\"background:var(--c{})\"></span>{}</span> ",
@@ -156,25 +201,68 @@ fn charts(page: &Page, out: &mut String) {
                 escape(target)
             );
         }
-        out.push_str("</p><div class=\"charts\">");
-        let of_suite = || page.rows.iter().filter(move |row| row.suite == suite);
-        for workload in distinct(of_suite().map(|row| row.workload.as_str())) {
-            let rows: Vec<&Row> = of_suite().filter(|row| row.workload == workload).collect();
+        out.push_str("</p>");
+        let curved = page
+            .rows
+            .iter()
+            .any(|row| row.suite == suite && curve::is_on_curve(row));
+        if curved {
+            out.push_str(
+                "<p class=\"soft\">Dashed: computed or published. A hollow point is INVALID.</p>",
+            );
+        }
+        out.push_str("<div class=\"charts\">");
+        for chart in charts.iter().filter(|chart| chart.suite == suite) {
             let _ = write!(
                 out,
                 "<figure><figcaption>{}</figcaption>{}</figure>",
-                escape(full_name(workload)),
-                bars(&rows, &targets)
+                escape(&chart.title),
+                chart.svg
             );
         }
         out.push_str("</div>");
     }
 }
 
+/// Each chart of a page as an SVG file of its own: a name without folders, and the file.
+pub fn drawings(page: &Page) -> Vec<(String, String)> {
+    let name = |chart: &Chart<'_>| {
+        let text = format!("{} {}", chart.suite, chart.title).to_lowercase();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        format!("{}.svg", words.join("-"))
+    };
+    // The colours of the page on white, for whoever shows the file alone.
+    let style = format!(
+        "<style>{LIGHT}text{{fill:var(--fg);font:13px sans-serif}}.n{{fill:var(--soft)}}.bad{{fill:var(--bad)}}</style>"
+    );
+    let file = |chart: &Chart<'_>| {
+        let named = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=";
+        let svg = chart.svg.replacen("<svg viewBox=", named, 1);
+        let begin = svg.find('>').map_or(0, |end| end + 1);
+        let (head, body) = svg.split_at(begin);
+        format!(
+            "{head}<title>{}</title>{style}{body}\n",
+            escape(&chart.title)
+        )
+    };
+    drawn(page)
+        .iter()
+        .map(|chart| (name(chart), file(chart)))
+        .collect()
+}
+
 fn suite_name(suite: &str) -> &str {
     match suite {
         "ssr" => "Spec Sheet Random (SSR)",
         "sss" => "Spec Sheet Sequential (SSS)",
+        "spec" => "Data sheet: 4 KiB on 12 drives, 512 KiB on 20",
+        "iozone" => "IOzone, throughput mode",
+        "raid-check" => "A check of the array beside clients",
+        "zones" => "Zones: each part of the array",
+        "streams" => "Streams of large transfers",
+        "runs" => "Runs on a device, large transfers by 16 streams",
+        "metadata" => "Metadata (mdtest)",
         other => other,
     }
 }
@@ -187,21 +275,19 @@ fn leads(row: &Row, rows: &[Row]) -> bool {
             && r.workload == row.workload
             && r.evidence == row.evidence
             && r.target != RAW
+            && !figures::is_computed(r)
             && r.invalid.is_empty()
     };
     let figure = |r: &Row| r.per_device.or(r.value).unwrap_or(0.0);
     let rivals: Vec<&Row> = rows.iter().filter(plays).collect();
-    row.target != RAW
-        && row.invalid.is_empty()
-        && rivals.len() > 1
-        && rivals.iter().all(|rival| figure(rival) <= figure(row))
+    plays(&row) && rivals.len() > 1 && rivals.iter().all(|rival| figure(rival) <= figure(row))
 }
 
 fn table(page: &Page, out: &mut String) {
     out.push_str(
         "<h2>Every row</h2><p class=\"soft\">Mean of the runs &plusmn; half of the 95 % interval. The marked cell is ahead per device of its kind of evidence; \
-         read-modify-write is computed, an upper bound. \
-         Variation: within a run / between runs.</p><div class=\"wide\"><table><thead><tr>",
+         what is computed is an upper bound that no array reaches, and plays no part. \
+         Variation: within a run / between runs.</p><div class=\"wide rows\"><table><thead><tr>",
     );
     let titles = [
         "suite",
@@ -209,7 +295,6 @@ fn table(page: &Page, out: &mut String) {
         "workload",
         "target",
         "evidence",
-        "runs",
         "value",
         "valid",
         "of raw",
@@ -219,9 +304,14 @@ fn table(page: &Page, out: &mut String) {
         "variation",
         "device bytes",
         "device ops",
-        "limit",
     ];
-    for title in titles {
+    let processor = figures::has_processor(&page.rows);
+    let more = if processor {
+        &figures::PROCESSOR[..]
+    } else {
+        &[]
+    };
+    for title in titles.iter().chain(more).chain(&["runs", "limit"]) {
         let _ = write!(out, "<th>{title}</th>");
     }
     out.push_str("</tr></thead><tbody>");
@@ -236,14 +326,13 @@ fn table(page: &Page, out: &mut String) {
         let per_device = row.per_device.map(|v| figures::rate(v, row.unit));
         let _ = write!(
             out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td>\
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"r\">{}</td>\
              <td class=\"{class}\">{verdict}</td><td class=\"r\">{}</td><td class=\"r{lead}\">{}</td>",
             escape(&row.suite),
             escape(&row.state),
             escape(&row.workload),
             escape(&row.target),
-            row.evidence.name(),
-            row.runs,
+            figures::kind(row),
             figures::value(row).replace("+-", "&plusmn; "),
             figures::percent(row.share_of_raw),
             per_device.unwrap_or("-".to_string()),
@@ -253,49 +342,37 @@ fn table(page: &Page, out: &mut String) {
             figures::percent(row.variation_within),
             figures::percent(row.variation_between)
         );
-        for cell in [
+        let more = processor.then(|| figures::processor(row));
+        let cells = [
             figures::time(row.mean_us),
             figures::time(row.p99_us),
             variation,
             number(row.device_bytes_per_host_byte),
             number(row.device_operations_per_host_operation),
-        ] {
+        ];
+        for cell in cells.into_iter().chain(more.into_iter().flatten()) {
             let _ = write!(out, "<td class=\"r\">{cell}</td>");
         }
-        let _ = write!(out, "<td>{}</td></tr>", escape(&row.limit));
+        let _ = write!(
+            out,
+            "<td class=\"r\">{}</td><td>{}</td></tr>",
+            row.runs,
+            escape(&row.limit)
+        );
     }
     out.push_str("</tbody></table></div>");
     remarks(page, out);
 }
 
-/// Why rows are INVALID, and notes on others.
+/// Why rows are INVALID: each reason once, with its rows.
 fn remarks(page: &Page, out: &mut String) {
-    let marked = |row: &&Row| !row.invalid.is_empty() || !row.warnings.is_empty();
-    let mut rows = page.rows.iter().filter(marked).peekable();
-    if rows.peek().is_none() {
+    let reasons = text::reasons(&page.rows);
+    if reasons.is_empty() {
         return;
     }
-    out.push_str("<h2 id=\"why\">Why rows are INVALID, and notes</h2><ul>");
-    for row in rows {
-        let _ = write!(
-            out,
-            "<li>{} {} {} {}: ",
-            escape(&row.suite),
-            escape(&row.state),
-            escape(&row.workload),
-            escape(&row.target)
-        );
-        if !row.invalid.is_empty() {
-            let _ = write!(
-                out,
-                "<span class=\"bad\">{}</span>",
-                escape(&figures::verdict(row))
-            );
-        }
-        if !row.warnings.is_empty() {
-            let _ = write!(out, " (note: {})", escape(&row.warnings.join("; ")));
-        }
-        out.push_str("</li>");
+    out.push_str("<h2 id=\"why\">Why rows are INVALID</h2><ul>");
+    for reason in reasons {
+        let _ = write!(out, "<li>INVALID: {}</li>", escape(&reason));
     }
     out.push_str("</ul>");
 }
@@ -412,7 +489,7 @@ pub fn page(page: &Page) -> String {
     let title = escape(&page.title);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title><style>{LIGHT}{STYLE}</style></head><body><h1>{title}</h1>"
     );
     let invalid = page.invalid();
     if invalid > 0 {

@@ -8,6 +8,7 @@
 pub mod beside;
 pub mod compare;
 pub mod csv;
+pub mod curve;
 pub mod figures;
 pub mod honesty;
 pub mod html;

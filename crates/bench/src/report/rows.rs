@@ -309,7 +309,7 @@ fn row(samples: &[&Sample], gates: Gates) -> Row {
 }
 
 /// Whether two texts differ in figures only.
-fn alike(one: &str, other: &str) -> bool {
+pub(super) fn alike(one: &str, other: &str) -> bool {
     let words = |text: &str| {
         text.replace(|c: char| c.is_ascii_digit(), "")
             .replace('.', "")

@@ -4,14 +4,38 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{change, percent, rate, time, value, verdict};
+use super::figures::{
+    PROCESSOR, change, has_processor, kind, percent, processor, rate, time, value, verdict,
+};
 use super::page::{Page, Table};
-use super::{Comparison, Evidence, Row, beside};
+use super::rows::alike;
+use super::{Comparison, Evidence, Row, beside, curve};
 
 /// The rows of a report as a Markdown table.
 pub fn rows(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "| suite | state | workload | target | evidence | value | of raw | per device | mean | p99 | variation within / between | device bytes / operations per host | limit | valid |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+    let mut titles = vec![
+        "suite",
+        "state",
+        "workload",
+        "target",
+        "evidence",
+        "value",
+        "of raw",
+        "per device",
+        "mean",
+        "p99",
+        "variation within / between",
+        "device bytes / operations per host",
+    ];
+    let with_processor = has_processor(rows);
+    if with_processor {
+        titles.extend(PROCESSOR);
+    }
+    titles.extend(["limit", "valid"]);
+    let mut text = format!(
+        "| {} |\n|{}\n",
+        titles.join(" | "),
+        "---|".repeat(titles.len())
     );
     let number = |value: Option<f64>| value.map_or("-".to_string(), |v| format!("{v:.2}"));
     for row in rows {
@@ -21,12 +45,12 @@ pub fn rows(rows: &[Row]) -> String {
         } else {
             row.limit.as_str()
         };
-        let cells = [
+        let mut cells = vec![
             row.suite.clone(),
             row.state.clone(),
             row.workload.clone(),
             row.target.clone(),
-            row.evidence.name().to_string(),
+            kind(row).to_string(),
             value(row),
             percent(row.share_of_raw),
             per_device.unwrap_or("-".to_string()),
@@ -42,9 +66,11 @@ pub fn rows(rows: &[Row]) -> String {
                 number(row.device_bytes_per_host_byte),
                 number(row.device_operations_per_host_operation)
             ),
-            limit.to_string(),
-            verdict(row),
         ];
+        if with_processor {
+            cells.extend(processor(row));
+        }
+        cells.extend([limit.to_string(), verdict(row)]);
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
     text
@@ -114,23 +140,33 @@ pub fn kinds(rows: &[Row]) -> Vec<&'static str> {
 
 /// Warnings of rows, each once, with the rows that have it.
 pub fn warnings(rows: &[Row]) -> Vec<String> {
+    with_rows(rows, |row| &row.warnings)
+}
+
+/// Reasons why rows are INVALID, each once, with the rows that have it.
+pub fn reasons(rows: &[Row]) -> Vec<String> {
+    with_rows(rows, |row| &row.invalid)
+}
+
+/// Remarks that differ in figures only are one, told with the figures of the first.
+fn with_rows(rows: &[Row], of: impl Fn(&Row) -> &[String]) -> Vec<String> {
     let mut found: Vec<(&str, Vec<String>)> = Vec::new();
     for row in rows {
-        for warning in &row.warnings {
+        for remark in of(row) {
             let name = format!("{} {} {}", row.target, row.state, row.workload);
-            match found.iter_mut().find(|(told, _)| told == warning) {
+            match found.iter_mut().find(|(told, _)| alike(told, remark)) {
                 Some((_, names)) => names.push(name),
-                None => found.push((warning, vec![name])),
+                None => found.push((remark, vec![name])),
             }
         }
     }
-    let line = |(warning, names): (&str, Vec<String>)| {
+    let line = |(remark, names): (&str, Vec<String>)| {
         let of = match names.len() {
-            all if all == rows.len() => "all rows".to_string(),
+            all if all == rows.len() && all > 1 => "all rows, figures of the first".to_string(),
             1..=4 => names.join(", "),
-            many => format!("{many} rows"),
+            many => format!("{}, and {} more rows", names[..3].join(", "), many - 3),
         };
-        format!("{warning} ({of})")
+        format!("{remark} ({of})")
     };
     found.into_iter().map(line).collect()
 }
@@ -184,6 +220,14 @@ pub fn page(page: &Page) -> String {
         for line in &page.beside {
             let _ = writeln!(text, "| {} |", line.cells().join(" | "));
         }
+        text.push('\n');
+    }
+    let curves = curve::curves(&page.rows);
+    if !curves.is_empty() {
+        text.push_str("## Curves\n\n");
+    }
+    for one in &curves {
+        text.push_str(&curve::table(one));
         text.push('\n');
     }
     if !page.rows.is_empty() {
@@ -245,7 +289,7 @@ mod tests {
         let text = page(&shown);
         assert!(text.contains("## Caches\n\nEvidence: real.\n\n| layer | size |\n|---|---|\n| page/cache | 1 GiB |"), "{text}");
         assert!(
-            text.contains("* caches taken to be 1 byte (all rows)"),
+            text.contains("* caches taken to be 1 byte (all rows, figures of the first)"),
             "{text}"
         );
         shown.rows.clear();
