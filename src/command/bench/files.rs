@@ -3,6 +3,8 @@
 //! **Invariants**: data that caches could hold are refused before anything is written, unless that is asked for, and stay
 //! stamped then; figures that must not be used end with exit code 1 where that was not asked for.
 
+mod down;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,8 +14,9 @@ use ashlar_bench::files::load::Test;
 use ashlar_bench::files::stack::Volume;
 use ashlar_bench::files::tools::Tool;
 use ashlar_bench::files::{Options, SUITE, Session};
+use ashlar_bench::lifecycle::Down;
 use ashlar_bench::report::page::{Page, Table};
-use ashlar_bench::report::{Sample, text};
+use ashlar_bench::report::{NORMAL, Sample, text};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -67,12 +70,24 @@ pub(crate) struct RealArgs {
     /// Seed of content and order
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Programs to run beside: fio, iozone, none [default: those in PATH]
+    /// Programs to run beside: fio, iozone, ior, mdtest, elbencho, none [default: those in PATH]
     #[arg(long, value_name = "PROGRAM", value_delimiter = ',', value_parser = parse_tool)]
     beside: Vec<Option<Tool>>,
     /// Name of the target in the rows
     #[arg(long, value_name = "NAME", default_value = "files")]
     label: String,
+    /// State of the array in the rows, where it was brought about by hand
+    #[arg(long, value_name = "STATE", default_value = "normal")]
+    state: String,
+    /// After the tests take so many devices out of the array below, and run them again: a number, or max-per-group
+    #[arg(long, value_name = "N", value_parser = Down::parse, requires = "yes", conflicts_with_all = ["existing", "keep"])]
+    down: Option<Down>,
+    /// Take devices out for good: --down wants it
+    #[arg(long)]
+    yes: bool,
+    /// Wait so many seconds at most for a quiet machine before each test
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    wait_quiet: u64,
     /// Percent of the content that is zeros, as fio names it: above 0 the rows are INVALID
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     buffer_compress_percentage: u8,
@@ -110,9 +125,10 @@ fn parse_test(text: &str) -> Result<Named, String> {
 fn parse_tool(text: &str) -> Result<Option<Tool>, String> {
     match text {
         "none" => Ok(None),
-        _ => Tool::named(text)
-            .map(Some)
-            .ok_or_else(|| format!("'{text}' cannot run beside: use fio, iozone or none")),
+        _ => Tool::named(text).map(Some).ok_or_else(|| {
+            let names = Tool::ALL.map(Tool::name).join(", ");
+            format!("'{text}' cannot run beside: use {names} or none")
+        }),
     }
 }
 
@@ -156,6 +172,9 @@ impl RealArgs {
             assumed_cache: self.assume_cache,
             memory_limit: Some(memory::limit()),
             label: self.label.clone(),
+            state: self.state.clone(),
+            wait_quiet: self.wait_quiet,
+            left: None,
             tools: self.tools()?,
         })
     }
@@ -165,8 +184,8 @@ impl RealArgs {
             return Ok(Vec::new());
         }
         if self.beside.is_empty() {
-            let both = [Tool::Fio, Tool::Iozone].into_iter();
-            return Ok(both.filter(|tool| tool.is_here()).collect());
+            let all = Tool::ALL.into_iter();
+            return Ok(all.filter(|tool| tool.is_here()).collect());
         }
         let named: Vec<Tool> = self.beside.iter().flatten().copied().collect();
         if let Some(missing) = named.iter().find(|tool| !tool.is_here()) {
@@ -190,7 +209,17 @@ impl RealArgs {
             options.repeat,
             options.seed
         );
+        let down = self.down.map(|down| format!("--down {down} --yes"));
         let flags = [
+            (
+                options.state != NORMAL,
+                format!("--state {}", options.state),
+            ),
+            (down.is_some(), down.unwrap_or_default()),
+            (
+                options.wait_quiet > 0,
+                format!("--wait-quiet {}", options.wait_quiet),
+            ),
             (options.direct, "--direct".to_string()),
             (options.keep_cache, "--keep-cache".to_string()),
             (options.keep, "--keep".to_string()),
@@ -269,10 +298,32 @@ pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failur
     if !(args.keep || args.existing || session.folder().exists()) {
         clean_up_when_stopped(session.folder());
     }
+    let victims = args
+        .down
+        .map(|down| down::Victims::find(context, &session, down))
+        .transpose()?;
+    let session = match &victims {
+        // The files stay for the second half.
+        Some(_) => {
+            let kept = Options {
+                keep: true,
+                ..options.clone()
+            };
+            Session::prepare(kept, &volumes(context)).map_err(Failure::invalid)?
+        }
+        None => session,
+    };
     let mut progress = Progress::new(context.json);
-    let samples = session
+    let mut samples = session
         .run(&mut |line| progress.show(line))
         .map_err(Failure::broken);
+    if let (Some(victims), Ok(first)) = (&victims, &mut samples) {
+        match again(context, &options, &session, victims, &mut progress) {
+            Ok(second) => first.extend(second),
+            Err(failure) => samples = Err(failure),
+        }
+        let _ = std::fs::remove_dir_all(session.folder());
+    }
     progress.end();
     let samples = samples?;
     let page = page(args, &options, &session, &samples)?;
@@ -293,6 +344,34 @@ pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failur
         eprintln!("ashlar: {place}: rows are INVALID, and VALID says why: the exit code is 1");
     }
     Ok(ExitCode::FAILURE)
+}
+
+/// Takes the victims out and runs the tests again: what was written before is read first.
+fn again(
+    context: &Context,
+    options: &Options,
+    session: &Session,
+    victims: &down::Victims,
+    progress: &mut Progress,
+) -> Result<Vec<Sample>, Failure> {
+    let state = victims.take_out(context)?;
+    let second = Options {
+        state: state.name().to_string(),
+        left: Some(session.leaves()),
+        // Other programs write files of their own: those have all their redundancy.
+        tools: Vec::new(),
+        ..options.clone()
+    };
+    let second = Session::prepare(second, &volumes(context)).map_err(Failure::invalid)?;
+    let mut samples = second
+        .run(&mut |line| progress.show(line))
+        .map_err(Failure::broken)?;
+    let told = victims.told(context, state)?;
+    for sample in &mut samples {
+        sample.warnings.push(told.remark.clone());
+        sample.invalid.extend(told.invalid.clone());
+    }
+    Ok(samples)
 }
 
 /// At TERM or INT removes the files, and ends the process.

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use super::judge;
 use super::load::Test;
-use super::session::Session;
+use super::parallel;
+use super::session::{METADATA, Session};
 use super::tools::{self, Said, Tool};
-use super::watch::look;
+use super::watch::{Looked, look};
 use crate::report::Sample;
 
 impl Session {
@@ -33,6 +34,62 @@ impl Session {
             sample.warnings.extend(judge::warnings(&seen));
             say(&mut sample, said);
             samples.push(sample);
+        }
+    }
+
+    /// IOR or elbencho, a test at a time.
+    pub(super) fn parallel(&self, tool: Tool, run: u32, folder: &Path, samples: &mut Vec<Sample>) {
+        let work = self.work(folder, run, &|index| tool.file(index));
+        let target = self.target(tool);
+        let mut looked = None;
+        for test in &self.options.tests {
+            let foreign = self.settle(&work.files);
+            let mark = self.mark();
+            let line = parallel::line(tool, *test, &work, folder);
+            let said = tools::run_program(tool, &line[0], &line[1..], folder)
+                .and_then(|text| parallel::said(tool, *test, &work, &text));
+            let seconds = mark.at.elapsed().as_secs_f64();
+            let mut seen = self.seen(&mark, test.writes(), self.data_bytes(), seconds, &foreign);
+            seen.fetched = None; // of another process
+            let looked = *looked.get_or_insert_with(|| look(&work));
+            let mut sample = self.sample(&target, test.name(), run, &mark, &seen);
+            sample.invalid = judge::invalid(&self.facts(looked, &foreign), &seen);
+            sample.warnings.extend(judge::warnings(&seen));
+            say(&mut sample, said);
+            samples.push(sample);
+        }
+    }
+
+    /// mdtest: operations on metadata, in a suite of their own. What of it reached a device nobody can tell.
+    pub(super) fn mdtest(&self, run: u32, folder: &Path, samples: &mut Vec<Sample>) {
+        let tasks = self.options.threads;
+        let foreign = self.settle(&[]);
+        let mark = self.mark();
+        let line = parallel::mdtest_line(tasks, folder);
+        let said = tools::run_program(Tool::Mdtest, &line[0], &line[1..], folder)
+            .and_then(|text| parallel::mdtest_said(tasks, &text));
+        let seconds = mark.at.elapsed().as_secs_f64();
+        let seen = self.seen(&mark, true, 0, seconds, &foreign);
+        let sample = |workload: &str| {
+            let mut sample = self.sample(&self.target(Tool::Mdtest), workload, run, &mark, &seen);
+            sample.suite = METADATA.to_string();
+            sample.device_bytes_per_host_byte = None;
+            // Many small files, none of them data: only what others did speaks against it.
+            sample.invalid = judge::disturbed(&self.facts(Looked::default(), &foreign), &seen);
+            let cached =
+                "metadata: a file system may answer from its caches, and nothing is synced";
+            sample.warnings.push(cached.to_string());
+            sample
+        };
+        match said {
+            Ok(rates) => samples.extend(rates.into_iter().map(|(name, rate)| Sample {
+                operations_per_second: Some(rate),
+                ..sample(name)
+            })),
+            Err(reason) => samples.push(Sample {
+                invalid: vec![reason],
+                ..sample("create")
+            }),
         }
     }
 

@@ -31,6 +31,15 @@ pub struct Seen {
     pub foreign: Option<f64>,
     /// How long it ran.
     pub seconds: f64,
+    /// Whether devices are gone below it: more is read then than was asked for, and the kernel computes the rest.
+    pub degraded: bool,
+}
+
+impl Seen {
+    /// Whether the first level has nothing to move but what was asked for: not where it mirrors, nor where it decodes.
+    fn is_bounded(&self) -> bool {
+        self.one_device || !(self.wrote || self.degraded)
+    }
 }
 
 fn size(bytes: u64) -> String {
@@ -61,7 +70,7 @@ pub fn invalid(facts: &Facts, seen: &Seen) -> Vec<String> {
                 size(bytes),
                 size(seen.asked)
             ));
-        } else if index == 0 && bytes > most && (seen.one_device || !seen.wrote) {
+        } else if index == 0 && bytes > most && seen.is_bounded() {
             found.push(format!(
                 "{} were {verb} of {name} where {} were asked for: others used it",
                 size(bytes),
@@ -69,7 +78,7 @@ pub fn invalid(facts: &Facts, seen: &Seen) -> Vec<String> {
             ));
         }
     }
-    if let Some(fetched) = seen.fetched.filter(|_| !seen.wrote)
+    if let Some(fetched) = seen.fetched.filter(|_| !seen.wrote && !seen.degraded)
         && fetched < least
         && !seen.levels.is_empty()
     {
@@ -79,26 +88,50 @@ pub fn invalid(facts: &Facts, seen: &Seen) -> Vec<String> {
             size(seen.asked)
         ));
     }
-    if let Some(foreign) = seen.foreign
-        && foreign > MOST_FOREIGN
-    {
-        found.push(format!(
-            "busy devices: others moved {:.0} MB/s on them before the test: stop them",
-            foreign / 1e6
-        ));
-    }
+    found.extend(busy_devices(seen));
+    found
+}
+
+fn busy_devices(seen: &Seen) -> Option<String> {
+    let foreign = seen.foreign.filter(|foreign| *foreign > MOST_FOREIGN)?;
+    Some(format!(
+        "busy devices: others moved {:.0} MB/s on them before the test: stop them",
+        foreign / 1e6
+    ))
+}
+
+/// Reasons that lie in what others did on the machine, where nothing else can be held against a figure.
+pub fn disturbed(facts: &Facts, seen: &Seen) -> Vec<String> {
+    let only = Facts {
+        busy_before: facts.busy_before,
+        ..Facts::default()
+    };
+    let mut found = reasons(&only);
+    found.extend(busy_devices(seen));
     found
 }
 
 /// What to keep in mind.
 pub fn warnings(seen: &Seen) -> Vec<String> {
-    if seen.seconds >= SHORTEST {
-        return Vec::new();
+    let mut found = Vec::new();
+    if seen.seconds < SHORTEST {
+        found.push(format!(
+            "ran {:.2} s: too short to say whether the device is steady",
+            seen.seconds
+        ));
     }
-    vec![format!(
-        "ran {:.2} s: too short to say whether the device is steady",
-        seen.seconds
-    )]
+    if let Some((name, moved)) = seen.levels.first()
+        && seen.degraded
+        && !seen.wrote
+        && moved.read > seen.asked / 20 * 21
+    {
+        found.push(format!(
+            "{} were read of {name} where {} were asked for: what is gone is computed from the rest",
+            size(moved.read),
+            size(seen.asked)
+        ));
+    }
+    found
 }
 
 /// The levels of a stack by name, with what they moved since `before`.
@@ -129,6 +162,7 @@ mod tests {
             fetched: Some(1000 * MIB),
             foreign: Some(0.0),
             seconds: 10.0,
+            degraded: false,
         }
     }
 
@@ -167,6 +201,35 @@ mod tests {
             },
             "no device is visible",
         );
+    }
+
+    #[test]
+    fn with_devices_gone_more_is_read_and_the_kernel_computes_but_a_cache_is_still_told() {
+        let decoded = Seen {
+            degraded: true,
+            one_device: false,
+            fetched: Some(200 * MIB),
+            ..read(6000 * MIB, 6000 * MIB)
+        };
+        assert!(invalid(&Facts::default(), &decoded).is_empty());
+        assert!(warnings(&decoded)[0].contains("computed from the rest"));
+        let whole = Seen {
+            degraded: false,
+            fetched: Some(1000 * MIB),
+            ..decoded.clone()
+        };
+        one(&whole, "others used it");
+        let cached = Seen {
+            levels: vec![(
+                "sda+sdb".to_string(),
+                Moved {
+                    read: 10 * MIB,
+                    written: 0,
+                },
+            )],
+            ..decoded
+        };
+        one(&cached, "a cache answered");
     }
 
     #[test]

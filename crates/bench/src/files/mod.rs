@@ -11,6 +11,7 @@ pub mod judge;
 pub mod layers;
 pub mod load;
 pub mod machine;
+pub mod parallel;
 mod session;
 pub mod stack;
 #[cfg(test)]
@@ -23,13 +24,13 @@ use std::path::{Path, PathBuf};
 
 use crate::report::Sample;
 use crate::report::honesty::{Cache, Facts};
-use load::Work;
+use load::{Test, Work};
 use machine::System;
 use stack::{Stack, Volume};
 use tools::Tool;
-use watch::{fill, look};
+use watch::{Looked, fill, look};
 
-pub use session::{FOLDER, Options, SUITE, Session};
+pub use session::{FOLDER, Left, Options, SUITE, Session};
 use session::{Folder, PLENTY};
 
 impl Session {
@@ -176,6 +177,9 @@ impl Session {
     pub fn run(&self, told: &mut dyn FnMut(&str)) -> Result<Vec<Sample>, String> {
         let folder = self.make_folder()?;
         let mut samples = Vec::new();
+        if let Some(left) = self.options.left {
+            self.of_left(left, &folder, told, &mut samples)?;
+        }
         for run in 1..=self.options.repeat {
             self.ours(run, &folder, told, &mut samples)?;
             for tool in &self.options.tools {
@@ -188,15 +192,47 @@ impl Session {
                 match tool {
                     Tool::Fio => self.fio(run, &folder.path, &mut samples),
                     Tool::Iozone => self.iozone(run, &folder.path, &mut samples),
+                    Tool::Mdtest => self.mdtest(run, &folder.path, &mut samples),
+                    Tool::Ior | Tool::Elbencho => {
+                        self.parallel(*tool, run, &folder.path, &mut samples);
+                    }
                 }
             }
         }
         Ok(samples)
     }
 
+    /// What the last run of this session leaves in its files, if they stay.
+    pub fn leaves(&self) -> Left {
+        let writing = self.options.tests.iter().filter(|test| test.writes());
+        Left {
+            run: self.options.repeat,
+            passes: writing.count() as u64,
+        }
+    }
+
+    /// The reading tests, on files that an earlier session left: what was written before devices were lost.
+    fn of_left(
+        &self,
+        left: Left,
+        folder: &Folder,
+        told: &mut dyn FnMut(&str),
+        samples: &mut Vec<Sample>,
+    ) -> Result<(), String> {
+        let mut work = self.work(&folder.path, left.run, &|index| format!("file.{index}"));
+        work.pass = Some(left.passes);
+        let mut looked = Some(look(&work));
+        for run in 1..=self.options.repeat {
+            for test in self.options.tests.iter().filter(|test| !test.writes()) {
+                self.one(*test, run, &work, &mut looked, told, samples)?;
+            }
+        }
+        Ok(())
+    }
+
     fn make_folder(&self) -> Result<Folder, String> {
         let path = self.folder();
-        if !self.options.existing {
+        if !self.options.existing && self.options.left.is_none() {
             fs::create_dir(&path).map_err(|error| {
                 format!(
                     "{}: {error}; remove it if it is left from another run, or read it with --existing",
@@ -212,12 +248,19 @@ impl Session {
 
     /// Removes our files, so that another program has the room.
     fn clear(&self, folder: &Path) -> Result<(), String> {
-        if self.options.keep {
+        // Files that are to stay are written over; what another program left is not theirs.
+        if self.options.keep && self.options.left.is_none() {
             return Ok(());
         }
         let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
         for entry in fs::read_dir(folder).map_err(failed)? {
-            fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
+            let path = entry.map_err(failed)?.path();
+            let removed = if path.is_dir() {
+                fs::remove_dir_all(path)
+            } else {
+                fs::remove_file(path)
+            };
+            removed.map_err(failed)?;
         }
         Ok(())
     }
@@ -250,37 +293,54 @@ impl Session {
         let mut work = self.work(&folder.path, run, &|index| format!("file.{index}"));
         let mut pass = 0;
         let mut looked = self.options.existing.then(|| look(&work));
-        for test in &self.options.tests {
-            told(&format!(
-                "run {run} of {}: {}",
-                self.options.repeat,
-                test.name()
-            ));
+        // What was left is read before; what is written now does not lack what was lost.
+        let wanted = |test: &&Test| self.options.left.is_none() || test.writes();
+        for test in self.options.tests.iter().filter(wanted) {
             if test.writes() {
                 pass += 1;
             }
             work.pass = (pass > 0 || !self.options.existing).then_some(pass);
-            let foreign = self.settle(&work.files);
-            let mark = self.mark();
-            let first = self.stack.levels.first();
-            let written = || first.map_or(0, |level| level.moved(&self.system).written);
-            let watch: Option<&dyn Fn() -> u64> = Some(&written);
-            let buffered = test.writes() && !self.options.direct && first.is_some();
-            let outcome = load::run(*test, &work, watch.filter(|_| buffered))?;
-            let seen = self.seen(
-                &mark,
-                test.writes(),
-                outcome.bytes,
-                outcome.seconds,
-                &foreign,
-            );
-            let looked = *looked.get_or_insert_with(|| look(&work));
-            let mut sample = self.sample(&self.options.label, test.name(), run, &mark, &seen);
-            fill(&mut sample, &outcome);
-            sample.invalid = judge::invalid(&self.facts(looked, &foreign), &seen);
-            sample.warnings.extend(judge::warnings(&seen));
-            samples.push(sample);
+            self.one(*test, run, &work, &mut looked, told, samples)?;
         }
+        Ok(())
+    }
+
+    /// One test, once.
+    fn one(
+        &self,
+        test: Test,
+        run: u32,
+        work: &Work,
+        looked: &mut Option<Looked>,
+        told: &mut dyn FnMut(&str),
+        samples: &mut Vec<Sample>,
+    ) -> Result<(), String> {
+        told(&format!(
+            "{}, run {run} of {}: {}",
+            self.options.state,
+            self.options.repeat,
+            test.name()
+        ));
+        let foreign = self.settle(&work.files);
+        let mark = self.mark();
+        let first = self.stack.levels.first();
+        let written = || first.map_or(0, |level| level.moved(&self.system).written);
+        let watch: Option<&dyn Fn() -> u64> = Some(&written);
+        let buffered = test.writes() && !self.options.direct && first.is_some();
+        let outcome = load::run(test, work, watch.filter(|_| buffered))?;
+        let seen = self.seen(
+            &mark,
+            test.writes(),
+            outcome.bytes,
+            outcome.seconds,
+            &foreign,
+        );
+        let looked = *looked.get_or_insert_with(|| look(work));
+        let mut sample = self.sample(&self.options.label, test.name(), run, &mark, &seen);
+        fill(&mut sample, &outcome);
+        sample.invalid = judge::invalid(&self.facts(looked, &foreign), &seen);
+        sample.warnings.extend(judge::warnings(&seen));
+        samples.push(sample);
         Ok(())
     }
 }

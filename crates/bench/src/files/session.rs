@@ -16,6 +16,9 @@ use super::tools::Tool;
 /// The suite in samples.
 pub const SUITE: &str = "iozone";
 
+/// The suite of mdtest's samples.
+pub(super) const METADATA: &str = "metadata";
+
 /// Bytes of all files together where no cache counts and no size is given.
 pub(super) const PLENTY: u64 = 1 << 30;
 
@@ -55,9 +58,24 @@ pub struct Options {
     pub memory_limit: Option<u64>,
     /// Name of the target in the rows.
     pub label: String,
+    /// The state of the array in the rows.
+    pub state: String,
+    /// Longest time to wait for a quiet machine before each test, seconds.
+    pub wait_quiet: u64,
+    /// Files of an earlier session that are read first.
+    pub left: Option<Left>,
     /// Programs that run beside.
     #[serde(skip)]
     pub tools: Vec<Tool>,
+}
+
+/// What a session left in its files: which run wrote them, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Left {
+    /// The run.
+    pub run: u32,
+    /// How many tests of it wrote.
+    pub passes: u64,
 }
 
 /// A run that is prepared: what lies below the folder, and which caches.

@@ -23,6 +23,9 @@ fn options(path: &Path) -> Options {
         assumed_cache: None,
         memory_limit: None,
         label: "files".to_string(),
+        state: "normal".to_string(),
+        wait_quiet: 0,
+        left: None,
         tools: Vec::new(),
     }
 }
@@ -145,4 +148,49 @@ fn a_program_that_fails_gives_a_reason_and_no_figure() {
     say(&mut sample, Err("fio: exit status: 1: no".to_string()));
     assert_eq!(sample.rate(), None);
     assert_eq!(sample.invalid, ["fio: exit status: 1: no"]);
+}
+
+#[test]
+fn files_of_an_earlier_session_are_read_with_their_content_and_then_written_anew() {
+    let dir = Dir::new("files-left");
+    let first = Options {
+        tests: vec![Test::Write, Test::Rewrite, Test::Read],
+        keep: true,
+        repeat: 2,
+        ..options(&dir.0)
+    };
+    let session = Session::prepare(first.clone(), &[]).unwrap();
+    session.run(&mut |_| {}).unwrap();
+    let left = session.leaves();
+    assert_eq!((left.run, left.passes), (2, 2));
+    let second = |left| Options {
+        state: "down".to_string(),
+        left: Some(left),
+        keep: false,
+        ..first.clone()
+    };
+    // Other content than the last run wrote is noticed.
+    let wrong = Left { passes: 1, ..left };
+    let session = Session::prepare(second(wrong), &[]).unwrap();
+    let folder = session.folder();
+    let kept = dir.0.join("kept");
+    fs::create_dir(&kept).unwrap();
+    for index in 0..2 {
+        let name = format!("file.{index}");
+        fs::copy(folder.join(&name), kept.join(&name)).unwrap();
+    }
+    let error = session.run(&mut |_| {}).unwrap_err();
+    assert!(error.contains("is not what was written"), "{error}");
+    fs::rename(&kept, &folder).unwrap();
+    let session = Session::prepare(second(left), &[]).unwrap();
+    let samples = session.run(&mut |_| {}).unwrap();
+    let ran: Vec<(&str, u32)> = samples
+        .iter()
+        .map(|sample| (sample.workload.as_str(), sample.run))
+        .collect();
+    let writes = [("write", 1), ("rewrite", 1), ("write", 2), ("rewrite", 2)];
+    assert_eq!(ran[..2], [("read", 1), ("read", 2)]);
+    assert_eq!(ran[2..], writes);
+    assert!(samples.iter().all(|sample| sample.state == "down"));
+    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
 }

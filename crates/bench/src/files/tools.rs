@@ -17,6 +17,12 @@ pub enum Tool {
     Fio,
     /// IOzone, all tests in one run.
     Iozone,
+    /// IOR, a test at a time.
+    Ior,
+    /// mdtest: metadata, in one run.
+    Mdtest,
+    /// elbencho, a test at a time.
+    Elbencho,
 }
 
 /// What a program says of a test.
@@ -30,38 +36,60 @@ pub struct Said {
     pub p99_us: Option<f64>,
 }
 
+/// Whether a program is in PATH.
+pub(super) fn is_in_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+}
+
 impl Tool {
+    /// All of them.
+    pub const ALL: [Tool; 5] = [
+        Tool::Fio,
+        Tool::Iozone,
+        Tool::Ior,
+        Tool::Mdtest,
+        Tool::Elbencho,
+    ];
+
     /// Its name, that of the program.
     pub fn name(self) -> &'static str {
         match self {
             Tool::Fio => "fio",
             Tool::Iozone => "iozone",
+            Tool::Ior => "ior",
+            Tool::Mdtest => "mdtest",
+            Tool::Elbencho => "elbencho",
         }
     }
 
     /// By name.
     pub fn named(name: &str) -> Option<Tool> {
-        [Tool::Fio, Tool::Iozone]
-            .into_iter()
-            .find(|tool| tool.name() == name)
+        Tool::ALL.into_iter().find(|tool| tool.name() == name)
     }
 
     /// Whether it is in PATH.
     pub fn is_here(self) -> bool {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|dir| dir.join(self.name()).is_file())
+        is_in_path(self.name())
     }
 
     /// The name of its file number `index`.
     pub fn file(self, index: usize) -> String {
-        format!("{}.{index}", self.name())
+        match self {
+            Tool::Ior => format!("ior.{index:08}"),
+            _ => format!("{}.{index}", self.name()),
+        }
     }
 
     /// What it says of its version.
     pub fn version(self) -> String {
         let argument = match self {
-            Tool::Fio => "--version",
+            Tool::Fio | Tool::Elbencho => "--version",
             Tool::Iozone => "-v",
+            // Without a load they run one of their own.
+            Tool::Ior | Tool::Mdtest => {
+                return "it tells its version only when it runs".to_string();
+            }
         };
         let output = Command::new(self.name())
             .arg(argument)
@@ -199,12 +227,30 @@ pub fn iozone_said(test: Test, text: &str) -> Option<Said> {
 /// # Errors
 /// If it cannot be started, or fails: its last line.
 pub fn run(tool: Tool, line: &[String], dir: &Path) -> Result<String, String> {
-    let output = Command::new(tool.name())
+    run_program(tool, tool.name(), line, dir)
+}
+
+/// Runs a program, `tool` or what starts it. What it printed.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_program(
+    tool: Tool,
+    program: &str,
+    line: &[String],
+    dir: &Path,
+) -> Result<String, String> {
+    let output = Command::new(program)
         .args(line)
         .current_dir(dir)
+        // Open MPI refuses root, and more tasks than processors, unless it is told; others do not know these.
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("{}: {error}", tool.name()))?;
+        .map_err(|error| format!("{program}: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -14,8 +14,8 @@ use super::load::{self, Outcome, Work};
 use super::machine::Processors;
 use super::session::{SUITE, Session};
 use super::stack::Moved;
-use crate::report::honesty::Facts;
-use crate::report::{Evidence, Sample};
+use crate::report::honesty::{Facts, MOST_BUSY};
+use crate::report::{Evidence, NORMAL, Sample};
 
 /// How long the machine is watched before a test.
 const WATCHED: Duration = Duration::from_millis(300);
@@ -48,6 +48,19 @@ impl Session {
         if !self.options.keep_cache {
             load::forget(files);
         }
+        let begun = Instant::now();
+        loop {
+            let foreign = self.watch_others();
+            let waited = begun.elapsed().as_secs() >= self.options.wait_quiet;
+            if waited || foreign.is_quiet() {
+                return foreign;
+            }
+            thread::sleep(WATCHED);
+        }
+    }
+
+    /// What others do for a moment.
+    fn watch_others(&self) -> Foreign {
         let mark = self.mark();
         thread::sleep(WATCHED);
         let seconds = mark.at.elapsed().as_secs_f64();
@@ -103,6 +116,7 @@ impl Session {
                 .map(|(now, before)| now.saturating_sub(before)),
             foreign: foreign.devices,
             seconds,
+            degraded: self.options.state != NORMAL,
         }
     }
 
@@ -143,6 +157,7 @@ impl Session {
         let limit = all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
         Sample {
             suite: SUITE.to_string(),
+            state: self.options.state.clone(),
             workload: workload.to_string(),
             target: target.to_string(),
             devices: bottom.map_or(0, |level| u32::try_from(level.devices.len()).unwrap_or(0)),
@@ -177,6 +192,14 @@ impl Session {
 pub(super) struct Foreign {
     processors: Option<f64>,
     devices: Option<f64>,
+}
+
+impl Foreign {
+    /// Whether nothing of it speaks against a test.
+    fn is_quiet(self) -> bool {
+        self.processors.is_none_or(|share| share <= MOST_BUSY)
+            && self.devices.is_none_or(|rate| rate <= judge::MOST_FOREIGN)
+    }
 }
 
 pub(super) fn fill(sample: &mut Sample, outcome: &Outcome) {
