@@ -318,7 +318,9 @@ pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failur
         .run(&mut |line| progress.show(line))
         .map_err(Failure::broken);
     if let (Some(victims), Ok(first)) = (&victims, &mut samples) {
-        match again(context, &options, &session, victims, &mut progress) {
+        let volumes = volumes(context);
+        let second = victims.again(context, &options, &session, &volumes, &mut progress);
+        match second {
             Ok(second) => first.extend(second),
             Err(failure) => samples = Err(failure),
         }
@@ -344,34 +346,6 @@ pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failur
         eprintln!("ashlar: {place}: rows are INVALID, and VALID says why: the exit code is 1");
     }
     Ok(ExitCode::FAILURE)
-}
-
-/// Takes the victims out and runs the tests again: what was written before is read first.
-fn again(
-    context: &Context,
-    options: &Options,
-    session: &Session,
-    victims: &down::Victims,
-    progress: &mut Progress,
-) -> Result<Vec<Sample>, Failure> {
-    let state = victims.take_out(context)?;
-    let second = Options {
-        state: state.name().to_string(),
-        left: Some(session.leaves()),
-        // Other programs write files of their own: those have all their redundancy.
-        tools: Vec::new(),
-        ..options.clone()
-    };
-    let second = Session::prepare(second, &volumes(context)).map_err(Failure::invalid)?;
-    let mut samples = second
-        .run(&mut |line| progress.show(line))
-        .map_err(Failure::broken)?;
-    let told = victims.told(context, state)?;
-    for sample in &mut samples {
-        sample.warnings.push(told.remark.clone());
-        sample.invalid.extend(told.invalid.clone());
-    }
-    Ok(samples)
 }
 
 /// At TERM or INT removes the files, and ends the process.

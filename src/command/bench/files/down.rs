@@ -3,8 +3,10 @@
 //! **Invariants**: only an array of the daemon that the folder lies on loses devices, and only as many as each of its groups
 //! survives; an array that lost some before is refused; rows say whether the array rebuilt while they were measured.
 
-use ashlar_bench::files::Session;
+use ashlar_bench::files::stack::Volume;
+use ashlar_bench::files::{Options, Session};
 use ashlar_bench::lifecycle::{Down, State};
+use ashlar_bench::report::Sample;
 use ashlar_engine::status::{ArrayState, ArrayStatus};
 use ashlar_layout::Layout;
 use serde_json::Value;
@@ -12,6 +14,7 @@ use serde_json::Value;
 use crate::api::{Call, StatusReply};
 use crate::failure::Failure;
 use crate::print::Context;
+use crate::view::progress::Progress;
 
 /// The devices that are taken out.
 pub(super) struct Victims {
@@ -20,9 +23,9 @@ pub(super) struct Victims {
 }
 
 /// What is to be said of rows with devices gone.
-pub(super) struct Told {
-    pub(super) remark: String,
-    pub(super) invalid: Vec<String>,
+struct Told {
+    remark: String,
+    invalid: Vec<String>,
 }
 
 impl Victims {
@@ -56,8 +59,37 @@ impl Victims {
         })
     }
 
+    /// Takes them out and runs the tests again: what was written before is read first.
+    pub(super) fn again(
+        &self,
+        context: &Context,
+        options: &Options,
+        session: &Session,
+        volumes: &[Volume],
+        progress: &mut Progress,
+    ) -> Result<Vec<Sample>, Failure> {
+        let state = self.take_out(context)?;
+        let second = Options {
+            state: state.name().to_string(),
+            left: Some(session.leaves()),
+            // Other programs write files of their own: those have all their redundancy.
+            tools: Vec::new(),
+            ..options.clone()
+        };
+        let second = Session::prepare(second, volumes).map_err(Failure::invalid)?;
+        let mut samples = second
+            .run(&mut |line| progress.show(line))
+            .map_err(Failure::broken)?;
+        let told = self.told(context, state)?;
+        for sample in &mut samples {
+            sample.warnings.push(told.remark.clone());
+            sample.invalid.extend(told.invalid.clone());
+        }
+        Ok(samples)
+    }
+
     /// Takes them out. Whether the array rebuilds then.
-    pub(super) fn take_out(&self, context: &Context) -> Result<State, Failure> {
+    fn take_out(&self, context: &Context) -> Result<State, Failure> {
         for device in &self.devices {
             let call = Call::Fail {
                 array: self.array.clone(),
@@ -75,7 +107,7 @@ impl Victims {
     }
 
     /// What is to be said afterwards.
-    pub(super) fn told(&self, context: &Context, state: State) -> Result<Told, Failure> {
+    fn told(&self, context: &Context, state: State) -> Result<Told, Failure> {
         let now = status(context, &self.array)?;
         let all: Vec<String> = self.devices.iter().map(u16::to_string).collect();
         let remark = format!("{}: devices {} were taken out", self.array, all.join(", "));
