@@ -327,13 +327,10 @@ fn what_lies_a_little_ahead_passes_under_the_head() {
         rt.now() - started
     };
     read(0);
-    let next = read(4096);
-    // 4 KiB more pass under the head.
+    read(4096);
+    // 4 KiB that are left out and 4 KiB that are read, at 98 MB/s.
     let skipped = read(12 << 10);
-    assert!(
-        (next * 19 / 10..next * 21 / 10).contains(&skipped),
-        "{skipped}"
-    );
+    assert!((80_000..90_000).contains(&skipped), "{skipped}");
     assert_eq!(disk.counters().seeks, 0);
     // Far ahead, and back, the head moves.
     let far = read(512 << 20);
