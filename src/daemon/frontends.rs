@@ -225,7 +225,7 @@ impl Frontends {
                 let name = shown(stored).address;
                 let (mount, device) = self.start_loop(&export, served, small).await?;
                 if let Err(failure) = link(&name, device.device()) {
-                    let _ = device.detach().await; // nobody knows it yet
+                    let _ = device.detach(false).await; // nobody knows it yet
                     mount.abort().await;
                     return Err(failure);
                 }
@@ -474,7 +474,7 @@ impl Frontends {
                 device,
                 link,
             } => {
-                let detached = device.detach().await;
+                let detached = device.detach(!force).await;
                 match detached {
                     Ok(()) => {}
                     Err(error) if force => {

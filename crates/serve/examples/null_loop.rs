@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let attached = LoopAttachment::attach(&mount, "null_loop", false).await?;
         println!("{}", attached.device().display());
         input_ends.await;
-        attached.detach().await?;
+        attached.detach(false).await?;
         mount.unmount().await?;
         Ok(())
     })

@@ -116,13 +116,15 @@ impl LoopAttachment {
         self.shown.is_empty() || backing_file(&self.device).is_some_and(|shown| shown == self.shown)
     }
 
-    /// Writes out what the kernel holds, and detaches the device.
+    /// Writes out what the kernel holds, and detaches the device; with `wait` also one that its last user, a file system
+    /// that was just unmounted or a program that looks at every device, lets go within three seconds.
     ///
     /// # Errors
     /// [`LoopError::Busy`] while something is mounted on it: then nothing has changed.
-    pub async fn detach(&self) -> Result<(), LoopError> {
+    pub async fn detach(&self, wait: bool) -> Result<(), LoopError> {
+        let times = if wait { CLEAR_STEPS } else { 1 };
         let (device, identity) = (self.device.clone(), self.identity);
-        on_thread(move || detach(&device, identity))
+        on_thread(move || detach(&device, identity, times))
             .await
             .unwrap_or_else(|| Err(no_thread()))
     }
@@ -187,7 +189,7 @@ pub fn is_own(device: &Path) -> bool {
 const NAME_PREFIX: &str = "ashlar:";
 /// Free devices may be taken by others between asking and configuring.
 const ATTEMPTS: usize = 64;
-/// How long clearing may take, in steps of [`STEP`].
+/// How long clearing, and waiting for the last user, may take, in steps of [`STEP`].
 const CLEAR_STEPS: u32 = 150;
 /// How long a device that has users is given to be gone all the same.
 const RELEASE_STEPS: u32 = 10;
@@ -273,8 +275,8 @@ fn node(number: c_int) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-fn detach(device: &Path, identity: (u64, u64)) -> Result<(), LoopError> {
-    let Some(opened) = open_exclusively(device)? else {
+fn detach(device: &Path, identity: (u64, u64), times: u32) -> Result<(), LoopError> {
+    let Some(opened) = open_exclusively(device, times)? else {
         return Ok(());
     };
     match status(&opened) {
@@ -302,17 +304,20 @@ fn release(device: &Path, identity: (u64, u64)) -> Result<bool, LoopError> {
     }
 }
 
-/// `None` if there is no such device any more.
-fn open_exclusively(device: &Path) -> Result<Option<File>, LoopError> {
-    let mut options = OpenOptions::new();
-    match options.read(true).custom_flags(libc::O_EXCL).open(device) {
-        Ok(opened) => Ok(Some(opened)),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EBUSY) => Err(LoopError::Busy),
-            Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => Ok(None),
-            _ => Err(LoopError::NoDevice(error)),
-        },
+/// `None` if there is no such device any more. One in use is tried so many times, a [`STEP`] apart.
+fn open_exclusively(device: &Path, times: u32) -> Result<Option<File>, LoopError> {
+    for _ in 0..times {
+        let mut options = OpenOptions::new();
+        match options.read(true).custom_flags(libc::O_EXCL).open(device) {
+            Ok(opened) => return Ok(Some(opened)),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EBUSY) => std::thread::sleep(STEP),
+                Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => return Ok(None),
+                _ => return Err(LoopError::NoDevice(error)),
+            },
+        }
     }
+    Err(LoopError::Busy)
 }
 
 /// Clears the device, which happens when its last user closes it, and waits for that.
@@ -385,7 +390,7 @@ fn clear_if_stale(device: &Path) -> bool {
         return false;
     }
     let identity = (found.device, found.inode);
-    match open_exclusively(device) {
+    match open_exclusively(device, 1) {
         Ok(Some(opened)) => clear(opened, device, identity, RELEASE_STEPS).is_ok(),
         _ => false,
     }
@@ -402,10 +407,7 @@ fn process_tag(pid: Option<&str>) -> String {
     let behind = text.rsplit_once(") ").map_or("", |(_, behind)| behind);
     let mut fields = behind.split(' ');
     let state = fields.next().unwrap_or_default();
-    let flags: u64 = fields
-        .nth(5)
-        .and_then(|flags| flags.parse().ok())
-        .unwrap_or_default();
+    let flags = fields.nth(5).map_or(Ok(0), str::parse::<u64>).unwrap_or(0);
     let started = fields.nth(12).unwrap_or_default();
     if pid.is_some() && (matches!(state, "Z" | "X") || flags & PF_EXITING != 0) {
         return String::new(); // killed: it serves nothing any more, whoever has yet to ask how it ended

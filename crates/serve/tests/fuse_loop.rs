@@ -257,7 +257,7 @@ fn a_file_system_on_a_loop_device_keeps_its_files() {
                 counters.trims > 0,
                 "a discard of the device reaches the volume"
             );
-            assert!(matches!(attached.detach().await, Err(LoopError::Busy)));
+            assert!(matches!(attached.detach(false).await, Err(LoopError::Busy)));
             let point = directory.join("mounted");
             let point_text = point.to_str().unwrap().to_owned();
             let unmounted = elsewhere(move || run("umount", &[&point_text]))
@@ -270,8 +270,8 @@ fn a_file_system_on_a_loop_device_keeps_its_files() {
                 .unwrap();
             assert_eq!(checked, Some(true));
         }
-        attached.detach().await.unwrap();
-        attached.detach().await.unwrap(); // a second time changes nothing
+        attached.detach(false).await.unwrap();
+        attached.detach(false).await.unwrap(); // a second time changes nothing
         mount.unmount().await.unwrap();
         drop(mount);
         assert_eq!(Rc::strong_count(&volume), 1);
@@ -308,6 +308,6 @@ fn a_loop_device_whose_volume_died_is_found_and_cleared() {
                 .iter()
                 .any(|device| device == attached.device())
         );
-        attached.detach().await.unwrap();
+        attached.detach(false).await.unwrap();
     });
 }
