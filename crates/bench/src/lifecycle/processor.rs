@@ -222,9 +222,17 @@ mod tests {
                 .operations_per_second
                 .unwrap_or_else(|| panic!("{sample:?}"))
         };
-        let raw = rate(&of(State::Normal, None));
-        let normal = rate(&of(State::Normal, Some("ec3+1")));
-        let down = rate(&of(State::Down, Some("ec3+1")));
+        // The best of some, in turn: others use the processor as well.
+        let asked = [None, Some("ec3+1")].map(|layout| of(State::Normal, layout));
+        let [raw, normal] = &asked;
+        let down = of(State::Down, Some("ec3+1"));
+        let mut best = [0f64; 3];
+        for _ in 0..4 {
+            for (best, case) in best.iter_mut().zip([raw, normal, &down]) {
+                *best = best.max(rate(case));
+            }
+        }
+        let [raw, normal, down] = best;
         assert!(raw > normal, "{raw} and {normal}");
         assert!(normal > down, "{normal} and {down}");
         assert!(down > 1e3, "{down}");
