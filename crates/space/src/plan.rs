@@ -106,14 +106,11 @@ fn choices(topology: &Topology, geometry: &Geometry, group: u16) -> Vec<Template
 }
 
 /// How nodes are laid beside data that are laid so: as on the devices in use, and as many of those that are gone as
-/// data lack columns. Of a group that no data go to, as others give them more redundancy, none count.
+/// data lack columns.
 fn nodes_beside(topology: &Topology, groups: &[Template]) -> Template {
     let mut counted = topology.taking_in(Area::Nodes);
     let online = counted.clone();
     for (group, template) in (0..topology.groups()).zip(groups) {
-        if groups.iter().any(|other| other.outranks(template)) {
-            continue;
-        }
         let gone = topology.group(group).iter().copied();
         let gone = gone.filter(|d| !online.contains(d));
         counted.extend(gone.take(template.absent.into()));
@@ -130,20 +127,6 @@ fn nodes_beside(topology: &Topology, groups: &[Template]) -> Template {
         absent,
         cap: if carries { m } else { k + m },
     }
-}
-
-/// How segments are laid at full redundancy, in as much room as they can have: with all devices there the failure domains
-/// are kept, without some the promises come before them. A group that cannot has absent columns.
-#[must_use]
-pub fn redundant_plan(topology: &Topology, geometry: &Geometry) -> Plan {
-    let best = |group: u16| {
-        let choices = choices(topology, geometry, group);
-        let full = choices.iter().rev().find(|t| t.absent == 0);
-        full.copied().unwrap_or(choices[0])
-    };
-    let groups: Vec<Template> = (0..topology.groups()).map(best).collect();
-    let nodes = nodes_beside(topology, &groups);
-    Plan { groups, nodes }
 }
 
 /// How new segments are laid, in this array and with these promises; `before`: the plan until now.
@@ -163,9 +146,6 @@ pub fn plan(
         Plan { groups, nodes }
     };
     let mut at = vec![0; groups.len()];
-    if groups.iter().all(|choices| choices.len() == 1) {
-        return chosen(&at);
-    }
     loop {
         let plan = chosen(&at);
         let holds = capacity(topology, geometry, &plan);
@@ -229,7 +209,6 @@ mod tests {
             clean_reserve: 10,
             step_nodes: 560,
             open_segments: 8,
-            fixed_nodes: 0,
         }
     }
 
@@ -392,7 +371,7 @@ mod tests {
             ("ec8+2", 10, &[3], 50, (6, 3, 0)),
             ("ec8+2", 10, &[3], 100, (7, 3, 1)),
             ("raid10", 8, &[], 100, (4, 4, 0)),
-            ("raid10", 8, &[0], 100, (3, 4, 0)), // data go to whole pairs
+            ("raid10", 8, &[0], 100, (4, 4, 1)),
             ("raid1", 2, &[], 100, (1, 1, 0)),
         ] {
             let slots = vec![1100; count];

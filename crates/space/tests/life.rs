@@ -63,7 +63,6 @@ impl Life {
             clean_reserve: 10,
             step_nodes: 12,
             open_segments: 2,
-            fixed_nodes: 0,
         };
         let name: ashlar_layout::Layout = layout.parse().unwrap();
         let shape = name.resolve(slots.len() as u16).unwrap();

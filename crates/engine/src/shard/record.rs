@@ -27,12 +27,7 @@ impl Shard {
     /// recorded empty only together with what it held (`place_anew`), so then everything is waited for.
     pub(super) async fn collect(self: &Rc<Self>, reach: Reach) -> Collected {
         // Streams that nobody writes to let go of segments that take no more.
-        for stream in [&self.hot, &self.rescue] {
-            if let Some(mut stream) = stream.try_lock() {
-                stream.prune();
-            }
-        }
-        for stream in self.cold.borrow().values() {
+        for stream in [&self.hot, &self.cold, &self.rescue] {
             if let Some(mut stream) = stream.try_lock() {
                 stream.prune();
             }

@@ -9,9 +9,6 @@ use crate::template::Template;
 use crate::topology::Area;
 use crate::work::{Job, Lack, Narrow, Search};
 
-/// Thousandths of a segment of nodes that are gained at least where it is renewed for its waste.
-const HALF: u16 = 500;
-
 impl Search<'_> {
     /// Missing columns get slots; or the segment is rewritten with more redundancy.
     pub(super) fn restore(&mut self, number: u64, facts: SegmentFacts) -> Option<(Job, Claim)> {
@@ -130,8 +127,7 @@ impl Search<'_> {
         let any = wants_room || areas.iter().skip(1).any(|a| self.is_short(*a));
         for area in areas {
             let due = match area {
-                // What nodes leave before they are there twice, clients leave to them.
-                Area::Nodes => any && self.ledger.floors().growth == 0,
+                Area::Nodes => any || self.ledger.floors().growth == 0,
                 Area::Group(_) => wants_room || self.is_short(*area),
             };
             if !due {
@@ -153,11 +149,6 @@ impl Search<'_> {
     pub(super) fn victim(&self, area: Area) -> Option<u64> {
         let template = self.ledger.plan().of(area);
         let holds = full(self.index.geometry(), area, template.k);
-        // Nodes that are written again have others above them written again: half of a segment pays for that.
-        let least = match area {
-            Area::Nodes => self.policy.least_gain.max(HALF),
-            Area::Group(_) => self.policy.least_gain,
-        };
         let mut best: Option<(u128, u128, u64)> = None;
         for (variant, bucket) in self.index.variants(area) {
             let worth = variant.worth(&template, holds);
@@ -169,7 +160,7 @@ impl Search<'_> {
                     continue;
                 };
                 let gain = worth.saturating_sub(facts.live);
-                let enough = gain * 1000 >= worth * u64::from(least);
+                let enough = gain * 1000 >= worth * u64::from(self.policy.least_gain);
                 if facts.live == 0 || gain == 0 || !enough {
                     continue;
                 }
