@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::judge;
-use super::load::Test;
+use super::load::{Test, Work};
 use super::parallel;
 use super::session::{METADATA, Session};
 use super::tools::{self, Said, Tool};
@@ -14,40 +14,15 @@ use super::watch::{Looked, look};
 use crate::report::Sample;
 
 impl Session {
-    /// fio, a test at a time. What it does not do is a sample without a figure, with the reason.
-    pub(super) fn fio(&self, run: u32, folder: &Path, samples: &mut Vec<Sample>) {
-        let work = self.work(folder, run, &|index| Tool::Fio.file(index));
-        let target = self.target(Tool::Fio);
-        let mut looked = None;
-        for test in &self.options.tests {
-            let foreign = self.settle(&work.files);
-            let mark = self.mark();
-            let line = tools::fio_line(*test, &work, folder);
-            let said =
-                tools::run(Tool::Fio, &line, folder).and_then(|text| tools::fio_said(*test, &text));
-            let seconds = mark.at.elapsed().as_secs_f64();
-            let mut seen = self.seen(&mark, test.writes(), self.data_bytes(), seconds, &foreign);
-            seen.fetched = None; // of another process
-            let looked = *looked.get_or_insert_with(|| look(&work));
-            let mut sample = self.sample(&target, test.name(), run, &mark, &seen);
-            sample.invalid = judge::invalid(&self.facts(looked, &foreign), &seen);
-            sample.warnings.extend(judge::warnings(&seen));
-            say(&mut sample, said);
-            samples.push(sample);
-        }
-    }
-
-    /// IOR or elbencho, a test at a time.
-    pub(super) fn parallel(&self, tool: Tool, run: u32, folder: &Path, samples: &mut Vec<Sample>) {
+    /// fio, IOR or elbencho, a test at a time. What it does not do is a sample without a figure, with the reason.
+    pub(super) fn by_test(&self, tool: Tool, run: u32, folder: &Path, samples: &mut Vec<Sample>) {
         let work = self.work(folder, run, &|index| tool.file(index));
         let target = self.target(tool);
         let mut looked = None;
         for test in &self.options.tests {
             let foreign = self.settle(&work.files);
             let mark = self.mark();
-            let line = parallel::line(tool, *test, &work, folder);
-            let said = tools::run_program(tool, &line[0], &line[1..], folder)
-                .and_then(|text| parallel::said(tool, *test, &work, &text));
+            let said = said_by(tool, *test, &work, folder);
             let seconds = mark.at.elapsed().as_secs_f64();
             let mut seen = self.seen(&mark, test.writes(), self.data_bytes(), seconds, &foreign);
             seen.fetched = None; // of another process
@@ -134,6 +109,17 @@ impl Session {
             label => format!("{label} {}", tool.name()),
         }
     }
+}
+
+/// Runs a test of fio, IOR or elbencho: what it says of it.
+fn said_by(tool: Tool, test: Test, work: &Work, folder: &Path) -> Result<Said, String> {
+    if tool == Tool::Fio {
+        let line = tools::fio_line(test, work, folder);
+        return tools::run(tool, &line, folder).and_then(|text| tools::fio_said(test, &text));
+    }
+    let line = parallel::line(tool, test, work, folder);
+    tools::run_program(tool, &line[0], &line[1..], folder)
+        .and_then(|text| parallel::said(tool, test, work, &text))
 }
 
 /// Puts what a program says into a sample, or why it says nothing.

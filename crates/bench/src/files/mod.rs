@@ -190,11 +190,10 @@ impl Session {
                     tool.name()
                 ));
                 match tool {
-                    Tool::Fio => self.fio(run, &folder.path, &mut samples),
                     Tool::Iozone => self.iozone(run, &folder.path, &mut samples),
                     Tool::Mdtest => self.mdtest(run, &folder.path, &mut samples),
-                    Tool::Ior | Tool::Elbencho => {
-                        self.parallel(*tool, run, &folder.path, &mut samples);
+                    Tool::Fio | Tool::Ior | Tool::Elbencho => {
+                        self.by_test(*tool, run, &folder.path, &mut samples);
                     }
                 }
             }

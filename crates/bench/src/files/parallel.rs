@@ -263,20 +263,8 @@ pub fn mdtest_said(tasks: usize, text: &str) -> Result<Vec<(&'static str, f64)>,
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::super::tools::tests::work;
     use super::*;
-    use std::path::PathBuf;
-
-    fn work(threads: usize) -> Work {
-        Work {
-            files: (0..threads).map(|n| PathBuf::from(n.to_string())).collect(),
-            record: 64 << 10,
-            size: 8 << 30,
-            direct: true,
-            seed: 3,
-            pass: Some(1),
-            zeros: 0,
-        }
-    }
 
     #[test]
     fn command_lines_are_those_of_the_programs() {

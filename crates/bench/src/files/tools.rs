@@ -261,14 +261,14 @@ pub fn run_program(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
     use std::path::PathBuf;
 
-    fn work() -> Work {
+    pub(crate) fn work(threads: usize) -> Work {
         Work {
-            files: vec![PathBuf::from("0"), PathBuf::from("1")],
+            files: (0..threads).map(|n| PathBuf::from(n.to_string())).collect(),
             record: 64 << 10,
             size: 8 << 30,
             direct: true,
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn command_lines_are_those_of_the_programs() {
-        let fio = fio_line(Test::RandomWrite, &work(), Path::new("/mnt")).join(" ");
+        let fio = fio_line(Test::RandomWrite, &work(2), Path::new("/mnt")).join(" ");
         for part in [
             "--rw=randwrite",
             "--bs=65536",
@@ -291,7 +291,7 @@ mod tests {
         ] {
             assert!(fio.contains(part), "{fio}");
         }
-        let iozone = iozone_line(&[Test::Read, Test::Reread], &work(), Path::new("/mnt"));
+        let iozone = iozone_line(&[Test::Read, Test::Reread], &work(2), Path::new("/mnt"));
         assert_eq!(
             iozone.join(" "),
             "-i 0 -i 1 -t 2 -s 8388608k -r 64k -c -e -x -w -I -F /mnt/iozone.0 /mnt/iozone.1"

@@ -281,7 +281,7 @@ impl Options {
     ) {
         for work in suite.works(state, columns) {
             // Raw devices have nothing to check.
-            let checks = work.figure != Figure::Clients || work.name.ends_with("while checked");
+            let checks = work.figure != Figure::Clients || work.is_checked();
             if layout.is_none() && checks {
                 continue;
             }

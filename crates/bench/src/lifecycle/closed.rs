@@ -97,7 +97,7 @@ fn of_suite(bed: &Bed, suite: Suite, rival: &Rival, columns: usize, state: State
             Order::Streams(streams, _) => streams >= MANY_STREAMS,
             _ => true,
         };
-        let plain = work.figure == Figure::Clients && !work.name.ends_with("while checked");
+        let plain = work.figure == Figure::Clients && !work.is_checked();
         many && streams && plain
     };
     let works = suite.works(State::Normal, columns).into_iter();

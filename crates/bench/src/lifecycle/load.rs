@@ -102,6 +102,11 @@ impl Work {
         }
     }
 
+    /// Whether a check of the arrays runs beside it.
+    pub fn is_checked(&self) -> bool {
+        self.figure == Figure::Check || self.name.ends_with("while checked")
+    }
+
     /// Operations of 4 KiB: rates are in operations.
     pub fn is_small(&self) -> bool {
         self.bytes == SMALL

@@ -122,7 +122,6 @@ fn outcome(
         rig.run(write, overwrite)?;
         rig.settle()?;
     }
-    let checked = case.work.figure == Figure::Check || case.work.name.ends_with("while checked");
     let outcome = match case.state {
         State::Rebuild => {
             let amount = Amount {
@@ -135,7 +134,9 @@ fn outcome(
             rig.fail()?;
             rig.run(case.work, amount)?
         }
-        State::Normal if checked => rig.run_checked(case.work, amount, options.check_floor)?,
+        State::Normal if case.work.is_checked() => {
+            rig.run_checked(case.work, amount, options.check_floor)?
+        }
         State::Normal => rig.run(case.work, amount)?,
     };
     Ok((outcome, amount))

@@ -33,11 +33,10 @@ fn spent() -> f64 {
 /// Why a case cannot be measured so, if it cannot.
 pub fn unfit(case: &Case) -> Option<&'static str> {
     let once = matches!(case.work.order, Order::Part(..));
-    let checked = case.work.name.ends_with("while checked");
     if case.state == State::Rebuild {
         return Some("a rebuild works beside its clients: its processor time is not theirs");
     }
-    let other = once || checked || case.work.figure != Figure::Clients;
+    let other = once || case.work.is_checked() || case.work.figure != Figure::Clients;
     other.then_some("it is about devices")
 }
 
@@ -223,12 +222,14 @@ mod tests {
                 .unwrap_or_else(|| panic!("{sample:?}"))
         };
         // The best of some, in turn: others use the processor as well.
-        let asked = [None, Some("ec3+1")].map(|layout| of(State::Normal, layout));
-        let [raw, normal] = &asked;
-        let down = of(State::Down, Some("ec3+1"));
+        let asked = [
+            of(State::Normal, None),
+            of(State::Normal, Some("ec3+1")),
+            of(State::Down, Some("ec3+1")),
+        ];
         let mut best = [0f64; 3];
         for _ in 0..4 {
-            for (best, case) in best.iter_mut().zip([raw, normal, &down]) {
+            for (best, case) in best.iter_mut().zip(&asked) {
                 *best = best.max(rate(case));
             }
         }
