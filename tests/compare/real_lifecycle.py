@@ -2,13 +2,15 @@
 """The life of an array on real loop devices: Ashlar beside btrfs and beside the devices without redundancy.
 
     tests/compare/real_lifecycle.py ASHLAR --out DIR [--members DIR] [--size 512M] [--threads 2] [--repeat 3] [--wait 30]
+        [--tests write,read,...] [--beside fio] [--systems raw,btrfs,ashlar]
 
 ASHLAR is an `ashlar` program, a release build. All three have ten loop devices of 1 GiB with O_DIRECT, each on a sparse
 file in --members, which must lie on a disk: on tmpfs there is no device to look at. Ashlar has them as `ec8+2` with
 ext4 on a volume, btrfs as raid6 with metadata raid1c3, `raw` is btrfs raid0. `ashlar bench files --direct` runs its
 tests on each (state normal); then two devices are taken away, and the files that were written before are read again
 (state down). What it finds is in DIR/raw, DIR/btrfs and DIR/ashlar; DIR/report.html and DIR/report.md have all of it.
---wait is how long each test waits for a quiet machine. Rows say themselves whether they may be used.
+--wait is how long each test waits for a quiet machine; --beside names a program that runs the same tests in the state
+normal. Rows say themselves whether they may be used. A run of some systems only is reported with what DIR has of others.
 """
 
 import argparse
@@ -21,7 +23,7 @@ DEVICES, DEVICE = 10, "1G"
 LOST = 2
 #: What Ashlar's engine may keep: a cache that counts, so the data must be twice that.
 MEMORY = "192M"
-READS = "read,reread,random-read"
+TESTS = "write,rewrite,read,reread,random-read,random-write"
 
 
 class Loops:
@@ -119,21 +121,21 @@ def bench(options, system, name, out, *more):
     """Runs the tests on a system, and leaves their files."""
     line = [options.ashlar, "bench", "files", system.mount, "--direct", "--force", "--label", name]
     line += ["--threads", options.threads, "--size", options.size, "--repeat", options.repeat]
-    line += ["--wait-quiet", options.wait, "--beside", "none", "--out", out, "--socket", system.socket, *more]
+    line += ["--wait-quiet", options.wait, "--out", out, "--socket", system.socket, *more]
     note(f"{name}: {' '.join(map(str, more))}")
     run(*line)
 
 
 def measure(options, name, system):
-    """The life of one system: the folders of what was found."""
+    """The life of one system."""
     first = os.path.join(options.out, name)
-    bench(options, system, name, first, "--keep")
+    bench(options, system, name, first, "--keep", "--tests", options.tests, "--beside", options.beside)
     if not system.can_lose:
-        return [first]
+        return
     system.degrade()
     second = f"{first}-down"
-    bench(options, system, name, second, "--existing", "--tests", READS, "--state", "down")
-    return [first, second]
+    reads = ",".join(test for test in options.tests.split(",") if test.endswith("read"))
+    bench(options, system, name, second, "--existing", "--tests", reads, "--state", "down")
 
 
 def main():
@@ -146,6 +148,9 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--wait", type=int, default=30)
+    parser.add_argument("--tests", default=TESTS)
+    parser.add_argument("--beside", default="none")
+    parser.add_argument("--systems", default="raw,btrfs,ashlar")
     options = parser.parse_args()
     options.ashlar, options.out = os.path.abspath(options.ashlar), os.path.abspath(options.out)
     need(["btrfs", "mkfs.btrfs", "mkfs.ext4", "losetup"])
@@ -157,10 +162,12 @@ def main():
         "btrfs raid6": lambda folder: Btrfs(folder, "raid6", "raid1c3"),
         "ashlar ec8+2": lambda folder: Ashlar(options.ashlar, folder),
     }
-    found = []
     for name, make in systems.items():
-        with Members(None, options.members) as members, make(members.path) as system:
-            found += measure(options, name, system)
+        if name.split()[0] in options.systems.split(","):
+            with Members(None, options.members) as members, make(members.path) as system:
+                measure(options, name, system)
+    folders = [os.path.join(options.out, name + state) for name in systems for state in ("", "-down")]
+    found = [folder for folder in folders if os.path.exists(os.path.join(folder, "report.json"))]
     title = "Ashlar ec8+2, btrfs raid6 and no redundancy on ten real loop devices"
     page = [os.path.join(options.out, f"report.{kind}") for kind in ("html", "md")]
     run(options.ashlar, "bench", "report", *found, "--title", title, "--html", page[0], "--markdown", page[1])
