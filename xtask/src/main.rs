@@ -12,6 +12,7 @@ mod folders;
 mod named;
 mod package;
 mod packages;
+mod papers;
 mod parts;
 mod paths;
 mod place;
@@ -27,6 +28,7 @@ usage: cargo xtask test [STEP...]
        cargo xtask campaign [--hours N] [--from SEED]
        cargo xtask cases [NN...]
        cargo xtask package
+       cargo xtask papers [PAPER... | all]
        cargo xtask soak [day | upgrade [COMMIT]]
        cargo xtask trial [SUITE...]
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         },
         Some((verb, words)) if verb == "campaign" => campaign::run(words).unwrap_or_else(usage),
         Some((verb, [])) if verb == "package" => package::run(),
+        Some((verb, words)) if verb == "papers" => papers::run(words).unwrap_or_else(usage),
         Some((verb, suites)) if verb == "trial" => trial::run(suites),
         Some((verb, words)) if verb == "soak" => soak::run(words).unwrap_or_else(usage),
         Some((verb, words)) if verb == "cases" => cases::run(words).unwrap_or_else(usage),

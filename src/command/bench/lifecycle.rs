@@ -34,7 +34,8 @@ pub(super) const EXAMPLES: &str = "Examples:
   ashlar bench lifecycle --paper supremeraid --out supremeraid
   ashlar bench lifecycle --paper nsulate --out nsulate
   ashlar bench lifecycle --paper gridraid --out gridraid
-  ashlar bench lifecycle --suite raid-check --bed sonexion --layouts 'grid:41(8+2+2)' --size 1G
+  ashlar bench lifecycle --paper gridraid-check --out check
+  ashlar bench lifecycle --suite raid-check --bed data24-3200 --layouts ec7+1 --states normal
   ashlar bench lifecycle --layouts ec7+1,ec8+1 --bed data24-3200 --compare ec7+1,ec8+1 --weights normal=8
   ashlar bench lifecycle --paper xiraid -n
 ";

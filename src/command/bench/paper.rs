@@ -18,6 +18,8 @@ pub(crate) enum Paper {
     Nsulate,
     /// Sonexion GridRAID (2014), figures 1 to 7: 41 hard disks, zones, streams, runs
     Gridraid,
+    /// The same paper, figures 15 and 16: clients while the array is checked
+    GridraidCheck,
 }
 
 /// What is run of a paper where the command line says nothing else.
@@ -33,12 +35,13 @@ pub(super) struct Defaults {
 impl Paper {
     /// All of them.
     #[cfg(test)]
-    pub(super) const ALL: [Paper; 5] = [
+    pub(super) const ALL: [Paper; 6] = [
         Paper::Supremeraid,
         Paper::SupremeraidSpec,
         Paper::Xiraid,
         Paper::Nsulate,
         Paper::Gridraid,
+        Paper::GridraidCheck,
     ];
 
     pub(super) fn bed(self) -> &'static str {
@@ -47,7 +50,7 @@ impl Paper {
             Paper::SupremeraidSpec => "nvme-tlc",
             Paper::Xiraid => "data24-3200",
             Paper::Nsulate => "orion100",
-            Paper::Gridraid => "sonexion",
+            Paper::Gridraid | Paper::GridraidCheck => "sonexion",
         }
     }
 
@@ -58,6 +61,7 @@ impl Paper {
             Paper::Xiraid => &["ec7+1", "ec8+1"],
             Paper::Nsulate => &["ec92+8", "ec85+15", "ec80+20"],
             Paper::Gridraid => &["grid:41(8+2+2)", "4xec8+2"],
+            Paper::GridraidCheck => &["grid:41(8+2+2)"],
         }
     }
 
@@ -100,6 +104,12 @@ impl Paper {
                 fill: 40,
                 ..usual
             },
+            Paper::GridraidCheck => Defaults {
+                suites: &[Suite::RaidCheck],
+                states: &[State::Normal],
+                volume_bytes: 1 << 30,
+                ..usual
+            },
         }
     }
 
@@ -134,6 +144,9 @@ impl Paper {
             Paper::Gridraid => {
                 "Ashlar on the test bed of the Sonexion GridRAID paper (41 hard disks), figures 1 to 7"
             }
+            Paper::GridraidCheck => {
+                "A check of an array beside its clients, on the test bed of the Sonexion GridRAID paper (41 hard disks)"
+            }
         }
     }
 
@@ -147,6 +160,7 @@ impl Paper {
             Paper::Xiraid => include_str!("../../../docs/papers/data/xiraid.csv"),
             Paper::Nsulate => include_str!("../../../docs/papers/data/nsulate.csv"),
             Paper::Gridraid => include_str!("../../../docs/papers/data/gridraid.csv"),
+            Paper::GridraidCheck => include_str!("../../../docs/papers/data/gridraid-check.csv"),
         }
     }
 
@@ -161,6 +175,7 @@ impl Paper {
             Paper::SupremeraidSpec => &[["ec11+1", "SupremeRAID"], ["ec19+1", "SupremeRAID"]],
             Paper::Xiraid => &[["ec7+1", "7+1"], ["ec8+1", "8+1"]],
             Paper::Gridraid => &[["raw", "GridRAID reconstruct"]],
+            Paper::GridraidCheck => &[["grid:41(8+2+2)", "GridRAID"]],
             Paper::Nsulate => &[],
         };
         pairs.iter().map(|pair| pair.map(str::to_string)).collect()
@@ -172,9 +187,11 @@ impl Paper {
                 .map(|pair| pair.map(str::to_string))
                 .to_vec(),
             // A mean over numbers of streams would say nothing.
-            Paper::Gridraid | Paper::Supremeraid | Paper::SupremeraidSpec | Paper::Nsulate => {
-                Vec::new()
-            }
+            Paper::Gridraid
+            | Paper::GridraidCheck
+            | Paper::Supremeraid
+            | Paper::SupremeraidSpec
+            | Paper::Nsulate => Vec::new(),
         }
     }
 }

@@ -70,6 +70,8 @@ pub(crate) enum Beside {
     Nsulate,
     /// Sonexion GridRAID (2014), figures 1 to 7
     Gridraid,
+    /// The same paper, figures 15 and 16
+    GridraidCheck,
     /// NOBACKUP: caches, and how not to benchmark
     Nobackup,
 }
@@ -234,6 +236,7 @@ impl Beside {
             Beside::Xiraid => Some(Paper::Xiraid),
             Beside::Nsulate => Some(Paper::Nsulate),
             Beside::Gridraid => Some(Paper::Gridraid),
+            Beside::GridraidCheck => Some(Paper::GridraidCheck),
             Beside::Nobackup => None,
         }
     }
@@ -482,6 +485,11 @@ mod tests {
                 Paper::Gridraid,
                 include_str!("../../../docs/papers/data/gridraid-modelled.csv"),
                 include_str!("../../../docs/papers/gridraid.md"),
+            ),
+            (
+                Paper::GridraidCheck,
+                include_str!("../../../docs/papers/data/gridraid-check-modelled.csv"),
+                include_str!("../../../docs/papers/gridraid-check.md"),
             ),
             (
                 Paper::SupremeraidSpec,
