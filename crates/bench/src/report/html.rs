@@ -6,9 +6,10 @@
 
 use std::fmt::Write as _;
 
+use super::bars::{bars, colour};
 use super::figures::escape;
 use super::page::Page;
-use super::{Comparison, Evidence, RAW, Row, beside, curve, figures, text};
+use super::{Comparison, RAW, Row, beside, curve, figures, text};
 
 const LIGHT: &str = ":root{--bg:#fff;--fg:#1a1f26;--soft:#5a6572;--line:#d5dae0;--head:#f3f5f7;--bad:#b3261e;--good:#dff0e4;\
 --c0:#8a949e;--c1:#2463a6;--c2:#b3560b;--c3:#2f7d4f;--c4:#7b4fa3;--c5:#a03060;--c6:#00796b;--c7:#6b5b00}";
@@ -66,83 +67,6 @@ fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
         }
     }
     found
-}
-
-/// Colours: 0 for raw devices, the others in turn.
-fn colour(targets: &[&str], target: &str) -> usize {
-    if target == RAW {
-        return 0;
-    }
-    let others = targets.iter().filter(|t| **t != RAW);
-    1 + others.into_iter().position(|t| *t == target).unwrap_or(0) % 7
-}
-
-/// What a bar is called: raw devices by their number, figures of others as such.
-fn label(row: &Row) -> String {
-    let devices = if row.target == RAW {
-        format!(" x{}", row.devices)
-    } else {
-        String::new()
-    };
-    let kind = if row.evidence == Evidence::Modelled && !figures::is_computed(row) {
-        ""
-    } else {
-        figures::kind(row)
-    };
-    let parts = [
-        format!("{}{devices}", row.target),
-        row.state.clone(),
-        kind.to_string(),
-    ];
-    let parts: Vec<String> = parts.into_iter().filter(|p| !p.is_empty()).collect();
-    parts.join(", ")
-}
-
-/// Bars of some rows as an SVG drawing, 400 units wide; colours are variables of the page.
-fn bars(rows: &[&Row], targets: &[&str]) -> String {
-    // Operations only where all bars are: one scale for all.
-    let mixed = rows.iter().any(|row| row.unit != rows[0].unit);
-    let figure = |row: &Row| {
-        if mixed {
-            (row.bytes_per_second, "B/s")
-        } else {
-            (row.value, row.unit)
-        }
-    };
-    let most = rows
-        .iter()
-        .filter_map(|row| figure(row).0)
-        .fold(0.0, f64::max);
-    let height = rows.len() * 36 + 4;
-    let mut svg = format!("<svg viewBox=\"0 0 400 {height}\" role=\"img\">");
-    for (index, row) in rows.iter().enumerate() {
-        let y = index * 36;
-        let (value, unit) = figure(row);
-        let share = value.filter(|_| most > 0.0).map_or(0.0, |v| v / most);
-        let good = row.invalid.is_empty();
-        let label = escape(&label(row));
-        let share_of_raw = row
-            .share_of_raw
-            .filter(|_| row.target != RAW)
-            .map(|s| format!(" ({:.1} % of raw)", s * 100.0));
-        let value = value.map_or("no number".to_string(), |v| figures::rate(v, unit));
-        let (class, mark) = if good { ("n", "") } else { ("bad", "INVALID ") };
-        let _ = write!(
-            svg,
-            "<text x=\"0\" y=\"{}\">{label}</text><text class=\"{class}\" x=\"400\" y=\"{}\" text-anchor=\"end\">{mark}{}{}</text>\
-             <rect x=\"0\" y=\"{}\" width=\"{:.1}\" height=\"12\" rx=\"2\" fill=\"var(--c{})\" opacity=\"{}\"/>",
-            y + 14,
-            y + 14,
-            escape(&value),
-            share_of_raw.unwrap_or_default(),
-            y + 19,
-            (share * 400.0).max(1.0),
-            colour(targets, &row.target),
-            if good { 1.0 } else { 0.35 },
-        );
-    }
-    svg.push_str("</svg>");
-    svg
 }
 
 /// A chart of a suite: what it shows, and its drawing.
@@ -577,24 +501,5 @@ mod tests {
         for outside in ["http:", "https:", "<script", "@import", "url("] {
             assert!(!html.contains(outside), "{outside}");
         }
-    }
-
-    #[test]
-    fn operations_and_bytes_share_one_scale() {
-        let bytes = Sample {
-            operations_per_second: None,
-            bytes_per_second: Some(2e9),
-            ..sample("7+1", 0.0, &[])
-        };
-        let operations = Sample {
-            bytes_per_second: Some(1e9),
-            ..sample("ec7+1", 1e9 / 4096.0, &[])
-        };
-        let rows = rows(&[bytes, operations], Gates::default());
-        let drawn = bars(&rows.iter().collect::<Vec<_>>(), &["7+1", "ec7+1"]);
-        assert!(
-            drawn.contains("width=\"400.0\"") && drawn.contains("width=\"200.0\""),
-            "{drawn}"
-        );
     }
 }

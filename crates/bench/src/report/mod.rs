@@ -5,6 +5,7 @@
 //! meet in one number; a row that is stamped keeps its number and says why; an interval or a variation
 //! that so few runs do not give is absent.
 
+mod bars;
 pub mod beside;
 pub mod compare;
 pub mod csv;
