@@ -39,7 +39,7 @@ fn label(row: &Row) -> String {
 }
 
 /// Letters that a bar's line has room for, label and figure together.
-const LINE: usize = 58;
+const LINE: usize = 54;
 
 /// Bars of some rows as an SVG drawing, 400 units wide; colours are variables of the page.
 pub(super) fn bars(rows: &[&Row], targets: &[&str]) -> String {
