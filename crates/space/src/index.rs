@@ -315,7 +315,7 @@ impl Index {
     }
 
     /// A job was not to be had for a segment: it is left alone until slots come back, or it changes.
-    pub fn park(&mut self, number: u64, lack: Lack) {
+    pub(crate) fn park(&mut self, number: u64, lack: Lack) {
         self.move_to(number, Place::Parked(lack));
     }
 
@@ -477,7 +477,6 @@ mod tests {
         clean_reserve: 10,
         step_nodes: 560,
         open_segments: 8,
-        fixed_nodes: 0,
     };
 
     fn plan(k: u16, m: u16, absent: u16) -> Plan {

@@ -58,7 +58,6 @@
 //!     clean_reserve: 10,
 //!     step_nodes: 560,
 //!     open_segments: 8,
-//!     fixed_nodes: 0,
 //! };
 //! let plan = plan(&topology, &geometry, &Promises::default(), None);
 //! assert!(capacity(&topology, &geometry, &plan) > 0);

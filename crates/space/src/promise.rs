@@ -223,7 +223,6 @@ mod tests {
             clean_reserve: 10,
             step_nodes: 560,
             open_segments: 8,
-            fixed_nodes: 0,
         };
         let template = |k, m| Template {
             k,

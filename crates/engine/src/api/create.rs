@@ -17,12 +17,9 @@ use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_layout::Layout;
 use ashlar_rt::{Buf, Rt};
 use ashlar_space::domains::Domains;
-use ashlar_space::topology::{Member as Site, Topology};
-use ashlar_space::usable::usable_whole;
 
 use crate::api::array::Array;
 use crate::error::Error;
-use crate::home::space::topology_of;
 use crate::home::{FIRST_VOLUME, Home, HomeParts};
 use crate::journal::Journal;
 use crate::map::system::SysTree;
@@ -31,13 +28,8 @@ use crate::members::quorum::choose_root_set;
 use crate::options::{Settings, check_name};
 use crate::segment::table::Core;
 use crate::shard::start::start_shards;
-use crate::space::geometry::{DEFAULT_CLEAN_RESERVE, Sizes, geometry, slot_blocks};
-
-/// Nodes of the catalog of an array without volumes.
-const EMPTY_CATALOG: u32 = 4;
-
-/// The least slots of a device.
-const LEAST_SLOTS: u32 = 16;
+use crate::space::capacity::{Space, Spare};
+use crate::space::slots::DEFAULT_CLEAN_RESERVE;
 
 /// What to create.
 #[derive(Debug, Clone)]
@@ -136,43 +128,37 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
         });
     }
     let ring = (smallest / 64).clamp(256 << 10, 64 << 20) / BLOCK_U64 * BLOCK_U64;
-    let slots = slot_blocks(slot_bytes);
-    let (mut devices, mut members) = (Vec::new(), Vec::new());
+    let mut devices = Vec::new();
     for (device, size) in sizes.iter().enumerate() {
-        let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), LEAST_SLOTS);
-        let geometry = geometry.ok_or(Error::TooSmall {
+        // As many slots again as are kept back.
+        let least = 2
+            * (crate::space::slots::commit_slots(crate::space::slots::slot_blocks(slot_bytes)) + 6);
+        let need = (least as u64 + 8) * slot_bytes + 2 * ring + (512 << 10);
+        let least = u32::try_from(least).expect("a few dozen");
+        let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), least);
+        devices.push(geometry.ok_or(Error::TooSmall {
             device,
             have: *size,
-            need: (u64::from(LEAST_SLOTS) + 8) * slot_bytes + 2 * ring + (512 << 10),
-        })?;
-        members.push(Site::in_use(geometry.slots));
-        devices.push(geometry);
+            need,
+        })?);
     }
     let labels = options.domains.iter().map(String::as_str);
-    let topology = Topology::new(members, shape, Domains::new(labels));
-    let sizes_of = Sizes {
+    let space = Space {
+        shape: &shape,
+        domains: &Domains::new(labels),
         strip_blocks: strip_bytes / BLOCK as u32,
-        slot_blocks: slots,
+        slot_blocks: crate::space::slots::slot_blocks(slot_bytes),
         least_data: 1,
         clean_reserve: DEFAULT_CLEAN_RESERVE,
-        catalog_nodes: EMPTY_CATALOG,
-        volumes: 0,
-        partitions: partitions(options, sizes.iter().sum()),
     };
-    let usable = usable_whole(&topology, &geometry(&topology, &sizes_of));
+    let slots = |index: u16| Some(devices[usize::from(index)].slots);
     Ok(Plan {
-        usable_bytes: usable * BLOCK_U64,
+        usable_bytes: space.usable_bytes(Spare::Whole, slots),
         slot_bytes,
         strip_bytes,
         raw_bytes: sizes.iter().sum(),
         devices,
     })
-}
-
-/// Partitions of every volume: 64, fewer in tiny arrays, or as many as are asked for.
-fn partitions(options: &Create, raw_bytes: u64) -> u16 {
-    let default = if raw_bytes < 4 << 30 { 8 } else { 64 };
-    options.settings.partitions.unwrap_or(default).max(1)
 }
 
 fn random_bytes<const N: usize>(rt: &Rt) -> [u8; N] {
@@ -206,6 +192,11 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare)
         .map_or(1, |s| s.most_lost());
     let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
+    let capacity: u64 = plan.raw_bytes;
+    let partitions = options
+        .settings
+        .partitions
+        .unwrap_or(if capacity < 4 << 30 { 8 } else { 64 });
     Superblock {
         features: [0; 3],
         array: random_bytes(rt),
@@ -224,7 +215,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         layout: options.layout.to_string(),
         code: CodeKind::IsalCauchy.tag(),
         strip_blocks: plan.strip_bytes / BLOCK as u32,
-        partitions: partitions(options, plan.raw_bytes),
+        partitions: partitions.max(1),
         spare: options.spare,
         root_set: choose_root_set(&all, most_lost, &domains),
         members,
@@ -316,7 +307,7 @@ impl Array {
             rt,
             superblock.array,
             superblock.key,
-            slot_blocks(plan.slot_bytes),
+            crate::space::slots::slot_blocks(plan.slot_bytes),
             members,
             &options.settings.accelerators,
         );
@@ -326,20 +317,14 @@ impl Array {
                 .await
                 .map_err(|fault| Error::Device { device, fault })?;
         }
-        let topology = topology_of(&core.members, shape);
         let birth = Rc::new(Cell::new(0));
-        let (shards, to_home, at_home) = start_shards(
-            &core,
-            topology.shape(),
-            &superblock,
-            &options.settings,
-            &birth,
-        );
+        let (shards, to_home, at_home) =
+            start_shards(&core, &shape, &superblock, &options.settings, &birth);
         let epoch = Epoch {
             number: 1,
             first: 1,
             end: None,
-            m: topology.shape().m.max(1),
+            m: shape.m.max(1),
             excluded: Vec::new(),
         };
         let root = first_root(&superblock, &epoch);
@@ -349,7 +334,7 @@ impl Array {
             core,
             journal,
             shards,
-            topology,
+            shape,
             superblock,
             catalog: Catalog::default(),
             root,

@@ -187,6 +187,11 @@ impl Segment {
         self.pins.get() == 0
     }
 
+    /// How many hold it.
+    pub fn pins(&self) -> u32 {
+        self.pins.get()
+    }
+
     /// The columns that every stripe is written to: the first data strip and all parity. At most M of these M + 1 are
     /// missing as long as anything can be read.
     pub fn always_written(&self) -> impl Iterator<Item = usize> + use<> {

@@ -4,12 +4,13 @@
 //! them. (With a thread a shard, each gets a replica that the home's changes are sent to.)
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_codec::Code;
 use ashlar_format::SegmentNumber;
 use ashlar_rt::{Gate, Rt, Slice};
+use ashlar_space::domains::Domains;
 
 use crate::counters::add;
 use crate::members::Member;
@@ -33,12 +34,12 @@ pub struct Core {
     pub slot_blocks: u32,
     /// Every member.
     pub members: Vec<Member>,
+    /// Which of them may be lost together.
+    pub domains: Domains,
     /// Those that failed and are to be taken out.
     pub failing: Failing,
     /// Every segment.
     pub segments: RefCell<BTreeMap<SegmentNumber, Rc<Segment>>>,
-    /// Those that are not sealed and folded, or have changed: whoever keeps books of segments looks at them again.
-    pub unsettled: RefCell<BTreeSet<SegmentNumber>>,
     /// What computes parity and lost columns.
     pub coder: Coder,
     /// What happened.
@@ -80,10 +81,10 @@ impl Core {
             rt: rt.clone(),
             identity: Identity::new(array, key),
             slot_blocks,
+            domains: Domains::new(members.iter().map(|m| m.domain.as_str())),
             members,
             failing: Failing::default(),
             segments: RefCell::default(),
-            unsettled: RefCell::default(),
             coder: Coder::new(accelerators),
             events: Events::new(rt, &closed),
             closed,
@@ -143,7 +144,6 @@ impl Core {
         self.segments
             .borrow_mut()
             .insert(segment.number, segment.entry());
-        self.unsettled.borrow_mut().insert(segment.number);
     }
 
     /// The code of a segment.

@@ -27,8 +27,6 @@ impl Search<'_> {
                 *count += 1;
             }
         }
-        // A column is computed from K others: with no more than K there none can leave.
-        wanted.truncate(facts.usable.saturating_sub(facts.k).into());
         if let Some(job) = self.columns(number, &facts, &columns, &wanted, true) {
             return Some(job);
         }
@@ -162,8 +160,7 @@ impl Search<'_> {
                 .iter()
                 .flatten()
                 .any(|d| *d != from && topology.identity(*d) == identity);
-            let needed = facts.usable <= facts.k; // nothing else could compute it
-            if facts.live == 0 || twice || needed || elsewhere > facts.elsewhere {
+            if facts.live == 0 || twice || elsewhere > facts.elsewhere {
                 continue;
             }
             let claim = self.ledger.claim_slots(Class::Rebuild, &[to])?;

@@ -9,9 +9,6 @@ use crate::template::Template;
 use crate::topology::Area;
 use crate::work::{Job, Lack, Narrow, Search};
 
-/// Thousandths of a segment of nodes that are gained at least where it is renewed for its waste.
-const HALF: u16 = 500;
-
 impl Search<'_> {
     /// Missing columns get slots; or the segment is rewritten with more redundancy.
     pub(super) fn restore(&mut self, number: u64, facts: SegmentFacts) -> Option<(Job, Claim)> {
@@ -75,28 +72,19 @@ impl Search<'_> {
 
     /// Blocks go to a group that gives them more redundancy.
     pub(super) fn leave_group(&mut self, number: u64, facts: SegmentFacts) -> Option<(Job, Claim)> {
-        let found = self
-            .better_groups(facts.area)
+        let plan = self.ledger.plan().clone();
+        let own = plan.of(facts.area);
+        let mut areas: Vec<Area> = self.areas().split_off(1);
+        let better = |t: &Template| t.redundancy() > own.redundancy() && t.k >= own.k;
+        areas.retain(|a| better(&plan.of(*a)));
+        areas.sort_by_key(|a| std::cmp::Reverse(plan.of(*a).redundancy()));
+        let found = areas
             .into_iter()
             .find_map(|a| self.rewrite(number, &facts, a, Class::Client));
         if found.is_none() {
             self.lack = self.lack.max(Lack::Room);
         }
         found
-    }
-
-    /// Groups that give the blocks of an area more redundancy and have room for clients, the best first.
-    pub(super) fn better_groups(&self, area: Area) -> Vec<Area> {
-        let plan = self.ledger.plan();
-        let own = plan.of(area);
-        if area == Area::Nodes || plan.outranked(area) == 0 {
-            return Vec::new();
-        }
-        let mut areas: Vec<Area> = self.areas().split_off(1);
-        let better = |t: &Template| t.redundancy() > own.redundancy() && t.k >= own.k;
-        areas.retain(|a| better(&plan.of(*a)) && self.ledger.grant(Class::Client, *a) > 0);
-        areas.sort_by_key(|a| std::cmp::Reverse(plan.of(*a).redundancy()));
-        areas
     }
 
     pub(super) fn reshape(&mut self, number: u64, facts: SegmentFacts) -> Option<(Job, Claim)> {
@@ -139,8 +127,7 @@ impl Search<'_> {
         let any = wants_room || areas.iter().skip(1).any(|a| self.is_short(*a));
         for area in areas {
             let due = match area {
-                // What nodes leave before they are there twice, clients leave to them.
-                Area::Nodes => any && self.ledger.floors().growth == 0,
+                Area::Nodes => any || self.ledger.floors().growth == 0,
                 Area::Group(_) => wants_room || self.is_short(*area),
             };
             if !due {
@@ -148,12 +135,7 @@ impl Search<'_> {
             }
             while let Some(number) = self.victim(*area) {
                 let facts = *self.index.get(number)?;
-                // Nodes are renewed by a step of a checkpoint: beside the room of the next one they need none.
-                let class = match area {
-                    Area::Nodes => Class::Rescue,
-                    Area::Group(_) => Class::Clean,
-                };
-                if let Some(job) = self.rewrite(number, &facts, *area, class) {
+                if let Some(job) = self.rewrite(number, &facts, *area, Class::Clean) {
                     return Some(job);
                 }
                 self.index.park(number, Lack::Nothing);
@@ -167,11 +149,6 @@ impl Search<'_> {
     pub(super) fn victim(&self, area: Area) -> Option<u64> {
         let template = self.ledger.plan().of(area);
         let holds = full(self.index.geometry(), area, template.k);
-        // Nodes that are written again have others above them written again: half of a segment pays for that.
-        let least = match area {
-            Area::Nodes => self.policy.least_gain.max(HALF),
-            Area::Group(_) => self.policy.least_gain,
-        };
         let mut best: Option<(u128, u128, u64)> = None;
         for (variant, bucket) in self.index.variants(area) {
             let worth = variant.worth(&template, holds);
@@ -183,7 +160,7 @@ impl Search<'_> {
                     continue;
                 };
                 let gain = worth.saturating_sub(facts.live);
-                let enough = gain * 1000 >= worth * u64::from(least);
+                let enough = gain * 1000 >= worth * u64::from(self.policy.least_gain);
                 if facts.live == 0 || gain == 0 || !enough {
                     continue;
                 }
