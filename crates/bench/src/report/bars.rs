@@ -94,20 +94,8 @@ pub(super) fn bars(rows: &[&Row], targets: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Gates, Sample, rows};
+    use super::super::{Gates, Sample, rows, tests::sample};
     use super::*;
-
-    fn sample(target: &str, rate: f64, invalid: &[&str]) -> Sample {
-        Sample {
-            suite: "ssr".to_string(),
-            workload: "RW".to_string(),
-            target: target.to_string(),
-            devices: 8,
-            operations_per_second: Some(rate),
-            invalid: invalid.iter().map(|r| (*r).to_string()).collect(),
-            ..Sample::default()
-        }
-    }
 
     #[test]
     fn a_share_that_would_run_into_its_label_is_left_out() {

@@ -463,20 +463,8 @@ pub fn page(page: &Page) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Gates, Sample, rows};
+    use super::super::{Gates, rows, tests::sample};
     use super::*;
-
-    fn sample(target: &str, rate: f64, invalid: &[&str]) -> Sample {
-        Sample {
-            suite: "ssr".to_string(),
-            workload: "RW".to_string(),
-            target: target.to_string(),
-            devices: 8,
-            operations_per_second: Some(rate),
-            invalid: invalid.iter().map(|r| (*r).to_string()).collect(),
-            ..Sample::default()
-        }
-    }
 
     #[test]
     fn the_page_needs_nothing_else_and_marks_what_is_invalid_and_who_leads() {

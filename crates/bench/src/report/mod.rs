@@ -20,3 +20,21 @@ pub mod text;
 
 pub use compare::{Comparison, Weights, compare};
 pub use rows::{CLOSED_FORM, Evidence, Gates, NORMAL, RAW, RUNS, Row, Sample, rows};
+
+#[cfg(test)]
+mod tests {
+    use super::Sample;
+
+    /// A run of random writes on eight devices, for the tests of what is drawn.
+    pub(super) fn sample(target: &str, rate: f64, invalid: &[&str]) -> Sample {
+        Sample {
+            suite: "ssr".to_string(),
+            workload: "RW".to_string(),
+            target: target.to_string(),
+            devices: 8,
+            operations_per_second: Some(rate),
+            invalid: invalid.iter().map(|r| (*r).to_string()).collect(),
+            ..Sample::default()
+        }
+    }
+}
