@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use ashlar_format::root::Epoch;
 use ashlar_format::slot::SegmentKind;
-use ashlar_space::plan::nodes_survive;
 
 use crate::home::Home;
 use crate::journal::sets::{losses_left, too_few};
@@ -65,10 +64,7 @@ impl Home {
         if self.is_degraded() {
             (true, self.losses_left().saturating_sub(failing))
         } else {
-            (
-                false,
-                usize::from(self.topology().shape().m).saturating_sub(failing),
-            )
+            (false, usize::from(self.shape.m).saturating_sub(failing))
         }
     }
 
@@ -78,10 +74,7 @@ impl Home {
         let holding = segments.values().filter(|s| !self.holds_nothing(s));
         let left = holding.map(|s| self.redundancy_if_cut(s).unwrap_or(0));
         let commit = self.core.failing.before_commit().map(|(_, losses)| losses);
-        let others = [
-            usize::from(self.topology().shape().m),
-            self.losses_left_to_journal(),
-        ];
+        let others = [usize::from(self.shape.m), self.losses_left_to_journal()];
         left.chain(commit).chain(others).min().unwrap_or(0)
     }
 
@@ -96,8 +89,7 @@ impl Home {
     /// How many more devices, whichever they are, the journal can do without.
     pub(crate) fn losses_left_to_journal(&self) -> usize {
         let gone = |i: u16| !self.core.member(i).is_read();
-        let topology = self.topology();
-        let left = |e: &Epoch| losses_left(topology.shape(), topology.domains(), e, gone);
+        let left = |e: &Epoch| losses_left(&self.shape, &self.core.domains, e, gone);
         let root = self.root.borrow();
         root.epochs.iter().map(left).min().unwrap_or(usize::MAX)
     }
@@ -109,10 +101,10 @@ impl Home {
             |i: u16| members.contains(&i) || others.contains(&i) || !self.core.member(i).is_read();
         let root = self.root.borrow();
         let mut epochs = root.epochs.iter();
-        let topology = self.topology();
+        let domains = &self.core.domains;
         epochs.any(|e| {
             let holds = members.iter().any(|index| !e.excluded.contains(index));
-            holds && too_few(topology.shape(), topology.domains(), e, gone).is_some()
+            holds && too_few(&self.shape, domains, e, gone).is_some()
         })
     }
 
@@ -137,18 +129,10 @@ impl Home {
     /// By how much fewer parity columns a segment has than its kind should, whatever it holds.
     pub(crate) fn columns_lacking(&self, segment: &Segment) -> usize {
         let wanted = match segment.kind {
-            SegmentKind::Data => usize::from(self.topology().shape().m),
-            SegmentKind::Meta => self
-                .nodes_survive()
-                .min(self.topology().shape().most_lost()),
+            SegmentKind::Data => usize::from(self.shape.m),
+            SegmentKind::Meta => self.metadata_m().min(self.shape.most_lost()),
         };
         wanted.saturating_sub(self.core.redundancy(segment).unwrap_or(0))
-    }
-
-    /// How many lost devices nodes survive with all devices there.
-    fn nodes_survive(&self) -> usize {
-        let devices = self.core.members.len();
-        nodes_survive(self.topology().shape()).min(devices.saturating_sub(1))
     }
 
     /// How the array is: the worst of its live segments, and of what only the journal has.
@@ -161,7 +145,7 @@ impl Home {
             ArrayState::Failed
         } else if !short && holding().all(|s| self.columns_lacking(s) == 0) {
             ArrayState::Optimal
-        } else if self.topology().shape().m > 0 && self.losses_left() == 0 {
+        } else if self.shape.m > 0 && self.losses_left() == 0 {
             ArrayState::Critical
         } else {
             ArrayState::Degraded

@@ -434,10 +434,10 @@ pub fn checkpoint_step(array: &Small, state: &State) -> Vec<Next> {
     let mut all = Vec::new();
     for mut next in after {
         let victim = next.segs.iter().position(marked).or_else(|| {
-            let owes = next.ledger.step_owes();
+            let grown = next.ledger.floors().growth == 0;
             let index = next.index(array);
             sparsest_nodes(&index, &next.ledger)
-                .filter(|_| owes)
+                .filter(|_| grown)
                 .map(|n| n as usize)
         });
         if let Some(at) = victim {
