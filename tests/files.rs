@@ -274,9 +274,9 @@ fn stalled(daemon: &Daemon, at: &Path, line: &[&str]) -> Value {
             std::thread::sleep(part);
             daemon.signal(Signal::CONT);
             let going = Instant::now();
-            while !run.is_finished() && going.elapsed() < part {
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            wait_until("the next stop", Duration::from_secs(60), || {
+                run.is_finished() || going.elapsed() >= part
+            });
         }
         daemon.signal(Signal::CONT);
         let output = run.join().unwrap();
