@@ -126,12 +126,9 @@ const STEPS: [Step; 11] = [
             )],
         );
     }),
-    // All that runs is built with one profile, so that nothing is built twice.
     ("unit", |tally| {
         let line = [
             "test",
-            "--profile",
-            "sim",
             "--workspace",
             "--lib",
             "--bins",
@@ -146,27 +143,12 @@ const STEPS: [Step; 11] = [
         tests(
             tally,
             "unit: docs",
-            &[
-                "test",
-                "--profile",
-                "sim",
-                "--workspace",
-                "--doc",
-                "--no-fail-fast",
-            ],
+            &["test", "--workspace", "--doc", "--no-fail-fast"],
         );
         tests(
             tally,
             "unit: program",
-            &[
-                "test",
-                "--profile",
-                "sim",
-                "-p",
-                "ashlar",
-                "--bins",
-                "--no-fail-fast",
-            ],
+            &["test", "-p", "ashlar", "--bins", "--no-fail-fast"],
         );
     }),
     ("sim", |tally| {

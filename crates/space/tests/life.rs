@@ -63,7 +63,6 @@ impl Life {
             clean_reserve: 10,
             step_nodes: 12,
             open_segments: 2,
-            fixed_nodes: 0,
         };
         let name: ashlar_layout::Layout = layout.parse().unwrap();
         let shape = name.resolve(slots.len() as u16).unwrap();
@@ -187,7 +186,7 @@ impl Life {
             self.ledger.release(&devices);
             self.index.remove(number);
         }
-        let topology = Topology::clone(self.ledger.topology());
+        let topology = self.ledger.topology().clone();
         self.replan(topology);
         self.ledger.audit().unwrap();
     }
@@ -204,7 +203,7 @@ impl Life {
         };
         let before = self.ledger.plan().clone();
         let now = plan(&topology, &self.geometry, &promises, Some(&before));
-        if topology == **self.ledger.topology() {
+        if topology == *self.ledger.topology() {
             if now != before {
                 self.ledger.replan(now);
             }

@@ -39,7 +39,6 @@ fn geometry() -> Geometry {
         clean_reserve: 10,
         step_nodes: 560,
         open_segments: 8,
-        fixed_nodes: 0,
     }
 }
 

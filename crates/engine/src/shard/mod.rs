@@ -50,8 +50,7 @@ pub struct Shard {
     pub(crate) volumes: RefCell<BTreeMap<u32, VolumeShape>>,
     /// Where clients write, what the cleaner moves, and what a stripe that could not be written held.
     hot: Lock<Stream>,
-    /// By the group that it is moved to.
-    cold: RefCell<BTreeMap<u16, Rc<Lock<Stream>>>>,
+    cold: Lock<Stream>,
     rescue: Lock<Stream>,
     stripes: Stripes,
     /// Who is first in line to be admitted.
@@ -71,13 +70,6 @@ impl std::fmt::Debug for Shard {
 }
 
 impl Shard {
-    /// The stream of what is moved to a group.
-    fn cold(&self, group: u16) -> Rc<Lock<Stream>> {
-        let mut cold = self.cold.borrow_mut();
-        let new = || Rc::new(Lock::ranked(Stream::default(), locks::STREAM));
-        cold.entry(group).or_insert_with(new).clone()
-    }
-
     /// A shard that answers `mailbox`. `birth` is the number of the last root, kept by the home.
     #[expect(clippy::too_many_arguments, reason = "made in one place")]
     pub fn start(
@@ -102,7 +94,7 @@ impl Shard {
             deltas: RefCell::default(),
             volumes: RefCell::default(),
             hot: Lock::ranked(Stream::default(), locks::STREAM),
-            cold: RefCell::default(),
+            cold: Lock::ranked(Stream::default(), locks::STREAM),
             rescue: Lock::ranked(Stream::default(), locks::STREAM),
             stripes: Stripes::default(),
             admission: Lock::ranked((), locks::ADMISSION),

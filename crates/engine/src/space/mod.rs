@@ -1,5 +1,6 @@
-//! Space as the engine sees it; `ashlar_space` says how much there is, and who may take it.
+//! Space: how much there is of it, who may take it, and what may be promised. Values and functions of facts.
 
-pub mod geometry;
+pub mod capacity;
 pub mod shape;
+pub mod slots;
 pub mod thin;
