@@ -16,6 +16,9 @@ use crate::status::ArrayState;
 impl Home {
     /// Whether some segment has less redundancy than its layout wants.
     pub(crate) fn is_degraded(&self) -> bool {
+        if !self.core.failing.maybe_degraded() && self.core.failing.is_empty() {
+            return false;
+        }
         let any = |short: &dyn Fn(&Segment) -> bool| {
             let segments = self.core.segments.borrow();
             segments.values().any(|s| short(s))
