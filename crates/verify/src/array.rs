@@ -3,7 +3,7 @@
 //! **Invariants**: a column lies where the claim of the highest version says; what two claims of the same
 //! version say is a finding, and the first one read is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::Code;
 use crate::digest::Key;
@@ -126,6 +126,8 @@ pub(crate) struct Array<'a> {
     pub(crate) root: Root,
     pub(crate) journal: Journal,
     pub(crate) segments: BTreeMap<u64, Segment>,
+    /// Those of them that no table names, only the journal.
+    reconstructed: BTreeSet<u64>,
     pub(crate) codes: BTreeMap<(u8, u16, u16), Option<Code>>,
 }
 
@@ -147,6 +149,7 @@ impl<'a> Array<'a> {
             root,
             journal,
             segments: BTreeMap::new(),
+            reconstructed: BTreeSet::new(),
             codes: BTreeMap::new(),
             members,
         };
@@ -302,6 +305,7 @@ impl<'a> Array<'a> {
             }
         }
         for (moved, entry) in found {
+            self.reconstructed.insert(moved.segment);
             let position = self.device(moved.device).map_or(0, |d| d.position);
             self.claim(moved.device, position, moved.slot, entry, report);
         }
@@ -442,7 +446,9 @@ impl<'a> Array<'a> {
         } else {
             Kind::SlotLeft
         };
-        for segment in self.segments.values().filter(gone) {
+        // What only the journal names was freed since: no table has it.
+        let by_tables = |s: &&Segment| !self.reconstructed.contains(&s.number);
+        for segment in self.segments.values().filter(gone).filter(by_tables) {
             for column in segment.columns.iter().flatten() {
                 let device = self.members.here.get(&column.device);
                 let position = device.map_or(0, |device| device.position);
