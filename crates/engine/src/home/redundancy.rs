@@ -16,7 +16,8 @@ use crate::status::ArrayState;
 impl Home {
     /// Whether some segment has less redundancy than its layout wants.
     pub(crate) fn is_degraded(&self) -> bool {
-        if !self.core.failing.maybe_degraded() && self.core.failing.is_empty() {
+        // A device that is to be taken out has set the mark.
+        if !self.core.failing.maybe_degraded() {
             return false;
         }
         let any = |short: &dyn Fn(&Segment) -> bool| {
@@ -24,14 +25,11 @@ impl Home {
             segments.values().any(|s| short(s))
         };
         let journal = self.journal_is_short() && !planted::on(Bug::OptimalTooSoon);
-        let lost = journal || self.unsettled() || any(&|s| self.redundancy_lost(s) > 0);
-        let degraded = self.core.failing.maybe_degraded() && lost;
+        let degraded = journal || self.unsettled() || any(&|s| self.redundancy_lost(s) > 0);
         // Segments change only for the worse by a failure or by being made short: both set the mark. One that
         // was made short counts only once it holds something, and keeps the mark until then.
         let failing = !self.core.failing.is_empty();
-        let marked = degraded
-            || failing
-            || self.core.failing.maybe_degraded() && any(&|s| self.columns_lacking(s) > 0);
+        let marked = degraded || failing || any(&|s| self.columns_lacking(s) > 0);
         self.core.failing.set_maybe_degraded(marked);
         degraded
     }
