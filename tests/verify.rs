@@ -160,7 +160,8 @@ fn short_stripes_that_were_reconstructed_are_well() {
     assert!(well, "{document}");
     files.drain(..2);
     let (document, _) = verify(&daemon, &files);
-    let kinds: Vec<&String> = document["kinds"].as_object().unwrap().keys().collect();
+    let mut kinds: Vec<&String> = document["kinds"].as_object().unwrap().keys().collect();
+    kinds.retain(|kind| *kind != "journal-column"); // a record has a column on each of the members
     assert_eq!(kinds, ["column-missing", "member-missing"], "{document}");
     assert!(
         document["counts"]["healed"].as_u64().unwrap() > 0,

@@ -126,9 +126,12 @@ const STEPS: [Step; 11] = [
             )],
         );
     }),
+    // All that runs is built with one profile, so that nothing is built twice.
     ("unit", |tally| {
         let line = [
             "test",
+            "--profile",
+            "sim",
             "--workspace",
             "--lib",
             "--bins",
@@ -143,12 +146,27 @@ const STEPS: [Step; 11] = [
         tests(
             tally,
             "unit: docs",
-            &["test", "--workspace", "--doc", "--no-fail-fast"],
+            &[
+                "test",
+                "--profile",
+                "sim",
+                "--workspace",
+                "--doc",
+                "--no-fail-fast",
+            ],
         );
         tests(
             tally,
             "unit: program",
-            &["test", "-p", "ashlar", "--bins", "--no-fail-fast"],
+            &[
+                "test",
+                "--profile",
+                "sim",
+                "-p",
+                "ashlar",
+                "--bins",
+                "--no-fail-fast",
+            ],
         );
     }),
     ("sim", |tally| {

@@ -7,7 +7,7 @@ use ashlar_accel::Choice;
 
 use crate::error::Error;
 use crate::segment::coder::Accelerators;
-use crate::space::slots::CLEAN_RESERVE;
+use crate::space::geometry::CLEAN_RESERVE;
 
 /// How an array runs in this process.
 #[derive(Debug, Clone)]
@@ -155,8 +155,8 @@ impl Setting {
 }
 
 /// A reserve for cleaning, in percent.
-pub(crate) fn percent(value: &str) -> Option<u64> {
+pub(crate) fn percent(value: &str) -> Option<u8> {
     let digits = value.strip_suffix('%').unwrap_or(value);
-    let percent: u64 = digits.parse().ok()?;
+    let percent: u8 = digits.parse().ok()?;
     (percent.to_string() == digits && CLEAN_RESERVE.contains(&percent)).then_some(percent)
 }

@@ -8,12 +8,12 @@ use ashlar_format::SegmentNumber;
 use ashlar_format::journal::StripeEntry;
 use ashlar_format::node::{NodeEntry, Place};
 use ashlar_rt::{Buf, OneshotSender, Sender, Slice, oneshot};
+use ashlar_space::floors::Class;
 
 use crate::map::delta::HoleRange;
 use crate::map::{Key, NodeWrite};
 use crate::segment::stream::Item;
 use crate::space::shape::{FoldLimit, VolumeShape};
-use crate::space::slots::Purpose;
 
 /// How far a batch reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +41,8 @@ pub struct Allocated {
 pub enum HomeMessage {
     /// Everything acknowledged to its sender so far is to become durable.
     Durable(OneshotSender<Result<(), VolumeError>>),
-    /// A data segment is needed, for what is moved out of this one if for any; `None` if there is no space for
-    /// this purpose.
-    Allocate(
-        Purpose,
-        Option<SegmentNumber>,
-        OneshotSender<Option<Allocated>>,
-    ),
+    /// A data segment is needed, in this group if one is named; `None` if there is no space for this class of work.
+    Allocate(Class, Option<u16>, OneshotSender<Option<Allocated>>),
     /// Fold everything written so far.
     Fold(OneshotSender<()>),
     /// Places for so many nodes, during a commit.
@@ -156,12 +151,23 @@ pub struct Move {
     pub address: u64,
     /// Where it lies.
     pub from: Place,
+    /// The group that it goes to, and for whom.
+    pub into: (u16, Class),
     /// Digest algorithm.
     pub algorithm: u8,
     /// Its bytes, verified.
     pub bytes: Slice,
     /// Its digest for the map.
     pub digest: [u8; 16],
+}
+
+/// What came of moves.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Moved {
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Whether there was no room for all of them.
+    pub refused: bool,
 }
 
 /// What a shard may hold before writers wait.
@@ -219,8 +225,8 @@ pub enum ShardMessage {
     Prepare(u64, FoldLimit, OneshotSender<Prepared>),
     /// The nodes of the last [`ShardMessage::Prepare`] are written.
     Written(OneshotSender<()>),
-    /// Move live blocks into the stream of cold data; how many bytes were moved.
-    Relocate(Vec<Move>, OneshotSender<u64>),
+    /// Move live blocks into the streams of cold data.
+    Relocate(Vec<Move>, OneshotSender<Moved>),
     /// How many nodes the next commit writes if those of these that lie there are written anew, with those above them;
     /// and, if told so, that it does.
     Touch(Vec<(Key, Place)>, bool, OneshotSender<usize>),

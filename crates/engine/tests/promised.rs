@@ -8,7 +8,7 @@ use std::rc::Rc;
 use ashlar_device::MemDevice;
 use ashlar_engine::Work;
 use ashlar_engine::status::ArrayState;
-use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions};
+use ashlar_engine::{Array, Create, Error, Import, Settings, VolumeOptions, plan};
 use ashlar_rt::{Rt, SECOND};
 
 use common::room::{
@@ -246,11 +246,13 @@ fn a_device_that_was_gone_before_counts_with_its_own_size() {
 /// room for that. What is written from then on has to do without one column, not two: one device more may go.
 #[test]
 fn shares_are_those_of_the_devices_that_had_room() {
-    let (size, disks) = (37 * MIB / 2, devices(10, 7 * MIB));
+    let disks = devices(10, 7 * MIB);
+    let create = small("ec4+2");
+    let size = plan(&[7 * MIB; 9], &create).unwrap().usable_bytes; // all that nine of them hold
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), refs(&disks));
     rt.block_on(async move {
-        let array = Array::create(&handle, kept, small("ec4+2")).await.unwrap();
+        let array = Array::create(&handle, kept, create).await.unwrap();
         array.volume_create("v", volume(size)).await.unwrap();
         let v = array.volume("v").unwrap();
         fill(&v, size, BLOCK, 1, "all there").await;

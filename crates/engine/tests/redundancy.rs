@@ -274,8 +274,6 @@ fn a_degraded_array_comes_to_rest() {
             }
             let changes = exposure.windows(2).any(|two| two[0] != two[1]);
             assert!(!changes, "{percent} %, {filled} % of it: {exposure:?}");
-            // Some of it is redundant again: what was promised leaves room for that.
-            assert_eq!(exposure[0].len(), 2, "{exposure:?}");
         });
         rt.shutdown();
     }

@@ -28,6 +28,8 @@ pub struct Geometry {
     pub step_nodes: u32,
     /// Segments of data of each group that are being filled at once, at most.
     pub open_segments: u32,
+    /// Nodes that there are however little volumes hold: of the catalog, and of each partition of a volume's map.
+    pub fixed_nodes: u32,
 }
 
 impl Geometry {
@@ -74,49 +76,83 @@ impl Geometry {
             node_slots,
             segment_nodes: self.node_blocks(nodes.k).max(1),
             segment_columns: nodes.laid().max(1).into(),
+            movers: 1,
         }
     }
+}
+
+/// One block of so many is padding: stripes are closed before they are full where somebody waits for them.
+const PADDING: u64 = 64;
+
+/// Blocks of a leaf of a map, each of which may lie in another segment, as may the one that it replaces.
+const LEAF_BLOCKS: f64 = 128.0;
+/// Nodes of a map from a leaf up, at most.
+const PATH_NODES: u32 = 8;
+/// Leaves of records under one node.
+const FAN_OUT: f64 = 32.0;
+
+/// Nodes that one step of a checkpoint writes at most, with those that it renews: one leaf of a map, all records that
+/// its blocks change, a catalog of so many nodes; and as many again.
+#[must_use]
+pub fn step_nodes(topology: &Topology, slot_blocks: u32, catalog: u32) -> u32 {
+    let shape = topology.shape();
+    let slots: f64 = topology.members().iter().map(|m| f64::from(m.slots)).sum();
+    let segments = slots / f64::from(shape.m + 1);
+    let records = RecordShape::new(slot_blocks, shape.k).leaves_per_record() * segments;
+    let records = records.ceil().min(2.0 * LEAF_BLOCKS);
+    let above = (records / FAN_OUT).ceil() + 4.0;
+    2 * (PATH_NODES + catalog + (records + above) as u32)
 }
 
 /// Blocks of data that volumes may be promised, on the devices that take new columns, laid by this plan.
 #[must_use]
 pub fn capacity(topology: &Topology, geometry: &Geometry, plan: &Plan) -> u64 {
-    let slots: Vec<u32> = (0..topology.members().len())
-        .map(|d| topology.slots(d as u16))
-        .collect();
-    capacity_of(topology, geometry, plan, &slots, true)
+    capacity_where(topology, geometry, plan, |_| true)
 }
 
-/// The same where each device has so many slots that count; without the nodes' own room if `nodes` is false, which is
-/// a mistake that tests make on purpose.
+/// The same in groups of which these templates count.
 #[must_use]
-pub fn capacity_of(
+pub fn capacity_where(
     topology: &Topology,
     geometry: &Geometry,
     plan: &Plan,
-    slots: &[u32],
-    nodes: bool,
+    counts: impl Fn(&Template) -> bool,
 ) -> u64 {
-    let segments = segments_of(topology, geometry, plan, slots, nodes);
-    let of = |(n, t): (u64, &Template)| n * geometry.data_blocks(t.k);
-    let blocks: u64 = segments.into_iter().zip(&plan.groups).map(of).sum();
+    let segments = segments_of(topology, geometry, plan, true);
+    blocks_in(geometry, plan, &segments, counts)
+}
+
+/// The same without the nodes' own room, which is a mistake that tests make on purpose.
+#[doc(hidden)]
+#[must_use]
+pub fn capacity_without_nodes(topology: &Topology, geometry: &Geometry, plan: &Plan) -> u64 {
+    let segments = segments_of(topology, geometry, plan, false);
+    blocks_in(geometry, plan, &segments, |_| true)
+}
+
+fn blocks_in(
+    geometry: &Geometry,
+    plan: &Plan,
+    segments: &[u64],
+    counts: impl Fn(&Template) -> bool,
+) -> u64 {
+    let of = |(n, t): (&u64, &Template)| n * geometry.data_blocks(t.k);
+    let counted = segments.iter().zip(&plan.groups).filter(|(_, t)| counts(t));
+    let blocks: u64 = counted.map(of).sum();
     let reserve = u128::from(blocks) * u128::from(geometry.clean_reserve) / 100;
-    blocks - u64::try_from(reserve).unwrap_or(blocks)
+    let reserve = u64::try_from(reserve).unwrap_or(blocks);
+    blocks.saturating_sub(reserve + blocks / PADDING)
 }
 
 /// Full segments of data that each group holds so.
-fn segments_of(
-    topology: &Topology,
-    geometry: &Geometry,
-    plan: &Plan,
-    slots: &[u32],
-    nodes: bool,
-) -> Vec<u64> {
+fn segments_of(topology: &Topology, geometry: &Geometry, plan: &Plan, nodes: bool) -> Vec<u64> {
+    let slots: Vec<u32> = topology.members().iter().map(|m| m.slots).collect();
     let sites = Sites::new(topology);
     let empty = Floors::reckon(&geometry.facts(&plan.nodes, 0, 0));
     let kept = |data: &[u64]| -> Wanted {
         let of = |(n, t): (&u64, &Template)| geometry.nodes_for(*n, t.k);
         let live: u64 = data.iter().zip(&plan.groups).map(of).sum();
+        let live = live + u64::from(geometry.fixed_nodes);
         let live = if nodes { live } else { 0 };
         let grown = twice(live.div_ceil(geometry.node_blocks(plan.nodes.k).max(1)));
         let floor = Floors {
@@ -144,7 +180,7 @@ fn segments_of(
         u64::from(greatest(most, |n| {
             let mut data = vec![0; usize::from(groups)];
             data[usize::from(group)] = n.into();
-            sites.fits(slots, plan, &kept(&data), area)
+            sites.fits(&slots, plan, &kept(&data), area)
         }))
     };
     let most: Vec<u64> = (0..groups).map(all).collect();
@@ -161,7 +197,7 @@ fn segments_of(
         let data = part(of);
         let wanted = kept(&data);
         let holds = |group: u16| {
-            data[usize::from(group)] == 0 || sites.fits(slots, plan, &wanted, Area::Group(group))
+            data[usize::from(group)] == 0 || sites.fits(&slots, plan, &wanted, Area::Group(group))
         };
         (0..groups).all(holds)
     });

@@ -138,7 +138,7 @@ impl Sites {
 
     fn flow(&self, free: &[u32], plan: &Plan, wanted: &Wanted) -> Flow {
         let nodes = u64::from(wanted.nodes);
-        let limits = self.node_limits(free, &plan.nodes, nodes);
+        let mut limits = self.node_limits(free, &plan.nodes, nodes);
         let (mut for_nodes, mut flow) = (0, Flow::default());
         for (at, (pieces, template)) in self.groups.iter().zip(&plan.groups).enumerate() {
             let segments = u64::from(wanted.groups.get(at).copied().unwrap_or(0));
@@ -175,7 +175,12 @@ impl Sites {
     /// The columns that nodes may take of each domain.
     fn node_limits(&self, free: &[u32], nodes: &Template, segments: u64) -> Vec<Limit> {
         let most = u64::from(nodes.cap) * segments;
-        let mut limits = vec![Limit { most, there: 0 }; self.domains];
+        let none = Limit {
+            most,
+            there: 0,
+            shared: 0,
+        };
+        let mut limits = vec![none; self.domains];
         for piece in self.groups.iter().flatten() {
             let free_of = |d: &u16| u64::from(free[usize::from(*d)]).min(segments);
             limits[piece.domain].there += piece.devices.iter().map(free_of).sum::<u64>();
@@ -199,16 +204,24 @@ struct Flow {
 struct Limit {
     most: u64,
     there: u64,
+    /// So many of those have had their share.
+    shared: u64,
 }
 
 impl Limit {
-    /// The share of devices of one group that could take `part` of them.
-    fn share(self, part: u64) -> u64 {
+    /// The share of devices of one group that could take `part` of them. All shares together are what the domain may
+    /// take.
+    fn share(&mut self, part: u64) -> u64 {
         if self.there <= self.most {
             return part;
         }
-        let share = u128::from(self.most) * u128::from(part) / u128::from(self.there.max(1));
-        u64::try_from(share).unwrap_or(u64::MAX)
+        let up_to = |shared: u64| {
+            let share = u128::from(self.most) * u128::from(shared) / u128::from(self.there);
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        let share = up_to(self.shared + part) - up_to(self.shared);
+        self.shared += part;
+        share
     }
 }
 

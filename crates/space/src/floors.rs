@@ -11,9 +11,9 @@ use crate::fits::Wanted;
 pub enum Class {
     /// Steps of a checkpoint: they may take the last slot.
     Checkpoint,
-    /// Stripes that could not be written, and recovery.
+    /// Stripes that could not be written, recovery, and nodes that are renewed.
     Rescue,
-    /// The cleaner, and nodes that are renewed.
+    /// The cleaner.
     Clean,
     /// Columns that are missing or wanted elsewhere, and segments that are rewritten for that.
     Rebuild,
@@ -44,9 +44,9 @@ impl Class {
 /// Segments of data in each group that a rescue may need below the cleaner.
 const RESCUE: u32 = 1;
 
-/// Segments of data in each group that the cleaner may fill below rebuild: those that its moves are filling,
-/// and one more.
-const ROUND: u32 = 2;
+/// Segments of data in each group that the cleaner may fill below rebuild, besides one for each of those that move
+/// blocks at once.
+const ROUND: u32 = 1;
 
 /// Segments of data in each group by which clients stop before rebuild does.
 const ABOVE_REBUILD: u32 = 1;
@@ -64,6 +64,8 @@ pub struct Facts {
     pub segment_nodes: u64,
     /// Columns of a segment of nodes that lie on devices, at least 1.
     pub segment_columns: u64,
+    /// How many move blocks at once, each into segments of its own; 0 counts as 1.
+    pub movers: u32,
 }
 
 /// The floors of all classes, in segments of nodes and in segments of data of each group.
@@ -73,6 +75,8 @@ pub struct Floors {
     pub step: u32,
     /// Segments of nodes that may still come before half of all nodes are dead for certain.
     pub growth: u32,
+    /// Segments of data of each group that moves may fill below rebuild.
+    pub round: u32,
 }
 
 impl Floors {
@@ -87,6 +91,7 @@ impl Floors {
         Floors {
             step: u32::try_from(step).unwrap_or(u32::MAX),
             growth: u32::try_from(growth).unwrap_or(u32::MAX),
+            round: ROUND + facts.movers.max(1),
         }
     }
 
@@ -99,8 +104,8 @@ impl Floors {
             Class::Checkpoint => (0, 0),
             Class::Rescue => (self.step, 0),
             Class::Clean => (two_steps, RESCUE),
-            Class::Rebuild => (grown, RESCUE + ROUND),
-            Class::Client => (grown, RESCUE + ROUND + ABOVE_REBUILD),
+            Class::Rebuild => (grown, RESCUE + self.round),
+            Class::Client => (grown, RESCUE + self.round + ABOVE_REBUILD),
         }
     }
 
@@ -145,6 +150,7 @@ mod tests {
                 node_slots: slots,
                 segment_nodes: 100,
                 segment_columns: 10,
+                movers: 1,
             };
             let is = Floors::reckon(&facts);
             assert_eq!((is.step, is.growth), floors, "{facts:?}");
@@ -154,10 +160,15 @@ mod tests {
     #[test]
     fn floors_rise_with_the_class() {
         for floors in [
-            Floors { step: 1, growth: 0 },
+            Floors {
+                step: 1,
+                growth: 0,
+                round: 2,
+            },
             Floors {
                 step: 6,
                 growth: 21,
+                round: 5,
             },
         ] {
             for pair in Class::ALL.windows(2) {

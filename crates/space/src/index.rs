@@ -5,7 +5,8 @@
 //! and the best of a variant is at the head of one of 256 lists by live share, each in the order of closing.
 //!
 //! Invariants:
-//! - A segment is in one list, or in flight, or parked: looked at in vain since slots last came back.
+//! - A segment is in one list, or in flight, or parked, or given up. One that waits for more redundancy in vain is in a
+//!   list of its own: it may be cleaned all the same.
 //! - A change of a segment takes time by the logarithm of their number; a choice by the number of variants.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -207,10 +208,24 @@ pub struct Stream {
     pub claimed: u32,
 }
 
+/// What segments hold together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Columns that are there.
+    pub columns: u64,
+    /// Live blocks.
+    pub live: u64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Listed,
-    Parked(Lack),
+    /// No job betters it, for this reason; it may be cleaned.
+    Waiting(Lack),
+    /// There is no room for a job on it.
+    Parked,
+    /// A job has changed nothing about it.
+    GivenUp,
     /// Being worked on; `into`: where its blocks go, if they are moved.
     InFlight {
         into: Option<Area>,
@@ -222,14 +237,22 @@ enum Place {
 pub struct Index {
     geometry: Geometry,
     segments: BTreeMap<u64, (SegmentFacts, Place)>,
-    areas: BTreeMap<Area, BTreeMap<Variant, Bucket>>,
+    listed: Lists,
+    /// Those that wait, by variant and by reason.
+    waiting: Lists,
+    lacking: [BTreeSet<u64>; LACKS],
     streams: BTreeMap<Area, Stream>,
     parked: BTreeSet<u64>,
-    /// Parked segments, by the reason.
-    lacking: [usize; LACKS],
+    given_up: BTreeSet<u64>,
+    /// Segments of each variant that hold something, and those of them that are in flight.
+    counts: BTreeMap<(Area, Variant), [u64; 2]>,
+    /// What segments of nodes hold, and what those of data do.
+    held: [Held; 2],
     /// How often slots had come back when something was parked last.
     parked_at: u64,
 }
+
+type Lists = BTreeMap<Area, BTreeMap<Variant, Bucket>>;
 
 impl Index {
     /// An index without segments.
@@ -238,10 +261,14 @@ impl Index {
         Index {
             geometry,
             segments: BTreeMap::new(),
-            areas: BTreeMap::new(),
+            listed: Lists::new(),
+            waiting: Lists::new(),
+            lacking: Default::default(),
             streams: BTreeMap::new(),
             parked: BTreeSet::new(),
-            lacking: [0; LACKS],
+            given_up: BTreeSet::new(),
+            counts: BTreeMap::new(),
+            held: [Held::default(); 2],
             parked_at: 0,
         }
     }
@@ -279,21 +306,15 @@ impl Index {
 
     /// A segment was closed, or something about it has changed.
     pub fn set(&mut self, number: u64, facts: SegmentFacts) {
-        let place = match self.segments.get(&number) {
-            Some((old, place)) => {
-                let (old, place) = (*old, *place);
-                if old == facts && !matches!(place, Place::Parked(_)) {
-                    return;
-                }
-                self.take_out(number, &old, place);
-                place
-            }
-            None => Place::Listed,
-        };
-        let place = match place {
-            Place::Parked(_) => Place::Listed,
-            other => other,
-        };
+        let mut place = Place::Listed;
+        if let Some((old, now)) = self.segments.get(&number).copied() {
+            place = match now {
+                Place::InFlight { .. } => now,
+                Place::Listed | Place::GivenUp if old == facts => return,
+                _ => Place::Listed,
+            };
+            self.take_out(number, &old, now);
+        }
         self.put(number, facts, place);
     }
 
@@ -314,34 +335,69 @@ impl Index {
         self.move_to(number, Place::Listed);
     }
 
-    /// A job was not to be had for a segment: it is left alone until slots come back, or it changes.
-    pub(crate) fn park(&mut self, number: u64, lack: Lack) {
-        self.move_to(number, Place::Parked(lack));
+    /// A segment has no better redundancy to get, for this reason, until slots come back or something changes. It may be
+    /// cleaned.
+    pub(crate) fn wait(&mut self, number: u64, lack: Lack) {
+        self.move_to(number, Place::Waiting(lack));
     }
 
-    /// The strongest reason why parked segments wait.
+    /// There was no room for a job on a segment: it is left alone until slots come back, or it changes.
+    pub fn park(&mut self, number: u64) {
+        self.move_to(number, Place::Parked);
+    }
+
+    /// A job has done all that it could with a segment, and has changed nothing about it: it is left alone until it
+    /// changes, or [`Index::try_again`].
+    pub fn give_up(&mut self, number: u64) {
+        self.move_to(number, Place::GivenUp);
+    }
+
+    /// Whether segments were given up.
+    #[must_use]
+    pub fn has_given_up(&self) -> bool {
+        !self.given_up.is_empty()
+    }
+
+    /// Lists those that were given up again.
+    pub fn try_again(&mut self) {
+        let given_up = std::mem::take(&mut self.given_up);
+        self.list(given_up);
+    }
+
+    /// The strongest reason why segments wait.
     pub(crate) fn lacks_most(&self) -> Lack {
-        let waits = |lack: &&Lack| self.lacking[**lack as usize] > 0;
+        let waits = |lack: &&Lack| !self.lacking[**lack as usize].is_empty();
         let lack = Lack::ALL.iter().rev().find(waits);
         lack.copied().unwrap_or(Lack::Nothing)
     }
 
     /// Whether segments wait for room.
     pub(crate) fn wants_room(&self) -> bool {
-        self.lacking[Lack::Room as usize] > 0
+        !self.lacking[Lack::Room as usize].is_empty()
     }
 
-    /// Lists parked segments again, if slots came back since.
+    /// Lists segments again that slots could help, if some came back since.
     pub(crate) fn unpark(&mut self, returns: u64) {
         if self.parked_at != returns {
             self.parked_at = returns;
-            self.unpark_all();
+            let room = [Lack::Nothing, Lack::Room].map(|lack| lack as usize);
+            let waiting = room.map(|lack| std::mem::take(&mut self.lacking[lack]));
+            self.list(waiting.into_iter().flatten());
+            let parked = std::mem::take(&mut self.parked);
+            self.list(parked);
         }
     }
 
-    /// Lists all parked segments again: after a change of policy.
+    /// Lists all segments again that wait for something: after a change of policy or plan.
     pub fn unpark_all(&mut self) {
-        for number in std::mem::take(&mut self.parked) {
+        let waiting = std::mem::take(&mut self.lacking);
+        self.list(waiting.into_iter().flatten());
+        let parked = std::mem::take(&mut self.parked);
+        self.list(parked);
+    }
+
+    fn list(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
             self.move_to(number, Place::Listed);
         }
     }
@@ -361,42 +417,75 @@ impl Index {
     }
 
     fn put(&mut self, number: u64, facts: SegmentFacts, place: Place) {
+        let (variant, share) = (Variant::of(&facts), self.share(&facts));
+        let held = &mut self.held[usize::from(facts.area != Area::Nodes)];
+        held.columns += u64::from(facts.usable);
+        held.live += facts.live;
+        if facts.live > 0 {
+            let count = self.counts.entry((facts.area, variant)).or_default();
+            count[0] += 1;
+            count[1] += u64::from(matches!(place, Place::InFlight { .. }));
+        }
+        let list = |lists: &mut Lists| {
+            let area = lists.entry(facts.area).or_default();
+            let bucket = area.entry(variant).or_insert_with(Bucket::new);
+            bucket.insert(share, (facts.closed, number));
+        };
         match place {
-            Place::Listed => {
-                let share = self.share(&facts);
-                let area = self.areas.entry(facts.area).or_default();
-                let bucket = area.entry(Variant::of(&facts)).or_insert_with(Bucket::new);
-                bucket.insert(share, (facts.closed, number));
+            Place::Listed => list(&mut self.listed),
+            Place::Waiting(lack) => {
+                list(&mut self.waiting);
+                self.lacking[lack as usize].insert(number);
             }
-            Place::Parked(lack) => {
-                self.lacking[lack as usize] += 1;
+            Place::Parked => {
                 self.parked.insert(number);
             }
-            Place::InFlight { into } => {
-                if let Some(into) = into {
-                    self.streams.entry(into).or_default().unplaced += facts.live;
-                }
+            Place::GivenUp => {
+                self.given_up.insert(number);
             }
+            Place::InFlight { into: Some(into) } => {
+                self.streams.entry(into).or_default().unplaced += facts.live;
+            }
+            Place::InFlight { into: None } => {}
         }
         self.segments.insert(number, (facts, place));
     }
 
     fn take_out(&mut self, number: u64, facts: &SegmentFacts, place: Place) {
-        match place {
-            Place::Listed => {
-                let (share, variant) = (self.share(facts), Variant::of(facts));
-                if let Some(area) = self.areas.get_mut(&facts.area)
-                    && let Some(bucket) = area.get_mut(&variant)
-                {
-                    bucket.remove(share, (facts.closed, number));
-                    if bucket.count == 0 {
-                        area.remove(&variant);
-                    }
+        let (variant, share) = (Variant::of(facts), self.share(facts));
+        let held = &mut self.held[usize::from(facts.area != Area::Nodes)];
+        held.columns -= u64::from(facts.usable);
+        held.live -= facts.live;
+        if facts.live > 0
+            && let Some(count) = self.counts.get_mut(&(facts.area, variant))
+        {
+            count[0] -= 1;
+            count[1] -= u64::from(matches!(place, Place::InFlight { .. }));
+            if count[0] == 0 {
+                self.counts.remove(&(facts.area, variant));
+            }
+        }
+        let unlist = |lists: &mut Lists| {
+            if let Some(area) = lists.get_mut(&facts.area)
+                && let Some(bucket) = area.get_mut(&variant)
+            {
+                bucket.remove(share, (facts.closed, number));
+                if bucket.count == 0 {
+                    area.remove(&variant);
                 }
             }
-            Place::Parked(lack) => {
-                self.lacking[lack as usize] -= 1;
+        };
+        match place {
+            Place::Listed => unlist(&mut self.listed),
+            Place::Waiting(lack) => {
+                unlist(&mut self.waiting);
+                self.lacking[lack as usize].remove(&number);
+            }
+            Place::Parked => {
                 self.parked.remove(&number);
+            }
+            Place::GivenUp => {
+                self.given_up.remove(&number);
             }
             Place::InFlight { into } => {
                 if let Some(stream) = into.and_then(|into| self.streams.get_mut(&into)) {
@@ -406,9 +495,14 @@ impl Index {
         }
     }
 
-    /// A segment of a variant: of those with the fewest live blocks the one that was closed first.
+    /// A listed segment of a variant: of those with the fewest live blocks the one that was closed first.
     pub(crate) fn first(&self, area: Area, variant: &Variant) -> Option<u64> {
-        self.areas.get(&area)?.get(variant)?.heads().next()
+        self.listed.get(&area)?.get(variant)?.heads().next()
+    }
+
+    /// The variants of an area of which segments are listed, those with the least redundancy first.
+    pub(crate) fn due(&self, area: Area) -> impl Iterator<Item = &Variant> {
+        self.listed.get(&area).into_iter().flatten().map(|(v, _)| v)
     }
 
     /// So many segments more were claimed for moves to an area.
@@ -416,9 +510,10 @@ impl Index {
         self.streams.entry(area).or_default().claimed += segments;
     }
 
-    /// The variants of an area, those with the least redundancy first.
+    /// The variants of an area, with their segments that may be cleaned: listed, or waiting.
     pub(crate) fn variants(&self, area: Area) -> impl Iterator<Item = (&Variant, &Bucket)> {
-        self.areas.get(&area).into_iter().flatten()
+        let lists = [&self.listed, &self.waiting].into_iter();
+        lists.filter_map(move |lists| lists.get(&area)).flatten()
     }
 
     /// The moves of an area.
@@ -446,8 +541,32 @@ impl Index {
             .saturating_sub(stream.claimed)
     }
 
-    /// Adds up the measure of all segments, as if all work in flight were done: for tests and `status`, as it looks at
-    /// every segment.
+    /// Columns that segments lack, and that lie elsewhere than the plan wants, as if all work in flight were done.
+    #[must_use]
+    pub fn left(&self, plan: &Plan) -> (u64, u64) {
+        let of = |((area, variant), [all, in_flight]): (&(Area, Variant), &[u64; 2])| {
+            let count = all - in_flight;
+            let missing = u64::from(variant.lacks(&plan.of(*area)));
+            let elsewhere = u64::from(variant.elsewhere) + u64::from(plan.outranked(*area));
+            (missing * count, elsewhere * count)
+        };
+        let add = |sum: (u64, u64), one: (u64, u64)| (sum.0 + one.0, sum.1 + one.1);
+        self.counts.iter().map(of).fold((0, 0), add)
+    }
+
+    /// The variants of segments that hold something, and where these lie.
+    pub fn holding(&self) -> impl Iterator<Item = &(Area, Variant)> {
+        self.counts.keys()
+    }
+
+    /// What its segments of nodes hold, and what those of data do.
+    #[must_use]
+    pub fn held(&self) -> (Held, Held) {
+        (self.held[0], self.held[1])
+    }
+
+    /// Adds up the measure of all segments, as if all work in flight were done: for tests, as it looks at every
+    /// segment.
     #[must_use]
     pub fn measure(&self, plan: &Plan, reshape: bool) -> Measure {
         let mut sum = Measure::default();
@@ -465,122 +584,4 @@ impl Index {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-
-    const GEOMETRY: Geometry = Geometry {
-        strip_blocks: 16,
-        slot_blocks: 256,
-        least_data: 1,
-        clean_reserve: 10,
-        step_nodes: 560,
-        open_segments: 8,
-    };
-
-    fn plan(k: u16, m: u16, absent: u16) -> Plan {
-        let template = Template {
-            k,
-            m,
-            absent,
-            cap: k + m,
-        };
-        Plan {
-            groups: vec![template],
-            nodes: template,
-        }
-    }
-
-    fn facts(k: u16, m: u16, usable: u16, live: u64) -> SegmentFacts {
-        SegmentFacts {
-            area: Area::Group(0),
-            k,
-            m,
-            usable,
-            elsewhere: 0,
-            live,
-            closed: 0,
-        }
-    }
-
-    /// Shape and columns of a segment that is all live, shape of the plan: missing columns, unwanted blocks and waste
-    /// in tenths of a segment of the plan.
-    #[test]
-    fn the_measure_goes_by_the_plan() {
-        for (segment, plan, is) in [
-            ((8, 2, 10), (8, 2, 0), (0, 0, 0)),
-            ((8, 2, 9), (8, 2, 0), (1, 0, 0)),
-            ((8, 2, 7), (8, 2, 0), (0, 0, 0)), // lost
-            ((8, 2, 9), (8, 2, 1), (0, 0, 0)),
-            ((8, 2, 10), (8, 2, 1), (0, 0, 1)), // gives a column back
-            ((8, 2, 9), (7, 2, 0), (1, 8, 0)),
-            ((7, 2, 9), (8, 2, 0), (0, 7, 0)),
-            ((1, 1, 2), (2, 1, 0), (0, 1, 1)), // a mirror that was narrow
-        ] {
-            let (k, m, usable) = segment;
-            let plan = self::plan(plan.0, plan.1, plan.2);
-            let live = GEOMETRY.data_blocks(k);
-            let one = measure_of(&facts(k, m, usable, live), &plan, &GEOMETRY, true);
-            let strips = live / u64::from(k);
-            let full = GEOMETRY.data_blocks(plan.groups[0].k);
-            let said = (one.missing, one.unwanted / strips, one.waste * 10 / full);
-            assert_eq!(said, is, "{segment:?} {plan:?}");
-        }
-    }
-
-    #[test]
-    fn a_segment_is_in_one_list() {
-        let mut index = Index::new(GEOMETRY);
-        let heads = |index: &Index| -> Vec<u64> {
-            let all = index.variants(Area::Group(0));
-            all.flat_map(|(_, bucket)| bucket.heads()).collect()
-        };
-        index.set(1, facts(8, 2, 10, 100));
-        index.set(2, facts(8, 2, 10, 100));
-        index.set(3, facts(8, 2, 9, 1800));
-        assert_eq!(heads(&index), [3, 1]);
-        index.set(1, facts(8, 2, 10, 1800));
-        assert_eq!(heads(&index), [3, 2, 1]);
-        index.begin(3, Some(Area::Group(0)));
-        assert_eq!(
-            (heads(&index), index.stream(Area::Group(0)).unplaced),
-            (vec![2, 1], 1800)
-        );
-        index.set(3, facts(8, 2, 9, 1000));
-        assert_eq!(
-            (heads(&index), index.stream(Area::Group(0)).unplaced),
-            (vec![2, 1], 1000)
-        );
-        index.park(2, Lack::Room);
-        assert!(index.wants_room());
-        assert_eq!(heads(&index), [1]);
-        index.unpark(0);
-        assert_eq!(heads(&index), [1], "nothing came back");
-        index.unpark(1);
-        assert_eq!(heads(&index), [2, 1]);
-        index.remove(3);
-        assert_eq!((index.len(), index.stream(Area::Group(0)).unplaced), (2, 0));
-        index.remove(1);
-        assert_eq!(heads(&index), [2]);
-    }
-
-    /// Blocks to move, room in segments being filled, segments claimed: segments to claim.
-    #[test]
-    fn moves_share_the_segments_that_they_fill() {
-        let full = GEOMETRY.data_blocks(8);
-        let mut index = Index::new(GEOMETRY);
-        index.set(1, facts(8, 2, 10, full / 2));
-        index.begin(1, Some(Area::Group(0)));
-        for (more, room, claimed, to_claim) in [
-            (full / 2, 0, 0, 1),
-            (full / 2, 0, 1, 0),
-            (full, 0, 1, 1),
-            (full / 2, full, 0, 0),
-            (full / 2 + 1, 0, 1, 1),
-        ] {
-            index.set_stream(Area::Group(0), room, claimed);
-            assert_eq!(index.to_claim(Area::Group(0), more, 8), to_claim);
-        }
-    }
-}
+mod tests;

@@ -30,7 +30,8 @@
 //! *Why it makes progress.* Nobody waits for a class above its own: a claim binds its own class and those above. A
 //! checkpoint holds two steps at most (slots that the first frees are not free before its root), and both fit below
 //! everybody. Growth is the room that nodes may still take until they are there twice: then one of their segments is
-//! half dead, and each step renews at least as many nodes of the sparsest as it dirties. The cleaner has its own room
+//! half dead, and where room is short ([`ledger::Ledger::step_owes`]) each step frees as much as the one before it took,
+//! which renews no more nodes than that wrote. The cleaner has its own room
 //! below rebuild, and frees more than it takes.
 //!
 //! One measure. [`work::next_job`] offers a job if it lowers, in this order: missing columns, columns that the plan
@@ -58,6 +59,7 @@
 //!     clean_reserve: 10,
 //!     step_nodes: 560,
 //!     open_segments: 8,
+//!     fixed_nodes: 0,
 //! };
 //! let plan = plan(&topology, &geometry, &Promises::default(), None);
 //! assert!(capacity(&topology, &geometry, &plan) > 0);

@@ -106,11 +106,15 @@ fn choices(topology: &Topology, geometry: &Geometry, group: u16) -> Vec<Template
 }
 
 /// How nodes are laid beside data that are laid so: as on the devices in use, and as many of those that are gone as
-/// data lack columns.
-fn nodes_beside(topology: &Topology, groups: &[Template]) -> Template {
+/// data lack columns. Of a group that no data go to while others give them more redundancy, these count where room is
+/// short (`short`): nodes that are laid narrower take more.
+fn nodes_beside(topology: &Topology, groups: &[Template], short: bool) -> Template {
     let mut counted = topology.taking_in(Area::Nodes);
     let online = counted.clone();
     for (group, template) in (0..topology.groups()).zip(groups) {
+        if !short && groups.iter().any(|other| other.outranks(template)) {
+            continue;
+        }
         let gone = topology.group(group).iter().copied();
         let gone = gone.filter(|d| !online.contains(d));
         counted.extend(gone.take(template.absent.into()));
@@ -129,6 +133,20 @@ fn nodes_beside(topology: &Topology, groups: &[Template]) -> Template {
     }
 }
 
+/// How segments are laid at full redundancy, in as much room as they can have: with all devices there the failure domains
+/// are kept, without some the promises come before them. A group that cannot has absent columns.
+#[must_use]
+pub fn redundant_plan(topology: &Topology, geometry: &Geometry) -> Plan {
+    let best = |group: u16| {
+        let choices = choices(topology, geometry, group);
+        let full = choices.iter().rev().find(|t| t.absent == 0);
+        full.copied().unwrap_or(choices[0])
+    };
+    let groups: Vec<Template> = (0..topology.groups()).map(best).collect();
+    let nodes = nodes_beside(topology, &groups, false);
+    Plan { groups, nodes }
+}
+
 /// How new segments are laid, in this array and with these promises; `before`: the plan until now.
 #[must_use]
 pub fn plan(
@@ -140,14 +158,19 @@ pub fn plan(
     let groups: Vec<Vec<Template>> = (0..topology.groups())
         .map(|g| choices(topology, geometry, g))
         .collect();
-    let chosen = |at: &[usize]| -> Plan {
+    let chosen = |at: &[usize], short: bool| -> Plan {
         let groups: Vec<Template> = groups.iter().zip(at).map(|(c, at)| c[*at]).collect();
-        let nodes = nodes_beside(topology, &groups);
+        let nodes = nodes_beside(topology, &groups, short);
         Plan { groups, nodes }
     };
     let mut at = vec![0; groups.len()];
+    let mut short = false;
+    let first = chosen(&at, false);
+    if groups.iter().all(|choices| choices.len() == 1) && chosen(&at, true) == first {
+        return first;
+    }
     loop {
-        let plan = chosen(&at);
+        let plan = chosen(&at, short);
         let holds = capacity(topology, geometry, &plan);
         if has_room(holds, &plan, promises, geometry, before) {
             return plan;
@@ -157,7 +180,7 @@ pub fn plan(
             (at[group] + 1..groups[group].len()).find_map(|choice| {
                 let mut next = at.clone();
                 next[group] = choice;
-                let gives = capacity(topology, geometry, &chosen(&next));
+                let gives = capacity(topology, geometry, &chosen(&next, short));
                 (gives > holds).then_some((gives, group, choice))
             })
         };
@@ -165,7 +188,11 @@ pub fn plan(
         let Some((_, group, choice)) =
             steps.max_by_key(|(gives, group, _)| (*gives, usize::MAX - group))
         else {
-            return plan;
+            if short {
+                return plan;
+            }
+            short = true;
+            continue;
         };
         at[group] = choice;
     }
@@ -209,6 +236,7 @@ mod tests {
             clean_reserve: 10,
             step_nodes: 560,
             open_segments: 8,
+            fixed_nodes: 0,
         }
     }
 
@@ -371,7 +399,8 @@ mod tests {
             ("ec8+2", 10, &[3], 50, (6, 3, 0)),
             ("ec8+2", 10, &[3], 100, (7, 3, 1)),
             ("raid10", 8, &[], 100, (4, 4, 0)),
-            ("raid10", 8, &[0], 100, (4, 4, 1)),
+            ("raid10", 8, &[0], 50, (3, 4, 0)), // data go to whole pairs
+            ("raid10", 8, &[0], 100, (4, 4, 1)), // and narrower nodes would take the room
             ("raid1", 2, &[], 100, (1, 1, 0)),
         ] {
             let slots = vec![1100; count];

@@ -104,7 +104,7 @@ impl Packing {
     }
 }
 
-/// The room of thin volumes, in blocks of stripes: counted anew by each checkpoint, charged in between.
+/// The room of thin volumes, in bytes of stripes: counted anew by each checkpoint, charged in between.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Thin {
     counted: u64,
@@ -113,13 +113,6 @@ pub struct Thin {
     ever: u64,
     placing: u64,
     returned: u64,
-}
-
-/// A block that was charged for and has no place yet: given back with [`Thin::placed`] or [`Thin::refused`].
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "a charge counts until it is given back"]
-pub struct Charge {
-    blocks: u64,
 }
 
 /// The charges up to some moment.
@@ -131,33 +124,41 @@ pub struct Charged {
 }
 
 impl Thin {
-    /// Blocks that may still be charged.
+    /// Bytes that may still be charged.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.counted.saturating_sub(self.taken)
     }
 
-    /// Charges a block, if so much is left.
-    pub fn charge(&mut self, blocks: u64) -> Option<Charge> {
-        if blocks > self.left() {
-            return None;
-        }
-        self.taken += blocks;
-        self.ever += blocks;
-        self.placing += blocks;
-        Some(Charge { blocks })
+    /// The bytes that were left by the last count: none before the first.
+    #[must_use]
+    pub fn counted(&self) -> u64 {
+        self.counted
     }
 
-    /// The block has its place.
-    pub fn placed(&mut self, charge: Charge) {
-        self.placing -= charge.blocks;
+    /// Whether nothing is charged, so that the last count is exact.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.taken == 0
     }
 
-    /// The block gets no place.
-    pub fn refused(&mut self, charge: Charge) {
-        self.placing -= charge.blocks;
-        self.returned += charge.blocks;
-        self.taken -= charge.blocks;
+    /// Charges a block that has no place yet, with all that it may take: [`Thin::placed`] or [`Thin::refused`] follows.
+    pub fn charge(&mut self, bytes: u64) {
+        self.taken += bytes;
+        self.ever += bytes;
+        self.placing += bytes;
+    }
+
+    /// A block that was charged so has its place.
+    pub fn placed(&mut self, bytes: u64) {
+        self.placing -= bytes;
+    }
+
+    /// A block that was charged so gets no place.
+    pub fn refused(&mut self, bytes: u64) {
+        self.placing -= bytes;
+        self.returned += bytes;
+        self.taken = self.taken.saturating_sub(bytes);
     }
 
     /// Whether blocks that were charged for wait for their places: one that is refused may give others room.
@@ -177,11 +178,11 @@ impl Thin {
     }
 
     /// Takes a promise to another volume off, until the next count.
-    pub fn promise(&mut self, blocks: u64) {
-        self.counted = self.counted.saturating_sub(blocks);
+    pub fn promise(&mut self, bytes: u64) {
+        self.counted = self.counted.saturating_sub(bytes);
     }
 
-    /// Counts anew: `counted` blocks are left after the merge. Of these, `pending` may be taken by blocks that had a
+    /// Counts anew: `counted` bytes are left after the merge. Of these, `pending` may be taken by blocks that had a
     /// place and were not merged, and more by those that had none `before` the merge, or were charged since.
     pub fn count(&mut self, counted: u64, pending: u64, before: Charged) {
         let since = self.ever - before.ever;
@@ -223,6 +224,7 @@ mod tests {
             clean_reserve: 10,
             step_nodes: 560,
             open_segments: 8,
+            fixed_nodes: 0,
         };
         let template = |k, m| Template {
             k,
@@ -260,29 +262,27 @@ mod tests {
     #[test]
     fn what_is_charged_counts_until_it_is_counted() {
         let mut thin = Thin::default();
-        assert!(
-            thin.charge(1).is_none(),
-            "nothing is left before the first count"
-        );
+        assert_eq!(thin.left(), 0, "nothing is left before the first count");
         thin.count(100, 0, thin.charged());
-        let first = thin.charge(30).unwrap();
-        thin.placed(first);
-        let second = thin.charge(20).unwrap();
-        assert!(thin.is_placing() && thin.left() == 50 && thin.charge(51).is_none());
-        thin.refused(second);
+        assert!(thin.is_exact());
+        thin.charge(30);
+        thin.placed(30);
+        thin.charge(20);
+        assert!(thin.is_placing() && thin.left() == 50);
+        thin.refused(20);
         assert!(!thin.is_placing() && thin.left() == 70);
         // A merge begins here: it counts the first; of the next it knows nothing.
         let before = thin.charged();
-        let third = thin.charge(10).unwrap();
-        thin.placed(third);
+        thin.charge(10);
+        thin.placed(10);
         thin.count(70, 0, before);
-        assert_eq!(thin.left(), 60);
+        assert_eq!((thin.left(), thin.counted()), (60, 70));
         thin.count(70, 10, thin.charged());
         assert_eq!(thin.left(), 60);
-        let waiting = thin.charge(40).unwrap();
+        thin.charge(40);
         thin.count(60, 0, thin.charged());
         assert_eq!(thin.left(), 20, "it outlives the count");
-        thin.refused(waiting);
+        thin.refused(40);
         assert_eq!(thin.left(), 60);
         thin.promise(100);
         assert_eq!(thin.left(), 0);

@@ -30,6 +30,12 @@ impl Template {
         self.width() - self.absent
     }
 
+    /// Whether it gives more redundancy than another, and lays data no narrower.
+    #[must_use]
+    pub fn outranks(&self, other: &Template) -> bool {
+        self.k >= other.k && self.redundancy() > other.redundancy()
+    }
+
     /// How many devices may be lost and its data read.
     #[must_use]
     pub fn redundancy(&self) -> u16 {
@@ -64,8 +70,8 @@ impl Plan {
             return 0;
         };
         let own = self.of(area);
-        let others = self.groups.iter().filter(|t| t.k >= own.k);
-        let best = others.map(Template::redundancy).max().unwrap_or(0);
+        let better = self.groups.iter().filter(|t| t.outranks(&own));
+        let best = better.map(Template::redundancy).max().unwrap_or(0);
         best.saturating_sub(own.redundancy())
     }
 

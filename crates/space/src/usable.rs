@@ -2,10 +2,8 @@
 //!
 //! Invariant: functions of members and layout; an array that is created and one that runs ask the same.
 
-use crate::capacity::{Geometry, capacity, capacity_of};
-use crate::plan::plan;
-use crate::promise::Promises;
-use crate::template::Plan;
+use crate::capacity::{Geometry, capacity_where};
+use crate::plan::redundant_plan;
 use crate::topology::{Presence, Topology};
 
 /// How much of the spare space may not be promised.
@@ -22,8 +20,7 @@ pub enum Spare {
 /// Blocks that volumes may be promised in all on the devices in use, at full redundancy, less the spare space.
 #[must_use]
 pub fn usable(topology: &Topology, geometry: &Geometry, spare: Spare) -> u64 {
-    let best = plan(topology, geometry, &Promises::default(), None);
-    let mut slots: Vec<u32> = topology.members().iter().map(|m| m.slots).collect();
+    let mut left = topology.clone();
     for group in 0..topology.groups() {
         let mut taking: Vec<u16> = topology.taking(group).collect();
         let gone = topology.group(group).len() - taking.len();
@@ -35,30 +32,17 @@ pub fn usable(topology: &Topology, geometry: &Geometry, spare: Spare) -> u64 {
         };
         taking.sort_by_key(|d| std::cmp::Reverse(topology.slots(*d)));
         for device in taking.into_iter().take(kept) {
-            slots[usize::from(device)] = 0; // the largest stand for the spare space
+            left = left.with(device, Presence::Gone); // the largest stand for the spare space
         }
     }
-    let without = without_cap_where_none_is_carried(topology, &best, &slots);
-    let left = capacity_of(topology, geometry, &without, &slots, true);
-    left.min(capacity(topology, geometry, &best))
+    // With all devices there the failure domains constrain placement, which may leave less.
+    redundant(&left, geometry).min(redundant(topology, geometry))
 }
 
-/// The failure domains may carry their loss only with the devices that stand for the spare space. They constrain
-/// placement as long as all are there, which [`usable`] counts by itself; without these devices they do not.
-fn without_cap_where_none_is_carried(topology: &Topology, plan: &Plan, slots: &[u32]) -> Plan {
-    let mut plan = plan.clone();
-    for (group, template) in (0u16..).zip(&mut plan.groups) {
-        let left: Vec<u16> = topology
-            .taking(group)
-            .filter(|d| slots[usize::from(*d)] > 0)
-            .collect();
-        let sizes = topology.domain_sizes(&left);
-        let columns: usize = sizes.iter().map(|n| (*n).min(template.cap.into())).sum();
-        if columns < usize::from(template.laid()) {
-            template.cap = template.width();
-        }
-    }
-    plan
+/// Blocks that groups with full redundancy hold.
+fn redundant(topology: &Topology, geometry: &Geometry) -> u64 {
+    let plan = redundant_plan(topology, geometry);
+    capacity_where(topology, geometry, &plan, |template| template.absent == 0)
 }
 
 /// Blocks that may be promised on all devices, as if none were gone.
@@ -87,6 +71,7 @@ mod tests {
             clean_reserve: 10,
             step_nodes: 560,
             open_segments: 8,
+            fixed_nodes: 0,
         };
         let layout: ashlar_layout::Layout = "ec8+2".parse().unwrap();
         let shape = layout.resolve_with_spare(12, 1).unwrap();

@@ -18,6 +18,7 @@ fn geometry(slot_blocks: u32, clean_reserve: u8) -> Geometry {
         clean_reserve,
         step_nodes: 560, // 512 leaves, the nodes above them, and 40 more
         open_segments: 8,
+        fixed_nodes: 0,
     }
 }
 

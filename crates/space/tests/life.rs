@@ -63,6 +63,7 @@ impl Life {
             clean_reserve: 10,
             step_nodes: 12,
             open_segments: 2,
+            fixed_nodes: 0,
         };
         let name: ashlar_layout::Layout = layout.parse().unwrap();
         let shape = name.resolve(slots.len() as u16).unwrap();
@@ -186,7 +187,7 @@ impl Life {
             self.ledger.release(&devices);
             self.index.remove(number);
         }
-        let topology = self.ledger.topology().clone();
+        let topology = Topology::clone(self.ledger.topology());
         self.replan(topology);
         self.ledger.audit().unwrap();
     }
@@ -203,7 +204,7 @@ impl Life {
         };
         let before = self.ledger.plan().clone();
         let now = plan(&topology, &self.geometry, &promises, Some(&before));
-        if topology == *self.ledger.topology() {
+        if topology == **self.ledger.topology() {
             if now != before {
                 self.ledger.replan(now);
             }

@@ -39,6 +39,7 @@ fn geometry() -> Geometry {
         clean_reserve: 10,
         step_nodes: 560,
         open_segments: 8,
+        fixed_nodes: 0,
     }
 }
 

@@ -247,7 +247,13 @@ impl Array {
         self.0.memory.set(bytes);
         let strip_blocks = home.superblock.borrow().strip_blocks;
         let shards = home.shards.len();
-        let (cache, bounds) = limits(&home.core, &home.shape, strip_blocks, bytes, shards);
+        let (cache, bounds) = limits(
+            &home.core,
+            home.topology().shape(),
+            strip_blocks,
+            bytes,
+            shards,
+        );
         for shard in &home.shards {
             ask(shard, |reply| ShardMessage::Memory(cache, bounds, reply)).await;
         }

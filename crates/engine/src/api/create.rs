@@ -14,12 +14,15 @@ use ashlar_format::root::{Epoch, RingPosition, Root, TreeRoot};
 use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
 use ashlar_format::superblock::{Generation, MAX_DOMAIN, MemberEntry, MemberState, Superblock};
 use ashlar_format::{BLOCK, BLOCK_U64};
-use ashlar_layout::Layout;
+use ashlar_layout::{Layout, Shape};
 use ashlar_rt::{Buf, Rt};
 use ashlar_space::domains::Domains;
+use ashlar_space::topology::{Member as Site, Topology};
+use ashlar_space::usable::usable_whole;
 
 use crate::api::array::Array;
 use crate::error::Error;
+use crate::home::space::topology_of;
 use crate::home::{FIRST_VOLUME, Home, HomeParts};
 use crate::journal::Journal;
 use crate::map::system::SysTree;
@@ -28,8 +31,13 @@ use crate::members::quorum::choose_root_set;
 use crate::options::{Settings, check_name};
 use crate::segment::table::Core;
 use crate::shard::start::start_shards;
-use crate::space::capacity::{Space, Spare};
-use crate::space::slots::DEFAULT_CLEAN_RESERVE;
+use crate::space::geometry::{DEFAULT_CLEAN_RESERVE, Sizes, geometry, slot_blocks};
+
+/// Nodes of the catalog of an array without volumes.
+const EMPTY_CATALOG: u32 = 4;
+
+/// The least slots of a device.
+const LEAST_SLOTS: u32 = 16;
 
 /// What to create.
 #[derive(Debug, Clone)]
@@ -70,7 +78,7 @@ pub struct Plan {
     pub strip_bytes: u32,
     /// Bytes of all devices.
     pub raw_bytes: u64,
-    /// Bytes that volumes may be promised.
+    /// Bytes that a volume may be promised.
     pub usable_bytes: u64,
     /// Geometry of each device.
     pub devices: Vec<DeviceGeometry>,
@@ -127,38 +135,80 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
             must: "at most a third of a slot",
         });
     }
-    let ring = (smallest / 64).clamp(256 << 10, 64 << 20) / BLOCK_U64 * BLOCK_U64;
-    let mut devices = Vec::new();
-    for (device, size) in sizes.iter().enumerate() {
-        // As many slots again as are kept back.
-        let least = 2
-            * (crate::space::slots::commit_slots(crate::space::slots::slot_blocks(slot_bytes)) + 6);
-        let need = (least as u64 + 8) * slot_bytes + 2 * ring + (512 << 10);
-        let least = u32::try_from(least).expect("a few dozen");
-        let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), least);
-        devices.push(geometry.ok_or(Error::TooSmall {
-            device,
-            have: *size,
-            need,
-        })?);
-    }
-    let labels = options.domains.iter().map(String::as_str);
-    let space = Space {
-        shape: &shape,
-        domains: &Domains::new(labels),
-        strip_blocks: strip_bytes / BLOCK as u32,
-        slot_blocks: crate::space::slots::slot_blocks(slot_bytes),
-        least_data: 1,
-        clean_reserve: DEFAULT_CLEAN_RESERVE,
+    let laid = |sizes: &[u64]| {
+        let laid = lay_out(sizes, options, &shape, (slot_bytes, strip_bytes));
+        laid.filter(|(_, usable)| *usable > 0)
     };
-    let slots = |index: u16| Some(devices[usize::from(index)].slots);
+    let (devices, usable) = laid(sizes).ok_or_else(|| Error::TooSmall {
+        device: sizes.iter().position(|s| *s == smallest).unwrap_or(0),
+        have: smallest,
+        need: least_size(sizes, slot_bytes, |sizes| laid(sizes).is_some()),
+    })?;
     Ok(Plan {
-        usable_bytes: space.usable_bytes(Spare::Whole, slots),
+        usable_bytes: usable * BLOCK_U64,
         slot_bytes,
         strip_bytes,
         raw_bytes: sizes.iter().sum(),
         devices,
     })
+}
+
+/// The layout of devices of these sizes with such slots and strips, and the blocks that one volume may be promised on
+/// them; `None`: one of them has too few slots.
+fn lay_out(
+    sizes: &[u64],
+    options: &Create,
+    shape: &Shape,
+    (slot_bytes, strip_bytes): (u64, u32),
+) -> Option<(Vec<DeviceGeometry>, u64)> {
+    let smallest = sizes.iter().copied().min().unwrap_or(0);
+    let ring = (smallest / 64).clamp(256 << 10, 64 << 20) / BLOCK_U64 * BLOCK_U64;
+    let (mut devices, mut members) = (Vec::new(), Vec::new());
+    for size in sizes {
+        let geometry = DeviceGeometry::lay_out(*size, slot_bytes, (ring, ring), LEAST_SLOTS)?;
+        members.push(Site::in_use(geometry.slots));
+        devices.push(geometry);
+    }
+    let labels = options.domains.iter().map(String::as_str);
+    let topology = Topology::new(members, shape.clone(), Domains::new(labels));
+    let sizes_of = Sizes {
+        strip_blocks: strip_bytes / BLOCK as u32,
+        slot_blocks: slot_blocks(slot_bytes),
+        least_data: 1,
+        clean_reserve: DEFAULT_CLEAN_RESERVE,
+        catalog_nodes: EMPTY_CATALOG,
+        volumes: 1,
+        partitions: partitions(options, sizes.iter().sum()),
+    };
+    let usable = usable_whole(&topology, &geometry(&topology, &sizes_of));
+    Some((devices, usable))
+}
+
+/// The size that each device needs at least so that the array `holds_one` volume, to a slot.
+fn least_size(sizes: &[u64], slot_bytes: u64, holds_one: impl Fn(&[u64]) -> bool) -> u64 {
+    let enough = |least: u64| {
+        let raised: Vec<u64> = sizes.iter().map(|size| (*size).max(least)).collect();
+        holds_one(&raised)
+    };
+    let (mut short, mut need) = (0, slot_bytes * u64::from(LEAST_SLOTS));
+    while !enough(need) && need < 1 << 50 {
+        (short, need) = (need, need * 2);
+    }
+    while need - short > slot_bytes {
+        let middle = short + (need - short) / 2;
+        if enough(middle) {
+            need = middle;
+        } else {
+            short = middle;
+        }
+    }
+    need.next_multiple_of(BLOCK_U64)
+}
+
+/// Partitions of every volume: 64, fewer in tiny arrays, or as many as are asked for.
+fn partitions(options: &Create, raw_bytes: u64) -> u16 {
+    let default = if raw_bytes < 4 << 30 { 8 } else { 64 };
+    options.settings.partitions.unwrap_or(default).max(1)
 }
 
 fn random_bytes<const N: usize>(rt: &Rt) -> [u8; N] {
@@ -192,11 +242,6 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare)
         .map_or(1, |s| s.most_lost());
     let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
-    let capacity: u64 = plan.raw_bytes;
-    let partitions = options
-        .settings
-        .partitions
-        .unwrap_or(if capacity < 4 << 30 { 8 } else { 64 });
     Superblock {
         features: [0; 3],
         array: random_bytes(rt),
@@ -215,7 +260,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         layout: options.layout.to_string(),
         code: CodeKind::IsalCauchy.tag(),
         strip_blocks: plan.strip_bytes / BLOCK as u32,
-        partitions: partitions.max(1),
+        partitions: partitions(options, plan.raw_bytes),
         spare: options.spare,
         root_set: choose_root_set(&all, most_lost, &domains),
         members,
@@ -307,7 +352,7 @@ impl Array {
             rt,
             superblock.array,
             superblock.key,
-            crate::space::slots::slot_blocks(plan.slot_bytes),
+            slot_blocks(plan.slot_bytes),
             members,
             &options.settings.accelerators,
         );
@@ -317,14 +362,20 @@ impl Array {
                 .await
                 .map_err(|fault| Error::Device { device, fault })?;
         }
+        let topology = topology_of(&core.members, shape);
         let birth = Rc::new(Cell::new(0));
-        let (shards, to_home, at_home) =
-            start_shards(&core, &shape, &superblock, &options.settings, &birth);
+        let (shards, to_home, at_home) = start_shards(
+            &core,
+            topology.shape(),
+            &superblock,
+            &options.settings,
+            &birth,
+        );
         let epoch = Epoch {
             number: 1,
             first: 1,
             end: None,
-            m: shape.m.max(1),
+            m: topology.shape().m.max(1),
             excluded: Vec::new(),
         };
         let root = first_root(&superblock, &epoch);
@@ -334,7 +385,7 @@ impl Array {
             core,
             journal,
             shards,
-            shape,
+            topology,
             superblock,
             catalog: Catalog::default(),
             root,
@@ -355,5 +406,40 @@ impl Array {
             false,
             options.settings.memory_bytes,
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    /// Devices on which no volume has room are refused, and the size that is named is enough, and not much too large.
+    #[test]
+    fn devices_that_are_too_small_are_told_a_size_that_is_enough() {
+        for (layout, count) in [("ec2+1", 3), ("ec4+2", 8), ("ec8+2", 12)] {
+            let options = Create {
+                name: "tank".to_string(),
+                layout: layout.parse().unwrap(),
+                strip_bytes: None,
+                slot_bytes: Some(64 << 10),
+                spare: 0,
+                domains: Vec::new(),
+                settings: Settings::default(),
+            };
+            let mut sizes = vec![64 << 20; count];
+            sizes[1] = 1 << 20;
+            let Err(Error::TooSmall { device, have, need }) = plan(&sizes, &options) else {
+                panic!("{layout}: such devices have no room");
+            };
+            assert_eq!((device, have), (1, 1 << 20));
+            let with = |size: u64| plan(&vec![size; count], &options);
+            let Err(Error::TooSmall { need, .. }) = with(need / 2) else {
+                panic!("{layout}: half of {need} is not enough");
+            };
+            assert!(with(need).unwrap().usable_bytes > 0, "{layout} {need}");
+            assert!(with(need - 2 * (64 << 10)).is_err(), "{layout} {need}");
+        }
     }
 }

@@ -7,6 +7,8 @@ use ashlar_format::BLOCK_U64;
 use ashlar_format::journal::Ring;
 use ashlar_format::slot::SegmentKind;
 use ashlar_format::superblock::MemberState;
+use ashlar_space::floors::Class;
+use ashlar_space::topology::Area;
 
 use crate::api::array::Array;
 use crate::api::volume::WriteCache;
@@ -14,7 +16,6 @@ use crate::home::Home;
 use crate::home::work::Progress;
 use crate::options::uuid_text;
 use crate::protocol::{ShardMessage, ask};
-use crate::space::slots::{clean_slots, commit_slots};
 use crate::status::{
     Accelerator, ArrayStatus, Clean, DeviceErrors, DeviceState, DeviceStatus, Exposure, Frontend,
     HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service, TaskState,
@@ -44,10 +45,10 @@ impl Array {
             service: self.service(),
             generation: superblock.generation.number,
             layout: superblock.layout.clone(),
-            k: home.shape.k,
-            m: home.shape.m,
+            k: home.topology().shape().k,
+            m: home.topology().shape().m,
             devices_total: u16::try_from(home.core.members.len()).expect("16-bit indexes"),
-            spare: home.shape.spare,
+            spare: home.topology().shape().spare,
             strip_bytes: u64::from(superblock.strip_blocks) * BLOCK_U64,
             slot_bytes: u64::from(home.core.slot_blocks) * BLOCK_U64,
             capacity: home.capacity(),
@@ -192,11 +193,14 @@ fn device_status(member: &crate::members::Member) -> DeviceStatus {
     }
 }
 
+/// Slots that clients leave to others.
 fn reserve_slots(home: &Home) -> u64 {
-    let members = home.core.members.iter();
-    members
-        .map(|m| (commit_slots(home.core.slot_blocks) + clean_slots(m.geometry.slots)) as u64)
-        .sum()
+    let ledger = home.space.ledger();
+    let (nodes, each) = ledger.floors().of(Class::Client);
+    let columns =
+        |area, segments: u32| u64::from(ledger.plan().of(area).laid()) * u64::from(segments);
+    let groups = (0..ledger.topology().groups()).map(Area::Group);
+    columns(Area::Nodes, nodes) + groups.map(|area| columns(area, each)).sum::<u64>()
 }
 
 fn clean_status(home: &Home) -> Clean {
@@ -220,8 +224,8 @@ fn map_bytes(home: &Home) -> u64 {
 fn kernel(home: &Home) -> String {
     let code = ashlar_codec::Code::new(
         ashlar_codec::CodeKind::IsalCauchy,
-        usize::from(home.shape.k),
-        usize::from(home.shape.m),
+        usize::from(home.topology().shape().k),
+        usize::from(home.topology().shape().m),
     );
     code.map_or_else(|_| "-".to_string(), |c| c.kernel().to_string())
 }

@@ -35,7 +35,7 @@ impl Array {
         {
             let most = home.clean_reserve_that_fits().unwrap_or(0);
             if percent > most {
-                return Err(Error::Promised { most });
+                return Err(Error::Promised { most: most.into() });
             }
         }
         {
@@ -49,6 +49,9 @@ impl Array {
             if accelerator {
                 home.choose_accelerator();
             }
+            // It may allow work that waits.
+            home.space.index().unpark_all();
+            home.demand.clean();
         })
         .await
     }

@@ -104,7 +104,7 @@ impl Volume {
     pub(crate) fn new(array: Array, entry: &VolumeEntry, counters: Rc<Counters>) -> Volume {
         let home = &array.0.home;
         let superblock = home.superblock.borrow();
-        let stripe = u32::from(home.shape.k) * superblock.strip_blocks * BLOCK as u32;
+        let stripe = u32::from(home.topology().shape().k) * superblock.strip_blocks * BLOCK as u32;
         let info = VolumeInfo {
             size_bytes: entry.size_bytes,
             block_bytes: u32::from(entry.block_blocks) * BLOCK as u32,

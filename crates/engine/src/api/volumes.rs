@@ -123,8 +123,9 @@ impl Array {
                 must: "a power of two, 4K to 128K",
             });
         }
-        let stripe =
-            u64::from(home.shape.k) * u64::from(home.superblock.borrow().strip_blocks) * BLOCK_U64;
+        let stripe = u64::from(home.topology().shape().k)
+            * u64::from(home.superblock.borrow().strip_blocks)
+            * BLOCK_U64;
         if u64::from(block) > stripe {
             return Err(Error::Size {
                 what: "a volume block",
@@ -142,14 +143,13 @@ impl Array {
         let home = &self.0.home;
         let left = home.core.thin.left();
         let packing = home.packing_whole();
-        let free = packing
-            .fits(left, block_blocks)
-            .min(home.room_for(block_blocks));
+        let left = packing.fits(left / BLOCK_U64, block_blocks) * BLOCK_U64;
+        let free = left.min(home.room_for(block_blocks));
         if size > free {
             return Err(Error::NoSpace { asked: size, free });
         }
         self.check_free(name)?; // made meanwhile
-        let taken = packing.taken(size, block_blocks);
+        let taken = packing.taken(size / BLOCK_U64, block_blocks) * BLOCK_U64;
         home.core.thin.promise(taken);
         Ok(())
     }

@@ -36,6 +36,15 @@ struct Moving {
     stands: bool,
 }
 
+/// How the slot is that a column leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaves {
+    /// Others may have it.
+    Sound,
+    /// It did not keep what was written.
+    Unkept,
+}
+
 /// The courses of a segment of which something is recorded.
 fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
     0..segment
@@ -46,7 +55,8 @@ fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
 
 impl Background {
     /// Computes columns from verified inputs, all of them in one pass over the others, writes them to new slots on these
-    /// devices, reads them back, and journals their new places. How many it gave the segment.
+    /// devices, where the ledger has given one each, reads them back, and journals their new places. How many it gave
+    /// the segment.
     ///
     /// Crash argument: a new slot belongs to nobody until the `Column` entry is durable, which is
     /// after everything in it was flushed and read back; its version is higher than the lost column's,
@@ -55,29 +65,33 @@ impl Background {
         self: &Rc<Self>,
         segment: &Pinned,
         targets: &[(usize, u16)],
+        leaves: Leaves,
     ) -> usize {
         let mut moving = Vec::new();
         for (index, device) in targets.iter().copied() {
             let old = segment.columns.borrow()[index];
             let slot = self.core.member(device).slots.reserve();
-            moving.extend(slot.map(|slot| Moving {
+            let new = Column {
+                device,
+                slot: slot.expect("the ledger gave it"),
+                version: old.version + 1,
+            };
+            moving.push(Moving {
                 index,
                 old,
-                new: Column {
-                    device,
-                    slot,
-                    version: old.version + 1,
-                },
+                new,
                 stands: true,
-            }));
+            });
         }
         self.fill_columns(segment, &mut moving).await;
-        let given = moving.iter().filter(|m| self.give_column(segment, m));
+        let given = moving
+            .iter()
+            .filter(|m| self.give_column(segment, m, leaves));
         given.count()
     }
 
     /// The segment has a column in its new slot, if nothing has changed since it was begun.
-    fn give_column(self: &Rc<Self>, segment: &Pinned, moving: &Moving) -> bool {
+    fn give_column(self: &Rc<Self>, segment: &Pinned, moving: &Moving, leaves: Leaves) -> bool {
         let Moving {
             index, old, new, ..
         } = *moving;
@@ -94,6 +108,7 @@ impl Background {
         if !moving.stands || !unchanged || self.core.closed.get() {
             // Nothing names the slot: it is as free as it was.
             member.slots.release(new.slot);
+            self.home.space.ledger().put_back(&[new.device]);
             return false;
         }
         member
@@ -116,14 +131,35 @@ impl Background {
                 slot: new.slot,
             },
         );
-        if old.is_placed() {
-            // Its device is not in use, and should it ever be again its table is not believed; or the slot
-            // did not keep what was written.
-            self.core.member(old.device).slots.set_aside(old.slot);
-        }
+        self.leave_slot(old, leaves);
+        self.core.unsettled.borrow_mut().insert(segment.number);
         self.home.tasks.borrow_mut().reconstruct.done +=
             u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
         true
+    }
+
+    /// A column is no longer in its slot. Of a device that is not in use there is nothing to do: should it ever be again,
+    /// its table is not believed.
+    fn leave_slot(&self, old: Column, leaves: Leaves) {
+        if !old.is_placed() || !self.core.member(old.device).is_read() {
+            return;
+        }
+        let slots = &self.core.member(old.device).slots;
+        let mut ledger = self.home.space.ledger();
+        match leaves {
+            Leaves::Sound => {
+                slots.set(old.slot, None);
+                ledger.free_later(&[old.device], false);
+                self.home.space.jobs.vacate(old);
+            }
+            Leaves::Unkept => {
+                let worn = slots.set_aside(old.slot);
+                ledger.quarantine(old.device);
+                if worn {
+                    ledger.wear_out(old.device);
+                }
+            }
+        }
     }
 
     /// Writes headers and courses of columns to their new slots, flushes them and reads them back. Those for which it

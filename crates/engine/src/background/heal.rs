@@ -15,7 +15,9 @@ use std::rc::Rc;
 use ashlar_format::{BLOCK, SegmentNumber};
 
 use crate::background::Background;
+use crate::background::column::Leaves;
 use crate::counters::add;
+use crate::home::jobs::End;
 use crate::protocol::Reach;
 use crate::segment::bad::{BadBlock, SUMMARY};
 use crate::segment::plan::{How, Span};
@@ -225,10 +227,21 @@ impl Background {
             }
             self.home.seal(segment).await;
         }
-        match self.device_for(segment, index) {
-            Some(target) => self.reconstruct_columns(segment, &[(index, target)]).await > 0,
-            None => false,
-        }
+        let column = u16::try_from(index).expect("at most 256 columns");
+        let Some((target, claim)) = self.home.relocate(segment, column) else {
+            return false;
+        };
+        let acquired = self.home.space.ledger().acquire_slot(&claim, target);
+        self.home.space.ledger().give_back(claim);
+        let targets = [(index, target)];
+        let moved = acquired
+            && (self
+                .reconstruct_columns(segment, &targets, Leaves::Unkept)
+                .await)
+                > 0;
+        let end = if moved { End::Gained } else { End::Refused };
+        self.home.end_job(segment.number, end);
+        moved
     }
 
     /// The segment of a bad block and where its column lies, if it still can be healed.

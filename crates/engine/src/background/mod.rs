@@ -1,20 +1,21 @@
 //! Background work: what runs, how far it is, and whether any of it could still make progress.
 //!
-//! [`clean`] frees segments that are partly dead, [`rebuild`] gives
-//! lost columns new slots ([`mod@column`]: how), [`heal`] rewrites single bad blocks. Each is a loop of its own on the
-//! home's thread.
+//! [`mod@work`] does the jobs that the books of free space offer: [`mod@clean`] moves live blocks out of segments, [`mod@column`]
+//! gives columns other slots. [`mod@broken`] makes segments that lost columns ready for that; [`mod@heal`] rewrites single bad
+//! blocks.
 //!
 //! Invariants:
-//! - None of them changes a map; what they write becomes part of the array by a journal record only.
-//! - Work that gained nothing ends: it [`Rest`](crate::home::work::Rest)s until something has changed that could let it gain.
-//!   What is lost beyond redundancy keeps nothing busy, and nobody waiting.
+//! - None of it changes a map; what it writes becomes part of the array by a journal record only.
+//! - A job is offered only if it gains something, and not again if it came to nothing: work ends. What is lost beyond
+//!   redundancy keeps nothing busy, and nobody waiting.
 
+mod broken;
 mod clean;
 mod column;
 mod heal;
-mod rebuild;
+mod work;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
@@ -23,10 +24,7 @@ use lru::LruCache;
 
 use crate::home::Home;
 use crate::segment::table::Core;
-use crate::status::{ArrayState, TaskState, Work};
-
-/// One segment more is worked on at once for so many slots of a device.
-const SLOTS_PER_SEGMENT: usize = 128;
+use crate::status::{ArrayState, Work};
 
 /// Which stripes of courses were written, by segment and course, counted from the course's first.
 type WrittenStrips = LruCache<(u64, u32), BTreeSet<u32>>;
@@ -40,6 +38,13 @@ pub struct Background {
     core: Rc<Core>,
     /// Which stripes of the courses looked at last were written.
     written_strips: RefCell<WrittenStrips>,
+    /// Jobs under way that give segments redundancy, and others.
+    rebuilding: Cell<usize>,
+    cleaning: Cell<usize>,
+    /// Columns that segments got, and no fold has told of.
+    given: Cell<usize>,
+    /// Whether jobs have ended since the last fold for them began.
+    ended: Cell<bool>,
 }
 
 impl Background {
@@ -49,6 +54,10 @@ impl Background {
             home: home.clone(),
             core: home.core.clone(),
             written_strips: RefCell::new(LruCache::new(COURSES_KEPT)),
+            rebuilding: Cell::default(),
+            cleaning: Cell::default(),
+            given: Cell::default(),
+            ended: Cell::default(),
         })
     }
 
@@ -56,9 +65,7 @@ impl Background {
     pub fn start(self: &Rc<Self>) {
         let rt = self.core.rt.clone();
         let background = self.clone();
-        rt.spawn(async move { background.clean_forever().await });
-        let background = self.clone();
-        rt.spawn(async move { background.reconstruct_forever().await });
+        rt.spawn(async move { background.work_forever().await });
         let background = self.clone();
         rt.spawn(async move { background.heal_forever().await });
         let background = self.clone();
@@ -82,13 +89,6 @@ impl Background {
         }
     }
 
-    /// On how many segments the cleaner or reconstruct works at once, at most `most`: where slots are few, on few, since
-    /// how much room is left is looked at for each as it begins.
-    pub(super) fn at_once(&self, most: usize) -> usize {
-        let slots = self.core.members.iter().map(|m| m.geometry.slots as usize);
-        (slots.min().unwrap_or(0) / SLOTS_PER_SEGMENT).clamp(1, most)
-    }
-
     /// Whether nothing of these kinds, or of any if none is named, runs or could make progress.
     pub(crate) fn is_idle(&self, kinds: &[Work]) -> bool {
         let all = kinds.is_empty().then_some(&Work::ALL[..]);
@@ -99,14 +99,13 @@ impl Background {
 
     /// Whether nothing of this kind runs or could make progress.
     fn rests(&self, work: Work) -> bool {
-        let running = self.home.tasks.borrow().progress(work).state == TaskState::Running;
+        let settled = || self.core.failing.is_empty() && self.home.work_rests();
         match work {
             Work::Repair => self.core.bad.heals.borrow().is_empty(),
-            Work::Clean => !(self.home.low_on_slots() && self.home.cleaner_can_gain() && running),
+            Work::Clean => self.cleaning.get() == 0 && (settled() || !self.home.is_short()),
             Work::Rebuild => {
-                let waits = self.home.tasks.borrow().wants_room && self.home.cleaner_can_gain();
-                let due = self.home.is_degraded() && (!self.home.reconstruct_rests() || waits);
-                !running && !due && self.core.failing.is_empty()
+                let due = !self.core.failing.is_empty() || self.home.is_degraded();
+                self.rebuilding.get() == 0 && (settled() || !due)
             }
         }
     }

@@ -215,7 +215,7 @@ impl Home {
     /// Data segments whose rows keep the journal from being cut: they take no more stripes.
     fn retire_pinned(&self) -> Vec<Pinned> {
         let pins = |s: &Segment| s.kind == SegmentKind::Data && s.rows_since.get().is_some();
-        let pinned = self.core.pin_where(pins);
+        let pinned = self.core.pin_unsettled(pins);
         pinned.iter().for_each(|s| s.retired.set(true));
         pinned
     }

@@ -31,24 +31,11 @@ use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::locks;
 use crate::map::NodeWrite;
 use crate::map::system::NodeId;
-use crate::members::{LateDiscard, Member};
 use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::protocol::{Prepared, Reach, ShardMessage, ask};
-use crate::segment::table::Core;
 use crate::segment::{Column, Pinned, Segment, stripe};
 use crate::space::shape::FoldLimit;
-
-/// Releases a slot once its device has ended a discard that takes long.
-fn release_late(core: &Rc<Core>, column: Column, late: LateDiscard) {
-    let at = core.clone();
-    core.member(column.device).slots.discard_is_late();
-    core.rt.spawn(async move {
-        let _ = late.await; // discarding is advice
-        at.member(column.device).slots.came_back(column.slot);
-        at.progress.open();
-    });
-}
 
 /// How far commits are.
 #[derive(Debug)]
@@ -59,11 +46,10 @@ pub struct Commits {
     pub(super) ended: Gate,
     /// Commits begun.
     begun: Cell<u64>,
+    /// Whether one is under way.
+    pub(super) under_way: Cell<bool>,
     /// Up to where in the journal commits have folded all that they can.
     folded_to: Cell<u64>,
-    /// Host blocks that were recorded when a commit last folded all: what was written since may have replaced what the
-    /// map still names.
-    pub(super) folded_at: Cell<u64>,
     /// The next sequence when the last commit under pressure had ended.
     pub(super) pressed_at: Cell<u64>,
 }
@@ -74,8 +60,8 @@ impl Default for Commits {
             turn: Lock::ranked((), locks::COMMIT),
             ended: Gate::default(),
             begun: Cell::default(),
+            under_way: Cell::default(),
             folded_to: Cell::default(),
-            folded_at: Cell::default(),
             pressed_at: Cell::default(),
         }
     }
@@ -93,12 +79,6 @@ impl Home {
     pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
         let asked = self.commits.begun.get();
         loop {
-            // A step frees no slot by itself: the nodes it replaces lie among live ones. Where room is
-            // tight, segments half dead are emptied before each step, by more nodes than it folds, so that
-            // no number of steps uses up the room.
-            if self.room_is_tight() {
-                self.clean_metadata(usize::MAX).await;
-            }
             let _one = self.commits.turn.lock().await;
             let done = self.commits.begun.get() > asked && self.commits.folded_to.get() >= target;
             if self.core.closed.get() || done {
@@ -133,18 +113,21 @@ impl Home {
     async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
         self.commits.begun.set(self.commits.begun.get() + 1);
+        self.commits.under_way.set(true);
         let applied = self.applied();
-        let recorded = self.log.recorded_at();
         let charged = self.core.thin.charged();
         self.seal_pinned().await;
         let (degraded, losses) = self.before_commit();
         self.core.failing.commit_begins(degraded, losses);
-        let aside = self.slots_aside();
-        let placing = self.reserved.placing.lock().await;
-        self.hold_room();
-        let limit = self.fold_limit();
-        self.reserved.renewed.borrow_mut().clear();
-        let prepared = self.prepare_shards(target, limit).await;
+        let seen = (self.log.recorded_at(), self.tasks.borrow().unmapped);
+        // Slots that columns have left, or that are tried once more.
+        //
+        // Crash argument: as for slots that are freed. Tables that name what lay there are replaced by this commit's,
+        // and only then the slots are released.
+        let vacated = self.space.jobs.take_vacated();
+        let placing = self.space.steps.placing.lock().await;
+        self.begin_step().await;
+        let prepared = self.prepare_shards(target, self.fold_limit()).await;
         laps.end(Phase::Merge);
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
         let more = prepared.iter().any(|p| p.more);
@@ -159,7 +142,7 @@ impl Home {
         // What liveness knows: a clean root has no journal that could tell of others.
         let known: Option<BTreeSet<u64>> =
             clean.then(|| self.core.segments.borrow().keys().copied().collect());
-        self.let_go_of_room();
+        self.end_step(nodes.len());
         drop(placing);
         laps.end(Phase::PlaceNodes);
         let Ok(stripes) = self.meta_write(&nodes).await else {
@@ -188,16 +171,16 @@ impl Home {
         self.core.failing.commit_ended();
         laps.end(Phase::WriteRoot);
         self.release(freed).await;
+        self.release_columns(vacated).await;
         laps.end(Phase::Discard);
-        for (device, slot) in aside {
-            self.core.member(device).slots.release(slot);
-        }
-        self.core.meta_room.set(self.meta_room());
         self.count_thin(oldest, pending, charged);
+        self.reckon();
         self.warn_of_space();
         if !more && target + 1 >= applied {
-            self.commits.folded_at.set(recorded);
+            self.space.jobs.folded(seen.0, seen.1);
         }
+        self.check_books();
+        self.commits.under_way.set(false);
         self.commits.ended.open();
         self.core.progress.open();
         more
@@ -236,25 +219,6 @@ impl Home {
         let cut = needed.into_iter().flatten().min();
         let cut = cut.filter(|_| !planted::on(Bug::CutTooLate));
         cut.unwrap_or(applied)
-    }
-
-    /// Slots that did not keep what was written, of devices that are short of room: what volumes were promised may
-    /// need them (#161). What is written there is read with its digests as anywhere, and moved again if it must be.
-    ///
-    /// Crash argument: as for slots that are freed. Tables that name what lay there are replaced by this commit's, and
-    /// only then the slots are released.
-    fn slots_aside(&self) -> Vec<(u16, u32)> {
-        let need = self.metadata_need();
-        let online = self.core.members.iter().filter(|m| m.takes_slots());
-        let short = online.filter(|m| m.free_slots() < self.clean_below(m, need));
-        let slots = |m: &Member| {
-            m.slots
-                .take_aside()
-                .into_iter()
-                .map(|slot| (m.index, slot))
-                .collect::<Vec<_>>()
-        };
-        short.flat_map(slots).collect()
     }
 
     /// The journal has no room for the rows of this commit's nodes: their segments are sealed, so that
@@ -318,7 +282,9 @@ impl Home {
 
     /// Takes the segments out of the table that nothing needs.
     fn free_segments(&self) -> Vec<Pinned> {
-        for segment in self.core.segments.borrow().values() {
+        let segments = self.core.segments.borrow();
+        let unsettled = self.core.unsettled.borrow();
+        for segment in unsettled.iter().filter_map(|n| segments.get(n)) {
             // A full segment is sealed by its last stripe.
             if segment.recorded.get() == segment.geometry.stripes()
                 && !self.nodes.is_current(segment)
@@ -326,6 +292,7 @@ impl Home {
                 segment.sealed.set(true);
             }
         }
+        drop((segments, unsettled));
         // Where the journal had no room to tell of segments of nodes (see `seal_instead`), the roots since do;
         // of those that died there is nothing to tell (#140).
         self.log
@@ -333,53 +300,75 @@ impl Home {
         self.free_dead(&[SegmentKind::Data, SegmentKind::Meta])
     }
 
-    /// Takes segments of these kinds out of the table that are dead, and held by nobody else.
+    /// Takes segments of these kinds out of the table that are dead, and held by nobody else. Only what has changed can
+    /// have died.
     fn free_dead(&self, kinds: &[SegmentKind]) -> Vec<Pinned> {
         let mut segments = self.core.segments.borrow_mut();
-        let free: Vec<u64> = segments
-            .values()
-            .filter(|s| {
-                is_dead(s)
-                    && kinds.contains(&s.kind)
-                    && (s.is_unpinned() || planted::on(Bug::FreedInUse))
-                    && !self.nodes.is_current(s)
-            })
-            .map(|s| s.number)
-            .collect();
-        let freed: Vec<Pinned> = free
-            .iter()
-            .filter_map(|n| segments.remove(n))
-            .map(|s| s.pin())
-            .collect();
+        let unsettled: Vec<u64> = self.core.unsettled.borrow().iter().copied().collect();
+        let dead = |s: &Segment| {
+            is_dead(s)
+                && kinds.contains(&s.kind)
+                && (s.is_unpinned() || planted::on(Bug::FreedInUse))
+                && !self.nodes.is_current(s)
+        };
+        let mut freed = Vec::new();
+        for number in unsettled {
+            if segments.get(&number).is_some_and(|s| dead(s)) {
+                freed.extend(segments.remove(&number).map(|s| s.pin()));
+            }
+        }
+        drop(segments);
         for segment in &freed {
             self.liveness.give_up(segment);
-            for column in segment.columns.borrow().iter().filter(|c| c.is_placed()) {
+            let columns = segment.columns.borrow();
+            for column in columns.iter().filter(|c| c.is_placed()) {
                 self.core.member(column.device).slots.set(column.slot, None);
             }
+            self.free_slots_of(segment.number, &columns);
         }
         freed
     }
 
     /// After the root: the freed slots may be written again. All are discarded at once.
-    async fn release(&self, freed: Vec<Pinned>) {
-        let mut discards = Vec::new();
+    async fn release(self: &Rc<Self>, freed: Vec<Pinned>) {
+        let mut columns = Vec::new();
         for segment in freed {
             self.liveness.release(&segment);
-            let columns = segment.columns.take().into_iter();
-            for column in columns.filter(|c| c.is_placed()) {
-                let core = self.core.clone();
-                discards.push(self.core.rt.spawn(async move {
-                    let member = core.member(column.device);
-                    match member.discard_slot(column.slot).await {
-                        Ok(()) => member.slots.release(column.slot),
-                        Err(late) => release_late(&core, column, late),
-                    }
-                }));
+            columns.extend(segment.columns.take());
+        }
+        self.release_columns(columns).await;
+    }
+
+    /// After the root: these slots may be written again.
+    async fn release_columns(self: &Rc<Self>, columns: Vec<Column>) {
+        let mut discards = Vec::new();
+        for column in columns.into_iter().filter(|c| c.is_placed()) {
+            let core = self.core.clone();
+            let discard = async move { core.member(column.device).discard_slot(column.slot).await };
+            discards.push((column, self.core.rt.spawn(discard)));
+        }
+        for (column, discard) in discards {
+            let member = self.core.member(column.device);
+            match discard.await {
+                Ok(()) => self.came_back(column),
+                Err(late) => {
+                    member.slots.discard_is_late();
+                    let home = self.clone();
+                    self.core.rt.spawn(async move {
+                        let _ = late.await; // discarding is advice
+                        home.core.member(column.device).slots.discard_has_ended();
+                        home.came_back(column);
+                        home.core.progress.open();
+                    });
+                }
             }
         }
-        for discard in discards {
-            discard.await;
-        }
+    }
+
+    /// A slot is free.
+    fn came_back(&self, column: Column) {
+        self.core.member(column.device).slots.release(column.slot);
+        self.space.ledger().release(&[column.device]);
     }
 
     /// Places catalog and liveness nodes until nothing new is to be placed, then makes their bytes. Gives the
@@ -468,14 +457,16 @@ impl Home {
         {
             // Recovery must learn of this stripe: keep its entry until the next commit's image.
             segment.image_behind.set(Some(sequence));
+            self.core.unsettled.borrow_mut().insert(segment.number);
         }
     }
 
     fn oldest_rows(&self) -> Option<u64> {
-        let segments = self.core.segments.borrow();
-        let rows = segments.values().filter_map(|s| s.rows_since.get());
+        let (segments, unsettled) = (self.core.segments.borrow(), self.core.unsettled.borrow());
+        let unsettled = || unsettled.iter().filter_map(|number| segments.get(number));
+        let rows = unsettled().filter_map(|s| s.rows_since.get());
         let rows = rows.filter(|_| !planted::on(Bug::RowsNotPinned));
-        rows.chain(segments.values().filter_map(|s| s.image_behind.get()))
+        rows.chain(unsettled().filter_map(|s| s.image_behind.get()))
             .min()
     }
 
@@ -484,7 +475,7 @@ impl Home {
         let (size, used) = self.journal.usage(Ring::Delta);
         // Courses just begun are left alone, unless the ring is so small that these few records fill it.
         let young = if used * 4 > size * 3 { 0 } else { 8 };
-        for segment in self.core.pin_where(|_| true) {
+        for segment in self.core.pin_unsettled(|_| true) {
             segment.image_behind.set(None);
             let pinned = segment
                 .rows_since
@@ -506,7 +497,7 @@ impl Home {
 
     /// Seals every segment without a stripe in flight: nothing of them hangs on the journal then.
     async fn seal_idle(self: &Rc<Self>) {
-        for segment in self.core.pin_where(|_| true) {
+        for segment in self.core.pin_unsettled(|_| true) {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
                 self.seal(&segment).await;
             }

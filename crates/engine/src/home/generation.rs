@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
 use ashlar_rt::{BLOCK, Buf, join_all};
+use ashlar_space::topology::Area;
 
 use crate::error::Error;
 use crate::home::Home;
@@ -96,6 +97,7 @@ impl Home {
                 self.core.events.note("device-failed", Some(index), text);
             }
         }
+        self.members_changed();
         let stored = if planted::on(Bug::GenerationNotStored) {
             counted
         } else {
@@ -169,7 +171,8 @@ impl Home {
     /// Sets of members in use, one of which holds each record, and their parity (R5).
     pub(crate) fn journal_sets(&self) -> (Vec<RecordSet>, u16) {
         let in_use = |d| self.core.member(d).is_written();
-        record_sets(&self.shape, &self.core.domains, in_use)
+        let topology = self.topology();
+        record_sets(topology.shape(), topology.domains(), in_use)
     }
 
     /// Whether anything would be lost without these devices, where `gone` are gone as well.
@@ -216,17 +219,17 @@ impl Home {
         reading
     }
 
-    /// Gives up a device that nothing would be lost without, and that would not be short of room had its slots kept
-    /// what was written there, also when they were tried again: a volume was promised that room (#180). Whether there
-    /// is one.
+    /// Gives up a device that nothing would be lost without, and that would leave clients room had its slots kept what
+    /// was written there, also when they were tried again: a volume was promised that room. Whether there is one.
     pub(crate) fn give_up_unkept(&self) -> bool {
-        let need = self.metadata_need();
-        let cost = |m: &&Member| {
-            let (free, below) = (m.free_slots(), self.clean_below(m, need));
-            free < below && free + m.slots.unkept() >= below
+        let topology = self.topology();
+        let costs = |m: &&Member| {
+            let area = topology.group_of(m.index).map(Area::Group);
+            m.slots.unkept() > 0
+                && area.is_some_and(|area| self.space.ledger().grants_with_worn(area, m.index))
         };
         let mut online = self.core.members.iter().filter(|m| m.takes_slots());
-        let Some(member) = online.find(|m| cost(m) && !self.needs_devices(&[m.index], &[])) else {
+        let Some(member) = online.find(|m| costs(m) && !self.needs_devices(&[m.index], &[])) else {
             return false;
         };
         let text = format!(
@@ -255,9 +258,10 @@ impl Home {
             for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
                 entry.state = member.state();
             }
-            let most_lost = self.shape.most_lost();
+            let topology = self.topology();
+            let most_lost = topology.shape().most_lost();
             superblock.root_set =
-                choose_root_set(&self.core.written(), most_lost, &self.core.domains);
+                choose_root_set(&self.core.written(), most_lost, topology.domains());
         }
         self.store_superblocks().await
     }

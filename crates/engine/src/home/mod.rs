@@ -14,16 +14,19 @@ mod capacity;
 mod commit;
 mod demand;
 mod generation;
+pub mod jobs;
+mod left;
 mod log;
 pub mod nodes;
 mod parts;
 mod records;
 mod redundancy;
-mod renew;
-pub mod room;
 mod root;
+#[cfg(test)]
+mod scale_tests;
 mod settings;
-mod victims;
+pub mod space;
+mod step;
 pub mod work;
 
 use std::cell::{Cell, RefCell};
@@ -39,16 +42,16 @@ use ashlar_format::journal::Ring;
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::Root;
 use ashlar_format::superblock::Superblock;
-use ashlar_layout::Shape;
 use ashlar_rt::{Mailbox, SECOND, Sender, join_all};
+use ashlar_space::topology::Topology;
 
 use crate::home::agreement::Agreement;
 use crate::home::commit::Commits;
 use crate::home::demand::Demand;
 use crate::home::log::Log;
 use crate::home::nodes::NodeWriter;
-use crate::home::room::Reserved;
 use crate::home::root::Roots;
+use crate::home::space::Space;
 use crate::home::work::Tasks;
 use crate::journal::Journal;
 use crate::map::catalog::CatalogTree;
@@ -75,14 +78,14 @@ pub struct Home {
     /// What the next records take along.
     pub(crate) log: Log,
     pub(crate) shards: Vec<Sender<ShardMessage>>,
-    pub(crate) shape: Shape,
     pub(crate) superblock: RefCell<Superblock>,
     pub(crate) agreement: Agreement,
     pub(crate) catalog: CatalogTree,
     pub(crate) liveness: Liveness,
     pub(crate) root: Roots,
     nodes: NodeWriter,
-    reserved: Reserved,
+    /// Free space, and who is about to take it.
+    pub(crate) space: Space,
     /// What others ask for.
     pub(crate) demand: Demand,
     pub(crate) commits: Commits,
@@ -106,8 +109,8 @@ pub struct HomeParts {
     pub journal: Journal,
     /// The shards.
     pub shards: Vec<Sender<ShardMessage>>,
-    /// The layout on these devices.
-    pub shape: Shape,
+    /// Members, layout and failure domains.
+    pub topology: Topology,
     /// The superblock of any member.
     pub superblock: Superblock,
     /// The catalog.
@@ -134,26 +137,29 @@ impl Home {
             .map(|s| (s.record.get(), s.number))
             .collect();
         let records = Records::new(
-            RecordShape::new(parts.core.slot_blocks, parts.shape.k),
+            RecordShape::new(parts.core.slot_blocks, parts.topology.shape().k),
             records,
         );
-        Rc::new(Home {
+        let strip_blocks = parts.superblock.strip_blocks;
+        let space = Space::new(parts.topology, strip_blocks, parts.core.slot_blocks);
+        let home = Rc::new(Home {
             core: parts.core,
             journal: parts.journal,
             log: Log::default(),
             shards: parts.shards,
-            shape: parts.shape,
             superblock: RefCell::new(parts.superblock),
             agreement: Agreement::default(),
             catalog: CatalogTree::new(parts.catalog, parts.catalog_tree, parts.root.next_tree),
             liveness: Liveness::new(parts.liveness, records),
             root: Roots::new(parts.root, parts.birth),
             nodes: NodeWriter::default(),
-            reserved: Reserved::default(),
+            space,
             demand: Demand::default(),
             commits: Commits::default(),
             tasks: RefCell::default(),
-        })
+        });
+        home.take_stock();
+        home
     }
 
     /// Answers messages until the array is closed.
@@ -191,11 +197,11 @@ impl Home {
                     self.demand.press();
                 }
                 HomeMessage::Halt(why) => self.halt(why),
-                HomeMessage::Allocate(purpose, from, reply) => {
+                HomeMessage::Allocate(class, into, reply) => {
                     let home = self.clone();
                     self.core
                         .rt
-                        .spawn(async move { reply.send(home.allocate_data(purpose, from).await) });
+                        .spawn(async move { reply.send(home.allocate_data(class, into).await) });
                 }
                 HomeMessage::Fold(reply) => {
                     if self.demand.fold(reply) {
@@ -269,6 +275,7 @@ impl Home {
         for member in &self.core.members {
             member.close();
         }
+        self.look_at_all();
         self.agreement.close();
         self.core.failing.close();
         self.core.progress.open();

@@ -60,6 +60,20 @@ impl NodeWriter {
         current.as_ref().is_some_and(|s| s.number == segment.number)
     }
 
+    /// Nodes that the stripes begun, and the segment that takes the next one, have room for.
+    pub fn room(&self) -> u64 {
+        let stripes = self.stripes.borrow();
+        let begun = stripes.last().map_or(0, |(segment, _, taken)| {
+            u64::from(segment.geometry.stripe_blocks() - taken)
+        });
+        let current = self.current.borrow();
+        let current = current.as_ref().filter(|s| s.has_room()).map_or(0, |s| {
+            let stripes = s.geometry.stripes() - s.next_stripe.get();
+            u64::from(stripes) * u64::from(s.geometry.stripe_blocks())
+        });
+        begun + current
+    }
+
     /// This segment takes no more stripes.
     pub fn leave(&self, segment: &Segment) {
         if self.is_current(segment) {
@@ -133,14 +147,6 @@ impl Home {
                 }
             }
         }
-    }
-
-    /// Whether nodes are better written into a new segment: this one lost a column, or lacks one though a
-    /// narrower one would lack none.
-    pub(crate) fn falls_short(&self, segment: &Segment) -> bool {
-        self.core.has_lost_column(segment)
-            || self.core.missing_columns(segment) > 0
-                && self.meta_anew().0 < usize::from(segment.geometry.k)
     }
 
     /// Writes every stripe that has places, with the nodes at them, all together; blocks without a node are padding.

@@ -121,6 +121,7 @@ impl Home {
             stripe::finish_course(segment, end);
         } else if segment.rows_since.get().is_none() {
             segment.rows_since.set(Some(sequence));
+            self.core.unsettled.borrow_mut().insert(segment.number);
         }
         self.liveness.mark_header(segment);
         self.journal.window.stripe_recorded(segment.number, stripe);

@@ -2,16 +2,19 @@
 //!
 //! Invariant: derived from the segments, the journal and the members, never stored.
 
-use std::rc::Rc;
-
 use ashlar_format::root::Epoch;
 use ashlar_format::slot::SegmentKind;
+use ashlar_space::plan::nodes_survive;
+use ashlar_space::topology::Area;
 
 use crate::home::Home;
 use crate::journal::sets::{losses_left, too_few};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::status::ArrayState;
+
+/// With fewer segments, builds for tests count what segments can do without in both ways.
+const CHECKED: usize = 10_000;
 
 impl Home {
     /// Whether some segment has less redundancy than its layout wants.
@@ -20,18 +23,66 @@ impl Home {
         if !self.core.failing.maybe_degraded() {
             return false;
         }
-        let any = |short: &dyn Fn(&Segment) -> bool| {
-            let segments = self.core.segments.borrow();
-            segments.values().any(|s| short(s))
-        };
         let journal = self.journal_is_short() && !planted::on(Bug::OptimalTooSoon);
-        let degraded = journal || self.unsettled() || any(&|s| self.redundancy_lost(s) > 0);
+        let degraded = journal || self.unsettled() || self.lack_columns();
         // Segments change only for the worse by a failure or by being made short: both set the mark. One that
         // was made short counts only once it holds something, and keeps the mark until then.
         let failing = !self.core.failing.is_empty();
-        let marked = degraded || failing || any(&|s| self.columns_lacking(s) > 0);
+        let lacking = |s: &Segment| self.columns_lacking(s) > 0;
+        let marked = degraded || failing || !self.core.pin_unsettled(lacking).is_empty();
         self.core.failing.set_maybe_degraded(marked);
         degraded
+    }
+
+    /// Devices that may be lost, whichever they are, so that everything is still there: of nodes, and of data. `None`:
+    /// there is none; less than 0: something is lost.
+    ///
+    /// What is settled is counted by the index; a segment that holds nothing is not settled.
+    fn least_redundancy(&self) -> [Option<i32>; 2] {
+        self.refresh_index();
+        let mut least = [None; 2];
+        let mut note = |kind: SegmentKind, redundancy: i32| {
+            let of = &mut least[usize::from(kind == SegmentKind::Data)];
+            *of = Some(of.map_or(redundancy, |least: i32| least.min(redundancy)));
+        };
+        for (area, variant) in self.space.index().holding() {
+            let kind = match area {
+                Area::Nodes => SegmentKind::Meta,
+                Area::Group(_) => SegmentKind::Data,
+            };
+            note(kind, variant.redundancy.max(-1));
+        }
+        let left = |s: &Segment| self.core.redundancy(s).map_or(-1, |left| left as i32);
+        for segment in self.core.pin_unsettled(|s| !self.holds_nothing(s)) {
+            note(segment.kind, left(&segment));
+        }
+        let few = self.core.segments.borrow().len() < CHECKED;
+        debug_assert!(
+            !few || least == self.least_of_all(),
+            "nothing about a settled segment changes"
+        );
+        least
+    }
+
+    /// The same, counted by looking at all segments.
+    fn least_of_all(&self) -> [Option<i32>; 2] {
+        let segments = self.core.segments.borrow();
+        [SegmentKind::Meta, SegmentKind::Data].map(|kind| {
+            let holding = segments
+                .values()
+                .filter(|s| s.kind == kind && !self.holds_nothing(s));
+            let left = holding.map(|s| self.core.redundancy(s).map_or(-1, |left| left as i32));
+            left.min()
+        })
+    }
+
+    /// Whether a segment that holds something has fewer parity columns than its kind should.
+    fn lack_columns(&self) -> bool {
+        let [nodes, data] = self.least_redundancy();
+        let short = |least: Option<i32>, kind| {
+            least.is_some_and(|left| left.max(0) < self.columns_wanted(kind) as i32)
+        };
+        short(nodes, SegmentKind::Meta) || short(data, SegmentKind::Data)
     }
 
     /// Whether redundancy that is there in memory is not durable yet: a power cut would take it back.
@@ -65,18 +116,31 @@ impl Home {
         if self.is_degraded() {
             (true, self.losses_left().saturating_sub(failing))
         } else {
-            (false, usize::from(self.shape.m).saturating_sub(failing))
+            (
+                false,
+                usize::from(self.topology().shape().m).saturating_sub(failing),
+            )
         }
     }
 
     /// How many more devices, whichever they are, may be lost at once, also if the power goes with them.
     pub(crate) fn losses_left(&self) -> usize {
+        let least = self.least_redundancy().into_iter().flatten().min();
+        let least = least.map(|left| usize::try_from(left).unwrap_or(0));
+        let unrecorded = self.log.unrecorded();
         let segments = self.core.segments.borrow();
-        let holding = segments.values().filter(|s| !self.holds_nothing(s));
-        let left = holding.map(|s| self.redundancy_if_cut(s).unwrap_or(0));
+        let moved = unrecorded
+            .iter()
+            .filter_map(|(number, _)| segments.get(number));
+        let moved = moved.filter(|s| !self.holds_nothing(s));
+        let left = moved.map(|s| self.redundancy_if_cut(s).unwrap_or(0));
         let commit = self.core.failing.before_commit().map(|(_, losses)| losses);
-        let others = [usize::from(self.shape.m), self.losses_left_to_journal()];
-        left.chain(commit).chain(others).min().unwrap_or(0)
+        let others = [
+            usize::from(self.topology().shape().m),
+            self.losses_left_to_journal(),
+        ];
+        let left = left.chain(least).chain(commit).chain(others);
+        left.min().unwrap_or(0)
     }
 
     /// How many more columns of a segment can be lost if the power goes with them: columns whose new places no record
@@ -90,7 +154,8 @@ impl Home {
     /// How many more devices, whichever they are, the journal can do without.
     pub(crate) fn losses_left_to_journal(&self) -> usize {
         let gone = |i: u16| !self.core.member(i).is_read();
-        let left = |e: &Epoch| losses_left(&self.shape, &self.core.domains, e, gone);
+        let topology = self.topology();
+        let left = |e: &Epoch| losses_left(topology.shape(), topology.domains(), e, gone);
         let root = self.root.borrow();
         root.epochs.iter().map(left).min().unwrap_or(usize::MAX)
     }
@@ -102,20 +167,11 @@ impl Home {
             |i: u16| members.contains(&i) || others.contains(&i) || !self.core.member(i).is_read();
         let root = self.root.borrow();
         let mut epochs = root.epochs.iter();
-        let domains = &self.core.domains;
+        let topology = self.topology();
         epochs.any(|e| {
             let holds = members.iter().any(|index| !e.excluded.contains(index));
-            holds && too_few(&self.shape, domains, e, gone).is_some()
+            holds && too_few(topology.shape(), topology.domains(), e, gone).is_some()
         })
-    }
-
-    /// By how much a segment's redundancy is below what its kind should have. One that holds nothing lacks
-    /// nothing.
-    pub(crate) fn redundancy_lost(&self, segment: &Segment) -> usize {
-        if self.holds_nothing(segment) {
-            return 0;
-        }
-        self.columns_lacking(segment)
     }
 
     /// Whether a segment holds nothing, and will hold nothing of a stripe begun. What is not folded yet is held
@@ -129,24 +185,38 @@ impl Home {
 
     /// By how much fewer parity columns a segment has than its kind should, whatever it holds.
     pub(crate) fn columns_lacking(&self, segment: &Segment) -> usize {
-        let wanted = match segment.kind {
-            SegmentKind::Data => usize::from(self.shape.m),
-            SegmentKind::Meta => self.metadata_m().min(self.shape.most_lost()),
-        };
+        let wanted = self.columns_wanted(segment.kind);
         wanted.saturating_sub(self.core.redundancy(segment).unwrap_or(0))
+    }
+
+    /// Parity columns that segments of this kind should have.
+    fn columns_wanted(&self, kind: SegmentKind) -> usize {
+        let topology = self.topology();
+        match kind {
+            SegmentKind::Data => usize::from(topology.shape().m),
+            SegmentKind::Meta => self.nodes_survive().min(topology.shape().most_lost()),
+        }
+    }
+
+    /// How many lost devices nodes survive with all devices there.
+    fn nodes_survive(&self) -> usize {
+        let devices = self.core.members.len();
+        nodes_survive(self.topology().shape()).min(devices.saturating_sub(1))
     }
 
     /// How the array is: the worst of its live segments, and of what only the journal has.
     pub(crate) fn state(&self) -> ArrayState {
-        let segments = self.core.segments.borrow();
-        let holding = || segments.values().filter(|s| !self.holds_nothing(s));
-        let lost = |s: &Rc<Segment>| self.core.redundancy(s).is_none();
+        let lost = self
+            .least_redundancy()
+            .into_iter()
+            .flatten()
+            .any(|left| left < 0);
         let short = self.journal_is_short() || self.unsettled();
-        if !self.core.bad.lost.borrow().is_empty() || holding().any(lost) {
+        if !self.core.bad.lost.borrow().is_empty() || lost {
             ArrayState::Failed
-        } else if !short && holding().all(|s| self.columns_lacking(s) == 0) {
+        } else if !short && !self.lack_columns() {
             ArrayState::Optimal
-        } else if self.shape.m > 0 && self.losses_left() == 0 {
+        } else if self.topology().shape().m > 0 && self.losses_left() == 0 {
             ArrayState::Critical
         } else {
             ArrayState::Degraded

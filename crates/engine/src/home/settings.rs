@@ -1,7 +1,11 @@
 //! The settings of an array as the home goes by them.
 
+use ashlar_space::work::Narrow;
+
 use crate::home::Home;
+use crate::home::jobs::narrow_named;
 use crate::options::{ACCELERATOR, NARROW, RESERVE, Setting, percent};
+use crate::space::geometry::DEFAULT_CLEAN_RESERVE;
 
 impl Home {
     /// What is set, or the default.
@@ -12,13 +16,13 @@ impl Home {
     }
 
     /// What `clean.reserve` says.
-    pub(crate) fn clean_reserve_percent(&self) -> u64 {
-        percent(&self.setting(&RESERVE)).unwrap_or(crate::space::slots::DEFAULT_CLEAN_RESERVE)
+    pub(crate) fn clean_reserve_percent(&self) -> u8 {
+        percent(&self.setting(&RESERVE)).unwrap_or(DEFAULT_CLEAN_RESERVE)
     }
 
     /// What `reconstruct.narrow` says.
-    pub(crate) fn narrow_policy(&self) -> String {
-        self.setting(&NARROW)
+    pub(crate) fn narrow_policy(&self) -> Narrow {
+        narrow_named(&self.setting(&NARROW))
     }
 
     /// Computes with what `accelerator` says from now on.

@@ -39,10 +39,14 @@ use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT};
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::Root;
 use ashlar_format::superblock::Superblock;
-use ashlar_layout::{Layout, Shape};
+use ashlar_layout::Layout;
 use ashlar_rt::{Buf, Rt, Sender};
+use ashlar_space::plan::nodes_survive;
+use ashlar_space::promise::Packing;
+use ashlar_space::topology::Topology;
 
 use crate::error::Error;
+use crate::home::space::topology_of;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
 use crate::import::assemble::{Spread, assemble, make_members};
 use crate::import::segments::{
@@ -58,8 +62,7 @@ use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::segment::table::Core;
 use crate::shard::start::{add_volume, start_shards};
-use crate::space::capacity::Packing;
-use crate::space::slots::metadata_survives;
+use crate::space::geometry::slot_blocks;
 
 /// The newest valid root on any member. Members hold the same roots, so bytes seen before are not
 /// decoded again.
@@ -133,7 +136,7 @@ fn decode_catalog(
 struct Found {
     newest: Superblock,
     spread: Spread,
-    shape: Shape,
+    topology: Topology,
     core: Rc<Core>,
     root: Root,
     /// Copies of table pages that cannot be read.
@@ -152,17 +155,18 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
         newest.spare,
     )?;
-    let slot_blocks = crate::space::slots::slot_blocks(newest.geometry.slot_bytes);
+    let blocks = slot_blocks(newest.geometry.slot_bytes);
     let (members, missing) = make_members(rt, &newest, candidates);
     spread.missing = missing;
     let core = Core::new(
         rt,
         newest.array,
         newest.key,
-        slot_blocks,
+        blocks,
         members,
         &options.settings.accelerators,
     );
+    let topology = topology_of(&core.members, shape);
     if options.read_only {
         // What is recovered is made durable in memory.
         core.members.iter().for_each(Member::keep_writes);
@@ -193,7 +197,7 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
     Ok(Found {
         newest,
         spread,
-        shape,
+        topology,
         core,
         root,
         replace,
@@ -211,7 +215,7 @@ pub async fn import(
     let Found {
         newest,
         spread,
-        shape,
+        topology,
         core,
         mut root,
         replace,
@@ -219,7 +223,7 @@ pub async fn import(
         records,
     } = find(rt, devices, options).await?;
     let format = |source| Error::Format { device: 0, source };
-    let survives = metadata_survives(&shape);
+    let survives = nodes_survive(topology.shape());
     let beyond = |()| Error::Beyond {
         lost: spread.missing.len(),
         survives,
@@ -227,24 +231,24 @@ pub async fn import(
     let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness)
         .await
         .map_err(beyond)?;
-    let lie = RecordShape::new(core.slot_blocks, shape.k);
+    let lie = RecordShape::new(core.slot_blocks, topology.shape().k);
     let named = take_liveness(&core, &payloads, lie).map_err(format)?;
     let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog)
         .await
         .map_err(beyond)?;
     let parts = parts.into_values().flatten().collect();
     let catalog = decode_catalog(parts, &root, &newest).map_err(format)?;
-    check_journal(&core, &shape, &root, &recovered, options.degraded)?;
+    check_journal(&core, &topology, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, records, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
     if !options.degraded {
-        check_missing(&core, &shape, &spread.missing, newest.generation.number)?;
+        check_missing(&core, &topology, &spread.missing, newest.generation.number)?;
     }
     check_codes(&core).map_err(format)?;
     let birth = Rc::new(Cell::new(root.number));
     let (shards, to_home, at_home) =
-        start_shards(&core, &shape, &newest, &options.settings, &birth);
-    let packing = Packing::new(shape.k.into(), newest.strip_blocks);
+        start_shards(&core, topology.shape(), &newest, &options.settings, &birth);
+    let packing = Packing::new(topology.shape().k, newest.strip_blocks);
     for volume in &catalog.volumes {
         add_volume(&shards, volume, packing).await;
     }
@@ -267,7 +271,7 @@ pub async fn import(
         core,
         journal,
         shards,
-        shape,
+        topology,
         superblock: newest,
         catalog,
         root,
@@ -307,11 +311,11 @@ fn next_segment(core: &Core, root: u64, opened: &BTreeSet<u64>) -> u64 {
 /// Whether the array can be imported without these devices.
 fn check_missing(
     core: &Core,
-    shape: &Shape,
+    topology: &Topology,
     missing: &[u16],
     generation: u64,
 ) -> Result<(), Error> {
-    if !needs_missing(core, shape, missing) {
+    if !needs_missing(core, topology, missing) {
         return Ok(());
     }
     let here = core.counted().len();
@@ -324,24 +328,25 @@ fn check_missing(
 
 /// Whether what lies on the array cannot be read, or may not be, without the members that are missing. They
 /// would be members no more, so starting without them takes the operator's word.
-fn needs_missing(core: &Core, shape: &Shape, missing: &[u16]) -> bool {
+fn needs_missing(core: &Core, topology: &Topology, missing: &[u16]) -> bool {
     if missing.is_empty() {
         return false;
     }
-    let m = usize::from(shape.m);
+    let m = usize::from(topology.shape().m);
     let beyond = |group: &Vec<u16>| {
         let gone = group.iter().copied().filter(|d| missing.contains(d));
-        core.domains.survives(gone, m).is_none()
+        topology.domains().survives(gone, m).is_none()
     };
     let lost = |segment: &Rc<Segment>| {
         !segment.live.borrow().is_empty() && core.redundancy(segment).is_none()
     };
-    shape.groups.iter().any(beyond) || core.segments.borrow().values().any(lost)
+    let groups = &topology.shape().groups;
+    groups.iter().any(beyond) || core.segments.borrow().values().any(lost)
 }
 
 fn check_journal(
     core: &Core,
-    shape: &Shape,
+    topology: &Topology,
     root: &Root,
     recovered: &Recovered,
     degraded: bool,
@@ -361,7 +366,8 @@ fn check_journal(
     }
     for epoch in root.epochs.iter().filter(|_| !root.clean) {
         let gone = |d: u16| !core.member(d).is_read();
-        if let Some((missing, counted)) = too_few(shape, &core.domains, epoch, gone) {
+        if let Some((missing, counted)) = too_few(topology.shape(), topology.domains(), epoch, gone)
+        {
             return Err(Error::TooFew {
                 seen: counted - missing,
                 counted,

@@ -115,6 +115,7 @@ impl Liveness {
         if place.block + count > segment.geometry.data_blocks() {
             return;
         }
+        core.unsettled.borrow_mut().insert(segment.number);
         let imaged = !planted::on(Bug::LivenessNotImaged);
         if imaged {
             self.mark_header(&segment);

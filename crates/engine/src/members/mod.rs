@@ -380,11 +380,6 @@ impl Member {
         Ok(())
     }
 
-    /// Slots free.
-    pub fn free_slots(&self) -> usize {
-        self.slots.free()
-    }
-
     /// A page of its slot table under a root, with the entries that count.
     pub fn table_page(
         &self,

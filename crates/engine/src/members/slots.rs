@@ -95,10 +95,9 @@ impl Slots {
         self.coming_back.set(self.coming_back.get() + 1);
     }
 
-    /// A late discard has ended: the slot may be reused.
-    pub fn came_back(&self, slot: u32) {
+    /// A late discard has ended.
+    pub fn discard_has_ended(&self) {
         self.coming_back.set(self.coming_back.get() - 1);
-        self.release(slot);
     }
 
     /// Whether slots that were freed are free once late discards have ended.
@@ -107,19 +106,27 @@ impl Slots {
     }
 
     /// Takes a slot out of use that did not keep what was written: until the next import, or until room is short,
-    /// for that only once.
-    pub fn set_aside(&self, slot: u32) {
+    /// for that only once. Whether it is out of use for good.
+    pub fn set_aside(&self, slot: u32) -> bool {
         self.set(slot, None);
-        if self.unkept.borrow_mut().insert(slot) {
+        let first = self.unkept.borrow_mut().insert(slot);
+        if first {
             self.aside.borrow_mut().insert(slot);
         } else {
             self.unkept_again.set(self.unkept_again.get() + 1);
         }
+        !first
     }
 
-    /// The slots that were set aside, to be released.
-    pub fn take_aside(&self) -> BTreeSet<u32> {
-        self.aside.take()
+    /// One of the slots that were set aside, to be tried again.
+    pub fn take_aside(&self) -> Option<u32> {
+        self.aside.borrow_mut().pop_first()
+    }
+
+    /// The segment that a slot holds a column of.
+    pub fn segment_in(&self, slot: u32) -> Option<u64> {
+        let entries = self.entries.borrow();
+        Some((*entries.get(slot as usize)?)?.segment)
     }
 
     /// How many slots are out of use until the next import: they did not keep what was written, twice.
@@ -207,7 +214,8 @@ mod tests {
         slots.set(0, None);
         slots.discard_is_late();
         assert!(slots.are_coming_back() && slots.free() == 3);
-        slots.came_back(0);
+        slots.discard_has_ended();
+        slots.release(0);
         assert!(!slots.are_coming_back() && slots.free() == 4);
     }
 
@@ -216,12 +224,10 @@ mod tests {
     fn a_slot_set_aside_is_tried_once_more() {
         let slots = Slots::new(4, 1);
         slots.take(entry(1));
-        slots.set_aside(0);
-        assert_eq!(slots.unkept(), 0);
-        assert_eq!(slots.take_aside().into_iter().collect::<Vec<_>>(), vec![0]);
-        slots.set_aside(0);
-        assert!(slots.take_aside().is_empty());
-        assert_eq!(slots.unkept(), 1);
+        assert!(!slots.set_aside(0));
+        assert_eq!((slots.unkept(), slots.take_aside()), (0, Some(0)));
+        assert!(slots.set_aside(0), "for good");
+        assert_eq!((slots.unkept(), slots.take_aside()), (1, None));
     }
 
     #[test]

@@ -187,9 +187,9 @@ impl Segment {
         self.pins.get() == 0
     }
 
-    /// How many hold it.
-    pub fn pins(&self) -> u32 {
-        self.pins.get()
+    /// Whether the journal still has something of it that neither a summary nor the trees say.
+    pub fn needs_journal(&self) -> bool {
+        self.rows_since.get().is_some() || self.image_behind.get().is_some()
     }
 
     /// The columns that every stripe is written to: the first data strip and all parity. At most M of these M + 1 are

@@ -4,13 +4,12 @@
 //! them. (With a thread a shard, each gets a replica that the home's changes are sent to.)
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ashlar_codec::Code;
 use ashlar_format::SegmentNumber;
 use ashlar_rt::{Gate, Rt, Slice};
-use ashlar_space::domains::Domains;
 
 use crate::counters::add;
 use crate::members::Member;
@@ -34,12 +33,13 @@ pub struct Core {
     pub slot_blocks: u32,
     /// Every member.
     pub members: Vec<Member>,
-    /// Which of them may be lost together.
-    pub domains: Domains,
     /// Those that failed and are to be taken out.
     pub failing: Failing,
     /// Every segment.
     pub segments: RefCell<BTreeMap<SegmentNumber, Rc<Segment>>>,
+    /// Those that are not sealed and folded, that need the journal, or that have changed: whoever keeps books of segments
+    /// looks at them again.
+    pub unsettled: RefCell<BTreeSet<SegmentNumber>>,
     /// What computes parity and lost columns.
     pub coder: Coder,
     /// What happened.
@@ -81,10 +81,10 @@ impl Core {
             rt: rt.clone(),
             identity: Identity::new(array, key),
             slot_blocks,
-            domains: Domains::new(members.iter().map(|m| m.domain.as_str())),
             members,
             failing: Failing::default(),
             segments: RefCell::default(),
+            unsettled: RefCell::default(),
             coder: Coder::new(accelerators),
             events: Events::new(rt, &closed),
             closed,
@@ -139,11 +139,21 @@ impl Core {
         wanted.map(Segment::pin).collect()
     }
 
+    /// Of the segments that are open, or held, or that the journal is needed for, those for which `wanted` holds, in the
+    /// order of their numbers: the others are settled, and nothing of this changes about them.
+    pub fn pin_unsettled(&self, wanted: impl Fn(&Segment) -> bool) -> Vec<Pinned> {
+        let (segments, unsettled) = (self.segments.borrow(), self.unsettled.borrow());
+        let unsettled = unsettled.iter().filter_map(|number| segments.get(number));
+        let wanted = unsettled.filter(|segment| wanted(segment));
+        wanted.map(|segment| segment.pin()).collect()
+    }
+
     /// Adds a segment to the table.
     pub fn add_segment(&self, segment: &Pinned) {
         self.segments
             .borrow_mut()
             .insert(segment.number, segment.entry());
+        self.unsettled.borrow_mut().insert(segment.number);
     }
 
     /// The code of a segment.

@@ -14,7 +14,7 @@ use super::Shard;
 use super::write::By;
 use crate::map::delta::{State, Version, What};
 use crate::planted::{self, Bug};
-use crate::protocol::{Adopted, Move};
+use crate::protocol::{Adopted, Move, Moved};
 use crate::segment::{Column, Pinned, Segment};
 
 /// A stand-in, outside the table, for a segment that was freed since a stripe of it was recorded.
@@ -30,10 +30,9 @@ fn gone_segment(number: SegmentNumber) -> Pinned {
 }
 
 impl Shard {
-    /// Writes blocks anew, each unless it is no longer where it was moved from, until there is no room. How many bytes
-    /// were moved.
-    pub(super) async fn relocate(self: &Rc<Self>, moves: Vec<Move>) -> u64 {
-        let mut moved = 0;
+    /// Writes blocks anew, each unless it is no longer where it was moved from, until there is no room.
+    pub(super) async fn relocate(self: &Rc<Self>, moves: Vec<Move>) -> Moved {
+        let mut moved = Moved::default();
         for m in moves {
             let Ok(shape) = self.shape(m.tree) else {
                 continue;
@@ -52,9 +51,12 @@ impl Shard {
                 .place_block(shape, m.address, &m.bytes, None, By::Move(&m))
                 .await
             {
-                Ok(true) => moved += m.bytes.len() as u64,
-                Ok(false) => {}
-                Err(_) => break,
+                Ok(true) => moved.bytes += m.bytes.len() as u64,
+                Err(VolumeError::NoSpace) => {
+                    moved.refused = true;
+                    break;
+                }
+                Ok(false) | Err(_) => {} // it has changed, or its volume is going
             }
         }
         moved

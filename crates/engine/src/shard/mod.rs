@@ -50,7 +50,8 @@ pub struct Shard {
     pub(crate) volumes: RefCell<BTreeMap<u32, VolumeShape>>,
     /// Where clients write, what the cleaner moves, and what a stripe that could not be written held.
     hot: Lock<Stream>,
-    cold: Lock<Stream>,
+    /// By the group that it is moved to.
+    cold: RefCell<BTreeMap<u16, Rc<Lock<Stream>>>>,
     rescue: Lock<Stream>,
     stripes: Stripes,
     /// Who is first in line to be admitted.
@@ -70,6 +71,13 @@ impl std::fmt::Debug for Shard {
 }
 
 impl Shard {
+    /// The stream of what is moved to a group.
+    fn cold(&self, group: u16) -> Rc<Lock<Stream>> {
+        let mut cold = self.cold.borrow_mut();
+        let new = || Rc::new(Lock::ranked(Stream::default(), locks::STREAM));
+        cold.entry(group).or_insert_with(new).clone()
+    }
+
     /// A shard that answers `mailbox`. `birth` is the number of the last root, kept by the home.
     #[expect(clippy::too_many_arguments, reason = "made in one place")]
     pub fn start(
@@ -94,7 +102,7 @@ impl Shard {
             deltas: RefCell::default(),
             volumes: RefCell::default(),
             hot: Lock::ranked(Stream::default(), locks::STREAM),
-            cold: Lock::ranked(Stream::default(), locks::STREAM),
+            cold: RefCell::default(),
             rescue: Lock::ranked(Stream::default(), locks::STREAM),
             stripes: Stripes::default(),
             admission: Lock::ranked((), locks::ADMISSION),

@@ -27,7 +27,12 @@ impl Shard {
     /// recorded empty only together with what it held (`place_anew`), so then everything is waited for.
     pub(super) async fn collect(self: &Rc<Self>, reach: Reach) -> Collected {
         // Streams that nobody writes to let go of segments that take no more.
-        for stream in [&self.hot, &self.cold, &self.rescue] {
+        for stream in [&self.hot, &self.rescue] {
+            if let Some(mut stream) = stream.try_lock() {
+                stream.prune();
+            }
+        }
+        for stream in self.cold.borrow().values() {
             if let Some(mut stream) = stream.try_lock() {
                 stream.prune();
             }
@@ -43,7 +48,10 @@ impl Shard {
             let filling: Vec<Rc<OpenStripe>> = self.stripes.filling.borrow().clone();
             for stripe in filling {
                 let filled = stripe.filled();
-                let worth = close || filled * 4 >= stripe.segment.geometry.stripe_blocks();
+                // What is moved is durable where it was: its stripes are closed when they are full.
+                let moves = stripe.items.borrow().iter().any(|i| i.from.is_some());
+                let quarter = filled * 4 >= stripe.segment.geometry.stripe_blocks();
+                let worth = close || quarter && !moves;
                 // A stripe that took nothing must not keep its segment from being sealed.
                 if filled > 0 && worth || filled == 0 && stripe.segment.retired.get() {
                     self.close_stripe(&stripe);

@@ -11,6 +11,7 @@ use ashlar_format::superblock::Superblock;
 use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_layout::Shape;
 use ashlar_rt::{Sender, mailbox};
+use ashlar_space::promise::Packing;
 
 use super::{Bounds, Shard};
 use crate::map::delta::DELTA_BYTES;
@@ -18,7 +19,6 @@ use crate::map::height_for;
 use crate::options::Settings;
 use crate::protocol::{ShardMessage, ask};
 use crate::segment::table::Core;
-use crate::space::capacity::Packing;
 use crate::space::shape::VolumeShape;
 
 /// Bytes in memory of a leaf that is changed, and of what it no longer maps.
@@ -30,6 +30,8 @@ const BUSY_BYTES: usize = 64 << 10;
 const MOST_STRIPES: usize = 32;
 /// For each of these, stripes that are written and wait to be recorded.
 const UNRECORDED: usize = 8;
+/// Nodes that a step of a commit may write, however little room there is.
+const LEAST_NODES: usize = 512;
 /// So many leaves a step of a commit may unmap, however little memory there is.
 const LEAST_UNMAPPED: usize = 1024;
 
@@ -50,8 +52,7 @@ pub fn limits(
         strip_blocks: 1,
         slot_blocks: core.slot_blocks,
     };
-    let fits =
-        meta.data_blocks() as usize * (crate::space::slots::commit_slots(core.slot_blocks) - 2) / 2;
+    let fits = (2 * meta.data_blocks() as usize).max(LEAST_NODES);
     let stripe_blocks = usize::from(shape.k) * strip_blocks as usize;
     let share = memory_bytes / shards.max(1) as u64;
     let memory = usize::try_from(share).unwrap_or(usize::MAX);
@@ -134,7 +135,7 @@ pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry, packing: Packi
         pieces,
         height: height_for(Partitioning::new(partitions, pieces).leaves(blocks)),
         algorithm: volume.digest,
-        takes_bytes: packing.taken(unit, volume.block_blocks),
+        takes_bytes: packing.taken(volume.block_blocks.into(), volume.block_blocks) * BLOCK as u64,
         thin: volume.thin,
         leaving: volume.destroying,
     }

@@ -9,8 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ashlar_block::VolumeError;
-use ashlar_format::{BLOCK, SegmentNumber};
+use ashlar_format::BLOCK;
 use ashlar_rt::Buf;
+use ashlar_space::floors::Class;
 
 use super::Shard;
 use super::write::{By, Seen};
@@ -19,7 +20,6 @@ use crate::protocol::{HomeMessage, StripeId, ask};
 use crate::segment::coder::begin;
 use crate::segment::stream::{OpenStripe, Phase as StripePhase, Stream};
 use crate::segment::{Pinned, stripe};
-use crate::space::slots::Purpose;
 
 /// The stripes of a shard that no record names yet.
 #[derive(Debug, Default)]
@@ -46,13 +46,13 @@ impl Stripes {
 }
 
 impl Shard {
-    /// Sees to it that the stream's stripe takes `pieces` more blocks, moved out of segment `from` if any.
+    /// Sees to it that the stream's stripe takes `pieces` more blocks, in this group if one is named.
     pub(super) async fn make_room(
         self: &Rc<Self>,
         stream: &mut Stream,
         pieces: u32,
-        purpose: Purpose,
-        from: Option<SegmentNumber>,
+        class: Class,
+        into: Option<u16>,
     ) -> Result<(), VolumeError> {
         if stream
             .current
@@ -86,7 +86,7 @@ impl Shard {
             });
             if grow || stream.open_segments() < wanted_row {
                 let since = self.core.rt.now();
-                let allocate = |reply| HomeMessage::Allocate(purpose, from, reply);
+                let allocate = |reply| HomeMessage::Allocate(class, into, reply);
                 let allocated = ask(&self.home, allocate).await;
                 self.core
                     .meters

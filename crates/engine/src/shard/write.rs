@@ -16,6 +16,7 @@ use ashlar_format::context::Context;
 use ashlar_format::node::Place;
 use ashlar_format::summary::Owner;
 use ashlar_rt::{Lock, LockGuard, Slice};
+use ashlar_space::floors::Class;
 
 use super::Shard;
 use super::read::Found;
@@ -25,7 +26,6 @@ use crate::planted::{self, Bug};
 use crate::protocol::{HomeMessage, Move, ask};
 use crate::segment::stream::{Item, OpenStripe, Stream};
 use crate::space::shape::VolumeShape;
-use crate::space::slots::Purpose;
 use crate::space::thin::Charge;
 
 /// With room for fewer blocks left, it is looked up whether a block of a thin volume is a new one.
@@ -353,10 +353,14 @@ impl Shard {
         expected: Option<Seen>,
         by: By<'_>,
     ) -> Result<bool, VolumeError> {
-        let (lock, purpose, from) = match by {
-            By::Client(_) | By::Journal => (&self.hot, Purpose::Client, None),
-            By::Move(m) => (&self.cold, Purpose::Clean, Some(m)),
-            By::Rescue => (&self.rescue, Purpose::Commit, None),
+        let cold;
+        let (lock, class, into, from) = match by {
+            By::Client(_) | By::Journal => (&self.hot, Class::Client, None, None),
+            By::Move(m) => {
+                cold = self.cold(m.into.0);
+                (&*cold, m.into.1, Some(m.into.0), Some(m))
+            }
+            By::Rescue => (&self.rescue, Class::Rescue, None, None),
         };
         let (digest, algorithm) = match from {
             Some(m) => (m.digest, m.algorithm),
@@ -370,8 +374,7 @@ impl Shard {
             }
         };
         let mut stream = self.take_stream(lock).await;
-        let source = from.map(|m| m.from.segment);
-        self.make_room(&mut stream, shape.pieces, purpose, source)
+        self.make_room(&mut stream, shape.pieces, class, into)
             .await?;
         let credit = match by {
             By::Client(credit) => Some(credit),
@@ -441,7 +444,7 @@ impl Shard {
         let mut stream = self.take_stream(&self.hot).await;
         let blocks = bytes.chunks(unit);
         for ((address, bytes), digest) in (first..).zip(blocks).zip(digests) {
-            self.make_room(&mut stream, shape.pieces, Purpose::Client, None)
+            self.make_room(&mut stream, shape.pieces, Class::Client, None)
                 .await?;
             let block = Block {
                 shape,

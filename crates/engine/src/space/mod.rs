@@ -1,6 +1,5 @@
-//! Space: how much there is of it, who may take it, and what may be promised. Values and functions of facts.
+//! Space as the engine sees it; `ashlar_space` says how much there is, and who may take it.
 
-pub mod capacity;
+pub mod geometry;
 pub mod shape;
-pub mod slots;
 pub mod thin;

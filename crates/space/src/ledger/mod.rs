@@ -16,6 +16,7 @@
 //! - A freed slot is free after the root that frees it, and not before.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::fits::{Sites, Wanted, greatest};
 use crate::floors::{Class, Floors};
@@ -51,6 +52,8 @@ pub struct Book {
     pub freed: u32,
     /// Those that did not keep what was written.
     pub quarantined: u32,
+    /// Those that did not when they were tried again either: no slots any more, and not part of `slots`.
+    pub worn: u32,
 }
 
 impl Book {
@@ -95,7 +98,7 @@ impl Claim {
 /// The ledger of an array.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    topology: Topology,
+    topology: Arc<Topology>,
     plan: Plan,
     sites: Sites,
     books: Vec<Book>,
@@ -109,7 +112,8 @@ pub struct Ledger {
 impl Ledger {
     /// A ledger in which every slot is free, with no floors until [`Ledger::reckon`].
     #[must_use]
-    pub fn new(topology: Topology, plan: Plan) -> Ledger {
+    pub fn new(topology: impl Into<Arc<Topology>>, plan: Plan) -> Ledger {
+        let topology = topology.into();
         let book = |m: &Member| Book {
             slots: if m.presence == Presence::Gone {
                 0
@@ -136,9 +140,9 @@ impl Ledger {
         self.mistake = mistake;
     }
 
-    /// The members that it counts.
+    /// The members that it counts: the one value that says so, until [`Ledger::change`].
     #[must_use]
-    pub fn topology(&self) -> &Topology {
+    pub fn topology(&self) -> &Arc<Topology> {
         &self.topology
     }
 
@@ -184,6 +188,15 @@ impl Ledger {
         self.grant(Class::Rescue, Area::Nodes)
     }
 
+    /// Whether the next steps have to free as much as this one takes, which has taken so many segments since the floors
+    /// were reckoned: nodes are there twice (no growth is left), and clients could leave less than two steps more than is
+    /// kept from them. Until then garbage of nodes costs nobody anything.
+    #[must_use]
+    pub fn step_owes(&self, taken: u32) -> bool {
+        let grown = self.floors.growth <= taken;
+        grown && self.grant(Class::Client, Area::Nodes) < 2 * self.floors.step
+    }
+
     /// Whether this class may claim a slot of a device now.
     #[must_use]
     pub fn grants_slot(&self, class: Class, device: u16) -> bool {
@@ -206,6 +219,21 @@ impl Ledger {
         }
         self.zero_if_not_taking(&mut free);
         free
+    }
+
+    /// Whether nothing is claimed, and no slot is to be free later.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let comes = |book: &Book| book.due > 0 || book.freed > 0;
+        self.claims.is_empty() && !self.books.iter().any(comes)
+    }
+
+    /// Whether clients could be given a segment of an area if the worn-out slots of a device were free.
+    #[must_use]
+    pub fn grants_with_worn(&self, area: Area, device: u16) -> bool {
+        let mut free = self.coming();
+        free[usize::from(device)] += self.book(device).worn;
+        self.laid_in(&free, area) > 0
     }
 
     /// How many segments of an area could be laid in these slots beside the floor of clients, and all that is claimed.

@@ -3,6 +3,8 @@
 //! Invariant: a slot goes from free to used, from used to freed, and after the root to free again; or it is
 //! quarantined.
 
+use std::sync::Arc;
+
 use crate::fits::Sites;
 use crate::floors::{Class, Facts, Floors};
 use crate::ledger::{Book, Ledger, Mistake};
@@ -68,13 +70,13 @@ impl Ledger {
         }
     }
 
-    /// A quarantined slot of a device is tried once more; whether there was one.
+    /// A quarantined slot of a device is tried once more: it is free after the next root. Whether there was one.
     pub fn retry(&mut self, device: u16) -> bool {
         let book = &mut self.books[usize::from(device)];
         let some = book.quarantined > 0;
         if some {
             book.quarantined -= 1;
-            self.returns += 1;
+            book.freed += 1;
         }
         some
     }
@@ -85,7 +87,17 @@ impl Ledger {
         if book.quarantined > 0 {
             book.quarantined -= 1;
             book.slots -= 1;
+            book.worn += 1;
         }
+    }
+
+    /// Slots that were acquired on these devices hold nothing, and nothing names them: they are free at once.
+    pub fn put_back(&mut self, devices: &[u16]) {
+        for device in devices {
+            let book = &mut self.books[usize::from(*device)];
+            book.used = book.used.saturating_sub(1); // it may be gone meanwhile
+        }
+        self.returns += 1;
     }
 
     /// The slots of a segment that was being emptied stay its own: the job has ended before.
@@ -98,7 +110,8 @@ impl Ledger {
 
     /// Members have changed. A device that is gone has no slots any more, and nothing that was claimed of it; one that
     /// came has its slots, all free, until [`Ledger::occupy`] takes those that segments have.
-    pub fn change(&mut self, topology: Topology, plan: Plan) {
+    pub fn change(&mut self, topology: impl Into<Arc<Topology>>, plan: Plan) {
+        let topology = topology.into();
         let groups = topology.groups();
         self.books.resize(topology.members().len(), Book::default());
         for (book, member) in self.books.iter_mut().zip(topology.members()) {

@@ -31,13 +31,21 @@ const DATA: Area = Area::Group(0);
 fn reckoned(slots: [u32; 4]) -> Ledger {
     let mut ledger = ledger(slots);
     ledger.reckon(&Facts {
+        movers: 1,
         step_nodes: 1,
         live_nodes: 1,
         node_slots: 9,
         segment_nodes: 10,
         segment_columns: 3,
     });
-    assert_eq!(ledger.floors(), Floors { step: 1, growth: 0 });
+    assert_eq!(
+        ledger.floors(),
+        Floors {
+            step: 1,
+            growth: 0,
+            round: 2
+        }
+    );
     ledger
 }
 
@@ -176,6 +184,7 @@ fn slots_that_keep_nothing_are_set_aside() {
     let book = ledger.book(0);
     assert_eq!((book.used, book.quarantined, book.free()), (0, 1, 8));
     assert!(ledger.retry(0) && !ledger.retry(0));
+    ledger.release(&[0]); // with the next root
     assert_eq!(ledger.book(0).free(), 9);
     ledger.audit().unwrap();
 }
@@ -221,6 +230,7 @@ fn what_is_granted_can_be_acquired() {
                 clean_reserve: 10,
                 step_nodes: 8,
                 open_segments: 2,
+                fixed_nodes: 0,
             };
             let none = crate::promise::Promises::default();
             let plan = crate::plan::plan(&topology, &geometry, &none, None);

@@ -27,6 +27,8 @@ impl Search<'_> {
                 *count += 1;
             }
         }
+        // A column is computed from K others: with no more than K there none can leave.
+        wanted.truncate(facts.usable.saturating_sub(facts.k).into());
         if let Some(job) = self.columns(number, &facts, &columns, &wanted, true) {
             return Some(job);
         }
@@ -134,9 +136,10 @@ impl Search<'_> {
         None
     }
 
-    /// Moves a column of some segment from one device to another that holds none of it.
+    /// Moves a column of some segment from one device to another that holds none of it. Like cleaning it gives clients
+    /// room that they lack.
     pub(super) fn move_column(&mut self, from: u16, to: u16) -> Option<(Job, Claim)> {
-        if !self.ledger.grants_slot(Class::Rebuild, to) {
+        if !self.ledger.grants_slot(Class::Clean, to) {
             return None;
         }
         for slot in 0..self.topology().slots(from) {
@@ -160,10 +163,11 @@ impl Search<'_> {
                 .iter()
                 .flatten()
                 .any(|d| *d != from && topology.identity(*d) == identity);
-            if facts.live == 0 || twice || elsewhere > facts.elsewhere {
+            let needed = facts.usable <= facts.k; // nothing else could compute it
+            if facts.live == 0 || twice || needed || elsewhere > facts.elsewhere {
                 continue;
             }
-            let claim = self.ledger.claim_slots(Class::Rebuild, &[to])?;
+            let claim = self.ledger.claim_slots(Class::Clean, &[to])?;
             self.index.begin(number, None);
             let to = vec![(column as u16, to)];
             return Some((

@@ -99,12 +99,37 @@ pub fn next_job(
     Search::new(index, ledger, table, policy).run()
 }
 
+/// A slot elsewhere for a column of a segment whose slot does not keep what is written: on another device, or in
+/// another slot of its own if there is none. `None`: there is no room, or the segment is being worked on.
+pub fn relocate(
+    index: &mut Index,
+    ledger: &mut Ledger,
+    table: &dyn Table,
+    policy: &Policy,
+    (segment, column): (u64, u16),
+    facts: SegmentFacts,
+) -> Option<(u16, Claim)> {
+    if index.is_in_flight(segment) {
+        return None;
+    }
+    let columns = table.columns(segment);
+    let mut search = Search::new(index, ledger, table, policy);
+    let found = search.columns(segment, &facts, &columns, &[column], false);
+    if let Some((Job::Columns { to, .. }, claim)) = found {
+        return to.first().map(|(_, device)| (*device, claim));
+    }
+    let own = columns.get(usize::from(column)).copied().flatten()?;
+    let claim = ledger.claim_slots(Class::Rebuild, &[own])?;
+    index.begin(segment, None);
+    Some((own, claim))
+}
+
 /// The reason why the rest of the work waits, for the words of `status`: of the last search for a job.
 #[must_use]
 pub fn lacks(index: &Index, ledger: &Ledger) -> Lack {
     let groups = (0..ledger.topology().groups()).map(Area::Group);
     let mut lack = index.lacks_most();
-    for (variant, _) in groups.chain([Area::Nodes]).flat_map(|a| index.variants(a)) {
+    for variant in groups.chain([Area::Nodes]).flat_map(|a| index.due(a)) {
         if variant.redundancy < 0 {
             lack = lack.max(Lack::Lost);
         } else if variant.redundancy < i32::from(variant.m) {
@@ -169,8 +194,9 @@ impl<'a> Search<'a> {
         let template = |search: &Search<'_>, area| search.ledger.plan().of(area);
         let missing = |s: &Search<'_>, a, v: &Variant| v.lacks(&template(s, a)) > 0;
         let elsewhere = |_: &Search<'_>, _, v: &Variant| v.redundancy >= 0 && v.elsewhere > 0;
+        // Where no better group has room, its segments are left to the cleaner.
         let outranked =
-            |s: &Search<'_>, a, v: &Variant| v.redundancy >= 0 && s.ledger.plan().outranked(a) > 0;
+            |s: &Search<'_>, a, v: &Variant| v.redundancy >= 0 && !s.better_groups(a).is_empty();
         let unwanted = |s: &Search<'_>, a, v: &Variant| {
             let wanted = template(s, a);
             s.policy.reshape && v.redundancy >= 0 && (v.k, v.m) != (wanted.k, wanted.m)
@@ -209,11 +235,8 @@ impl<'a> Search<'a> {
     ) -> Option<(Job, Claim)> {
         let mut variants: Vec<(i32, Area, Variant)> = Vec::new();
         for area in areas {
-            let due = self
-                .index
-                .variants(*area)
-                .filter(|(v, _)| of(self, *area, v));
-            variants.extend(due.map(|(v, _)| (v.redundancy, *area, *v)));
+            let due = self.index.due(*area).filter(|v| of(self, *area, v));
+            variants.extend(due.map(|v| (v.redundancy, *area, *v)));
         }
         variants.sort_unstable();
         for (_, area, variant) in variants {
@@ -225,7 +248,7 @@ impl<'a> Search<'a> {
                 {
                     return Some(found);
                 }
-                self.index.park(number, self.lack);
+                self.index.wait(number, self.lack);
             }
         }
         None

@@ -9,6 +9,9 @@ use crate::template::Template;
 use crate::topology::Area;
 use crate::work::{Job, Lack, Narrow, Search};
 
+/// Thousandths of a segment of nodes that are gained at least where it is renewed for its waste.
+const HALF: u16 = 500;
+
 impl Search<'_> {
     /// Missing columns get slots; or the segment is rewritten with more redundancy.
     pub(super) fn restore(&mut self, number: u64, facts: SegmentFacts) -> Option<(Job, Claim)> {
@@ -65,34 +68,33 @@ impl Search<'_> {
             if let Some(job) = self.rewrite(number, &facts, area, class) {
                 return Some(job);
             }
-            self.lack = self.lack.max(Lack::Room);
         }
         None
     }
 
     /// Blocks go to a group that gives them more redundancy.
     pub(super) fn leave_group(&mut self, number: u64, facts: SegmentFacts) -> Option<(Job, Claim)> {
-        let plan = self.ledger.plan().clone();
-        let own = plan.of(facts.area);
+        self.better_groups(facts.area)
+            .into_iter()
+            .find_map(|a| self.rewrite(number, &facts, a, Class::Client))
+    }
+
+    /// Groups that give the blocks of an area more redundancy and have room for clients, the best first.
+    pub(super) fn better_groups(&self, area: Area) -> Vec<Area> {
+        let plan = self.ledger.plan();
+        let own = plan.of(area);
+        if area == Area::Nodes || plan.outranked(area) == 0 {
+            return Vec::new();
+        }
         let mut areas: Vec<Area> = self.areas().split_off(1);
         let better = |t: &Template| t.redundancy() > own.redundancy() && t.k >= own.k;
-        areas.retain(|a| better(&plan.of(*a)));
+        areas.retain(|a| better(&plan.of(*a)) && self.ledger.grant(Class::Client, *a) > 0);
         areas.sort_by_key(|a| std::cmp::Reverse(plan.of(*a).redundancy()));
-        let found = areas
-            .into_iter()
-            .find_map(|a| self.rewrite(number, &facts, a, Class::Client));
-        if found.is_none() {
-            self.lack = self.lack.max(Lack::Room);
-        }
-        found
+        areas
     }
 
     pub(super) fn reshape(&mut self, number: u64, facts: SegmentFacts) -> Option<(Job, Claim)> {
-        let found = self.rewrite(number, &facts, facts.area, Class::Rebuild);
-        if found.is_none() {
-            self.lack = Lack::Room;
-        }
-        found
+        self.rewrite(number, &facts, facts.area, Class::Rebuild)
     }
 
     /// Claims the room that the blocks of a segment take elsewhere.
@@ -106,7 +108,10 @@ impl Search<'_> {
         let more = self
             .index
             .to_claim(into, facts.live, self.ledger.plan().of(into).k);
-        let claim = self.ledger.claim(class, into, more)?;
+        let Some(claim) = self.ledger.claim(class, into, more) else {
+            self.lack = self.lack.max(Lack::Room);
+            return None;
+        };
         self.index.begin(number, Some(into));
         self.index.add_claimed(into, more);
         let devices: Vec<u16> = self.table.columns(number).into_iter().flatten().collect();
@@ -121,25 +126,42 @@ impl Search<'_> {
         Some((job, claim))
     }
 
-    /// Takes waste back where room is short.
+    /// Takes waste back where room is short. Before nodes are there twice their room is theirs: they are renewed then
+    /// only if nothing else gives room.
     pub(super) fn take_back(&mut self, areas: &[Area]) -> Option<(Job, Claim)> {
         let wants_room = self.index.wants_room();
-        let any = wants_room || areas.iter().skip(1).any(|a| self.is_short(*a));
-        for area in areas {
-            let due = match area {
-                Area::Nodes => any || self.ledger.floors().growth == 0,
-                Area::Group(_) => wants_room || self.is_short(*area),
-            };
-            if !due {
-                continue;
+        let (nodes, groups) = areas.split_first()?;
+        let short: Vec<bool> = groups.iter().map(|a| self.is_short(*a)).collect();
+        let any = wants_room || short.contains(&true);
+        let grown = self.ledger.floors().growth == 0;
+        let mut found = None;
+        if any && grown {
+            found = self.clean(*nodes);
+        }
+        for (group, short) in groups.iter().zip(short) {
+            if found.is_none() && (wants_room || short) {
+                found = self.clean(*group);
             }
-            while let Some(number) = self.victim(*area) {
-                let facts = *self.index.get(number)?;
-                if let Some(job) = self.rewrite(number, &facts, *area, Class::Clean) {
-                    return Some(job);
-                }
-                self.index.park(number, Lack::Nothing);
+        }
+        if found.is_none() && any && !grown && self.ledger.is_settled() {
+            found = self.clean(*nodes);
+        }
+        found
+    }
+
+    /// Takes back the waste of the segment of an area that is worth most and has room to go to.
+    fn clean(&mut self, area: Area) -> Option<(Job, Claim)> {
+        // Nodes are renewed by a step of a checkpoint: beside the room of the next one they need none.
+        let class = match area {
+            Area::Nodes => Class::Rescue,
+            Area::Group(_) => Class::Clean,
+        };
+        while let Some(number) = self.victim(area) {
+            let facts = *self.index.get(number)?;
+            if let Some(job) = self.rewrite(number, &facts, area, class) {
+                return Some(job);
             }
+            self.index.park(number);
         }
         None
     }
@@ -149,6 +171,11 @@ impl Search<'_> {
     pub(super) fn victim(&self, area: Area) -> Option<u64> {
         let template = self.ledger.plan().of(area);
         let holds = full(self.index.geometry(), area, template.k);
+        // Nodes that are written again have others above them written again: half of a segment pays for that.
+        let least = match area {
+            Area::Nodes => self.policy.least_gain.max(HALF),
+            Area::Group(_) => self.policy.least_gain,
+        };
         let mut best: Option<(u128, u128, u64)> = None;
         for (variant, bucket) in self.index.variants(area) {
             let worth = variant.worth(&template, holds);
@@ -160,7 +187,7 @@ impl Search<'_> {
                     continue;
                 };
                 let gain = worth.saturating_sub(facts.live);
-                let enough = gain * 1000 >= worth * u64::from(self.policy.least_gain);
+                let enough = gain * 1000 >= worth * u64::from(least);
                 if facts.live == 0 || gain == 0 || !enough {
                     continue;
                 }

@@ -16,6 +16,7 @@ const GEOMETRY: Geometry = Geometry {
     clean_reserve: 10,
     step_nodes: 560,
     open_segments: 8,
+    fixed_nodes: 0,
 };
 
 const DATA: Area = Area::Group(0);

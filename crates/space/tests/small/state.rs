@@ -1,6 +1,6 @@
 //! The state of a small array: segments, what is claimed, and the ledger that is checked against them.
 
-use ashlar_space::capacity::{Geometry, capacity_of};
+use ashlar_space::capacity::{Geometry, capacity, capacity_without_nodes};
 use ashlar_space::domains::Domains;
 use ashlar_space::index::{Index, SegmentFacts};
 use ashlar_space::ledger::{Ledger, Mistake};
@@ -50,6 +50,7 @@ impl Array {
             clean_reserve: 0,
             step_nodes: 2,
             open_segments: 2,
+            fixed_nodes: 0,
         }
     }
 
@@ -73,7 +74,12 @@ impl Array {
         let whole = self.topology(0);
         let best = plan(&whole, &self.geometry(), &Promises::default(), None);
         let nodes = self.planted != Planted::NodesForgotten;
-        let holds = capacity_of(&whole, &self.geometry(), &best, self.slots, nodes);
+        let of = if nodes {
+            capacity
+        } else {
+            capacity_without_nodes
+        };
+        let holds = of(&whole, &self.geometry(), &best);
         // For nodes beyond these two, each a segment twice.
         let more = if nodes { 2 * (self.nodes - 2) } else { 0 };
         let holds = holds.saturating_sub(more);
@@ -269,7 +275,7 @@ impl State {
             volumes: vec![volume],
         };
         let now = plan(topology, &array.geometry(), &promises, Some(&before));
-        if self.ledger.topology() == topology {
+        if **self.ledger.topology() == *topology {
             if now != before {
                 self.ledger.replan(now);
             }

@@ -413,7 +413,7 @@ pub fn checkpoint_step(array: &Small, state: &State) -> Vec<Next> {
     } else {
         Vec::new() // it waits for the root before
     };
-    let mut after: Vec<State> = Vec::new();
+    let mut after: Vec<(State, u32)> = Vec::new();
     if state.dirty > 0 {
         for at in 0..state.segs.len() {
             let seg = state.segs[at];
@@ -422,22 +422,24 @@ pub fn checkpoint_step(array: &Small, state: &State) -> Vec<Next> {
             }
             let mut next = state.clone();
             next.dirty = 0;
+            let before = next.segs.len();
             if !next.place_node() {
                 return full;
             }
+            let taken = (next.segs.len() - before) as u32;
             next.kill(at);
-            after.push(next);
+            after.push((next, taken));
         }
     } else {
-        after.push(state.clone());
+        after.push((state.clone(), 0));
     }
     let mut all = Vec::new();
-    for mut next in after {
+    for (mut next, taken) in after {
         let victim = next.segs.iter().position(marked).or_else(|| {
-            let grown = next.ledger.floors().growth == 0;
+            let owes = next.ledger.step_owes(taken);
             let index = next.index(array);
             sparsest_nodes(&index, &next.ledger)
-                .filter(|_| grown)
+                .filter(|_| owes)
                 .map(|n| n as usize)
         });
         if let Some(at) = victim {

@@ -1,0 +1,357 @@
+//! The one loop of background work: it takes the next job that the books of free space offer, as many at once as memory
+//! allows, and folds what jobs have left.
+//!
+//! Invariants:
+//! - A job holds its claim from when it is offered; what it does not need goes back when it ends.
+//! - What was overwritten is known to be dead once it is folded: where room is short that comes first.
+//! - When nothing is left to do, the loop says so (`Home::rest`): clients that wait for room are told then.
+
+use std::rc::Rc;
+
+use ashlar_format::{BLOCK, SegmentGeometry};
+use ashlar_rt::{MILLISECOND, Nanos, SECOND};
+use ashlar_space::floors::Class;
+use ashlar_space::ledger::Claim;
+use ashlar_space::topology::Area;
+use ashlar_space::work::{Job, Lack};
+
+use crate::background::Background;
+use crate::background::column::Leaves;
+use crate::home::jobs::End;
+use crate::home::space::area_of;
+use crate::home::work::Redundancy;
+use crate::protocol::{Moved, Reach};
+use crate::segment::Column;
+use crate::status::{TaskState, Work};
+
+/// Jobs at once: so many, or as many as a course of each of their columns takes so many bytes.
+const JOBS_AT_ONCE: usize = 32;
+const BYTES_AT_ONCE: u64 = 64 << 20;
+
+/// One job more is done at once for so many slots of a device: where slots are few, on few segments.
+const SLOTS_PER_JOB: usize = 128;
+
+/// Work is looked for this often, if nothing asks for it.
+const LOOK: Nanos = 500 * MILLISECOND;
+
+/// What came to nothing is tried again after such a time at most: a device may have read what it could not.
+const LONGEST_PAUSE: Nanos = 3600 * SECOND;
+
+impl Background {
+    pub(super) async fn work_forever(self: Rc<Self>) {
+        let (mut tried, mut pause, mut again) = (None, SECOND, 0);
+        let mut before = None;
+        while !self.core.closed.get() {
+            if !self.core.failing.is_empty() {
+                // No columns are missing yet of a device that is about to be taken out.
+                self.home.members_settled().await;
+                let next = self.core.failing.reported();
+                let _ = self.core.rt.timeout(MILLISECOND, next).await;
+                continue;
+            }
+            if self.home.is_degraded() {
+                self.settle_broken(&mut tried).await;
+            }
+            let started = self.start_jobs();
+            let folds = self.fold_if_due(started);
+            let rests = !started && !folds && self.is_at_rest();
+            if rests {
+                self.home.rest(self.home.seen());
+                let now = (self.home.seen().changes(), self.home.tasks.borrow().gains);
+                if before.replace(now) != Some(now) {
+                    pause = SECOND;
+                    again = self.core.rt.now() + pause;
+                }
+                if self.home.space.index().has_given_up() && self.core.rt.now() >= again {
+                    self.home.try_again();
+                    pause = (2 * pause).min(LONGEST_PAUSE);
+                    again = self.core.rt.now() + pause;
+                }
+            }
+            self.show(rests);
+            let asked = self.home.demand.clean_wanted();
+            let _ = self.core.rt.timeout(LOOK, asked).await;
+        }
+    }
+
+    /// Whether nothing runs, and nothing waits for a fold.
+    fn is_at_rest(&self) -> bool {
+        let jobs = &self.home.space.jobs;
+        jobs.running.get() == 0 && !jobs.is_folding() && !self.waits_for_fold()
+    }
+
+    /// Whether jobs have left something that a fold frees; once none runs, also columns that it settles.
+    fn waits_for_fold(&self) -> bool {
+        let space = &self.home.space;
+        let given = self.given.get() > 0 && space.jobs.running.get() == 0;
+        space.jobs.waits_for_commit() || space.steps.has_renewals() || given
+    }
+
+    /// Folds beside the jobs under way, if nothing else could be begun and it frees something. Whether it does, or one
+    /// is under way.
+    fn fold_if_due(self: &Rc<Self>, started: bool) -> bool {
+        let jobs = &self.home.space.jobs;
+        if jobs.is_folding() {
+            return true;
+        }
+        let idle = !started && jobs.running.get() == 0;
+        let wants_room = || self.home.is_short() || self.home.lack() == Lack::Room;
+        let overwritten = idle && self.home.is_unfolded() && wants_room();
+        let left = !started && self.waits_for_fold() && !jobs.is_moving();
+        if !overwritten && !left {
+            return false;
+        }
+        jobs.begin_fold();
+        // A stripe that is closed before it is full costs room: that only where nothing else is left to do.
+        let close = !self.ended.replace(false);
+        let background = self.clone();
+        self.core.rt.spawn(async move {
+            let given = background.given.take();
+            background.home.fold_for_jobs(close).await;
+            if given > 0 {
+                let text = format!("{given} columns of segments are there again");
+                background.core.events.note("reconstructed", None, text);
+            }
+            background.home.demand.clean();
+        });
+        true
+    }
+
+    /// Starts as many jobs as may run at once; whether any.
+    fn start_jobs(self: &Rc<Self>) -> bool {
+        let (mut any, most) = (false, self.at_once());
+        while self.home.space.jobs.running.get() < most
+            && !self.core.closed.get()
+            && let Some((job, claim)) = self.home.next_job()
+        {
+            any = true;
+            let work = self.kind_of(&job);
+            let counter = if work == Work::Rebuild {
+                &self.rebuilding
+            } else {
+                &self.cleaning
+            };
+            counter.set(counter.get() + 1);
+            if work == Work::Rebuild {
+                self.start_progress();
+            }
+            let claim = match job {
+                Job::Rewrite { into, .. } => {
+                    self.home.begin_moves(into, claim);
+                    None
+                }
+                _ => Some(claim),
+            };
+            let background = self.clone();
+            self.core.rt.spawn(async move {
+                background.run(job, work, claim).await;
+                let running = &background.home.space.jobs.running;
+                running.set(running.get() - 1);
+                background.ended.set(true);
+                let counter = match work {
+                    Work::Rebuild => &background.rebuilding,
+                    _ => &background.cleaning,
+                };
+                counter.set(counter.get() - 1);
+                background.home.demand.clean();
+                background.core.progress.open();
+            });
+        }
+        any
+    }
+
+    /// How many jobs may run at once.
+    fn at_once(&self) -> usize {
+        let topology = self.home.topology();
+        let slots = topology.members().iter().map(|m| m.slots as usize);
+        let by_slots = slots.min().unwrap_or(0) / SLOTS_PER_JOB;
+        let geometry = SegmentGeometry {
+            k: topology.shape().k,
+            m: topology.shape().m,
+            strip_blocks: self.home.superblock.borrow().strip_blocks,
+            slot_blocks: self.core.slot_blocks,
+        };
+        let strips = u64::from(geometry.course_strips().min(geometry.stripes()));
+        let course = strips * geometry.width() as u64 * u64::from(geometry.strip_blocks);
+        let fitting = usize::try_from(BYTES_AT_ONCE / (course * BLOCK as u64).max(1));
+        fitting.unwrap_or(1).min(by_slots).clamp(1, JOBS_AT_ONCE)
+    }
+
+    /// Whether a job gives a segment redundancy.
+    fn kind_of(&self, job: &Job) -> Work {
+        let segment = match job {
+            Job::Columns { segment, .. }
+            | Job::Rewrite { segment, .. }
+            | Job::Renew { segment } => *segment,
+            Job::Retry { .. } => return Work::Clean,
+        };
+        let segments = self.core.segments.borrow();
+        let short = |s: &std::rc::Rc<crate::segment::Segment>| self.home.columns_lacking(s) > 0;
+        if segments.get(&segment).is_some_and(short) {
+            Work::Rebuild
+        } else {
+            Work::Clean
+        }
+    }
+
+    /// Bytes of the columns that a segment misses, as progress counts them.
+    fn missing_bytes(&self, number: u64) -> u64 {
+        let slot = u64::from(self.core.slot_blocks) * BLOCK as u64;
+        let segments = self.core.segments.borrow();
+        let missing = segments.get(&number).map(|s| self.core.missing_columns(s));
+        missing.unwrap_or(0) as u64 * slot
+    }
+
+    async fn run(self: &Rc<Self>, job: Job, work: Work, claim: Option<Claim>) {
+        let back = |claim: Option<Claim>| {
+            if let Some(claim) = claim {
+                self.home.space.ledger().give_back(claim);
+            }
+        };
+        match job {
+            Job::Columns { segment, to } => self.give_columns(segment, &to, claim).await,
+            Job::Rewrite { segment, into } => {
+                let missing = self.missing_bytes(segment);
+                let moved = self.empty_into(segment, into).await;
+                self.home.end_moves(into, segment, moved);
+                let mut tasks = self.home.tasks.borrow_mut();
+                match work {
+                    Work::Rebuild if !moved.refused => tasks.reconstruct.done += missing,
+                    Work::Rebuild => {}
+                    _ => tasks.clean.done += moved.bytes,
+                }
+            }
+            Job::Renew { segment: number } => match (self.core.segment(number), claim) {
+                (Some(segment), Some(claim)) => {
+                    let missing = self.missing_bytes(number);
+                    self.home.renew_later(&segment, claim).await;
+                    self.home.tasks.borrow_mut().reconstruct.done += missing;
+                }
+                (_, claim) => back(claim),
+            },
+            Job::Retry { device } => {
+                if let Some(slot) = self.core.member(device).slots.take_aside() {
+                    self.home.space.ledger().retry(device);
+                    let version = 0;
+                    self.home.space.jobs.vacate(Column {
+                        device,
+                        slot,
+                        version,
+                    });
+                }
+                back(claim);
+            }
+        }
+    }
+
+    /// Gives columns of a segment the slots that were claimed for them.
+    async fn give_columns(self: &Rc<Self>, number: u64, to: &[(u16, u16)], claim: Option<Claim>) {
+        let before = self.home.space.index().get(number).copied();
+        let mut targets = Vec::new();
+        if let Some(claim) = claim {
+            let mut ledger = self.home.space.ledger();
+            let acquired = to.iter().filter(|(_, d)| ledger.acquire_slot(&claim, *d));
+            targets.extend(acquired.map(|(column, device)| (usize::from(*column), *device)));
+            ledger.give_back(claim);
+        }
+        let mut given = 0;
+        match self.core.segment(number) {
+            Some(segment) => {
+                given = self
+                    .reconstruct_columns(&segment, &targets, Leaves::Sound)
+                    .await;
+                self.given.set(self.given.get() + given);
+                if self.home.log.moves() > 32 {
+                    self.home.batch(Reach::Written).await;
+                }
+            }
+            None => {
+                let devices: Vec<u16> = targets.iter().map(|(_, device)| *device).collect();
+                self.home.space.ledger().put_back(&devices);
+            }
+        }
+        let end = match before {
+            _ if given > 0 => End::Gained,
+            Some(before) if targets.len() == to.len() => End::Tried(before),
+            _ => End::Refused,
+        };
+        self.home.end_job(number, end);
+    }
+
+    /// Moves the live blocks of a segment to a group.
+    async fn empty_into(self: &Rc<Self>, number: u64, into: Area) -> Moved {
+        let (Some(segment), Area::Group(group)) = (self.core.segment(number), into) else {
+            return Moved::default();
+        };
+        // In another group it takes only the room that is there for clients.
+        let own = area_of(&self.home.topology(), &segment) == into;
+        let class = if own { Class::Clean } else { Class::Client };
+        self.clean_segment(&segment, (group, class)).await
+    }
+
+    /// Shows how work is, for people.
+    fn show(&self, rests: bool) {
+        let degraded = self.home.is_degraded();
+        let states = [
+            (Work::Rebuild, self.rebuilding.get(), degraded),
+            (Work::Clean, self.cleaning.get(), self.home.is_short()),
+        ];
+        for (work, running, due) in states {
+            let (state, reason) = match (running, due) {
+                (0, false) => (TaskState::Done, ""),
+                (0, true) if rests && work == Work::Clean => {
+                    (TaskState::Waiting, "nothing is left to gain")
+                }
+                (0, true) if rests => (TaskState::Waiting, self.why_waiting()),
+                (0, true) => continue,
+                _ => (TaskState::Running, ""),
+            };
+            let mut tasks = self.home.tasks.borrow_mut();
+            let progress = tasks.progress_mut(work);
+            if state != TaskState::Done || progress.state != TaskState::New {
+                (progress.state, progress.reason) = (state, reason);
+            }
+        }
+    }
+
+    /// Work on lost columns begins, if it has not: how much there is.
+    fn start_progress(&self) {
+        if self.home.tasks.borrow().reconstruct.state == TaskState::Running {
+            return;
+        }
+        let segments = self.core.segments.borrow();
+        let slot = u64::from(self.core.slot_blocks) * BLOCK as u64;
+        let missing = segments
+            .values()
+            .filter(|s| self.core.redundancy(s).is_some());
+        let total: usize = missing.map(|s| self.core.missing_columns(s)).sum();
+        let mut tasks = self.home.tasks.borrow_mut();
+        let task = &mut tasks.reconstruct;
+        (task.done, task.since) = (0, self.core.rt.now());
+        (task.state, task.reason) = (TaskState::Running, "");
+        task.total = total as u64 * slot;
+    }
+
+    /// Why what is missing cannot be had now.
+    pub(super) fn why_waiting(&self) -> &'static str {
+        let lost = "what is missing was lost beyond its redundancy, or is written with less for want of room";
+        match self.home.lack() {
+            Lack::Room => "no device has room for the missing columns",
+            Lack::Devices => "too few devices are left to take the missing columns",
+            Lack::Policy => {
+                "too few devices are left to take the missing columns, and 'reconstruct.narrow' keeps segments as wide as they are"
+            }
+            Lack::Promised if self.home.lacks_room() => {
+                "the room that is left was promised to volumes"
+            }
+            _ if self.home.space.index().has_given_up() => {
+                "what is missing could not be computed from what can be read, or not be written"
+            }
+            Lack::Promised => "too few devices are left to take the missing columns",
+            Lack::Lost | Lack::Nothing => lost,
+        }
+    }
+}
+
+/// What was seen when broken segments could not be settled any further.
+pub(super) type Tried = Option<Redundancy>;

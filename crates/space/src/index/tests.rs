@@ -1,0 +1,178 @@
+//! Tests of the index.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+
+const GEOMETRY: Geometry = Geometry {
+    strip_blocks: 16,
+    slot_blocks: 256,
+    least_data: 1,
+    clean_reserve: 10,
+    step_nodes: 560,
+    open_segments: 8,
+    fixed_nodes: 0,
+};
+
+fn plan(k: u16, m: u16, absent: u16) -> Plan {
+    let template = Template {
+        k,
+        m,
+        absent,
+        cap: k + m,
+    };
+    Plan {
+        groups: vec![template],
+        nodes: template,
+    }
+}
+
+fn facts(k: u16, m: u16, usable: u16, live: u64) -> SegmentFacts {
+    SegmentFacts {
+        area: Area::Group(0),
+        k,
+        m,
+        usable,
+        elsewhere: 0,
+        live,
+        closed: 0,
+    }
+}
+
+/// Shape and columns of a segment that is all live, shape of the plan: missing columns, unwanted blocks and waste
+/// in tenths of a segment of the plan.
+#[test]
+fn the_measure_goes_by_the_plan() {
+    for (segment, plan, is) in [
+        ((8, 2, 10), (8, 2, 0), (0, 0, 0)),
+        ((8, 2, 9), (8, 2, 0), (1, 0, 0)),
+        ((8, 2, 7), (8, 2, 0), (0, 0, 0)), // lost
+        ((8, 2, 9), (8, 2, 1), (0, 0, 0)),
+        ((8, 2, 10), (8, 2, 1), (0, 0, 1)), // gives a column back
+        ((8, 2, 9), (7, 2, 0), (1, 8, 0)),
+        ((7, 2, 9), (8, 2, 0), (0, 7, 0)),
+        ((1, 1, 2), (2, 1, 0), (0, 1, 1)), // a mirror that was narrow
+    ] {
+        let (k, m, usable) = segment;
+        let plan = self::plan(plan.0, plan.1, plan.2);
+        let live = GEOMETRY.data_blocks(k);
+        let one = measure_of(&facts(k, m, usable, live), &plan, &GEOMETRY, true);
+        let strips = live / u64::from(k);
+        let full = GEOMETRY.data_blocks(plan.groups[0].k);
+        let said = (one.missing, one.unwanted / strips, one.waste * 10 / full);
+        assert_eq!(said, is, "{segment:?} {plan:?}");
+    }
+}
+
+#[test]
+fn a_segment_is_in_one_list() {
+    let mut index = Index::new(GEOMETRY);
+    let heads = |index: &Index| -> Vec<u64> {
+        let all = index.variants(Area::Group(0));
+        all.flat_map(|(_, bucket)| bucket.heads()).collect()
+    };
+    index.set(1, facts(8, 2, 10, 100));
+    index.set(2, facts(8, 2, 10, 100));
+    index.set(3, facts(8, 2, 9, 1800));
+    assert_eq!(heads(&index), [3, 1]);
+    index.set(1, facts(8, 2, 10, 1800));
+    assert_eq!(heads(&index), [3, 2, 1]);
+    index.begin(3, Some(Area::Group(0)));
+    assert_eq!(
+        (heads(&index), index.stream(Area::Group(0)).unplaced),
+        (vec![2, 1], 1800)
+    );
+    index.set(3, facts(8, 2, 9, 1000));
+    assert_eq!(
+        (heads(&index), index.stream(Area::Group(0)).unplaced),
+        (vec![2, 1], 1000)
+    );
+    index.park(2);
+    assert_eq!(heads(&index), [1]);
+    index.unpark(0);
+    assert_eq!(heads(&index), [1], "nothing came back");
+    index.unpark(1);
+    assert_eq!(heads(&index), [2, 1]);
+    index.give_up(2);
+    index.set(2, facts(8, 2, 10, 100));
+    assert!(index.has_given_up(), "nothing has changed");
+    assert_eq!(heads(&index), [1]);
+    index.try_again();
+    assert_eq!(heads(&index), [2, 1]);
+    index.remove(3);
+    assert_eq!((index.len(), index.stream(Area::Group(0)).unplaced), (2, 0));
+    index.remove(1);
+    assert_eq!(heads(&index), [2]);
+}
+
+/// A segment that waits for redundancy in vain is not looked at for that again before something changes that could
+/// help it, and may be cleaned meanwhile.
+#[test]
+fn what_waits_for_redundancy_may_be_cleaned() {
+    for (lack, by_slots) in [
+        (Lack::Room, true),
+        (Lack::Devices, false),
+        (Lack::Policy, false),
+    ] {
+        let mut index = Index::new(GEOMETRY);
+        let one = facts(8, 2, 9, 100);
+        index.set(1, one);
+        index.wait(1, lack);
+        assert_eq!((index.lacks_most(), index.wants_room()), (lack, by_slots));
+        assert_eq!(index.due(Area::Group(0)).count(), 0);
+        assert_eq!(
+            index.variants(Area::Group(0)).count(),
+            1,
+            "it may be cleaned"
+        );
+        index.unpark(1);
+        assert_eq!(index.due(Area::Group(0)).count() > 0, by_slots, "{lack:?}");
+        index.unpark_all();
+        assert_eq!(index.due(Area::Group(0)).count(), 1);
+    }
+}
+
+/// The totals are those of the segments, wherever they are but in flight.
+#[test]
+fn totals_follow_the_segments() {
+    let plan = plan(8, 2, 0);
+    let mut index = Index::new(GEOMETRY);
+    let check = |index: &Index, held: u64| {
+        let sum = index.measure(&plan, false);
+        assert_eq!(index.left(&plan), (sum.missing, sum.elsewhere));
+        assert_eq!(index.held(), (0, held));
+    };
+    index.set(1, facts(8, 2, 9, 100));
+    index.set(2, facts(8, 2, 8, 100));
+    index.set(3, facts(8, 2, 8, 0));
+    check(&index, 25);
+    assert_eq!(index.left(&plan).0, 3);
+    index.wait(1, Lack::Room);
+    index.give_up(2);
+    check(&index, 25);
+    index.begin(1, None);
+    check(&index, 25);
+    assert_eq!(index.left(&plan).0, 2);
+    index.set(2, facts(8, 2, 10, 100));
+    index.remove(3);
+    check(&index, 19);
+}
+
+/// Blocks to move, room in segments being filled, segments claimed: segments to claim.
+#[test]
+fn moves_share_the_segments_that_they_fill() {
+    let full = GEOMETRY.data_blocks(8);
+    let mut index = Index::new(GEOMETRY);
+    index.set(1, facts(8, 2, 10, full / 2));
+    index.begin(1, Some(Area::Group(0)));
+    for (more, room, claimed, to_claim) in [
+        (full / 2, 0, 0, 1),
+        (full / 2, 0, 1, 0),
+        (full, 0, 1, 1),
+        (full / 2, full, 0, 0),
+        (full / 2 + 1, 0, 1, 1),
+    ] {
+        index.set_stream(Area::Group(0), room, claimed);
+        assert_eq!(index.to_claim(Area::Group(0), more, 8), to_claim);
+    }
+}
