@@ -61,15 +61,20 @@ impl Home {
         class: Class,
         into: Option<u16>,
     ) -> Option<Allocated> {
-        // No client writes yet, no cleaner would make room, and what was acknowledged must get a place.
+        // No client writes yet, no cleaner would make room, and what was acknowledged must get a place: the room of the
+        // step that follows goes last.
         let recovering = self.journal.window.is_recovering();
-        let class = if recovering { Class::Checkpoint } else { class };
+        let classes = match recovering {
+            true => vec![Class::Rescue, Class::Checkpoint],
+            false => vec![class],
+        };
         let since = self.core.rt.now();
         loop {
             if self.core.closed.get() {
                 return None;
             }
-            if let Some(segment) = self.take_data(class, into) {
+            let taken = classes.iter().find_map(|c| self.take_data(*c, into));
+            if let Some(segment) = taken {
                 return Some(self.allocated(&segment, into.is_some()));
             }
             let too_few = self.too_few_for_blocks();
@@ -85,7 +90,7 @@ impl Home {
                     .await;
                 continue;
             }
-            if class != Class::Client || into.is_some() || too_few {
+            if recovering || class != Class::Client || into.is_some() || too_few {
                 return None;
             }
             self.space.jobs.note_wait();
