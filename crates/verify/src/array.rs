@@ -292,7 +292,7 @@ impl<'a> Array<'a> {
 
     /// Takes the headers of columns that were reconstructed since the tables were written, of segments that no table
     /// of a device here names.
-    fn find_reconstructed(&mut self, report: &mut Report) {
+    pub(crate) fn find_reconstructed(&mut self, report: &mut Report) {
         let records = self.journal.records.iter().filter(|r| r.ring == 0);
         let entries = records.flat_map(|r| journal::entries(&r.payload).unwrap_or_default());
         let mut found = Vec::new();

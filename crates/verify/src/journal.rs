@@ -14,7 +14,7 @@ use crate::wire::{BLOCK, BLOCK_BYTES, Fields};
 const HEADER: usize = 1024;
 
 /// A column's header.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Header {
     epoch: u64,
     sequence: u64,
@@ -98,6 +98,20 @@ pub(crate) struct Journal {
     pub(crate) records: Vec<Record>,
     /// Records that existed for certain and cannot be read.
     pub(crate) lost: u64,
+}
+
+impl Record {
+    /// A record that says this, for tests: it is in no ring.
+    #[cfg(test)]
+    pub(crate) fn saying(payload: Vec<u8>) -> Record {
+        Record {
+            sequence: u64::MAX,
+            ring: 0,
+            columns_bad: 0,
+            payload,
+            header: Header::default(),
+        }
+    }
 }
 
 struct Reader<'r, 'a> {

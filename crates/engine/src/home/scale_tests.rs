@@ -1,4 +1,5 @@
 //! A commit looks at no settled segment: its time does not grow with their number.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -137,25 +137,26 @@ fn what_waits_for_redundancy_may_be_cleaned() {
 fn totals_follow_the_segments() {
     let plan = plan(8, 2, 0);
     let mut index = Index::new(GEOMETRY);
-    let check = |index: &Index, held: u64| {
+    let check = |index: &Index, columns: u64, live: u64| {
         let sum = index.measure(&plan, false);
         assert_eq!(index.left(&plan), (sum.missing, sum.elsewhere));
-        assert_eq!(index.held(), (0, held));
+        let data = Held { columns, live };
+        assert_eq!(index.held(), (Held::default(), data));
     };
     index.set(1, facts(8, 2, 9, 100));
     index.set(2, facts(8, 2, 8, 100));
     index.set(3, facts(8, 2, 8, 0));
-    check(&index, 25);
+    check(&index, 25, 200);
     assert_eq!(index.left(&plan).0, 3);
     index.wait(1, Lack::Room);
     index.give_up(2);
-    check(&index, 25);
+    check(&index, 25, 200);
     index.begin(1, None);
-    check(&index, 25);
+    check(&index, 25, 200);
     assert_eq!(index.left(&plan).0, 2);
     index.set(2, facts(8, 2, 10, 100));
     index.remove(3);
-    check(&index, 19);
+    check(&index, 19, 200);
 }
 
 /// Blocks to move, room in segments being filled, segments claimed: segments to claim.

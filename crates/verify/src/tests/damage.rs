@@ -1,10 +1,14 @@
 //! One thing wrong at a time: it is found, named, and nothing else is.
 
-use super::forge::{Node, change_node, data_offset, look, seal, slot_offset, strip_offset};
+use super::forge::{
+    Node, change_node, data_offset, look, look_beside, seal, slot_offset, strip_offset,
+};
 use super::{End, Images, array};
 use crate::array::{Array, Segment};
 use crate::digest::StripBlock;
+use crate::journal::Record;
 use crate::node::{Leaf, Slot};
+use crate::report::Report;
 use crate::slots::{METADATA, Row};
 use crate::wire::BLOCK;
 use crate::{Kind, Severity};
@@ -266,6 +270,41 @@ fn change_row(
         (device, offset, bytes)
     });
     images.0[device][offset..offset + BLOCK].copy_from_slice(&bytes);
+}
+
+/// A record may name the new place of a column of a segment that was freed since, and the slot's header be there still.
+/// That is no slot of nobody: no table names it.
+#[test]
+fn a_freed_segment_that_an_old_record_names_is_none() {
+    const FREED: u64 = 9999;
+    let mut images = small();
+    let (at, header, slot) = look(&images, |array, _| {
+        let segments = array.segments.values();
+        let columns: Vec<_> = segments.flat_map(|s| s.columns.iter().flatten()).collect();
+        let used = columns.iter().find(|c| c.device == 0).unwrap();
+        let device = array.device(0).unwrap();
+        let taken = |slot| columns.iter().any(|c| (c.device, c.slot) == (0, slot));
+        let slot = (0..device.geometry.slots).find(|s| !taken(*s)).unwrap();
+        let mut header = array.read(Some(**used), 0, 1).unwrap();
+        header[8..16].copy_from_slice(&FREED.to_le_bytes());
+        header[16..20].copy_from_slice(&2u32.to_le_bytes());
+        seal(&array.id, &mut header);
+        let at = device.geometry.slot(slot) as usize;
+        ((device.position, at), header, slot)
+    });
+    images.0[at.0][at.1..at.1 + BLOCK].copy_from_slice(&header);
+    let mut moved = vec![6];
+    moved.extend(FREED.to_le_bytes());
+    moved.extend(&header[20..22]); // the column
+    moved.extend(2u32.to_le_bytes());
+    moved.extend(0u16.to_le_bytes());
+    moved.extend(slot.to_le_bytes());
+    let mut report = Report::default();
+    let there = look_beside(&images, vec![Record::saying(moved)], &mut report, |a, _| {
+        a.segments.contains_key(&FREED)
+    });
+    assert!(!there && report.clean && report.counts.segments > 0);
+    assert_eq!(report.count_of(Kind::SlotOfNobody), 0, "{report}");
 }
 
 #[test]

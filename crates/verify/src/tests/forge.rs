@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::Images;
 use crate::array::{Array, Segment};
 use crate::digest::NodeAt;
+use crate::journal::Record;
 use crate::node::{Inner, Place, Slot};
 use crate::report::Report;
 use crate::strips::RowCache;
@@ -22,15 +23,27 @@ pub(crate) struct Node {
 
 /// Opens the array of these images with everything known of it, and looks.
 pub(crate) fn look<T>(images: &Images, look: impl FnOnce(&Array<'_>, &[Node]) -> T) -> T {
-    let sources: Vec<&dyn Source> = images.0.iter().map(|d| d as &dyn Source).collect();
     let mut report = Report::default();
-    let members = members::assemble(&sources, &mut report).unwrap();
-    let mut array = Array::open(members, &mut report).unwrap();
+    look_beside(images, Vec::new(), &mut report, look)
+}
+
+/// The same, with these records in the journal besides.
+pub(crate) fn look_beside<T>(
+    images: &Images,
+    records: Vec<Record>,
+    report: &mut Report,
+    look: impl FnOnce(&Array<'_>, &[Node]) -> T,
+) -> T {
+    let sources: Vec<&dyn Source> = images.0.iter().map(|d| d as &dyn Source).collect();
+    let members = members::assemble(&sources, report).unwrap();
+    let mut array = Array::open(members, report).unwrap();
+    array.journal.records.extend(records);
+    array.find_reconstructed(report);
     let mut nodes = Vec::new();
     let root = array.root.clone();
     let liveness = nodes_of(&array, 1, 0, root.liveness.entry, None, &mut nodes);
-    array.take_liveness(&liveness, &mut report).unwrap();
-    array.take_segments(&mut report);
+    array.take_liveness(&liveness, report).unwrap();
+    array.take_segments(report);
     let leaves = nodes_of(&array, 2, 0, root.catalog.entry, None, &mut nodes);
     let partitions = array.members.superblock.partitions;
     let bytes = tree::string(&leaves, root.catalog.bytes);
