@@ -30,9 +30,9 @@
 //! *Why it makes progress.* Nobody waits for a class above its own: a claim binds its own class and those above. A
 //! checkpoint holds two steps at most (slots that the first frees are not free before its root), and both fit below
 //! everybody. Growth is the room that nodes may still take until they are there twice: then one of their segments is
-//! half dead, and where room is short ([`ledger::Ledger::step_owes`]) each step frees as much as the one before it took,
-//! which renews no more nodes than that wrote. The cleaner has its own room
-//! below rebuild, and frees more than it takes.
+//! half dead, and where room is short ([`ledger::Ledger::step_owes`]) each step writes as many nodes of the sparsest
+//! segments again as the one before it folded, which gives at least as much room as it takes. The cleaner has its own
+//! room below rebuild, and frees more than it takes.
 //!
 //! One measure. [`work::next_job`] offers a job if it lowers, in this order: missing columns, columns that the plan
 //! wants elsewhere, blocks in a shape that it does not want, waste (blocks that slots could hold by the plan, less live

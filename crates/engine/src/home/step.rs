@@ -5,8 +5,8 @@
 //! Invariants:
 //! - A step writes no more than it has claimed: its claim is entered before anything is marked or folded, and binds
 //!   everybody else until all nodes have their places.
-//! - Where a step owes the room that it takes ([`Ledger::step_owes`]), the next ones free as much in the sparsest segments
-//!   of nodes: one of these is half dead, so they renew no more nodes than were written.
+//! - Where a step owes the room that it takes ([`Ledger::step_owes`]), the next ones write as many nodes of the sparsest
+//!   segments again as it folded: one of these is half dead, so that gives at least as much room as it takes.
 //! - A node that cannot be read is not touched: whoever reads it finds it lost.
 
 use std::cell::{Cell, RefCell};
