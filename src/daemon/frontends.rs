@@ -175,6 +175,12 @@ impl Frontends {
         None
     }
 
+    /// NBD connections that have ended, at the servers that run now: another number means that some have.
+    pub(crate) fn connections_ended(&self) -> u64 {
+        let servers = self.servers.borrow();
+        servers.values().map(|s| s.server.connections_ended()).sum()
+    }
+
     /// Whether this frontend serves now.
     pub(crate) fn runs(&self, array: &str, volume: &str, stored: &Frontend) -> bool {
         self.running(array, volume).contains(stored)

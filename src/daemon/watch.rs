@@ -24,6 +24,8 @@ const LOOK_EVERY: Nanos = SECOND;
 const PART_OF_TIME: Nanos = 200;
 /// In how many looks the space that volumes take is noted once.
 const NOTE_USED: u32 = 10;
+/// In how many looks memory is given back once, if clients have gone meanwhile: it was theirs.
+const GIVE_BACK: u32 = 10;
 /// How long what volumes take may not be counted while they are written to all the time.
 const COUNT_EVERY: Nanos = 60 * SECOND;
 /// How long a volume that accepts writes again is not trusted: others may still be refused.
@@ -36,7 +38,7 @@ impl Host {
     pub(crate) fn watch(self: &Rc<Host>) {
         let (host, rt) = (Rc::downgrade(self), self.rt.clone());
         self.rt.spawn(async move {
-            let mut next = 0;
+            let (mut next, mut ended) = (0, 0);
             for count in 1u32.. {
                 rt.sleep(LOOK_EVERY).await;
                 let Some(host) = Weak::upgrade(&host) else {
@@ -45,6 +47,12 @@ impl Host {
                 host.compare_with_kernel().await;
                 if count.is_multiple_of(NOTE_USED) {
                     host.note_used_space().await;
+                }
+                if count.is_multiple_of(GIVE_BACK) {
+                    let now = host.frontends.connections_ended();
+                    if std::mem::replace(&mut ended, now) != now {
+                        ashlar_rt::give_back_memory();
+                    }
                 }
                 let members: Vec<Rc<Member>> = host.arrays.borrow().values().cloned().collect();
                 let open = || members.iter().filter(|m| m.array.is_open());

@@ -97,6 +97,11 @@ impl NbdServer {
         self.0.connections.borrow().len()
     }
 
+    /// Connections that have ended so far.
+    pub fn connections_ended(&self) -> u64 {
+        self.0.next.get() - self.connections() as u64
+    }
+
     /// Connections to the export of this own name, whatever name they asked for.
     pub fn connections_to(&self, name: &str) -> usize {
         let connections = self.0.connections.borrow();
