@@ -10,13 +10,13 @@
 //! - A node that cannot be read is not touched: whoever reads it finds it lost.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_format::SegmentNumber;
 use ashlar_format::node::Place;
 use ashlar_format::summary::{Owner, node_address};
-use ashlar_rt::{Lock, join_all};
+use ashlar_rt::Lock;
 use ashlar_space::floors::Class;
 use ashlar_space::ledger::{Claim, Ledger};
 use ashlar_space::topology::Area;
@@ -31,8 +31,8 @@ use crate::segment::Pinned;
 use crate::segment::summary::rows_of;
 use crate::space::shape::FoldLimit;
 
-/// As many blocks are renewed together as the step has room for. Where it has none for so few, it renews no more.
-const FEWEST_TOUCHED: usize = 64;
+/// So many live blocks of a segment are renewed together.
+const TOUCHED_AT_ONCE: usize = 64;
 
 /// Live blocks of a segment, and what they hold.
 type Blocks = Vec<(Place, Owner)>;
@@ -118,49 +118,29 @@ impl Home {
             self.space.ledger().give_back(claim);
             asked.push((number, blocks));
         }
-        self.renew(asked).await;
-        let sparsest = self.begin_owed();
-        let read = |segment: &Pinned| {
-            let (home, segment) = (self.clone(), segment.clone());
-            (self.core.rt).spawn(async move { home.live_blocks(&segment).await })
-        };
-        let blocks = join_all(sparsest.iter().map(read)).await;
-        let sparsest = sparsest.iter().map(|s| s.number).zip(blocks).collect();
-        let renewed = self.renew(sparsest).await;
-        let owed = self.space.steps.owed.get();
-        self.space.steps.owed.set(owed.saturating_sub(renewed));
-    }
-
-    /// Has the step write the nodes in these segments again, one segment after another, as far as it has room; how many.
-    async fn renew(self: &Rc<Self>, segments: Vec<(SegmentNumber, Blocks)>) -> usize {
-        let blocks: Blocks = segments.iter().flat_map(|(_, b)| b).copied().collect();
-        let renewed = self.renew_blocks(&blocks).await;
-        let mut left = renewed;
-        for (number, blocks) in segments {
-            self.renewed(number, left < blocks.len());
-            left = left.saturating_sub(blocks.len());
+        for (number, blocks) in asked {
+            let renewed = self.renew_blocks(&blocks).await;
+            self.renewed(number, renewed < blocks.len());
         }
-        renewed
-    }
-
-    /// The sparsest segments of nodes, with as many live nodes as steps owe and this one has room for: the renewal of each
-    /// is under way.
-    fn begin_owed(&self) -> Vec<Pinned> {
-        self.refresh_index();
-        let (budget, renewed) = self.space.steps.budget.get();
-        let room = budget.saturating_sub(renewed + self.folds_least());
-        let mut owed = self.space.steps.owed.get().min(room) as u64;
-        let mut begun = Vec::new();
-        while owed > 0 {
+        while self.space.steps.owed.get() > 0 {
+            self.refresh_index();
             let number = sparsest_nodes(&self.space.index(), &self.space.ledger());
             let Some(segment) = number.and_then(|n| self.core.segment(n)) else {
                 break;
             };
-            owed = owed.saturating_sub(segment.live.borrow().count().into());
+            let blocks = self.live_blocks(&segment).await;
+            if self.space.index().is_in_flight(segment.number) {
+                continue; // meanwhile
+            }
             self.begin_renewal(segment.number);
-            begun.push(segment);
+            let renewed = self.renew_blocks(&blocks).await;
+            self.renewed(segment.number, renewed < blocks.len());
+            if renewed < blocks.len() {
+                break;
+            }
+            let owed = self.space.steps.owed.get();
+            self.space.steps.owed.set(owed.saturating_sub(renewed));
         }
-        begun
     }
 
     /// Claims the room of a step; how many nodes it may write. Three quarters of the room that leaves the next one its
@@ -188,31 +168,19 @@ impl Home {
         usize::try_from(nodes).unwrap_or(usize::MAX)
     }
 
-    /// Nodes that a step keeps for what it folds, whatever it renews.
-    fn folds_least(&self) -> usize {
-        self.geometry().step_nodes as usize / 2
-    }
-
     /// Has the step write these nodes again, as far as it has room for them beside what it folds at least; how many of
     /// these blocks.
     async fn renew_blocks(self: &Rc<Self>, blocks: &Blocks) -> usize {
-        let least = self.folds_least();
-        let (mut done, mut most) = (0, blocks.len());
-        while done < blocks.len() {
-            let some = &blocks[done..blocks.len().min(done + most)];
-            let segments: BTreeSet<u64> = some.iter().map(|(place, _)| place.segment).collect();
+        let least = self.geometry().step_nodes as usize / 2;
+        let mut done = 0;
+        for some in blocks.chunks(TOUCHED_AT_ONCE) {
             let nodes = self.live_nodes(some.iter().copied());
             let count = self.touch(&nodes, false).await;
-            // With the records that this changes: of the segments, and of those where nodes above them lie.
-            let records = segments.len() * self.liveness.leaves_each();
-            let cost = count + records + count.saturating_sub(some.len());
+            // With the records that this changes: of the segment itself, and of those where nodes above them lie.
+            let cost = count + self.liveness.leaves_each() + count.saturating_sub(some.len());
             let (budget, renewed) = self.space.steps.budget.get();
             if count > 0 && renewed + cost + least > budget {
-                if some.len() <= FEWEST_TOUCHED {
-                    break;
-                }
-                most = some.len() / 2;
-                continue;
+                break;
             }
             // As far as they can be read: a lost node is found again by whoever reads it.
             let count = self.touch(&nodes, true).await;
