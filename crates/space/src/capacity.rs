@@ -32,6 +32,20 @@ pub struct Geometry {
     pub fixed_nodes: u32,
 }
 
+#[cfg(test)]
+impl Geometry {
+    /// Sizes for tests.
+    pub(crate) const SAMPLE: Geometry = Geometry {
+        strip_blocks: 16,
+        slot_blocks: 256,
+        least_data: 1,
+        clean_reserve: 10,
+        step_nodes: 560,
+        open_segments: 8,
+        fixed_nodes: 0,
+    };
+}
+
 impl Geometry {
     /// Blocks of data that a segment of `k` data columns holds.
     #[must_use]

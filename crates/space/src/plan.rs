@@ -228,18 +228,6 @@ mod tests {
     use crate::promise::Volume;
     use crate::topology::{Member, Presence};
 
-    fn geometry() -> Geometry {
-        Geometry {
-            strip_blocks: 16,
-            slot_blocks: 256,
-            least_data: 1,
-            clean_reserve: 10,
-            step_nodes: 560,
-            open_segments: 8,
-            fixed_nodes: 0,
-        }
-    }
-
     fn topology(layout: &str, slots: &[u32], labels: &[&str], gone: &[u16]) -> Topology {
         let layout: ashlar_layout::Layout = layout.parse().unwrap();
         let shape = layout.resolve(slots.len() as u16).unwrap();
@@ -252,7 +240,11 @@ mod tests {
     fn promises(layout: &str, slots: &[u32], percent: u64, written: u64) -> Promises {
         let whole = topology(layout, slots, &[], &[]);
         let none = Promises::default();
-        let all = capacity(&whole, &geometry(), &plan(&whole, &geometry(), &none, None)) * 4096;
+        let all = capacity(
+            &whole,
+            &Geometry::SAMPLE,
+            &plan(&whole, &Geometry::SAMPLE, &none, None),
+        ) * 4096;
         let size_bytes = all / 100 * percent;
         Promises {
             volumes: vec![Volume {
@@ -292,7 +284,7 @@ mod tests {
             let slots = vec![1100; count];
             let all = topology(layout, &slots, &[], gone);
             let promised = promises(layout, &slots, percent, written);
-            let plan = plan(&all, &geometry(), &promised, None);
+            let plan = plan(&all, &Geometry::SAMPLE, &promised, None);
             assert_eq!(
                 said(plan.groups[0]),
                 is,
@@ -309,7 +301,7 @@ mod tests {
         let with = |written: u64, before: Option<&Plan>| {
             plan(
                 &all,
-                &geometry(),
+                &Geometry::SAMPLE,
                 &promises("ec8+2", &slots, 100, written),
                 before,
             )
@@ -342,7 +334,7 @@ mod tests {
     fn a_stripe_holds_the_largest_volume_block() {
         let wide = Geometry {
             least_data: 7,
-            ..geometry()
+            ..Geometry::SAMPLE
         };
         for (gone, is) in [
             (&[1][..], (7, 2, 0)),
@@ -368,8 +360,8 @@ mod tests {
             let whole = topology("ec4+2", &slots, &labels, &[]);
             let holds = capacity(
                 &whole,
-                &geometry(),
-                &plan(&whole, &geometry(), &promises, None),
+                &Geometry::SAMPLE,
+                &plan(&whole, &Geometry::SAMPLE, &promises, None),
             );
             let volume = &mut promises.volumes[0];
             volume.size_bytes = holds * 4096 / 100 * percent;
@@ -384,7 +376,7 @@ mod tests {
             (&[4, 5], 40, (0, 6)), // the domains cannot carry it any more
         ] {
             let all = topology("ec4+2", &slots, &labels, gone);
-            let template = plan(&all, &geometry(), &promised(percent), None).groups[0];
+            let template = plan(&all, &Geometry::SAMPLE, &promised(percent), None).groups[0];
             let said = (template.absent, template.cap);
             assert_eq!(said, is, "without {gone:?}, {percent} %");
         }
@@ -407,7 +399,7 @@ mod tests {
             let all = topology(layout, &slots, &[], gone);
             let plan = plan(
                 &all,
-                &geometry(),
+                &Geometry::SAMPLE,
                 &promises(layout, &slots, percent, 100),
                 None,
             );
@@ -445,7 +437,7 @@ mod tests {
     fn columns_on_drained_devices_and_crowded_domains_are_elsewhere() {
         let labels = ["a", "a", "b", "b", "c", "c"];
         let all = topology("ec2+1", &[100; 6], &labels, &[]);
-        let plan = plan(&all, &geometry(), &Promises::default(), None);
+        let plan = plan(&all, &Geometry::SAMPLE, &Promises::default(), None);
         assert_eq!(plan.groups[0].cap, 1);
         for (columns, drained, is) in [
             ([Some(0), Some(2), Some(4)], None, 0),

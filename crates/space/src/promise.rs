@@ -217,15 +217,7 @@ mod tests {
 
     #[test]
     fn thick_volumes_are_promised_all_and_thin_ones_what_they_have() {
-        let geometry = Geometry {
-            strip_blocks: 16,
-            slot_blocks: 256,
-            least_data: 1,
-            clean_reserve: 10,
-            step_nodes: 560,
-            open_segments: 8,
-            fixed_nodes: 0,
-        };
+        let geometry = Geometry::SAMPLE;
         let template = |k, m| Template {
             k,
             m,

@@ -64,15 +64,7 @@ mod tests {
     /// Spare space stands for devices that are gone: with one, a loss leaves the usable space as it was.
     #[test]
     fn spare_space_stands_for_what_is_gone() {
-        let geometry = Geometry {
-            strip_blocks: 16,
-            slot_blocks: 256,
-            least_data: 1,
-            clean_reserve: 10,
-            step_nodes: 560,
-            open_segments: 8,
-            fixed_nodes: 0,
-        };
+        let geometry = Geometry::SAMPLE;
         let layout: ashlar_layout::Layout = "ec8+2".parse().unwrap();
         let shape = layout.resolve_with_spare(12, 1).unwrap();
         let members = vec![Member::in_use(1100); 12];

@@ -6,6 +6,7 @@
 //! - What was overwritten is known to be dead once it is folded: where room is short that comes first.
 //! - When nothing is left to do, the loop says so (`Home::rest`): clients that wait for room are told then.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use ashlar_format::{BLOCK, SegmentGeometry};
@@ -21,7 +22,7 @@ use crate::home::jobs::End;
 use crate::home::space::area_of;
 use crate::home::work::Redundancy;
 use crate::protocol::{Moved, Reach};
-use crate::segment::Column;
+use crate::segment::{Column, Segment};
 use crate::status::{TaskState, Work};
 
 /// Jobs at once: so many, or as many as a course of each of their columns takes so many bytes.
@@ -126,11 +127,7 @@ impl Background {
         {
             any = true;
             let work = self.kind_of(&job);
-            let counter = if work == Work::Rebuild {
-                &self.rebuilding
-            } else {
-                &self.cleaning
-            };
+            let counter = self.under_way(work);
             counter.set(counter.get() + 1);
             if work == Work::Rebuild {
                 self.start_progress();
@@ -148,16 +145,21 @@ impl Background {
                 let running = &background.home.space.jobs.running;
                 running.set(running.get() - 1);
                 background.ended.set(true);
-                let counter = match work {
-                    Work::Rebuild => &background.rebuilding,
-                    _ => &background.cleaning,
-                };
+                let counter = background.under_way(work);
                 counter.set(counter.get() - 1);
                 background.home.demand.clean();
                 background.core.progress.open();
             });
         }
         any
+    }
+
+    /// How many jobs of this kind are under way.
+    fn under_way(&self, work: Work) -> &Cell<usize> {
+        match work {
+            Work::Rebuild => &self.rebuilding,
+            _ => &self.cleaning,
+        }
     }
 
     /// How many jobs may run at once.
@@ -186,7 +188,7 @@ impl Background {
             Job::Retry { .. } => return Work::Clean,
         };
         let segments = self.core.segments.borrow();
-        let short = |s: &std::rc::Rc<crate::segment::Segment>| self.home.columns_lacking(s) > 0;
+        let short = |s: &Rc<Segment>| self.home.columns_lacking(s) > 0;
         if segments.get(&segment).is_some_and(short) {
             Work::Rebuild
         } else {

@@ -322,7 +322,6 @@ impl Home {
             let open = segments.get(number);
             open.is_some_and(|s| s.has_room() && !self.core.has_lost_column(s))
         });
-        drop(segments);
         let moves = jobs.moves.borrow();
         let areas: BTreeSet<Area> = (0..ledger.topology().groups())
             .map(Area::Group)
@@ -333,12 +332,13 @@ impl Home {
             let open = filling
                 .iter()
                 .filter(|(to, _)| *to == area && self.shards.len() == 1);
-            let open = open.map(|(_, number)| self.room_in(*number)).sum();
+            let open = open.filter_map(|(_, number)| segments.get(number));
+            let open = open.map(|s| s.room()).sum();
             let claims = moves.iter().filter(|(to, _)| *to == area);
             let claimed = claims.map(|(_, claim)| ledger.left(claim).0).sum();
             index.set_stream(area, open, claimed);
         }
-        drop((moves, filling));
+        drop((moves, filling, segments));
         let found = next_job(&mut index, &mut ledger, &Segments(&self.core), &policy);
         drop((index, ledger));
         if let Some((Job::Rewrite { segment, .. } | Job::Renew { segment }, _)) = &found {
@@ -348,15 +348,6 @@ impl Home {
             jobs.running.set(jobs.running.get() + 1);
         }
         found
-    }
-
-    /// Blocks that an open segment still takes.
-    fn room_in(&self, number: SegmentNumber) -> u64 {
-        let segments = self.core.segments.borrow();
-        segments.get(&number).map_or(0, |s| {
-            let stripes = s.geometry.stripes() - s.next_stripe.get();
-            u64::from(stripes) * u64::from(s.geometry.stripe_blocks())
-        })
     }
 
     /// A claimed slot for a column of a segment whose own does not keep what is written; the segment is in flight.

@@ -67,11 +67,8 @@ impl NodeWriter {
             u64::from(segment.geometry.stripe_blocks() - taken)
         });
         let current = self.current.borrow();
-        let current = current.as_ref().filter(|s| s.has_room()).map_or(0, |s| {
-            let stripes = s.geometry.stripes() - s.next_stripe.get();
-            u64::from(stripes) * u64::from(s.geometry.stripe_blocks())
-        });
-        begun + current
+        let current = current.as_ref().filter(|s| s.has_room());
+        begun + current.map_or(0, |s| s.room())
     }
 
     /// This segment takes no more stripes.

@@ -24,7 +24,7 @@ impl Home {
             return false;
         }
         let journal = self.journal_is_short() && !planted::on(Bug::OptimalTooSoon);
-        let degraded = journal || self.unsettled() || self.lack_columns();
+        let degraded = journal || self.unsettled() || self.lacks(self.least_redundancy());
         // Segments change only for the worse by a failure or by being made short: both set the mark. One that
         // was made short counts only once it holds something, and keeps the mark until then.
         let failing = !self.core.failing.is_empty();
@@ -76,9 +76,9 @@ impl Home {
         })
     }
 
-    /// Whether a segment that holds something has fewer parity columns than its kind should.
-    fn lack_columns(&self) -> bool {
-        let [nodes, data] = self.least_redundancy();
+    /// Whether a segment that holds something has fewer parity columns than its kind should, where nodes and data can do
+    /// without so many devices.
+    fn lacks(&self, [nodes, data]: [Option<i32>; 2]) -> bool {
         let short = |least: Option<i32>, kind| {
             least.is_some_and(|left| left.max(0) < self.columns_wanted(kind) as i32)
         };
@@ -206,15 +206,12 @@ impl Home {
 
     /// How the array is: the worst of its live segments, and of what only the journal has.
     pub(crate) fn state(&self) -> ArrayState {
-        let lost = self
-            .least_redundancy()
-            .into_iter()
-            .flatten()
-            .any(|left| left < 0);
+        let least = self.least_redundancy();
+        let lost = least.into_iter().flatten().any(|left| left < 0);
         let short = self.journal_is_short() || self.unsettled();
         if !self.core.bad.lost.borrow().is_empty() || lost {
             ArrayState::Failed
-        } else if !short && !self.lack_columns() {
+        } else if !short && !self.lacks(least) {
             ArrayState::Optimal
         } else if self.topology().shape().m > 0 && self.losses_left() == 0 {
             ArrayState::Critical

@@ -313,16 +313,17 @@ impl Home {
         (nodes.live + unwritten, nodes.columns)
     }
 
+    /// Nodes that a segment of the plan holds.
+    pub(super) fn segment_nodes(&self, ledger: &Ledger) -> u64 {
+        let index = self.space.index();
+        index.geometry().node_blocks(ledger.plan().nodes.k)
+    }
+
     /// How many nodes the free slots take.
     pub(crate) fn meta_room(&self) -> usize {
         let ledger = self.space.ledger();
         let segments = u64::from(ledger.grant(Class::Checkpoint, Area::Nodes));
-        let nodes = segments
-            * self
-                .space
-                .index()
-                .geometry()
-                .node_blocks(ledger.plan().nodes.k);
+        let nodes = segments * self.segment_nodes(&ledger);
         usize::try_from(nodes).unwrap_or(usize::MAX)
     }
 

@@ -159,12 +159,7 @@ impl Home {
         *self.space.steps.claim.borrow_mut() =
             ledger.claim(Class::Checkpoint, Area::Nodes, segments);
         self.space.steps.claimed.set(segments);
-        let each = self
-            .space
-            .index()
-            .geometry()
-            .node_blocks(ledger.plan().nodes.k);
-        let nodes = u64::from(segments) * each + self.nodes.room();
+        let nodes = u64::from(segments) * self.segment_nodes(&ledger) + self.nodes.room();
         usize::try_from(nodes).unwrap_or(usize::MAX)
     }
 
@@ -197,12 +192,7 @@ impl Home {
         let (budget, renewed) = self.space.steps.budget.get();
         let (ledger, records) = (self.space.ledger(), self.liveness.nodes_total());
         // Each new segment of nodes has a record, too.
-        let each = self
-            .space
-            .index()
-            .geometry()
-            .node_blocks(ledger.plan().nodes.k)
-            .max(1);
+        let each = self.segment_nodes(&ledger).max(1);
         let made = budget / usize::try_from(each).unwrap_or(usize::MAX) + 1;
         let made = (made * self.liveness.leaves_each()).min(records);
         let left = budget.saturating_sub(renewed + self.catalog_nodes() + made);

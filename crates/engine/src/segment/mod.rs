@@ -213,6 +213,12 @@ impl Segment {
         Context::of_strip(self.number, self.geometry.k, at, owner)
     }
 
+    /// Blocks of the stripes that it still takes.
+    pub fn room(&self) -> u64 {
+        let stripes = self.geometry.stripes() - self.next_stripe.get();
+        u64::from(stripes) * u64::from(self.geometry.stripe_blocks())
+    }
+
     /// Whether another stripe fits.
     pub fn has_room(&self) -> bool {
         !self.sealed.get()

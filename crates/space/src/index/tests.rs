@@ -4,15 +4,7 @@
 
 use super::*;
 
-const GEOMETRY: Geometry = Geometry {
-    strip_blocks: 16,
-    slot_blocks: 256,
-    least_data: 1,
-    clean_reserve: 10,
-    step_nodes: 560,
-    open_segments: 8,
-    fixed_nodes: 0,
-};
+const GEOMETRY: Geometry = Geometry::SAMPLE;
 
 fn plan(k: u16, m: u16, absent: u16) -> Plan {
     let template = Template {

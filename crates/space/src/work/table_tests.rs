@@ -9,15 +9,7 @@ use crate::promise::{Promises, Volume};
 use crate::template::Plan;
 use crate::topology::{Member, Presence};
 
-const GEOMETRY: Geometry = Geometry {
-    strip_blocks: 16,
-    slot_blocks: 256,
-    least_data: 1,
-    clean_reserve: 10,
-    step_nodes: 560,
-    open_segments: 8,
-    fixed_nodes: 0,
-};
+const GEOMETRY: Geometry = Geometry::SAMPLE;
 
 const DATA: Area = Area::Group(0);
 
