@@ -1,7 +1,7 @@
 //! Every kind of layout: filled to the last byte, overwritten, trimmed, M devices lost, killed,
 //! imported, compared, and written again. (Copies on devices this small to nine tenths: with slots of
 //! 64 KiB and one data column a liveness record is as large as 7 % of what it describes, and in the
-//! last tenth a commit can still use the last slots up; see docs/reliability.md.)
+//! last tenth a commit can still use the last slots up; see docs/bugs.md.)
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

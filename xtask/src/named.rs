@@ -12,10 +12,12 @@ const DOCUMENTS: &[&str] = &[
     "CONTRIBUTING.md",
     "PROMISES.md",
     "README.md",
+    "docs/bugs.md",
+    "docs/campaigns.md",
     "docs/format.md",
     "docs/gpu.md",
     "docs/performance.md",
-    "docs/reliability.md",
+    "docs/testing.md",
 ];
 
 /// Findings, one line each.

@@ -1,5 +1,5 @@
 //! Bugs that the simulator found, each as the shortest history that showed it. Seeds do not outlive
-//! a change to the engine; these do. `docs/reliability.md` lists them.
+//! a change to the engine; these do. `docs/bugs.md` lists them.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::RefCell;
