@@ -17,6 +17,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/format.md",
     "docs/gpu.md",
     "docs/performance.md",
+    "docs/space.md",
     "docs/testing.md",
 ];
 
