@@ -16,9 +16,11 @@ const DOCUMENTS: &[&str] = &[
     "docs/campaigns.md",
     "docs/format.md",
     "docs/gpu.md",
+    "docs/limits.md",
     "docs/performance.md",
     "docs/space.md",
     "docs/testing.md",
+    "docs/unsafe.md",
 ];
 
 /// Findings, one line each.
