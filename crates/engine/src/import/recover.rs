@@ -156,7 +156,8 @@ fn check_room_for(
         home.core.events.note(
             "journal-lost",
             None,
-            format!("{given_up} write(s) that only the journal had are given up: too few devices are left to hold them"),
+            format!("{given_up} write(s) in the journal are lost: too few devices are left to hold them \
+                (--degraded was given)"),
         );
     }
     Ok(())
