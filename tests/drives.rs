@@ -195,7 +195,7 @@ fn wear_and_warnings_of_drives_reach_whoever_looks_and_are_told_once() {
     let failed = events(&daemon, "device-failed").remove(0);
     let text = failed["text"].as_str().unwrap();
     assert!(
-        text.contains("serial S64HNE0T500123; the drive reports: it says"),
+        text.contains("serial S64HNE0T500123; the drive reports: it is failing"),
         "{text}"
     );
     assert!(daemon.stop());

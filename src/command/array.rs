@@ -396,10 +396,10 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
         let is = if already {
             "is out of use already"
         } else {
-            "is failed for good; its data is rebuilt on the others"
+            "is failed for good"
         };
         format!(
-            "{0}: device {1} ({2}) {is}: see 'ashlar status {0}'\n",
+            "{0}: device {1} ({2}) {is}; 'ashlar status {0}' shows its rebuild and what is at risk\n",
             args.array,
             reply["device"],
             safe(path)

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
-use crate::units::size;
+use crate::units::{as_given, size};
 
 /// The smallest device worth an array: superblocks, roots, journal and a few slots fit.
 pub(crate) const SMALLEST: u64 = 16 << 20;
@@ -53,7 +53,8 @@ pub(crate) fn check(paths: &[String], file_bytes: Option<u64>) -> Result<Vec<Can
         && (bytes < SMALLEST || bytes % 4096 != 0)
     {
         return Err(Failure::invalid(format!(
-            "--file-size {bytes}: give {} or more, a multiple of 4K",
+            "--file-size {}: give {} or more, a multiple of 4K",
+            as_given(bytes),
             size(SMALLEST)
         )));
     }
@@ -124,6 +125,11 @@ fn new_file(
     file_bytes: Option<u64>,
 ) -> Result<(Candidate, Identity), Failure> {
     let Some(size_bytes) = file_bytes else {
+        if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
+            return Err(Failure::not_found(format!(
+                "{given}: no such device; check the path ('lsblk' lists devices)"
+            )));
+        }
         return Err(Failure::not_found(format!(
             "{given}: no such device; check the path, or give --file-size SIZE to make a file there"
         )));

@@ -17,7 +17,7 @@ use crate::daemon::devices::check_name;
 use crate::daemon::frontends::{self, How, Stopped};
 use crate::daemon::host::{Host, Member, failure_of, reply};
 use crate::failure::Failure;
-use crate::units::size;
+use crate::units::{as_given, size};
 
 /// Why an array or a volume is not there yet as the daemon starts.
 pub(crate) const NOT_TRIED: &str = "not tried yet";
@@ -487,7 +487,8 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
 async fn volume_size(array: &Array, create: &VolumeCreate, unit: u64) -> Result<u64, Failure> {
     let wrong = |bytes: u64| {
         Failure::invalid(format!(
-            "--size {bytes}: give a multiple of the volume's block, {}, and not 0",
+            "--size {}: give a multiple of the volume's block, {}, and not 0",
+            as_given(bytes),
             size(unit)
         ))
     };

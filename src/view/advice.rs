@@ -23,8 +23,8 @@ pub(crate) fn advice(array: &ArrayStatus) -> Vec<String> {
         return lines; // nothing else can be told
     }
     lost(array, &mut lines);
-    gone(array, &mut lines);
     redundancy(array, &mut lines);
+    gone(array, &mut lines);
     errors(array, &mut lines);
     space(array, &mut lines);
     if let Some(fault) = &array.accelerator.fault {
@@ -61,24 +61,38 @@ fn lost(array: &ArrayStatus, lines: &mut Vec<String>) {
         if array.state == ArrayState::Failed {
             lines.push(format!(
                 "data is lost: more devices are out of use than the layout survives, and reads of that data fail. \
-                 If devices are only missing: 'ashlar export {0}', reconnect them, 'ashlar import {0}'. If not: \
-                 restore from a backup",
-                safe(&array.name)
+                 {}",
+                whence(array, "Restore it")
             ));
         }
         return;
     };
     let bytes: u64 = array.lost.iter().map(|l| l.length_bytes).sum();
     lines.push(format!(
-        "{} of data in {} is lost (first: volume {} at byte {}); reading more may find more. Reconnect missing \
-         devices ('ashlar export', then 'ashlar import'), or restore these ranges from a backup; 'ashlar status \
-         {} -j' lists them",
+        "{} of data in {} is lost (first: volume {} at byte {}); reading more may find more. {}; \
+         'ashlar status {} -j' lists them",
         size(bytes),
         count(array.lost.len(), "range"),
         safe(&first.volume),
         first.offset_bytes,
+        whence(array, "Restore these ranges"),
         safe(&array.name),
     ));
+}
+
+/// Where lost data comes from: a read-only import has left nobody out yet.
+fn whence(array: &ArrayStatus, restore: &str) -> String {
+    let missing = array
+        .devices
+        .iter()
+        .any(|d| d.state == DeviceState::Missing);
+    match array.service {
+        Service::ReadOnly if missing => format!(
+            "Reconnect the missing devices: 'ashlar export {0}', then 'ashlar import {0}'",
+            safe(&array.name)
+        ),
+        _ => format!("{restore} from a backup"),
+    }
 }
 
 /// Devices that are not used any more, and what that leaves.
@@ -125,6 +139,9 @@ fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
 
 /// What more losses would do to an array that has lost some.
 fn room(array: &ArrayStatus) -> String {
+    if array.state == ArrayState::Failed {
+        return "Copy the data that can still be read to a new array".to_string();
+    }
     let whole = if array.state == ArrayState::Optimal {
         "All data has full redundancy again. "
     } else {
@@ -175,7 +192,7 @@ fn redundancy(array: &ArrayStatus, lines: &mut Vec<String>) {
     }
     let held = array.exposure.iter().filter(|e| e.bytes > 0);
     let still = match held.map(|e| e.redundancy).min().unwrap_or(0) {
-        0 if array.state == ArrayState::Failed => "some of it is lost".to_string(),
+        0 if array.state == ArrayState::Failed => "part of it is lost".to_string(),
         0 => "the next device failure loses data".to_string(),
         n => format!(
             "the worst of it survives {}, normally {}",
@@ -238,8 +255,7 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
             ));
         } else if left > 0 {
             lines.push(format!(
-                "{left} of {} found could not be repaired; reads use the other devices, and data is lost only if \
-                 these fail too",
+                "{left} of {} found could not be repaired; no data is lost as long as other devices hold it",
                 count(usize::try_from(heal.found).unwrap_or(usize::MAX), "bad block"),
             ));
         }
@@ -325,15 +341,20 @@ pub(crate) fn in_short(array: &ArrayStatus) -> String {
         Service::WritesWait => parts.push("writes paused".to_string()),
         Service::Stopped => return "stopped".to_string(),
     }
-    for (state, word) in [
+    let states = [
         (DeviceState::Failed, "failed"),
         (DeviceState::Missing, "missing"),
         (DeviceState::Offline, "offline"),
-    ] {
-        match array.devices.iter().filter(|d| d.state == state).count() {
-            0 => {}
-            n => parts.push(format!("{n} {word}")),
-        }
+    ]
+    .map(|(state, word)| {
+        let of = array.devices.iter().filter(|d| d.state == state);
+        (of.count(), word)
+    });
+    let gone: usize = states.iter().map(|(n, _)| n).sum();
+    match states.iter().find(|(n, _)| *n == gone) {
+        _ if gone == 0 => {}
+        Some((_, word)) => parts.push(format!("{gone} {word}")),
+        None => parts.push(format!("{gone} out of use")),
     }
     let online = array
         .devices

@@ -178,7 +178,7 @@ fn a_degraded_array_says_which_device_and_what_happens() {
         "DEGRADED",
         "UUUUFUUUUU UU_U 12 online, 1 failed, 1 missing",
         "rebuild [#####------------] 25 % 256M of 1G 100M/s 1m35s left",
-        "DEGRADED, 1 failed, 1 missing",
+        "DEGRADED, 2 out of use",
         "2 of 14 devices are out of use: 4 (/dev/sd4) failed, 12 (uuid uuid-12) missing.",
         "Free space allows 1 more rebuild",
         "of data is degraded: the worst of it survives 1 more device failure, normally 3;",
@@ -296,7 +296,7 @@ fn an_optimal_array_that_is_not_what_it_was_says_so() {
     );
     let text = picture(&array, Style::PLAIN, &More::default());
     assert!(
-        text.starts_with("tank  OPTIMAL, 2 failed, 1 missing, 2 with errors   ec8+3"),
+        text.starts_with("tank  OPTIMAL, 3 out of use, 2 with errors   ec8+3"),
         "{text}"
     );
     assert_narrow(&text);

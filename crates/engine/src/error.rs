@@ -84,8 +84,8 @@ pub enum Error {
     /// Too few devices to start by itself.
     #[error(
         "only {seen} of the {counted} devices that generation {generation} counts are here, too few to know that \
-         the newest writes are among them; connect the others, or use --degraded to start without them: writes \
-         that only they hold are then lost"
+         the newest writes are among them; connect the others, or use --degraded to start without them: they are \
+         then out of use for good, with the writes that only they hold"
     )]
     TooFew {
         /// Devices seen.

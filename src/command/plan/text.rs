@@ -183,8 +183,8 @@ pub(super) fn array_text(
     );
     match &prospect.outlook {
         None => out.push_str(
-            "Some data is lost: more devices are out of use than parity covers. Reconnect devices, then export \
-             and import the array; 'ashlar status -j' lists the lost data found so far.\n",
+            "Some data is lost: more devices are out of use than parity covers. 'ashlar status' \
+             says what to do, with -j it lists the lost data found so far.\n",
         ),
         Some(outlook) if prospect.missing > 0 => {
             let _ = writeln!(

@@ -50,7 +50,7 @@ pub(super) async fn recover(
         home.core.events.note(
             "device-missing",
             Some(*index),
-            format!("device {index} is missing; the array goes on without it"),
+            format!("device {index} is missing; the array goes on without it, and this version cannot take it back"),
         );
     }
     {
