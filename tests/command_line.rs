@@ -527,7 +527,7 @@ fn status_keeps_its_contract() {
     daemon.ok(&["fail", "t", "2"]);
     test(1);
     assert!(daemon.ok(&["status", "--mdstat"]).contains("[3/2] [UU_]"));
-    assert!(daemon.ok(&["status", "-x"]).contains("is out of use: 2 ("));
+    assert!(daemon.ok(&["status", "-x"]).contains("is out of use: 2"));
     let events = daemon.ok(&["events", "t", "-j"]);
     let events: Vec<serde_json::Value> = events
         .lines()

@@ -50,8 +50,8 @@ fn service(array: &ArrayStatus, lines: &mut Vec<String>) {
              For each device that will not come back: 'ashlar fail {name} DEV -f'"
         )),
         Service::Stopped => lines.push(format!(
-            "the array has stopped, and its volumes answer with errors; 'ashlar events {name}' shows why. To \
-             start it again: 'ashlar export {name}', reconnect its devices, 'ashlar import {name}'"
+            "the array has stopped, and its volumes answer with errors; 'ashlar events {name}' shows why and what to \
+             fix. Then: 'ashlar export {name}', 'ashlar import {name}'"
         )),
     }
 }

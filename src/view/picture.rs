@@ -46,7 +46,7 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
     if found > 0 {
         let _ = writeln!(
             out,
-            "{}{}, {healed} repaired",
+            "{}{healed} of {}",
             label("repaired"),
             count(usize::try_from(found).unwrap_or(usize::MAX), "bad block")
         );

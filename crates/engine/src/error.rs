@@ -97,8 +97,8 @@ pub enum Error {
     },
     /// More devices lost than the array survives.
     #[error(
-        "the array cannot be read: {lost} devices are missing, and its metadata survives {survives}; connect the \
-         missing devices and import again"
+        "the array cannot be read: {lost} of its devices in use are missing, too many for its metadata; connect \
+         them and import again"
     )]
     Beyond {
         /// Devices missing.

@@ -59,7 +59,7 @@ pub(crate) fn failure_of(error: ashlar_engine::Error) -> Failure {
             size(free)
         )),
         ashlar_engine::Error::Closed => Failure::broken(
-            "the array has stopped ('ashlar events' shows why): export it, reconnect its devices, import it",
+            "the array has stopped ('ashlar events' shows why and what to fix); then export it and import it again",
         ),
         error => Failure::of_kind(kind_of(&error), error.to_string()),
     }
