@@ -230,7 +230,9 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
                 device.index
             )
         } else {
-            "it may be failing, and there is too little free space to rebuild it: copy the data to a new array".to_string()
+            "it may be failing, and there is too little free space to rebuild it: copy the data to a new \
+             array"
+                .to_string()
         };
         lines.push(format!(
             "device {} gave {} error{} since the import: {next}",

@@ -34,10 +34,7 @@ use crate::fuse::FuseMount;
 #[derive(Debug, thiserror::Error)]
 pub enum LoopError {
     /// There is no loop device to be had.
-    #[error(
-        "no loop device is available ({0}): load the loop module ('modprobe loop'), and run the daemon as \
-        root"
-    )]
+    #[error("no loop device is available ({0}): run 'modprobe loop', and the daemon as root")]
     NoDevice(io::Error),
     /// The volume's file cannot be opened.
     #[error("the volume's file cannot be opened ({0}): is it still mounted?")]
@@ -49,9 +46,7 @@ pub enum LoopError {
     #[error("the kernel refused to configure the loop device ({0})")]
     Configure(io::Error),
     /// The kernel does not do direct I/O on it.
-    #[error(
-        "this kernel cannot do direct I/O on the loop device: serve the volume over NBD instead"
-    )]
+    #[error("this kernel cannot do direct I/O on the loop device: serve the volume over NBD")]
     NoDirectIo,
     /// Something uses the device.
     #[error("the loop device is in use: unmount it, or stop the program that uses it")]

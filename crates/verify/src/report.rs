@@ -474,7 +474,7 @@ impl Report {
                 "the array contradicts itself: copy what can be read, and report this"
             }
             (_, _, _, 1..) => {
-                "damaged, and nothing is lost: connect any missing device, then import it; a bad block is repaired when it is read"
+                "damaged, and nothing is lost: connect any missing device, then import it; reading repairs bad blocks"
             }
             _ => {
                 "nothing wrong was found, but the array was not closed cleanly: import and export it for a full check"
