@@ -65,7 +65,7 @@ pub(crate) enum Verb {
     /// Run the service in the foreground (systemd starts it)
     #[command(after_help = "Example:\n  ashlar daemon --state /var/lib/ashlar --memory 4G\n")]
     Daemon(DaemonArgs),
-    /// Make an array, and a volume with it if asked
+    /// Make an array, with --volume also a volume
     #[command(after_help = CREATE_EXAMPLES)]
     Create(CreateArgs),
     /// Start arrays found on devices; alone, list what could be started
@@ -74,25 +74,25 @@ pub(crate) enum Verb {
     /// Close an array cleanly; its devices can be imported again, here or elsewhere
     #[command(after_help = "Example:\n  ashlar export tank\n")]
     Export(ArrayArgs),
-    /// Destroy an array: its devices no longer belong to it, its data are gone
+    /// Destroy an array and all its data; its devices are free for other use
     #[command(after_help = "Example:\n  ashlar destroy tank --yes\n")]
     Destroy(DestroyArgs),
     /// List the arrays, one line each
     #[command(after_help = "Examples:\n  ashlar list\n  ashlar list -Hp\n")]
     List(ListArgs),
-    /// Show how arrays are: devices, space, work in progress, what is wrong and what to do
+    /// Show the state of arrays: devices, space, work in progress, what is wrong and what to do
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
     /// Show what happened
     #[command(after_help = EVENTS_EXAMPLES)]
     Events(EventsArgs),
-    /// Show who did what to arrays: who asked, the command line, what came of it
+    /// Show who did what to arrays: the user, the command line, the result
     #[command(after_help = "Examples:\n  ashlar history tank\n  ashlar history -n 50\n")]
     History(HistoryArgs),
-    /// Try whether people are told of what happens
+    /// Test the notifications of events
     #[command(subcommand)]
     Notify(NotifyVerb),
-    /// Show what volumes' clients do: requests, throughput, latency
+    /// Show the load on volumes: requests, throughput, latency
     #[command(after_help = IOSTAT_EXAMPLES)]
     Iostat(IostatArgs),
     /// List the devices of arrays, with the drives under them
@@ -101,7 +101,7 @@ pub(crate) enum Verb {
     /// Make, list, change and serve volumes
     #[command(subcommand)]
     Volume(VolumeVerb),
-    /// Take a device out for good; what it held is rebuilt elsewhere
+    /// Take a device out for good; its data is rebuilt on the other devices
     #[command(after_help = "Examples:\n  ashlar fail tank /dev/sdf\n  ashlar fail tank 5 -w\n")]
     Fail(FailArgs),
     /// Wait until background work has ended
@@ -113,22 +113,22 @@ pub(crate) enum Verb {
     /// Change an array's property
     #[command(after_help = SET_HELP)]
     Set(SetArgs),
-    /// Print what a device's own structures say (no daemon needed)
+    /// Print the structures on a device (no daemon needed)
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
     /// Check all of an array that is not in use: tables, trees, digests, parity (no daemon needed)
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify(VerifyArgs),
-    /// See it all work in a temporary folder: losses, corruption, a crash, all data verified
+    /// Try everything in a temporary folder: device failures, corruption, a crash, all data verified
     #[command(after_help = "Example:\n  ashlar demo\n")]
     Demo(DemoArgs),
-    /// Compute what a layout survives, beyond its promise
+    /// Compute the probability of data loss by the number of failed devices
     #[command(after_help = resilience::EXAMPLES)]
     Resilience(resilience::Args),
     /// Compare layouts: capacity, years to data loss, rebuild hours
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::Args),
-    /// Collect in one file what those who help need to see (status, events, log, devices; no data)
+    /// Collect status, events, log and devices in one file for those who help (no volume data)
     #[command(after_help = "Example:\n  ashlar support /tmp/ashlar.tar.gz\n")]
     Support(SupportArgs),
     /// Measure parts of the program on this machine

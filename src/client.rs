@@ -120,7 +120,8 @@ impl Client {
             both.await
                 .unwrap_or_else(|_| {
                     Err(Failure::broken(format!(
-                        "the daemon at {} has not answered for {}s; see its log, and 'ps' for whether it is stopped or waits for a disk",
+                        "the daemon at {} has not answered for {}s; see its log, and 'ps' to see whether it is \
+                         stopped or waits for a disk",
                         self.socket.display(),
                         limit.as_secs()
                     )))
@@ -197,14 +198,15 @@ impl Client {
 
     fn cut_off(&self, error: &hyper::Error) -> Failure {
         Failure::broken(format!(
-            "the daemon at {} ended before it answered ({error}); see its log, start it again",
+            "the daemon at {} ended before it answered ({error}); see its log, then start it again",
             self.socket.display()
         ))
     }
 
     fn nonsense(&self, detail: &str) -> Failure {
         Failure::broken(format!(
-            "what answers at {} is no ashlar daemon of this version ({detail}); give its --socket",
+            "the program that answers at {} is not an ashlar daemon of this version ({detail}); give the \
+             daemon's --socket",
             self.socket.display()
         ))
     }
@@ -243,6 +245,6 @@ mod tests {
             .unwrap_err();
         stranger.join().unwrap();
         std::fs::remove_file(path).unwrap();
-        assert!(failure.text.contains("no ashlar daemon"), "{failure}");
+        assert!(failure.text.contains("not an ashlar daemon"), "{failure}");
     }
 }

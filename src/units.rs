@@ -87,6 +87,16 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// The bytes that somebody asked for: with a unit where that says it exactly.
+pub(crate) fn as_given(bytes: u64) -> String {
+    let short = size(bytes);
+    if parse_size(&short) == Ok(bytes) {
+        short
+    } else {
+        bytes.to_string()
+    }
+}
+
 /// As [`size`], or the exact number.
 pub(crate) fn size_or_exact(bytes: u64, exact: bool) -> String {
     if exact {

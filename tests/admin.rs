@@ -60,7 +60,7 @@ fn who_did_what_is_kept_over_restarts_also_what_failed() {
     assert!(
         daemon
             .ok(&["history", "nobody"])
-            .contains("nothing is known")
+            .contains("no command is recorded")
     );
     let file = std::fs::metadata(daemon.path("state").join("history.jsonl")).unwrap();
     assert_eq!(file.permissions().mode() & 0o077, 0, "not for others");
@@ -100,7 +100,7 @@ fn support_collects_what_helps_with_a_daemon_and_without_one() {
         assert!(!read(name).contains("s3cret"), "{name}");
     }
     let (error, code) = daemon.fails(&["support", &at]);
-    assert!(code == 1 && error.contains("is there already"), "{error}");
+    assert!(code == 1 && error.contains("exists already"), "{error}");
 
     let scratch = Scratch::new("support-alone");
     let output = Command::new(ASHLAR)

@@ -124,15 +124,15 @@ const WRONG_USAGE: &[&str] = &[
     "neither a block device nor a file",
     "--layout",
     "cannot name",
-    "a strip is",
-    "a slot is",
+    "--strip",
+    "--slot",
     "--domain",
     "--file-size 1000",
     "neither unix:PATH",
-    "multiple of its block",
-    "a volume block is",
+    "multiple of the volume's block",
+    "--block-size",
     "--digest",
-    "there is no setting",
+    "no setting",
     "use on, off or auto",
     "cannot be '",
 ];
@@ -195,7 +195,7 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
         ("create t --layout ec2+1 --slot 5000 a b c", "slot"),
         (
             "create t --layout ec2+1 --domain x=y a b c",
-            "not among the devices",
+            "is not one of the devices",
         ),
         ("create t --layout ec2+1 --domain a=y a b c", "no --domain"),
         (
@@ -232,7 +232,7 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
         ("events nothere", "no array"),
         ("volume create nothere/v --size 1G", "no array"),
         ("volume attach nothere/v --loop", "no array"),
-        ("inspect a", "no device of an array"),
+        ("inspect a", "not a device of an array"),
         ("inspect none", "no such"),
     ] {
         refused(&daemon, line, words);
@@ -257,7 +257,7 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
     for (line, words) in [
         (
             "create t --layout ec2+1 --file-size 64M x y z",
-            "already here",
+            "exists here already",
         ),
         (
             "create u --layout ec2+1 a y z --file-size 64M",
@@ -288,7 +288,7 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
             "set t rebuild.narrow=maybe",
             "rebuild.narrow cannot be 'maybe': it takes critical, always or never",
         ),
-        ("volume set t/v color=red", "there is no setting 'color'"),
+        ("volume set t/v color=red", "no setting 'color'"),
         ("volume set t/v write-cache=maybe", "use on, off or auto"),
     ] {
         refused(&daemon, line, words);
@@ -416,7 +416,7 @@ fn create_tells_whether_a_whole_domain_may_be_lost() {
     };
     let three = create("ec4+2", &["a", "a", "b", "b", "c", "c", "c"]);
     assert!(
-        three.contains("or all devices of any one domain"),
+        three.contains("or the failure of any one whole domain"),
         "{three}"
     );
     let two = create("ec4+2", &["a", "a", "a", "b", "b", "b", "b"]);
@@ -432,7 +432,7 @@ fn create_tells_whether_a_whole_domain_may_be_lost() {
     );
     let across = create("raid10", &["a", "b", "a", "b"]);
     assert!(
-        across.contains("or all devices of any one domain"),
+        across.contains("or the failure of any one whole domain"),
         "{across}"
     );
     let apart = create("ec4+2", &["a", "b", "c", "d", "e", "f"]);
@@ -527,7 +527,7 @@ fn status_keeps_its_contract() {
     daemon.ok(&["fail", "t", "2"]);
     test(1);
     assert!(daemon.ok(&["status", "--mdstat"]).contains("[3/2] [UU_]"));
-    assert!(daemon.ok(&["status", "-x"]).contains("is gone: 2 ("));
+    assert!(daemon.ok(&["status", "-x"]).contains("is out of use: 2"));
     let events = daemon.ok(&["events", "t", "-j"]);
     let events: Vec<serde_json::Value> = events
         .lines()

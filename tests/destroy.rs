@@ -42,7 +42,7 @@ fn a_failed_device_is_wiped_too_and_what_cannot_be_is_named() {
         "{said}"
     );
     assert!(
-        lines[1].contains("device 4") && lines[1].contains("is not here"),
+        lines[1].contains("device 4") && lines[1].contains("it is missing"),
         "{said}"
     );
     assert_eq!(importable(&daemon), 1, "the copy alone");

@@ -122,7 +122,7 @@ fn look_at_a_worn_one(daemon: &Daemon) {
     );
     let text = event["text"].as_str().unwrap();
     assert!(
-        text.starts_with("the drive of device 0 reports: it says that it is failing; "),
+        text.starts_with("the drive of device 0 reports: it is failing; "),
         "{text}"
     );
     assert!(
@@ -147,7 +147,7 @@ fn look_at_a_worn_one(daemon: &Daemon) {
         "{status}"
     );
     assert!(
-        words.contains("there is room to do without it: 'ashlar fail t 0'"),
+        words.contains("free space allows its rebuild: 'ashlar fail t 0'"),
         "{status}"
     );
 }
@@ -195,7 +195,7 @@ fn wear_and_warnings_of_drives_reach_whoever_looks_and_are_told_once() {
     let failed = events(&daemon, "device-failed").remove(0);
     let text = failed["text"].as_str().unwrap();
     assert!(
-        text.contains("serial S64HNE0T500123; the drive reports: it says"),
+        text.contains("serial S64HNE0T500123; the drive reports: it is failing"),
         "{text}"
     );
     assert!(daemon.stop());

@@ -83,7 +83,7 @@ fn a_lost_name_is_made_again_and_where_it_cannot_be_the_device_serves_on() {
     std::fs::create_dir_all(&name).unwrap();
     let (error, _) = daemon.fails(&["volume", "attach", &format!("{array}/v"), "--loop"]);
     assert!(
-        error.contains(&name) && error.contains("no link"),
+        error.contains(&name) && error.contains("not a link"),
         "{error}"
     );
     assert!(

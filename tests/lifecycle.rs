@@ -439,7 +439,7 @@ fn waiting(name: &str) -> (Daemon, std::thread::JoinHandle<usize>, std::process:
         disk.write_range((0, end), PIECE, 8, pattern(2)).len()
     });
     common::wait_until("writes wait", Duration::from_secs(30), || {
-        daemon.ok(&["events", "t"]).contains("writes wait")
+        daemon.ok(&["events", "t"]).contains("writes are paused")
     });
     let change = std::process::Command::new(common::ASHLAR)
         .args(["volume", "create", "t/w", "--size", "1M", "--thin"])

@@ -82,10 +82,13 @@ fn an_optimal_array_with_devices_gone_says_what_is_left() {
     let text = daemon.ok(&["status", "-x"]);
     narrow(&text);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("t OPTIMAL, 2 gone"), "{text}");
-    assert!(words.contains("2 of 8 devices are gone: 6 ("), "{text}");
+    assert!(words.contains("t OPTIMAL, 2 failed"), "{text}");
     assert!(
-        words.contains("All data has its redundancy again. No device is left over"),
+        words.contains("2 of 8 devices are out of use: 6 ("),
+        "{text}"
+    );
+    assert!(
+        words.contains("All data has full redundancy again. No device is left"),
         "{text}"
     );
     assert!(
@@ -94,7 +97,7 @@ fn an_optimal_array_with_devices_gone_says_what_is_left() {
             .lines()
             .nth(1)
             .unwrap()
-            .ends_with("2 gone")
+            .ends_with("2 failed")
     );
     let attention = daemon.status("t")["attention"].clone();
     assert!(
@@ -104,7 +107,7 @@ fn an_optimal_array_with_devices_gone_says_what_is_left() {
 
     // What is out already is said to be.
     let again = daemon.ok(&["fail", "t", "7"]);
-    assert!(again.contains("was out before"), "{again}");
+    assert!(again.contains("is out of use already"), "{again}");
     assert_eq!(daemon.json(&["fail", "t", "7", "-j"])["already"], true);
 
     // The next loss has no room; that is a failure to wait for it, and says why.
@@ -114,7 +117,7 @@ fn an_optimal_array_with_devices_gone_says_what_is_left() {
     assert!(error.contains("too few devices are left"), "{error}");
     let (error, code) = daemon.fails(&["wait", "t", "--for", "reconstruct"]);
     assert!(
-        code == 1 && error.contains("does not go on by itself"),
+        code == 1 && error.contains("nothing more is done by itself"),
         "{error}"
     );
     daemon.fails(&["wait", "t"]);
@@ -328,10 +331,7 @@ fn what_was_found_lost_is_remembered() {
     assert_eq!(total, failed.len() as u64 * 4096);
     let words = daemon.ok(&["status"]);
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        words.contains("Found so far: what has not been read may be lost too"),
-        "{words}"
-    );
+    assert!(words.contains("reading more may find more"), "{words}");
     let remembered = |daemon: &Daemon| {
         let limit = Duration::from_secs(30);
         common::wait_until("the list to be whole again", limit, || {
@@ -456,7 +456,7 @@ fn the_accelerator_is_set_and_told() {
     let words = daemon.ok(&["status"]);
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        words.contains("the processor does a GPU's work: "),
+        words.contains("the GPU is not used, the processor does its work: "),
         "{words}"
     );
     assert!(daemon.ok(&["status", "-v"]).contains("processor only: "));

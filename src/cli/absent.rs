@@ -6,7 +6,8 @@
 use crate::failure::{Failure, Kind};
 
 /// What to do about devices until they can be exchanged.
-const DEVICES: &str = "an array goes on without devices it lost, while there is room; 'ashlar status' says how many more it can lose: copy the data to a new array in time";
+const DEVICES: &str = "an array rebuilds onto its remaining devices while it has free space; 'ashlar status' \
+    shows how many more rebuilds that allows: copy the data to a new array in time";
 const SNAPSHOTS: &str = "use snapshots of the file system on the volume, or copy it";
 const SIZES: &str = "make another volume of the right size, and copy";
 
@@ -18,7 +19,7 @@ const VERBS: &[(&str, &str)] = &[
         "convert",
         "make another array of that layout, and copy the data",
     ),
-    ("device clear", "counters begin anew with each import"),
+    ("device clear", "counters start at zero with each import"),
     (
         "device locate",
         "'ashlar device list' has serial numbers and slots; 'ledctl locate=DEV' lights a slot",
@@ -26,11 +27,11 @@ const VERBS: &[(&str, &str)] = &[
     ("device scan", "'ashlar import' lists the arrays on devices"),
     (
         "device set",
-        "a domain is given with 'ashlar create --domain DEV=LABEL'",
+        "give domains when the array is made: 'ashlar create --domain DEV=LABEL'",
     ),
     (
         "device wipe",
-        "'ashlar create --force' takes a device that was another's; 'wipefs' does not know Ashlar's",
+        "'ashlar create --force' takes a device of another array; 'wipefs' does not recognise Ashlar devices",
     ),
     (
         "digest",
@@ -49,9 +50,12 @@ const VERBS: &[(&str, &str)] = &[
     ("task", "'ashlar status' shows the work in progress"),
     (
         "trim",
-        "'fstrim MOUNTPOINT' gives back what a file system does not use",
+        "'fstrim MOUNTPOINT' gives back the space that a file system does not use",
     ),
-    ("upgrade", "there is one version of the format so far"),
+    (
+        "upgrade",
+        "the format has one version so far, so there is nothing to upgrade",
+    ),
     ("volume rename", "make another volume, and copy"),
     ("volume resize", SIZES),
 ];
@@ -120,7 +124,7 @@ pub(crate) fn verb(path: &str) -> Option<Failure> {
 /// For a flag or word that was not known: what to say if the contract has it.
 pub(crate) fn flag(path: &str, flag: &str) -> Option<Failure> {
     if path == "import" && !flag.starts_with('-') {
-        let next = "an array keeps its name; two of one name cannot be in one daemon";
+        let next = "an array keeps its name, and one daemon cannot hold two arrays of one name";
         return Some(not_yet("'ashlar import UUID NEWNAME'", next));
     }
     let (_, flags) = FLAGS.iter().find(|(verb, _)| *verb == path)?;
@@ -143,7 +147,7 @@ pub(crate) fn check_setting(key: &str) -> Result<(), Failure> {
     let shown = key.strip_prefix("reconstruct.");
     let shown = shown.map_or(key.to_string(), |rest| format!("rebuild.{rest}"));
     if SETTINGS.contains(&shown.as_str()) {
-        let next = "'ashlar set --help' shows the settings there are";
+        let next = "'ashlar set --help' lists the settings of this version";
         return Err(not_yet(&format!("the setting '{key}'"), next));
     }
     Ok(())
@@ -155,7 +159,7 @@ pub(crate) fn check_setting(key: &str) -> Result<(), Failure> {
 /// If it is to come.
 pub(crate) fn check_volume_setting(key: &str) -> Result<(), Failure> {
     if OF_VOLUMES.contains(&key) {
-        let next = "a volume has the setting write-cache";
+        let next = "the only setting of a volume is write-cache";
         return Err(not_yet(&format!("the setting '{key}' of a volume"), next));
     }
     Ok(())
@@ -212,7 +216,7 @@ pub(crate) fn work(kind: &str) -> Result<String, Failure> {
     if WORK.contains(&kind) {
         return Err(not_yet(
             &format!("'{kind}' work"),
-            "'ashlar wait ARRAY' waits for all the work there is",
+            "'ashlar wait ARRAY' waits for all background work",
         ));
     }
     let engines = match kind {
@@ -224,7 +228,7 @@ pub(crate) fn work(kind: &str) -> Result<String, Failure> {
 }
 
 fn without(path: &str) -> String {
-    format!("'ashlar {path} --help' shows what there is")
+    format!("'ashlar {path} --help' lists the flags of this version")
 }
 
 #[cfg(test)]

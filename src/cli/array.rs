@@ -40,13 +40,13 @@ pub(crate) struct CreateArgs {
     /// Make devices that do not exist as sparse files of this size
     #[arg(long, value_name = "SIZE", value_parser = parse_room)]
     pub(crate) file_size: Option<u64>,
-    /// Make a volume too, of this size or of all there is
+    /// Also make a volume, of this size or of all free space
     #[arg(long, value_name = "NAME[=SIZE]", value_parser = parse_volume)]
     pub(crate) volume: Option<(String, Option<u64>)>,
     /// Serve that volume: loop, nbd=unix:PATH, nbd=HOST:PORT or fuse=DIR
     #[arg(long, value_name = "HOW", requires = "volume", value_parser = parse_attach)]
     pub(crate) attach: Option<Attach>,
-    /// Only say what would be
+    /// Dry run: show the result, change nothing
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Overwrite whatever the devices hold
@@ -72,7 +72,7 @@ pub(crate) struct ImportArgs {
     /// Look at the files and devices in this directory too
     #[arg(long, value_name = "DIR")]
     pub(crate) scan: Vec<PathBuf>,
-    /// Also with fewer devices than the array starts with by itself; says what may be missing
+    /// Start even if writes may be lost with devices that are missing
     #[arg(long)]
     pub(crate) degraded: bool,
     /// Write nothing to the devices
@@ -92,7 +92,7 @@ pub(crate) struct DestroyArgs {
     /// Yes, destroy it and all its data
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Also while NBD clients are connected
+    /// Even while NBD clients are connected
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }
@@ -106,10 +106,10 @@ pub(crate) struct FailArgs {
     /// The device: its path, UUID or index
     #[arg(add = ArgValueCompleter::new(complete::devices))]
     pub(crate) device: String,
-    /// Also when too few devices are left to carry on by themselves
+    /// Even if data is lost, or too few devices are left to go on without confirmation
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
-    /// Wait until what it held is rebuilt
+    /// Wait until its data is rebuilt
     #[arg(short = 'w', long)]
     pub(crate) wait: bool,
 }

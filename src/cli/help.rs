@@ -4,7 +4,7 @@
 
 pub(super) const CREATE_EXAMPLES: &str = "Examples:
   ashlar create tank --layout ec8+3 --spare 1 /dev/sd[b-m]
-  ashlar create tank --layout raid6 -n /dev/sd[b-m]                    only say what would be
+  ashlar create tank --layout raid6 -n /dev/sd[b-m]                    dry run: changes nothing
   ashlar create toy --layout ec4+2 --file-size 1G --volume v --attach loop d{0..5}.img
 
 Layouts:
@@ -15,12 +15,12 @@ pub(super) const IMPORT_EXAMPLES: &str = "Examples:
   ashlar import                          list what could be imported
   ashlar import tank
   ashlar import --all --scan /srv/images
-  ashlar import tank --degraded          when more devices are gone than it starts with by itself
+  ashlar import tank --degraded          even if writes may be lost with missing devices
 ";
 pub(super) const STATUS_EXAMPLES: &str = "Examples:
   ashlar status
   ashlar status -x                       only what is wrong
-  ashlar status tank --watch             again and again
+  ashlar status tank --watch             repeat on the screen
   ashlar status --test && echo optimal   exit code: 0 optimal, 1 degraded, 2 critical, failed or
                                          refusing writes, 4 cannot tell
 ";
@@ -31,7 +31,7 @@ pub(super) const EVENTS_EXAMPLES: &str = "Examples:
   ashlar events -f -j --since 4711       what came after event 4711, then what comes
 ";
 pub(super) const IOSTAT_EXAMPLES: &str = "Examples:
-  ashlar iostat                          over one second
+  ashlar iostat                          one report, over one second
   ashlar iostat tank -l 5                every 5 s, with the mean time of a request
   ashlar iostat tank -w 10 1             how many requests took how long, over 10 s
 ";
@@ -41,18 +41,18 @@ pub(super) const SET_HELP: &str = "Examples:
   ashlar set tank accelerator=cpu
 
 Settings:
-  accelerator         what computes parity and lost data: a GPU where that measures cheaper, the
-                      processor alone, GPU N for all it can take
+  accelerator         where parity and missing data are computed: on a GPU where that is measured to
+                      be cheaper, on the processor alone, on GPU N for all it can take
                       auto, cpu or cuda:N [default: auto]
-  clean.reserve       space that volumes are not promised, so that cleaning stays quick
+  clean.reserve       space withheld from volumes, so that cleaning stays fast
                       2% to 50% [default: 10%]
-  notify.exec         a program that is run for each event of severity warning or worse, and when all
-                      is well again; the event is in ASHLAR_TEXT and so on, and on standard input
+  notify.exec         a program to run for each event of severity warning or worse, and when the array
+                      is optimal again; it gets the event in ASHLAR_TEXT and so on, and on standard input
                       a path, or nothing [default: nothing]
-  notify.webhook      an address that is posted each such event as JSON
+  notify.webhook      an address to which each such event is posted as JSON
                       http://HOST[:PORT]/PATH, or nothing [default: nothing]
-  rebuild.narrow      without a free device, which data are written anew over fewer: those with no
-                      redundancy left, all that lack some, none
+  rebuild.narrow      with no device left to rebuild onto, which data is rewritten across fewer: data
+                      with no redundancy left, all degraded data, none
                       critical, always or never [default: critical]
 ";
 pub(super) const INSPECT_EXAMPLES: &str = "Examples:
@@ -66,8 +66,8 @@ pub(super) const VERIFY_EXAMPLES: &str = "Examples:
   ashlar verify disk*.img -j
 
 Give all devices of one array, which must not be in use. Nothing is written. The exit code is 0 only if
-all is well: nothing damaged, missing or contradictory, and the array was exported. Of an array that was
-not, its journal is not replayed, so what was written last is not checked.
+all is well: nothing damaged, missing or contradictory, and the array was exported. If it was not exported,
+its journal is not replayed, so the newest writes are not checked.
 ";
 pub(super) const VOLUME_CREATE_EXAMPLES: &str = "Examples:
   ashlar volume create tank/home --size 500G
@@ -75,7 +75,7 @@ pub(super) const VOLUME_CREATE_EXAMPLES: &str = "Examples:
 ";
 pub(super) const ATTACH_EXAMPLES: &str = "Examples:
   ashlar volume attach tank/home --loop                      /dev/ashlar/tank/home
-  ashlar volume attach tank/boot --loop --sector-size 512    for images made on disks of such sectors
+  ashlar volume attach tank/boot --loop --sector-size 512    for images of disks with 512-byte sectors
   ashlar volume attach tank/vm --nbd unix:/run/vm.sock       nbd+unix:///tank/vm?socket=/run/vm.sock
   ashlar volume attach tank/vm --nbd unix:/run/vm.sock --owner :libvirt-qemu
   ashlar volume attach tank/vm --nbd 127.0.0.1:10809

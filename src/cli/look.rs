@@ -24,7 +24,7 @@ pub(crate) struct StatusArgs {
     /// One array; all if absent
     #[arg(add = ArgValueCompleter::new(complete::arrays))]
     pub(crate) array: Option<String>,
-    /// More: a line for every device, the map, the journal, memory
+    /// Show more: a line for every device, the map, the journal, memory
     #[arg(short = 'v', long)]
     pub(crate) verbose: bool,
     /// Only what is wrong
@@ -39,7 +39,7 @@ pub(crate) struct StatusArgs {
     /// As /proc/mdstat shows it
     #[arg(long, conflicts_with = "json")]
     pub(crate) mdstat: bool,
-    /// Again every so many seconds
+    /// Repeat every SECONDS
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = parse_seconds)]
     pub(crate) watch: Option<u64>,
 }
@@ -50,13 +50,13 @@ pub(crate) struct EventsArgs {
     /// One array; all if absent
     #[arg(add = ArgValueCompleter::new(complete::arrays))]
     pub(crate) array: Option<String>,
-    /// Go on, printing events as they happen; alone it begins with the last 10
+    /// Follow: print events as they happen; without other options, start with the last 10
     #[arg(short = 'f', long)]
     pub(crate) follow: bool,
     /// Only the last N
     #[arg(short = 'n', long = "lines", value_name = "N")]
     pub(crate) newest: Option<usize>,
-    /// Only from then on (30m, 2h, 7d, 2026-01-31, '2026-01-31 10:30', in UTC), or after the event of this number
+    /// Only events since a time (30m, 2h, 7d, 2026-01-31, '2026-01-31 10:30', in UTC) or after an event's number
     #[arg(long, value_name = "WHEN|ID", value_parser = parse_since)]
     pub(crate) since: Option<Since>,
     /// No header, tabs
@@ -106,13 +106,13 @@ pub(crate) struct IostatArgs {
     /// One array, the seconds between two reports, and how many: each may be left out
     #[arg(value_name = "ARRAY|INTERVAL|COUNT", num_args = 0..=3)]
     pub(crate) words: Vec<String>,
-    /// The mean time of a request
+    /// Show the mean time of a request
     #[arg(short = 'l', long)]
     pub(crate) latency: bool,
-    /// How many requests took how long
+    /// Show a histogram of request times
     #[arg(short = 'w', long)]
     pub(crate) histogram: bool,
-    /// Requests that have not ended
+    /// Show requests in flight
     #[arg(short = 'q', long)]
     pub(crate) queue: bool,
     /// No header, tabs
@@ -126,7 +126,7 @@ pub(crate) struct IostatArgs {
 /// `notify ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NotifyVerb {
-    /// Tell everybody that is set, and say whether it worked
+    /// Send a test event to every notify setting, and report which of them worked
     #[command(
         after_help = "Example:\n  ashlar set tank notify.exec=/usr/share/ashlar/mail && ashlar notify test\n"
     )]

@@ -18,7 +18,7 @@ pub(crate) struct DaemonArgs {
     /// Parts that arrays are divided into for parallel work [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) shards: Option<u16>,
-    /// Serve /metrics for Prometheus there too, on this machine only (the socket has it in any case)
+    /// Also serve /metrics for Prometheus at this loopback address (the socket always serves it)
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics: Option<String>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct InspectArgs {
     /// Where each block of a volume lies; needs as many devices as the array starts with
     #[arg(long, value_name = "VOL", conflicts_with_all = ["segment", "slots", "journal"])]
     pub(crate) map: Option<String>,
-    /// How evenly segments are spread: with how many of them each other device shares the columns here
+    /// How evenly segments are spread: how many of this device's segments each other device shares
     #[arg(long, conflicts_with_all = ["segment", "slots", "journal", "map"])]
     pub(crate) balance: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) struct DemoArgs {
     /// Where to make the temporary folder [default: the system's]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// How much to write
+    /// How much data to write
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub(crate) size: u64,
 }

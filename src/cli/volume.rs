@@ -20,7 +20,7 @@ pub(crate) enum VolumeVerb {
     /// List volumes
     #[command(after_help = "Examples:\n  ashlar volume list\n  ashlar volume list tank -Hp\n")]
     List(ArrayListArgs),
-    /// Destroy a volume and what is in it
+    /// Destroy a volume and all its data
     #[command(after_help = "Example:\n  ashlar volume destroy tank/home --yes\n")]
     Destroy(VolumeDestroyArgs),
     /// Change a volume's property
@@ -45,10 +45,10 @@ pub(crate) struct VolumeCreateArgs {
     /// Its size
     #[arg(long, value_name = "SIZE", value_parser = parse_room)]
     pub(crate) size: u64,
-    /// It may be larger than the space there is
+    /// Promise no space: the volume may be larger than the free space, and writes fail when that ends
     #[arg(long)]
     pub(crate) thin: bool,
-    /// What it is mapped and hashed in: 4K to 128K [default: 4K]
+    /// The unit of its map and digests: 4K to 128K [default: 4K]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) block_size: Option<u64>,
     /// Its digest: blake3 or xxh3 [default: blake3]
@@ -68,7 +68,7 @@ pub(crate) struct VolumeDestroyArgs {
     /// Yes, destroy it and all its data
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Also while a client uses it
+    /// Even while a client uses it
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }
@@ -93,16 +93,16 @@ pub(crate) struct VolumeAttachArgs {
     /// How to serve it
     #[command(flatten)]
     pub(crate) how: AttachHow,
-    /// Bytes of a sector of --loop: 512 or 4096 [default: 4096; writes of less read and merge a block]
+    /// Bytes of a sector of --loop: 512 or 4096 [default: 4096; smaller writes read and merge a block]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) sector_size: Option<u64>,
-    /// Whose the socket of --nbd unix:PATH is: USER, USER:GROUP or :GROUP [default: root's]
+    /// Owner of the socket of --nbd unix:PATH: USER, USER:GROUP or :GROUP [default: root]
     #[arg(long, value_name = "USER:GROUP", requires = "nbd")]
     pub(crate) owner: Option<String>,
     /// Permissions of that socket [default: 600, with a group 660]
     #[arg(long, value_name = "MODE", requires = "nbd", value_parser = parse_mode)]
     pub(crate) mode: Option<u32>,
-    /// Also beside a frontend of another kind: their users must know of each other
+    /// Even if it is attached in another way: the users must coordinate their writes
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }
@@ -130,7 +130,7 @@ pub(crate) struct VolumeDetachArgs {
     pub(crate) name: (String, String),
     /// A kind (nbd, fuse, loop) or an address; every frontend if absent
     pub(crate) frontend: Option<String>,
-    /// Also while a client uses it
+    /// Even while a client uses it
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }

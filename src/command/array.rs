@@ -71,7 +71,7 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
     let c = &array.capacity;
     let mut lines = vec![if reply.dry_run {
         format!(
-            "{}: nothing was changed; this is what create would give",
+            "{}: dry run, nothing was changed; 'create' would make this",
             array.name
         )
     } else {
@@ -92,7 +92,7 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         percent(c.usable_bytes, c.raw_bytes),
     ));
     lines.push(format!(
-        "  the rest  {} parity, {} spare, {} reserved",
+        "  overhead  {} parity, {} spare, {} reserved",
         n(c.parity_bytes),
         n(c.spare_bytes),
         n(c.reserved_bytes)
@@ -109,13 +109,13 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         metadata_share(array.k, array.m)
     ));
     lines.push(match array.m {
-        0 => "  survives  no lost device".to_string(),
-        1 => "  survives  any 1 lost device".to_string(),
-        m => format!("  survives  any {m} lost devices"),
+        0 => "  survives  no device failure".to_string(),
+        1 => "  survives  any 1 device failure".to_string(),
+        m => format!("  survives  any {m} device failures"),
     });
     match array.health.survives_domain {
         None => {}
-        Some(true) => lines.push("            or all devices of any one domain".to_string()),
+        Some(true) => lines.push("            or the failure of any one whole domain".to_string()),
         Some(false) => lines.push(lost_with_a_domain(array)),
     }
     for volume in &array.volumes {
@@ -394,12 +394,12 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
     });
     context.print("fail", &shown, || {
         let is = if already {
-            "was out before"
+            "is out of use already"
         } else {
-            "is out for good"
+            "is failed for good"
         };
         format!(
-            "{0}: device {1} ({2}) {is}; 'ashlar status {0}' shows the rebuild\n",
+            "{0}: device {1} ({2}) {is}; 'ashlar status {0}' shows its rebuild and what is at risk\n",
             args.array,
             reply["device"],
             safe(path)

@@ -157,7 +157,7 @@ fn parse_profile(text: &str) -> Result<Profile, String> {
 }
 
 fn parse_kind(text: &str) -> Result<Kind, String> {
-    Kind::named(text).ok_or_else(|| format!("'{text}' is no row; --help lists them"))
+    Kind::named(text).ok_or_else(|| format!("'{text}' is not a row; --help lists the rows"))
 }
 
 fn parse_map(text: &str) -> Result<MapCache, String> {

@@ -20,7 +20,7 @@ pub(crate) fn history(context: &Context, args: &HistoryArgs) -> Result<(), Failu
     })?;
     context.print("history", &reply, || {
         if reply.actions.is_empty() && !args.script {
-            return "nothing is known that was done to it\n".to_string();
+            return "no command is recorded\n".to_string();
         }
         let lines = reply.actions.iter().map(|a| line(a, args.script));
         lines.collect()

@@ -89,8 +89,8 @@ fn read(path: &Path) -> Result<Found, Failure> {
     let Some(superblock) = newest else {
         let signature = rt.block_on(async move { ashlar_device::signature(&device).await });
         return Err(Failure::not_found(match signature {
-            Some(signature) => format!("{at} holds {signature}, no device of an array"),
-            None => format!("{at} holds no device of an array"),
+            Some(signature) => format!("{at} holds {signature}; it is not a device of an array"),
+            None => format!("{at} is not a device of an array"),
         }));
     };
     let mut roots: Vec<Root> = (0..geometry::ROOT_COUNT)
@@ -310,7 +310,10 @@ fn condition(found: &Found, lines: &mut Vec<(&'static str, String)>) {
     if found.damaged_pages > 0 {
         lines.push((
             "slot table",
-            format!("{} pages have no good copy", found.damaged_pages),
+            format!(
+                "{} pages have no good copy: 'ashlar verify' with all devices says what is at risk",
+                found.damaged_pages
+            ),
         ));
     }
     for root in &found.roots {
@@ -378,7 +381,7 @@ fn segment(found: &Found, number: u64, json: bool) -> Result<(), Failure> {
         .position(|e| e.as_ref().is_some_and(|e| e.segment == number));
     let Some((slot, entry)) = at.and_then(|slot| Some((slot, found.slots[slot]?))) else {
         return Err(Failure::not_found(format!(
-            "segment {number} has no column in this device's slot table; --slots lists those that have"
+            "segment {number} has no column in this device's slot table; --slots lists the segments that have one"
         )));
     };
     let (offset, header) = header(found, slot);

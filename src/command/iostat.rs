@@ -73,7 +73,7 @@ pub(crate) fn iostat(context: &Context, args: &IostatArgs) -> Result<(), Failure
 fn words(words: &[String]) -> Result<(Option<String>, Duration, u64), Failure> {
     let wrong = |word: &str| {
         Failure::invalid(format!(
-            "'{word}' is no number of seconds; for example: ashlar iostat tank 5 12"
+            "'{word}' is not a number of seconds; for example: ashlar iostat tank 5 12"
         ))
     };
     let (array, numbers) = match words {

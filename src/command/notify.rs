@@ -33,7 +33,7 @@ pub(crate) fn test(context: &Context) -> Result<(), Failure> {
     let failed = reply.tried.iter().filter(|t| t.error.is_some()).count();
     if failed > 0 {
         return Err(Failure::broken(format!(
-            "{failed} of {} ways of telling people failed; see above, mend them, and try again",
+            "{failed} of {} notifications failed; fix the settings named above ('ashlar set'), and try again",
             reply.tried.len()
         )));
     }

@@ -124,7 +124,8 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
     }
     for refusing in &reply.refusing {
         let next = format!(
-            "no space is left for it: delete and trim what is not needed, or destroy volumes; 'ashlar events {}' says since when",
+            "no free space is left for it: delete files and trim ('fstrim'), or destroy a volume; 'ashlar events \
+             {}' shows since when",
             safe(&refusing.array)
         );
         blocks.push(format!(
@@ -138,7 +139,7 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
     if let Some(lost) = &reply.list_lost {
         blocks.push(format!(
             "{}\n{}",
-            style.paint(Tone::Bad, "LIST OF ARRAYS LOST"),
+            style.paint(Tone::Bad, "LIST OF ARRAYS DAMAGED"),
             labelled("next", &safe(lost), style, None)
         ));
     }
@@ -169,7 +170,7 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<(), Failure> {
             // Scripts count columns, and have "attention" in -j.
             for (row, array) in rows.iter_mut().zip(&reply.arrays) {
                 let drives = of_drives(array, &reply.hardware);
-                let drives = drives.first().map(|_| "drives warn".to_string());
+                let drives = drives.first().map(|_| "drive warnings".to_string());
                 let notes = [Some(in_short(array)).filter(|n| !n.is_empty()), drives];
                 let notes: Vec<String> = notes.into_iter().flatten().collect();
                 row.push(match notes.is_empty() {

@@ -111,7 +111,7 @@ pub(crate) fn support(context: &Context, path: &Path) -> Result<(), Failure> {
     let file = options.write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Failure::refused(format!("{at} is there already; give another FILE"))
+            Failure::refused(format!("{at} exists already; give another FILE"))
         }
         _ => Failure::broken(format!("{at}: {e}; give another FILE")),
     })?;

@@ -33,7 +33,8 @@ pub(crate) fn wait(context: &Context, array: &str, kinds: &[String]) -> Result<(
             progress.end();
             if let Some(why) = &reply.stuck {
                 return Err(Failure::refused(format!(
-                    "{array}: not done, and it does not go on by itself: {}; 'ashlar status {array}' says more",
+                    "{array}: not done, and nothing more is done by itself: {}; 'ashlar status {array}' says \
+                     what to do",
                     safe(why)
                 )));
             }

@@ -114,7 +114,8 @@ impl Actions {
         if let Err(error) = self.write(&action)
             && !self.told.replace(true)
         {
-            tracing::warn!(dir = %self.dir.display(), %error, "who did what cannot be written; a restart forgets it");
+            tracing::warn!(dir = %self.dir.display(), %error, "the command history cannot be written to the \
+                state directory; a restart forgets it");
         }
         self.keep(action);
     }

@@ -53,7 +53,7 @@ struct Opened {
 /// The refusal of an import that would leave out a device.
 fn without(name: &str, failure: &Failure) -> Failure {
     Failure::refused(format!(
-        "array {name}: {failure}; '--degraded' imports without it"
+        "array {name}: {failure}; --degraded imports without this device"
     ))
 }
 
@@ -88,7 +88,7 @@ impl Host {
                 let how = if member.read_only {
                     "read-only"
                 } else {
-                    "to be written"
+                    "for reading and writing"
                 };
                 return Err(Failure::refused(format!(
                     "array {name} is already imported, {how}; export it first"
@@ -106,12 +106,13 @@ impl Host {
         });
         let Some((uuid, devices)) = matching.next() else {
             return Err(Failure::not_found(format!(
-                "no device of an array {wanted} found; give --scan DIR for files, 'ashlar import' lists what is there"
+                "no device of an array {wanted} was found; give --scan DIR to search files too; 'ashlar import' \
+                 lists the arrays found"
             )));
         };
         if let Some((other, _)) = matching.next() {
             return Err(Failure::refused(format!(
-                "two arrays are named {wanted}: {uuid} and {other}; import one by its UUID"
+                "two arrays are named {wanted}: {uuid} and {other}; name the one to import by its UUID"
             )));
         }
         drop(matching);
@@ -246,7 +247,9 @@ impl Host {
         }
         if opened.devices.is_empty() {
             return Err(last.unwrap_or_else(|| {
-                Failure::broken(format!("no device of array {name} can be opened"))
+                Failure::broken(format!(
+                    "no device of array {name} can be opened; the log says why"
+                ))
             }));
         }
         Ok(opened)
@@ -335,7 +338,8 @@ impl Host {
                 return Err(failure.clone());
             }
             return Err(Failure::not_found(
-                "none of its devices is where it was; 'ashlar import' looks for them, with --scan DIR for files",
+                "none of its devices is at its last path; 'ashlar import' searches for them, with --scan DIR \
+                 also among files",
             ));
         }
         let import = Import {
@@ -371,7 +375,7 @@ impl Host {
         match member.array.export().await {
             Ok(()) => {}
             Err(error @ ashlar_engine::Error::Closed) => {
-                tracing::warn!(array = name, "had stopped by itself: {error}");
+                tracing::warn!(array = name, "stopped before it was exported: {error}");
             }
             Err(error) => return Err(failure_of(error)),
         }
@@ -402,7 +406,7 @@ impl Host {
                 }
                 Some(Err((_, failure))) => tracing::warn!(array = name, "{failure}"),
                 // What its clients still ask is refused once it is being closed.
-                None => tracing::warn!(array = name, "its clients are cut off"),
+                None => tracing::warn!(array = name, "its clients are disconnected"),
             }
             self.status_of(&member).await; // what could not be read is remembered
             match member.array.export().await {
@@ -425,7 +429,7 @@ impl Host {
         let sync = on_thread(rustix::fs::sync);
         let sync = self.unless_hurried(sync);
         if self.rt.timeout(WRITE_OUT, sync).await.is_none() {
-            tracing::warn!("the kernel did not write out everything in time");
+            tracing::warn!("the kernel did not write out all file systems in time");
         }
     }
 }

@@ -164,7 +164,8 @@ impl Host {
             Err(failure) => {
                 let _ = self.frontends.stop(&create.array, None, None, true).await;
                 if let Err(error) = array.destroy().await {
-                    tracing::warn!(array = create.array, %error, "a half-made array could not be destroyed");
+                    tracing::warn!(array = create.array, %error, "an array could not be made completely, nor its \
+                        devices wiped; 'ashlar create --force' takes them again");
                 }
                 if let Err(error) = self.remove(&create.array) {
                     tracing::warn!(array = create.array, "{error}");
@@ -182,7 +183,7 @@ impl Host {
             .any(|(known, _)| known.name == name);
         if self.arrays.borrow().contains_key(name) || waiting {
             return Err(Failure::refused(format!(
-                "an array {name} is already here; choose another name"
+                "an array {name} exists here already; choose another name"
             )));
         }
         Ok(())
@@ -199,7 +200,8 @@ impl Host {
             let (given, path) = (&candidate.given, &candidate.path);
             if let Some(array) = self.user_of(path) {
                 return Err(Failure::refused(format!(
-                    "{given} belongs to array {array}, which is in use here; destroy that first or leave the device out"
+                    "{given} belongs to array {array}, which is in use here; leave the device out, or destroy \
+                     that array first"
                 )));
             }
             let Some(signature) = self.signature_of(candidate).await? else {
@@ -249,7 +251,7 @@ fn engine_options(
         }
         Some(bytes) => {
             return Err(Failure::invalid(format!(
-                "--strip {}: a strip is a power of two from 4K to 1M",
+                "--strip {}: give a power of two from 4K to 1M",
                 size(bytes)
             )));
         }
@@ -258,7 +260,7 @@ fn engine_options(
         && !(bytes.is_power_of_two() && (64 << 10..=1 << 30).contains(&bytes))
     {
         return Err(Failure::invalid(format!(
-            "--slot {}: a slot is a power of two from 64K to 1G",
+            "--slot {}: give a power of two from 64K to 1G",
             size(bytes)
         )));
     }
@@ -283,7 +285,7 @@ fn domains(create: &Create, candidates: &[Candidate]) -> Result<Vec<String>, Fai
         let known = candidates.iter().any(|c| c.given == *device);
         if !known {
             return Err(Failure::invalid(format!(
-                "--domain {device}={label}: {device} is not among the devices"
+                "--domain {device}={label}: {device} is not one of the devices given"
             )));
         }
         labels.insert(device.clone(), label.clone());

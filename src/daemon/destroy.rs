@@ -101,7 +101,8 @@ impl Host {
                 let again = self.look_at(vec![path.clone()]).await;
                 if again.found.contains_key(array) {
                     lines.push(format!(
-                        "{} is a copy of device {} and was left as it is: remove it, or create over it with --force, unless it is wanted",
+                        "{} is a copy of device {} and was not wiped: remove it or create over it with --force, \
+                         unless you need it",
                         path.display(),
                         device.index
                     ));
@@ -138,9 +139,9 @@ impl Host {
         let device = self
             .open_when_free(path, Access::Exclusive, patience)
             .await?;
-        let faulty = |fault: &dyn std::fmt::Debug| {
+        let faulty = |fault: &dyn std::fmt::Display| {
             Failure::broken(format!(
-                "{fault:?}; check the device, or take it out of the machine"
+                "{fault}; check the device, or take it out of the machine"
             ))
         };
         match probe(&device).await {
@@ -162,7 +163,7 @@ fn not_here(device: &DeviceStatus, was_used: bool, seen: &Seen) -> Option<String
     }
     let gone = device.path.is_empty() || !at.exists();
     (!was_used && gone)
-        .then(|| "it is not here; where it turns up, it still names the array".to_string())
+        .then(|| "it is missing; if it is connected again, it still names this array".to_string())
 }
 
 fn said(device: &DeviceStatus) -> String {

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
-use crate::units::size;
+use crate::units::{as_given, size};
 
 /// The smallest device worth an array: superblocks, roots, journal and a few slots fit.
 pub(crate) const SMALLEST: u64 = 16 << 20;
@@ -53,7 +53,8 @@ pub(crate) fn check(paths: &[String], file_bytes: Option<u64>) -> Result<Vec<Can
         && (bytes < SMALLEST || bytes % 4096 != 0)
     {
         return Err(Failure::invalid(format!(
-            "--file-size {bytes}: give at least {} and a multiple of 4K",
+            "--file-size {}: give {} or more, a multiple of 4K",
+            as_given(bytes),
             size(SMALLEST)
         )));
     }
@@ -82,12 +83,13 @@ fn check_one(given: &str, file_bytes: Option<u64>) -> Result<(Candidate, Identit
         }
         Err(error) => {
             return Err(Failure::broken(format!(
-                "{given}: cannot be looked at: {error}"
+                "{given}: cannot be examined: {error}; check the path and its permissions"
             )));
         }
     };
-    let absolute = std::fs::canonicalize(path)
-        .map_err(|e| Failure::broken(format!("{given}: cannot be resolved: {e}")))?;
+    let absolute = std::fs::canonicalize(path).map_err(|e| {
+        Failure::broken(format!("{given}: cannot be resolved: {e}; check the path"))
+    })?;
     let kind = metadata.file_type();
     let (identity, size_bytes) = if kind.is_block_device() {
         (Identity::Block(metadata.rdev()), block_size(given, path)?)
@@ -123,8 +125,13 @@ fn new_file(
     file_bytes: Option<u64>,
 ) -> Result<(Candidate, Identity), Failure> {
     let Some(size_bytes) = file_bytes else {
+        if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
+            return Err(Failure::not_found(format!(
+                "{given}: no such device; check the path ('lsblk' lists devices)"
+            )));
+        }
         return Err(Failure::not_found(format!(
-            "{given}: no such device; check the path, or give --file-size to make a file there"
+            "{given}: no such device; check the path, or give --file-size SIZE to make a file there"
         )));
     };
     let parent = match path.parent() {
@@ -138,7 +145,7 @@ fn new_file(
     };
     if parent.starts_with("/dev") && !parent.starts_with("/dev/shm") {
         return Err(Failure::not_found(format!(
-            "{given}: no such device; files are not made in /dev"
+            "{given}: no such device; check the path ('lsblk' lists devices; files are not made in /dev)"
         )));
     }
     let absolute = parent.join(name);
@@ -155,7 +162,7 @@ fn block_size(given: &str, path: &Path) -> Result<u64, Failure> {
     use std::io::{Seek, SeekFrom};
     let unreadable = |e: std::io::Error| {
         Failure::broken(format!(
-            "{given}: cannot be opened: {e}; be root, check the device"
+            "{given}: cannot be opened: {e}; run the daemon as root, and check the device"
         ))
     };
     let mut file = std::fs::File::open(path).map_err(unreadable)?;

@@ -68,7 +68,8 @@ pub(crate) fn copies(devices: &[(PathBuf, Label)]) -> Vec<String> {
             .map(|(p, _)| p.display().to_string())
             .collect();
         format!(
-            "array {}: {} both say that they are device {}: move the copy away before importing",
+            "array {}: {} both say that they are device {}: one is a copy; disconnect or move the copy, then \
+             import",
             label.array_name,
             paths.join(" and "),
             label.index

@@ -139,7 +139,8 @@ impl Frontends {
             };
             if self.rt.now() >= patience {
                 return Err(Failure::refused(format!(
-                    "{array}/{volume} is in use: {count} NBD connection{} at {address}; have the clients disconnect, or cut them off with -f",
+                    "{array}/{volume} is in use: {count} NBD connection{} at {address}; disconnect the clients, \
+                     or give -f to disconnect them by force",
                     if count == 1 { " is open" } else { "s are open" }
                 )));
             }
@@ -409,13 +410,15 @@ impl Frontends {
             std::fs::create_dir_all(&asked)?;
             std::fs::canonicalize(&asked)
         });
-        let made = made
-            .await?
-            .map_err(|e| Failure::broken(format!("{dir}: cannot be made: {e}; give --fuse DIR")))?;
+        let made = made.await?.map_err(|e| {
+            Failure::broken(format!(
+                "{dir}: cannot be made: {e}; give another --fuse DIR"
+            ))
+        })?;
         let path = made.join(volume);
         if let Some((array, other)) = self.mounted_at(&path) {
             return Err(Failure::refused(format!(
-                "{} already is {array}/{other}; give another --fuse DIR, or detach it",
+                "{} serves {array}/{other} already; give another --fuse DIR, or detach that volume",
                 path.display()
             )));
         }
@@ -443,7 +446,9 @@ impl Frontends {
         let mount = self
             .mount(served, Place::Hidden(file_name(name)))
             .await
-            .map_err(|e| Failure::broken(format!("{name} as a loop device: {e}")))?;
+            .map_err(|e| {
+                Failure::broken(format!("{name}: cannot be attached as a loop device: {e}"))
+            })?;
         match LoopAttachment::attach(&mount, name, small).await {
             Ok(device) => Ok((mount, device)),
             Err(error) => {
@@ -468,7 +473,7 @@ impl Frontends {
                     if !force {
                         let path = mount.path().display().to_string();
                         let line = format!(
-                            "{volume} at {path}: {error}; 'ashlar volume detach -f' takes it away all the same"
+                            "{volume} at {path}: {error}; 'ashlar volume detach -f' detaches it anyway"
                         );
                         return Err((handle, Failure::refused(line)));
                     }
@@ -484,12 +489,12 @@ impl Frontends {
                 match detached {
                     Ok(()) => {}
                     Err(error) if force => {
-                        tracing::warn!(volume, "taken away while in use: {error}");
+                        tracing::warn!(volume, "detached while in use: {error}");
                         left = release(device).await;
                     }
                     Err(error) => {
                         let line = format!(
-                            "{volume} at {link}: {error}; 'ashlar volume detach -f' takes it away all the same"
+                            "{volume} at {link}: {error}; 'ashlar volume detach -f' detaches it anyway"
                         );
                         return Err((handle, Failure::refused(line)));
                     }
@@ -534,9 +539,12 @@ async fn release(device: &LoopAttachment) -> Option<String> {
     match device.release().await {
         Ok(true) => None,
         Ok(false) => Some(format!(
-            "{at} is still in use: every access to it fails from now on; 'umount {at}' or stop what has it open, then it goes away"
+            "{at} is still in use: every access to it fails from now on; 'umount {at}', or stop the program that \
+             has it open, and it disappears"
         )),
-        Err(error) => Some(format!("{at} stays: {error}; 'losetup -d {at}' removes it")),
+        Err(error) => Some(format!(
+            "{at} could not be removed: {error}; 'losetup -d {at}' removes it"
+        )),
     }
 }
 

@@ -70,12 +70,13 @@ impl Host {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 if !std::mem::replace(&mut asker.missing_told, true) {
                     tracing::info!(
-                        "smartctl is not installed: wear and warnings of drives are not told; the package is smartmontools"
+                        "smartctl is not installed, so drive wear and warnings are unknown; install the package \
+                         smartmontools"
                     );
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "smartctl cannot be run: drives are not asked for their health")
+                tracing::warn!(%error, "smartctl cannot be run, so drive wear and warnings are unknown")
             }
         }
         asker

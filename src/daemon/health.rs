@@ -15,12 +15,12 @@ const LONGEST: usize = 80;
 /// What NVMe's critical warnings mean, by their bits.
 const CRITICAL: [(&str, &str); 6] = [
     ("spare-low", "its spare blocks are nearly used up"),
-    ("temperature", "it is hotter or colder than it may be"),
-    ("unreliable", "it says that errors have made it unreliable"),
-    ("read-only", "it takes no writes any more"),
+    ("temperature", "its temperature is outside its limits"),
+    ("unreliable", "it is unreliable because of errors"),
+    ("read-only", "it has become read-only and refuses writes"),
     (
         "backup-failed",
-        "what keeps its cache over a power cut has failed",
+        "its power-loss protection has failed: a power cut may lose its cache",
     ),
     (
         "memory-region",
@@ -60,11 +60,7 @@ pub(super) fn parse(answer: &[u8]) -> Option<Hardware> {
         .filter(|c| *c != 0);
     let mut warnings = Vec::new();
     if passed == Some(false) {
-        warn(
-            &mut warnings,
-            "failing",
-            "it says that it is failing".to_string(),
-        );
+        warn(&mut warnings, "failing", "it is failing".to_string());
     }
     of_nvme(log, &mut warnings);
     of_sata(attributes, &mut warnings);
@@ -151,7 +147,7 @@ fn of_nvme(log: &Value, warnings: &mut Vec<Warning>) {
     }
     let errors = log["media_errors"].as_u64().unwrap_or(0);
     if errors > 0 {
-        let text = format!("{errors} times it could not give back what it had stored");
+        let text = format!("{errors} media errors: stored data could not be read back");
         warn(warnings, "media-errors", text);
     }
 }
@@ -168,12 +164,12 @@ fn of_sata(attributes: &[Value], warnings: &mut Vec<Warning>) {
     }
     let unreadable = by_number(attributes, 197).max(by_number(attributes, 198));
     if unreadable > 0 {
-        let text = format!("{unreadable} sectors that it cannot read");
+        let text = format!("{unreadable} unreadable sectors");
         warn(warnings, "unreadable-sectors", text);
     }
     let reallocated = by_number(attributes, 5);
     if reallocated > 0 {
-        let text = format!("{reallocated} sectors replaced by spare ones");
+        let text = format!("{reallocated} reallocated sectors");
         warn(warnings, "reallocated-sectors", text);
     }
 }
@@ -181,12 +177,12 @@ fn of_sata(attributes: &[Value], warnings: &mut Vec<Warning>) {
 fn of_sas(answer: &Value, warnings: &mut Vec<Warning>) {
     let errors = uncorrected(&answer["scsi_error_counter_log"]);
     if errors > 0 {
-        let text = format!("{errors} errors that it could not correct");
+        let text = format!("{errors} uncorrected errors");
         warn(warnings, "media-errors", text);
     }
     let defects = answer["scsi_grown_defect_list"].as_u64().unwrap_or(0);
     if defects > 0 {
-        let text = format!("{defects} blocks found bad since it was made");
+        let text = format!("{defects} bad blocks found since manufacture");
         warn(warnings, "reallocated-sectors", text);
     }
 }
@@ -257,9 +253,10 @@ mod tests {
         assert_eq!(health.worn_percent, Some(104));
         assert_eq!(health.media_errors, Some(7));
         assert_eq!(health.urgent().count(), 4, "errors long ago are no call");
-        assert!(worn.words_and_warnings().contains(
-            "serial S64HNE0T500123; the drive reports: it says that it is failing; its spare"
-        ));
+        assert!(
+            worn.words_and_warnings()
+                .contains("serial S64HNE0T500123; the drive reports: it is failing; its spare")
+        );
     }
 
     #[test]
@@ -275,8 +272,8 @@ mod tests {
         let words = failing.health.clone().unwrap().words().unwrap();
         assert_eq!(
             words,
-            "it says that it is failing; below the vendor's limit: Reallocated_Sector_Ct; \
-             8 sectors that it cannot read; 1975 sectors replaced by spare ones"
+            "it is failing; below the vendor's limit: Reallocated_Sector_Ct; \
+             8 unreadable sectors; 1975 reallocated sectors"
         );
         assert_eq!(failing.celsius, Some(27));
         let ssd = drive("sata-ssd.json").unwrap();

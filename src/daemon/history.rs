@@ -105,7 +105,8 @@ impl History {
         if let Err(error) = self.write(&lines)
             && !self.told.replace(true)
         {
-            tracing::warn!(dir = %self.dir.display(), %error, "events cannot be written; a restart forgets them");
+            tracing::warn!(dir = %self.dir.display(), %error, "events cannot be written to the state directory; \
+                a restart forgets them");
         }
         for event in &added {
             self.keep(event.clone());

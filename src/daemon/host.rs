@@ -370,7 +370,8 @@ impl Host {
             });
         }
         let named = |kind: &String| {
-            let none = || Failure::invalid(format!("'{kind}' is no kind of work of this version"));
+            let none =
+                || Failure::invalid(format!("'{kind}' is not a kind of work in this version"));
             Work::named(kind).ok_or_else(none)
         };
         let wanted = kinds.iter().map(named).collect::<Result<Vec<_>, _>>()?;
@@ -384,7 +385,8 @@ impl Host {
             .is_some();
         if !member.array.is_open() {
             return Err(Failure::broken(format!(
-                "array {name} is closed: it was exported, or has stopped by itself ('ashlar status' says which); what was waited for is not done"
+                "array {name} is closed: it was exported, or it has stopped ('ashlar status' shows which); the \
+                 work waited for is not done"
             )));
         }
         let stuck = if done {

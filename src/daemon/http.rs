@@ -164,7 +164,8 @@ impl Drop for Place {
 async fn turn_away(mut stream: tokio::net::UnixStream) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let error = Failure::refused(format!(
-        "the daemon serves {MAX_CONNECTIONS} requests at once already; try again, or end some of those that wait"
+        "the daemon already serves {MAX_CONNECTIONS} requests, its limit; try again, or end some that wait \
+         ('wait', 'events -f')"
     ));
     let body = serde_json::to_string(&ErrorReply {
         version: VERSION,
@@ -309,7 +310,8 @@ fn wait_place(call: &Call, counts: &Arc<Counts>) -> Result<Option<Place>, Failur
     let place = Place::take(counts, |c| &c.waiting, MAX_WAITING);
     let full = || {
         Failure::refused(format!(
-            "{MAX_WAITING} requests wait for something to happen already; end some of them, then try again"
+            "{MAX_WAITING} requests wait already, the daemon's limit; end some of them ('wait', 'events -f'), \
+             then try again"
         ))
     };
     place.map(Some).ok_or_else(full)

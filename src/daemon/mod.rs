@@ -278,7 +278,7 @@ fn listen(path: &Path) -> Result<(UnixListener, Control), Failure> {
             }
             std::fs::remove_file(path).map_err(|e| cannot(&e))?;
         }
-        Ok(_) => return Err(cannot(&"there is a file of that name that is no socket")),
+        Ok(_) => return Err(cannot(&"a file that is not a socket has that name")),
         Err(_) => {}
     }
     // Bound without rights for others, which are then given to the group alone.

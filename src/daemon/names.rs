@@ -24,21 +24,22 @@ pub(crate) fn link(name: &str, device: &Path) -> Result<(), Failure> {
     let at = name.display();
     let failed = |e: std::io::Error| {
         Failure::broken(format!(
-            "the name {at} cannot be made: {e}; see that nothing else has it, then attach again"
+            "the link {at} cannot be made: {e}; check that nothing else has that name, then attach again"
         ))
     };
     match leads_to(name) {
         Some(other) if other == device => return Ok(()),
         Some(other) if ashlar_serve::loopdev::is_anothers(&other) => {
             return Err(Failure::refused(format!(
-                "the name {at} is {} of another Ashlar daemon on this machine, with an array of the same name; detach it there first",
+                "the link {at} belongs to {} of another Ashlar daemon on this machine, with an array of the same \
+                 name; detach it there first",
                 other.display()
             )));
         }
         Some(_) => {}
         None if std::fs::symlink_metadata(name).is_ok() => {
             return Err(Failure::refused(format!(
-                "the name {at} is taken by something that is no link; move it away, then attach again"
+                "{at} exists and is not a link; move it away, then attach again"
             )));
         }
         None => {}
@@ -80,7 +81,7 @@ pub(crate) fn unlink(name: &Path, device: &Path) {
 /// serves, since the kernel may give these to anybody.
 pub(crate) async fn clear_dead() {
     for device in ashlar_serve::loopdev::clear_stale().await {
-        tracing::info!(device = %device.display(), "a dead daemon's loop device was cleared");
+        tracing::info!(device = %device.display(), "the loop device of a daemon that was killed was removed");
     }
     let inside = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
     for array in inside(Path::new(DEVICE_DIR)) {
@@ -127,7 +128,7 @@ mod tests {
         // Something else of that name stays, and is said.
         std::fs::create_dir(&db).unwrap();
         let refused = link(&name("db"), Path::new("/dev/two-db")).unwrap_err();
-        assert!(refused.text.contains("no link"), "{refused}");
+        assert!(refused.text.contains("not a link"), "{refused}");
         assert!(db.is_dir());
         std::fs::remove_dir_all(dir).unwrap();
     }

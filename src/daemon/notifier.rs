@@ -78,7 +78,12 @@ fn tell_all(news: &Receiver<News>, way: Way) {
         }
         if let Err(error) = result {
             let (array, id) = (&one.event.array, one.event.id);
-            tracing::warn!(array, id, "event not told to {}: {error}", one.target);
+            tracing::warn!(
+                array,
+                id,
+                "event could not be sent to {}: {error}",
+                one.target
+            );
         }
     }
 }
@@ -180,7 +185,7 @@ pub(super) fn parse_address(address: &str) -> Result<(String, String), String> {
     let wrong = || format!("'{address}' is not http://HOST[:PORT]/PATH");
     if address.starts_with("https://") {
         return Err(
-            "https is not spoken; use notify.exec with a script that runs curl".to_string(),
+            "https is not supported; use notify.exec with a script that runs curl".to_string(),
         );
     }
     let uri: hyper::Uri = address.parse().map_err(|_| wrong())?;

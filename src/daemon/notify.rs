@@ -31,7 +31,7 @@ fn check(key: &str, value: &str) -> Result<(), Failure> {
         m.is_file() && std::os::unix::fs::PermissionsExt::mode(&m.permissions()) & 0o111 != 0
     });
     if !value.starts_with('/') || !runs {
-        let why = "give the absolute path of a program that may be run, without arguments";
+        let why = "give the absolute path of an executable program, without arguments";
         return Err(wrong(why.to_string()));
     }
     Ok(())
@@ -117,7 +117,7 @@ impl Host {
             };
             if !news.target.is_empty() && way.as_ref().is_none_or(|way| way.try_send(news).is_err())
             {
-                tracing::warn!("an event was not told: too many wait to be told");
+                tracing::warn!("an event was not sent: too many wait to be sent");
             }
         }
     }
@@ -157,7 +157,7 @@ impl Host {
                 };
                 let sent = sender.as_ref().is_some_and(|s| s.try_send(news).is_ok());
                 let result = if sent { answer.await } else { None };
-                let lost = || Err("too many events wait to be told".to_string());
+                let lost = || Err("too many events wait to be sent".to_string());
                 tried.push(Told {
                     array: array.clone(),
                     way: way.to_string(),
@@ -168,7 +168,8 @@ impl Host {
         }
         if tried.is_empty() {
             return Err(Failure::refused(
-                "nobody is told of anything: 'ashlar set ARRAY notify.exec=PROGRAM', or notify.webhook=http://HOST/PATH, first",
+                "no notification is set up; first 'ashlar set ARRAY notify.exec=PROGRAM', or \
+                 notify.webhook=http://HOST/PATH",
             ));
         }
         Ok(NotifyReply { tried })
@@ -186,7 +187,7 @@ fn test_event(array: &str, unix_seconds: u64) -> ArrayEvent {
             at: 0,
             kind: "test".to_string(),
             device: None,
-            text: "this is a test: 'ashlar notify test' was asked for".to_string(),
+            text: "this is a test of notifications ('ashlar notify test')".to_string(),
             count: 1,
         },
     }

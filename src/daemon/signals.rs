@@ -84,9 +84,9 @@ async fn reopen_on(mut signal: Signal) {
     while signal.recv().await.is_some() {
         match log::reopen() {
             Ok(true) => tracing::info!("SIGHUP: the log goes on here"),
-            Ok(false) => tracing::info!("SIGHUP: the log is no file; nothing to reopen"),
+            Ok(false) => tracing::info!("SIGHUP: the log is not a file; nothing to reopen"),
             Err(error) => {
-                tracing::warn!(%error, "SIGHUP: the log cannot be opened anew and goes on where it was")
+                tracing::warn!(%error, "SIGHUP: the log cannot be reopened and goes on in the old file")
             }
         }
     }
@@ -106,7 +106,7 @@ async fn stop_on(
                 let _ = jobs.send(Job::Stop); // unless it is stopping already
             }
             1 => {
-                tracing::warn!("second signal: clients are cut off");
+                tracing::warn!("second signal: clients are disconnected by force");
                 let _ = hurry.send(()); // unless it has stopped already
             }
             _ => {

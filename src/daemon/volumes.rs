@@ -17,7 +17,7 @@ use crate::daemon::devices::check_name;
 use crate::daemon::frontends::{self, How, Stopped};
 use crate::daemon::host::{Host, Member, failure_of, reply};
 use crate::failure::Failure;
-use crate::units::size;
+use crate::units::{as_given, size};
 
 /// Why an array or a volume is not there yet as the daemon starts.
 pub(crate) const NOT_TRIED: &str = "not tried yet";
@@ -79,13 +79,13 @@ impl Host {
                     .detach(&array, &volume, frontend.as_deref(), force)
                     .await?;
                 for Frontend { kind, address } in &gone {
-                    let text = format!("{volume} is not served as {kind} {address} any more");
+                    let text = format!("{volume} is no longer served as {kind} {address}");
                     self.tell(&array, "detached", None, text);
                 }
                 reply(&json!({ "array": array, "volume": volume, "detached": gone, "left": left }))
             }
             other => Err(Failure::invalid(format!(
-                "{} is no verb of volumes",
+                "{} is not a verb of volumes",
                 other.verb()
             ))),
         }
@@ -438,7 +438,8 @@ fn check_alone(kept: &[Frontend], new: &Frontend, volume: &str) -> Result<(), Fa
     match kept.iter().find(|f| !alike(f)) {
         None => Ok(()),
         Some(other) => Err(Failure::refused(format!(
-            "{volume} is attached as {} {} already, and two kernels writing to one file system destroy it; detach that first, or give -f if their users know of each other",
+            "{volume} is attached as {} {} already, and two kernels writing to one file system destroy it; \
+             detach that first, or give -f if the users coordinate their writes",
             other.kind,
             frontends::shown(other).address
         ))),
@@ -457,7 +458,7 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
         }
         Some(bytes) => {
             return Err(Failure::invalid(format!(
-                "--block-size {}: a volume block is a power of two from 4K to 128K",
+                "--block-size {}: give a power of two from 4K to 128K",
                 size(bytes)
             )));
         }
@@ -486,7 +487,8 @@ pub(crate) async fn make_volume(array: &Array, create: &VolumeCreate) -> Result<
 async fn volume_size(array: &Array, create: &VolumeCreate, unit: u64) -> Result<u64, Failure> {
     let wrong = |bytes: u64| {
         Failure::invalid(format!(
-            "--size {bytes}: a volume is a multiple of its block, {}, and not 0",
+            "--size {}: give a multiple of the volume's block, {}, and not 0",
+            as_given(bytes),
             size(unit)
         ))
     };
@@ -501,7 +503,7 @@ async fn volume_size(array: &Array, create: &VolumeCreate, unit: u64) -> Result<
     let left = array.room_for(block) / unit * unit;
     if left == 0 {
         return Err(Failure::refused(format!(
-            "array {} has no room for another volume; give a --size with --thin, or destroy one",
+            "array {} has no free space for another volume; give --size and --thin, or destroy a volume",
             create.array
         )));
     }
@@ -535,6 +537,6 @@ fn check_volume(array: &Array, volume: &str) -> Result<(), Failure> {
 
 fn no_volume(array: &str, volume: &str) -> Failure {
     Failure::not_found(format!(
-        "no volume {volume} in array {array}; 'ashlar volume list {array}' shows those there are"
+        "no volume {volume} in array {array}; 'ashlar volume list {array}' shows its volumes"
     ))
 }

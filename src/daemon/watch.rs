@@ -167,8 +167,8 @@ impl Host {
             let device = status.devices.iter().find(|d| d.index == *index);
             let which = device.map(device_name).unwrap_or_default();
             let text = match *kind {
-                "device-slow" => format!("device {which} is slow; it is read around"),
-                _ => format!("device {which} takes no writes; it is still read"),
+                "device-slow" => format!("device {which} is slow; reads avoid it"),
+                _ => format!("device {which} refuses writes; it is still read"),
             };
             self.tell(name, kind, Some(*index), text);
         }
@@ -191,7 +191,8 @@ impl Host {
                     .refusing
                     .push((volume.clone(), self.unix_seconds(now)));
                 let text = format!(
-                    "volume {volume} refuses writes: no space is left for it; delete and trim what is not needed, or destroy volumes"
+                    "volume {volume} refuses writes: no free space is left for it; delete files and trim \
+                     ('fstrim'), or destroy a volume"
                 );
                 self.tell(name, "writes-refused", None, text);
             }
@@ -199,7 +200,7 @@ impl Host {
         watched.refusing.retain(|(volume, _)| {
             let still = refused.contains(volume);
             if !still {
-                let text = format!("volume {volume} takes writes again");
+                let text = format!("volume {volume} accepts writes again");
                 self.tell(name, "writes-accepted", None, text);
             }
             still
@@ -255,7 +256,7 @@ fn change_of_state(
 
 /// The most urgent of what there is to say.
 fn why(status: &ArrayStatus) -> String {
-    let all = "all data has its redundancy";
+    let all = "all data has full redundancy";
     advice(status)
         .into_iter()
         .next()

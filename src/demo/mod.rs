@@ -110,7 +110,7 @@ fn check_room(parent: &Path, data_bytes: u64) -> Result<(), Failure> {
 fn perform(stage: &Rc<Stage>, args: &DemoArgs, show: &mut Show) -> Result<(), Failure> {
     let device_bytes = device_bytes(args.size);
     show.say(&format!(
-        "Ashlar in {}: {DEVICES} device files of {}, any 3 may die\n",
+        "Ashlar in {}: {DEVICES} device files of {}, any 3 may fail\n",
         stage.dir.display(),
         size(device_bytes)
     ))?;
@@ -138,12 +138,12 @@ fn perform(stage: &Rc<Stage>, args: &DemoArgs, show: &mut Show) -> Result<(), Fa
     kill_devices(stage, show)?;
     let read = |_: &mut Show| traffic.verify_all(&content.pieces);
     show.timed("read", read, |done| {
-        moved("every byte compared, three devices dead", done)
+        moved("every byte compared, three devices failed", done)
     })?;
     reconstruct(stage, show)?;
     lie(stage, show, device_bytes)?;
     show.timed("read", read, |done| {
-        moved("every byte compared, a fourth device lying", done)
+        moved("every byte compared, a fourth device corrupt", done)
     })?;
     heal(stage, show, &traffic, &content)?;
     crash(stage, show, traffic, &socket, content)?;
@@ -208,7 +208,7 @@ fn reply(stage: &Stage) -> Result<StatusReply, Failure> {
 }
 
 fn array_of(reply: &StatusReply) -> Result<&ArrayStatus, Failure> {
-    let none = || Failure::broken("the daemon shows no array");
+    let none = || Failure::broken("the daemon lists no array");
     reply.arrays.first().ok_or_else(none)
 }
 
@@ -277,14 +277,14 @@ fn reconstruct(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
         let rebuilt = exposed_before.saturating_sub(exposed(after));
         let rate = rate_over(rebuilt, started.elapsed().as_secs_f64());
         format!(
-            "{} of data back to 3 redundancies, into free space, at {rate}",
+            "{} of data rebuilt to full redundancy, into free space, at {rate}",
             size(rebuilt)
         )
     })?;
     match exposed(&after) {
         0 => Ok(()),
         bytes => Err(Failure::broken(format!(
-            "{} of data has less than 3 redundancies",
+            "{} of data is degraded after the rebuild",
             size(bytes)
         ))),
     }
@@ -367,7 +367,7 @@ fn heal(
         let (index, wrong) = (usize::from(device.index), device.errors.digest);
         if index != LIAR && wrong > 0 {
             return Err(Failure::broken(format!(
-                "{wrong} wrong blocks were counted on device {index}, which is innocent"
+                "{wrong} wrong blocks were counted on device {index}, which is not corrupt"
             )));
         }
     }
@@ -457,7 +457,7 @@ fn crash(
         let innocent = |d: &&DeviceStatus| usize::from(d.index) != LIAR && d.errors.digest > 0;
         if let Some(device) = status(stage)?.devices.iter().find(innocent) {
             return Err(Failure::broken(format!(
-                "{} wrong blocks were counted on device {}, which is innocent",
+                "{} wrong blocks were counted on device {}, which is not corrupt",
                 device.errors.digest, device.index
             )));
         }

@@ -23,19 +23,20 @@ pub(crate) fn advice(array: &ArrayStatus) -> Vec<String> {
         return lines; // nothing else can be told
     }
     lost(array, &mut lines);
-    gone(array, &mut lines);
     redundancy(array, &mut lines);
+    gone(array, &mut lines);
     errors(array, &mut lines);
     space(array, &mut lines);
     if let Some(fault) = &array.accelerator.fault {
         lines.push(format!(
-            "the processor does a GPU's work: {}. 'ashlar set {} accelerator=auto' tries again",
+            "the GPU is not used, the processor does its work: {}. 'ashlar set {} accelerator=auto' tries the \
+             GPU again",
             safe(fault),
             safe(&array.name)
         ));
     }
     if lines.is_empty() && array.state != ArrayState::Optimal {
-        lines.push("the journal holds what has less redundancy; that ends by itself".to_string());
+        lines.push("some journal entries are degraded; this clears by itself".to_string());
     }
     lines
 }
@@ -45,12 +46,12 @@ fn service(array: &ArrayStatus, lines: &mut Vec<String>) {
     match array.service {
         Service::Full | Service::ReadOnly => {}
         Service::WritesWait => lines.push(format!(
-            "writes wait, since too few devices agree on going on: bring devices back, or, for a device that is \
-             gone, 'ashlar fail {name} DEV -f'"
+            "writes are paused: more than half of the devices are out of use, and another host may be using them. \
+             For each device that will not come back: 'ashlar fail {name} DEV -f'"
         )),
         Service::Stopped => lines.push(format!(
-            "the array has stopped ('ashlar events {name}' says why): 'ashlar export {name}', bring its devices \
-             back, 'ashlar import {name}'"
+            "the array has stopped, and its volumes answer with errors; 'ashlar events {name}' shows why and what to \
+             fix. Then: 'ashlar export {name}', 'ashlar import {name}'"
         )),
     }
 }
@@ -58,24 +59,40 @@ fn service(array: &ArrayStatus, lines: &mut Vec<String>) {
 fn lost(array: &ArrayStatus, lines: &mut Vec<String>) {
     let Some(first) = array.lost.first() else {
         if array.state == ArrayState::Failed {
-            lines.push(
-                "data is lost, which will show as it is read; if missing devices can be brought back, \
-                 export the array, bring them back and import it"
-                    .to_string(),
-            );
+            lines.push(format!(
+                "data is lost: more devices are out of use than the layout survives, and reads of that data fail. \
+                 {}",
+                whence(array, "Restore it")
+            ));
         }
         return;
     };
     let bytes: u64 = array.lost.iter().map(|l| l.length_bytes).sum();
     lines.push(format!(
-        "{} in {} cannot be read (first: {} at byte {}). Found so far: what has not been read may be lost \
-         too. Bring devices back, or overwrite these ranges; 'ashlar status {} -j' lists them",
+        "{} of data in {} is lost (first: volume {} at byte {}); reading more may find more. {}; \
+         'ashlar status {} -j' lists them",
         size(bytes),
         count(array.lost.len(), "range"),
         safe(&first.volume),
         first.offset_bytes,
+        whence(array, "Restore these ranges"),
         safe(&array.name),
     ));
+}
+
+/// Where lost data comes from: a read-only import has left nobody out yet.
+fn whence(array: &ArrayStatus, restore: &str) -> String {
+    let missing = array
+        .devices
+        .iter()
+        .any(|d| d.state == DeviceState::Missing);
+    match array.service {
+        Service::ReadOnly if missing => format!(
+            "Reconnect the missing devices: 'ashlar export {0}', then 'ashlar import {0}'",
+            safe(&array.name)
+        ),
+        _ => format!("{restore} from a backup"),
+    }
 }
 
 /// Devices that are not used any more, and what that leaves.
@@ -99,7 +116,7 @@ fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
         };
         let verb = if gone.len() == 1 { "is" } else { "are" };
         lines.push(format!(
-            "{} of {} {verb} gone: {}{more}. {}",
+            "{} of {} {verb} out of use: {}{more}. {}",
             gone.len(),
             count(usize::from(array.devices_total), "device"),
             names.join(", "),
@@ -107,8 +124,8 @@ fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
         ));
     }
     for (state, what) in [
-        (DeviceState::Readonly, "takes no writes; it is still read"),
-        (DeviceState::Slow, "is slow; it is read around"),
+        (DeviceState::Readonly, "refuses writes; it is still read"),
+        (DeviceState::Slow, "is slow; reads avoid it"),
     ] {
         let mut of = array.devices.iter().filter(|d| d.state == state);
         let Some(first) = of.next() else { continue };
@@ -122,8 +139,11 @@ fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
 
 /// What more losses would do to an array that has lost some.
 fn room(array: &ArrayStatus) -> String {
+    if array.state == ArrayState::Failed {
+        return "Copy the data that can still be read to a new array".to_string();
+    }
     let whole = if array.state == ArrayState::Optimal {
-        "All data has its redundancy again. "
+        "All data has full redundancy again. "
     } else {
         ""
     };
@@ -135,17 +155,17 @@ fn room(array: &ArrayStatus) -> String {
     let wide = usize::from(array.k) + usize::from(array.m);
     match array.health.reconstructs {
         0 if online.count() <= wide => format!(
-            "{whole}No device is left over to rebuild another loss onto: what that leaves without redundancy is \
-             written anew over fewer devices, where there is room ('rebuild.narrow'). Devices cannot be added yet: \
-             copy the data to a new array in time"
+            "{whole}No device is left to rebuild onto if another fails: data left without redundancy is then \
+             rewritten across fewer devices while there is free space (setting rebuild.narrow). This version \
+             cannot add devices: copy the data to a new array in time"
         ),
         0 => format!(
-            "{whole}There is no room to rebuild another loss, and devices cannot be added yet: copy the data \
-             to a new array in time"
+            "{whole}There is too little free space to rebuild another failed device, and this version cannot add \
+             devices: copy the data to a new array in time"
         ),
         n => format!(
-            "{whole}There is room to rebuild {}",
-            count(usize::from(n), "more loss"),
+            "{whole}Free space allows {}",
+            count(usize::from(n), "more rebuild"),
         ),
     }
 }
@@ -157,31 +177,31 @@ fn redundancy(array: &ArrayStatus, lines: &mut Vec<String>) {
     let next = match waiting {
         Some(task) if task.state == "running" => "it is being rebuilt".to_string(),
         Some(task) if !task.reason.is_empty() => {
-            format!("it is not rebuilt: {}", safe(&task.reason))
+            format!("the rebuild waits: {}", safe(&task.reason))
         }
         _ if array.service == Service::ReadOnly => {
-            "nothing is rebuilt while it is imported read-only".to_string()
+            "a read-only import rebuilds nothing".to_string()
         }
         _ => "the rebuild has not begun".to_string(),
     };
     if below == 0 {
         if array.state == ArrayState::Degraded || array.state == ArrayState::Critical {
-            lines.push(format!("redundancy of metadata is lost; {next}"));
+            lines.push(format!("metadata is degraded; {next}"));
         }
         return;
     }
     let held = array.exposure.iter().filter(|e| e.bytes > 0);
-    let still = match held.map(|e| e.redundancy).min() {
-        Some(0) => "one more loss loses data".to_string(),
-        Some(n) => format!("survives {}", count(usize::from(n), "more loss")),
-        None => String::new(),
-    };
-    let wanted = match array.m {
-        1 => "has lost its redundancy".to_string(),
-        m => format!("has less than {m} redundancies"),
+    let still = match held.map(|e| e.redundancy).min().unwrap_or(0) {
+        0 if array.state == ArrayState::Failed => "part of it is lost".to_string(),
+        0 => "the next device failure loses data".to_string(),
+        n => format!(
+            "the worst of it survives {}, normally {}",
+            count(usize::from(n), "more device failure"),
+            array.m
+        ),
     };
     lines.push(format!(
-        "{} of data {wanted} ({still}); {next}",
+        "{} of data is degraded: {still}; {next}",
         size(below)
     ));
 }
@@ -202,15 +222,17 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
         let kinds = kinds.iter().filter(|(n, _)| *n > 0);
         let kinds: Vec<String> = kinds.map(|(n, kind)| format!("{n} {kind}")).collect();
         let next = if *errors < MANY_ERRORS && e.write == 0 {
-            "watch it".to_string()
+            "few so far; check whether the number grows".to_string()
         } else if array.health.reconstructs > 0 {
             format!(
-                "it may be failing; there is room to do without it: 'ashlar fail {} {}'",
+                "it may be failing, and free space allows its rebuild: 'ashlar fail {} {}'",
                 safe(&array.name),
                 device.index
             )
         } else {
-            "it may be failing, and there is no room to rebuild what it holds".to_string()
+            "it may be failing, and there is too little free space to rebuild it: copy the data to a new \
+             array"
+                .to_string()
         };
         lines.push(format!(
             "device {} gave {} error{} since the import: {next}",
@@ -235,7 +257,7 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
             ));
         } else if left > 0 {
             lines.push(format!(
-                "{left} of {} found could not be repaired; as long as other devices have it, nothing is lost",
+                "{left} of {} found could not be repaired; no data is lost as long as other devices hold it",
                 count(usize::try_from(heal.found).unwrap_or(usize::MAX), "bad block"),
             ));
         }
@@ -264,15 +286,15 @@ pub(crate) fn of_drives(array: &ArrayStatus, hardware: &[DeviceHardware]) -> Vec
             continue;
         }
         let next = if urgent.iter().all(|w| w.kind == "temperature") {
-            "see to its cooling".to_string()
+            "check its cooling".to_string()
         } else if array.health.reconstructs > 0 {
             format!(
-                "there is room to do without it: 'ashlar fail {} {}'",
+                "free space allows its rebuild: 'ashlar fail {} {}'",
                 safe(&array.name),
                 device.index
             )
         } else {
-            "there is no room to rebuild what it holds".to_string()
+            "there is too little free space to rebuild it: copy the data to a new array".to_string()
         };
         let texts: Vec<String> = urgent.iter().map(|w| safe(&w.text)).collect();
         lines.push(format!(
@@ -285,7 +307,7 @@ pub(crate) fn of_drives(array: &ArrayStatus, hardware: &[DeviceHardware]) -> Vec
         let more = count(lines.len() - NAMED, "more drive");
         lines.truncate(NAMED);
         lines.push(format!(
-            "{more} warn; 'ashlar device list {}' shows all",
+            "{more} with warnings; 'ashlar device list {}' shows all",
             safe(&array.name)
         ));
     }
@@ -296,31 +318,45 @@ fn space(array: &ArrayStatus, lines: &mut Vec<String>) {
     let capacity = &array.capacity;
     if capacity.overpromised {
         lines.push(
-            "volumes were promised more than the devices left hold at full redundancy: as they fill, new data \
-             will have less; destroy what is not needed"
+            "over-committed: volumes were promised more space than the remaining devices hold at full \
+             redundancy. As they fill, new data is written with less redundancy; destroy volumes that are not \
+             needed, or delete files and trim ('fstrim')"
                 .to_string(),
         );
     }
     let full = percent(capacity.used_bytes, capacity.usable_bytes);
     if full >= 80 {
         lines.push(format!(
-            "{full} % full: writes get slower as it fills; trim, destroy a volume, or use a larger array{}",
+            "{full} % full, and writes get slower as it fills: delete files and trim ('fstrim'), destroy a \
+             volume, or use a larger array{}",
             if full >= 95 { " now" } else { "" }
         ));
     }
 }
 
-/// In a few words for a table: `1 gone, 2 with errors`; empty if there is nothing.
+/// In a few words for a table: `1 failed, 2 with errors`; empty if there is nothing.
 pub(crate) fn in_short(array: &ArrayStatus) -> String {
     let mut parts = Vec::new();
     match array.service {
         Service::Full => {}
         Service::ReadOnly => parts.push("read-only".to_string()),
-        Service::WritesWait => parts.push("writes wait".to_string()),
+        Service::WritesWait => parts.push("writes paused".to_string()),
         Service::Stopped => return "stopped".to_string(),
     }
-    if array.health.devices_gone > 0 {
-        parts.push(format!("{} gone", array.health.devices_gone));
+    let states = [
+        (DeviceState::Failed, "failed"),
+        (DeviceState::Missing, "missing"),
+        (DeviceState::Offline, "offline"),
+    ]
+    .map(|(state, word)| {
+        let of = array.devices.iter().filter(|d| d.state == state);
+        (of.count(), word)
+    });
+    let gone: usize = states.iter().map(|(n, _)| n).sum();
+    match states.iter().find(|(n, _)| *n == gone) {
+        _ if gone == 0 => {}
+        Some((_, word)) => parts.push(format!("{gone} {word}")),
+        None => parts.push(format!("{gone} out of use")),
     }
     let online = array
         .devices

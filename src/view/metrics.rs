@@ -88,7 +88,11 @@ fn states(out: &mut Exposition, arrays: &[ArrayStatus]) {
         ("writes-wait", Service::WritesWait),
         ("stopped", Service::Stopped),
     ];
-    out.family("array_service", "gauge", "1 for what an array answers to.");
+    out.family(
+        "array_service",
+        "gauge",
+        "1 for the service of an array: which requests it answers.",
+    );
     for a in arrays {
         for (name, service) in all {
             let labels = [("array", a.name.as_str()), ("service", name)];
@@ -110,50 +114,56 @@ const FIGURES: &[Figure] = &[
     }),
     (
         "array_devices_gone",
-        "Of these, those that it does not use any more.",
+        "Devices that an array no longer uses: failed, missing or offline.",
         |a| number(a.health.devices_gone.into()),
     ),
     (
         "array_more_losses",
-        "Devices that may be lost at once without loss of data.",
+        "Devices that may fail at once without loss of data.",
         |a| number(a.health.more_losses.into()),
     ),
-    ("array_attention", "Things that need the operator.", |a| {
-        number(a.attention.len() as u64)
-    }),
+    (
+        "array_attention",
+        "Number of conditions that need the operator.",
+        |a| number(a.attention.len() as u64),
+    ),
     ("array_raw_bytes", "Capacity of the devices in use.", |a| {
         number(a.capacity.raw_bytes)
     }),
-    ("array_usable_bytes", "What volumes may be promised.", |a| {
-        number(a.capacity.usable_bytes)
-    }),
-    ("array_used_bytes", "What volumes hold.", |a| {
+    (
+        "array_usable_bytes",
+        "Space that volumes may be promised.",
+        |a| number(a.capacity.usable_bytes),
+    ),
+    ("array_used_bytes", "Data that volumes hold.", |a| {
         number(a.capacity.used_bytes)
     }),
     (
         "array_promised_bytes",
-        "What volumes were promised and do not hold yet.",
+        "Space that volumes were promised and do not use yet.",
         |a| number(a.capacity.promised_bytes),
     ),
-    ("array_free_bytes", "What may still be promised.", |a| {
-        number(a.capacity.free_bytes)
-    }),
-    ("array_parity_bytes", "Parity of all that is usable.", |a| {
-        number(a.capacity.parity_bytes)
-    }),
     (
-        "array_spare_bytes",
-        "Kept for devices that are lost.",
-        |a| number(a.capacity.spare_bytes),
+        "array_free_bytes",
+        "Space that volumes may still be promised.",
+        |a| number(a.capacity.free_bytes),
     ),
     (
+        "array_parity_bytes",
+        "Space for the parity of all usable space.",
+        |a| number(a.capacity.parity_bytes),
+    ),
+    ("array_spare_bytes", "Space kept free for rebuilds.", |a| {
+        number(a.capacity.spare_bytes)
+    }),
+    (
         "array_reserved_bytes",
-        "Kept for metadata, journal, cleaning and recovery.",
+        "Space kept for metadata, journal, cleaning and recovery.",
         |a| number(a.capacity.reserved_bytes),
     ),
     (
         "array_overpromised",
-        "1 if the devices left do not hold what was promised.",
+        "1 if volumes were promised more than the remaining devices hold at full redundancy.",
         |a| number(a.capacity.overpromised.into()),
     ),
     (
@@ -166,15 +176,15 @@ const FIGURES: &[Figure] = &[
     }),
     (
         "array_reserve_slots",
-        "Slots kept for cleaning, commits and recovery.",
+        "Slots kept for cleaning, checkpoints and recovery.",
         |a| number(a.clean.reserve_slots),
     ),
-    ("array_map_bytes", "The map of all volumes.", |a| {
+    ("array_map_bytes", "Size of the map of all volumes.", |a| {
         number(a.map.bytes)
     }),
     (
         "array_map_cached_bytes",
-        "Of the map, what is in memory.",
+        "Part of the map that is in memory.",
         |a| number(a.map.cached_bytes),
     ),
     ("array_journal_bytes", "Capacity of the journal.", |a| {
@@ -182,7 +192,7 @@ const FIGURES: &[Figure] = &[
     }),
     (
         "array_journal_used_bytes",
-        "What recovery would replay.",
+        "Part of the journal that recovery would replay.",
         |a| number(a.journal.used_bytes),
     ),
     (
@@ -190,14 +200,14 @@ const FIGURES: &[Figure] = &[
         "Memory that the array may take.",
         |a| number(a.memory.limit_bytes),
     ),
-    ("array_memory_used_bytes", "Memory that it takes.", |a| {
-        number(a.memory.used_bytes)
-    }),
     (
-        "array_lost_bytes",
-        "What was found not to be readable any more.",
-        |a| number(a.lost.iter().map(|l| l.length_bytes).sum()),
+        "array_memory_used_bytes",
+        "Memory that the array takes.",
+        |a| number(a.memory.used_bytes),
     ),
+    ("array_lost_bytes", "Data that was found lost.", |a| {
+        number(a.lost.iter().map(|l| l.length_bytes).sum())
+    }),
 ];
 
 fn figures(out: &mut Exposition, arrays: &[ArrayStatus]) {
@@ -215,7 +225,7 @@ fn exposure(out: &mut Exposition, arrays: &[ArrayStatus]) {
     out.family(
         "array_exposure_bytes",
         "gauge",
-        "Data by the losses that it still survives.",
+        "Data by the number of further device failures that it survives.",
     );
     for a in arrays {
         for e in &a.exposure {
@@ -246,15 +256,18 @@ fn tasks(out: &mut Exposition, arrays: &[ArrayStatus]) {
     one(
         out,
         "task_done_bytes",
-        "Done of a piece of background work.",
+        "Finished part of a background task.",
         |t| t.done_bytes,
     );
-    one(out, "task_size_bytes", "All there is to do of it.", |t| {
+    one(out, "task_size_bytes", "Size of a background task.", |t| {
         t.total_bytes
     });
-    one(out, "task_bytes_per_second", "Its speed.", |t| {
-        t.bytes_per_second
-    });
+    one(
+        out,
+        "task_bytes_per_second",
+        "Speed of a background task.",
+        |t| t.bytes_per_second,
+    );
 }
 
 #[cfg(test)]

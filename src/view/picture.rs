@@ -1,12 +1,12 @@
 //! The picture of an array: what `ashlar status` shows.
 //!
 //! ```text
-//! tank  DEGRADED, 1 gone   ec8+3 on 14 devices, 1 spare
+//! tank  DEGRADED, 1 failed   ec8+3 on 14 devices, 1 spare
 //!   space    [######------------------]  312M of 1.20G used (25 %), 712M promised, 193M free
 //!   devices  UUUUFUUUUU UUUU             13 online, 1 failed
-//!   work     reconstruct [####------]  45 %  120M of 270M  310M/s  2s left
+//!   work     rebuild     [####------]  45 %  120M of 270M  310M/s  2s left
 //!   volumes  v      1G   312M used   nbd unix:/tmp/s
-//!   next     1 of 14 devices is gone: 4 (/d4) failed. There is room to reconstruct 2 more losses
+//!   next     1 of 14 devices is out of use: 4 (/d4) failed. Free space allows 2 more rebuilds
 //! ```
 //!
 //! **Invariants**: one glyph for each device, in the order of their numbers; what is not as it
@@ -46,7 +46,7 @@ pub(crate) fn picture(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
     if found > 0 {
         let _ = writeln!(
             out,
-            "{}{}, {healed} repaired",
+            "{}{healed} of {}",
             label("repaired"),
             count(usize::try_from(found).unwrap_or(usize::MAX), "bad block")
         );
@@ -101,7 +101,7 @@ fn head(array: &ArrayStatus, style: Style) -> String {
     let gone = array.health.devices_gone;
     let spare = match array.spare {
         0 => String::new(),
-        n if gone >= n => ", spare used up".to_string(),
+        n if gone >= n => ", spare in use".to_string(),
         n => format!(", {}", count(usize::from(n - gone), "spare")),
     };
     let code = code(array);

@@ -178,15 +178,15 @@ fn a_degraded_array_says_which_device_and_what_happens() {
         "DEGRADED",
         "UUUUFUUUUU UU_U 12 online, 1 failed, 1 missing",
         "rebuild [#####------------] 25 % 256M of 1G 100M/s 1m35s left",
-        "DEGRADED, 2 gone",
-        "2 of 14 devices are gone: 4 (/dev/sd4) failed, 12 (uuid uuid-12) missing. There",
-        "is room to rebuild 1 more loss",
-        "survives 1 more loss",
+        "DEGRADED, 2 out of use",
+        "2 of 14 devices are out of use: 4 (/dev/sd4) failed, 12 (uuid uuid-12) missing.",
+        "Free space allows 1 more rebuild",
+        "of data is degraded: the worst of it survives 1 more device failure, normally 3;",
         "being rebuilt",
     ] {
         assert!(words.contains(part), "no '{part}' in:\n{text}");
     }
-    assert!(!text.contains("All data has its redundancy"), "{text}");
+    assert!(!text.contains("All data has full redundancy"), "{text}");
     assert_narrow(&text);
     let md = mdstat(std::slice::from_ref(&array));
     for part in [
@@ -261,7 +261,7 @@ fn an_optimal_array_that_is_not_what_it_was_says_so() {
     assert_eq!(array.state, ArrayState::Optimal);
     let lines = advice(&array);
     assert!(
-        lines[0].starts_with("3 of 14 devices are gone: 2 (/dev/sd2) failed"),
+        lines[0].starts_with("3 of 14 devices are out of use: 2 (/dev/sd2) failed"),
         "{lines:?}"
     );
     assert!(
@@ -269,26 +269,34 @@ fn an_optimal_array_that_is_not_what_it_was_says_so() {
         "{lines:?}"
     );
     assert!(
-        lines[0].contains("All data has its redundancy again. No device is left over"),
+        lines[0].contains("All data has full redundancy again. No device is left"),
         "{lines:?}"
     );
     // With more devices than a stripe is wide it is room that lacks.
     let mut wide = array.clone();
     wide.devices[2].state = DeviceState::Online;
     let said = advice(&wide).join(" ");
-    assert!(said.contains("There is no room to rebuild"), "{said}");
+    assert!(
+        said.contains("There is too little free space to rebuild"),
+        "{said}"
+    );
     assert!(
         lines[1].starts_with("device 5 (/dev/sd5) gave 412 digest errors"),
         "{lines:?}"
     );
-    assert!(lines[1].contains("no room to rebuild"), "{lines:?}");
     assert!(
-        lines[2].ends_with("gave 1 read error since the import: watch it"),
+        lines[1].contains("too little free space to rebuild"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[2].ends_with(
+            "gave 1 read error since the import: few so far; check whether the number grows"
+        ),
         "{lines:?}"
     );
     let text = picture(&array, Style::PLAIN, &More::default());
     assert!(
-        text.starts_with("tank  OPTIMAL, 3 gone, 2 with errors   ec8+3"),
+        text.starts_with("tank  OPTIMAL, 3 out of use, 2 with errors   ec8+3"),
         "{text}"
     );
     assert_narrow(&text);
@@ -384,7 +392,7 @@ fn space_names_what_was_promised_and_fits_the_line() {
         total_bytes: 1 << 30,
         bytes_per_second: 0,
         eta_seconds: None,
-        reason: "the room that is left was promised to volumes".into(),
+        reason: "the remaining free space is promised to volumes".into(),
         found: 0,
         healed: 0,
     }];
@@ -393,7 +401,10 @@ fn space_names_what_was_promised_and_fits_the_line() {
         bytes: 1 << 20,
     });
     let text = picture(&array, Style::PLAIN, &verbose());
-    assert!(text.contains("1M survives 1 more loss\n"), "{text}");
+    assert!(
+        text.contains("1M survives 1 more device failure\n"),
+        "{text}"
+    );
     assert_narrow(&text);
     let script = Style {
         width: 200,
@@ -417,7 +428,9 @@ fn lost_data_is_said_first_and_exactly() {
     }];
     let lines = advice(&array);
     assert!(
-        lines[0].starts_with("8K in 1 range cannot be read (first: v at byte 4096). Found so far"),
+        lines[0].starts_with(
+            "8K of data in 1 range is lost (first: volume v at byte 4096); reading more"
+        ),
         "{lines:?}"
     );
 }

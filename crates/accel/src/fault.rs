@@ -7,19 +7,17 @@
 pub enum Fault {
     /// The program has no code for devices.
     #[error(
-        "this program was built without CUDA: use one built with its feature cuda, or set accelerator = cpu"
+        "this program was built without CUDA: use one built with the feature cuda, or set accelerator=cpu"
     )]
     NotBuilt,
     /// There is no driver library.
-    #[error(
-        "no CUDA driver (libcuda.so.1) here: install NVIDIA's driver, or set accelerator = cpu"
-    )]
+    #[error("no CUDA driver (libcuda.so.1) here: install NVIDIA's driver, or set accelerator=cpu")]
     NoDriver,
     /// The driver library is too old.
     #[error("the CUDA driver has no {0}: update NVIDIA's driver")]
     NoSymbol(&'static str),
     /// The driver knows no such device.
-    #[error("there is no cuda:{wanted}, only {present} devices: see nvidia-smi -L")]
+    #[error("no GPU cuda:{wanted} here, {present} in all: see nvidia-smi -L")]
     NoDevice {
         /// The number asked for.
         wanted: u16,
@@ -28,7 +26,8 @@ pub enum Fault {
     },
     /// Not enough memory on the device, or for pinning.
     #[error(
-        "{call}: not enough memory, not even for small batches: see nvidia-smi who has the device's, and ulimit -l for what may be pinned"
+        "{call}: not enough memory, even for small batches: nvidia-smi shows who uses the GPU's memory, ulimit \
+         -l how much may be pinned"
     )]
     Memory {
         /// The driver's function.
@@ -43,17 +42,20 @@ pub enum Fault {
         code: u32,
     },
     /// The device did not finish in time.
-    #[error("the device did not finish a batch in {seconds} s: see the kernel's messages for Xid")]
+    #[error(
+        "the GPU did not finish a batch in {seconds} s: look for Xid in the kernel's messages (dmesg)"
+    )]
     Timeout {
         /// How long it had, in seconds.
         seconds: u32,
     },
     /// The device computed something else than the processor when it was tested.
-    #[error("cuda computed a wrong {0} when tested: replace the device")]
+    #[error("the GPU computed a wrong {0} in its test: replace it")]
     Wrong(&'static str),
     /// The device computed something else than the processor while it worked.
     #[error(
-        "the device computed something else than the processor: do not use it, and have 'ashlar verify' check parity that it has computed"
+        "the GPU and the processor computed different results: stop using this GPU, and check the parity it \
+         computed with 'ashlar verify'"
     )]
     Unequal,
     /// The accelerator was closed while the job waited.
@@ -66,7 +68,7 @@ pub enum Fault {
     #[error("a buffer changed its length while a batch was under way")]
     Piece,
     /// A thread could not be started.
-    #[error("no thread could be started for the device: raise the limit of threads")]
+    #[error("no thread could be started for the GPU: raise the limit of threads")]
     NoThread,
 }
 

@@ -50,11 +50,13 @@ impl Status {
     pub fn reason(&self) -> String {
         match (&self.device, self.fault, self.choice) {
             (Some(name), None, Choice::Cuda(_)) => {
-                format!("{name}, for every batch it can take, as was asked")
+                format!("{name}, for every batch it can take, as set")
             }
-            (Some(name), None, _) => format!("{name}, for batches that measure cheaper there"),
+            (Some(name), None, _) => {
+                format!("{name}, for batches that are measured to be cheaper there")
+            }
             (_, Some(fault), _) => format!("processor only: {fault}"),
-            (None, None, Choice::Cpu) => "processor only, as was asked".to_string(),
+            (None, None, Choice::Cpu) => "processor only, as set".to_string(),
             (None, None, _) => {
                 format!("processor only while cuda:{} is being opened", self.number)
             }

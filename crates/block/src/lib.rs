@@ -86,10 +86,10 @@ pub struct Extent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum VolumeError {
     /// The bytes are beyond what the redundancy can give back.
-    #[error("the data is lost: more devices failed than the layout survives; see `ashlar status`")]
+    #[error("the data is lost: more devices failed than the layout survives; see 'ashlar status'")]
     Lost,
     /// No space for the change.
-    #[error("no space: free some")]
+    #[error("no free space: delete and trim data, or destroy a volume")]
     NoSpace,
     /// The range does not lie inside the volume.
     #[error("the range is not inside the volume")]

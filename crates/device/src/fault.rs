@@ -43,6 +43,19 @@ impl Presence {
     }
 }
 
+/// As an operator reads it.
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Fault::Media => "it cannot read or write some of its blocks",
+            Fault::Offline => "it is disconnected",
+            Fault::Timeout => "it does not answer in time",
+            Fault::ReadOnly => "it refuses writes (read-only)",
+            Fault::NoSpace => "the storage below it is full",
+        })
+    }
+}
+
 impl Fault {
     /// The fault that an error number of a read, write, flush or discard stands for. What is not
     /// known is [`Fault::Media`]: it concerns these bytes, and the engine will find out about others.

@@ -45,8 +45,8 @@ pub enum OpenError {
     },
     /// Nobody may, root neither.
     #[error(
-        "{path}: the kernel lets nobody here open it: its driver, a device cgroup or a security module forbids it; \
-         leave it out, or allow it there"
+        "{path}: the kernel refuses to open it, even for root: its driver, a device cgroup or a security module \
+         forbids it; leave it out, or allow it there"
     )]
     Forbidden {
         /// What was to be opened.
@@ -54,8 +54,8 @@ pub enum OpenError {
     },
     /// Somebody else has it.
     #[error(
-        "{path} is in use: it is mounted, part of a started array, or open in another program; \
-         stop that first (`lsblk {path}` and `fuser -v {path}` show who it is)"
+        "{path} is in use: it is mounted, part of a started array, or open in another program; stop that first \
+         (`lsblk {path}` and `fuser -v {path}` show what uses it)"
     )]
     InUse {
         /// What was to be opened.
@@ -68,7 +68,9 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Not even one block.
-    #[error("{path} has {size_bytes} bytes, less than one block of 4096; use a larger one")]
+    #[error(
+        "{path} is too small: {size_bytes} bytes, less than one block of 4096; use a larger one"
+    )]
     TooSmall {
         /// What was to be opened.
         path: PathBuf,

@@ -14,12 +14,14 @@ pub enum Error {
     Layout(#[from] LayoutError),
     /// A name that cannot be used.
     #[error(
-        "'{0}' is no name: use 1 to 64 letters, digits, '-', '_' or '.', beginning with a letter or digit"
+        "'{0}' is not a valid name: use 1 to 64 letters, digits, '-', '_' or '.', beginning with a letter or \
+         digit"
     )]
     Name(String),
     /// A device is too small.
     #[error(
-        "device {device} has {have} bytes; at least {need} are needed with these slots: leave it out or use smaller slots (--slot)"
+        "device {device} is too small: it has {have} bytes, and this slot size needs {need}; leave it out or \
+         give a smaller --slot"
     )]
     TooSmall {
         /// Position in the list of devices.
@@ -40,7 +42,7 @@ pub enum Error {
         must: &'static str,
     },
     /// A device could not be read or written.
-    #[error("device {device}: {fault:?}; check the device and its cabling, then try again")]
+    #[error("device {device}: {fault}; check the device and its cabling, then try again")]
     Device {
         /// Position in the list, or index in the array.
         device: usize,
@@ -66,16 +68,24 @@ pub enum Error {
     )]
     MixedArrays,
     /// Two devices claim one place: a copy.
-    #[error("two devices both claim to be device {0}; one is a copy: take it away")]
+    #[error(
+        "two of these devices say that they are device {0}: one is a copy; disconnect the copy, then import \
+        again"
+    )]
     Duplicate(u16),
     /// Histories that went apart.
     #[error(
-        "these devices have different histories of generation {0}, and each may hold writes that the other lacks. Bring the missing devices: all of them may show that one side never went on. Or choose a side: import with --degraded, naming only its devices; what only the other side wrote is then lost"
+        "these devices have different histories of generation {0} (split brain): each side may hold writes that \
+         the other lacks. Connect the missing devices and import again: together they may show that only one \
+         side was written. Or choose a side: connect only its devices and import with --degraded; writes that \
+         only the other side holds are then lost"
     )]
     Diverged(u64),
     /// Too few devices to start by itself.
     #[error(
-        "only {seen} of the {counted} devices that generation {generation} counts are here; find the others, or use --degraded to start without them"
+        "only {seen} of the {counted} devices that generation {generation} counts are here, too few to know that \
+         the newest writes are among them; connect the others, or use --degraded to start without them: they are \
+         then out of use for good, with the writes that only they hold"
     )]
     TooFew {
         /// Devices seen.
@@ -87,7 +97,8 @@ pub enum Error {
     },
     /// More devices lost than the array survives.
     #[error(
-        "the array cannot be read: {lost} devices are missing and its metadata survives {survives}; find the missing devices"
+        "the array cannot be read: {lost} of its devices in use are missing, too many for its metadata; connect \
+         them and import again"
     )]
     Beyond {
         /// Devices missing.
@@ -97,31 +108,35 @@ pub enum Error {
     },
     /// No root could be found.
     #[error(
-        "no root was found on the devices; the array was never completely created, or too many devices are missing"
+        "no checkpoint was found on these devices: too many devices are missing, or 'create' did not finish; \
+         connect the missing devices and import again"
     )]
     NoRoot,
     /// Acknowledged journal records are gone.
     #[error(
-        "{0} journal record(s) that were acknowledged cannot be read; find the missing devices, or use --degraded to give up what only those records held"
+        "{0} journal record(s) of acknowledged writes cannot be read; connect the missing devices and import \
+         again, or use --degraded to start without these writes: they are then lost"
     )]
     JournalLoss(u64),
     /// Acknowledged journal records whose blocks no stripe on the devices here can hold.
     #[error(
-        "the journal holds {0} write(s) whose blocks are too large for what so few devices can hold; find the missing devices, or use --degraded to give these writes up"
+        "the journal holds {0} write(s) that do not fit on the few devices that are here; connect the missing \
+         devices and import again, or use --degraded to start without these writes: they are then lost"
     )]
     NoPlace(u64),
     /// More devices were lost while the import ran, and the array stopped.
-    #[error("the array stopped while it was imported: {0}")]
+    #[error("the array stopped during its import: {0}")]
     Stopped(String),
     /// A volume that does not exist.
-    #[error("there is no volume '{0}'; `ashlar volume list` shows what there is")]
+    #[error("no volume '{0}' in this array; 'ashlar volume list' shows its volumes")]
     NoVolume(String),
     /// A volume that exists.
-    #[error("there is a volume '{0}' already; use another name")]
+    #[error("volume '{0}' exists already; use another name")]
     VolumeExists(String),
     /// More was asked than there is.
     #[error(
-        "{asked} bytes were asked, {free} are free; ask for less, destroy a volume, or use --thin to promise more than there is"
+        "too little free space: {asked} bytes asked, {free} bytes free; ask for less, destroy a volume, or use \
+         --thin to promise more than is free"
     )]
     NoSpace {
         /// Asked.
@@ -131,28 +146,32 @@ pub enum Error {
     },
     /// Space was promised that a larger reserve would take.
     #[error(
-        "volumes were promised so much that clean.reserve can be at most {most} %; destroy a volume, or leave it as it is"
+        "clean.reserve can be at most {most} % now: the rest of the space is promised to volumes; destroy a \
+         volume first, or leave the setting as it is"
     )]
     Promised {
         /// The largest reserve that fits, in percent; 0 if none does.
         most: u64,
     },
     /// A device index beyond the array.
-    #[error("the array has no device {0}")]
+    #[error("the array has no device {0}; 'ashlar status -v' lists its devices")]
     NoDevice(u16),
     /// The two superblocks of a device (by position) name different devices.
     #[error(
-        "device {0} has superblocks of two devices: a write for one has landed on it; leave it out, and give the array another in its place"
+        "device {0} holds the superblocks of two devices: a write for the other device was misdirected to it; \
+         leave it out and use another device in its place"
     )]
     TwoDevices(usize),
     /// The operator's word is needed.
     #[error(
-        "failing device {0} would leave data without a copy: wait for what is being rebuilt (`ashlar wait`), or use -f if that is meant"
+        "failing device {0} now would lose data that the other devices cannot compute; wait for the rebuild \
+         ('ashlar wait ARRAY'), or give -f to fail it and lose that data"
     )]
     WouldLose(u16),
     /// Too few devices agree on a generation.
     #[error(
-        "only {stored} of {counted} devices could store the new generation: bring devices back, or go on without them: --degraded at an import, `fail -f` when writes wait"
+        "only {stored} of {counted} devices could record which devices are in use, fewer than half; reconnect \
+         the missing devices, or go on without them: 'import --degraded', or 'fail -f' while writes are paused"
     )]
     NoQuorum {
         /// Devices that stored it.
@@ -161,7 +180,7 @@ pub enum Error {
         counted: usize,
     },
     /// A setting that does not exist.
-    #[error("there is no setting '{key}'; those there are: {known}")]
+    #[error("no setting '{key}'; the settings are: {known}")]
     NoSetting {
         /// Key.
         key: String,
@@ -184,6 +203,6 @@ pub enum Error {
     #[error("the array was imported read-only; export it and import it without --read-only")]
     ReadOnly,
     /// Exported or failed.
-    #[error("the array is closed")]
+    #[error("the array is closed; import it again")]
     Closed,
 }

@@ -161,7 +161,7 @@ fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
 #[test]
 fn beyond_m_what_an_import_finds_is_folded_as_far_as_there_is_room() {
     let gone = [0, 1, 2, 4, 6];
-    // Nearly full. (With some other counts no room is left to commit in: open, docs/bugs.md.)
+    // Nearly full. (With some other counts no free space is left for a checkpoint: open, docs/bugs.md.)
     for count in [700, 704, 708, 710] {
         let disks = devices(7, 8 * MIB);
         let written = written_far_apart(&disks, &gone[..2], count, false);
@@ -201,7 +201,10 @@ fn an_array_without_room_to_commit_stops() {
         let mut events = array.events(0).into_iter();
         let stopped = events.find(|e| e.kind == "halted").map(|e| e.text);
         let stopped = stopped.unwrap_or_default();
-        assert!(stopped.contains("no room is left to commit"), "{stopped}");
+        assert!(
+            stopped.contains("no free space is left for a checkpoint"),
+            "{stopped}"
+        );
         size
     });
     rt.shutdown();

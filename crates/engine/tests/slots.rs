@@ -63,7 +63,7 @@ fn given_up_for_losing_writes(eighths: &Range<u64>) -> Option<u16> {
             array.wait_idle(&[]).await;
         }
         let events = array.events(0);
-        let given_up = events.iter().find(|e| e.text.contains("it is given up"));
+        let given_up = events.iter().find(|e| e.text.contains("it is failed"));
         let given_up = given_up.and_then(|e| e.device);
         let state = array.status().await.devices[0].state;
         assert_eq!(state == DeviceState::Failed, given_up.is_some());

@@ -34,7 +34,7 @@ use crate::fuse::FuseMount;
 #[derive(Debug, thiserror::Error)]
 pub enum LoopError {
     /// There is no loop device to be had.
-    #[error("no loop device can be had ({0}): load the loop module; root is needed")]
+    #[error("no loop device is available ({0}): run 'modprobe loop', and the daemon as root")]
     NoDevice(io::Error),
     /// The volume's file cannot be opened.
     #[error("the volume's file cannot be opened ({0}): is it still mounted?")]
@@ -46,16 +46,16 @@ pub enum LoopError {
     #[error("the kernel refused to configure the loop device ({0})")]
     Configure(io::Error),
     /// The kernel does not do direct I/O on it.
-    #[error("this kernel does not do direct I/O on the loop device: serve the volume over NBD")]
+    #[error("this kernel cannot do direct I/O on the loop device: serve the volume over NBD")]
     NoDirectIo,
     /// Something uses the device.
-    #[error("the loop device is in use: unmount or stop what is on it")]
+    #[error("the loop device is in use: unmount it, or stop the program that uses it")]
     Busy,
     /// It is detached, but a process still has it open.
-    #[error("a process still has the loop device open: it goes away when that closes it")]
+    #[error("a process still has the loop device open: it disappears when that process closes it")]
     StillOpen,
     /// What was written last could not be written to the volume.
-    #[error("the last writes to the loop device failed ({0}): see `ashlar status`")]
+    #[error("the last writes to the loop device failed ({0}): see 'ashlar status'")]
     Flush(io::Error),
 }
 

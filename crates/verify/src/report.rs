@@ -65,19 +65,20 @@ macro_rules! kinds {
 
 kinds! {
     /// No device has a good superblock.
-    NoArray Lost "no-array" "no device of an array is here";
+    NoArray Lost "no-array" "none of these is a device of an array";
     /// Devices of several arrays were given.
     OtherArray Lost "other-array" "belongs to another array; give the devices of one array";
     /// Two generations of the same number.
-    Diverged Lost "diverged" "the devices hold two histories that went apart; give those of one of them";
+    Diverged Lost "diverged" "the devices hold two different histories (split brain); give the devices of one of \
+        them";
     /// Two devices with one index.
-    IndexTwice Lost "index-twice" "has the index of another device; take one of the two away";
+    IndexTwice Lost "index-twice" "has the index of another device: one is a copy; leave one of the two out";
     /// Rings or slots differ from those of the others.
     Geometry Lost "geometry" "has other slots or rings than the array";
     /// The notation of the layout is not known.
     Layout Lost "layout" "the layout's notation is not known";
     /// No good root.
-    NoRoot Lost "no-root" "no good root is here: nothing can be found";
+    NoRoot Lost "no-root" "no good root was found: the array cannot be read";
     /// Liveness cannot be read.
     LivenessLost Lost "liveness-lost" "a node of liveness cannot be read";
     /// The catalog cannot be read.
@@ -85,9 +86,9 @@ kinds! {
     /// A node of a map cannot be read.
     NodeLost Lost "node-lost" "a node of the map cannot be read: what it covers is lost";
     /// A volume block cannot be read.
-    BlockLost Lost "block-lost" "a volume block cannot be read, nor decoded";
+    BlockLost Lost "block-lost" "a volume block cannot be read or decoded";
     /// An entry says that what it covers was lost before.
-    EntryLost Lost "entry-lost" "was lost before, and is marked so";
+    EntryLost Lost "entry-lost" "was lost before, and is marked as lost";
     /// Journal records are gone.
     JournalLost Lost "journal-lost" "acknowledged journal records cannot be read";
     /// A journal record is no sequence of entries.
@@ -105,9 +106,9 @@ kinds! {
     /// A slot is taken by a segment that does not exist.
     SlotOfNobody Structure "slot-of-nobody" "a slot is taken by a segment that liveness does not know";
     /// Liveness names a segment that no slot has.
-    SegmentNowhere Structure "segment-nowhere" "a segment of liveness lies in no slot";
+    SegmentNowhere Structure "segment-nowhere" "a segment that liveness knows is in no slot";
     /// A segment number that was not handed out.
-    SegmentNumber Structure "segment-number" "a segment has a number that is yet to be handed out";
+    SegmentNumber Structure "segment-number" "a segment has a number that is not assigned yet";
     /// Two records of liveness for one segment.
     RecordTwice Structure "record-twice" "liveness has two records of one segment";
     /// A record's count is not that of its bits.
@@ -123,13 +124,13 @@ kinds! {
     /// An entry points outside its segment, or to none.
     OutOfRange Structure "out-of-range" "an entry points to no block of any segment";
     /// An entry points to a segment of the wrong kind, or has a wrong length.
-    EntryWrong Structure "entry-wrong" "an entry has a length, birth or kind that cannot be";
+    EntryWrong Structure "entry-wrong" "an entry has an impossible length, birth or kind";
     /// Bytes that are no entry.
-    Malformed Structure "malformed" "an entry is none that the format knows";
+    Malformed Structure "malformed" "an entry is not one that the format knows";
     /// An entry beyond the end of its volume.
     BeyondVolume Structure "beyond-volume" "an entry maps a block beyond the end of its volume";
     /// A content root is not that of what it covers.
-    ContentRoot Structure "content-root" "a content root is not that of what it covers";
+    ContentRoot Structure "content-root" "a content root does not match the data below it";
     /// A volume's mapped bytes are not those of its map.
     MappedBytes Structure "mapped-bytes" "the catalog counts other mapped bytes than the map has";
     /// A volume's map nodes are not those of its map.
@@ -137,15 +138,15 @@ kinds! {
     /// Rows of live blocks name other owners than the maps do.
     OwnersDiffer Structure "owners-differ" "rows name other owners, or other digests, than the maps do";
     /// Parity is not that of its data, though both match their digests.
-    ParityWrong Structure "parity-wrong" "parity is not that of its data";
+    ParityWrong Structure "parity-wrong" "parity does not match its data";
     /// The parity of the owners is wrong.
-    OwnerParity Structure "owner-parity" "the owner bytes of parity are not those of the data's owners";
+    OwnerParity Structure "owner-parity" "the owner bytes of parity do not match the data's owners";
     /// Rows of a stripe contradict each other.
-    RowsDisagree Damage "rows-disagree" "a column says that a stripe was not written, the others that it was";
+    RowsDisagree Damage "rows-disagree" "a column says that a stripe was not written, the others say that it was";
     /// A member is not here.
-    MemberMissing Damage "member-missing" "a member is not here";
+    MemberMissing Damage "member-missing" "a device of the array is missing";
     /// A column is nowhere.
-    ColumnMissing Damage "column-missing" "a column of a segment is nowhere";
+    ColumnMissing Damage "column-missing" "a column of a segment is missing";
     /// A block of a strip does not match its row.
     Strip Damage "strip" "a block of a strip is damaged";
     /// A summary block is not good.
@@ -171,13 +172,14 @@ kinds! {
     /// A device with an older generation.
     Behind Note "behind" "holds an older generation than the others";
     /// A column of metadata is nowhere, and what is left survives as many losses as the layout.
-    ColumnToSpare Note "column-to-spare" "a column of metadata is nowhere; without it, as many devices may be lost as of data";
+    ColumnToSpare Note "column-to-spare" "a column of metadata is missing; metadata still survives as many \
+        failures as data";
     /// One of two superblocks is not good.
-    SuperblockCopy Note "superblock-copy" "one of its two superblocks is not good; the next change writes it anew";
+    SuperblockCopy Note "superblock-copy" "one of its two superblocks is not good; the next change rewrites it";
     /// One of two copies of a page is not good.
     PageCopy Note "page-copy" "one of two copies of a page of the slot table is not good";
     /// A page of a commit that never ended.
-    PageLater Note "page-later" "a page of the slot table is of a commit that never ended";
+    PageLater Note "page-later" "a page of the slot table is of a checkpoint that never ended";
     /// A claim of a column that lies elsewhere by now.
     StaleClaim Note "stale-claim" "claims a column that has moved since";
     /// A slot of a segment that had not begun when power went.
@@ -428,7 +430,8 @@ impl Report {
                     if self.clean {
                         "closed cleanly"
                     } else {
-                        "not closed cleanly: the journal was NOT replayed, what only it has was not checked"
+                        "not closed cleanly: the journal was NOT replayed, and writes that only it holds were \
+                         not checked"
                     }
                 ),
             ));
@@ -449,7 +452,7 @@ impl Report {
             lines.push((
                 "stripes",
                 format!(
-                    "{}: {} strip blocks compared with their digests, {} parity blocks computed anew",
+                    "{}: {} strip blocks compared with their digests, {} parity blocks computed again",
                     c.stripes, c.strip_blocks, c.parity_blocks
                 ),
             ));
@@ -471,7 +474,7 @@ impl Report {
                 "the array contradicts itself: copy what can be read, and report this"
             }
             (_, _, _, 1..) => {
-                "damaged, and nothing is lost: import it; every bad block that is read is repaired"
+                "damaged, and nothing is lost: connect any missing device, then import it; reading repairs bad blocks"
             }
             _ => {
                 "nothing wrong was found, but the array was not closed cleanly: import and export it for a full check"

@@ -119,7 +119,7 @@ pub(crate) struct RealArgs {
 fn parse_test(text: &str) -> Result<Named, String> {
     let names = Test::ALL.map(Test::name).join(", ");
     let found = Test::named(text).map(Named);
-    found.ok_or_else(|| format!("'{text}' is no test: use {names}, or 0, 1, 2"))
+    found.ok_or_else(|| format!("'{text}' is not a test: use {names}, or 0, 1, 2"))
 }
 
 fn parse_tool(text: &str) -> Result<Option<Tool>, String> {
@@ -287,7 +287,7 @@ pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failur
     let place = args.path.display();
     if let Some(reason) = session.too_small().filter(|_| !args.force) {
         return Err(Failure::refused(format!(
-            "{place}: INVALID: {reason}; --force measures it anyway, and the rows stay INVALID"
+            "{place}: INVALID: {reason}; --force measures anyway, and the rows stay INVALID"
         )));
     }
     if let Some(reason) = session.no_room() {

@@ -112,7 +112,7 @@ pub(crate) struct LifecycleArgs {
 
 fn parse_suite(text: &str) -> Result<Suite, String> {
     let names = Suite::ALL.map(Suite::name).join(", ");
-    Suite::named(text).ok_or_else(|| format!("'{text}' is no suite: use {names}"))
+    Suite::named(text).ok_or_else(|| format!("'{text}' is not a suite: use {names}"))
 }
 
 fn parse_state(text: &str) -> Result<State, String> {
@@ -120,7 +120,7 @@ fn parse_state(text: &str) -> Result<State, String> {
     match text {
         "initialization" => Err(unpaid.to_string()),
         _ => State::named(text)
-            .ok_or_else(|| format!("'{text}' is no state: use normal, down or rebuild")),
+            .ok_or_else(|| format!("'{text}' is not a state: use normal, down or rebuild")),
     }
 }
 

@@ -55,7 +55,7 @@ fn text(volume: &str, map: &VolumeMap) -> String {
         map.extents.len()
     );
     if !map.whole {
-        text += "some of its map cannot be read from these devices: what is there is not shown\n";
+        text += "part of its map cannot be read from these devices and is not shown; name its other devices too\n";
     }
     let rows = map.extents.iter().map(|e| {
         let device = |d: &Option<u16>| d.map_or("-".to_string(), |d| d.to_string());

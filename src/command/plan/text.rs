@@ -110,7 +110,7 @@ pub(super) fn plan_text(plan: &Plan, assumptions: &Assumptions, args: &Args) -> 
             );
         }
         if plan.nearest.is_empty() {
-            out.push_str("  More than one wish stands in the way; drop one and ask again.\n");
+            out.push_str("  Several wishes together cannot be met; drop one and ask again.\n");
         }
     } else {
         out.push_str(&table(
@@ -161,8 +161,8 @@ fn state(out: &mut String, assumptions: &Assumptions) {
     }
     let _ = writeln!(
         out,
-        "  This version neither replaces devices nor scrubs: until one does, both are yours to do, by copying to a new \
-         array in time and by reading every volume to its end, which verifies and repairs."
+        "  This version neither replaces devices nor scrubs. Do both yourself: copy to a new array in time, and \
+         read every volume to its end, which verifies and repairs it."
     );
 }
 
@@ -183,20 +183,20 @@ pub(super) fn array_text(
     );
     match &prospect.outlook {
         None => out.push_str(
-            "Some data have lost more than their redundancy: bring devices back, then export and \
-             import it; 'ashlar status -j' lists what was found lost.\n",
+            "Some data is lost: more devices are out of use than parity covers. 'ashlar status' \
+             says what to do, with -j it lists the lost data found so far.\n",
         ),
         Some(outlook) if prospect.missing > 0 => {
             let _ = writeln!(
                 out,
-                "Its worst data have lost {} of {} redundancies; full redundancy is {} away{}.",
+                "Its worst data has lost {} of {} parities; full redundancy returns in {}{}.",
                 prospect.missing,
                 prospect.m,
                 hours(outlook.hours_to_whole),
                 if prospect.without_new_device {
                     ""
                 } else {
-                    ", once there is room for it"
+                    ", once there is free space for it"
                 }
             );
             let _ = writeln!(
@@ -205,7 +205,7 @@ pub(super) fn array_text(
                 outlook.loss_before_whole
             );
         }
-        Some(_) => out.push_str("All its data have full redundancy.\n"),
+        Some(_) => out.push_str("All its data has full redundancy.\n"),
     }
     let _ = writeln!(
         out,
@@ -217,7 +217,7 @@ pub(super) fn array_text(
     );
     let _ = writeln!(
         out,
-        "Further devices of a group that can go before stripes have to become narrower: {}.",
+        "Devices of a group that can still fail before stripes become narrower: {}.",
         prospect.spare_left
     );
     out.push_str("\nAssumed:\n");

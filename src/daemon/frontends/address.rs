@@ -56,7 +56,7 @@ pub(super) fn nbd_address(text: &str) -> Result<NbdAt, Failure> {
     let resolved = text.to_socket_addrs().ok().and_then(|mut all| all.next());
     if resolved.is_some_and(|address| address.port() == 0) {
         return Err(Failure::invalid(format!(
-            "--nbd {text}: clients need a port that stays the same; give one, such as 10809"
+            "--nbd {text}: port 0 changes with each start; give a fixed port, such as 10809"
         )));
     }
     resolved.map(NbdAt::Tcp).ok_or_else(|| {

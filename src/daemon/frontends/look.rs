@@ -93,7 +93,8 @@ impl Frontends {
         match link(name, device) {
             Ok(()) => {
                 nameless.remove(name);
-                tracing::warn!(name, device = %device.display(), "the name was gone or led elsewhere; it is made again");
+                tracing::warn!(name, device = %device.display(), "the link was missing or pointed elsewhere; it \
+                    is made again");
                 None
             }
             // Whoever has the device open goes on.

@@ -25,7 +25,7 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
     let path = |device: usize| paths.get(device).copied().unwrap_or("a device");
     match error {
         Error::TooSmall { device, have, need } => Failure::invalid(format!(
-            "{}: {} is too small; at least {} are needed with these slots: leave it out or use smaller slots (--slot)",
+            "{}: {} is too small; this slot size needs {}: leave the device out or give a smaller --slot",
             path(*device),
             size(*have),
             size(*need)
@@ -38,7 +38,7 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
             path(*device)
         )),
         Error::Device { device, fault } => Failure::broken(format!(
-            "{}: {fault:?}; check the device and its cabling, then try again",
+            "{}: {fault}; check the device and its cabling, then try again",
             path(*device)
         )),
         Error::Format { device, source } => Failure::broken(format!(
@@ -53,12 +53,13 @@ pub(crate) fn explain(error: &ashlar_engine::Error, paths: &[&str]) -> Failure {
 pub(crate) fn failure_of(error: ashlar_engine::Error) -> Failure {
     match error {
         ashlar_engine::Error::NoSpace { asked, free } => Failure::refused(format!(
-            "{} asked, {} free; ask for less, use --thin to promise more than there is, or destroy a volume ('ashlar volume list' shows their sizes)",
+            "too little free space: {} asked, {} free; ask for less, use --thin to promise more than is free, or \
+             destroy a volume ('ashlar volume list' shows their sizes)",
             size(asked),
             size(free)
         )),
         ashlar_engine::Error::Closed => Failure::broken(
-            "the array has stopped by itself ('ashlar events' says why): export it, bring its devices back, import it",
+            "the array has stopped ('ashlar events' shows why and what to fix); then export it and import it again",
         ),
         error => Failure::of_kind(kind_of(&error), error.to_string()),
     }

@@ -77,7 +77,7 @@ mod tests {
         });
         assert_eq!(
             said.text,
-            "there is no setting 'rebuild.foo'; those there are: accelerator, rebuild.narrow, notify.exec, notify.webhook"
+            "no setting 'rebuild.foo'; the settings are: accelerator, rebuild.narrow, notify.exec, notify.webhook"
         );
     }
 }

@@ -19,19 +19,22 @@ const FIGURES: &[Count<DeviceStatus>] = &[
     ("device_size_bytes", "gauge", "Capacity of a device.", |d| {
         d.size_bytes
     }),
-    ("device_used_bytes", "gauge", "In allocated slots.", |d| {
-        d.used_bytes
-    }),
+    (
+        "device_used_bytes",
+        "gauge",
+        "Space in allocated slots of a device.",
+        |d| d.used_bytes,
+    ),
     (
         "device_read_bytes_total",
         "counter",
-        "Read since import.",
+        "Bytes read from a device since import.",
         |d| d.read_bytes,
     ),
     (
         "device_written_bytes_total",
         "counter",
-        "Written since import.",
+        "Bytes written to a device since import.",
         |d| d.written_bytes,
     ),
 ];
@@ -72,7 +75,7 @@ pub(super) fn devices(out: &mut Exposition, arrays: &[ArrayStatus]) {
     out.family(
         "device_errors_total",
         "counter",
-        "Faults seen on a device since import.",
+        "Errors of a device since import.",
     );
     for (a, d) in all() {
         let e = &d.errors;

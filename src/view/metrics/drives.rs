@@ -49,25 +49,25 @@ const FIGURES: [Figure; 4] = [
     (
         "device_drive_healthy",
         "gauge",
-        "1 if the drive says that it is well, 0 if it says that it fails.",
+        "1 if the drive reports that it is healthy, 0 if it reports that it is failing.",
         |h| h.passed.map(|passed| f64::from(u8::from(passed))),
     ),
     (
         "device_drive_wear_ratio",
         "gauge",
-        "How much of its rated life is used up; may be more than 1.",
+        "Share of the drive's rated life that is used up; may be more than 1.",
         |h| h.worn_percent.map(|percent| percent as f64 / 100.0),
     ),
     (
         "device_drive_power_on_seconds_total",
         "counter",
-        "How long the drive has been running.",
+        "Time that the drive has been powered on.",
         |h| h.power_on_hours.map(|hours| hours as f64 * 3600.0),
     ),
     (
         "device_drive_media_errors_total",
         "counter",
-        "What the drive could not read or give back, as it counts that.",
+        "Media errors, as the drive counts them.",
         |h| h.media_errors.map(|errors| errors as f64),
     ),
 ];
@@ -93,7 +93,7 @@ pub(super) fn health(out: &mut Exposition, reply: &StatusReply) {
     out.family(
         "device_drive_warning",
         "gauge",
-        "1 if the drive warns of this.",
+        "1 if the drive reports this warning.",
     );
     for d in all() {
         let warnings = d

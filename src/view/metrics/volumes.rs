@@ -14,37 +14,37 @@ const FIGURES: &[Count<VolumeStatus>] = &[
     (
         "volume_used_bytes",
         "gauge",
-        "What it holds, as of the last fold.",
+        "Data that a volume holds, as of the last merge.",
         |v| v.used_bytes,
     ),
     (
         "volume_reads_total",
         "counter",
-        "Reads by its clients.",
+        "Reads by a volume's clients.",
         |v| v.host.reads,
     ),
     (
         "volume_writes_total",
         "counter",
-        "Writes by its clients.",
+        "Writes by a volume's clients.",
         |v| v.host.writes,
     ),
     (
         "volume_flushes_total",
         "counter",
-        "Flushes by its clients.",
+        "Flushes by a volume's clients.",
         |v| v.host.flushes,
     ),
     (
         "volume_read_bytes_total",
         "counter",
-        "Read by its clients.",
+        "Bytes read by a volume's clients.",
         |v| v.host.read_bytes,
     ),
     (
         "volume_written_bytes_total",
         "counter",
-        "Written by its clients.",
+        "Bytes written by a volume's clients.",
         |v| v.host.written_bytes,
     ),
 ];
@@ -93,7 +93,7 @@ fn refused(out: &mut Exposition, reply: &StatusReply) {
     out.family(
         "volume_writes_refused",
         "gauge",
-        "1 if a volume refuses writes for want of space.",
+        "1 if a volume refuses writes because no space is free.",
     );
     for (a, v) in all(reply) {
         let refuses = reply
@@ -110,7 +110,7 @@ pub(super) fn latency(out: &mut Exposition, all: &[Latency]) {
     out.family(
         name,
         "histogram",
-        "How long requests of a volume took since it is served.",
+        "Time that requests of a volume took, since it is served.",
     );
     for l in all {
         let labels = [
@@ -130,11 +130,7 @@ pub(super) fn latency(out: &mut Exposition, all: &[Latency]) {
         out.sample(&format!("{name}_sum"), &labels, seconds(l.nanoseconds));
         out.sample(&format!("{name}_count"), &labels, sum);
     }
-    out.family(
-        "volume_requests_in_flight",
-        "gauge",
-        "Requests that have not ended.",
-    );
+    out.family("volume_requests_in_flight", "gauge", "Requests in flight.");
     for l in all {
         let labels = [
             ("array", l.array.as_str()),

@@ -23,7 +23,7 @@ pub(super) fn details(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
             "{}{} survives {}",
             label("exposure"),
             n(exposure.bytes),
-            count(usize::from(exposure.redundancy), "more loss")
+            count(usize::from(exposure.redundancy), "more device failure")
         );
     }
     out + &device_table(array, style, more)
@@ -209,7 +209,7 @@ mod tests {
                 health: Some(Health {
                     warnings: vec![Warning {
                         kind: "unreadable-sectors".to_string(),
-                        text: "8 sectors that it cannot read".to_string(),
+                        text: "8 unreadable sectors".to_string(),
                     }],
                     ..Health::default()
                 }),
@@ -223,12 +223,13 @@ mod tests {
         let line = table.lines().find(|l| l.contains("ZL2ABCDE")).unwrap_or("");
         assert!(line.trim_start().starts_with("41  online"), "{table}");
         assert!(
-            line.ends_with("the drive reports: 8 sectors that it cannot read"),
+            line.ends_with("the drive reports: 8 unreadable sectors"),
             "{line}"
         );
         // What it warns of calls for somebody, with what can be done.
         let said = crate::view::advice::of_drives(&array, &hardware);
-        let expected = "the drive of device 41 (/dev/sdb) reports: 8 sectors that it cannot read: there is room";
+        let expected =
+            "the drive of device 41 (/dev/sdb) reports: 8 unreadable sectors: free space allows";
         assert!(said[0].starts_with(expected), "{said:?}");
         array.devices[41].state = DeviceState::Missing;
         assert!(crate::view::advice::of_drives(&array, &hardware).is_empty());

@@ -471,7 +471,7 @@ fn auto_goes_by_what_it_measures() {
     assert!(
         status
             .to_string()
-            .contains("for batches that measure cheaper there"),
+            .contains("for batches that are measured to be cheaper there"),
         "{status}"
     );
     assert!(status.cpu_rates.products.is_finite());

@@ -210,7 +210,7 @@ impl Options {
         Bed::named(&self.bed).ok_or_else(|| {
             let beds: Vec<&str> = Bed::ALL.iter().map(|bed| bed.name).collect();
             format!(
-                "'{}' is no test bed: use {}, or a drive of `bench engine --profile`",
+                "'{}' is not a test bed: use {}, or a drive of `bench engine --profile`",
                 self.bed,
                 beds.join(", ")
             )
@@ -441,7 +441,7 @@ impl Options {
 pub(super) fn columns(layout: &str) -> Result<usize, String> {
     let parsed = layout
         .parse::<Layout>()
-        .map_err(|error| format!("'{layout}' is no layout: {error}"))?;
+        .map_err(|error| format!("'{layout}' is not a layout: {error}"))?;
     let devices = crate::engine::device_count(&parsed, None).map_err(|error| error.to_string())?;
     Ok(usize::from(devices))
 }
@@ -457,7 +457,7 @@ pub(super) fn split_arrays(layout: &str) -> (Option<usize>, &str) {
 pub(super) fn shape(layout: &str) -> Result<ashlar_layout::Shape, String> {
     let parsed = layout
         .parse::<Layout>()
-        .map_err(|error| format!("'{layout}' is no layout: {error}"))?;
+        .map_err(|error| format!("'{layout}' is not a layout: {error}"))?;
     let devices = u16::try_from(columns(layout)?).map_err(|_| "too many devices".to_string())?;
     parsed.resolve(devices).map_err(|error| error.to_string())
 }

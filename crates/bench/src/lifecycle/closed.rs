@@ -82,7 +82,7 @@ fn others(options: &Options, suite: Suite) -> Result<Vec<(String, Shape, usize)>
         let devices = u16::try_from(rival.devices).unwrap_or(u16::MAX);
         let layout = alone
             .parse::<ashlar_layout::Layout>()
-            .map_err(|error| format!("'{alone}' is no layout: {error}"))?;
+            .map_err(|error| format!("'{alone}' is not a layout: {error}"))?;
         let shape = layout.resolve(devices).map_err(|error| error.to_string())?;
         all.push((rival.name.clone(), shape, arrays));
     }

@@ -237,7 +237,7 @@ impl Array {
     pub fn stop_if_writes_wait(&self) {
         let home = &self.0.home;
         if home.agreement.waiting().is_some() && !home.core.closed.get() {
-            home.halt("stopped while writes waited for enough devices to agree");
+            home.halt("it was closed while writes were paused, since too few devices are in use");
         }
     }
 

@@ -202,9 +202,9 @@ impl Background {
             add(&self.core.member(place.device).counters.write_errors, 1);
             let moved = self.relocate_column(&segment, usize::from(column)).await;
             let what = if moved {
-                "it lies in another slot now"
+                "it was moved to another slot"
             } else {
-                "there is no other slot for it: take the device out with `ashlar fail`"
+                "no other slot is free for it: fail the device with 'ashlar fail'"
             };
             let text = format!(
                 "device {}: segment {number} column {column} was repaired twice and is still bad; {what}",

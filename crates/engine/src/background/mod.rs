@@ -115,7 +115,8 @@ impl Background {
     pub(crate) fn stuck(&self, kinds: &[Work], read_only: bool) -> Option<String> {
         if let Some((stored, counted)) = self.home.agreement.waiting() {
             return Some(format!(
-                "only {stored} of {counted} devices are left to agree on going on: writes wait, and all other work"
+                "writes and background work are paused: only {stored} of {counted} devices are left, fewer than \
+                 half"
             ));
         }
         let wants = kinds.is_empty() || kinds.contains(&Work::Rebuild);
@@ -123,9 +124,9 @@ impl Background {
             return None;
         }
         Some(if read_only {
-            "nothing is rebuilt while it is imported read-only".to_string()
+            "a read-only import rebuilds nothing".to_string()
         } else if self.home.state() == ArrayState::Failed {
-            "data is lost beyond its redundancy".to_string()
+            "data is lost: more devices are out of use than parity covers".to_string()
         } else {
             self.why_waiting().to_string()
         })

@@ -110,7 +110,9 @@ impl Background {
             let given = background.given.take();
             background.home.fold_for_jobs(close).await;
             if given > 0 {
-                let text = format!("{given} columns of segments are there again");
+                let text = format!(
+                    "rebuild progress: {given} missing column(s) were written to other devices"
+                );
                 background.core.events.note("reconstructed", None, text);
             }
             background.home.demand.clean();
@@ -302,7 +304,7 @@ impl Background {
             let (state, reason) = match (running, due) {
                 (0, false) => (TaskState::Done, ""),
                 (0, true) if rests && work == Work::Clean => {
-                    (TaskState::Waiting, "nothing is left to gain")
+                    (TaskState::Waiting, "no segment is worth cleaning now")
                 }
                 (0, true) if rests => (TaskState::Waiting, self.why_waiting()),
                 (0, true) => continue,
@@ -336,20 +338,21 @@ impl Background {
 
     /// Why what is missing cannot be had now.
     pub(super) fn why_waiting(&self) -> &'static str {
-        let lost = "what is missing was lost beyond its redundancy, or is written with less for want of room";
+        let lost = "cannot restore redundancy: data is lost, or there is too little free space";
         match self.home.lack() {
-            Lack::Room => "no device has room for the missing columns",
-            Lack::Devices => "too few devices are left to take the missing columns",
+            Lack::Room => "no device has free space for the missing columns",
+            Lack::Devices => "too few devices are left to hold the missing columns",
             Lack::Policy => {
-                "too few devices are left to take the missing columns, and 'reconstruct.narrow' keeps segments as wide as they are"
+                "too few devices are left to hold the missing columns, and the setting rebuild.narrow forbids \
+                 rewriting this data across fewer"
             }
             Lack::Promised if self.home.lacks_room() => {
-                "the room that is left was promised to volumes"
+                "the remaining free space is promised to volumes"
             }
             _ if self.home.space.index().has_given_up() => {
-                "what is missing could not be computed from what can be read, or not be written"
+                "rebuild failed: not enough readable strips, or the target could not be written"
             }
-            Lack::Promised => "too few devices are left to take the missing columns",
+            Lack::Promised => "too few devices are left to hold the missing columns",
             Lack::Lost | Lack::Nothing => lost,
         }
     }

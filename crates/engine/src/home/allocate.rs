@@ -79,7 +79,8 @@ impl Home {
             }
             let too_few = self.too_few_for_blocks();
             if recovering && too_few {
-                self.halt("too few devices are left to hold what the journal has; import it again when they are back");
+                self.halt("too few devices are left to hold the writes in the journal; reconnect the missing \
+                    devices, then import it again");
             }
             if into.is_some() && self.commits.under_way.get() && !too_few {
                 // Moves wait for a commit that keeps the room for its step.

@@ -196,10 +196,11 @@ impl Home {
         let warned = self.space.warned.get();
         if reached(percent) > warned {
             let text = match usable {
-                0 => "the devices in use have no room for data: bring back those that are missing"
+                0 => "the devices in use have no space for data: reconnect the missing devices"
                     .to_string(),
                 _ => format!(
-                    "{percent} % of usable space is in use: trim, destroy a volume, or use a larger array"
+                    "{percent} % of usable space is used: delete files and trim ('fstrim'), destroy a volume, or \
+                     use a larger array"
                 ),
             };
             self.core.events.note("space-low", None, text);

@@ -147,7 +147,8 @@ impl Home {
         laps.end(Phase::PlaceNodes);
         let Ok(stripes) = self.meta_write(&nodes).await else {
             self.halt(
-                "a commit could not be written: more devices failed at once than metadata survives",
+                "a checkpoint could not be written: more devices failed at once than metadata survives; export \
+                 the array, reconnect these devices and import it again",
             );
             return false;
         };

@@ -34,7 +34,7 @@ impl Home {
                 return;
             }
             if self.core.counted().is_empty() {
-                self.halt("no device is left");
+                self.halt("no device is left in use; export the array, reconnect its devices and import it again");
                 return;
             }
             let set = self.superblock.borrow().root_set.clone();
@@ -81,7 +81,9 @@ impl Home {
                 format!("{index} ({path})")
             });
             self.halt(&format!(
-                "more devices refuse writes than the array can do without, and these still answer reads: {}. It stops rather than give them up, and loses nothing: see whether what lies under them is full or read-only, mend that, and import it again ('--read-only' serves it as it is, '--degraded' goes on without them)",
+                "writes fail on more devices than parity covers, and these still answer reads: {}. No data is \
+                 lost. Check whether the storage below them is full or read-only, fix that, then export the \
+                 array and import it again ('--read-only' serves it as it is, '--degraded' goes on without them)",
                 named.collect::<Vec<_>>().join(", ")
             ));
             return;
@@ -91,7 +93,8 @@ impl Home {
             if member.is_counted() {
                 member.take_out(ashlar_format::superblock::MemberState::Failed);
                 let text = format!(
-                    "device {index} ({}) failed and is no longer used; what it held is rebuilt onto the others where they have room: see `ashlar status`",
+                    "device {index} ({}) failed and is no longer used; its data is rebuilt onto the other \
+                     devices while they have free space: see 'ashlar status'",
                     member.path()
                 );
                 self.core.events.note("device-failed", Some(index), text);
@@ -105,7 +108,8 @@ impl Home {
         };
         let failed = |d: &u16| self.core.failing.contains(*d);
         if self.core.counted().iter().all(failed) {
-            self.halt("no device is left"); // to agree, or to go on with whatever the operator says
+            // Nobody is left to agree, or to go on with whatever the operator says.
+            self.halt("no device is left in use; export the array, reconnect its devices and import it again");
             return;
         }
         let short = stored * 2 < counted;
@@ -115,7 +119,8 @@ impl Home {
         }
         if short && self.agreement.quorum() == Quorum::Awaited {
             let text = format!(
-                "only {stored} of {counted} devices are left to agree on a new generation: writes wait; bring devices back, or use `ashlar fail -f` to go on"
+                "writes are paused: only {stored} of {counted} devices are left, fewer than half, and the others \
+                 may be in use elsewhere; for each device that will not come back: 'ashlar fail ARRAY DEV -f'"
             );
             self.core.events.note("writes-wait", None, text);
             let closed = || self.core.closed.get();
@@ -233,7 +238,8 @@ impl Home {
             return false;
         };
         let text = format!(
-            "device {} ({}) did not keep what was written to {} slots, also when they were tried again, and has no room without them: it is given up",
+            "device {} ({}) did not store writes to {} slots, nor when they were repeated, and has too little \
+             space without these slots: it is failed",
             member.index,
             member.path(),
             member.slots.unkept(),

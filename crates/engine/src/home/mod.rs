@@ -266,7 +266,11 @@ impl Home {
     /// Stops everything: what cannot go on without breaking a promise.
     pub(crate) fn halt(&self, why: &str) {
         self.core.events.tell_sums();
-        self.core.events.note("halted", None, why.to_string());
+        let text = match why {
+            "exported" | "destroyed" => why.to_string(),
+            _ => format!("the array stopped: {why}"),
+        };
+        self.core.events.note("halted", None, text);
         self.core.closed.set(why);
         self.demand.refuse();
         for shard in &self.shards {

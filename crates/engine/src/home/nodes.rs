@@ -26,8 +26,8 @@ use crate::segment::{Pinned, Segment};
 /// client for the former.
 pub(crate) const LONGEST_WAIT: Nanos = 300 * SECOND;
 
-const NO_ROOM: &str = "no room is left to commit in: import it again when devices that are gone are back, or with \
-    --read-only to copy what can be read";
+const NO_ROOM: &str = "no free space is left for a checkpoint; export the array, reconnect the missing devices \
+    and import it again, or import it with --read-only and copy the data";
 
 /// A stripe of nodes that is being filled: its segment, its number, and blocks taken.
 type Filling = (Pinned, u32, u32);

@@ -96,7 +96,7 @@ impl Home {
                         self.core.events.note(
                             "journal-full",
                             None,
-                            "the journal is full of what cannot be folded yet; writes wait"
+                            "the journal is full and cannot be merged yet; writes wait until it can"
                                 .to_string(),
                         );
                         let _ = self.core.rt.timeout(pause, self.commits.ended.wait()).await;

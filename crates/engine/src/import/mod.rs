@@ -356,7 +356,8 @@ fn check_journal(
             core.events.note(
                 "journal-lost",
                 None,
-                format!("{} journal record(s) that were acknowledged cannot be read: what only they held is given up", recovered.lost),
+                format!("{} journal record(s) of acknowledged writes cannot be read: these writes are lost \
+                    (--degraded was given)", recovered.lost),
             );
         }
         return Ok(());

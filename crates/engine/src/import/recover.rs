@@ -50,7 +50,7 @@ pub(super) async fn recover(
         home.core.events.note(
             "device-missing",
             Some(*index),
-            format!("device {index} is missing; the array goes on without it"),
+            format!("device {index} is missing; the array goes on without it, and this version cannot take it back"),
         );
     }
     {
@@ -156,7 +156,8 @@ fn check_room_for(
         home.core.events.note(
             "journal-lost",
             None,
-            format!("{given_up} write(s) that only the journal had are given up: too few devices are left to hold them"),
+            format!("{given_up} write(s) in the journal are lost: too few devices are left to hold them \
+                (--degraded was given)"),
         );
     }
     Ok(())

@@ -159,7 +159,8 @@ impl Liveness {
 /// Beyond it the records of two histories may have met; reads are judged by digests all the same.
 fn note_inconsistent(core: &Core, place: Place, live: bool) {
     let text = format!(
-        "block {} of segment {} was {} already: more was lost than the redundancy covers; copy what can be read, then destroy the array",
+        "the map contradicts itself: block {} of segment {} was {} already, since more was lost than parity \
+         covers; copy the data that can be read, then destroy the array",
         place.block,
         place.segment,
         if live { "live" } else { "dead" }

@@ -506,7 +506,9 @@ impl NodeStore {
         self.core.events.note(
             "node-lost",
             None,
-            format!("node {index} of level {level} of volume {tree}, partition {partition}, is lost and is written anew, so that writes go on: blocks under it that are not written again cannot be read"),
+            format!("part of the map of volume number {tree} is lost (node {index}, level {level}, partition \
+                {partition}) and was replaced so that writes go on: blocks below it are lost until they are \
+                written again; restore them from a backup"),
         );
     }
 

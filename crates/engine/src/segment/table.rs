@@ -226,7 +226,7 @@ impl Core {
         if self.bad.heals.borrow_mut().add(block) {
             add(&self.member(device).counters.digest_errors, 1);
             let text = format!(
-                "device {device}: {block} is bad; it is read from the others and will be repaired"
+                "device {device}: {block} is bad; reads use the other devices, and it will be repaired"
             );
             self.events.repeat("bad-block", device, text);
         }

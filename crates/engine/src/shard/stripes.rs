@@ -203,7 +203,8 @@ impl Shard {
             .placing_anew
             .set(self.stripes.placing_anew.get() - 1);
         if let Err(VolumeError::NoSpace) = placed {
-            let why = "a stripe lost more columns than it has parity while it was written, and no slot is left for its data";
+            let why = "more devices failed during a write than parity covers, and no slot is free to write the \
+                data again; export the array, reconnect these devices and import it again";
             let _ = self.home.send(HomeMessage::Halt(why)); // it may have stopped already
             return;
         }

@@ -45,13 +45,13 @@ pub enum FuseError {
     #[error("the mount point must be a regular file or not exist")]
     NotAFile,
     /// The mount point cannot be made or looked at.
-    #[error("the mount point cannot be used ({0})")]
+    #[error("the mount point cannot be used ({0}): give another directory")]
     MountPoint(io::Error),
     /// The kernel, or fusermount3, refused.
     #[error("mounting failed ({0}): it needs root, or fusermount3 and a mount point of your own")]
     Mount(io::Error),
     /// Someone uses the file.
-    #[error("the file is in use: unmount what is on it and detach its loop device first")]
+    #[error("the file is in use: unmount the file system on it and detach its loop device first")]
     Busy,
     /// The kernel refused to unmount.
     #[error("unmounting failed ({0})")]

@@ -193,7 +193,8 @@ impl NbdServer {
             return self.tell_turned_away("too many connections; have clients disconnect");
         }
         if io.as_raw_fd() >= inner.limits.descriptors {
-            return self.tell_turned_away("too few descriptors; raise LimitNOFILE or 'ulimit -n'");
+            return self
+                .tell_turned_away("too few file descriptors; raise LimitNOFILE or 'ulimit -n'");
         }
         let id = inner.next.get();
         inner.next.set(id + 1);

@@ -67,7 +67,7 @@ impl Store {
             text = csv::titles();
         }
         let samples = csv::read(&text).map_err(|e| {
-            Failure::broken(format!("{}: {e}; remove it to begin anew", path.display()))
+            Failure::broken(format!("{}: {e}; remove it to start again", path.display()))
         })?;
         // With the columns of this version, for the lines that are added.
         fs::write(&path, csv::write(&samples)).map_err(|e| self.failed(&path, &e))?;

@@ -161,7 +161,8 @@ impl Coder {
                 "accelerator-lost",
                 None,
                 format!(
-                    "{fault}; the processor did its work again and goes on alone; set accelerator once more to try it again"
+                    "the GPU is no longer used: {fault}. The processor repeated the work and goes on alone; \
+                     'ashlar set ARRAY accelerator=auto' tries the GPU again"
                 ),
             );
         }
