@@ -214,3 +214,33 @@ impl Driver<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::engine::Engine;
+    use crate::rng::Rng;
+    use crate::world::World;
+
+    /// Devices were slow for an import that was refused, and then for all that came after it: a new array on them did
+    /// not answer for 900 seconds.
+    #[test]
+    fn devices_are_slow_no_longer_than_the_import() {
+        let mut config = Config::random(1, Options::default());
+        (config.slow_import_percent, config.press_percent) = (100, 100);
+        let world = World::new(config, false);
+        world.loose.set(true);
+        let mut driver = Driver {
+            world: world.clone(),
+            subject: &Engine,
+            rng: Rng::new(1),
+            read_only: false,
+        };
+        let machine = driver.machine();
+        let opened = driver.open(&machine.0, false);
+        assert!(matches!(opened, Opened::Ended), "there is no array");
+        assert!(world.mishaps.was_slow.get() && !world.failed());
+        assert!(world.disks.iter().all(|disk| disk.slowness() == 1));
+    }
+}
