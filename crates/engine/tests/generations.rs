@@ -294,3 +294,27 @@ fn an_import_that_loses_the_majority_is_refused() {
     assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 2).unwrap(), 1);
     assert_eq!(session(&disks, &[0, 2, 4], 3).unwrap(), 2);
 }
+
+/// With `--degraded` it goes on: that is what the refusal says, and what holds for devices that are missing.
+#[test]
+fn an_import_that_loses_the_majority_goes_on_by_the_operators_word() {
+    let disks = five();
+    let rt = Rt::simulated(2);
+    let mut devices = of(&disks, &[0, 1]);
+    for disk in &disks[2..] {
+        devices.push(Rc::new(Unwritable(disk.clone())));
+    }
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let import = Import {
+            degraded: true,
+            ..Import::default()
+        };
+        let array = Array::import(&handle, devices, import).await.unwrap();
+        write(&array, 2).await;
+    });
+    rt.shutdown();
+    // The two are the array now: the others, writable again, are not asked.
+    assert_eq!(session(&disks, &[0, 1], 3).unwrap(), 2);
+    assert_eq!(session(&disks, &[0, 1, 2, 3, 4], 4).unwrap(), 3);
+}

@@ -268,6 +268,11 @@ impl SimDisk {
         self.slow.set(factor.max(1));
     }
 
+    /// How many times as long every latency is.
+    pub fn slowness(&self) -> u64 {
+        self.slow.get()
+    }
+
     /// Operations submitted from now on take so many nanoseconds longer: whoever waits for them gives up, and what
     /// they do happens all the same.
     pub fn set_hanging(&self, nanos: u64) {

@@ -34,7 +34,11 @@ pub(super) async fn recover(
     degraded: bool,
 ) -> Result<(), Error> {
     check_room_for(home, &mut rest, degraded)?;
-    home.agreement.set_quorum(Quorum::Needed);
+    // The operator's word holds for devices that fail on the way as it does for those that are missing.
+    home.agreement.set_quorum(match degraded {
+        true => Quorum::Forced,
+        false => Quorum::Needed,
+    });
     home.agreement.set_may_lose(degraded);
     // Crash argument: a daemon that died may have left in the devices' caches what this import has read. Of
     // what exists twice, as superblocks do, one copy is written while the other is all there is; and what is
@@ -179,9 +183,6 @@ async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> 
         }
     }
     if !spread.missing.is_empty() {
-        if degraded {
-            home.agreement.set_quorum(Quorum::Forced);
-        }
         let counted = home.core.counted().len() + spread.missing.len();
         let stored = home.store_generation().await;
         enough(stored, counted)?;

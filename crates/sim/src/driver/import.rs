@@ -82,8 +82,14 @@ impl Driver<'_> {
     }
 
     /// Imports, with `--degraded` if the start rule asks for it, and of the devices that hold different histories only
-    /// those that the array has not given up.
+    /// those that the array has not given up. Devices that were slow for it are so no longer, whatever it answers.
     pub(crate) fn open(&mut self, rt: &Rt, crash: bool) -> Opened {
+        let opened = self.open_slow_or_not(rt, crash);
+        self.as_fast_as_usual();
+        opened
+    }
+
+    fn open_slow_or_not(&mut self, rt: &Rt, crash: bool) -> Opened {
         self.faults_stop();
         let slow = self.slow_import();
         let mut absent = self.world.budget.borrow().absent.clone();
@@ -127,14 +133,13 @@ impl Driver<'_> {
                     // So may one during which that came about.
                     self.world.loose.set(!self.world.promised());
                     self.opened(degraded);
-                    self.as_fast_as_usual();
                     return Opened::Store(store);
                 }
                 Err(error) => {
                     self.world.trace.line(|| format!("import: {error:?}"));
                     self.world.loose.set(loose); // a refused one has written nothing
                     if matches!(error, StoreError::Twice(_)) && self.impostor_goes() {
-                        return self.open(rt, crash);
+                        return self.open_slow_or_not(rt, crash);
                     }
                     if !self.may_refuse(degraded, &error) {
                         return Opened::Ended;
@@ -207,5 +212,35 @@ impl Driver<'_> {
                 entry.model.rolled_back = true;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::engine::Engine;
+    use crate::rng::Rng;
+    use crate::world::World;
+
+    /// Devices were slow for an import that was refused, and then for all that came after it: a new array on them did
+    /// not answer for 900 seconds.
+    #[test]
+    fn devices_are_slow_no_longer_than_the_import() {
+        let mut config = Config::random(1, Options::default());
+        (config.slow_import_percent, config.press_percent) = (100, 100);
+        let world = World::new(config, false);
+        world.loose.set(true);
+        let mut driver = Driver {
+            world: world.clone(),
+            subject: &Engine,
+            rng: Rng::new(1),
+            read_only: false,
+        };
+        let machine = driver.machine();
+        let opened = driver.open(&machine.0, false);
+        assert!(matches!(opened, Opened::Ended), "there is no array");
+        assert!(world.mishaps.was_slow.get() && !world.failed());
+        assert!(world.disks.iter().all(|disk| disk.slowness() == 1));
     }
 }
