@@ -26,6 +26,8 @@ pub struct Geometry {
     pub clean_reserve: u8,
     /// Nodes that one step of a checkpoint writes at most, with those that it renews.
     pub step_nodes: u32,
+    /// Data columns of segments of nodes once as many devices are gone as may be: the floors are kept for these.
+    pub least_node_k: u16,
     /// Segments of data of each group that are being filled at once, at most.
     pub open_segments: u32,
     /// Nodes that there are however little volumes hold: of the catalog, and of each partition of a volume's map.
@@ -41,6 +43,7 @@ impl Geometry {
         least_data: 1,
         clean_reserve: 10,
         step_nodes: 560,
+        least_node_k: 8,
         open_segments: 8,
         fixed_nodes: 0,
     };
@@ -86,6 +89,7 @@ impl Geometry {
     pub fn facts(&self, nodes: &Template, live_nodes: u64, node_slots: u64) -> Facts {
         Facts {
             step_nodes: self.step_nodes.into(),
+            step_segment_nodes: self.node_blocks(nodes.k.min(self.least_node_k)).max(1),
             live_nodes,
             node_slots,
             segment_nodes: self.node_blocks(nodes.k).max(1),

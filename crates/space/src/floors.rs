@@ -3,6 +3,8 @@
 //! Invariants:
 //! - Classes have one order, and floors rise with it: nobody waits for a class above its own.
 //! - A floor is a number of segments of the plan that can still be laid, not a number of slots.
+//! - A loss of devices raises no floor above what it was on each device that stays: else the cleaner would find no room
+//!   where there is most to clean.
 
 use crate::fits::Wanted;
 
@@ -56,6 +58,9 @@ const ABOVE_REBUILD: u32 = 1;
 pub struct Facts {
     /// Nodes that one step of a checkpoint writes at most, with those that it renews.
     pub step_nodes: u64,
+    /// Nodes that a segment holds, at least 1, once as many devices are gone as may be: those that are left hold fewer
+    /// in as many slots of each, and what was kept of these has to do for a step all the same.
+    pub step_segment_nodes: u64,
     /// Nodes that are live, or will be once every record of liveness has been written.
     pub live_nodes: u64,
     /// Slots in segments of nodes, those being filled included.
@@ -85,7 +90,8 @@ impl Floors {
     pub fn reckon(facts: &Facts) -> Floors {
         let segments = |nodes: u64| nodes.div_ceil(facts.segment_nodes.max(1));
         // Of the last segment of a step a part may be taken already.
-        let step = segments(facts.step_nodes).max(1);
+        let step = facts.step_nodes.div_ceil(facts.step_segment_nodes.max(1));
+        let step = step.max(1);
         let there = facts.node_slots / facts.segment_columns.max(1);
         let growth = twice(segments(facts.live_nodes)).saturating_sub(there);
         Floors {
@@ -149,6 +155,7 @@ mod tests {
                 live_nodes: live,
                 node_slots: slots,
                 segment_nodes: 100,
+                step_segment_nodes: 100,
                 segment_columns: 10,
                 movers: 1,
             };

@@ -58,6 +58,7 @@
 //!     least_data: 1,
 //!     clean_reserve: 10,
 //!     step_nodes: 560,
+//!     least_node_k: 8,
 //!     open_segments: 8,
 //!     fixed_nodes: 0,
 //! };

@@ -40,6 +40,15 @@ pub fn node_shape(shape: &Shape, domains: &Domains, devices: &[u16]) -> (u16, u1
     (k as u16, m as u16)
 }
 
+/// Data columns of segments of nodes once as many devices of each group are gone as may be.
+#[must_use]
+pub fn least_node_k(topology: &Topology) -> u16 {
+    let (shape, m) = (topology.shape(), usize::from(topology.shape().m));
+    let left = |group: &Vec<u16>| group[..group.len().saturating_sub(m).max(1)].to_vec();
+    let left: Vec<u16> = shape.groups.iter().flat_map(left).collect();
+    node_shape(shape, topology.domains(), &left).0
+}
+
 /// How a group lays segments that lack so many columns; `None` if that is no choice there.
 ///
 /// `capped`: no failure domain holds more than M of the columns. It is no choice where the domains cannot carry that.

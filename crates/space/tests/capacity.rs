@@ -17,6 +17,7 @@ fn geometry(slot_blocks: u32, clean_reserve: u8) -> Geometry {
         least_data: 1,
         clean_reserve,
         step_nodes: 560, // 512 leaves, the nodes above them, and 40 more
+        least_node_k: 8,
         open_segments: 8,
         fixed_nodes: 0,
     }

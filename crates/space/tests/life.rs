@@ -62,6 +62,7 @@ impl Life {
             least_data: 1,
             clean_reserve: 10,
             step_nodes: 12,
+            least_node_k: 8,
             open_segments: 2,
             fixed_nodes: 0,
         };

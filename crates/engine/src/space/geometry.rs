@@ -4,6 +4,7 @@
 
 use ashlar_format::BLOCK_U64;
 use ashlar_space::capacity::{Geometry, step_nodes};
+use ashlar_space::plan::least_node_k;
 use ashlar_space::topology::Topology;
 
 /// What `clean.reserve` may be, in percent.
@@ -47,6 +48,7 @@ pub fn geometry(topology: &Topology, sizes: &Sizes) -> Geometry {
         least_data: sizes.least_data,
         clean_reserve: sizes.clean_reserve,
         step_nodes: step_nodes(topology, sizes.slot_blocks, sizes.catalog_nodes),
+        least_node_k: least_node_k(topology),
         open_segments: OPEN_SEGMENTS,
         fixed_nodes: sizes.catalog_nodes.saturating_add(maps),
     }

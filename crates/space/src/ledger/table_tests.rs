@@ -36,6 +36,7 @@ fn reckoned(slots: [u32; 4]) -> Ledger {
         live_nodes: 1,
         node_slots: 9,
         segment_nodes: 10,
+        step_segment_nodes: 10,
         segment_columns: 3,
     });
     assert_eq!(
@@ -229,6 +230,7 @@ fn what_is_granted_can_be_acquired() {
                 least_data: 1,
                 clean_reserve: 10,
                 step_nodes: 8,
+                least_node_k: 8,
                 open_segments: 2,
                 fixed_nodes: 0,
             };
@@ -260,4 +262,67 @@ fn what_is_granted_can_be_acquired() {
         }
     }
     assert!(granted > 5_000, "{granted} granted");
+}
+
+/// Clients have taken all that they may, and as many devices go as may, one after another: the cleaner has room on those
+/// that are left, however much less their nodes hold. Else nobody could use what is dead there, and clients would be told
+/// that there is no space.
+#[test]
+fn a_loss_leaves_the_cleaner_its_room() {
+    use crate::capacity::{Geometry, capacity, step_nodes};
+    use crate::plan::{least_node_k, plan};
+    use crate::promise::{Promises, Volume};
+
+    for (layout, count) in [
+        ("ec1+3", 6u16),
+        ("ec1+3", 4),
+        ("ec2+1", 3),
+        ("ec2+2", 4),
+        ("ec4+2", 6),
+        ("ec4+2", 8),
+        ("ec8+2", 12),
+        ("raid1", 3),
+    ] {
+        let layout: ashlar_layout::Layout = layout.parse().unwrap();
+        let shape = layout.resolve(count).unwrap();
+        let members = vec![Member::in_use(1000); usize::from(count)];
+        let whole = Topology::new(members, shape, Domains::default());
+        let geometry = Geometry {
+            strip_blocks: 1,
+            slot_blocks: 8,
+            least_data: 1,
+            clean_reserve: 10,
+            step_nodes: step_nodes(&whole, 8, 10),
+            least_node_k: least_node_k(&whole),
+            open_segments: 8,
+            fixed_nodes: 10,
+        };
+        let none = Promises::default();
+        let mut laid = plan(&whole, &geometry, &none, None);
+        let bytes = capacity(&whole, &geometry, &laid) * 4096 / 100 * 95;
+        let promises = Promises {
+            volumes: vec![Volume {
+                size_bytes: bytes,
+                mapped_bytes: bytes,
+                block_blocks: 1,
+                ..Volume::default()
+            }],
+        };
+        let mut ledger = Ledger::new(whole.clone(), laid.clone());
+        ledger.reckon(&geometry.facts(&laid.nodes, 0, 3 * u64::from(count)));
+        while ledger.take_segment(Class::Client, DATA, &[]).is_some() {}
+        let mut left = whole.clone();
+        for gone in 0..whole.shape().m {
+            left = left.with(count - 1 - gone, Presence::Gone);
+            laid = plan(&left, &geometry, &promises, Some(&laid));
+            ledger.change(left.clone(), laid.clone());
+            ledger.reckon(&geometry.facts(&laid.nodes, 0, 3 * u64::from(count)));
+            assert!(
+                ledger.grant(Class::Clean, DATA) > 0,
+                "{layout} on {count} without {}: {laid:?} {:?}",
+                gone + 1,
+                ledger.floors()
+            );
+        }
+    }
 }

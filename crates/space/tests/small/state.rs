@@ -49,6 +49,7 @@ impl Array {
             least_data: 1,
             clean_reserve: 0,
             step_nodes: 2,
+            least_node_k: 8,
             open_segments: 2,
             fixed_nodes: 0,
         }
