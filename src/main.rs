@@ -14,6 +14,7 @@ mod daemon;
 mod demo;
 mod failure;
 mod print;
+mod seat;
 mod units;
 mod view;
 

@@ -180,6 +180,9 @@ pub(crate) struct CreateReply {
     /// Signatures that were (or would be) overwritten, as `DEV: what`.
     #[serde(default)]
     pub(crate) overwritten: Vec<String>,
+    /// Whole disks, as they were given, that got (or would get) a partition.
+    #[serde(default)]
+    pub(crate) partitioned: Vec<String>,
 }
 
 /// Where a volume is served.

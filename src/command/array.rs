@@ -135,6 +135,14 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
     for overwritten in &reply.overwritten {
         lines.push(format!("  {overwrote} {}", safe(overwritten)));
     }
+    let gets = if reply.dry_run { "would get" } else { "got" };
+    lines.extend(match reply.partitioned.len() {
+        0 => None,
+        1 => Some(format!("  disks     1 whole disk {gets} a partition (GPT)")),
+        count => Some(format!(
+            "  disks     {count} whole disks {gets} a partition each (GPT)"
+        )),
+    });
     lines.extend(match reply.files_made.len() {
         0 => None,
         1 => Some(format!("  files     1 sparse file {made}")),

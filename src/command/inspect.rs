@@ -10,7 +10,6 @@ mod journal;
 mod map;
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ashlar_engine::uuid_text;
@@ -22,12 +21,13 @@ use ashlar_rt::Rt;
 use serde_json::{Value, json};
 
 use crate::cli::InspectArgs;
-use crate::daemon::open::{Access, Opener};
+use crate::daemon::open::{Access, Opener, on_thread};
 use crate::failure::Failure;
 use crate::print::{document, out};
+use crate::seat::seat;
 use crate::units::size;
 use crate::view::{safe, table};
-use found::{Found, header, slot_blocks};
+use found::{Found, Placed, header, slot_blocks};
 
 /// `inspect`.
 ///
@@ -67,9 +67,15 @@ fn read(path: &Path) -> Result<Found, Failure> {
     // Through the device library first: it says best why something cannot be opened.
     let rt = Rt::start().map_err(|e| Failure::broken(format!("cannot start: {e}")))?;
     let (opener, wanted) = (Opener::new(&rt), path.to_path_buf());
-    let device = rt.block_on(async move { opener.open(&wanted, Access::Look).await })?;
+    let (first, device) = rt.block_on(async move {
+        let bare = opener.open_bare(&wanted, Access::Look).await?;
+        let seated = on_thread(move || seat(bare)).await?;
+        let first = seated.shown().map_or(0, |part| part.first);
+        Ok::<_, Failure>((first, opener.serve(seated)))
+    })?;
     let bytes = device.info().size_bytes;
     let file = File::open(path).map_err(|e| Failure::broken(format!("{at}: {e}")))?;
+    let file = Placed { file, first };
     let first = superblock(&file, 0);
     // The last copy's place follows from the device's size as the first copy, or this device, has it.
     let geometry = match &first {
@@ -109,7 +115,7 @@ fn read(path: &Path) -> Result<Found, Failure> {
     })
 }
 
-fn superblock(file: &File, offset: u64) -> Result<Superblock, String> {
+fn superblock(file: &Placed, offset: u64) -> Result<Superblock, String> {
     let mut bytes = vec![0; BLOCK];
     file.read_exact_at(&mut bytes, offset)
         .map_err(|e| e.to_string())?;
@@ -120,7 +126,7 @@ fn superblock(file: &File, offset: u64) -> Result<Superblock, String> {
     Superblock::decode(&bytes).map_err(|e| e.to_string())
 }
 
-fn root(file: &File, superblock: &Superblock, index: u64) -> Result<Root, String> {
+fn root(file: &Placed, superblock: &Superblock, index: u64) -> Result<Root, String> {
     let mut bytes = vec![0; usize::try_from(geometry::ROOT_BYTES).unwrap_or(BLOCK)];
     let offset = superblock.geometry.root_offset(index);
     file.read_exact_at(&mut bytes, offset)
@@ -130,7 +136,7 @@ fn root(file: &File, superblock: &Superblock, index: u64) -> Result<Root, String
 
 /// Of each page the newest good copy that is not later than the newest root here.
 fn slot_table(
-    file: &File,
+    file: &Placed,
     superblock: &Superblock,
     newest_root: Option<u64>,
 ) -> (Vec<Option<SlotEntry>>, u32) {

@@ -13,6 +13,7 @@ use ashlar_verify::{FileSource, Source, Unreadable};
 use crate::cli::VerifyArgs;
 use crate::failure::Failure;
 use crate::print::{document, out};
+use crate::seat::seat;
 use crate::units::{duration, rate_over, size};
 use crate::view::progress::beside;
 
@@ -62,12 +63,16 @@ pub(crate) fn verify(args: &VerifyArgs, json: bool) -> Result<ExitCode, Failure>
     let (mut held, mut sources, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for path in &args.devices {
         // Through the device library first: it says best why something cannot be opened.
-        let device = ashlar_device::open(None, path, mode).map_err(|error| match error {
+        let opened = ashlar_device::open_unserved(path, mode).map_err(|error| match error {
             OpenError::InUse { .. } => Failure::refused(error.to_string()),
             error => Failure::broken(error.to_string()),
         })?;
-        held.push(device);
-        let source = FileSource::open(path);
+        let opened = seat(opened);
+        let source = match opened.shown() {
+            Some(part) => FileSource::open_part(path, part.first, part.length),
+            None => FileSource::open(path),
+        };
+        held.push(opened);
         sources.push(source.map_err(|e| Failure::broken(format!("{}: {e}", path.display())))?);
         names.push(path.display().to_string());
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice};
+use ashlar_device::{DeviceRef, MemDevice, Part, Unserved};
 use ashlar_engine::{Array, Error, Settings, probe, uuid_text};
 use ashlar_layout::Layout;
 use tracing::Instrument;
@@ -19,6 +19,9 @@ use crate::daemon::open::{Access, on_thread};
 use crate::daemon::volumes::make_volume;
 use crate::failure::Failure;
 use crate::units::size;
+
+/// How many devices are erased at a time.
+const TAKES: usize = 64;
 
 impl Host {
     /// `create`.
@@ -54,6 +57,11 @@ impl Host {
         let (given, file_bytes) = (create.devices.clone(), create.file_bytes);
         let candidates = on_thread(move || devices::check(&given, file_bytes)).await??;
         let overwritten = self.check_free(&candidates, create.force).await?;
+        let partitioned: Vec<String> = candidates
+            .iter()
+            .filter(|c| c.part.is_some())
+            .map(|c| c.given.clone())
+            .collect();
         let files: Vec<String> = candidates
             .iter()
             .filter(|c| c.to_make)
@@ -74,6 +82,7 @@ impl Host {
                 attached: None,
                 files_made,
                 overwritten,
+                partitioned,
             });
         }
         let made = devices::make_files(&candidates)?;
@@ -85,6 +94,7 @@ impl Host {
                 attached,
                 files_made: files,
                 overwritten,
+                partitioned,
             }),
             Err(failure) => {
                 devices::remove_files(&made);
@@ -128,14 +138,15 @@ impl Host {
         create: &Create,
         candidates: &[Candidate],
     ) -> Result<(ashlar_engine::status::ArrayStatus, Option<Attached>), Failure> {
-        let mut opened = Vec::with_capacity(candidates.len());
-        for candidate in candidates {
-            opened.push(self.opener.open(&candidate.path, Access::Exclusive).await?);
-        }
+        let taken = self.take_all(candidates).await?;
         let given: Vec<&str> = candidates.iter().map(|c| c.given.as_str()).collect();
-        let array = Array::create(&self.rt, opened, options)
-            .await
-            .map_err(|error| explain(&error, &given))?;
+        let array = match Array::create(&self.rt, taken, options).await {
+            Ok(array) => array,
+            Err(error) => {
+                self.give_back(candidates).await;
+                return Err(explain(&error, &given));
+            }
+        };
         let devices = candidates
             .iter()
             .map(|c| c.path.display().to_string())
@@ -171,6 +182,65 @@ impl Host {
                     tracing::warn!(array = create.array, "{error}");
                 }
                 Err(failure)
+            }
+        }
+    }
+
+    /// Opens all devices; only then erases old signatures and gives whole disks their partition.
+    async fn take_all(
+        self: &Rc<Host>,
+        candidates: &[Candidate],
+    ) -> Result<Vec<DeviceRef>, Failure> {
+        let mut opened = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let bare = self.opener.open_bare(&candidate.path, Access::Exclusive);
+            opened.push((bare.await?, candidate.part, candidate.given.clone()));
+        }
+        let take = |(bare, part, given): (Unserved, Option<Part>, String)| {
+            self.rt.spawn(async move {
+                let broken = move |error: std::io::Error| {
+                    Failure::broken(format!(
+                        "{given}: old signatures on it cannot be erased: {error}; check the device, or leave it out"
+                    ))
+                };
+                on_thread(move || bare.take(part)).await?.map_err(broken)
+            })
+        };
+        let mut outcome = Ok(Vec::with_capacity(candidates.len()));
+        let mut opened = opened.into_iter();
+        while opened.len() > 0 {
+            let some: Vec<_> = opened.by_ref().take(TAKES).map(take).collect();
+            for taken in some {
+                match (taken.await, &mut outcome) {
+                    (Ok(taken), Ok(all)) => all.push(self.opener.serve(taken)),
+                    (Err(failure), Ok(_)) => outcome = Err(failure),
+                    (_, Err(_)) => {}
+                }
+            }
+        }
+        if outcome.is_err() {
+            self.give_back(candidates).await;
+        }
+        outcome
+    }
+
+    /// Takes back what [`Host::take_all`] and a creation that failed have written.
+    async fn give_back(&self, candidates: &[Candidate]) {
+        for candidate in candidates.iter().filter(|c| !c.to_make) {
+            let bare = self.opener.open_bare(&candidate.path, Access::Exclusive);
+            let erased = match bare.await {
+                Ok(bare) => {
+                    let bare = match candidate.part {
+                        Some(part) => bare.within(part),
+                        None => bare,
+                    };
+                    let erased = on_thread(move || bare.erase()).await;
+                    erased.and_then(|e| e.map_err(|e| Failure::broken(e.to_string())))
+                }
+                Err(failure) => Err(failure),
+            };
+            if let Err(failure) = erased {
+                tracing::warn!(device = candidate.given, "not taken back: {failure}");
             }
         }
     }
@@ -233,7 +303,17 @@ impl Host {
             }
             _ => {}
         }
-        let found = ashlar_device::signature(&device).await;
+        drop(device);
+        let bare = self
+            .opener
+            .open_bare(&candidate.path, Access::Exclusive)
+            .await?;
+        if bare.own_partition().is_some() {
+            return Ok(Some(
+                "a partition of Ashlar's without a device of an array".to_string(),
+            ));
+        }
+        let found = ashlar_device::signature(&self.opener.serve(bare)).await;
         Ok(found.map(str::to_string))
     }
 }

@@ -8,8 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use ashlar_device::Part;
+
 use crate::failure::Failure;
+<<<<<<< HEAD
 use crate::units::{as_given, size};
+=======
+use crate::seat::part_of_disk;
+use crate::units::size;
+>>>>>>> 80d6211 (whole disks get a partition table, and no signature is left behind)
 
 /// The smallest device worth an array: superblocks, roots, journal and a few slots fit.
 pub(crate) const SMALLEST: u64 = 16 << 20;
@@ -27,6 +34,8 @@ pub(crate) struct Candidate {
     pub(crate) size_bytes: u64,
     /// Whether it is to be made as a sparse file.
     pub(crate) to_make: bool,
+    /// Of a whole disk, the partition that it is given; `size_bytes` is the partition's.
+    pub(crate) part: Option<Part>,
 }
 
 /// What a path names: equal for two paths to one device.
@@ -91,7 +100,11 @@ fn check_one(given: &str, file_bytes: Option<u64>) -> Result<(Candidate, Identit
         Failure::broken(format!("{given}: cannot be resolved: {e}; check the path"))
     })?;
     let kind = metadata.file_type();
-    let (identity, size_bytes) = if kind.is_block_device() {
+    if kind.is_file() && metadata.len() == 0 && file_bytes.is_some() {
+        return new_file(given, path, file_bytes); // left by a crash between making it and giving it a size
+    }
+    let part = part_of_disk(path, &metadata).map_err(Failure::invalid)?;
+    let (identity, all_bytes) = if kind.is_block_device() {
         (Identity::Block(metadata.rdev()), block_size(given, path)?)
     } else if kind.is_file() {
         (
@@ -103,6 +116,7 @@ fn check_one(given: &str, file_bytes: Option<u64>) -> Result<(Candidate, Identit
             "{given}: neither a block device nor a file; give the path of one"
         )));
     };
+    let size_bytes = part.map_or(all_bytes, |part| part.length);
     if size_bytes < SMALLEST {
         return Err(Failure::invalid(format!(
             "{given}: {} is too small; a device needs at least {}",
@@ -115,6 +129,7 @@ fn check_one(given: &str, file_bytes: Option<u64>) -> Result<(Candidate, Identit
         path: absolute,
         size_bytes,
         to_make: false,
+        part,
     };
     Ok((candidate, identity))
 }
@@ -154,6 +169,7 @@ fn new_file(
         path: absolute.clone(),
         size_bytes,
         to_make: true,
+        part: None,
     };
     Ok((candidate, Identity::New(absolute)))
 }

@@ -17,6 +17,7 @@ use crate::daemon::host::Host;
 use crate::daemon::open::{Access, on_thread};
 use crate::daemon::state::Known;
 use crate::failure::{Failure, Kind};
+use crate::seat::is_node_of_own_disk;
 
 /// Devices of one array, with what they say of themselves.
 pub(crate) type Devices = Vec<(PathBuf, Label)>;
@@ -188,7 +189,13 @@ impl Host {
             };
             let line = |error| Failure::broken(format!("{}: {error}", path.display()));
             match probe(&device).await {
-                Ok(Some(label)) => Look::Device(label),
+                Ok(Some(label)) => {
+                    let at = path.to_path_buf();
+                    match on_thread(move || is_node_of_own_disk(&at)).await {
+                        Ok(true) => Look::Nothing, // found as the disk
+                        _ => Look::Device(label),
+                    }
+                }
                 Ok(None) => Look::Nothing,
                 Err(error @ (Error::Device { .. } | Error::TwoDevices(_))) => {
                     Look::Unreadable(line(error))

@@ -6,10 +6,11 @@
 
 use std::path::Path;
 
-use ashlar_device::{DeviceRef, OpenMode, Ring};
+use ashlar_device::{DeviceRef, OpenMode, Ring, Unserved};
 use ashlar_rt::Rt;
 
 use crate::failure::Failure;
+use crate::seat::seat;
 
 /// What a device is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +38,20 @@ impl Opener {
         Opener { ring }
     }
 
-    /// Opens the device at `path`.
+    /// Opens the device at `path`: of a whole disk the partition in which a device of an array lies.
     ///
     /// # Errors
     /// Why it cannot be opened, with what to do.
     pub(crate) async fn open(&self, path: &Path, access: Access) -> Result<DeviceRef, Failure> {
+        let bare = self.open_bare(path, access).await?;
+        Ok(self.serve(on_thread(move || seat(bare)).await?))
+    }
+
+    /// Opens all of what is at `path`; nobody serves it yet.
+    ///
+    /// # Errors
+    /// As [`Opener::open`].
+    pub(crate) async fn open_bare(&self, path: &Path, access: Access) -> Result<Unserved, Failure> {
         let mode = match access {
             Access::Look => OpenMode {
                 read_only: true,
@@ -54,15 +64,19 @@ impl Opener {
         };
         let path = path.to_path_buf();
         let opened = on_thread(move || ashlar_device::open_unserved(&path, mode)).await?;
-        let opened = opened.map_err(|error| match error {
+        opened.map_err(|error| match error {
             ashlar_device::OpenError::InUse { .. } => Failure::refused(error.to_string()),
             // Nothing is there that could be a device.
             ashlar_device::OpenError::NotFound { .. }
             | ashlar_device::OpenError::NotADevice { .. }
             | ashlar_device::OpenError::TooSmall { .. } => Failure::not_found(error.to_string()),
             error => Failure::broken(error.to_string()),
-        })?;
-        Ok(opened.serve(self.ring.as_ref()))
+        })
+    }
+
+    /// The device, from here on served.
+    pub(crate) fn serve(&self, opened: Unserved) -> DeviceRef {
+        opened.serve(self.ring.as_ref())
     }
 }
 

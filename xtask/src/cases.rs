@@ -13,11 +13,6 @@ use crate::place::{is_ci, root};
 
 /// Cases whose fault is known, and what it waits for. `cargo xtask cases NN` runs one all the same.
 const KNOWN: &[(&str, &str)] = &[
-    (
-        "04",
-        "the format: what create overwrites is not wiped whole",
-    ),
-    ("20", "the format: create after a crash in create"),
     ("05", "devices: one disk under two names"),
     ("06", "devices: a write-protected member is given up"),
     ("08", "devices: a member file that hangs"),

@@ -20,6 +20,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nbdkit", "nbdkit"),
     ("fusermount3", "fuse3"),
     ("losetup", "mount"),
+    ("sgdisk", "gdisk"),
     ("fsck.ext4", "e2fsprogs"),
     ("xfs_repair", "xfsprogs"),
     ("g++", "g++"),

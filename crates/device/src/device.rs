@@ -65,6 +65,12 @@ pub trait Device {
     fn flush(&self) -> IoFuture<Result<(), Fault>>;
     /// Tells the device that the range's content is no longer needed; reading it gives anything.
     fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>>;
+    /// Erases what is recognisable at the ends of the device, for whoever gives it up: signatures of anything, of a
+    /// partition of a disk also the disk's partition table. Durable when it ends. What holds no such thing, as memory,
+    /// does nothing.
+    fn erase(&self) -> IoFuture<Result<(), Fault>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// A device as the engine holds it.

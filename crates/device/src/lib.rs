@@ -10,16 +10,22 @@
 mod counters;
 mod device;
 mod discard;
+mod disk;
+mod erase;
 mod fault;
 pub mod filter;
 pub mod mem;
 pub mod model;
 mod open;
+mod reread;
 mod signature;
 mod sparse;
 mod sync;
+mod table;
 mod trimmed;
 mod uring;
+mod whole;
+mod window;
 
 pub use counters::Counters;
 pub use device::{Device, DeviceInfo, DeviceRef, Fault, IoFuture, OpKind};
@@ -33,4 +39,7 @@ pub use model::{
 pub use open::{OpenError, OpenMode, Unserved, create_file, open, open_unserved};
 pub use signature::signature;
 pub use sync::SyncDevice;
+pub use table::PARTITION_TYPE;
 pub use uring::{Ring, UringDevice};
+pub use whole::{PART_FIRST, Part, PartError, disk_of_partition, is_whole_disk, part_of};
+pub use window::Window;

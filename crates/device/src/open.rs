@@ -13,7 +13,8 @@ use ashlar_rt::{BLOCK, Buf};
 
 use crate::sync::{is_in_memory, lock_exclusive};
 use crate::uring::{Ring, UringDevice};
-use crate::{DeviceInfo, DeviceRef, SyncDevice};
+use crate::window::Window;
+use crate::{DeviceInfo, DeviceRef, Part, SyncDevice};
 
 /// How a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,17 +155,29 @@ pub fn open(ring: Option<&Ring>, path: &Path, mode: OpenMode) -> Result<DeviceRe
 /// limit; this can be had on another thread, and brought to the one that serves it.
 #[derive(Debug)]
 pub struct Unserved {
-    file: File,
+    pub(crate) file: File,
     info: DeviceInfo,
     in_memory: bool,
+    /// Its size to the byte.
+    pub(crate) size: u64,
+    /// Its logical sectors, in bytes.
+    pub(crate) sector: u32,
+    /// Of a block device.
+    pub(crate) number: Option<u64>,
+    /// What of it is shown; none for all.
+    pub(crate) part: Option<Part>,
 }
 
 impl Unserved {
     /// The device; this does not wait for it.
     pub fn serve(self, ring: Option<&Ring>) -> DeviceRef {
-        match ring {
+        let all: DeviceRef = match ring {
             Some(ring) if !self.in_memory => Rc::new(UringDevice::new(ring, self.file, self.info)),
             _ => Rc::new(SyncDevice::new(self.file, self.info)),
+        };
+        match self.part {
+            Some(part) => Window::new(all, part),
+            None => all,
         }
     }
 }
@@ -222,6 +235,10 @@ pub fn open_unserved(path: &Path, mode: OpenMode) -> Result<Unserved, OpenError>
         file,
         info,
         in_memory,
+        size,
+        sector: if block { queue.sector } else { 512 },
+        number: block.then(|| meta.rdev()),
+        part: None,
     })
 }
 
@@ -253,6 +270,7 @@ fn open_file(path: &Path, mode: OpenMode, claim: i32) -> io::Result<File> {
 struct Queue {
     rotational: bool,
     discard_bytes: u64,
+    sector: u32,
 }
 
 impl Queue {
@@ -284,14 +302,16 @@ impl Queue {
             } else {
                 0
             },
+            sector: u32::try_from(read("logical_block_size")).unwrap_or(0),
         }
     }
 }
 
-/// Makes a sparse file of `size_bytes`, readable and writable by its owner only.
+/// Makes a sparse file of `size_bytes`, readable and writable by its owner only. An empty file is taken as it is: one
+/// that was cut off between being made and being given its size.
 ///
 /// # Errors
-/// [`OpenError::Exists`] if there is anything at `path`; see the others for the rest. On an error no
+/// [`OpenError::Exists`] if there is anything else at `path`; see the others for the rest. On an error no
 /// file is left behind.
 pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK as u64) {
@@ -300,11 +320,7 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
             size_bytes,
         });
     }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let file = options
-        .open(path)
-        .map_err(|error| OpenError::new(path, error))?;
+    let file = new_or_empty(path).map_err(|error| OpenError::new(path, error))?;
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
@@ -325,6 +341,30 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
             _ => OpenError::new(path, source),
         }
     })
+}
+
+/// A new file, or one that is there and empty, locked against others that would take it.
+fn new_or_empty(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    let there = || io::Error::from(io::ErrorKind::AlreadyExists);
+    let file = match options.clone().create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let meta = std::fs::symlink_metadata(path)?;
+            if !meta.is_file() || meta.len() > 0 {
+                return Err(there());
+            }
+            options.open(path)?
+        }
+        file => file?,
+    };
+    lock_exclusive(&file)?;
+    let meta = file.metadata()?;
+    if meta.is_file() && meta.len() == 0 {
+        Ok(file)
+    } else {
+        Err(there())
+    }
 }
 
 #[cfg(test)]

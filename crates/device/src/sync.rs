@@ -16,6 +16,7 @@ use std::os::unix::fs::FileExt;
 
 use ashlar_rt::{Buf, Slice};
 
+use crate::erase::erase_now;
 use crate::fault::Presence;
 use crate::{Device, DeviceInfo, Fault, IoFuture, aligned, check_range, check_write};
 
@@ -113,6 +114,10 @@ impl Device for SyncDevice {
             return now(Ok(()));
         }
         now(discard_now(&self.file, &self.presence, offset, length))
+    }
+
+    fn erase(&self) -> IoFuture<Result<(), Fault>> {
+        now(erase_now(&self.file, &self.presence))
     }
 }
 

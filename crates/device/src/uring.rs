@@ -33,6 +33,7 @@ use io_uring::{IoUring, types};
 use op::{Lane, Op, Reply, Step, Work};
 
 use crate::discard::Discards;
+use crate::erase::erase_aside;
 use crate::fault::Presence;
 use crate::{Device, DeviceInfo, Fault, IoFuture, aligned, check_range, check_write};
 
@@ -455,5 +456,9 @@ impl Device for UringDevice {
             return Box::pin(async move { receiver.await.unwrap_or(Err(Fault::Offline)) });
         }
         self.run(offset, length, |reply| Work::Discard { reply })
+    }
+
+    fn erase(&self) -> IoFuture<Result<(), Fault>> {
+        erase_aside(&self.lane.file, &self.lane.presence)
     }
 }

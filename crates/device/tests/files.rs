@@ -385,6 +385,11 @@ fn what_cannot_be_opened_says_why() {
     ));
     assert!(create_file(&missing.0, 1 << 62).is_err());
     assert!(!missing.0.exists());
+    // What a crash between making it and giving it a size leaves.
+    std::fs::write(&missing.0, []).unwrap();
+    create_file(&missing.0, SIZE).unwrap();
+    assert_eq!(std::fs::metadata(&missing.0).unwrap().len(), SIZE);
+    std::fs::remove_file(&missing.0).unwrap();
     std::fs::write(&missing.0, [0; 4095]).unwrap();
     assert!(matches!(
         open(None, &missing.0, SHARED),

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use ashlar_device::{
-    Delay, DelayFilter, Device, DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule,
-    TraceFilter,
+    Delay, DelayFilter, Device, DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Part,
+    Rule, TraceFilter, Window,
 };
 use ashlar_rt::{BLOCK, Buf, MICROSECOND, MILLISECOND, Rt, SECOND, Slice};
 
@@ -248,5 +248,37 @@ fn a_trace_keeps_the_last_operations_and_counts_all() {
         read(&*trace, 0, 4096).await.unwrap();
         assert_eq!((trace.entries().len(), trace.counters().reads), (1, 1));
         assert_eq!(trace.entries()[0].number, 6);
+    });
+}
+
+#[test]
+fn a_window_shows_a_part_and_touches_nothing_else() {
+    let (rt, disk, filter) = faulty();
+    let part = Part {
+        first: 16_384,
+        length: 32_768,
+    };
+    let window = Window::new(filter.clone(), part);
+    assert_eq!(window.info().size_bytes, 32_768);
+    assert_eq!(window.info().name, filter.info().name);
+    rt.block_on(async move {
+        assert_eq!(read(&*window, 0, 4096).await.unwrap()[0], 4);
+        assert_eq!(read(&*window, 28_672, 4096).await.unwrap()[0], 11);
+        assert_eq!(window.write(4096, data(9, 7)).await, Ok(()));
+        assert_eq!(window.flush().await, Ok(()));
+        for block in 0..20 {
+            let expected = if (5..12).contains(&block) { 9 } else { block };
+            let mut found = [0; BLOCK];
+            disk.peek(u64::from(block) * BLOCK as u64, &mut found);
+            assert_eq!(found, [expected; BLOCK], "{block}");
+        }
+        filter.add(Rule::once(OpKind::Discard, 0, Effect::Fail(Fault::Media)));
+        assert_eq!(window.discard(0, 4096).await, Err(Fault::Media));
+        assert_eq!(window.discard(28_672, 4096).await, Ok(()));
+        assert_eq!(window.erase().await, Ok(()));
+        let beyond = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            drop(window.read(32_768, Buf::zeroed(4096)));
+        }));
+        assert!(beyond.is_err(), "outside of the part");
     });
 }

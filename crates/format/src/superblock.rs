@@ -7,7 +7,8 @@
 use crate::wire::{Reader, Writer, seal, unseal};
 use crate::{BLOCK, DeviceGeometry, FormatError, VERSION};
 
-const MAGIC: &[u8; 8] = b"ASHLAR01";
+/// What a superblock begins with.
+pub const MAGIC: &[u8; 8] = b"ASHLAR01";
 const CONTEXT: &[u8] = b"ashlar superblock";
 /// Incompatible feature bits this program knows.
 pub const KNOWN_INCOMPATIBLE: u32 = 0;

@@ -27,6 +27,7 @@ pub trait Source {
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
+    first: u64,
     size: u64,
 }
 
@@ -39,6 +40,15 @@ impl FileSource {
         FileSource::new(File::open(path)?)
     }
 
+    /// Opens `path` of which only `size` bytes from `first` on are the device, as with a partition of a disk.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn open_part(path: &Path, first: u64, size: u64) -> std::io::Result<FileSource> {
+        let file = File::open(path)?;
+        Ok(FileSource { file, first, size })
+    }
+
     /// Reads from `file`, which is open already.
     ///
     /// # Errors
@@ -46,7 +56,8 @@ impl FileSource {
     pub fn new(mut file: File) -> std::io::Result<FileSource> {
         // A block device has no length in its metadata; its end has.
         let size = file.seek(SeekFrom::End(0))?;
-        Ok(FileSource { file, size })
+        let first = 0;
+        Ok(FileSource { file, first, size })
     }
 }
 
@@ -56,7 +67,12 @@ impl Source for FileSource {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Unreadable> {
-        self.file.read_exact_at(out, offset).map_err(|_| Unreadable)
+        let end = offset.checked_add(out.len() as u64).ok_or(Unreadable)?;
+        if end > self.size {
+            return Err(Unreadable);
+        }
+        let read = self.file.read_exact_at(out, self.first + offset);
+        read.map_err(|_| Unreadable)
     }
 }
 

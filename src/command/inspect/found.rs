@@ -3,6 +3,7 @@
 //! **Invariants**: what is damaged is kept as what is wrong with it.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use ashlar_format::BLOCK;
@@ -10,9 +11,21 @@ use ashlar_format::root::Root;
 use ashlar_format::slot::{SlotEntry, SlotHeader};
 use ashlar_format::superblock::Superblock;
 
+/// A device, where it begins in a file or on a disk.
+pub(super) struct Placed {
+    pub(super) file: File,
+    pub(super) first: u64,
+}
+
+impl Placed {
+    pub(super) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(bytes, self.first + offset)
+    }
+}
+
 /// What was found on a device.
 pub(super) struct Found {
-    pub(super) file: File,
+    pub(super) file: Placed,
     pub(super) superblock: Superblock,
     /// Of both copies: good, or what is wrong.
     pub(super) copies: [Result<u64, String>; 2],

@@ -3,8 +3,6 @@
 //! **Invariants**: rings are read a block at a time, so neither their size nor what stands in them costs
 //! memory; what does not decode as a column is passed over, since rings are full of what was there before.
 
-use std::os::unix::fs::FileExt;
-
 use ashlar_format::BLOCK;
 use ashlar_format::journal::{ColumnHeader, Entry, HEADER_BYTES, Ring, decode_entries};
 use serde_json::{Value, json};

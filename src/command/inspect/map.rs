@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::InspectArgs;
 use crate::failure::Failure;
 use crate::print::{document, out};
+use crate::seat;
 use crate::units::size;
 use crate::view::{safe, table};
 
@@ -19,7 +20,10 @@ use crate::view::{safe, table};
 pub(super) fn map(args: &InspectArgs, volume: &str, json: bool) -> Result<(), Failure> {
     let mut sources = Vec::new();
     for path in std::iter::once(&args.device).chain(&args.others) {
-        let source = FileSource::open(path);
+        let source = match seat::place(path).map_err(|e| Failure::broken(e.to_string()))? {
+            Some(part) => FileSource::open_part(path, part.first, part.length),
+            None => FileSource::open(path),
+        };
         sources.push(source.map_err(|e| Failure::broken(format!("{}: {e}", path.display())))?);
     }
     let sources: Vec<&dyn Source> = sources.iter().map(|s| s as &dyn Source).collect();

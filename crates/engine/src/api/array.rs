@@ -360,7 +360,8 @@ impl Array {
     }
 }
 
-/// Wipes both superblocks of a member, the one also if the other could not be: either is found.
+/// Wipes both superblocks of a member, the one also if the other could not be: either is found. Then what else may say
+/// what the device was.
 async fn wipe_member(member: &crate::members::Member) -> Result<(), Fault> {
     let mut outcome = Ok(());
     for copy in 0..2 {
@@ -368,11 +369,11 @@ async fn wipe_member(member: &crate::members::Member) -> Result<(), Fault> {
         let written = member.write(member.geometry.super_offset(copy), zero).await;
         outcome = outcome.and(written).and(member.flush().await);
     }
-    outcome
+    outcome.and(member.erase().await)
 }
 
-/// Wipes both superblocks of a device that no open array uses: no array is found on it any more. The one is wiped also
-/// if the other could not be.
+/// Wipes both superblocks of a device that no open array uses, and what else is recognisable at its ends: no array is
+/// found on it any more. The one is wiped also if the other could not be.
 ///
 /// # Errors
 /// What the device answered first.
@@ -384,5 +385,5 @@ pub async fn wipe(device: &DeviceRef) -> Result<(), Fault> {
         let written = device.write(offset, zero).await;
         outcome = outcome.and(written).and(device.flush().await);
     }
-    outcome
+    outcome.and(device.erase().await)
 }
