@@ -11,12 +11,8 @@ use std::path::{Path, PathBuf};
 use ashlar_device::Part;
 
 use crate::failure::Failure;
-<<<<<<< HEAD
-use crate::units::{as_given, size};
-=======
 use crate::seat::part_of_disk;
-use crate::units::size;
->>>>>>> 80d6211 (whole disks get a partition table, and no signature is left behind)
+use crate::units::{as_given, size};
 
 /// The smallest device worth an array: superblocks, roots, journal and a few slots fit.
 pub(crate) const SMALLEST: u64 = 16 << 20;
