@@ -110,7 +110,7 @@ fn check_seen(disks: &Disks, first: &str) {
     for node in &disks.nodes {
         let seen = tool("blkid", &["-p", "-o", "export", node]);
         assert!(seen.contains("PTTYPE=gpt"), "{seen}");
-        let seen = tool("wipefs", &["--no-act", "-o", "TYPE", node]);
+        let seen = tool("wipefs", &["--no-act", "--output", "TYPE", node]);
         assert_eq!(seen.matches("gpt").count(), 2, "{seen}");
         assert!(seen.contains("PMBR"), "{seen}");
         let seen = tool("sgdisk", &["-v", node]);
