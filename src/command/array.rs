@@ -128,6 +128,13 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
     if let Some(attached) = &reply.attached {
         lines.push(format!("  attached  {}", attached_text(attached)));
     }
+    lines.extend(taken(reply));
+    lines.join("\n") + "\n"
+}
+
+/// The devices and files that a `create` takes, and what becomes of them.
+fn taken(reply: &CreateReply) -> Vec<String> {
+    let mut lines = Vec::new();
     let (overwrote, made) = match reply.dry_run {
         true => ("destroys ", "would be made"),
         false => ("overwrote", "made"),
@@ -148,7 +155,7 @@ fn describe(reply: &CreateReply, exact: bool) -> String {
         1 => Some(format!("  files     1 sparse file {made}")),
         count => Some(format!("  files     {count} sparse files {made}")),
     });
-    lines.join("\n") + "\n"
+    lines
 }
 
 /// What it takes to survive the loss of a domain, where that is not so.
