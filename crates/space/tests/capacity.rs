@@ -6,7 +6,7 @@ use ashlar_format::liveness::RecordShape;
 use ashlar_space::capacity::{Geometry, capacity};
 use ashlar_space::domains::Domains;
 use ashlar_space::ledger::Ledger;
-use ashlar_space::plan::plan;
+use ashlar_space::plan::{least_node_k, plan};
 use ashlar_space::promise::Promises;
 use ashlar_space::topology::{Area, Member, Topology};
 
@@ -85,7 +85,10 @@ fn usable_space_is_no_more_than_two_points_less() {
 fn few_slots_are_withheld_from_clients() {
     for (layout, devices) in [("ec8+2", 12), ("ec8+3", 14), ("ec80+20", 100)] {
         let all = topology(layout, devices, 1_100);
-        let geometry = geometry(240, 10);
+        let geometry = Geometry {
+            least_node_k: least_node_k(&all),
+            ..geometry(240, 10)
+        };
         let best = plan(&all, &geometry, &Promises::default(), None);
         let full = capacity(&all, &geometry, &best) / geometry.data_blocks(best.groups[0].k);
         let nodes = geometry.nodes_for(full, best.groups[0].k);
