@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 
 use ashlar_device::{OpenError, OpenMode, PART_FIRST, Part, PartError, Unserved, open_unserved};
 use ashlar_format::superblock::MAGIC;
+use ashlar_verify::FileSource;
+
+use crate::failure::Failure;
 
 /// Only tests have this variable: what lies there says which devices are whole disks.
 const SYSFS: &str = "ASHLAR_TEST_SYSFS";
@@ -23,12 +26,22 @@ fn sysfs() -> PathBuf {
     std::env::var_os(SYSFS).map_or("/sys".into(), PathBuf::from)
 }
 
+/// The device at `path`, or the part of it that a seat shows, as the verifier reads it.
+///
+/// # Errors
+/// If it cannot be opened.
+pub(crate) fn source(path: &Path, shown: Option<Part>) -> Result<FileSource, Failure> {
+    let source = match shown {
+        Some(part) => FileSource::open_part(path, part.first, part.length),
+        None => FileSource::open(path),
+    };
+    source.map_err(|e| Failure::broken(format!("{}: {e}", path.display())))
+}
+
 /// The device, or the partition of it in which one of an array lies or was to lie.
 pub(crate) fn seat(opened: Unserved) -> Unserved {
-    match partition(&opened) {
-        Some(part) => opened.within(part),
-        None => opened,
-    }
+    let part = partition(&opened);
+    opened.within(part)
 }
 
 /// The partition of a device, opened for looking only, in which one of an array lies; none if that has all of it.

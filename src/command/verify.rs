@@ -13,7 +13,7 @@ use ashlar_verify::{FileSource, Source, Unreadable};
 use crate::cli::VerifyArgs;
 use crate::failure::Failure;
 use crate::print::{document, out};
-use crate::seat::seat;
+use crate::seat::{seat, source};
 use crate::units::{duration, rate_over, size};
 use crate::view::progress::beside;
 
@@ -68,12 +68,8 @@ pub(crate) fn verify(args: &VerifyArgs, json: bool) -> Result<ExitCode, Failure>
             error => Failure::broken(error.to_string()),
         })?;
         let opened = seat(opened);
-        let source = match opened.shown() {
-            Some(part) => FileSource::open_part(path, part.first, part.length),
-            None => FileSource::open(path),
-        };
+        sources.push(source(path, opened.shown())?);
         held.push(opened);
-        sources.push(source.map_err(|e| Failure::broken(format!("{}: {e}", path.display())))?);
         names.push(path.display().to_string());
     }
     let total = sources.iter().map(Source::size).sum();

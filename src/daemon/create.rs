@@ -230,10 +230,7 @@ impl Host {
             let bare = self.opener.open_bare(&candidate.path, Access::Exclusive);
             let erased = match bare.await {
                 Ok(bare) => {
-                    let bare = match candidate.part {
-                        Some(part) => bare.within(part),
-                        None => bare,
-                    };
+                    let bare = bare.within(candidate.part);
                     let erased = on_thread(move || bare.erase()).await;
                     erased.and_then(|e| e.map_err(|e| Failure::broken(e.to_string())))
                 }
@@ -308,7 +305,12 @@ impl Host {
             .opener
             .open_bare(&candidate.path, Access::Exclusive)
             .await?;
-        if bare.own_partition().is_some() {
+        let (bare, ours) = on_thread(move || {
+            let ours = bare.own_partition().is_some();
+            (bare, ours)
+        })
+        .await?;
+        if ours {
             return Ok(Some(
                 "a partition of Ashlar's without a device of an array".to_string(),
             ));

@@ -46,10 +46,10 @@ impl Unserved {
         read.is_ok() && block.starts_with(magic)
     }
 
-    /// Shows `part` of it alone, once it is served.
+    /// Shows `part` of it alone, once it is served; none for all of it.
     #[must_use]
-    pub fn within(mut self, part: Part) -> Unserved {
-        self.part = Some(part);
+    pub fn within(mut self, part: Option<Part>) -> Unserved {
+        self.part = part;
         self
     }
 
@@ -70,7 +70,7 @@ impl Unserved {
         write_table(&cached, self.size, self.sector, part)?;
         drop(cached);
         forget_partitions(&self.file);
-        Ok(self.within(part))
+        Ok(self.within(Some(part)))
     }
 
     /// Erases what is recognisable at its ends, and at those of what it shows.

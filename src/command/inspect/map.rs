@@ -3,7 +3,7 @@
 //! **Invariants**: nothing is written and no device is held, so an array in use can be looked at: as of its
 //! newest root, some seconds ago.
 
-use ashlar_verify::{FileSource, Source, VolumeMap};
+use ashlar_verify::{Source, VolumeMap};
 use serde_json::{Value, json};
 
 use crate::cli::InspectArgs;
@@ -20,11 +20,8 @@ use crate::view::{safe, table};
 pub(super) fn map(args: &InspectArgs, volume: &str, json: bool) -> Result<(), Failure> {
     let mut sources = Vec::new();
     for path in std::iter::once(&args.device).chain(&args.others) {
-        let source = match seat::place(path).map_err(|e| Failure::broken(e.to_string()))? {
-            Some(part) => FileSource::open_part(path, part.first, part.length),
-            None => FileSource::open(path),
-        };
-        sources.push(source.map_err(|e| Failure::broken(format!("{}: {e}", path.display())))?);
+        let part = seat::place(path).map_err(|e| Failure::broken(e.to_string()))?;
+        sources.push(seat::source(path, part)?);
     }
     let sources: Vec<&dyn Source> = sources.iter().map(|s| s as &dyn Source).collect();
     let map = ashlar_verify::map(&sources, volume).map_err(Failure::not_found)?;
