@@ -110,20 +110,15 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn ends_are_zero_afterwards_and_the_middle_is_as_it_was() {
-        let path = std::env::temp_dir().join(format!("ashlar-erase-{}", std::process::id()));
         let mib = |n: u64| n << 20;
         // Odd sizes; ends that meet.
         for bytes in [mib(32), mib(32) + 512, mib(32) + 100, mib(6) + 1, 4096, 10] {
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(&path)
-                .unwrap();
+            let scratch = Scratch::new("erase", bytes);
+            let file = &scratch.0;
             file.write_all_at(&vec![7; usize::try_from(bytes).unwrap()], 0)
                 .unwrap();
             let part = Part {
@@ -131,7 +126,7 @@ mod tests {
                 length: mib(12),
             };
             let part = (bytes >= mib(32)).then_some(part);
-            erase_ends(&file, bytes, part).unwrap();
+            erase_ends(file, bytes, part).unwrap();
             let mut all = vec![0; usize::try_from(bytes).unwrap()];
             file.read_exact_at(&mut all, 0).unwrap();
             let kept = |at: u64| {
@@ -145,10 +140,9 @@ mod tests {
                 assert_eq!(*byte == 7, kept(at), "{at} of {bytes}");
             }
         }
-        let file = File::create(&path).unwrap();
-        file.set_len(mib(1024)).unwrap();
-        erase_ends(&file, mib(1024), None).unwrap();
+        let scratch = Scratch::new("erase", mib(1024));
+        let file = &scratch.0;
+        erase_ends(file, mib(1024), None).unwrap();
         assert_eq!(file.metadata().unwrap().blocks(), 0, "it is still sparse");
-        std::fs::remove_file(path).unwrap();
     }
 }

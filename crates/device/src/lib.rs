@@ -18,6 +18,8 @@ pub mod mem;
 pub mod model;
 mod open;
 mod reread;
+#[cfg(test)]
+mod scratch;
 mod signature;
 mod sparse;
 mod sync;

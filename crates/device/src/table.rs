@@ -87,55 +87,31 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
     use crate::part_of;
+    use crate::scratch::Scratch;
 
     const MIB: u64 = 1 << 20;
-
-    /// A sparse file of this size that is gone at the end.
-    struct Disk(std::path::PathBuf, File);
-
-    impl Disk {
-        fn new(name: &str, bytes: u64) -> Disk {
-            let name = format!("ashlar-table-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(&path)
-                .unwrap();
-            file.set_len(bytes).unwrap();
-            Disk(path, file)
-        }
-    }
-
-    impl Drop for Disk {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
-        }
-    }
 
     #[test]
     fn a_table_is_found_by_either_copy_at_either_sector_size() {
         for sector in [512, 4096] {
             // The last size is no whole number of blocks: its backup header lies in the odd end.
             for bytes in [64 * MIB, 1 << 40, 64 * MIB + u64::from(sector)] {
-                let disk = Disk::new("copies", bytes);
+                let disk = Scratch::new("table-copies", bytes);
                 let part = part_of(bytes, sector).unwrap();
-                assert_eq!(own_part(&disk.1, bytes), None);
-                write_table(&disk.1, bytes, sector, part).unwrap();
-                assert_eq!(own_part(&disk.1, bytes), Some(part), "{bytes}, {sector}");
+                assert_eq!(own_part(&disk.0, bytes), None);
+                write_table(&disk.0, bytes, sector, part).unwrap();
+                assert_eq!(own_part(&disk.0, bytes), Some(part), "{bytes}, {sector}");
                 let mut mark = [0; 2];
-                disk.1.read_exact_at(&mut mark, 510).unwrap();
+                disk.0.read_exact_at(&mut mark, 510).unwrap();
                 assert_eq!(mark, [0x55, 0xaa]);
-                disk.1.write_all_at(&[0; 16_384], 0).unwrap();
-                assert_eq!(own_part(&disk.1, bytes), Some(part), "the backup");
+                disk.0.write_all_at(&[0; 16_384], 0).unwrap();
+                assert_eq!(own_part(&disk.0, bytes), Some(part), "the backup");
                 let last = bytes / u64::from(sector) - 1;
                 let zeros = vec![0; usize::try_from(sector).unwrap()];
-                disk.1
+                disk.0
                     .write_all_at(&zeros, last * u64::from(sector))
                     .unwrap();
-                assert_eq!(own_part(&disk.1, bytes), None);
+                assert_eq!(own_part(&disk.0, bytes), None);
             }
         }
     }
@@ -143,24 +119,24 @@ mod tests {
     #[test]
     fn a_table_of_others_or_of_noise_is_none_of_ours() {
         let bytes = 64 * MIB;
-        let disk = Disk::new("noise", bytes);
+        let disk = Scratch::new("table-noise", bytes);
         let part = part_of(bytes, 512).unwrap();
-        write_table(&disk.1, bytes, 512, part).unwrap();
+        write_table(&disk.0, bytes, 512, part).unwrap();
         // A header alone, with places of every size for its entries.
         for place in [0, 1, u64::MAX, u64::MAX / 512, u64::MAX / 4096 + 1] {
-            disk.1.write_all_at(&place.to_le_bytes(), 512 + 72).unwrap();
-            disk.1
+            disk.0.write_all_at(&place.to_le_bytes(), 512 + 72).unwrap();
+            disk.0
                 .write_all_at(&place.to_le_bytes(), bytes - 512 + 72)
                 .unwrap();
-            assert_eq!(own_part(&disk.1, bytes), None, "{place}");
+            assert_eq!(own_part(&disk.0, bytes), None, "{place}");
         }
-        write_table(&disk.1, bytes, 512, part).unwrap();
+        write_table(&disk.0, bytes, 512, part).unwrap();
         // A partition that ends behind the disk.
-        disk.1
+        disk.0
             .write_all_at(&u64::MAX.to_le_bytes(), 1024 + 40)
             .unwrap();
-        disk.1.write_all_at(&[0; 512], bytes - 512).unwrap();
-        assert_eq!(own_part(&disk.1, bytes), None);
-        assert_eq!(own_part(&disk.1, 0), None);
+        disk.0.write_all_at(&[0; 512], bytes - 512).unwrap();
+        assert_eq!(own_part(&disk.0, bytes), None);
+        assert_eq!(own_part(&disk.0, 0), None);
     }
 }

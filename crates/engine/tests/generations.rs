@@ -274,16 +274,21 @@ impl Device for Unwritable {
     }
 }
 
+/// All five, of which the last three take no writes.
+fn two_writable(disks: &Disks) -> Vec<DeviceRef> {
+    let mut devices = of(disks, &[0, 1]);
+    for disk in &disks[2..] {
+        devices.push(Rc::new(Unwritable(disk.clone())));
+    }
+    devices
+}
+
 /// While an array is imported nobody can say `fail -f` to it: it must not wait for that (#154).
 #[test]
 fn an_import_that_loses_the_majority_is_refused() {
     let disks = five();
     let rt = Rt::simulated(2);
-    let mut devices = of(&disks, &[0, 1]);
-    for disk in &disks[2..] {
-        devices.push(Rc::new(Unwritable(disk.clone())));
-    }
-    let handle = rt.clone();
+    let (handle, devices) = (rt.clone(), two_writable(&disks));
     let refused = rt.block_on(async move {
         let import = Array::import(&handle, devices, Import::default()).await;
         import.err().unwrap().to_string()
@@ -300,11 +305,7 @@ fn an_import_that_loses_the_majority_is_refused() {
 fn an_import_that_loses_the_majority_goes_on_by_the_operators_word() {
     let disks = five();
     let rt = Rt::simulated(2);
-    let mut devices = of(&disks, &[0, 1]);
-    for disk in &disks[2..] {
-        devices.push(Rc::new(Unwritable(disk.clone())));
-    }
-    let handle = rt.clone();
+    let (handle, devices) = (rt.clone(), two_writable(&disks));
     rt.block_on(async move {
         let import = Import {
             degraded: true,
