@@ -88,10 +88,16 @@ pub fn decode_owner_bytes<'a>(
     }
     let bytes = inputs.iter().flatten().next()?.len();
     let mut out = vec![vec![0; bytes]; wanted.len()];
-    let mut outputs: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
-    let strips: Vec<Option<&[u8]>> = inputs.iter().map(Option::as_deref).collect();
     let code = core.code(segment);
-    code.decode(&strips, wanted, &mut outputs).ok()?;
+    // By stripes, as they are coded: packets of a code that has them begin with each strip.
+    let strip = segment.geometry.strip_blocks as usize * OWNER_BYTES;
+    for start in (0..bytes).step_by(strip) {
+        let part = start..bytes.min(start + strip);
+        let mut outputs: Vec<&mut [u8]> = out.iter_mut().map(|o| &mut o[part.clone()]).collect();
+        let inputs = inputs.iter().map(Option::as_ref);
+        let strips: Vec<Option<&[u8]>> = inputs.map(|i| i?.get(part.clone())).collect();
+        code.decode(&strips, wanted, &mut outputs).ok()?;
+    }
     let owners = |bytes: &Vec<u8>| bytes.as_chunks().0.to_vec();
     Some(out.iter().map(owners).collect())
 }
@@ -100,50 +106,59 @@ pub fn decode_owner_bytes<'a>(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use ashlar_codec::CodeKind;
+    use ashlar_format::slot::SegmentKind;
     use ashlar_format::summary::Owner;
 
     use super::*;
+    use crate::segment::Column;
     use crate::testing::bed;
 
-    /// Owner bytes are coded as blocks are: those of any column come from any K others.
+    /// Owner bytes are coded as blocks are, stripe by stripe: those of any column come from any K others, by codes of
+    /// bytes and of packets.
     #[test]
     fn owners_of_a_lost_column_are_decoded() {
         let bed = bed(4);
-        let segment = bed.segment(1, 2, 2);
-        let owner = |address| Owner {
-            tree: 16,
-            address,
-            ..Owner::default()
-        };
         let row = |address: u64| Row {
             digest: [1; 16],
-            owner: owner(address).to_bytes(),
+            owner: Owner {
+                tree: 16,
+                address,
+                ..Owner::default()
+            }
+            .to_bytes(),
         };
-        let data: [Vec<Row>; 2] = [vec![row(1), row(2)], vec![row(3), row(4)]];
-        let flat = |rows: &Vec<Row>| rows.iter().flat_map(|r| r.owner).collect::<Vec<u8>>();
-        let strips: Vec<Vec<u8>> = data.iter().map(flat).collect();
-        let mut parity = vec![vec![0; strips[0].len()]; 2];
-        let inputs: Vec<&[u8]> = strips.iter().map(Vec::as_slice).collect();
-        let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
-        bed.core.code(&segment).encode(&inputs, &mut outputs);
-        let rows_of = |bytes: &[u8]| -> Vec<Row> {
-            let owners = bytes.as_chunks().0.iter();
-            owners
-                .map(|o| Row {
+        let geometry = bed.segment(1, 2, 2).geometry;
+        let strip = geometry.strip_blocks as usize;
+        // Three stripes.
+        let data = [0, 100].map(|first| (first..first + 3 * strip as u64).map(row).collect());
+        let data: [Vec<Row>; 2] = data;
+        for code in [CodeKind::IsalCauchy, CodeKind::CauchyGood].map(|kind| kind.tag()) {
+            let columns = vec![Column::MISSING; geometry.width()];
+            let segment = Segment::create(2, SegmentKind::Data, geometry, code, columns, 0);
+            let mut second = Vec::new();
+            for stripe in 0..3 {
+                let part = stripe * strip..(stripe + 1) * strip;
+                let flat = |rows: &Vec<Row>| -> Vec<u8> {
+                    rows[part.clone()].iter().flat_map(|r| r.owner).collect()
+                };
+                let strips = [flat(&data[0]), flat(&data[1])];
+                let mut parity = vec![vec![0; strips[0].len()]; 2];
+                let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
+                let inputs = [&strips[0][..], &strips[1][..]];
+                bed.core.code(&segment).encode(&inputs, &mut outputs);
+                let owners = parity[1].as_chunks().0.iter();
+                second.extend(owners.map(|owner| Row {
                     digest: [0; 16],
-                    owner: *o,
-                })
-                .collect()
-        };
-        let second = rows_of(&parity[1]);
-        let others = [(1, &data[1][..]), (3, &second[..])].into_iter();
-        let found = decode_owner_bytes(&bed.core, &segment, &[0], others).unwrap();
-        let found: Vec<u64> = found[0]
-            .iter()
-            .map(|o| Owner::from_bytes(o).address)
-            .collect();
-        assert_eq!(found, vec![1, 2]);
-        let too_few = [(1, &data[1][..])].into_iter();
-        assert!(decode_owner_bytes(&bed.core, &segment, &[0], too_few).is_none());
+                    owner: *owner,
+                }));
+            }
+            let others = [(1, &data[1][..]), (3, &second[..])].into_iter();
+            let found = decode_owner_bytes(&bed.core, &segment, &[0], others).unwrap();
+            let lost: Vec<_> = data[0].iter().map(|row| row.owner).collect();
+            assert_eq!(found[0], lost, "code {code}");
+            let too_few = [(1, &data[1][..])].into_iter();
+            assert!(decode_owner_bytes(&bed.core, &segment, &[0], too_few).is_none());
+        }
     }
 }
