@@ -103,7 +103,7 @@ fn read(path: &Path) -> Result<Found, Failure> {
         .filter_map(|index| root(&file, &superblock, index).ok())
         .collect();
     roots.sort_by_key(|root| std::cmp::Reverse(root.order()));
-    let newest = roots.first().map(|root| root.number);
+    let newest = roots.first().map(|root| root.checkpoint);
     let (slots, damaged_pages) = slot_table(&file, &superblock, newest);
     Ok(Found {
         file,
@@ -134,11 +134,11 @@ fn root(file: &Placed, superblock: &Superblock, index: u64) -> Result<Root, Stri
     Root::decode(&superblock.array, &bytes).map_err(|e| e.to_string())
 }
 
-/// Of each page the newest good copy that is not later than the newest root here.
+/// Of each page the newest good copy that no checkpoint after that of the newest root here wrote.
 fn slot_table(
     file: &Placed,
     superblock: &Superblock,
-    newest_root: Option<u64>,
+    newest: Option<u64>,
 ) -> (Vec<Option<SlotEntry>>, u32) {
     let geometry = &superblock.geometry;
     let slots = usize::try_from(geometry.slots).unwrap_or(0);
@@ -151,12 +151,12 @@ fn slot_table(
             let blocks = slot_blocks(superblock);
             TablePage::decode(&superblock.array, superblock.index, page, blocks, &bytes).ok()
         };
-        let fits = |page: &TablePage| newest_root.is_none_or(|newest| page.root <= newest);
+        let fits = |page: &TablePage| newest.is_none_or(|newest| page.checkpoint <= newest);
         let newest = [copy(0), copy(1)]
             .into_iter()
             .flatten()
             .filter(fits)
-            .max_by_key(|p| p.root);
+            .max_by_key(|p| p.checkpoint);
         let Some(newest) = newest else {
             damaged += 1;
             continue;

@@ -49,6 +49,7 @@ pub use ashlar_block::{Extent, VolumeError};
 pub use ashlar_digest::Kind as DigestKind;
 pub use error::Error;
 pub use import::assemble::probe;
+pub use import::columns::choose_copy;
 pub use import::decide::{Decision, Holder, decide};
 pub use map::delta::DELTA_BYTES;
 pub use options::{Import, Label, SETTINGS, Setting, Settings, uuid_text};

@@ -86,12 +86,9 @@ fn cut_off(disks: &Disks, id: u8, counted: &[usize], holders: &[usize]) {
         let (at, mut superblock) = superblock(&disks[*holder]);
         let before = superblock.members.iter();
         let before = before.filter(|m| m.state == MemberState::Online).count();
-        superblock.generation = Generation {
-            number: superblock.generation.number + 1,
-            id: [id; 16],
-            parent: superblock.generation.id,
-            before: before.try_into().unwrap(),
-        };
+        superblock.generation = superblock
+            .generation
+            .next([id; 16], before.try_into().unwrap());
         for (index, member) in superblock.members.iter_mut().enumerate() {
             if !counted.contains(&index) {
                 member.state = MemberState::Failed;
@@ -149,7 +146,10 @@ fn a_generation_that_was_cut_off_is_stored_again_unchanged() {
     assert_eq!(session(&disks, &[0, 1, 2], 2).unwrap(), 1);
     for disk in &disks[..3] {
         let next = generation(disk);
-        assert_eq!((next.number, next.parent[0], next.before), (3, 9, 4));
+        assert_eq!(
+            (next.number, next.parent(), next.before),
+            (3, Some([9; 16]), 4)
+        );
     }
     assert_eq!(
         seen_and_counted(session(&disks, &[2, 3, 4], 3)),

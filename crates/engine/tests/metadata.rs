@@ -267,11 +267,13 @@ fn a_last_leaf_too_many_costs_no_redundancy() {
     rt.shutdown();
     // Nobody knows any more where the columns on one device lie.
     let (kept, filter) = first_filtered(&disks);
-    filter.add(Rule::within(
-        OpKind::Read,
-        128 << 10..136 << 10, // its slot table
-        Effect::Fail(Fault::Media),
-    ));
+    for table in common::tables(&disks[0]) {
+        filter.add(Rule::within(
+            OpKind::Read,
+            table,
+            Effect::Fail(Fault::Media),
+        ));
+    }
     let rt = Rt::simulated(2);
     let handle = rt.clone();
     rt.block_on(async move {

@@ -23,12 +23,6 @@ pub struct VolumeEntry {
     pub block_blocks: u16,
     /// Digest algorithm of new blocks.
     pub digest: u8,
-    /// Bytes of a digest in the map: 16 (32 and 64 by choice, later).
-    pub digest_bytes: u8,
-    /// Compression of new blocks: 0 none.
-    pub compression: u8,
-    /// Layout notation of new segments; empty: the array's.
-    pub layout: String,
     /// 0 auto, 1 on, 2 off.
     pub write_cache: u8,
     /// Whether it may exceed the space there is.
@@ -39,7 +33,7 @@ pub struct VolumeEntry {
     pub mapped_bytes: u64,
     /// Nodes of its maps, as of the root.
     pub map_nodes: u64,
-    /// Snapshot of this volume number, 0 for a volume; and the root number at which it was taken.
+    /// Snapshot of this volume number, 0 for a volume; and the checkpoint at which it was taken.
     pub snapshot_of: (u32, u64),
     /// Clone of this snapshot's number, 0 if not.
     pub clone_of: u32,
@@ -67,29 +61,9 @@ impl Catalog {
         w.u32(VERSION)
             .u32(u32::try_from(self.volumes.len()).expect("volumes have 32-bit numbers"));
         for v in &self.volumes {
-            w.u32(v.number)
-                .string(&v.name)
-                .u64(v.size_bytes)
-                .u16(v.block_blocks)
-                .u8(v.digest);
-            w.u8(v.digest_bytes)
-                .u8(v.compression)
-                .string(&v.layout)
-                .u8(v.write_cache);
-            w.u8(u8::from(v.thin) | u8::from(v.destroying) << 1)
-                .u64(v.mapped_bytes)
-                .u64(v.map_nodes);
-            w.u32(v.snapshot_of.0).u64(v.snapshot_of.1).u32(v.clone_of);
-            w.u16(u16::try_from(v.frontends.len()).expect("few frontends"));
-            for (kind, address) in &v.frontends {
-                w.string(kind).string(address);
-            }
-            w.u16(u16::try_from(v.maps.len()).expect("at most 65,535 partitions"));
-            for map in &v.maps {
-                let mut bytes = [0; 64];
-                NodeEntry::write(map.as_ref(), &mut bytes);
-                w.bytes(&bytes);
-            }
+            let bytes = encode_volume(v);
+            w.u32(u32::try_from(bytes.len()).expect("65,535 maps take 4 MiB"))
+                .bytes(&bytes);
         }
         w.u16(u16::try_from(self.settings.len()).expect("few settings"));
         for (key, value) in &self.settings {
@@ -109,11 +83,14 @@ impl Catalog {
         let mut r = Reader::new(bytes);
         let version = r.u32()?;
         if version != VERSION {
-            return Err(FormatError::Unsupported(version));
+            return Err(FormatError::Version(version));
         }
         let mut catalog = Catalog::default();
         for _ in 0..r.u32()? {
-            catalog.volumes.push(read_volume(&mut r)?);
+            let length = r.u32()? as usize;
+            // What follows the fields known here are fields of a compatible feature.
+            let volume = read_volume(&mut Reader::new(r.bytes(length)?))?;
+            catalog.volumes.push(volume);
         }
         for _ in 0..r.u16()? {
             catalog
@@ -129,11 +106,46 @@ impl Catalog {
     }
 }
 
+/// Bytes of a digest in the map (32 and 64 come with a feature).
+const MAP_DIGEST_BYTES: u8 = 16;
+/// Bytes of a logical sector (512 comes with a feature).
+const SECTOR_BYTES: u16 = 4096;
+
+fn encode_volume(v: &VolumeEntry) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.u32(v.number)
+        .string(&v.name)
+        .u64(v.size_bytes)
+        .u16(v.block_blocks)
+        .u8(v.digest);
+    w.u8(MAP_DIGEST_BYTES)
+        .u8(0)
+        .string("")
+        .u16(SECTOR_BYTES)
+        .u8(v.write_cache);
+    w.u8(u8::from(v.thin) | u8::from(v.destroying) << 1)
+        .u64(v.mapped_bytes)
+        .u64(v.map_nodes);
+    w.u32(v.snapshot_of.0).u64(v.snapshot_of.1).u32(v.clone_of);
+    w.u16(u16::try_from(v.frontends.len()).expect("few frontends"));
+    for (kind, address) in &v.frontends {
+        w.string(kind).string(address);
+    }
+    w.u16(u16::try_from(v.maps.len()).expect("at most 65,535 partitions"));
+    for map in &v.maps {
+        let mut bytes = [0; 64];
+        NodeEntry::write(map.as_ref(), &mut bytes);
+        w.bytes(&bytes);
+    }
+    w.0
+}
+
 fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
     let (number, name, size_bytes, block_blocks) =
         (r.u32()?, r.string(MAX_NAME)?, r.u64()?, r.u16()?);
     let (digest, digest_bytes, compression) = (r.u8()?, r.u8()?, r.u8()?);
-    let (layout, write_cache, flags) = (r.string(MAX_NAME)?, r.u8()?, r.u8()?);
+    let (layout, sector) = (r.string(MAX_NAME)?, r.u16()?);
+    let (write_cache, flags) = (r.u8()?, r.u8()?);
     let (mapped_bytes, map_nodes) = (r.u64()?, r.u64()?);
     let (snapshot_of, clone_of) = ((r.u32()?, r.u64()?), r.u32()?);
     let mut frontends = Vec::new();
@@ -144,7 +156,12 @@ fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
     for _ in 0..r.u16()? {
         maps.push(NodeEntry::read(r.bytes(64)?)?);
     }
-    if number == 0
+    let known = digest_bytes == MAP_DIGEST_BYTES
+        && compression == 0
+        && layout.is_empty()
+        && sector == SECTOR_BYTES;
+    if !known
+        || number == 0
         || !(1..=32).contains(&block_blocks)
         || !block_blocks.is_power_of_two()
         || maps.is_empty()
@@ -157,9 +174,6 @@ fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
         size_bytes,
         block_blocks,
         digest,
-        digest_bytes,
-        compression,
-        layout,
         write_cache,
         thin: flags & 1 != 0,
         destroying: flags & 2 != 0,
@@ -186,9 +200,6 @@ mod tests {
                 size_bytes: 1 << 30,
                 block_blocks: 1,
                 digest: 1,
-                digest_bytes: 16,
-                compression: 0,
-                layout: String::new(),
                 write_cache: 0,
                 thin: true,
                 destroying: false,

@@ -1,12 +1,12 @@
 //! Where things lie: the regions of a device, and the courses of a segment's slots.
 //!
 //! ```text
-//! device   | superblock | roots | slot table (pages twice) | delta ring | data ring | slots ... | superblock |
+//! device   | superblock | roots, slot table | delta ring | data ring | roots, slot table | slots ... | superblock |
 //! slot     | header | course 0 | course 1 | ...
 //! course   | strip of stripe 0 | strip of stripe 1 | ... | summary blocks of these strips |
 //! ```
 //!
-//! Invariants: regions do not overlap; a slot begins at a multiple of the smaller of its size and
+//! Invariants: regions do not overlap; the two copies of anything lie in two regions, with the rings between; a slot begins at a multiple of the smaller of its size and
 //! 1 MiB; a course's summary has one 32-byte row for every strip block of the course.
 
 use crate::wire::{Reader, Writer};
@@ -86,9 +86,18 @@ impl DeviceGeometry {
         }
     }
 
-    /// Offset of root entry `index`.
+    /// Offset of copy 0 or 1 of the region that has roots and slot table.
+    fn region_offset(&self, copy: u64) -> u64 {
+        if copy == 0 {
+            self.super_bytes
+        } else {
+            self.data_ring_offset() + self.data_ring_bytes
+        }
+    }
+
+    /// Offset of root entry `index`: those after each other lie in different regions.
     pub fn root_offset(&self, index: u64) -> u64 {
-        self.super_bytes + index % ROOT_COUNT * ROOT_BYTES
+        self.region_offset(index % 2) + index % ROOT_COUNT / 2 * ROOT_BYTES
     }
 
     /// Pages of the slot table.
@@ -98,9 +107,9 @@ impl DeviceGeometry {
 
     /// Offset of copy 0 or 1 of a slot table page.
     pub fn page_offset(&self, page: u32, copy: u32) -> u64 {
-        self.root_offset(0)
-            + ROOT_COUNT * ROOT_BYTES
-            + (u64::from(page) * 2 + u64::from(copy)) * BLOCK_U64
+        self.region_offset(u64::from(copy))
+            + ROOT_COUNT / 2 * ROOT_BYTES
+            + u64::from(page) * BLOCK_U64
     }
 
     /// Offset of the ring of delta records.
@@ -116,7 +125,9 @@ impl DeviceGeometry {
     /// Offset of a slot.
     pub fn slot_offset(&self, slot: u32) -> u64 {
         let align = self.slot_bytes.min(1 << 20);
-        let start = (self.data_ring_offset() + self.data_ring_bytes).next_multiple_of(align);
+        let start = self
+            .page_offset(self.table_pages(), 1)
+            .next_multiple_of(align);
         start + u64::from(slot) * self.slot_bytes
     }
 
@@ -311,9 +322,24 @@ mod tests {
                 default_slot_bytes(size)
             };
             let g = DeviceGeometry::lay_out(size, slot, (256 << 10, 256 << 10), 8).unwrap();
-            assert!(g.super_bytes <= g.root_offset(0));
-            assert!(g.root_offset(3) + ROOT_BYTES <= g.page_offset(0, 0));
-            assert!(g.page_offset(g.table_pages() - 1, 1) + BLOCK_U64 <= g.delta_ring_offset());
+            let mut regions = vec![(g.super_offset(0), g.super_bytes)];
+            regions.extend((0..ROOT_COUNT).map(|entry| (g.root_offset(entry), ROOT_BYTES)));
+            for copy in 0..2 {
+                let pages = 0..g.table_pages();
+                regions.extend(pages.map(|page| (g.page_offset(page, copy), BLOCK_U64)));
+            }
+            regions.push((g.delta_ring_offset(), g.delta_ring_bytes));
+            regions.push((g.data_ring_offset(), g.data_ring_bytes));
+            regions.push((g.slot_offset(0), u64::from(g.slots) * g.slot_bytes));
+            regions.push((g.super_offset(1), g.super_bytes));
+            regions.sort_unstable();
+            assert!(
+                regions.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0),
+                "{size}"
+            );
+            let apart = |a: u64, b: u64| assert!(b - a >= (512 << 10) + BLOCK_U64);
+            apart(g.root_offset(0), g.root_offset(1));
+            apart(g.page_offset(0, 0), g.page_offset(0, 1));
             assert!(g.slot_offset(g.slots) <= g.super_offset(1));
             assert!(
                 g.slot_offset(g.slots + 2) + g.super_bytes > size,

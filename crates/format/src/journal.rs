@@ -36,6 +36,8 @@ pub enum Ring {
 pub struct ColumnHeader {
     /// The epoch.
     pub epoch: u64,
+    /// The identity of the epoch.
+    pub epoch_id: [u8; 16],
     /// The record's sequence, over both rings.
     pub sequence: u64,
     /// Counts the attempts to write this sequence.
@@ -52,8 +54,6 @@ pub struct ColumnHeader {
     pub payload_bytes: u32,
     /// Digest of the whole payload.
     pub hash: [u8; 32],
-    /// Digest of the payload of the sequence before; zero where the writer knows of none.
-    pub previous: [u8; 32],
     /// The highest sequence known durable when this record was built.
     pub acknowledged: u64,
     /// Where the record lies: positions of both rings before it.
@@ -82,20 +82,21 @@ impl ColumnHeader {
         let mut w = Writer::new();
         w.bytes(MAGIC)
             .u64(self.epoch)
+            .bytes(&self.epoch_id)
             .u64(self.sequence)
             .u32(self.attempt)
-            .u8(self.ring as u8);
+            .u8(self.ring as u8)
+            .u8(0);
         w.u16(self.w)
             .u16(self.m)
             .u16(self.column)
             .u32(self.payload_bytes);
-        w.bytes(&self.hash)
-            .bytes(&self.previous)
-            .u64(self.acknowledged);
+        w.bytes(&self.hash).u64(self.acknowledged);
         for position in [self.position[0], self.position[1], self.data_tail] {
             w.u64(position.count).u64(position.bytes);
         }
-        w.bytes(&self.share_digest);
+        let arena_position = 0;
+        w.u64(arena_position).bytes(&self.share_digest);
         for device in &self.devices {
             w.u16(*device);
         }
@@ -112,14 +113,18 @@ impl ColumnHeader {
         }
         let mut r = Reader::new(unseal(array, bytes)?);
         r.bytes(8)?;
-        let (epoch, sequence, attempt) = (r.u64()?, r.u64()?, r.u32()?);
+        let (epoch, epoch_id) = (r.u64()?, r.array()?);
+        let (sequence, attempt) = (r.u64()?, r.u32()?);
         let ring = match r.u8()? {
             0 => Ring::Delta,
             1 => Ring::Data,
             _ => return Err(FormatError::Value),
         };
+        if r.u8()? != 0 {
+            return Err(FormatError::Value); // a record that only a root can make count: a feature not known here
+        }
         let (w, m, column, payload_bytes) = (r.u16()?, r.u16()?, r.u16()?, r.u32()?);
-        let (hash, previous, acknowledged) = (r.array()?, r.array()?, r.u64()?);
+        let (hash, acknowledged) = (r.array()?, r.u64()?);
         let mut position = || -> Result<RingPosition, FormatError> {
             Ok(RingPosition {
                 count: r.u64()?,
@@ -127,6 +132,7 @@ impl ColumnHeader {
             })
         };
         let (delta, data, data_tail) = (position()?, position()?, position()?);
+        r.u64()?;
         let share_digest = r.array()?;
         let width = usize::from(w) + usize::from(m);
         if w == 0 || width > 256 || usize::from(column) >= width || payload_bytes > 1 << 30 {
@@ -135,6 +141,7 @@ impl ColumnHeader {
         let devices = (0..width).map(|_| r.u16()).collect::<Result<_, _>>()?;
         Ok(ColumnHeader {
             epoch,
+            epoch_id,
             sequence,
             attempt,
             ring,
@@ -143,7 +150,6 @@ impl ColumnHeader {
             column,
             payload_bytes,
             hash,
-            previous,
             acknowledged,
             position: [delta, data],
             data_tail,
@@ -162,6 +168,7 @@ mod tests {
     fn a_header_survives_its_bytes() {
         let header = ColumnHeader {
             epoch: 3,
+            epoch_id: [8; 16],
             sequence: 99,
             attempt: 1,
             ring: Ring::Data,
@@ -170,7 +177,6 @@ mod tests {
             column: 2,
             payload_bytes: 9001,
             hash: [1; 32],
-            previous: [2; 32],
             acknowledged: 98,
             position: [
                 RingPosition { count: 1, bytes: 2 },

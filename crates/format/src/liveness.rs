@@ -25,10 +25,20 @@ pub struct RecordShape {
 }
 
 impl RecordShape {
-    /// The shape in an array with slots of `slot_blocks` and data segments of `k`.
+    /// The shape that an array with slots of `slot_blocks` and data segments of `k` is created with.
     pub fn new(slot_blocks: u32, k: u16) -> RecordShape {
-        let data_blocks = usize::from(k.max(8)) * slot_blocks as usize;
-        let bytes = HEADER_BYTES + data_blocks.div_ceil(8);
+        RecordShape::of_blocks(RecordShape::data_blocks(slot_blocks, k))
+    }
+
+    /// The data blocks that a record has a bit for in an array that is created with slots of `slot_blocks` and data
+    /// segments of `k`.
+    pub fn data_blocks(slot_blocks: u32, k: u16) -> u32 {
+        u32::from(k.max(8)) * slot_blocks
+    }
+
+    /// The shape of records with a bit for each of so many data blocks.
+    pub fn of_blocks(data_blocks: u32) -> RecordShape {
+        let bytes = HEADER_BYTES + (data_blocks as usize).div_ceil(8);
         RecordShape {
             leaves: bytes.div_ceil(BLOCK) as u64,
             per_leaf: (BLOCK / bytes.next_power_of_two()).max(1) as u64,

@@ -47,7 +47,7 @@ pub struct LeafEntry {
     pub length: u16,
     /// Compression (bits 0-2; 0 is none), digest algorithm (bits 3-6), rest zero.
     pub flags: u16,
-    /// The root number under which it was first written: below 2^40.
+    /// The last checkpoint when it was first written: below 2^40.
     pub birth: u64,
     /// The block's digest, cut to 16 bytes.
     pub digest: [u8; 16],

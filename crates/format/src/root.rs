@@ -1,4 +1,4 @@
-//! The root: the one record that makes a commit. It names every tree, the journal's cuts and epochs.
+//! The root: the one record that makes a checkpoint. It names every tree, the journal's cuts and epochs.
 //!
 //! Invariants: roots are ordered by (generation, epoch, number); a root is used or refused, never an
 //! older one in its stead; what it names was flushed before it was written.
@@ -47,6 +47,8 @@ pub struct RingPosition {
 pub struct Epoch {
     /// Its number, from 1 up.
     pub number: u64,
+    /// Random: two histories with the same number differ here.
+    pub id: [u8; 16],
     /// Its first sequence.
     pub first: u64,
     /// Once closed, one past its last sequence.
@@ -64,8 +66,11 @@ pub struct Root {
     pub generation: u64,
     /// Which one of that number.
     pub generation_id: [u8; 16],
-    /// Counts commits, from 1.
+    /// Counts roots, from 1.
     pub number: u64,
+    /// The checkpoint that it made, or whose trees it goes on from: pages of the slot tables carry this number. No two
+    /// checkpoints have the same, whether they ended or not.
+    pub checkpoint: u64,
     /// Whether the array was exported: its trees hold every delta, so that a missing journal device is no
     /// loss. Rows of courses without a summary still stand in the journal.
     pub clean: bool,
@@ -113,6 +118,7 @@ impl Root {
             .u64(self.generation)
             .bytes(&self.generation_id)
             .u64(self.number)
+            .u64(self.checkpoint)
             .u8(u8::from(self.clean));
         w.u64(self.next_segment)
             .u32(self.next_tree)
@@ -124,12 +130,17 @@ impl Root {
         for tree in [&self.catalog, &self.liveness, &self.forwarding, &self.dead] {
             tree.write(&mut w);
         }
+        let no_records_named_and_no_gaps = [0; 4];
+        w.bytes(&no_records_named_and_no_gaps);
         w.u16(u16::try_from(self.epochs.len()).expect("few epochs"));
         for epoch in &self.epochs {
+            let no_arena = [0; 17];
             w.u64(epoch.number)
+                .bytes(&epoch.id)
                 .u64(epoch.first)
                 .u64(epoch.end.unwrap_or(0))
-                .u16(epoch.m);
+                .u16(epoch.m)
+                .bytes(&no_arena);
             w.u16(u16::try_from(epoch.excluded.len()).expect("fewer than the members"));
             for member in &epoch.excluded {
                 w.u16(*member);
@@ -143,7 +154,10 @@ impl Root {
 
     /// Bytes its epochs take; the engine keeps this below [`MAX_EPOCH_BYTES`].
     pub fn epoch_bytes(&self) -> usize {
-        self.epochs.iter().map(|e| 28 + 2 * e.excluded.len()).sum()
+        self.epochs
+            .iter()
+            .map(|e| EPOCH_BYTES + 2 * e.excluded.len())
+            .sum()
     }
 
     /// Reads a root of array `array`.
@@ -154,7 +168,7 @@ impl Root {
         let mut r = Reader::new(unseal(array, bytes)?);
         r.bytes(8)?;
         let (generation, generation_id) = (r.u64()?, r.array()?);
-        let (number, clean) = (r.u64()?, r.u8()? != 0);
+        let (number, checkpoint, clean) = (r.u64()?, r.u64()?, r.u8()? != 0);
         let (next_segment, next_tree, cut, imaged) = (r.u64()?, r.u32()?, r.u64()?, r.u64()?);
         let delta_tail = RingPosition {
             count: r.u64()?,
@@ -168,12 +182,19 @@ impl Root {
         let liveness = TreeRoot::read(&mut r)?;
         let forwarding = TreeRoot::read(&mut r)?;
         let dead = TreeRoot::read(&mut r)?;
+        // Records named by the root and gaps in the numbers of checkpoints come with features that are not known here.
+        if r.u32()? != 0 {
+            return Err(FormatError::Value);
+        }
         let mut epochs = Vec::new();
         for _ in 0..r.u16()? {
-            let (number, first, end, m) = (r.u64()?, r.u64()?, r.u64()?, r.u16()?);
+            let (number, id) = (r.u64()?, r.array()?);
+            let (first, end, m) = (r.u64()?, r.u64()?, r.u16()?);
+            r.bytes(17)?;
             let excluded = (0..r.u16()?).map(|_| r.u16()).collect::<Result<_, _>>()?;
             epochs.push(Epoch {
                 number,
+                id,
                 first,
                 end: (end > 0).then_some(end),
                 m,
@@ -184,6 +205,7 @@ impl Root {
             generation,
             generation_id,
             number,
+            checkpoint,
             clean,
             next_segment,
             next_tree,
@@ -200,6 +222,8 @@ impl Root {
     }
 }
 
+/// Bytes of an epoch that excludes nobody.
+const EPOCH_BYTES: usize = 61;
 /// What the epochs of one root may take.
 pub const MAX_EPOCH_BYTES: usize = 15_000;
 
@@ -224,6 +248,7 @@ mod tests {
             generation: 2,
             generation_id: [9; 16],
             number: 30,
+            checkpoint: 1 << 33,
             clean: true,
             next_segment: 99,
             next_tree: 7,
@@ -234,6 +259,7 @@ mod tests {
             epochs: vec![
                 Epoch {
                     number: 1,
+                    id: [3; 16],
                     first: 1,
                     end: Some(50),
                     m: 2,
@@ -241,6 +267,7 @@ mod tests {
                 },
                 Epoch {
                     number: 2,
+                    id: [4; 16],
                     first: 50,
                     end: None,
                     m: 2,
@@ -258,6 +285,18 @@ mod tests {
         let mut bytes = root.encode(&[5; 16]);
         assert_eq!(Root::decode(&[5; 16], &bytes).unwrap(), root);
         assert_eq!(root.order(), (2, 2, 30));
+        let alone = root.clone();
+        let more = Root {
+            epochs: [root.epochs.clone(), root.epochs.clone()].concat(),
+            ..root
+        };
+        let used = |root: &Root| {
+            let bytes = root.encode(&[5; 16]);
+            let body = &bytes[..bytes.len() - 32];
+            body.iter().rposition(|byte| *byte != 0).unwrap()
+        };
+        let (one, two) = (used(&alone), used(&more));
+        assert_eq!(two - one, more.epoch_bytes() - alone.epoch_bytes());
         bytes[600] ^= 1;
         assert_eq!(Root::decode(&[5; 16], &bytes), Err(FormatError::Digest));
     }

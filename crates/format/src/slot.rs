@@ -1,6 +1,6 @@
 //! Slots: the table that says which segment's column each slot holds, and the header each begins with.
 //!
-//! Invariants: a table page exists twice and names the root it was written for; a slot's header and
+//! Invariants: a table page exists twice and names the checkpoint it was written by; a slot's header and
 //! its table entry tell the same story, and any one of them locates the column.
 
 pub use crate::geometry::ENTRIES_PER_PAGE;
@@ -86,6 +86,9 @@ impl SlotEntry {
             kind,
             strip_blocks: r.u32()?,
         };
+        if r.u64()? != 0 {
+            return Err(FormatError::Value); // roles that rotate, local groups: features that are not known here
+        }
         if entry.geometry(slot_blocks).is_sound()
             && usize::from(column) < usize::from(k) + usize::from(m)
         {
@@ -111,8 +114,8 @@ impl SlotEntry {
 pub struct TablePage {
     /// The page's number.
     pub page: u32,
-    /// The number of the root it was written for.
-    pub root: u64,
+    /// The number of the checkpoint that wrote it.
+    pub checkpoint: u64,
     /// What the slots from `page * ENTRIES_PER_PAGE` on hold.
     pub entries: Vec<Option<SlotEntry>>,
 }
@@ -126,7 +129,7 @@ impl TablePage {
         );
         let mut w = Writer::new();
         w.bytes(PAGE_MAGIC)
-            .u64(self.root)
+            .u64(self.checkpoint)
             .u32(self.page)
             .u16(device);
         w.u16(u16::try_from(self.entries.len()).expect("124 at most"));
@@ -154,7 +157,7 @@ impl TablePage {
         let mut body = r.clone();
         body.bytes(64)?;
         r.bytes(8)?;
-        let (root, number, owner, count) = (r.u64()?, r.u32()?, r.u16()?, r.u16()?);
+        let (checkpoint, number, owner, count) = (r.u64()?, r.u32()?, r.u16()?, r.u16()?);
         if number != page || owner != device || u32::from(count) > ENTRIES_PER_PAGE {
             return Err(FormatError::Value);
         }
@@ -163,7 +166,7 @@ impl TablePage {
             .collect::<Result<_, _>>()?;
         Ok(TablePage {
             page,
-            root,
+            checkpoint,
             entries,
         })
     }
@@ -229,7 +232,7 @@ mod tests {
         };
         let page = TablePage {
             page: 3,
-            root: 17,
+            checkpoint: 17,
             entries: vec![None, Some(entry), None],
         };
         let bytes = page.encode(&[1; 16], 4);

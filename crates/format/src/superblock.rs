@@ -16,10 +16,14 @@ pub const KNOWN_INCOMPATIBLE: u32 = 0;
 pub const KNOWN_READ_ONLY: u32 = 0;
 /// Bytes of a member's entry.
 const MEMBER_BYTES: usize = 64;
+/// Where the identities of past generations stand.
+const PAST_AT: usize = 1024;
+/// How many identities of past generations there are at most.
+pub const PAST_GENERATIONS: usize = 64;
 /// Bytes before the member table.
-const HEAD_BYTES: usize = 1024;
+const HEAD_BYTES: usize = PAST_AT + PAST_GENERATIONS * 16;
 /// Where it says how many devices the generation before counted.
-const BEFORE_AT: usize = HEAD_BYTES - 2;
+const BEFORE_AT: usize = PAST_AT - 2;
 
 /// A member's part in the array, as of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,18 +69,41 @@ pub struct MemberEntry {
     pub domain: String,
 }
 
-/// A membership: a counter, a random identity, and the identity it follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// A membership: a counter, a random identity, and the identities it follows.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Generation {
     /// Counts changes, from 1.
     pub number: u64,
     /// Random: two histories with the same number differ here.
     pub id: [u8; 16],
-    /// The identity of the generation before.
-    pub parent: [u8; 16],
+    /// The identities of those before it, newest first, at most [`PAST_GENERATIONS`]: a device whose own is
+    /// not among them has another history.
+    pub past: Vec<[u8; 16]>,
     /// How many devices that one counted: at least half as many must hold this one for it to take
     /// effect. 0 in the first.
     pub before: u16,
+}
+
+impl Generation {
+    /// The identity of the generation before; `None` in the first.
+    pub fn parent(&self) -> Option<[u8; 16]> {
+        self.past.first().copied()
+    }
+
+    /// The generation that follows this one, which counts `counted` devices.
+    pub fn next(&self, id: [u8; 16], counted: u16) -> Generation {
+        let before = self.past.iter().copied();
+        Generation {
+            number: self.number + 1,
+            id,
+            past: [self.id]
+                .into_iter()
+                .chain(before)
+                .take(PAST_GENERATIONS)
+                .collect(),
+            before: counted,
+        }
+    }
 }
 
 /// Everything a superblock says.
@@ -110,6 +137,8 @@ pub struct Superblock {
     pub partitions: u16,
     /// Devices' worth of spare space.
     pub spare: u16,
+    /// Data blocks that a record of liveness has a bit for.
+    pub record_blocks: u32,
     /// Devices that hold roots.
     pub root_set: Vec<u16>,
     /// Every member.
@@ -118,8 +147,35 @@ pub struct Superblock {
 
 /// Longest array name and layout notation.
 pub const MAX_NAME: usize = 64;
+/// The most data blocks that a segment has: 255 slots of 1 GiB.
+pub const MAX_RECORD_BLOCKS: u32 = 256 << 18;
 /// Longest domain label.
 pub const MAX_DOMAIN: usize = 32;
+
+impl MemberEntry {
+    fn encode(&self) -> Vec<u8> {
+        let mut row = Writer::new();
+        row.bytes(&self.uuid)
+            .u32(self.slots)
+            .u8(self.state as u8)
+            .u64(0) // stale since: no feature that is known writes it
+            .string(&self.domain);
+        row.padded(MEMBER_BYTES)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<MemberEntry, FormatError> {
+        let mut row = Reader::new(bytes);
+        let (uuid, slots) = (row.array()?, row.u32()?);
+        let state = MemberState::from_byte(row.u8()?)?;
+        let _stale_since = row.u64()?;
+        Ok(MemberEntry {
+            uuid,
+            slots,
+            state,
+            domain: row.string(MAX_DOMAIN)?,
+        })
+    }
+}
 
 impl Superblock {
     /// The stored bytes: whole blocks.
@@ -139,15 +195,14 @@ impl Superblock {
             .bytes(&self.device)
             .u16(self.index)
             .u64(self.writes);
-        w.u64(self.generation.number)
-            .bytes(&self.generation.id)
-            .bytes(&self.generation.parent);
+        w.u64(self.generation.number).bytes(&self.generation.id);
         self.geometry.write(&mut w);
         w.string(&self.name).string(&self.layout);
         w.u8(self.code)
             .u32(self.strip_blocks)
             .u16(self.partitions)
-            .u16(self.spare);
+            .u16(self.spare)
+            .u32(self.record_blocks);
         w.u16(u16::try_from(self.root_set.len()).expect("a root set is small"));
         for index in &self.root_set {
             w.u16(*index);
@@ -155,13 +210,12 @@ impl Superblock {
         w.u16(u16::try_from(self.members.len()).expect("at most 65,535 members"));
         let mut w = Writer(w.padded(BEFORE_AT));
         w.u16(self.generation.before);
+        for id in &self.generation.past {
+            w.bytes(id);
+        }
+        let mut w = Writer(w.padded(HEAD_BYTES));
         for member in &self.members {
-            let mut row = Writer::new();
-            row.bytes(&member.uuid)
-                .u32(member.slots)
-                .u8(member.state as u8)
-                .string(&member.domain);
-            w.bytes(&row.padded(MEMBER_BYTES));
+            w.bytes(&member.encode());
         }
         let mut bytes = w.padded(size);
         seal(CONTEXT, &mut bytes);
@@ -191,11 +245,14 @@ impl Superblock {
         let mut table = r.clone();
         table.bytes(BEFORE_AT)?;
         let before = table.u16()?;
+        let past = table.bytes(HEAD_BYTES - PAST_AT)?.chunks_exact(16);
+        let past = past.take_while(|id| id.iter().any(|byte| *byte != 0));
+        let past = past.map(|id| id.try_into().expect("16 bytes")).collect();
         r.bytes(8)?;
         // Behind the seal: a version nobody knows is a newer program's, not a flipped bit.
         let version = r.u32()?;
         if version != VERSION {
-            return Err(FormatError::Unsupported(version));
+            return Err(FormatError::Version(version));
         }
         let features = [r.u32()?, r.u32()?, r.u32()?];
         // A newer writer's read-only compatible features would allow reading; importing writes.
@@ -210,12 +267,13 @@ impl Superblock {
         let generation = Generation {
             number: r.u64()?,
             id: r.array()?,
-            parent: r.array()?,
+            past,
             before,
         };
         let geometry = DeviceGeometry::read(&mut r)?;
         let (name, layout) = (r.string(MAX_NAME)?, r.string(MAX_NAME)?);
         let (code, strip_blocks, partitions, spare) = (r.u8()?, r.u32()?, r.u16()?, r.u16()?);
+        let record_blocks = r.u32()?;
         let root_devices = r.u16()?;
         if root_devices > 256 {
             return Err(FormatError::Value);
@@ -226,17 +284,12 @@ impl Superblock {
         let count = r.u16()?;
         let mut members = Vec::new();
         for _ in 0..count {
-            let mut row = Reader::new(table.bytes(MEMBER_BYTES)?);
-            members.push(MemberEntry {
-                uuid: row.array()?,
-                slots: row.u32()?,
-                state: MemberState::from_byte(row.u8()?)?,
-                domain: row.string(MAX_DOMAIN)?,
-            });
+            members.push(MemberEntry::decode(table.bytes(MEMBER_BYTES)?)?);
         }
         let sound = index < count
             && (1..=256).contains(&strip_blocks)
             && partitions > 0
+            && (1..=MAX_RECORD_BLOCKS).contains(&record_blocks)
             && !root_set.is_empty()
             && root_set.iter().all(|i| *i < count)
             && members[usize::from(index)].uuid == device;
@@ -258,6 +311,7 @@ impl Superblock {
             strip_blocks,
             partitions,
             spare,
+            record_blocks,
             root_set,
             members,
         })
@@ -280,7 +334,7 @@ mod tests {
             generation: Generation {
                 number: 4,
                 id: [5; 16],
-                parent: [6; 16],
+                past: vec![[6; 16], [7; 16]],
                 before: 0x0203,
             },
             geometry: DeviceGeometry::lay_out(64 << 20, 64 << 10, (1 << 20, 1 << 20), 8).unwrap(),
@@ -290,6 +344,7 @@ mod tests {
             strip_blocks: 16,
             partitions: 64,
             spare: 1,
+            record_blocks: 128,
             root_set: vec![0, 1],
             members: (0..members)
                 .map(|_| MemberEntry {
@@ -310,20 +365,35 @@ mod tests {
             assert_eq!(Superblock::encoded_bytes(&bytes).unwrap(), bytes.len());
             assert_eq!(Superblock::decode(&bytes).unwrap(), block);
             assert_eq!(bytes[1022..1024], [3, 2], "as docs/format.md says");
-            for at in [0, 8, 40, 700, 1022, 1100, bytes.len() - 1] {
+            for at in [0, 8, 40, 700, 1022, 1030, 2100, bytes.len() - 1] {
                 let mut torn = bytes.clone();
                 torn[at] ^= 0x40;
                 assert!(Superblock::decode(&torn).is_err(), "byte {at}");
             }
         }
         let mut newer = sample(2).encode();
-        newer[8] = 2;
+        newer[8] = 3;
         assert_eq!(
             Superblock::decode(&newer),
             Err(FormatError::Digest),
             "a flipped bit"
         );
         seal(CONTEXT, &mut newer);
-        assert_eq!(Superblock::decode(&newer), Err(FormatError::Unsupported(2)));
+        assert_eq!(Superblock::decode(&newer), Err(FormatError::Version(3)));
+    }
+
+    #[test]
+    fn a_generation_knows_those_before_it() {
+        let mut now = sample(2).generation;
+        for byte in 10..200 {
+            let next = now.next([byte; 16], 5);
+            assert_eq!((next.number, next.parent()), (now.number + 1, Some(now.id)));
+            assert!(next.past.len() <= PAST_GENERATIONS);
+            let mut block = sample(2);
+            block.generation = next.clone();
+            assert_eq!(Superblock::decode(&block.encode()).unwrap(), block);
+            now = next;
+        }
+        assert_eq!(now.past.last(), Some(&[135; 16]), "64 before 199");
     }
 }

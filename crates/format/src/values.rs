@@ -8,8 +8,8 @@ pub const BLOCK: usize = 4096;
 /// The same, as a `u64`.
 pub const BLOCK_U64: u64 = BLOCK as u64;
 
-/// The format version this crate writes. A reader refuses a newer one.
-pub const VERSION: u32 = 1;
+/// The format version that this crate reads and writes. A reader refuses any other.
+pub const VERSION: u32 = 2;
 
 /// A segment's number: never reused, from 1 up, below 2^40.
 pub type SegmentNumber = u64;
@@ -26,9 +26,14 @@ pub enum FormatError {
     /// Its digest matches, but its values make no sense.
     #[error("its values are out of range")]
     Value,
-    /// Written by a newer version, or with a feature this version does not know.
+    /// Written in another version of the format.
     #[error(
-        "it uses format version or feature bits {0} that this program does not know; use a newer one"
+        "it has format version {0} and this program reads version {VERSION} only: use the program that made it"
+    )]
+    Version(u32),
+    /// Written with a feature this program does not know.
+    #[error(
+        "it uses feature bits or code points {0:#x} that this program does not know: use a newer one"
     )]
     Unsupported(u32),
 }

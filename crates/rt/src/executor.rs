@@ -140,6 +140,16 @@ impl Rt {
         self.random() % bound
     }
 
+    /// So many random bytes.
+    pub fn random_bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        for chunk in bytes.chunks_mut(8) {
+            let random = self.random().to_le_bytes();
+            chunk.copy_from_slice(&random[..chunk.len()]);
+        }
+        bytes
+    }
+
     /// Starts `future`; it runs whether or not the [`Join`] is kept.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Join<T> {
         let (finish, join) = Join::new();

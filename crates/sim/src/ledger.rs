@@ -49,7 +49,7 @@ struct Segment {
 #[derive(Clone, Debug)]
 struct Places {
     /// Both copies of its slot table.
-    tables: Range<usize>,
+    tables: [Range<usize>; 2],
     /// The first slot.
     slots: usize,
     /// A slot has so many.
@@ -141,7 +141,9 @@ impl Ledger {
 
     fn is_table(&self, disk: usize, page: usize) -> bool {
         let places = self.places.borrow();
-        places.get(&disk).is_some_and(|p| p.tables.contains(&page))
+        places
+            .get(&disk)
+            .is_some_and(|p| p.tables.iter().any(|t| t.contains(&page)))
     }
 
     /// How many pages a slot of this disk has.
@@ -160,9 +162,12 @@ impl Ledger {
         };
         let pages = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK;
         let geometry = &found.geometry;
-        let tables = geometry.page_offset(0, 0)..geometry.page_offset(geometry.table_pages(), 0);
+        let table = |copy| {
+            let end = geometry.page_offset(geometry.table_pages(), copy);
+            pages(geometry.page_offset(0, copy))..pages(end)
+        };
         let places = Places {
-            tables: pages(tables.start)..pages(tables.end),
+            tables: [table(0), table(1)],
             slots: pages(geometry.slot_offset(0)),
             slot_pages: pages(geometry.slot_bytes).max(1),
         };

@@ -228,12 +228,13 @@ impl<'a> Array<'a> {
                 bad += u32::from(read.is_err() || bytes.iter().any(|byte| *byte != 0));
                 continue;
             };
-            if found.root > self.root.number {
+            let newest = best.as_ref().map(|page| page.checkpoint);
+            if found.checkpoint > self.root.checkpoint {
                 report
                     .find(Kind::PageLater)
                     .device(device.position)
                     .at(At::Page(page));
-            } else if best.as_ref().is_none_or(|b| found.root > b.root) {
+            } else if newest < Some(found.checkpoint) {
                 best = Some(found);
             }
         }

@@ -40,13 +40,14 @@ pub(crate) fn volumes(walk: &mut Walk<'_, '_>) -> Option<Vec<Listed>> {
 /// The volumes of a catalog; `None` if the bytes are none.
 pub(crate) fn parse(bytes: &[u8], partitions: u16) -> Option<Vec<Listed>> {
     let mut f = Fields(bytes);
-    if f.u32()? != 1 {
+    if f.u32()? != 2 {
         return None;
     }
     let count = f.u32()?;
     let mut volumes: Vec<Listed> = Vec::new();
     for _ in 0..count {
-        let found = volume(&mut f, partitions)?;
+        let length = f.u32()? as usize;
+        let found = volume(&mut Fields(f.take(length)?), partitions)?;
         if volumes
             .iter()
             .any(|v| v.volume.number == found.volume.number)
@@ -70,7 +71,7 @@ pub(crate) fn parse(bytes: &[u8], partitions: u16) -> Option<Vec<Listed>> {
 fn volume(f: &mut Fields<'_>, partitions: u16) -> Option<Listed> {
     let (number, name, size, blocks) = (f.u32()?, f.string(255)?, f.u64()?, f.u16()?);
     let (_tag, digest_bytes, compression) = (f.u8()?, f.u8()?, f.u8()?);
-    f.string(255)?;
+    let (layout, sector) = (f.string(255)?, f.u16()?);
     f.take(2)?; // write cache, flags
     let (mapped_bytes, map_nodes) = (f.u64()?, f.u64()?);
     f.take(16)?; // snapshots and clones
@@ -87,6 +88,8 @@ fn volume(f: &mut Fields<'_>, partitions: u16) -> Option<Listed> {
         && blocks.is_power_of_two()
         && digest_bytes == 16
         && compression == 0
+        && layout.is_empty()
+        && sector == 4096
         && count == partitions;
     let block_bytes = u64::from(blocks) * 4096;
     sound.then(|| Listed {

@@ -17,6 +17,8 @@ const HEADER: usize = 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Header {
     epoch: u64,
+    /// The identity of the epoch.
+    identity: [u8; 16],
     sequence: u64,
     attempt: u32,
     ring: u8,
@@ -38,19 +40,30 @@ impl Header {
         if f.take(8)? != b"ASHJRNL1" {
             return None;
         }
-        let (epoch, sequence, attempt) = (f.u64()?, f.u64()?, f.u32()?);
-        let (ring, w, m, column, payload) = (f.u8()?, f.u16()?, f.u16()?, f.u16()?, f.u32()?);
+        let (epoch, identity) = (f.u64()?, f.array()?);
+        let (sequence, attempt) = (f.u64()?, f.u32()?);
+        let (ring, flags) = (f.u8()?, f.u8()?);
+        let (w, m, column, payload) = (f.u16()?, f.u16()?, f.u16()?, f.u32()?);
         let hash = f.array()?;
-        f.take(40)?; // previous, acknowledged
+        f.take(8)?; // acknowledged
         let positions = [Position::read(&mut f)?, Position::read(&mut f)?];
-        let (data_tail, share_digest) = (Position::read(&mut f)?, f.array()?);
+        let data_tail = Position::read(&mut f)?;
+        f.take(8)?; // arena
+        let share_digest = f.array()?;
         let width = usize::from(w) + usize::from(m);
-        if ring > 1 || w == 0 || width > 256 || usize::from(column) >= width || payload > 1 << 30 {
+        if ring > 1
+            || flags != 0
+            || w == 0
+            || width > 256
+            || usize::from(column) >= width
+            || payload > 1 << 30
+        {
             return None;
         }
         f.take(2 * usize::from(column))?;
         Some(Header {
             epoch,
+            identity,
             sequence,
             attempt,
             ring,
@@ -130,7 +143,7 @@ impl Reader<'_, '_> {
         }
         let header = Header::parse(&self.members.superblock.array, &bytes)?;
         let in_epoch = self.root.epochs.iter().any(|e| {
-            e.number == header.epoch
+            (e.number, e.identity) == (header.epoch, header.identity)
                 && e.first <= header.sequence
                 && (e.end == 0 || header.sequence < e.end)
         });
@@ -313,6 +326,9 @@ fn entry(f: &mut Fields<'_>) -> Option<Entry> {
         1 => {
             let (segment, kind, code) = (f.u64()?, f.u8()?, f.u8()?);
             let (k, m, strip) = (f.u16()?, f.u16()?, f.u32()?);
+            if f.u32()? != 0 {
+                return None; // rotation of roles, local groups
+            }
             let columns = (0..usize::from(k) + usize::from(m)).map(|_| Some((f.u16()?, f.u32()?)));
             Entry::Open(Open {
                 columns: columns.collect::<Option<_>>()?,
@@ -338,10 +354,6 @@ fn entry(f: &mut Fields<'_>) -> Option<Entry> {
             f.take(20)?;
             let (of, rest) = (f.u16()?, f.u16()?);
             (rest < of).then_some(Entry::Other)?
-        }
-        5 => {
-            f.u64()?;
-            Entry::Other
         }
         6 => Entry::Column(Moved {
             segment: f.u64()?,
@@ -398,11 +410,11 @@ mod tests {
         bytes.extend(2u32.to_le_bytes());
         bytes.extend([0; 21]);
         bytes.extend([1; 33]);
-        bytes.push(5);
-        bytes.extend(5u64.to_le_bytes());
+        bytes.extend([4; 21]);
+        bytes.extend([1, 0, 0, 0]);
         let found = entries(&bytes).unwrap_or_default();
         let [Entry::Stripe(stripe), Entry::Other] = &found[..] else {
-            panic!("a stripe and a seal")
+            panic!("a stripe and a hole")
         };
         assert_eq!((stripe.segment, stripe.stripe, stripe.used), (5, 3, 1));
         assert_eq!(stripe.rows.len(), 2);

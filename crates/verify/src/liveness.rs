@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use crate::array::{Array, Bits, Record};
-use crate::layout::data_strips;
 use crate::report::{At, Kind, Report};
 use crate::wire::{BLOCK, Fields};
 
@@ -25,9 +24,9 @@ struct Records {
 }
 
 impl Records {
-    fn new(k: u16, slot_blocks: u32) -> Records {
-        let bits = usize::from(k.max(8)) * slot_blocks as usize;
-        let bytes = HEADER + bits.div_ceil(8);
+    /// Records with a bit for each of so many blocks.
+    fn new(blocks: u32) -> Records {
+        let bytes = HEADER + (blocks as usize).div_ceil(8);
         if bytes > BLOCK / 2 {
             let leaves = bytes.div_ceil(BLOCK);
             return Records {
@@ -71,13 +70,7 @@ impl Array<'_> {
         leaves: &BTreeMap<u64, Vec<u8>>,
         report: &mut Report,
     ) -> Option<()> {
-        let superblock = &self.members.superblock;
-        let devices = u16::try_from(superblock.members.len()).unwrap_or(u16::MAX);
-        let Some(k) = data_strips(&superblock.layout, devices, superblock.spare) else {
-            report.find(Kind::Layout);
-            return None;
-        };
-        for bytes in Records::new(k, self.slot_blocks).split(leaves) {
+        for bytes in Records::new(self.members.superblock.record_blocks).split(leaves) {
             let mut f = Fields(&bytes);
             let (number, recorded, sealed) = (f.u64()?, f.u32()?, f.u8()?);
             if number == 0 {
@@ -140,13 +133,13 @@ mod tests {
 
     #[test]
     fn records_share_leaves_or_have_their_own() {
-        let small = Records::new(4, 16);
+        let small = Records::new(8 * 16);
         assert_eq!((small.bytes, small.leaves, small.per_leaf), (128, 1, 32));
-        let large = Records::new(8, 4096);
+        let large = Records::new(8 * 4096);
         assert_eq!((large.bytes, large.leaves, large.per_leaf), (8192, 2, 1));
-        let half = Records::new(8, 1984);
+        let half = Records::new(8 * 1984);
         assert_eq!((half.bytes, half.leaves, half.per_leaf), (2048, 1, 2));
-        let over = Records::new(8, 2048);
+        let over = Records::new(8 * 2048);
         assert_eq!((over.bytes, over.leaves, over.per_leaf), (4096, 1, 1));
         let leaves = BTreeMap::from([(2, vec![1; BLOCK]), (3, vec![2; BLOCK])]);
         let split = large.split(&leaves);

@@ -64,7 +64,7 @@ fn find(
 ) -> Option<Result<VolumeMap, String>> {
     let members = members::assemble(devices, report)?;
     let mut array = Array::open(members, report)?;
-    let (rows, root) = (RowCache::default(), array.root.number);
+    let (rows, root) = (RowCache::default(), array.root.checkpoint);
     let mut placed = Vec::new();
     let mut walk = Walk::new(&mut array, &rows, report);
     let volumes = catalog::volumes(&mut walk)?;

@@ -75,8 +75,6 @@ kinds! {
     IndexTwice Lost "index-twice" "has the index of another device: one is a copy; leave one of the two out";
     /// Rings or slots differ from those of the others.
     Geometry Lost "geometry" "has other slots or rings than the array";
-    /// The notation of the layout is not known.
-    Layout Lost "layout" "the layout's notation is not known";
     /// No good root.
     NoRoot Lost "no-root" "no good root was found: the array cannot be read";
     /// Liveness cannot be read.

@@ -1,4 +1,4 @@
-//! Roots: what a commit made durable.
+//! Roots: what a checkpoint made durable.
 //!
 //! **Invariants**: the order of roots is (generation, number of the last epoch, number); an older root is
 //! never used where a newer one is found.
@@ -27,6 +27,7 @@ impl Position {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Epoch {
     pub(crate) number: u64,
+    pub(crate) identity: [u8; 16],
     pub(crate) first: u64,
     /// 0: open.
     pub(crate) end: u64,
@@ -47,6 +48,8 @@ pub(crate) struct Root {
     pub(crate) generation: u64,
     pub(crate) identity: [u8; 16],
     pub(crate) number: u64,
+    /// The checkpoint that it goes on from.
+    pub(crate) checkpoint: u64,
     pub(crate) clean: bool,
     pub(crate) next_segment: u64,
     pub(crate) cut: u64,
@@ -71,7 +74,7 @@ impl Root {
             return None;
         }
         let (generation, identity) = (f.u64()?, f.array()?);
-        let (number, clean) = (f.u64()?, f.u8()? != 0);
+        let (number, checkpoint, clean) = (f.u64()?, f.u64()?, f.u8()? != 0);
         let (next_segment, _tree) = (f.u64()?, f.u32()?);
         let (cut, imaged) = (f.u64()?, f.u64()?);
         let tails = [Position::read(&mut f)?, Position::read(&mut f)?];
@@ -84,14 +87,21 @@ impl Root {
         };
         let (catalog, liveness) = (top()?, top()?);
         let (_forwarding, _dead) = (top()?, top()?);
+        let (named, gaps) = (f.u16()?, f.u16()?);
+        if (named, gaps) != (0, 0) {
+            return None;
+        }
         let count = f.u16()?;
         let mut epochs = Vec::new();
         for _ in 0..count {
-            let (number, first, end, _m) = (f.u64()?, f.u64()?, f.u64()?, f.u16()?);
+            let (number, identity) = (f.u64()?, f.array()?);
+            let (first, end, _m) = (f.u64()?, f.u64()?, f.u16()?);
+            f.take(17)?; // whether it acknowledges from an arena, and in which boot
             let absent = f.u16()?;
             let absent: Option<Vec<u16>> = (0..absent).map(|_| f.u16()).collect();
             epochs.push(Epoch {
                 number,
+                identity,
                 first,
                 end,
                 absent: absent?,
@@ -101,6 +111,7 @@ impl Root {
             generation,
             identity,
             number,
+            checkpoint,
             clean,
             next_segment,
             cut,

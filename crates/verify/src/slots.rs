@@ -135,7 +135,9 @@ impl SlotEntry {
             strip: f.u32()?,
             slot: slot_blocks,
         };
-        let sound = segment < 1 << 40
+        let plain = f.u64()? == 0; // no rotation of roles, no local groups
+        let sound = plain
+            && segment < 1 << 40
             && version > 0
             && shape.is_sound()
             && usize::from(column) < shape.width();
@@ -151,7 +153,8 @@ impl SlotEntry {
 /// A page of a slot table.
 #[derive(Debug)]
 pub(crate) struct Page {
-    pub(crate) root: u64,
+    /// The checkpoint that wrote it.
+    pub(crate) checkpoint: u64,
     pub(crate) entries: Vec<Option<SlotEntry>>,
 }
 
@@ -168,14 +171,14 @@ impl Page {
         if f.take(8)? != b"ASHTABLE" {
             return None;
         }
-        let (root, number, owner, count) = (f.u64()?, f.u32()?, f.u16()?, f.u16()?);
+        let (checkpoint, number, owner, count) = (f.u64()?, f.u32()?, f.u16()?, f.u16()?);
         if (number, owner) != (page, device) || u32::from(count) > PAGE_ENTRIES {
             return None;
         }
         let mut rows = Fields(body.get(64..)?);
         let entries = (0..count).map(|_| SlotEntry::parse(rows.take(32)?, slot_blocks));
         Some(Page {
-            root,
+            checkpoint,
             entries: entries.collect::<Option<_>>()?,
         })
     }

@@ -10,7 +10,7 @@ use crate::wire::{BLOCK, BLOCK_BYTES, Fields};
 const MAGIC: &[u8; 8] = b"ASHLAR01";
 const CONTEXT: &[u8] = b"ashlar superblock";
 /// The only version of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Entries of a slot table page.
 pub(crate) const PAGE_ENTRIES: u32 = 124;
 /// Bytes of a root entry.
@@ -45,8 +45,18 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    /// Where copy 0 or 1 of the region of roots and slot table begins.
+    fn region(&self, copy: u32) -> u64 {
+        if copy == 0 {
+            self.area
+        } else {
+            self.ring(1) + self.rings[1]
+        }
+    }
+
     pub(crate) fn root(&self, entry: u64) -> u64 {
-        self.area + ROOT_BYTES * (entry % ROOTS)
+        let entry = entry % ROOTS;
+        self.region(u32::from(entry % 2 == 1)) + ROOT_BYTES * (entry / 2)
     }
 
     pub(crate) fn pages(&self) -> u32 {
@@ -54,7 +64,7 @@ impl Geometry {
     }
 
     pub(crate) fn page(&self, page: u32, copy: u32) -> u64 {
-        self.area + ROOTS * ROOT_BYTES + BLOCK_BYTES * (2 * u64::from(page) + u64::from(copy))
+        self.region(copy) + ROOTS / 2 * ROOT_BYTES + BLOCK_BYTES * u64::from(page)
     }
 
     /// Where ring 0 (delta) or 1 (data) begins.
@@ -69,7 +79,7 @@ impl Geometry {
 
     pub(crate) fn slot(&self, slot: u32) -> u64 {
         let align = self.slot_bytes.min(1 << 20);
-        let first = (self.ring(1) + self.rings[1]).next_multiple_of(align);
+        let first = self.page(self.pages(), 1).next_multiple_of(align);
         first + u64::from(slot) * self.slot_bytes
     }
 
@@ -126,7 +136,8 @@ pub(crate) struct Superblock {
     pub(crate) name: String,
     pub(crate) layout: String,
     pub(crate) partitions: u16,
-    pub(crate) spare: u16,
+    /// Data blocks that a record of liveness has a bit for.
+    pub(crate) record_blocks: u32,
     pub(crate) root_set: Vec<u16>,
     pub(crate) members: Vec<Member>,
 }
@@ -168,7 +179,7 @@ impl Superblock {
         f.take(28)?;
         let (array, key, device) = (f.array()?, f.array()?, f.array()?);
         let (index, writes) = (f.u16()?, f.u64()?);
-        let (generation, identity, parent) = (f.u64()?, f.array()?, f.array()?);
+        let (generation, identity) = (f.u64()?, f.array()?);
         let geometry = Geometry {
             area: f.u64()?,
             rings: [f.u64()?, f.u64()?],
@@ -177,12 +188,16 @@ impl Superblock {
             size: f.u64()?,
         };
         let (name, layout) = (f.string(64)?, f.string(64)?);
-        let (_code, strip, partitions, spare) = (f.u8()?, f.u32()?, f.u16()?, f.u16()?);
+        let (_code, strip, partitions, _spare) = (f.u8()?, f.u32()?, f.u16()?, f.u16()?);
+        let record_blocks = f.u32()?;
         let count = f.u16()?;
         let root_set: Vec<u16> = (0..count).map(|_| f.u16()).collect::<Option<_>>()?;
         let count = f.u16()?;
         let mut table = Fields(body.get(1022..)?);
         let before = table.u16()?;
+        // Identities of past generations; zeros where there was none.
+        let parent = table.array()?;
+        table.take(1024 - 16)?;
         let members: Vec<Member> = (0..count)
             .map(|_| member(table.take(64)?))
             .collect::<Option<_>>()?;
@@ -190,6 +205,7 @@ impl Superblock {
         let sound = geometry.is_sound()
             && (1..=256).contains(&strip)
             && partitions > 0
+            && (1..=256 << 18).contains(&record_blocks)
             && (1..=256).contains(&root_set.len())
             && root_set.iter().all(|i| *i < count)
             && own.uuid == device;
@@ -207,7 +223,7 @@ impl Superblock {
             name,
             layout,
             partitions,
-            spare,
+            record_blocks,
             root_set,
             members,
         })
@@ -224,6 +240,7 @@ impl Superblock {
 fn member(row: &[u8]) -> Option<Member> {
     let mut f = Fields(row);
     let (uuid, slots, state) = (f.array()?, f.u32()?, f.u8()?);
+    f.u64()?; // stale since
     f.string(32)?;
     (1..=4).contains(&state).then_some(Member {
         uuid,

@@ -334,7 +334,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         let last = place.block + count.max(1) - 1;
         let wrong = count != volume.pieces
-            || entry.birth > self.array.root.number
+            || entry.birth > self.array.root.checkpoint
             || holds_nodes
             || shape.locate(place.block).0 != shape.locate(last).0;
         if wrong {

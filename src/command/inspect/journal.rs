@@ -64,14 +64,13 @@ fn column(found: &Found, offset: u64) -> Option<Stored> {
 
 /// How many entries there are of each kind.
 fn summed_up(entries: &[Entry]) -> String {
-    let kinds = ["opened", "stripes", "blocks", "holes", "sealed", "columns"];
+    let kinds = ["opened", "stripes", "blocks", "holes", "columns"];
     let kind = |entry: &Entry| match entry {
         Entry::Open { .. } => 0,
         Entry::Stripe(_) => 1,
         Entry::Data(_) => 2,
         Entry::Hole { .. } => 3,
-        Entry::Seal { .. } => 4,
-        Entry::Column { .. } => 5,
+        Entry::Column { .. } => 4,
     };
     let counted = kinds.iter().enumerate().filter_map(|(index, name)| {
         let count = entries.iter().filter(|e| kind(e) == index).count();

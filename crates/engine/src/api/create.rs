@@ -10,6 +10,7 @@ use ashlar_codec::{Code, CodeKind};
 use ashlar_device::DeviceRef;
 use ashlar_format::catalog::Catalog;
 use ashlar_format::geometry::{DeviceGeometry, ROOT_BYTES, ROOT_COUNT, default_slot_bytes};
+use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::{Epoch, RingPosition, Root, TreeRoot};
 use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
 use ashlar_format::superblock::{Generation, MAX_DOMAIN, MemberEntry, MemberState, Superblock};
@@ -211,19 +212,10 @@ fn partitions(options: &Create, raw_bytes: u64) -> u16 {
     options.settings.partitions.unwrap_or(default).max(1)
 }
 
-fn random_bytes<const N: usize>(rt: &Rt) -> [u8; N] {
-    let mut bytes = [0; N];
-    for chunk in bytes.chunks_mut(8) {
-        let random = rt.random().to_le_bytes();
-        chunk.copy_from_slice(&random[..chunk.len()]);
-    }
-    bytes
-}
-
 fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
     let members: Vec<MemberEntry> = (0..plan.devices.len())
         .map(|index| MemberEntry {
-            uuid: random_bytes(rt),
+            uuid: rt.random_bytes(),
             slots: plan.devices[index].slots,
             state: MemberState::Online,
             domain: options
@@ -237,22 +229,22 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         })
         .collect();
     let all: Vec<u16> = (0..u16::try_from(members.len()).expect("checked by the layout")).collect();
-    let most_lost = options
+    let shape = options
         .layout
-        .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare)
-        .map_or(1, |s| s.most_lost());
+        .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare);
+    let (k, most_lost) = shape.map_or((1, 1), |s| (s.k, s.most_lost()));
     let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
     Superblock {
         features: [0; 3],
-        array: random_bytes(rt),
-        key: random_bytes(rt),
+        array: rt.random_bytes(),
+        key: rt.random_bytes(),
         device: members[0].uuid,
         index: 0,
         writes: 0,
         generation: Generation {
             number: 1,
-            id: random_bytes(rt),
-            parent: [0; 16],
+            id: rt.random_bytes(),
+            past: Vec::new(),
             before: 0,
         },
         geometry: plan.devices[0],
@@ -262,6 +254,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         strip_blocks: plan.strip_bytes / BLOCK as u32,
         partitions: partitions(options, plan.raw_bytes),
         spare: options.spare,
+        record_blocks: RecordShape::data_blocks(slot_blocks(plan.slot_bytes), k),
         root_set: choose_root_set(&all, most_lost, &domains),
         members,
     }
@@ -270,20 +263,23 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
 /// Clears a member's roots and slot table.
 async fn clear_member(member: &Member, array: &[u8; 16]) -> Result<(), ashlar_device::Fault> {
     let geometry = member.geometry;
-    let roots = Buf::zeroed(usize::try_from(ROOT_BYTES * ROOT_COUNT).expect("64 KiB")).freeze();
-    member.write(geometry.root_offset(0), vec![roots]).await?;
+    let nothing = Buf::zeroed(usize::try_from(ROOT_BYTES).expect("16 KiB")).freeze();
+    for entry in 0..ROOT_COUNT {
+        let offset = geometry.root_offset(entry);
+        member.write(offset, vec![nothing.clone()]).await?;
+    }
     for page in 0..geometry.table_pages() {
         let count = (geometry.slots - page * ENTRIES_PER_PAGE).min(ENTRIES_PER_PAGE);
         let table = TablePage {
             page,
-            root: 0,
+            checkpoint: 0,
             entries: vec![None; count as usize],
         };
-        let mut both = Buf::zeroed(2 * BLOCK);
-        both[..BLOCK].copy_from_slice(&table.encode(array, member.index));
-        member
-            .write(geometry.page_offset(page, 0), vec![both.freeze()])
-            .await?;
+        let empty = Buf::copy_of(&table.encode(array, member.index));
+        for (copy, bytes) in [(0, empty), (1, Buf::zeroed(BLOCK))] {
+            let offset = geometry.page_offset(page, copy);
+            member.write(offset, vec![bytes.freeze()]).await?;
+        }
     }
     for ring in [geometry.delta_ring_offset(), geometry.data_ring_offset()] {
         member
@@ -323,6 +319,7 @@ fn first_root(superblock: &Superblock, epoch: &Epoch) -> Root {
         generation: superblock.generation.number,
         generation_id: superblock.generation.id,
         number: 0,
+        checkpoint: 0,
         clean: false,
         next_segment: 1,
         next_tree: FIRST_VOLUME,
@@ -373,6 +370,7 @@ impl Array {
         );
         let epoch = Epoch {
             number: 1,
+            id: rt.random_bytes(),
             first: 1,
             end: None,
             m: topology.shape().m.max(1),
@@ -380,7 +378,7 @@ impl Array {
         };
         let root = first_root(&superblock, &epoch);
         let start = [RingPosition::default(); 2];
-        let journal = Journal::new(&core, epoch, 1, start, start, [0; 32]);
+        let journal = Journal::new(&core, epoch, 1, start, start);
         let home = Home::new(HomeParts {
             core,
             journal,
@@ -389,6 +387,7 @@ impl Array {
             superblock,
             catalog: Catalog::default(),
             root,
+            next_checkpoint: 1,
             birth,
             liveness: SysTree::default(),
             catalog_tree: SysTree::default(),

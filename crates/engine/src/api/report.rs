@@ -138,11 +138,7 @@ impl Array {
                         .map_or("unknown", |k| k.name())
                         .to_string(),
                     compress: "off".to_string(),
-                    layout: if v.layout.is_empty() {
-                        layout.clone()
-                    } else {
-                        v.layout.clone()
-                    },
+                    layout: layout.clone(),
                     write_cache: WriteCache::of(v).name().to_string(),
                     frontends: v
                         .frontends

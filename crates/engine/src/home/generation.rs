@@ -135,7 +135,7 @@ impl Home {
     /// Ends the open epoch of `root` at `next` and begins another, of the present generation and with the members
     /// in use.
     pub(crate) fn close_epoch(&self, root: &mut Root, next: u64) {
-        let generation = self.superblock.borrow().generation;
+        let generation = &self.superblock.borrow().generation;
         (root.generation, root.generation_id) = (generation.number, generation.id);
         if let Some(last) = root.epochs.last_mut() {
             if last.first == next && last.end.is_none() {
@@ -156,6 +156,7 @@ impl Home {
             .retain(|e| e.end.is_none_or(|end| end > e.first));
         let epoch = Epoch {
             number,
+            id: self.core.rt.random_bytes(),
             first: next,
             end: None,
             m: if planted::on(Bug::JournalWithoutParity) {
@@ -253,14 +254,11 @@ impl Home {
     pub(crate) async fn store_generation(self: &Rc<Self>) -> usize {
         {
             let mut superblock = self.superblock.borrow_mut();
-            let mut id = [0; 16];
-            id[..8].copy_from_slice(&self.core.rt.random().to_le_bytes());
-            id[8..].copy_from_slice(&self.core.rt.random().to_le_bytes());
             let counted = crate::members::quorum::online_members(&superblock.members).count();
-            superblock.generation.before = u16::try_from(counted).expect("at most 65,535 members");
-            superblock.generation.parent = superblock.generation.id;
-            superblock.generation.id = id;
-            superblock.generation.number += 1;
+            let counted = u16::try_from(counted).expect("at most 65,535 members");
+            superblock.generation = superblock
+                .generation
+                .next(self.core.rt.random_bytes(), counted);
             for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
                 entry.state = member.state();
             }

@@ -117,7 +117,9 @@ pub struct HomeParts {
     pub catalog: Catalog,
     /// The last durable root.
     pub root: Root,
-    /// Its number, shared with the shards.
+    /// The number of the next checkpoint.
+    pub next_checkpoint: u64,
+    /// The number of the last checkpoint, shared with the shards.
     pub birth: Rc<Cell<u64>>,
     /// The liveness tree.
     pub liveness: SysTree,
@@ -137,7 +139,7 @@ impl Home {
             .map(|s| (s.record.get(), s.number))
             .collect();
         let records = Records::new(
-            RecordShape::new(parts.core.slot_blocks, parts.topology.shape().k),
+            RecordShape::of_blocks(parts.superblock.record_blocks),
             records,
         );
         let strip_blocks = parts.superblock.strip_blocks;
@@ -151,7 +153,7 @@ impl Home {
             agreement: Agreement::default(),
             catalog: CatalogTree::new(parts.catalog, parts.catalog_tree, parts.root.next_tree),
             liveness: Liveness::new(parts.liveness, records),
-            root: Roots::new(parts.root, parts.birth),
+            root: Roots::new(parts.root, parts.next_checkpoint, parts.birth),
             nodes: NodeWriter::default(),
             space,
             demand: Demand::default(),

@@ -1,4 +1,7 @@
-//! Writing a root: the slot table pages tagged with it first, then the root itself.
+//! A checkpoint's end: the slot table pages that it writes, then the root.
+//!
+//! Invariant: no two checkpoints have the same number, whether they ended or not, so a page that one of them wrote counts
+//! only under roots that go on from it. A change of membership while a checkpoint runs makes roots, and no checkpoint.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;
@@ -16,15 +19,18 @@ use crate::planted::{self, Bug};
 #[derive(Debug)]
 pub struct Roots {
     last: RefCell<Root>,
-    /// The number of the last root, shared with the shards.
+    /// The number of the last checkpoint, shared with the shards.
     birth: Rc<Cell<u64>>,
+    next_checkpoint: Cell<u64>,
     next_segment: Cell<SegmentNumber>,
 }
 
 impl Roots {
-    /// The root that an array begins with.
-    pub fn new(root: Root, birth: Rc<Cell<u64>>) -> Roots {
+    /// The root that an array begins with, and the number of the next checkpoint: above that of any before, whether it
+    /// ended or not.
+    pub fn new(root: Root, next_checkpoint: u64, birth: Rc<Cell<u64>>) -> Roots {
         Roots {
+            next_checkpoint: Cell::new(next_checkpoint),
             next_segment: Cell::new(root.next_segment),
             last: RefCell::new(root),
             birth,
@@ -38,13 +44,18 @@ impl Roots {
 
     /// A root is durable.
     pub fn set(&self, root: Root) {
-        self.birth.set(root.number);
+        self.birth.set(root.checkpoint);
         self.last.replace(root);
     }
 
-    /// The number of the last root: the birth of what is written now.
+    /// The number of the last checkpoint: the birth of what is written now.
     pub fn birth(&self) -> u64 {
         self.birth.get()
+    }
+
+    /// The number of a checkpoint that begins to write, which no other has had.
+    fn take_checkpoint_number(&self) -> u64 {
+        self.next_checkpoint.replace(self.next_checkpoint.get() + 1)
     }
 
     /// The number of the next new segment.
@@ -74,6 +85,7 @@ impl Home {
         let mut ended = self.log.turn.lock().await;
         let mut root = self.root.borrow().clone();
         root.number += 1;
+        root.checkpoint = self.root.take_checkpoint_number();
         root.clean = clean;
         root.next_segment = self.root.next_segment();
         root.next_tree = self.catalog.next_number();
@@ -91,7 +103,7 @@ impl Home {
             e.number == open
                 || (!planted::on(Bug::EpochDroppedEarly) && e.end.is_none_or(|end| end > cut))
         });
-        let pages = self.write_pages(root.number, known.as_ref()).await;
+        let pages = self.write_pages(root.checkpoint, known.as_ref()).await;
         self.publish(root).await;
         *ended = clean;
         for (member, page) in pages {
@@ -107,7 +119,7 @@ impl Home {
     /// Writes every changed page to its other copy; which were written.
     async fn write_pages(
         self: &Rc<Self>,
-        root: u64,
+        checkpoint: u64,
         known: Option<&BTreeSet<u64>>,
     ) -> Vec<(u16, u32)> {
         let counts = |entry: &SlotEntry| known.is_none_or(|known| known.contains(&entry.segment));
@@ -119,7 +131,8 @@ impl Home {
                 continue;
             }
             for number in pages {
-                let bytes = member.table_page(&self.core.identity.array, number, root, counts);
+                let array = &self.core.identity.array;
+                let bytes = member.table_page(array, number, checkpoint, counts);
                 let mut copy = 1 - member.slots.page_copy(number);
                 copy ^= u8::from(planted::on(Bug::PagesInPlace));
                 let offset = member.geometry.page_offset(number, u32::from(copy));

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use crate::segment::Column;
 
-/// The copy of a table page that counts, given the roots that the two copies are of as far as they can be read: the newest
-/// not later than `root`. Also the copies to write anew: later ones, and those that cannot be read.
-pub(super) fn choose_copy(copies: [Option<u64>; 2], root: u64) -> (Option<u8>, Vec<u8>) {
-    let valid = |copy: &u8| copies[usize::from(*copy)].is_some_and(|of| of <= root);
+/// The copy of a table page that counts, given the checkpoints that wrote the two copies as far as they can be read: the
+/// newest not later than `checkpoint`. Also the copies to write anew: later ones, and those that cannot be read.
+pub fn choose_copy(copies: [Option<u64>; 2], checkpoint: u64) -> (Option<u8>, Vec<u8>) {
+    let valid = |copy: &u8| copies[usize::from(*copy)].is_some_and(|of| of <= checkpoint);
     let (kept, replaced): (Vec<u8>, Vec<u8>) = [0, 1].into_iter().partition(valid);
     let newest = kept
         .into_iter()

@@ -137,12 +137,12 @@ fn newest_generation(here: &[Holder<'_>]) -> Result<(usize, bool), Error> {
     if may.iter().any(|k| k.in_effect()) {
         may.retain(|k| k.in_effect());
     }
-    let parent = |known: &&Known<'_>| known.newest.1.generation.parent;
-    let parents: BTreeSet<[u8; 16]> = never.iter().map(parent).collect();
+    let parent = |known: &&Known<'_>| known.newest.1.generation.parent();
+    let parents: BTreeSet<Option<[u8; 16]>> = never.iter().map(parent).collect();
     // Generations are made only by one that is in effect.
     let holders = here.iter().enumerate();
     let before = holders
-        .filter(|(_, h)| parents.len() == 1 && parents.contains(&h.generation.id))
+        .filter(|(_, h)| parents.len() == 1 && parents.contains(&Some(h.generation.id)))
         .max_by_key(|(_, h)| h.writes);
     match (&may[..], before, &never[..]) {
         ([one], _, _) => Ok((one.newest.0, !one.in_effect())),
@@ -161,7 +161,7 @@ fn check_before(newest: &Holder<'_>, here: &[Holder<'_>]) -> Result<(), Error> {
     let counted = usize::from(newest.generation.before);
     let parent = here
         .iter()
-        .find(|h| h.generation.id == newest.generation.parent);
+        .find(|h| Some(h.generation.id) == newest.generation.parent());
     // Whom the newest counts, the one before counted too.
     let mut before: BTreeSet<usize> = online_members(newest.members).collect();
     before.extend(parent.iter().flat_map(|h| online_members(h.members)));
@@ -263,7 +263,7 @@ mod tests {
             generation: Generation {
                 number,
                 id: [name as u8; 16],
-                parent: [parent as u8; 16],
+                past: vec![[parent as u8; 16]],
                 before,
             },
             members: (0..5).map(member).collect(),

@@ -7,10 +7,10 @@
 //! 3. Slot tables (each page the newest not later than the root) locate segments, and the journal, read to its
 //!    first gap, columns that were reconstructed since; liveness tells which segments exist; the catalog names the
 //!    volumes.
-//! 4. Table pages newer than the root, left by a commit that never ended, are written over; the last
-//!    record, which may have been torn, is written again on all its devices, since from now on it counts
-//!    as acknowledged and must have its full redundancy. Then a root
-//!    that closes the old epoch is made durable. From now on what was recovered is final.
+//! 4. Copies of table pages that cannot be read, or that a checkpoint after the root wrote, are written anew; the
+//!    last record, which may have been torn, is written again on all its devices, since from now on it counts
+//!    as acknowledged and must have its full redundancy. Then a root that closes the old epoch is made durable.
+//!    From now on what was recovered is final.
 //! 5. Only now anything is allocated: data records are placed anew, open segments are sealed, and a
 //!    batch makes it durable under the new epoch. No batch and no commit runs before the shards have
 //!    all that the journal had.
@@ -20,14 +20,14 @@
 //! A read-only import does the same, and its members keep in memory what 4 and 5 write: no device changes.
 
 pub mod assemble;
-mod columns;
+pub mod columns;
 pub mod decide;
 
 mod recover;
 mod segments;
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ashlar_codec::{Code, CodeKind};
@@ -64,9 +64,14 @@ use crate::segment::table::Core;
 use crate::shard::start::{add_volume, start_shards};
 use crate::space::geometry::slot_blocks;
 
-/// The newest valid root on any member. Members hold the same roots, so bytes seen before are not
-/// decoded again.
-async fn newest_root(core: &Rc<Core>) -> Option<Root> {
+/// An import skips at least so many numbers of segments, and of trees after a crash.
+const LEAST_SKIPPED: u32 = 4096;
+/// An import skips fewer numbers of segments and checkpoints.
+const MOST_SKIPPED: u64 = 1 << 20;
+
+/// The newest valid root on any member, and the highest number of a checkpoint that any root names. Members hold
+/// the same roots: bytes seen before are not decoded again.
+async fn newest_root(core: &Rc<Core>) -> Option<(Root, u64)> {
     let mut joins = Vec::new();
     for index in core.readable() {
         for entry in 0..ROOT_COUNT {
@@ -80,6 +85,7 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
     }
     let mut seen: Vec<Buf> = Vec::new();
     let mut newest: Option<Root> = None;
+    let mut highest = 0;
     for join in joins {
         let Some(bytes) = join.await else { continue };
         if seen.iter().any(|other| other[..] == bytes[..]) {
@@ -89,6 +95,7 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
             continue;
         };
         seen.push(bytes);
+        highest = root.checkpoint.max(highest);
         if newest
             .as_ref()
             .is_none_or(|n| planted::on(Bug::AnyRoot) || root.order() > n.order())
@@ -96,7 +103,7 @@ async fn newest_root(core: &Rc<Core>) -> Option<Root> {
             newest = Some(root);
         }
     }
-    newest
+    Some((newest?, highest))
 }
 
 /// Whether this program has the code of every segment.
@@ -121,13 +128,20 @@ fn check_tags(superblock: &Superblock, catalog: &Catalog) -> Result<(), FormatEr
     unknown.map_or(Ok(()), |tag| Err(FormatError::Unsupported(u32::from(tag))))
 }
 
+/// The catalog in the leaves of its tree.
 fn decode_catalog(
-    mut bytes: Vec<u8>,
+    leaves: BTreeMap<u64, Vec<u8>>,
     root: &Root,
     superblock: &Superblock,
 ) -> Result<Catalog, FormatError> {
+    let whole = leaves.keys().zip(0..).all(|(leaf, index)| *leaf == index);
+    let mut bytes: Vec<u8> = leaves.into_values().flatten().collect();
     bytes.truncate(usize::try_from(root.catalog.bytes).unwrap_or(0));
     let catalog = Catalog::decode(&bytes)?;
+    let maps = usize::from(superblock.partitions);
+    if !whole || catalog.volumes.iter().any(|v| v.maps.len() != maps) {
+        return Err(FormatError::Value);
+    }
     check_tags(superblock, &catalog)?;
     Ok(catalog)
 }
@@ -139,6 +153,8 @@ struct Found {
     topology: Topology,
     core: Rc<Core>,
     root: Root,
+    /// The highest number of a checkpoint on any page or root.
+    checkpoint: u64,
     /// Copies of table pages that cannot be read.
     replace: Vec<PageCopy>,
     recovered: Recovered,
@@ -178,9 +194,13 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
     if !newest.root_set.iter().any(online) && !options.degraded {
         return Err(Error::NoRoot);
     }
-    let root = newest_root(&core).await.ok_or(Error::NoRoot)?;
-    let (claims, replace) = read_tables(&core, root.number).await;
-    make_segments(&core, &claims);
+    let (root, named) = newest_root(&core).await.ok_or(Error::NoRoot)?;
+    let believed = match planted::on(Bug::PagesAdopted) {
+        true => u64::MAX,
+        false => root.checkpoint,
+    };
+    let tables = read_tables(&core, believed).await;
+    make_segments(&core, &tables.claims);
     let recovered = journal::recover::recover(
         &core,
         &root.epochs,
@@ -188,7 +208,6 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         [root.delta_tail, root.data_tail],
     )
     .await;
-    let recovered = crate::journal::chain::end_at_break(recovered, &root);
     let format = |source| Error::Format { device: 0, source };
     let records = decode_records(&recovered, &root).map_err(format)?;
     find_reconstructed(&core, &records).await;
@@ -200,7 +219,8 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         topology,
         core,
         root,
-        replace,
+        checkpoint: named.max(tables.highest),
+        replace: tables.replace,
         recovered,
         records,
     })
@@ -218,6 +238,7 @@ pub async fn import(
         topology,
         core,
         mut root,
+        checkpoint,
         replace,
         recovered,
         records,
@@ -231,12 +252,11 @@ pub async fn import(
     let (liveness, payloads) = load_tree(&core, LIVENESS_TREE, &root.liveness)
         .await
         .map_err(beyond)?;
-    let lie = RecordShape::new(core.slot_blocks, topology.shape().k);
+    let lie = RecordShape::of_blocks(newest.record_blocks);
     let named = take_liveness(&core, &payloads, lie).map_err(format)?;
     let (catalog_tree, parts) = load_tree(&core, CATALOG_TREE, &root.catalog)
         .await
         .map_err(beyond)?;
-    let parts = parts.into_values().flatten().collect();
     let catalog = decode_catalog(parts, &root, &newest).map_err(format)?;
     check_journal(&core, &topology, &root, &recovered, options.degraded)?;
     let (rest, opened) = replay_segments(&core, records, &root, &named).map_err(format)?;
@@ -245,7 +265,7 @@ pub async fn import(
         check_missing(&core, &topology, &spread.missing, newest.generation.number)?;
     }
     check_codes(&core).map_err(format)?;
-    let birth = Rc::new(Cell::new(root.number));
+    let birth = Rc::new(Cell::new(root.checkpoint));
     let (shards, to_home, at_home) =
         start_shards(&core, topology.shape(), &newest, &options.settings, &birth);
     let packing = Packing::new(topology.shape().k, newest.strip_blocks);
@@ -259,14 +279,11 @@ pub async fn import(
         recovered.next,
         recovered.position,
         recovered.tail,
-        recovered.previous,
     );
+    // Devices that are not here may have pages of a checkpoint that died: none that begins from here has its number.
+    let next_checkpoint = checkpoint + 1 + rt.random_below(MOST_SKIPPED);
     root.next_segment = next_segment(&core, root.next_segment, &opened);
-    if !root.clean {
-        // If newer roots were lost, the journal may still name volumes made since: another volume of
-        // such a number would be given what was written to them. Skip well past them.
-        root.next_tree = root.next_tree.saturating_add(4096);
-    }
+    root.next_tree = next_tree(&root);
     let home = Home::new(HomeParts {
         core,
         journal,
@@ -275,6 +292,7 @@ pub async fn import(
         superblock: newest,
         catalog,
         root,
+        next_checkpoint,
         birth,
         liveness,
         catalog_tree,
@@ -293,8 +311,18 @@ pub async fn import(
     Ok((home, to_home))
 }
 
+/// The number of the next volume. If newer roots were lost, the journal may still name volumes made since: another
+/// volume of such a number would be given what was written to them. Skip well past them.
+fn next_tree(root: &Root) -> u32 {
+    match root.clean {
+        true => root.next_tree,
+        false => root.next_tree.saturating_add(LEAST_SKIPPED),
+    }
+}
+
 /// One past every segment number that was ever handed out, as far as anyone knows. Numbers given to
-/// segments that left no trace may have written headers: skip well past them.
+/// segments that left no trace may have written headers: skip well past them, and so far that two imports that do
+/// not know of each other hand out different ones.
 fn next_segment(core: &Core, root: u64, opened: &BTreeSet<u64>) -> u64 {
     let held = core
         .segments
@@ -305,7 +333,8 @@ fn next_segment(core: &Core, root: u64, opened: &BTreeSet<u64>) -> u64 {
     if planted::on(Bug::SegmentNumberReused) {
         return root;
     }
-    root.max(seen) + 4096
+    let least = u64::from(LEAST_SKIPPED);
+    root.max(seen) + least + core.rt.random_below(MOST_SKIPPED - least)
 }
 
 /// Whether the array can be imported without these devices.

@@ -220,11 +220,11 @@ fn give_records(home: &Rc<Home>, rest: &[(u64, Entry)]) {
 /// they are replaced, durably, before anything is allocated. Power that goes in between leaves some of them as they
 /// were, and the next import finds these.
 async fn rewrite_pages(home: &Rc<Home>, replace: &[PageCopy]) {
-    let number = home.root.borrow().number;
+    let checkpoint = home.root.borrow().checkpoint;
     let mut written = BTreeSet::new();
     for (index, page, copy) in replace {
         let member = home.core.member(*index);
-        let bytes = member.table_page(&home.core.identity.array, *page, number, |_| true);
+        let bytes = member.table_page(&home.core.identity.array, *page, checkpoint, |_| true);
         let offset = member.geometry.page_offset(*page, u32::from(*copy));
         if member.write(offset, vec![bytes]).await.is_err() {
             home.core.report_failed(*index);

@@ -58,24 +58,45 @@ pub(super) type Claims = BTreeMap<u64, BTreeMap<u16, (Column, SlotEntry)>>;
 /// A copy of a slot table page: device, page, copy.
 pub(super) type PageCopy = (u16, u32, u8);
 
-/// Reads all slot tables: of each page the newest not later than `root`. Also the copies of pages to write anew: those
-/// that are later than the root, and those that cannot be read, even a second time.
-pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<PageCopy>) {
-    let mut claims = Claims::new();
-    let mut replace = Vec::new();
+/// What all slot tables say.
+#[derive(Default)]
+pub(super) struct Tables {
+    /// Which columns lie where.
+    pub claims: Claims,
+    /// Copies of pages to write anew: those that a later checkpoint wrote, and those that cannot be read, even a second time.
+    pub replace: Vec<PageCopy>,
+    /// The highest number of a checkpoint on any page.
+    pub highest: u64,
+}
+
+/// The same of one device.
+#[derive(Default)]
+struct DeviceTable {
+    entries: Vec<(u32, SlotEntry)>,
+    replace: Vec<(u32, u8)>,
+    highest: u64,
+}
+
+/// Reads all slot tables: of each page the newest that no checkpoint after `checkpoint` wrote.
+pub(super) async fn read_tables(core: &Rc<Core>, checkpoint: u64) -> Tables {
+    let mut tables = Tables::default();
     let mut joins = Vec::new();
     for index in core.readable() {
         let core2 = core.clone();
         joins.push((
             index,
             core.rt
-                .spawn(async move { read_table(&core2, index, root).await }),
+                .spawn(async move { read_table(&core2, index, checkpoint).await }),
         ));
     }
     for (index, join) in joins {
-        let (entries, pages) = join.await;
-        replace.extend(pages.into_iter().map(|(page, copy)| (index, page, copy)));
-        for (slot, entry) in entries {
+        let table = join.await;
+        let replace = table.replace.into_iter();
+        tables
+            .replace
+            .extend(replace.map(|(page, copy)| (index, page, copy)));
+        tables.highest = tables.highest.max(table.highest);
+        for (slot, entry) in table.entries {
             // The next root's page says what becomes of the claim: it is not to stay if it comes to nothing.
             let page = slot / ENTRIES_PER_PAGE;
             core.member(index).slots.page_changed(page);
@@ -84,10 +105,10 @@ pub(super) async fn read_tables(core: &Rc<Core>, root: u64) -> (Claims, Vec<Page
                 slot,
                 version: entry.version,
             };
-            claim(&mut claims, column, entry);
+            claim(&mut tables.claims, column, entry);
         }
     }
-    (claims, replace)
+    tables
 }
 
 fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
@@ -98,43 +119,55 @@ fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
     }
 }
 
-async fn read_table(
-    core: &Rc<Core>,
-    index: u16,
-    root: u64,
-) -> (Vec<(u32, SlotEntry)>, Vec<(u32, u8)>) {
+async fn read_table(core: &Rc<Core>, index: u16, checkpoint: u64) -> DeviceTable {
     let member = core.member(index);
     let geometry = member.geometry;
-    let (mut entries, mut replace) = (Vec::new(), Vec::new());
-    let length = geometry.table_pages() as usize * 2 * BLOCK;
-    let whole = member.read(geometry.page_offset(0, 0), length).await.ok();
+    let mut table = DeviceTable::default();
+    let length = geometry.table_pages() as usize * BLOCK;
+    let mut whole = Vec::new();
+    for copy in 0..2 {
+        whole.push(
+            member
+                .read(geometry.page_offset(0, copy), length)
+                .await
+                .ok(),
+        );
+    }
     for page in 0..geometry.table_pages() {
         let decode = |bytes: &[u8]| {
             TablePage::decode(&core.identity.array, index, page, core.slot_blocks, bytes)
         };
         let mut copies = [None, None];
         for (found, copy) in copies.iter_mut().zip(0u32..) {
-            let at = (page as usize * 2 + copy as usize) * BLOCK;
-            *found = whole.as_ref().and_then(|w| decode(&w[at..at + BLOCK]).ok());
+            let (at, whole) = (page as usize * BLOCK, whole[copy as usize].as_ref());
+            *found = whole.and_then(|w| decode(&w[at..at + BLOCK]).ok());
             if found.is_none() {
                 let again = member.read(geometry.page_offset(page, copy), BLOCK).await;
                 *found = again.ok().and_then(|bytes| decode(&bytes).ok());
             }
         }
-        let roots = copies
+        let written_by = copies
             .each_ref()
-            .map(|found| found.as_ref().map(|p| p.root));
-        let (newest, anew) = choose_copy(roots, root);
-        replace.extend(anew.into_iter().map(|copy| (page, copy)));
+            .map(|found| found.as_ref().map(|p| p.checkpoint));
+        table.highest = written_by
+            .into_iter()
+            .flatten()
+            .fold(table.highest, u64::max);
+        let (newest, anew) = choose_copy(written_by, checkpoint);
+        table
+            .replace
+            .extend(anew.into_iter().map(|copy| (page, copy)));
         if let Some(copy) = newest
             && let Some(found) = copies[usize::from(copy)].take()
         {
             member.slots.set_page_copy(page, copy);
             let slots = (page * ENTRIES_PER_PAGE..geometry.slots).zip(found.entries);
-            entries.extend(slots.filter_map(|(slot, entry)| Some((slot, entry?))));
+            table
+                .entries
+                .extend(slots.filter_map(|(slot, entry)| Some((slot, entry?))));
         }
     }
-    (entries, replace)
+    table
 }
 
 /// Makes the segments of the table, without their liveness yet.
@@ -328,11 +361,6 @@ pub(super) fn replay_segments(
                     rest.push((sequence, entry));
                 }
                 Entry::Column { .. } => move_column(core, &entry),
-                Entry::Seal { segment } => {
-                    if let Some(found) = core.segment(*segment) {
-                        found.sealed.set(true);
-                    }
-                }
                 Entry::Data(_) | Entry::Hole { .. } => rest.push((sequence, entry)),
             }
         }

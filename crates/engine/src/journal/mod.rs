@@ -9,7 +9,6 @@
 //! - Ring space is reused only once a durable delta record, or the root, carries a tail beyond it, so
 //!   that recovery always knows where the needed part of each ring begins.
 
-pub mod chain;
 pub mod recover;
 pub mod sets;
 pub mod window;
@@ -56,7 +55,6 @@ pub struct Journal {
     /// Where the needed part begins, by ring: known, and safe to reuse up to.
     tail: Cell<[RingPosition; 2]>,
     reusable: Cell<[RingPosition; 2]>,
-    previous: Cell<[u8; 32]>,
     codes: RefCell<BTreeMap<(usize, usize), Code>>,
     /// The part that is still needed.
     pub window: Window,
@@ -74,7 +72,6 @@ impl Journal {
         next: u64,
         position: [RingPosition; 2],
         tail: [RingPosition; 2],
-        previous: [u8; 32],
     ) -> Journal {
         let geometry = core.members[0].geometry;
         Journal {
@@ -87,7 +84,6 @@ impl Journal {
             position: Cell::new(position),
             tail: Cell::new(tail),
             reusable: Cell::new(tail),
-            previous: Cell::new(previous),
             codes: RefCell::default(),
             window: Window::default(),
         }
@@ -223,8 +219,13 @@ impl Journal {
         let devices: Vec<u16> = (0..w + m)
             .map(|c| around[(rotation + c) % around.len()])
             .collect();
+        let (epoch, epoch_id) = {
+            let epoch = self.epoch.borrow();
+            (epoch.number, epoch.id)
+        };
         let mut header = ColumnHeader {
-            epoch: self.epoch.borrow().number,
+            epoch,
+            epoch_id,
             sequence,
             attempt: self.attempt.get(),
             ring,
@@ -233,7 +234,6 @@ impl Journal {
             column: 0,
             payload_bytes: u32::try_from(payload.len()).expect("a record is below 4 GiB"),
             hash: ashlar_digest::plain(&[payload]),
-            previous: self.previous.get(),
             acknowledged: sequence - 1,
             position: self.position.get(),
             data_tail: self.tail.get()[1],
@@ -264,7 +264,6 @@ impl Journal {
             reusable[1] = header.data_tail;
             self.reusable.set(reusable);
         }
-        self.previous.set(header.hash);
         self.next.set(sequence + 1);
         self.attempt.set(0);
         Ok(Appended {
@@ -384,13 +383,14 @@ mod tests {
     fn journal(core: &Rc<Core>, m: u16) -> Journal {
         let epoch = Epoch {
             number: 1,
+            id: [0; 16],
             first: 1,
             end: None,
             m,
             excluded: Vec::new(),
         };
         let start = [RingPosition::default(); 2];
-        Journal::new(core, epoch, 1, start, start, [0; 32])
+        Journal::new(core, epoch, 1, start, start)
     }
 
     /// A record is as wide as its payload wants, and never wider than its set allows.
@@ -449,6 +449,7 @@ mod tests {
             assert_eq!(journal.next(), 1);
             let epoch = Epoch {
                 number: 2,
+                id: [0; 16],
                 first: 1,
                 end: None,
                 m: 1,

@@ -32,8 +32,6 @@ pub struct Recovered {
     pub position: [RingPosition; 2],
     /// Where their needed parts begin.
     pub tail: [RingPosition; 2],
-    /// Hash of the last record.
-    pub previous: [u8; 32],
     /// Records that were acknowledged and cannot be read.
     pub lost: u64,
 }
@@ -71,13 +69,11 @@ pub async fn recover(
         .max(last_end)
         .max(open_first)
         .max(cut);
-    let previous = records.last().map_or([0; 32], |r| r.header.hash);
     Recovered {
         records,
         next,
         position: ends,
         tail: [tail[0], data_tail],
-        previous,
         lost,
     }
 }
@@ -125,7 +121,7 @@ async fn walk(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, from: RingPosition)
 
 fn in_epochs(epochs: &[Epoch], header: &ColumnHeader) -> bool {
     epochs.iter().any(|e| {
-        e.number == header.epoch
+        (e.number, e.id) == (header.epoch, header.epoch_id)
             && e.first <= header.sequence
             && e.end.is_none_or(|end| header.sequence < end)
     })
@@ -274,6 +270,7 @@ mod tests {
     fn epoch() -> Epoch {
         Epoch {
             number: 1,
+            id: [0; 16],
             first: 1,
             end: None,
             m: 1,
@@ -283,7 +280,7 @@ mod tests {
 
     fn journal(bed: &Bed) -> Journal {
         let start = [RingPosition::default(); 2];
-        let journal = Journal::new(&bed.core, epoch(), 1, start, start, [0; 32]);
+        let journal = Journal::new(&bed.core, epoch(), 1, start, start);
         let devices: Vec<u16> = bed.core.readable();
         journal.set_groups(vec![RecordSet {
             devices,

@@ -159,6 +159,7 @@ mod tests {
         let (_, m) = device_sets(shape, |d| !excluded.contains(&d));
         Epoch {
             number: 1,
+            id: [0; 16],
             first: 1,
             end: None,
             m,

@@ -44,7 +44,7 @@ pub enum What {
         digest: [u8; 16],
         /// Digest algorithm.
         algorithm: u8,
-        /// The root number it is born under.
+        /// The checkpoint it is born under.
         birth: u64,
         /// If it moves a block: where from. It holds only if the map still says so.
         from: Option<Place>,

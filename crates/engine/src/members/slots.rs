@@ -134,15 +134,20 @@ impl Slots {
         self.unkept_again.get()
     }
 
-    /// A page of the table under a root, with the entries that count.
-    pub fn page(&self, page: u32, root: u64, counts: impl Fn(&SlotEntry) -> bool) -> TablePage {
+    /// A page of the table as a checkpoint writes it, with the entries that count.
+    pub fn page(
+        &self,
+        page: u32,
+        checkpoint: u64,
+        counts: impl Fn(&SlotEntry) -> bool,
+    ) -> TablePage {
         let entries = self.entries.borrow();
         let first = (page * ENTRIES_PER_PAGE) as usize;
         let end = entries.len().min(first + ENTRIES_PER_PAGE as usize);
         let entries = entries[first..end].iter();
         TablePage {
             page,
-            root,
+            checkpoint,
             entries: entries.map(|e| e.filter(&counts)).collect(),
         }
     }
@@ -238,7 +243,7 @@ mod tests {
         assert_eq!(slots.take_changed_pages(), BTreeSet::from([0]));
         let page = slots.page(0, 5, |e| e.segment == 2);
         assert_eq!(
-            (page.root, page.entries[0], page.entries[1]),
+            (page.checkpoint, page.entries[0], page.entries[1]),
             (5, None, Some(entry(2)))
         );
     }

@@ -78,7 +78,7 @@ impl Shard {
         cold.entry(group).or_insert_with(new).clone()
     }
 
-    /// A shard that answers `mailbox`. `birth` is the number of the last root, kept by the home.
+    /// A shard that answers `mailbox`. `birth` is the number of the last checkpoint, kept by the home.
     #[expect(clippy::too_many_arguments, reason = "made in one place")]
     pub fn start(
         core: &Rc<Core>,

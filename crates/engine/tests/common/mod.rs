@@ -7,6 +7,8 @@ use std::rc::Rc;
 
 use ashlar_device::{Device, DeviceRef, MemDevice};
 use ashlar_engine::{Create, Settings, Volume, VolumeOptions};
+use ashlar_format::DeviceGeometry;
+use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Slice};
 
 /// Bytes of a block.
@@ -106,4 +108,20 @@ pub async fn check(v: &Volume, size: u64, version: u64, what: &str) {
 pub fn without(disks: &[Rc<MemDevice>], gone: &[usize]) -> Vec<DeviceRef> {
     let here = disks.iter().enumerate().filter(|(i, _)| !gone.contains(i));
     refs(&here.map(|(_, d)| d.clone()).collect::<Vec<_>>())
+}
+
+/// Where the regions of a device lie.
+pub fn geometry(disk: &MemDevice) -> DeviceGeometry {
+    let mut bytes = vec![0; 4096];
+    disk.peek(0, &mut bytes);
+    bytes.resize(Superblock::encoded_bytes(&bytes).unwrap(), 0);
+    disk.peek(0, &mut bytes);
+    Superblock::decode(&bytes).unwrap().geometry
+}
+
+/// Both copies of a device's slot table.
+pub fn tables(disk: &MemDevice) -> [std::ops::Range<u64>; 2] {
+    let geometry = geometry(disk);
+    let end = geometry.table_pages();
+    [0, 1].map(|copy| geometry.page_offset(0, copy)..geometry.page_offset(end, copy))
 }

@@ -31,7 +31,7 @@ pub struct StripeEntry {
     pub first_block: u32,
     /// Data strips that were written; the others count as zeros.
     pub used_strips: u16,
-    /// The root number that new blocks of it are born under.
+    /// The checkpoint that new blocks of it are born under.
     pub birth: u64,
     /// Summary rows: `strip_blocks` for each written data strip, then for each parity strip.
     pub rows: Vec<Row>,
@@ -92,11 +92,6 @@ pub enum Entry {
         /// for its own partitions.
         part: (u16, u16),
     },
-    /// A segment takes no more stripes.
-    Seal {
-        /// Its number.
-        segment: SegmentNumber,
-    },
     /// A column of a segment now lies elsewhere; its bytes and header are durable there.
     Column {
         /// The segment.
@@ -142,7 +137,8 @@ fn encode_entry(w: &mut Writer, entry: &Entry) {
                 .u8(*code)
                 .u16(*k)
                 .u16(*m)
-                .u32(*strip_blocks);
+                .u32(*strip_blocks)
+                .u32(0);
             for (device, slot) in columns {
                 w.u16(*device).u32(*slot);
             }
@@ -188,9 +184,6 @@ fn encode_entry(w: &mut Writer, entry: &Entry) {
                 .u16(part.0)
                 .u16(part.1);
         }
-        Entry::Seal { segment } => {
-            w.u8(5).u64(*segment);
-        }
         Entry::Column {
             segment,
             column,
@@ -211,7 +204,7 @@ fn encode_entry(w: &mut Writer, entry: &Entry) {
 /// Bytes an entry takes in a payload.
 pub fn entry_bytes(entry: &Entry) -> usize {
     match entry {
-        Entry::Open { columns, .. } => 19 + columns.len() * 6,
+        Entry::Open { columns, .. } => 23 + columns.len() * 6,
         Entry::Stripe(s) => {
             35 + s.rows.len() * 32
                 + s.deltas
@@ -221,7 +214,6 @@ pub fn entry_bytes(entry: &Entry) -> usize {
         }
         Entry::Data(d) => 46 + d.bytes.len(),
         Entry::Hole { .. } => 25,
-        Entry::Seal { .. } => 9,
         Entry::Column { .. } => 21,
     }
 }
@@ -249,7 +241,9 @@ fn decode_entry(r: &mut Reader<'_>) -> Result<Entry, FormatError> {
             let (segment, kind) = (r.u64()?, SegmentKind::from_byte(r.u8()?)?);
             let (code, k, m, strip_blocks) = (r.u8()?, r.u16()?, r.u16()?, r.u32()?);
             let width = usize::from(k) + usize::from(m);
-            if k == 0 || width > 256 || !(1..=256).contains(&strip_blocks) {
+            // Roles that rotate and local groups are features that are not known here.
+            let plain = r.u32()? == 0;
+            if !plain || k == 0 || width > 256 || !(1..=256).contains(&strip_blocks) {
                 return Err(FormatError::Value);
             }
             let columns = (0..width)
@@ -294,7 +288,6 @@ fn decode_entry(r: &mut Reader<'_>) -> Result<Entry, FormatError> {
                 part,
             }
         }
-        5 => Entry::Seal { segment: r.u64()? },
         6 => Entry::Column {
             segment: r.u64()?,
             column: r.u16()?,
@@ -412,7 +405,6 @@ mod tests {
                 count: 6,
                 part: (2, 1),
             },
-            Entry::Seal { segment: 5 },
             Entry::Column {
                 segment: 5,
                 column: 1,

@@ -150,10 +150,9 @@ impl State {
             let says = superblock::Generation {
                 number: generation.number.into(),
                 id: id(number),
-                parent: if first {
-                    [0; 16]
-                } else {
-                    id(generation.parent)
+                past: match first {
+                    true => Vec::new(),
+                    false => vec![id(generation.parent)],
                 },
                 before: if first { 0 } else { before },
             };

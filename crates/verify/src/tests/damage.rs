@@ -399,18 +399,18 @@ fn a_stale_table_page_is_found() {
                 .find(|d| d.position == device)
                 .unwrap()
                 .geometry;
-            geometry.page(0, 0) as usize
+            [0, 1].map(|copy| geometry.page(0, copy) as usize)
         });
-        let root = |images: &Images, copy: usize| {
-            let at = table + copy * BLOCK + 8;
+        let written_by = |images: &Images, copy: usize| {
+            let at = table[copy] + 8;
             u64::from_le_bytes(images.0[device][at..at + 8].try_into().unwrap())
         };
-        let old = usize::from(root(&earlier, 0) < root(&earlier, 1));
-        let was = root(&earlier, old);
-        assert!(0 < was && was < root(&images, 0).max(root(&images, 1)));
+        let old = usize::from(written_by(&earlier, 0) < written_by(&earlier, 1));
+        let was = written_by(&earlier, old);
+        assert!(0 < was && was < written_by(&images, 0).max(written_by(&images, 1)));
         for copy in [0, 1] {
-            images.0[device][table + copy * BLOCK..][..BLOCK]
-                .copy_from_slice(&earlier.0[device][table + old * BLOCK..][..BLOCK]);
+            images.0[device][table[copy]..][..BLOCK]
+                .copy_from_slice(&earlier.0[device][table[old]..][..BLOCK]);
         }
         let report = images.verify();
         assert_eq!(report.count(Severity::Lost), 0, "{report}");
@@ -481,15 +481,15 @@ fn a_device_that_only_the_journal_does_without_is_found() {
     });
     for device in &mut images.0 {
         let root = &mut device[offset..offset + 16_384];
-        let count = u16::from_le_bytes([root[389], root[390]]);
-        let mut at = 391;
+        let count = u16::from_le_bytes([root[401], root[402]]);
+        let mut at = 403;
         for _ in 1..count {
-            let absent = u16::from_le_bytes([root[at + 26], root[at + 27]]);
-            at += 28 + 2 * usize::from(absent);
+            let absent = u16::from_le_bytes([root[at + 59], root[at + 60]]);
+            at += 61 + 2 * usize::from(absent);
         }
-        assert_eq!(root[at + 26..at + 28], [0, 0]);
-        root[at + 26] = 1;
-        root[at + 28] = 5;
+        assert_eq!(root[at + 59..at + 61], [0, 0]);
+        root[at + 59] = 1;
+        root[at + 61] = 5;
         seal(&id, root);
     }
     images.expect(&[Kind::EpochDiffers]);

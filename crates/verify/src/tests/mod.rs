@@ -266,7 +266,7 @@ fn an_array_that_is_optimal_on_few_devices_is_well() {
             for (device, force) in [(4, false), (3, true)] {
                 array.fail(device, force).await.unwrap();
                 array.wait_idle(&[Work::Rebuild]).await;
-                handle.sleep(seed * 20 * MILLISECOND).await;
+                handle.sleep((seed * 20 + 1) * MILLISECOND).await;
             }
             assert_eq!(array.status().await.state, ArrayState::Optimal);
             array.export().await.unwrap();
