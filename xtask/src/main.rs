@@ -9,6 +9,7 @@ mod campaign;
 mod cases;
 mod circles;
 mod folders;
+mod golden;
 mod named;
 mod package;
 mod packages;
@@ -27,6 +28,7 @@ const USAGE: &str = "\
 usage: cargo xtask test [STEP...]
        cargo xtask campaign [--hours N] [--from SEED]
        cargo xtask cases [NN...]
+       cargo xtask golden make | unpack NAME FOLDER | expected
        cargo xtask package
        cargo xtask papers [PAPER... | all]
        cargo xtask soak [day | upgrade [COMMIT]]
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
             None => usage(),
         },
         Some((verb, words)) if verb == "campaign" => campaign::run(words).unwrap_or_else(usage),
+        Some((verb, words)) if verb == "golden" => golden::run(words),
         Some((verb, [])) if verb == "package" => package::run(),
         Some((verb, words)) if verb == "papers" => papers::run(words).unwrap_or_else(usage),
         Some((verb, suites)) if verb == "trial" => trial::run(suites),
