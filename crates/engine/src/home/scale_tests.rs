@@ -14,7 +14,7 @@ use ashlar_space::topology::Area;
 use crate::home::Home;
 use crate::segment::{Column, Segment};
 use crate::status::ArrayState;
-use crate::{Array, Create, Settings, VolumeOptions};
+use crate::{Array, Create, Import, Settings, VolumeOptions};
 
 const SLOT_BYTES: u64 = 64 << 10;
 const STRIP_BYTES: u32 = 4096;
@@ -72,25 +72,35 @@ fn fill(home: &Rc<Home>, slots: u32) -> u64 {
     wanted
 }
 
+/// Devices in memory, of so many slots each.
+fn devices(count: usize, slots: u32) -> Vec<DeviceRef> {
+    let size = u64::from(slots) * SLOT_BYTES + (64 << 20);
+    let device = |d| Rc::new(MemDevice::new(&format!("mem{d}"), size)) as DeviceRef;
+    (0..count).map(device).collect()
+}
+
+fn create(layout: &str) -> Create {
+    Create {
+        name: "tank".into(),
+        layout: layout.parse().unwrap(),
+        strip_bytes: Some(STRIP_BYTES),
+        slot_bytes: Some(SLOT_BYTES),
+        spare: 0,
+        domains: Vec::new(),
+        settings: Settings::default(),
+    }
+}
+
 /// The median time of a fold of a few random writes, on an array with so many slots a device; and its segments. With a
 /// device gone, all of them lack a column that no device can take.
 fn fold_takes(slots: u32, gone: bool) -> (Duration, u64) {
-    let size = u64::from(slots) * SLOT_BYTES + (64 << 20);
-    let disks = (0..3).map(|d| Rc::new(MemDevice::new(&format!("mem{d}"), size)) as DeviceRef);
-    let disks: Vec<DeviceRef> = disks.collect();
+    let disks = devices(3, slots);
     let rt = Rt::simulated(1);
     let handle = rt.clone();
     let taken = rt.block_on(async move {
-        let create = Create {
-            name: "tank".into(),
-            layout: "ec2+1".parse().unwrap(),
-            strip_bytes: Some(STRIP_BYTES),
-            slot_bytes: Some(SLOT_BYTES),
-            spare: 0,
-            domains: Vec::new(),
-            settings: Settings::default(),
-        };
-        let array = Array::create(&handle, disks, create).await.unwrap();
+        let array = Array::create(&handle, disks, create("ec2+1"))
+            .await
+            .unwrap();
         let blocks = 2048u64;
         let options = VolumeOptions {
             size_bytes: blocks * BLOCK as u64,
@@ -137,4 +147,40 @@ fn a_commit_takes_no_longer_with_more_segments() {
             assert!(time < 3 * least, "{few}: {least:?}, {many}: {time:?}");
         }
     }
+}
+
+/// A measurement, not a test: `cargo test --profile sim -p ashlar-engine --lib large_array -- --ignored --nocapture`.
+/// Devices are memory, so it tells what the processor takes.
+#[test]
+#[ignore = "a measurement: 250 devices, 2.6 million slots, three quarters of them in use"]
+fn a_large_array_is_created_and_imported() {
+    const SLOTS: u32 = 10_400;
+    let disks = devices(250, SLOTS);
+    let (before, left) = (disks.clone(), disks.clone());
+    let rt = Rt::simulated(1);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let begun = Instant::now();
+        let array = Array::create(&handle, before, create("ec8+2"))
+            .await
+            .unwrap();
+        println!("create: {:?}", begun.elapsed());
+        let home = array.0.home.clone();
+        let segments = fill(&home, SLOTS);
+        let begun = Instant::now();
+        array.export().await.unwrap();
+        println!("{segments} segments; export: {:?}", begun.elapsed());
+    });
+    rt.shutdown();
+    let rt = Rt::simulated(2);
+    let handle = rt.clone();
+    rt.block_on(async move {
+        let begun = Instant::now();
+        let array = Array::import(&handle, left, Import::default())
+            .await
+            .unwrap();
+        println!("import: {:?}", begun.elapsed());
+        array.0.home.halt("it is done");
+    });
+    rt.shutdown();
 }
