@@ -1,8 +1,8 @@
 //! The command line: verbs, flags, help. The contract other people's scripts rely on: names are
 //! added, never changed.
 //!
-//! **Invariants**: a verb that does not exist yet is not listed, and says so when it is typed; every verb's `--help` shows an
-//! example; wrong usage exits with 2, whoever finds it, everything else that fails with 1.
+//! **Invariants**: a verb that does not exist yet is not listed, and says so when it is typed; every verb's `--help`
+//! shows an example; wrong usage exits with 2, whoever finds it, everything else that fails with 1.
 
 use std::path::PathBuf;
 

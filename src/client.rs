@@ -129,7 +129,8 @@ impl Client {
         })
     }
 
-    /// Says on a terminal, every second, that the daemon is still at it; what has an end of its own to show says nothing.
+    /// Says on a terminal, every second, that the daemon is still at it; what has an end of its own to show says
+    /// nothing.
     async fn say_how_long(&self, call: &Call) -> std::convert::Infallible {
         let quick = matches!(
             call,

@@ -1,6 +1,6 @@
 //! A day of a daemon's life in minutes: volumes attached and detached, clients that come and go, clients that take no
-//! answers, a log that is rotated. Afterwards memory, descriptors, threads, loop devices and mounts are as at the start, and
-//! the volume that was written to all the time has every byte.
+//! answers, a log that is rotated. Afterwards memory, descriptors, threads, loop devices and mounts are as at the
+//! start, and the volume that was written to all the time has every byte.
 //!
 //! `cargo xtask soak day` runs it whole, on the release build; the other tests run a fiftieth part of it.
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -27,7 +27,8 @@ const STALLED: usize = 1_000;
 const ROTATIONS: usize = 100;
 /// Stalled clients at a time.
 const AT_A_TIME: usize = 25;
-/// How much more memory may be resident than at the start: caches that fill, and what an allocator keeps of what was freed.
+/// How much more memory may be resident than at the start: caches that fill, and what an allocator keeps of what was
+/// freed.
 const SPARE_MEMORY: u64 = 48 << 20;
 /// How much more at the end than at noon: what leaks would go on.
 const AFTERNOON_MEMORY: u64 = 12 << 20;

@@ -70,7 +70,7 @@ pub(crate) struct Reserved {
     pub(crate) journal_bytes: u64,
     /// Kept free so that cleaning stays quick (`clean.reserve`), parity included: about so much.
     pub(crate) cleaning_bytes: u64,
-    /// The rest: the map and other metadata, commits, recovery.
+    /// The rest: the map and other metadata, checkpoints, recovery.
     pub(crate) metadata_bytes: u64,
 }
 

@@ -124,8 +124,9 @@ pub(crate) struct EngineArgs {
     /// Devices [default: as many as a stripe has columns]
     #[arg(long, value_name = "N")]
     devices: Option<u16>,
-    /// read, degraded-read, fresh, degraded-write, mixed (70 % reads), sequential-write, sequential-read, durableN (N at once), sustainedN (N % full),
-    /// rebuild (wants --devices above K+M) [default: all but degraded ones and rebuild, with durable1, durable32, sustained70, sustained80]
+    /// read, degraded-read, fresh, degraded-write, mixed (70 % reads), sequential-write, sequential-read, durableN (N
+    /// at once), sustainedN (N % full), rebuild (wants --devices above K+M) [default: all but degraded ones and
+    /// rebuild, with durable1, durable32, sustained70, sustained80]
     #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = parse_kind)]
     rows: Vec<Kind>,
     /// Map size : cache size: `cached`, or a number

@@ -74,7 +74,7 @@ pub(crate) fn events(context: &Context, args: &EventsArgs) -> Result<(), Failure
         if !args.follow {
             return Ok(());
         }
-        // A history that was lost begins anew.
+        // A history that was lost begins again.
         since_id = reply.last_id;
         (newest, wait_seconds, away) = (None, FOLLOW_SECONDS, false);
     }

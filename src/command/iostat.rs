@@ -1,7 +1,7 @@
 //! `iostat`: what volumes' clients do, as differences of two statuses.
 //!
 //! **Invariants**: every figure is of the time between two answers of the daemon; a volume that was not there at both
-//! has no row; a counter that went back (the array was imported anew) counts from 0.
+//! has no row; a counter that went back (the array was imported again) counts from 0.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

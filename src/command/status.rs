@@ -70,8 +70,8 @@ fn once(context: &Context, args: &StatusArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// 0 optimal, 1 degraded, 2 critical, failed or refusing writes, 4 cannot tell. Of several arrays: 2 if that is known of
-/// one, else 4 if one cannot be told, else the worst.
+/// 0 optimal, 1 degraded, 2 critical, failed or refusing writes, 4 cannot tell. Of several arrays: 2 if that is known
+/// of one, else 4 if one cannot be told, else the worst.
 fn test_code(reply: &StatusReply) -> u8 {
     let worst = reply.arrays.iter().map(|a| a.state).max();
     match worst {

@@ -36,9 +36,9 @@ const RESTORE_SECONDS: u64 = 300;
 /// What `status` says of an array whose devices are still looked for.
 const WAITING: &str = "waiting for its devices";
 
-/// How long the answer to `import` waits until what only the journal has is folded, so that the status told with it
+/// How long the answer to `import` waits until what only the journal has is merged, so that the status told with it
 /// and after it says what volumes hold. They are served meanwhile.
-const FOLD_WAIT: ashlar_rt::Nanos = 5 * SECOND;
+const MERGE_WAIT: ashlar_rt::Nanos = 5 * SECOND;
 
 /// The devices of an array that were opened for its import.
 #[derive(Default)]
@@ -76,7 +76,7 @@ impl Host {
                     .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
                     .await
                 {
-                    Ok(member) => reply.imported.push(self.folded_status_of(&member).await),
+                    Ok(member) => reply.imported.push(self.merged_status_of(&member).await),
                     Err(failure) => reply.failed.push(format!("{name}: {failure}")),
                 }
             }
@@ -119,7 +119,7 @@ impl Host {
         let member = self
             .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
             .await?;
-        reply.imported.push(self.folded_status_of(&member).await);
+        reply.imported.push(self.merged_status_of(&member).await);
         Ok(reply)
     }
 
@@ -132,9 +132,9 @@ impl Host {
     }
 
     /// The status of an array that was just imported.
-    async fn folded_status_of(&self, member: &Member) -> ArrayStatus {
+    async fn merged_status_of(&self, member: &Member) -> ArrayStatus {
         // It goes on where this gives up waiting; one that is read-only, or has stopped, has none.
-        let _ = self.rt.timeout(FOLD_WAIT, member.array.fold()).await;
+        let _ = self.rt.timeout(MERGE_WAIT, member.array.merge()).await;
         self.status_of(member).await
     }
 
@@ -355,7 +355,7 @@ impl Host {
         }
         let array = member.array.clone();
         self.rt.spawn(async move {
-            let _ = array.fold().await; // one that is read-only, or has stopped, has none
+            let _ = array.merge().await; // one that is read-only, or has stopped, has none
         });
         Ok(())
     }

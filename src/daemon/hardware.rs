@@ -1,8 +1,8 @@
 //! What the kernel and the drives under an array say of themselves: model, serial number, slot, temperature from sysfs,
 //! wear and warnings from the drives.
 //!
-//! **Invariants**: who waits for a drive is a thread of its own; what a device was is remembered by its UUID, so that one
-//! that is gone can still be named, and a warning is told once; a value nobody gives is absent.
+//! **Invariants**: who waits for a drive is a thread of its own; what a device was is remembered by its UUID, so that
+//! one that is gone can still be named, and a warning is told once; a value nobody gives is absent.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

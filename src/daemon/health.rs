@@ -1,7 +1,7 @@
 //! What a drive says of its own health, as `smartctl` reads it: SMART of SATA and SAS drives, the health log of NVMe.
 //!
-//! **Invariants**: nothing but its answer is gone by, and a value that is not in it is absent; every warning is of a kind
-//! of [`crate::api::WARNINGS`], each at most once.
+//! **Invariants**: nothing but its answer is gone by, and a value that is not in it is absent; every warning is of a
+//! kind of [`crate::api::WARNINGS`], each at most once.
 
 use serde_json::Value;
 

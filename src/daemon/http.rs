@@ -42,7 +42,8 @@ const SCRAPE_LIMIT: Duration = Duration::from_secs(30);
 /// How long a client may take to read of its answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Serves `listener`, metrics to those who connect to `metrics`, and the process's signals until the process ends. `hurry` hears of the second.
+/// Serves `listener`, metrics to those who connect to `metrics`, and the process's signals until the process ends.
+/// `hurry` hears of the second.
 ///
 /// # Errors
 /// If the thread cannot start.

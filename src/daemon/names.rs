@@ -90,7 +90,7 @@ pub(crate) async fn clear_dead() {
             let Some(device) = leads_to(&name) else {
                 continue;
             };
-            // Asking may take long, and its daemon may have made the name anew meanwhile.
+            // Asking may take long, and its daemon may have made the name again meanwhile.
             let served = ashlar_serve::loopdev::is_served(&device);
             if !served {
                 unlink(&name, &device);

@@ -1,8 +1,8 @@
 //! Telling people: a program that is run, an address that is posted to, for each event that is news.
 //!
-//! **Invariants**: the engine's thread waits for neither; each way has a thread of its own, takes what happened in order,
-//! and bounds both what waits for it and how long one takes; no shell reads what comes from outside; what could not be
-//! told stands in the log, and in the answer to `notify test`.
+//! **Invariants**: the engine's thread waits for neither; each way has a thread of its own, takes what happened in
+//! order, and bounds both what waits for it and how long one takes; no shell reads what comes from outside; what could
+//! not be told stands in the log, and in the answer to `notify test`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

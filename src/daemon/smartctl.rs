@@ -1,7 +1,7 @@
 //! Asking drives for their health, which `smartctl` of the package smartmontools does.
 //!
-//! **Invariants**: nobody waits longer than [`LIMIT`] for a drive, and one that has not answered is not asked again before the
-//! program that asks it has ended; no shell reads a path; a disk that sleeps is not woken.
+//! **Invariants**: nobody waits longer than [`LIMIT`] for a drive, and one that has not answered is not asked again
+//! before the program that asks it has ended; no shell reads a path; a disk that sleeps is not woken.
 
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -1,6 +1,6 @@
 //! A connection whose peer has to read: what it does not take for a while ends the connection.
 //!
-//! **Invariants**: the time runs only while bytes wait to be written, and begins anew with every byte taken.
+//! **Invariants**: the time runs only while bytes wait to be written, and begins again with every byte taken.
 
 use std::io;
 use std::pin::Pin;

@@ -2,8 +2,8 @@
 //! volumes, each change of which is an event.
 //!
 //! **Invariants**: a frontend that is gone is told as not served, with what to do, within [`LOOK_EVERY`], and its name
-//! leads nowhere; looking never waits for a device; a change of state is one event, looked for at once when the engine tells
-//! something; what lasts is told again once a day.
+//! leads nowhere; looking never waits for a device; a change of state is one event, looked for at once when the engine
+//! tells something; what lasts is told again once a day.
 
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
@@ -117,11 +117,11 @@ impl Host {
         watched.counting = true;
         let (member, rt) = (member.clone(), self.rt.clone());
         self.rt.spawn(async move {
-            let folded = member.array.fold().await;
+            let merged = member.array.merge().await;
             let mut watched = member.watched.borrow_mut();
             watched.counting = false;
             watched.counted_at = rt.now();
-            if folded.is_ok() {
+            if merged.is_ok() {
                 watched.counted = changes;
             }
         });

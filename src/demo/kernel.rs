@@ -95,7 +95,7 @@ pub(super) fn ext4(stage: &Stage, show: &mut Show) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies this program onto the file system, mounts it anew so that nothing comes from the cache,
+/// Copies this program onto the file system, mounts it again so that nothing comes from the cache,
 /// and compares.
 fn copy_and_compare(mount: &Path, device: &str) -> Result<u64, Failure> {
     let io = |e: std::io::Error| Failure::broken(format!("{}: {e}", mount.display()));

@@ -5,7 +5,7 @@
 //! api                   arrays and volumes, as callers see them; requests are split over shards
 //! import                devices to an array that runs: generation, root, segments, journal
 //! background            cleaner, rebuild, repair of single blocks
-//! home                  the actor that owns journal, allocator, liveness, commits and members
+//! home                  the actor that owns journal, allocator, liveness, checkpoints and members
 //! shard                 the actor that owns deltas, streams and map trees of its partitions
 //! protocol              the messages between them
 //! options               how an array is imported and runs, its settings

@@ -2,7 +2,8 @@
 //! assertions check that at every lock (`ashlar_rt::Rank`).
 //!
 //! What the order does not show: a task that holds a lock may wait for another task, which takes locks of its own. A
-//! commit waits so for the shards, each of which takes its tree; a batch waits for commits where the journal is full.
+//! checkpoint waits so for the shards, each of which takes its tree; a group commit waits for checkpoints where the
+//! journal is full.
 
 use ashlar_rt::Rank;
 
@@ -14,13 +15,13 @@ const fn rank(place: u8, name: &'static str) -> Rank {
 pub const ADMISSION: Rank = rank(1, "admission");
 /// A stream of a shard.
 pub const STREAM: Rank = rank(2, "stream");
-/// One fold at a time, for all who asked before it began.
-pub const FOLD: Rank = rank(3, "fold");
+/// One merge at a time, for all who asked before it began.
+pub const MERGE: Rank = rank(3, "merge");
 /// One group commit at a time.
-pub const BATCH: Rank = rank(4, "batch");
+pub const GROUP_COMMIT: Rank = rank(4, "group commit");
 /// One checkpoint at a time.
-pub const COMMIT: Rank = rank(5, "commit");
-/// A checkpoint that places nodes, or whoever has some written anew.
+pub const CHECKPOINT: Rank = rank(5, "checkpoint");
+/// A checkpoint that places nodes, or whoever has some rewritten.
 pub const PLACING: Rank = rank(6, "placing");
 /// The trees of a shard.
 pub const TREE: Rank = rank(7, "tree");

@@ -1,7 +1,7 @@
 //! How an array is imported and runs, its settings, and names.
 //!
-//! Invariants: a setting that the catalog holds has been checked when it was set; one that it does not hold, or holds of
-//! a later version, counts as the default.
+//! Invariants: a setting that the catalog holds has been checked when it was set; one that it does not hold, or holds
+//! of a later version, counts as the default.
 
 use ashlar_accel::Choice;
 
@@ -36,13 +36,13 @@ impl Default for Settings {
 /// How to import.
 #[derive(Debug, Clone, Default)]
 pub struct Import {
-    /// The array that is wanted: a device that says it is of another one is as good as missing. `None`: whichever it is,
-    /// as long as all devices say the same.
+    /// The array that is wanted: a device that says it is of another one is as good as missing. `None`: whichever it
+    /// is, as long as all devices say the same.
     pub array: Option<[u8; 16]>,
     /// Start with fewer devices, or less of the journal, than the rules ask for.
     pub degraded: bool,
     /// Refuse writes, and write nothing to any device: recovery's own writes stay in memory, and nothing is
-    /// reconstructed, healed or cleaned.
+    /// rebuilt, repaired or cleaned.
     pub read_only: bool,
     /// How it runs.
     pub settings: Settings,

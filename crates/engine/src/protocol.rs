@@ -10,12 +10,12 @@ use ashlar_format::node::{NodeEntry, Place};
 use ashlar_rt::{Buf, OneshotSender, Sender, Slice, oneshot};
 use ashlar_space::floors::Class;
 
-use crate::map::delta::HoleRange;
+use crate::map::delta::UnmappedRange;
 use crate::map::{Key, NodeWrite};
 use crate::segment::stream::Item;
-use crate::space::shape::{FoldLimit, VolumeShape};
+use crate::space::shape::{MergeLimit, VolumeShape};
 
-/// How far a batch reaches.
+/// How far a group commit reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Stripes that are written: nobody waits for it.
@@ -43,11 +43,11 @@ pub enum HomeMessage {
     Durable(OneshotSender<Result<(), VolumeError>>),
     /// A data segment is needed, in this group if one is named; `None` if there is no space for this class of work.
     Allocate(Class, Option<u16>, OneshotSender<Option<Allocated>>),
-    /// Fold everything written so far.
-    Fold(OneshotSender<()>),
-    /// Places for so many nodes, during a commit.
+    /// Merge everything written so far.
+    Merge(OneshotSender<()>),
+    /// Places for so many nodes, during a checkpoint.
     Places(usize, OneshotSender<Vec<Place>>),
-    /// Deltas near their bound: a commit would help.
+    /// Deltas near their bound: a checkpoint would help.
     Pressure,
     /// Many stripes are written and only have to be recorded.
     Record,
@@ -91,8 +91,8 @@ pub struct Collected {
     pub stripes: Vec<ClosedStripe>,
     /// So many of these, the first ones, hold what records of data do, or come before such a stripe in its segment.
     pub settling: usize,
-    /// Runs of holes.
-    pub holes: Vec<HoleRange>,
+    /// Unmapped ranges.
+    pub unmapped: Vec<UnmappedRange>,
     /// Blocks of unfinished stripes.
     pub data: Vec<Unfinished>,
 }
@@ -113,13 +113,13 @@ pub struct Named {
 pub struct Recorded {
     /// Stripes, in order within each segment.
     pub stripes: Vec<Named>,
-    /// Runs of holes.
-    pub holes: Vec<HoleRange>,
+    /// Unmapped ranges.
+    pub unmapped: Vec<UnmappedRange>,
     /// Blocks of unfinished stripes.
     pub data: Vec<Unfinished>,
 }
 
-/// What a shard's part of a commit is.
+/// What a shard's part of a checkpoint is.
 #[derive(Debug, Default)]
 pub struct Prepared {
     /// Map roots by volume and partition.
@@ -132,9 +132,9 @@ pub struct Prepared {
     pub dead: Vec<(Place, u32)>,
     /// The oldest sequence its deltas hang on.
     pub oldest: Option<u64>,
-    /// Some leaves were folded, and more are due.
+    /// Some leaves were merged, and more are due.
     pub more: bool,
-    /// Bytes of blocks of thin volumes that have been written and are not folded yet.
+    /// Bytes of blocks of thin volumes that have been written and are not merged yet.
     pub thin_pending: u64,
     /// By volume: blocks mapped more (or fewer) than before.
     pub mapped: BTreeMap<u32, i64>,
@@ -181,7 +181,8 @@ pub struct Bounds {
     pub deltas: usize,
     /// Leaves that deltas are of, where free space has no room for more nodes; more than unfinished stripes hold.
     pub leaves: usize,
-    /// Leaves that runs of holes bring into one step of a commit: what it changes is in memory until it is written.
+    /// Leaves that unmapped ranges bring into one step of a checkpoint: what it changes is in memory until it is
+    /// written.
     pub unmapped: usize,
 }
 
@@ -221,13 +222,13 @@ pub enum ShardMessage {
     Collect(Reach, OneshotSender<Collected>),
     /// A record is durable, under this sequence.
     Recorded(Recorded, u64, OneshotSender<()>),
-    /// Fold what was recorded up to a sequence, as far as the limit goes, and place all dirty nodes.
-    Prepare(u64, FoldLimit, OneshotSender<Prepared>),
+    /// Merge what was recorded up to a sequence, as far as the limit goes, and place all dirty nodes.
+    Prepare(u64, MergeLimit, OneshotSender<Prepared>),
     /// The nodes of the last [`ShardMessage::Prepare`] are written.
     Written(OneshotSender<()>),
     /// Move live blocks into the streams of cold data.
     Relocate(Vec<Move>, OneshotSender<Moved>),
-    /// How many nodes the next commit writes if those of these that lie there are written anew, with those above them;
+    /// How many nodes the next checkpoint writes if those of these that lie there are rewritten, with those above them;
     /// and, if told so, that it does.
     Touch(Vec<(Key, Place)>, bool, OneshotSender<usize>),
     /// A volume exists, with its map roots.
@@ -270,8 +271,8 @@ pub enum Adopted {
         /// The record's sequence.
         sequence: u64,
     },
-    /// Holes.
-    Holes {
+    /// Unmapped ranges.
+    Unmapped {
         /// The volume.
         tree: u32,
         /// First volume block.
@@ -283,7 +284,7 @@ pub enum Adopted {
         /// The record's sequence.
         sequence: u64,
     },
-    /// A block whose stripe was never written: placed anew.
+    /// A block whose stripe was never written: placed again.
     Data {
         /// The volume.
         tree: u32,

@@ -67,7 +67,7 @@ pub struct ArrayStatus {
     pub m: u16,
     /// Devices it counts, missing ones included.
     pub devices_total: u16,
-    /// Devices' worth of space kept free for reconstruction.
+    /// Devices' worth of space kept free for rebuilds.
     pub spare: u16,
     /// Bytes a strip.
     pub strip_bytes: u64,
@@ -104,7 +104,7 @@ pub enum Work {
     Rebuild,
     /// Segments that are partly dead are emptied.
     Clean,
-    /// Single bad blocks are written anew.
+    /// Single bad blocks are rewritten.
     Repair,
 }
 
@@ -160,7 +160,7 @@ pub struct Health {
     pub devices_gone: u16,
     /// Any so many more may be lost at once.
     pub more_losses: u16,
-    /// So many more may be lost one after another with what is written now reconstructed each time.
+    /// So many more may be lost one after another with what was lost rebuilt each time.
     pub reconstructs: u16,
     /// Whether what is written with all devices there survives the loss of any one failure domain; absent where
     /// each device is a domain of its own.
@@ -216,7 +216,7 @@ pub struct Clean {
     pub write_amplification: Option<f64>,
     /// Slots free on all devices.
     pub free_slots: u64,
-    /// Slots kept for cleaning, commits and recovery.
+    /// Slots kept for cleaning, checkpoints and recovery.
     pub reserve_slots: u64,
 }
 
@@ -330,7 +330,7 @@ pub struct TaskStatus {
     pub reason: String,
     /// Bad blocks found.
     pub found: u64,
-    /// Bad blocks healed.
+    /// Bad blocks repaired.
     pub healed: u64,
 }
 
@@ -341,7 +341,7 @@ pub struct VolumeStatus {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
-    /// Bytes of it that are mapped (as of the last fold).
+    /// Bytes of it that are mapped (as of the last merge).
     pub used_bytes: u64,
     /// Bytes a volume block.
     pub block_bytes: u64,

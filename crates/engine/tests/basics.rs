@@ -93,7 +93,7 @@ fn what_is_written_is_read_back_after_a_crash_and_after_an_export() {
 }
 
 #[test]
-fn m_devices_fail_under_writes_and_reconstruct_makes_it_optimal_again() {
+fn m_devices_fail_under_writes_and_rebuild_makes_it_optimal_again() {
     let disks = devices(16, 16 * MIB);
     let rt = Rt::simulated(5);
     let handle = rt.clone();
@@ -177,7 +177,7 @@ fn space_is_warned_of_before_it_ends() {
             let events = array.events(0).into_iter();
             events.filter(|e| e.kind == "space-low").count()
         };
-        let folded = |bytes: u64| {
+        let merged = |bytes: u64| {
             let (array, handle) = (array.clone(), handle.clone());
             async move {
                 while array.status().await.capacity.used_bytes != bytes {
@@ -192,16 +192,16 @@ fn space_is_warned_of_before_it_ends() {
                 v.write(at, pattern(at, 4096), false).await.unwrap();
             }
             v.flush().await.unwrap();
-            folded(share(percent)).await;
+            merged(share(percent)).await;
             assert_eq!(warned(), warnings, "at {percent} %");
         }
         // Below and back again: once more.
         v.trim(share(50), usable - share(50), true).await.unwrap();
-        folded(share(50)).await;
+        merged(share(50)).await;
         for at in (share(50)..share(83)).step_by(4096) {
             v.write(at, pattern(at, 4096), false).await.unwrap();
         }
-        folded(share(83)).await;
+        merged(share(83)).await;
         assert_eq!(warned(), 4);
     });
     rt.shutdown();

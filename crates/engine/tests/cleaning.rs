@@ -46,7 +46,7 @@ impl Device for Reading {
 }
 
 /// What is read to move the live blocks of a segment does not grow with the segment: one of 1 GiB slots would take as
-/// much memory as many a machine has. Here segments of 128 MiB have lost their last redundancy, and are written anew.
+/// much memory as many a machine has. Here segments of 128 MiB have lost their last redundancy, and are rewritten.
 #[test]
 fn a_large_segment_is_moved_in_parts() {
     let disks = devices(9, 1 << 30);
@@ -86,8 +86,8 @@ fn a_large_segment_is_moved_in_parts() {
     rt.shutdown();
 }
 
-/// A full array that is overwritten here and there, with little kept for cleaning: commits write nodes of their own, and
-/// where cleaning made one for every few blocks it gained nothing, and a thick volume got `NoSpace` (#181).
+/// A full array that is overwritten here and there, with little kept for cleaning: checkpoints write nodes of their
+/// own, and where cleaning made one for every few blocks it gained nothing, and a thick volume got `NoSpace` (#181).
 #[test]
 fn cleaning_does_not_use_up_what_it_gains() {
     let disks = devices(3, 48 * MIB);
@@ -111,8 +111,8 @@ fn cleaning_does_not_use_up_what_it_gains() {
     rt.shutdown();
 }
 
-/// What cleaning leaves alone is less than what is kept for it: where that was less than a twentieth, and as much of each
-/// segment was dead, a volume that was promised all the room got `NoSpace` (#149).
+/// What cleaning leaves alone is less than what is kept for it: where that was less than a twentieth, and as much of
+/// each segment was dead, a volume that was promised all the room got `NoSpace` (#149).
 #[test]
 fn a_small_reserve_is_enough_for_cleaning() {
     let disks = devices(6, 64 * MIB);
@@ -132,8 +132,8 @@ fn a_small_reserve_is_enough_for_cleaning() {
 }
 
 /// A full array of devices of different sizes, with little kept for cleaning, loses some, and a little of each segment
-/// is overwritten: segments without a column of those that are gone are worth cleaning by what they hold. Reckoned as if
-/// all new ones had as many columns as the widest none was, and a thick volume got `NoSpace` (#176).
+/// is overwritten: segments without a column of those that are gone are worth cleaning by what they hold. Reckoned as
+/// if all new ones had as many columns as the widest none was, and a thick volume got `NoSpace` (#176).
 #[test]
 fn what_is_laid_unequally_is_worth_cleaning() {
     for (stride, offset, gone) in [(45, 7, [3, 6]), (60, 0, [6, 3]), (30, 0, [3, 6])] {

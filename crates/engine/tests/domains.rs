@@ -119,9 +119,9 @@ fn an_enclosure_may_be_lost_with_the_power() {
     }
 }
 
-/// What is reconstructed goes where a domain may still be lost.
+/// What is rebuilt goes where a domain may still be lost.
 #[test]
-fn an_enclosure_may_be_lost_after_reconstruct() {
+fn an_enclosure_may_be_lost_after_rebuild() {
     for failed in [0, 5] {
         for lost in 0..4 {
             let what = format!("device {failed} failed, then without enclosure {lost}");

@@ -246,8 +246,9 @@ fn cleaning_does_not_go_back_and_forth_between_groups() {
     rt.shutdown();
 }
 
-/// A group that lost more devices than another has room while that one is full: data that cleaning moved into it, for the
-/// redundancy it gives, took the room in which it cleans itself, and metadata, which is on all devices, grows (#141).
+/// A group that lost more devices than another has room while that one is full: data that cleaning moved into it, for
+/// the redundancy it gives, took the room in which it cleans itself, and metadata, which is on all devices, grows
+/// (#141).
 #[test]
 fn what_cleaning_moves_stays_in_its_group() {
     for percent in [80, 90] {
@@ -279,7 +280,7 @@ fn what_cleaning_moves_stays_in_its_group() {
     }
 }
 
-/// What a group has no room for to be whole again is written anew in one that has, beyond what cleaning and volumes need
+/// What a group has no room for to be whole again is rewritten in one that has, beyond what cleaning and volumes need
 /// there: nothing moved it before its last redundancy was gone (#145).
 #[test]
 fn what_one_group_cannot_take_whole_another_does() {

@@ -1,4 +1,4 @@
-//! Bad blocks: healed once and for good; beyond the redundancy, given up.
+//! Bad blocks: repaired once and for good; beyond the redundancy, given up.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -136,7 +136,7 @@ fn what_is_lost_keeps_nothing_busy_and_is_counted_once() {
 }
 
 #[test]
-fn heals_last_over_a_crash() {
+fn repairs_last_over_a_crash() {
     let (bytes, blocks) = (16 * MIB, 1000);
     let disks: Vec<_> = devices(6, bytes);
     let rt = Rt::simulated(1);
@@ -160,8 +160,8 @@ fn heals_last_over_a_crash() {
         array.wait_idle(&[Work::Repair]).await;
         let status = array.status().await;
         assert_eq!(errors(&status)[liar], hit as u64);
-        let heal = status.tasks.iter().find(|t| t.kind == "heal").unwrap();
-        assert_eq!((heal.found, heal.healed), (hit as u64, hit as u64));
+        let repair = status.tasks.iter().find(|t| t.kind == "heal").unwrap();
+        assert_eq!((repair.found, repair.healed), (hit as u64, hit as u64));
     });
     assert!(story.is_ok(), "{story:?}");
     rt.shutdown();
@@ -255,7 +255,7 @@ fn find(device: &MemDevice, bytes: u64, block: u64) -> u64 {
 /// A place that takes writes and keeps none: the column moves to another slot, of another device if
 /// there is one, and the device is blamed once for what it did not write.
 #[test]
-fn a_column_leaves_a_place_that_keeps_no_heal() {
+fn a_column_leaves_a_place_that_keeps_no_repair() {
     for count in [2, 3] {
         let bytes = 16 * MIB;
         let disks: Vec<_> = (0..count)
@@ -310,9 +310,9 @@ fn a_column_leaves_a_place_that_keeps_no_heal() {
     }
 }
 
-/// A summary that cannot be read is one error, however often it is looked at, and is healed.
+/// A summary that cannot be read is one error, however often it is looked at, and is repaired.
 #[test]
-fn a_bad_summary_counts_once_and_is_healed() {
+fn a_bad_summary_counts_once_and_is_repaired() {
     let bytes = 16 * MIB;
     let disks: Vec<_> = devices(2, bytes);
     let rt = Rt::simulated(1);
@@ -436,7 +436,7 @@ fn write_under_a_lost_leaf(disks: &[Rc<MemDevice>], blocks: u64) -> bool {
 }
 
 /// #178: blocks of a leaf that is lost while a device is gone were moved all the same, to be narrower: none of that
-/// could be folded, so that it was done again for ever. The array comes to rest, and all is there once the leaf can be
+/// could be merged, so that it was done again for ever. The array comes to rest, and all is there once the leaf can be
 /// read again.
 #[test]
 fn blocks_under_a_lost_leaf_stay_where_they_are() {
@@ -494,7 +494,7 @@ fn blocks_under_a_lost_leaf_stay_where_they_are() {
 /// Blocks far apart, so that the map has inner nodes below its top in each partition.
 const FAR: u64 = 331;
 
-/// #112: a run of holes above whose leaves a node was lost stayed in the journal, which filled up: no write
+/// #112: an unmapped range above whose leaves a node was lost stayed in the journal, which filled up: no write
 /// ended any more.
 #[test]
 fn a_trim_above_a_lost_node_does_not_keep_writes_waiting() {
@@ -530,23 +530,23 @@ fn a_trim_above_a_lost_node_does_not_keep_writes_waiting() {
     );
 }
 
-/// How many blocks are lost, if enough to trim between them; then writes go on, what was trimmed is a hole,
+/// How many blocks are lost, if enough to trim between them; then writes go on, what was trimmed is an unmapped range,
 /// and nothing else is lost or back, also by the next imports.
 fn trim_above_a_lost_node(disks: &[Rc<MemDevice>], blocks: u64) -> Option<usize> {
     let rt = Rt::simulated(2);
     let (handle, devices) = (rt.clone(), refs(disks));
     let read_far = move |array: Array| async move {
         let v = array.volume("v").unwrap();
-        let (mut lost, mut holes) = (Vec::new(), Vec::new());
+        let (mut lost, mut unmapped) = (Vec::new(), Vec::new());
         for block in (0..blocks).map(|n| n * FAR) {
             match v.read(block * BLOCK as u64, BLOCK).await {
                 Err(VolumeError::Lost) => lost.push(block),
-                Ok(found) if found.iter().all(|b| *b == 0) => holes.push(block),
+                Ok(found) if found.iter().all(|b| *b == 0) => unmapped.push(block),
                 Ok(found) => assert_eq!(&*found, &*pattern(block), "block {block}"),
                 Err(error) => panic!("block {block}: {error}"),
             }
         }
-        (array, lost, holes)
+        (array, lost, unmapped)
     };
     let story = rt.run_for(ENDLESS, async move {
         let imported = Array::import(&handle, devices, Import::default()).await;
@@ -574,17 +574,17 @@ fn trim_above_a_lost_node(disks: &[Rc<MemDevice>], blocks: u64) -> Option<usize>
     for round in 0..3 {
         let rt = Rt::simulated(3 + round);
         let (handle, devices) = (rt.clone(), refs(disks));
-        let (still, holes) = rt.block_on(async move {
+        let (still, unmapped) = rt.block_on(async move {
             let imported = Array::import(&handle, devices, Import::default()).await;
-            let (array, still, holes) = read_far(imported.unwrap()).await;
+            let (array, still, unmapped) = read_far(imported.unwrap()).await;
             if round == 1 {
                 array.export().await.unwrap();
             }
-            (still, holes)
+            (still, unmapped)
         });
         rt.shutdown();
         let all = (0..blocks).map(|n| n * FAR);
-        assert_eq!(holes, all.filter(|b| trimmed(b)).collect::<Vec<_>>());
+        assert_eq!(unmapped, all.filter(|b| trimmed(b)).collect::<Vec<_>>());
         let expected = lost.iter().copied().filter(|b| !trimmed(b));
         assert_eq!(still, expected.collect::<Vec<_>>());
     }
@@ -636,10 +636,10 @@ fn copy(disk: &Rc<MemDevice>) -> Rc<MemDevice> {
     Rc::new(copy)
 }
 
-/// A column that was reconstructed counts from its journal record on, also when all the devices are lost that held
+/// A column that was rebuilt counts from its journal record on, also when all the devices are lost that held
 /// columns of its segment when the slot tables were written (#156).
 #[test]
-fn a_reconstructed_column_is_found_where_only_the_journal_names_it() {
+fn a_rebuilt_column_is_found_where_only_the_journal_names_it() {
     const BLOCKS: u64 = 40;
     let whole = devices(4, 16 * MIB);
     let rt = Rt::simulated(7);
@@ -660,7 +660,7 @@ fn a_reconstructed_column_is_found_where_only_the_journal_names_it() {
             array.unwrap().wait_idle(&[]).await;
         });
         rt.shutdown();
-        // ... and one that has little to do, and nothing to commit.
+        // ... and one that has little to do, and nothing to checkpoint.
         let (rt, left) = session(&[0]);
         let handle = rt.clone();
         rt.block_on(async move {
@@ -754,8 +754,8 @@ impl Device for Counted {
     }
 }
 
-/// An array of 64 KiB strips, exported with a volume of `size` bytes that was written once, and imported without its first
-/// device; with it the count of what is read of the others.
+/// An array of 64 KiB strips, exported with a volume of `size` bytes that was written once, and imported without its
+/// first device; with it the count of what is read of the others.
 async fn imported_without_a_device(rt: &Rt, size: u64, import: Import) -> (Array, Rc<Cell<u32>>) {
     let disks: Vec<_> = devices(5, 16 * MIB);
     let options = Create {
@@ -801,8 +801,8 @@ fn a_degraded_run_reads_each_strip_once() {
     assert!(reads > 16 && reads <= 2 * 16 * 4, "{reads} device reads");
 }
 
-/// Strips of a device that is gone are computed as one where the cleaner moves their blocks: it was once K reads, and as
-/// many of rows, for each of these.
+/// Strips of a device that is gone are computed as one where the cleaner moves their blocks: it was once K reads, and
+/// as many of rows, for each of these.
 #[test]
 fn cleaning_without_a_device_reads_each_strip_once() {
     let size = 4 * MIB;

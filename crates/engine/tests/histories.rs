@@ -124,7 +124,7 @@ fn a_new_volume_is_not_given_what_a_lost_one_was_written() {
         array.volume_create("v", volume(MIB)).await.unwrap();
         let older = roots(&kept);
         array.volume_create("lost", volume(MIB)).await.unwrap();
-        // What is not folded yet keeps the journal, also over the next commits.
+        // What is not merged yet keeps the journal, also over the next checkpoints.
         let v = array.volume("v").unwrap();
         v.write(0, block(6), true).await.unwrap();
         let lost = array.volume("lost").unwrap();
@@ -144,7 +144,7 @@ fn a_new_volume_is_not_given_what_a_lost_one_was_written() {
             assert!(array.volume("lost").is_none());
             if round == 2 {
                 let thin = VolumeOptions {
-                    thin: true, // making it folds nothing
+                    thin: true, // making it merges nothing
                     ..volume(MIB)
                 };
                 array.volume_create("new", thin).await.unwrap();

@@ -16,10 +16,10 @@ use common::{BLOCK, devices, pattern, refs, small, volume};
 
 const MIB: u64 = 1 << 20;
 
-/// An array that crashes after every import, before its first commit.
+/// An array that crashes after every import, before its first checkpoint.
 #[test]
 fn an_array_may_crash_after_every_import() {
-    let disks = devices(2, 1024 * MIB); // so large a journal that nothing presses for a commit
+    let disks = devices(2, 1024 * MIB); // so large a journal that nothing presses for a checkpoint
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), refs(&disks));
     rt.block_on(async move {
@@ -43,9 +43,9 @@ fn an_array_may_crash_after_every_import() {
     }
 }
 
-/// What has not been folded yet counts as well where a device is to be given up.
+/// What has not been merged yet counts as well where a device is to be given up.
 #[test]
-fn a_device_that_unfolded_data_hang_on_is_not_given_up() {
+fn a_device_that_unmerged_data_hang_on_is_not_given_up() {
     let disks = devices(5, 16 * MIB);
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), refs(&disks));

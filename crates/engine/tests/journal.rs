@@ -1,4 +1,4 @@
-//! The journal: batches of any size, what lets go of it, and what is folded from it.
+//! The journal: group commits of any size, what lets go of it, and what is merged from it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 /// An import that takes its time, with the journal more than half full: nothing is freed, or cut from the
 /// journal, that is still to be adopted.
 #[test]
-fn nothing_is_folded_before_the_journal_is_adopted() {
+fn nothing_is_merged_before_the_journal_is_adopted() {
     let disks = devices(6, 32 * MIB);
     let rt = Rt::simulated(1);
     let (handle, slow_disks) = (rt.clone(), slow(&rt, &disks, 2 * MILLISECOND));
@@ -66,7 +66,7 @@ fn nothing_is_folded_before_the_journal_is_adopted() {
 /// What the cleaner moves at once takes more of the journal than its ring has: records have one data column, since
 /// failure domains leave no more.
 #[test]
-fn a_batch_may_be_larger_than_its_ring() {
+fn a_group_commit_may_be_larger_than_its_ring() {
     let disks = devices(20, 8 * MIB);
     let rt = Rt::simulated(1);
     let handle = rt.clone();
@@ -105,11 +105,11 @@ fn a_batch_may_be_larger_than_its_ring() {
     rt.shutdown();
 }
 
-/// A batch too large for one part dies between two of them. In the first is the stripe whose blocks an earlier
+/// A group commit too large for one part dies between two of them. In the first is the stripe whose blocks an earlier
 /// record holds; of one of these a newer version is in the last: the first part settles that record, so it has to
 /// say itself where the older version lies.
 #[test]
-fn a_batch_in_parts_keeps_what_was_durable_before() {
+fn a_group_commit_in_parts_keeps_what_was_durable_before() {
     let mut found = Vec::new();
     for polls in 0.. {
         let disks = devices(4, 16 * MIB);
@@ -156,7 +156,7 @@ fn a_batch_in_parts_keeps_what_was_durable_before() {
 /// Each shard has a block in the data ring, which its open stripe settles, and then more to record than the delta ring
 /// takes: the ring can be cut only once all of those stripes are recorded, so they come before all others (#179).
 #[test]
-fn a_batch_in_parts_lets_go_of_the_data_ring_first() {
+fn a_group_commit_in_parts_lets_go_of_the_data_ring_first() {
     let disks = devices(8, 16 * MIB);
     let rt = Rt::simulated(1);
     let handle = rt.clone();
@@ -192,7 +192,7 @@ fn a_batch_in_parts_lets_go_of_the_data_ring_first() {
 }
 
 /// Segments of nodes that the journal had no room to tell of were held until it had: dead ones too, which took the room
-/// that commits need before it had any (#140).
+/// that checkpoints need before it had any (#140).
 #[test]
 fn dead_nodes_are_freed_while_the_journal_is_full() {
     for seed in 1..4 {
@@ -220,10 +220,10 @@ fn dead_nodes_are_freed_while_the_journal_is_full() {
     }
 }
 
-/// A batch waited for room in the journal that rows took whose course goes on with a stripe begun since: one that only the
-/// next batch closes. Writers waited for ever (#143).
+/// A group commit waited for room in the journal that rows took whose course goes on with a stripe begun since: one
+/// that only the next group commit closes. Writers waited for ever (#143).
 #[test]
-fn a_batch_waits_for_nothing_that_the_next_one_brings() {
+fn a_group_commit_waits_for_nothing_that_the_next_one_brings() {
     let disks = devices(15, 16 * MIB);
     let rt = Rt::simulated(1);
     let (handle, kept) = (rt.clone(), refs(&disks));
@@ -257,10 +257,10 @@ fn a_batch_waits_for_nothing_that_the_next_one_brings() {
     rt.shutdown();
 }
 
-/// A run of holes is folded in steps where room is short, and goes on where it was written over meanwhile: each step took
-/// the same leaves as the one before, for ever, and with them the journal, all writers and export stood still.
+/// An unmapped range is merged in steps where room is short, and goes on where it was written over meanwhile: each step
+/// took the same leaves as the one before, for ever, and with them the journal, all writers and export stood still.
 #[test]
-fn holes_that_were_written_over_are_folded_to_the_end() {
+fn unmapped_ranges_that_were_written_over_are_merged_to_the_end() {
     for count in [3500, 3600, 3800] {
         let disks = devices(5, 24 * MIB);
         let rt = Rt::simulated(1);
@@ -282,7 +282,7 @@ fn holes_that_were_written_over_are_folded_to_the_end() {
                 }
             };
             each_leaf(1).await;
-            handle.sleep(40 * SECOND).await; // a commit
+            handle.sleep(40 * SECOND).await; // a checkpoint
             v.trim(0, 4 << 30, false).await.unwrap();
             each_leaf(2).await;
             for leaf in 0..count {

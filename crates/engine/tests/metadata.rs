@@ -1,4 +1,4 @@
-//! Nodes of the trees where room is short: they are folded, and stay as redundant as they were.
+//! Nodes of the trees where room is short: they are merged, and stay as redundant as they were.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -19,7 +19,7 @@ use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, vol
 const MIB: u64 = 1 << 20;
 
 /// An array of seven devices that lost two of them and was written far apart, `count` blocks or until it was full; how
-/// many were. Where it was not exported, the journal has what was not folded.
+/// many were. Where it was not exported, the journal has what was not merged.
 fn written_far_apart(disks: &[Rc<MemDevice>], gone: &[usize], count: u64, exported: bool) -> u64 {
     let rt = Rt::simulated(1);
     let (handle, kept, gone) = (rt.clone(), refs(disks), gone.to_vec());
@@ -92,8 +92,8 @@ fn left_alone(
     outcome
 }
 
-/// A commit gives nodes new places long before their bytes are there: whoever looks for one meanwhile must
-/// not look on the devices, also where the cache is far smaller than what the commit changed.
+/// A checkpoint gives nodes new places long before their bytes are there: whoever looks for one meanwhile must
+/// not look on the devices, also where the cache is far smaller than what the checkpoint changed.
 #[test]
 fn a_leaf_that_is_being_written_is_not_read_from_its_new_place() {
     let disks = devices(6, 64 * MIB);
@@ -139,7 +139,7 @@ fn a_leaf_that_is_being_written_is_not_read_from_its_new_place() {
     rt.shutdown();
 }
 
-/// Beyond M, where nodes take more room than is free: they are written anew with the redundancy that is left only as
+/// Beyond M, where nodes take more room than is free: they are rewritten with the redundancy that is left only as
 /// far as there is room for that. All at once took the last slot, and the array hung for good (#136).
 #[test]
 fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
@@ -156,10 +156,10 @@ fn beyond_m_nodes_are_written_anew_as_far_as_there_is_room() {
     }
 }
 
-/// The same where the journal has what was not folded, which an import folds first: what it moved at once, to clean,
+/// The same where the journal has what was not merged, which an import merges first: what it moved at once, to clean,
 /// took more than was left for that (#181).
 #[test]
-fn beyond_m_what_an_import_finds_is_folded_as_far_as_there_is_room() {
+fn beyond_m_what_an_import_finds_is_merged_as_far_as_there_is_room() {
     let gone = [0, 1, 2, 4, 6];
     // Nearly full. (With some other counts no free space is left for a checkpoint: open, docs/bugs.md.)
     for count in [700, 704, 708, 710] {
@@ -171,10 +171,10 @@ fn beyond_m_what_an_import_finds_is_folded_as_far_as_there_is_room() {
     }
 }
 
-/// Where no device ends a discard, slots that are freed do not come back, and no room is left to commit in: the array
-/// stops and says so. Read-only it serves what there is, and imported with devices that discard it goes on.
+/// Where no device ends a discard, slots that are freed do not come back, and no room is left to checkpoint in: the
+/// array stops and says so. Read-only it serves what there is, and imported with devices that discard it goes on.
 #[test]
-fn an_array_without_room_to_commit_stops() {
+fn an_array_without_room_to_checkpoint_stops() {
     let disks = devices(3, 8 * MIB);
     let filters: Vec<Rc<FaultFilter>> = disks
         .iter()
@@ -192,7 +192,7 @@ fn an_array_without_room_to_commit_stops() {
         }
         for n in 0.. {
             assert!(n < 1000, "commits need room");
-            // Any change of the settings is a commit.
+            // Any change of the settings is a checkpoint.
             let narrow = ["never", "critical"][n % 2];
             if array.set("reconstruct.narrow", narrow).await.is_err() {
                 break;
@@ -287,7 +287,7 @@ fn a_last_leaf_too_many_costs_no_redundancy() {
     rt.shutdown();
 }
 
-/// Reconstruct leaves metadata the room to be redundant too: data took a group's last slots, for more than was promised,
+/// Rebuild leaves metadata the room to be redundant too: data took a group's last slots, for more than was promised,
 /// and metadata, which is on all devices, stayed degraded (#142).
 #[test]
 fn metadata_is_redundant_again_beside_data() {
@@ -316,7 +316,7 @@ fn metadata_is_redundant_again_beside_data() {
 }
 
 /// The segment of nodes that is being filled may lack a column for want of room. Once there is room for narrower ones
-/// nothing replaced it until the next commit, and nothing then moved what it held (#146).
+/// nothing replaced it until the next checkpoint, and nothing then moved what it held (#146).
 #[test]
 fn an_open_segment_of_nodes_is_replaced_by_a_redundant_one() {
     for (percent, after) in [(85, 1), (90, 0), (90, 1), (90, 2), (95, 1)] {
@@ -344,8 +344,8 @@ fn an_open_segment_of_nodes_is_replaced_by_a_redundant_one() {
     }
 }
 
-/// Data segments are found to be cleaned, however many segments of nodes have more that is dead: hundreds of these, less
-/// than half dead, hid them from the cleaner, and a volume that was promised its space got `NoSpace` for good.
+/// Data segments are found to be cleaned, however many segments of nodes have more that is dead: hundreds of these,
+/// less than half dead, hid them from the cleaner, and a volume that was promised its space got `NoSpace` for good.
 #[test]
 fn many_segments_of_nodes_hide_no_data_from_the_cleaner() {
     let disks = devices(4, 64 * MIB);
@@ -371,7 +371,7 @@ fn many_segments_of_nodes_hide_no_data_from_the_cleaner() {
         for leaf in 0..leaves {
             write(leaf, 1).await;
         }
-        handle.sleep(40 * SECOND).await; // a commit
+        handle.sleep(40 * SECOND).await; // a checkpoint
         let size = array.room_for(4096) / BLOCK * BLOCK;
         array.volume_create("v", volume(size)).await.unwrap();
         let v = array.volume("v").unwrap();
@@ -387,7 +387,7 @@ fn many_segments_of_nodes_hide_no_data_from_the_cleaner() {
         for leaf in (0..leaves).filter(|leaf| leaf % 5 < 2) {
             write(leaf, 2).await;
         }
-        handle.sleep(40 * SECOND).await; // a commit
+        handle.sleep(40 * SECOND).await; // a checkpoint
         scatter(&handle, &v, size, 3, "beside nodes").await;
         check(&v, size, 3, "beside nodes").await;
     });

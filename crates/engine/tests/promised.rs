@@ -92,7 +92,7 @@ fn new_data_go_where_they_are_redundant() {
         array.fail(0, false).await.unwrap();
         array.wait_idle(&[Work::Rebuild]).await;
         let alone = || async {
-            handle.sleep(40 * SECOND).await; // folded
+            handle.sleep(40 * SECOND).await; // merged
             let status = array.status().await;
             let none = status.exposure.iter().filter(|e| e.redundancy == 0);
             none.map(|e| e.bytes).sum::<u64>()
@@ -173,7 +173,8 @@ fn volume_blocks_that_do_not_fill_stripes_have_room() {
 }
 
 /// Where the largest devices are gone, what is written does without the columns that it would have had on these, which
-/// are more than their number says: with as many as on any device a full array had no room for what was promised (#139).
+/// are more than their number says: with as many as on any device a full array had no room for what was promised
+/// (#139).
 #[test]
 fn large_devices_that_are_gone_take_their_share_along() {
     for (layout, gone) in [
@@ -342,8 +343,9 @@ fn an_array_of_many_shards_can_be_overwritten() {
     }
 }
 
-/// Where devices are gone, metadata gives back what full redundancy takes of it once what volumes were promised needs that:
-/// there was room while a thick volume had not been written yet, which then got `NoSpace` (#148). Until then it is redundant.
+/// Where devices are gone, metadata gives back what full redundancy takes of it once what volumes were promised needs
+/// that: there was room while a thick volume had not been written yet, which then got `NoSpace` (#148). Until then it
+/// is redundant.
 #[test]
 fn narrow_metadata_leaves_what_was_promised() {
     for (percent, nodes) in [(95, 50), (95, 100), (95, 200), (80, 400)] {

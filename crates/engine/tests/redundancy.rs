@@ -53,7 +53,7 @@ fn keeps_redundancy(layout: &'static str, count: usize, gone: u16, size: u64) ->
                 assert!(done.is_ok(), "{title}: {done:?}");
             }
             v.flush().await.unwrap();
-            handle.sleep(40 * SECOND).await; // a commit
+            handle.sleep(40 * SECOND).await; // a checkpoint
             let status = array.status().await;
             assert_eq!(
                 status.state,
@@ -108,7 +108,7 @@ fn redundancy_returns_when_there_is_room_again() {
             .await
             .unwrap();
         for version in 3..20 {
-            v.write(0, pattern(0, version), true).await.unwrap(); // enough to be folded
+            v.write(0, pattern(0, version), true).await.unwrap(); // enough to be merged
         }
         handle.sleep(100 * SECOND).await;
         array.wait_idle(&[]).await;
@@ -118,8 +118,8 @@ fn redundancy_returns_when_there_is_room_again() {
     rt.shutdown();
 }
 
-/// What devices that are gone cost is reconstructed into room that garbage takes: the cleaner had what it needs, and left
-/// that to lie, while reconstruct waited for some slots more (#184).
+/// What devices that are gone cost is rebuilt into room that garbage takes: the cleaner had what it needs, and left
+/// that to lie, while rebuild waited for some slots more (#184).
 #[test]
 fn garbage_keeps_no_one_from_redundancy() {
     for stride in [1, 2, 3, 5, 7] {
@@ -151,10 +151,10 @@ fn garbage_keeps_no_one_from_redundancy() {
     }
 }
 
-/// Reconstruct takes long on devices that read slowly, and what it has still to look at dies meanwhile: its room
-/// comes back with the next commit, not with the end of reconstruct.
+/// Rebuild takes long on devices that read slowly, and what it has still to look at dies meanwhile: its room
+/// comes back with the next checkpoint, not with the end of rebuild.
 #[test]
-fn what_dies_while_reconstruct_runs_is_free() {
+fn what_dies_while_rebuild_runs_is_free() {
     let (size, disks) = (8 * MIB, devices(6, 16 * MIB));
     let rt = Rt::simulated(1);
     let handle = rt.clone();
@@ -177,7 +177,7 @@ fn what_dies_while_reconstruct_runs_is_free() {
         let before = array.status().await.clean.free_slots;
         handle.sleep(3 * SECOND).await;
         fill(&v, size, 64 << 10, 2, "without one").await;
-        // Two commits: one that kills what was replaced, one that frees what that made empty.
+        // Two checkpoints: one that kills what was replaced, one that frees what that made empty.
         for name in ["a", "b"] {
             array.volume_create(name, volume(BLOCK)).await.unwrap();
         }
@@ -210,7 +210,7 @@ fn redundancy_that_came_back_stays() {
     assert!(healed >= 10, "only {healed} arrays were optimal again");
 }
 
-/// What lost its last redundancy is written anew only where that leaves cleaning its room: a full array that two devices
+/// What lost its last redundancy is rewritten only where that leaves cleaning its room: a full array that two devices
 /// left while it was overwritten could not be cleaned any more, and writes got `NoSpace` (#151).
 #[test]
 fn what_is_redundant_again_leaves_cleaning_its_room() {
@@ -242,7 +242,7 @@ fn what_is_redundant_again_leaves_cleaning_its_room() {
     rt.shutdown();
 }
 
-/// What is written anew for its redundancy leaves alone what the cleaner would take back: an array with more promised
+/// What is rewritten for its redundancy leaves alone what the cleaner would take back: an array with more promised
 /// than two devices hold moved the same data back and forth for ever, a round each second (#152).
 #[test]
 fn a_degraded_array_comes_to_rest() {

@@ -129,7 +129,7 @@ fn slots_that_did_not_keep_what_was_written_are_tried_again() {
             let events = array.events(0);
             events.iter().filter(|e| e.kind == "not-kept").count()
         };
-        // Strips of many slots are overwritten behind the array's back, and what heals them is lost.
+        // Strips of many slots are overwritten behind the array's back, and what repairs them is lost.
         let bytes = disks[0].info().size_bytes;
         for part in 2..8 {
             let area = bytes / 8 * part..bytes / 8 * (part + 1);

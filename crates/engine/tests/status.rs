@@ -291,7 +291,7 @@ fn memory_can_be_taken_and_given_while_an_array_works() {
 }
 
 /// #123: what only the journal had did not count for the losses that an array was said to survive, and columns
-/// that reconstruct had moved counted before that was durable.
+/// that rebuild had moved counted before that was durable.
 #[test]
 fn as_many_more_may_be_lost_as_is_told() {
     for (layout, count, m) in [("ec2+1", 5, 1), ("ec2+2", 7, 2)] {
@@ -374,12 +374,12 @@ fn losses_told(layout: &'static str, count: usize, blocks: u64, polls: u64) -> O
     Some(more)
 }
 
-/// #117, #118: what a commit had freed, and columns that reconstruct had moved, counted before that was durable;
+/// #117, #118: what a checkpoint had freed, and columns that rebuild had moved, counted before that was durable;
 /// #120: the import read the trees without columns that only the journal named. An array was optimal that could
 /// not lose M more devices if the power went then.
 #[test]
 fn optimal_is_what_a_power_cut_leaves() {
-    // With devices free, reconstruct makes it optimal; without, what is folded.
+    // With devices free, rebuild makes it optimal; without, what is merged.
     for (layout, count, m) in [("ec3+1", 6, 1), ("ec4+2", 13, 2), ("ec3+1", 4, 1)] {
         let optimal = (1500..12_000).step_by(29);
         let optimal = optimal.filter(|polls| is_optimal_after(*polls, layout, count, m));
@@ -399,7 +399,7 @@ fn is_optimal_after(polls: u64, layout: &'static str, count: usize, m: usize) ->
         let array = Array::create(&handle, kept, small(layout)).await.unwrap();
         array.volume_create("v", volume(MIB)).await.unwrap();
         for other in 0..20 {
-            // A catalog of which a commit changes a part.
+            // A catalog of which a checkpoint changes a part.
             array
                 .volume_create(&format!("v{other}"), volume(BLOCK))
                 .await
@@ -418,7 +418,7 @@ fn is_optimal_after(polls: u64, layout: &'static str, count: usize, m: usize) ->
         for version in 2..6 {
             fill(&v, MIB / 4, BLOCK, version, "without them").await;
             array.wait_idle(&[Work::Rebuild]).await;
-            clock.sleep(40 * SECOND).await; // folded
+            clock.sleep(40 * SECOND).await; // merged
         }
     };
     let _ = rt.run_for(polls, story);

@@ -12,7 +12,7 @@ use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, vol
 const MIB: u64 = 1 << 20;
 
 /// A thin volume that has an array to itself takes all that a thick one would be promised, whatever is under way
-/// at once and however its blocks lie: what is not folded was charged a node for each block, and more than was left
+/// at once and however its blocks lie: what is not merged was charged a node for each block, and more than was left
 /// once a thousand of them were; a map of several trees was charged for having them (#130).
 #[test]
 fn a_thin_volume_takes_all_the_room_there_is() {
@@ -45,11 +45,11 @@ fn a_thin_volume_takes_all_the_room_there_is() {
     }
 }
 
-/// Writes far apart, hundreds at once, each under a leaf of its own, where little is free: what is not folded yet
-/// takes no more nodes than there is room for. Folding it used up the last slots, and the array hung for good (#133).
+/// Writes far apart, hundreds at once, each under a leaf of its own, where little is free: what is not merged yet
+/// takes no more nodes than there is room for. Merging it used up the last slots, and the array hung for good (#133).
 /// And what was promised to another volume stays: on fewer devices each node takes more room (#134).
 #[test]
-fn writes_far_apart_leave_room_to_fold_them() {
+fn writes_far_apart_leave_room_to_merge_them() {
     for (gone, seed) in [(2, 3), (2, 4), (1, 2), (0, 1)] {
         let disks = devices(5, 16 * MIB);
         let rt = Rt::simulated(seed);
@@ -112,8 +112,8 @@ fn who_waits_for_a_place_keeps_no_one_from_the_rest() {
                 array.fail(device, false).await.unwrap();
             }
             for version in 2..10 {
-                let holes = (version * 11) % (size / BLOCK - 8);
-                v.trim(holes * BLOCK, 7 * BLOCK, false).await.unwrap();
+                let unmapped = (version * 11) % (size / BLOCK - 8);
+                v.trim(unmapped * BLOCK, 7 * BLOCK, false).await.unwrap();
                 scatter(&handle, &v, size, version, layout).await;
             }
             check(&v, size, 9, layout).await;
@@ -122,7 +122,7 @@ fn who_waits_for_a_place_keeps_no_one_from_the_rest() {
     }
 }
 
-/// Writers of parts of the same new block, the last one there is room for: one has to read anew what another has
+/// Writers of parts of the same new block, the last one there is room for: one has to read again what another has
 /// changed, and what it was charged meanwhile is there for the next (#138).
 #[test]
 fn writers_of_parts_of_the_last_block_all_write_it() {
@@ -205,9 +205,10 @@ fn a_thin_volume_written_far_apart_leaves_promised_space_alone() {
     }
 }
 
-/// A volume so large that its map is high: a block that is written far from others takes up to six nodes of its own, which
-/// were counted as one where writers were let in, and as three where a commit was to fit. A thick volume lost the space
-/// that it had been promised, or the array stopped with no room left to commit in, and all its devices there.
+/// A volume so large that its map is high: a block that is written far from others takes up to six nodes of its own,
+/// which were counted as one where writers were let in, and as three where a checkpoint was to fit. A thick volume lost
+/// the space that it had been promised, or the array stopped with no room left to checkpoint in, and all its devices
+/// there.
 #[test]
 fn a_high_map_leaves_promised_space_alone() {
     for layout in ["ec2+2", "raid1", "ec1+3"] {

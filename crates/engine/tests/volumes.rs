@@ -115,7 +115,7 @@ fn a_name_is_given_once() {
 }
 
 /// A large volume is destroyed in steps, each a root: what one changes is in memory until it is written, and would grow
-/// with the volume, at every import anew where there is not so much.
+/// with the volume, again at every import, where there is not so much.
 #[test]
 fn a_large_volume_is_destroyed_in_steps() {
     let leaves = 5000;
@@ -135,7 +135,7 @@ fn a_large_volume_is_destroyed_in_steps() {
         for leaf in 0..leaves {
             put(&v, leaf * 128, 1).await.unwrap();
         }
-        handle.sleep(40 * SECOND).await; // all of it is folded
+        handle.sleep(40 * SECOND).await; // all of it is merged
         let before = roots.get();
         array.volume_destroy("v").await.unwrap();
         array.wait_idle(&[]).await;

@@ -59,8 +59,8 @@ impl Context {
         Context::new(DigestContext::Parity, &parts)
     }
 
-    /// Of the strip block at stripe, column and block `at` of a segment with `k` data columns, and its digest function. `None`:
-    /// its owner names a function that this program does not know.
+    /// Of the strip block at stripe, column and block `at` of a segment with `k` data columns, and its digest function.
+    /// `None`: its owner names a function that this program does not know.
     pub fn of_strip(
         segment: SegmentNumber,
         k: u16,

@@ -6,8 +6,9 @@
 //! course   | strip of stripe 0 | strip of stripe 1 | ... | summary blocks of these strips |
 //! ```
 //!
-//! Invariants: regions do not overlap; the two copies of anything lie in two regions, with the rings between; a slot begins at a multiple of the smaller of its size and
-//! 1 MiB; a course's summary has one 32-byte row for every strip block of the course.
+//! Invariants: regions do not overlap; the two copies of anything lie in two regions, with the rings between; a slot
+//! begins at a multiple of the smaller of its size and 1 MiB; a course's summary has one 32-byte row for every strip
+//! block of the course.
 
 use crate::wire::{Reader, Writer};
 use crate::{BLOCK_U64, FormatError};

@@ -1,7 +1,8 @@
 //! Liveness records: one a segment: a header of 64 bytes, then the bitmap of live blocks.
 //!
 //! Invariants:
-//! - All records of an array have one size, in whole nodes or an even part of one, so that a record is found by arithmetic.
+//! - All records of an array have one size, in whole nodes or an even part of one, so that a record is found by
+//!   arithmetic.
 //! - A record is written leaf by leaf as it would be as a whole.
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use crate::{BLOCK, BLOCK_U64, FormatError, SegmentGeometry};
 pub const HEADER_BYTES: usize = 64;
 
 /// How the records of an array lie in the leaves of the liveness tree: each in a few leaves of its own, or,
-/// where segments are small, some in each leaf. Else a commit of an array with small slots would write a
+/// where segments are small, some in each leaf. Else a checkpoint of an array with small slots would write a
 /// node for every segment it touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordShape {
@@ -125,8 +126,8 @@ pub struct RecordHeader {
     pub live: u32,
 }
 
-/// Writes the bytes of a record from byte `at` on, a multiple of 8, into `part`: of a large one a commit writes the leaves
-/// that changed, and looks at no others.
+/// Writes the bytes of a record from byte `at` on, a multiple of 8, into `part`: of a large one a checkpoint writes the
+/// leaves that changed, and looks at no others.
 pub fn encode_part(header: RecordHeader, live: &Bitmap, at: usize, part: &mut [u8]) {
     let mut w = Writer::new();
     w.u64(header.segment)

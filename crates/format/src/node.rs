@@ -12,7 +12,7 @@ pub const LEAF_ENTRY: usize = 32;
 /// Entries of a leaf with 16-byte digests.
 pub const LEAF_ENTRIES: usize = BLOCK / LEAF_ENTRY;
 
-/// A leaf entry of which nothing is known: its leaf could not be read, and was written anew. Neither a block
+/// A leaf entry of which nothing is known: its leaf could not be read, and was rewritten. Neither a block
 /// nor unmapped: reading it is an error.
 pub const LOST_LEAF_ENTRY: [u8; LEAF_ENTRY] = lost_entry(16);
 /// An inner entry of which nothing is known: whatever it covers is lost.
@@ -105,8 +105,8 @@ impl LeafEntry {
 pub struct NodeEntry {
     /// Where the node lies.
     pub place: Place,
-    /// For a leaf: the journal sequence it is folded to (56 bits).
-    pub folded: u64,
+    /// For a leaf: the journal sequence it is merged to (56 bits).
+    pub merged: u64,
     /// The digest of the node's bytes, cut to 16 bytes.
     pub digest: [u8; 16],
     /// The content root of what it covers.
@@ -129,7 +129,7 @@ impl NodeEntry {
                 segment,
                 block: u32::try_from(le(&bytes[5..9])).unwrap_or(0),
             },
-            folded: le(&bytes[9..16]),
+            merged: le(&bytes[9..16]),
             digest: bytes[16..32].try_into().map_err(|_| FormatError::Value)?,
             content: bytes[32..64].try_into().map_err(|_| FormatError::Value)?,
         }))
@@ -143,10 +143,10 @@ impl NodeEntry {
             entry.place.segment < 1 << 40 && entry.place.segment > 0,
             "segment numbers have 40 bits"
         );
-        assert!(entry.folded < 1 << 56, "sequences have 56 bits");
+        assert!(entry.merged < 1 << 56, "sequences have 56 bits");
         bytes[0..5].copy_from_slice(&entry.place.segment.to_le_bytes()[..5]);
         bytes[5..9].copy_from_slice(&entry.place.block.to_le_bytes());
-        bytes[9..16].copy_from_slice(&entry.folded.to_le_bytes()[..7]);
+        bytes[9..16].copy_from_slice(&entry.merged.to_le_bytes()[..7]);
         bytes[16..32].copy_from_slice(&entry.digest);
         bytes[32..64].copy_from_slice(&entry.content);
     }
@@ -194,7 +194,7 @@ mod tests {
                 segment: 9,
                 block: u32::MAX,
             },
-            folded: (1 << 56) - 1,
+            merged: (1 << 56) - 1,
             digest: [1; 16],
             content: [2; 32],
         };

@@ -111,7 +111,7 @@ impl Root {
     /// The stored bytes.
     ///
     /// # Panics
-    /// If the epochs do not fit; the engine folds before there are that many.
+    /// If the epochs do not fit; the engine merges before there are that many.
     pub fn encode(&self, array: &[u8; 16]) -> Vec<u8> {
         let mut w = Writer::new();
         w.bytes(MAGIC)
@@ -240,7 +240,7 @@ mod tests {
                 segment: 3,
                 block: 4,
             },
-            folded: 0,
+            merged: 0,
             digest: [1; 16],
             content: [2; 32],
         };

@@ -289,7 +289,7 @@ pub struct Config {
     pub crash_percent: u64,
     /// Chance in 100 that an import crashes.
     pub import_crash_percent: u64,
-    /// Chance in 100 that a session that crashes at work does so as the journal presses for a commit.
+    /// Chance in 100 that a session that crashes at work does so as the journal presses for a checkpoint.
     pub press_percent: u64,
     /// Chance in 100 that devices are slow while an import runs.
     pub slow_import_percent: u64,

@@ -30,7 +30,8 @@ use crate::trace::Trace;
 /// What a power cut keeps or loses as a whole: 512 bytes.
 pub const UNIT: usize = 512;
 const UNITS: usize = BLOCK / UNIT;
-/// No operation takes longer, in nanoseconds, however slow the disk is: it would count as failed. (One that hangs does.)
+/// No operation takes longer, in nanoseconds, however slow the disk is: it would count as failed. (One that hangs
+/// does.)
 const SLOWEST: u64 = 20_000_000_000;
 /// Something that happened to a disk's content, for whoever records it.
 #[derive(Clone, Debug)]

@@ -297,7 +297,7 @@ impl Driver<'_> {
         let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
         let nemesis = (faulty && rng.chance(60)).then(|| rng.fork(4));
         let nemesis = nemesis.filter(|_| world.config.may(Part::Nemesis));
-        let heal = faulty && self.rng.chance(40);
+        let repair = faulty && self.rng.chance(40);
         let work = {
             let (world, rt) = (world.clone(), rt.clone());
             async move {
@@ -338,8 +338,8 @@ impl Driver<'_> {
             }
         } else if self.finish(rt, "session", work).is_none() {
             return false;
-        } else if heal {
-            self.heal(rt, &store);
+        } else if repair {
+            self.repair(rt, &store);
         }
         self.end_session(machine, store, crash)
     }
@@ -423,7 +423,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Faults have stopped: everything heals, everything is read, everything is closed.
+    /// Faults have stopped: everything is repaired, everything is read, everything is closed.
     fn last_session(&mut self, machine: &Machine, store: Rc<dyn Store>) -> bool {
         self.check_volumes(&store);
         let rt = &machine.0;
@@ -437,7 +437,7 @@ impl Driver<'_> {
         if self.finish(rt, "last check", read).is_none() || self.world.failed() {
             return false;
         }
-        self.heal(rt, &store);
+        self.repair(rt, &store);
         self.check_consistent(&store);
         self.try_probes();
         if self.world.failed() {

@@ -1,5 +1,5 @@
 //! What the driver judges beside the answers that clients get: which volumes are there, redundancy at
-//! durable acknowledgements, healing, and who is blamed for what.
+//! durable acknowledgements, repair, and who is blamed for what.
 //!
 //! Invariants: nothing here damages anything; a budget is given back only when the array says, and may
 //! know, that it has its full redundancy.
@@ -19,11 +19,11 @@ use crate::trace::Trace;
 use crate::world::{Budget, Presence, VolumeEntry, World, room_for};
 
 /// Full redundancy must be back within this, in virtual time, once faults have stopped.
-const HEAL_BOUND: u64 = 4 * 3600 * SECOND;
+const REPAIR_BOUND: u64 = 4 * 3600 * SECOND;
 /// An array that nobody asks for anything must have written nothing for ten seconds, and wait for nothing, at one of so
 /// many looks.
 const REST_LOOKS: u32 = 60;
-/// As many slots of a device and more are kept for commits and cleaning, where slots have 64 KiB or more.
+/// As many slots of a device and more are kept for checkpoints and cleaning, where slots have 64 KiB or more.
 const KEPT_SLOTS: u64 = 24;
 
 impl Driver<'_> {
@@ -64,7 +64,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens the array, compares its volumes with those that must be, and reads all of them; false if it was not opened.
+    /// Opens the array, compares its volumes with those that must be, and reads all of them; false if it was not
+    /// opened.
     pub(crate) fn open_and_read(&mut self, machine: &Machine, mut rng: Rng) -> bool {
         let Opened::Store(store) = self.open(&machine.0, false) else {
             return false;
@@ -176,7 +177,7 @@ impl Driver<'_> {
     }
 
     /// Waits for full redundancy and, if it is back, gives the budget back.
-    pub(crate) fn heal(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
+    pub(crate) fn repair(&mut self, rt: &Rt, store: &Rc<dyn Store>) {
         for disk in &self.world.disks {
             disk.behave();
         }
@@ -187,11 +188,13 @@ impl Driver<'_> {
         };
         let waiting = session.clone();
         let handle = rt.clone();
-        // A commit that ends healing may still be due; nothing else can bring redundancy back.
+        // A checkpoint that ends a repair may still be due; nothing else can bring redundancy back.
         let online: Vec<usize> = (0..self.world.config.devices).collect();
         let looks = if self.has_devices(&online) { 30 } else { 2 };
         let status = self.finish(rt, "healing", async move {
-            let idle = handle.timeout(HEAL_BOUND, waiting.store.wait_idle()).await;
+            let idle = handle
+                .timeout(REPAIR_BOUND, waiting.store.wait_idle())
+                .await;
             let written = || waiting.world.disks.iter().map(|d| d.writes()).sum::<u64>();
             let mut rests = false;
             for _ in 0..REST_LOOKS {
@@ -231,7 +234,7 @@ impl Driver<'_> {
         let mut budget = self.world.budget.borrow_mut();
         let offline = |d: &usize| self.world.disks[*d].is_offline();
         if status.online.iter().any(&offline) {
-            return; // nothing has been asked of it since: the array does not know, and has not healed
+            return; // nothing has been asked of it since: the array does not know, and has repaired nothing
         }
         if status.optimal {
             budget.let_go(config.devices, &status.online, 0);
@@ -254,7 +257,7 @@ impl Driver<'_> {
         }
         drop(budget);
         self.take_its_word(&status);
-        if self.must_heal(&status) {
+        if self.must_repair(&status) {
             self.world
                 .fail(|| format!("no full redundancy though it is possible (P5): {status:?}"));
         }
@@ -312,13 +315,13 @@ impl Driver<'_> {
     }
 
     /// Whether full redundancy must be back: there are devices and room, or the array says that there is.
-    fn must_heal(&self, status: &StoreStatus) -> bool {
+    fn must_repair(&self, status: &StoreStatus) -> bool {
         self.has_devices(&status.online)
             && (!status.overpromised || self.roomy(self.healthy().len()))
     }
 
     /// Whether `healthy` devices certainly have the room for everything at full width, beside the slots that each keeps
-    /// for commits and cleaning. (The map of a volume that is written far apart may take more than its data.)
+    /// for checkpoints and cleaning. (The map of a volume that is written far apart may take more than its data.)
     fn roomy(&self, healthy: usize) -> bool {
         let config = &self.world.config;
         let volumes = self.world.volumes.borrow();

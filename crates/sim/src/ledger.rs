@@ -2,7 +2,7 @@
 //! is submitted, before anything can be lost.
 //!
 //! Invariants:
-//! - A block of a column is written once: whatever is written there later, by a heal or a reconstruct
+//! - A block of a column is written once: whatever is written there later, by a repair or a reconstruct
 //!   in whatever slot, must be the same bytes (P4). Only summaries are written again with more rows.
 //! - When all columns of a row of blocks are known, the parity must be that of the data, computed here
 //!   one byte at a time.
@@ -94,7 +94,7 @@ pub fn watch(world: &Rc<World>) -> Rc<Ledger> {
                 to.forget(disk);
                 to.mistakable.borrow_mut().insert(disk);
             }
-            // A page of its slot table: an older one may count from now on, and heals follow that.
+            // A page of its slot table: an older one may count from now on, and repairs follow that.
             Io::Rot { page, .. } if to.is_table(disk, page) => to.forget(disk),
             _ => {}
         }
@@ -246,7 +246,7 @@ impl Ledger {
         }
     }
 
-    /// A slot begins anew: with a header, or with what a discard leaves.
+    /// A slot begins again: with a header, or with what a discard leaves.
     fn begin(&self, disk: usize, slot: usize, content: &Slice) {
         let array = self.array.get().unwrap_or_default();
         let pages = self.slot_pages(disk);

@@ -20,7 +20,7 @@ use crate::nemesis;
 use crate::store::{Store, StoreError};
 use crate::world::{Offer, World};
 
-/// Does `work` to its end, or until the journal is so full that a commit is due: what a crash then leaves is the
+/// Does `work` to its end, or until the journal is so full that a checkpoint is due: what a crash then leaves is the
 /// most that an import may have to take over; or until a client says that power is to go. How the crash that
 /// follows is to be marked.
 pub(crate) async fn until_power_goes(

@@ -40,7 +40,7 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
             ("crash", Mode::Crash, false),
         ],
         // Also with a journal that presses, and an import that takes its time.
-        Bug::BatchesBeforeAdoption => &[
+        Bug::GroupCheckpointsBeforeAdoption => &[
             ("crash, full", Mode::Crash, true),
             ("crash", Mode::Crash, false),
         ],
@@ -51,8 +51,8 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::FlushRetried
         | Bug::ReadUnverified
         | Bug::DecodedUnverified
-        | Bug::ReconstructUnverified
-        | Bug::ReconstructWithoutSummary
+        | Bug::RebuildUnverified
+        | Bug::RebuildWithoutSummary
         | Bug::ShortParityForgotten
         | Bug::ParityOfOldData
         | Bug::RowsOutOfTurn => &[("within", Mode::Within, false)],
@@ -76,7 +76,7 @@ pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
             mode: Some(mode),
             full,
             roomy: !full,
-            pressed: bug == Bug::BatchesBeforeAdoption,
+            pressed: bug == Bug::GroupCheckpointsBeforeAdoption,
             late: bug == Bug::RowsOutOfTurn,
             ..Options::default()
         };

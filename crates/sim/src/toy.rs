@@ -28,7 +28,7 @@ pub enum Plant {
     /// A place is overwritten while the other one is still volatile.
     NoOrder,
     /// Recovery does not make what it chose durable.
-    NoCommit,
+    NoCheckpoint,
     /// A flush is forgotten now and then: the client waits for ever.
     Hang,
     /// A trim of part of a block zeroes the whole block.
@@ -303,7 +303,7 @@ impl ToyStore {
                 };
                 let number = self.0.number.get().max(entry.number);
                 self.0.number.set(number);
-                if self.0.plant != Plant::NoCommit {
+                if self.0.plant != Plant::NoCheckpoint {
                     self.0
                         .blocks
                         .borrow_mut()

@@ -24,7 +24,7 @@ impl Source for Image {
     }
 }
 
-/// Whether a finding contradicts the promises, on an array with damage that nobody has healed yet.
+/// Whether a finding contradicts the promises, on an array with damage that nobody has repaired yet.
 fn counts_with_damage(kind: Kind) -> bool {
     match kind {
         // What rests on a page, header or summary that a device lost or kept from before.

@@ -57,7 +57,7 @@ pub struct Budget {
     pub damaged: BTreeSet<usize>,
     /// Of those, the ones that may hold wrong bytes nobody has noticed.
     pub tainted: BTreeSet<usize>,
-    /// Out of the array for good, its data reconstructed elsewhere.
+    /// Out of the array for good, its data rebuilt elsewhere.
     pub gone: BTreeSet<usize>,
     /// Not found at the next import.
     pub absent: BTreeSet<usize>,
@@ -183,7 +183,7 @@ impl std::fmt::Debug for World {
 }
 
 /// Whether the array promises to go on with this damage: no group has more than M of it. What went before
-/// and was healed since does not count, as long as some group has the devices and the room for what is
+/// and was repaired since does not count, as long as some group has the devices and the room for what is
 /// written now; else it does, since new data then lie where the devices are missing.
 fn within(config: &Config, budget: &Budget) -> bool {
     let of = |group: usize| (0..config.devices).filter(move |d| config.group_of(*d) == group);

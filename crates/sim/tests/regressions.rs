@@ -118,7 +118,7 @@ impl Rig {
     }
 
     /// Waits, for at most an hour of virtual time, until every stripe has its redundancy again.
-    fn heal(&self) {
+    fn repair(&self) {
         let rt = self.rt.clone();
         let optimal = self.with(|store| async move {
             for _ in 0..360 {
@@ -184,10 +184,10 @@ fn a_write_after_a_trim_in_one_batch_survives() {
     }
 }
 
-/// Folding removed the newer write from the deltas while the older run of holes stayed: it then read
-/// as zeros, and the next commit unmapped it for good.
+/// Merging removed the newer write from the deltas while the older run of holes stayed: it then read
+/// as zeros, and the next checkpoint unmapped it for good.
 #[test]
-fn a_write_after_a_trim_survives_commits() {
+fn a_write_after_a_trim_survives_checkpoints() {
     let rig = Rig::new("ec2+1", 2, 1, 3);
     rig.write(0..40, 1);
     rig.sleep(61);
@@ -213,7 +213,7 @@ fn an_exported_array_opens_without_m_devices() {
     assert_eq!(rig.first_bytes(30), Ok(vec![7; 30]));
 }
 
-/// After the first loss had healed, journal records of the closed epoch still lay on the lost device:
+/// After the first loss had been repaired, journal records of the closed epoch still lay on the lost device:
 /// the next loss took acknowledged data.
 #[test]
 fn redundancy_that_is_reported_back_counts_for_the_journal_too() {
@@ -221,7 +221,7 @@ fn redundancy_that_is_reported_back_counts_for_the_journal_too() {
     rig.write(0..9, 3);
     rig.with(|store| store.fail(1, false)).unwrap();
     rig.write(4..12, 4);
-    rig.heal();
+    rig.repair();
     rig.crash_without(Cut::None, &[2]);
     assert_eq!(rig.first_bytes(12), Ok([vec![3; 4], vec![4; 8]].concat()));
 }
@@ -244,7 +244,7 @@ fn segments_keep_their_liveness_over_many_imports() {
 
 /// The parity of a stripe closed short was taken for unwritten and rebuilt as nothing.
 #[test]
-fn short_stripes_are_reconstructed() {
+fn short_stripes_are_rebuilt() {
     for (first, second) in [(0, 1), (1, 2), (2, 3), (3, 0)] {
         let mut rig = Rig::new("ec2+1", 2, 1, 4);
         for number in 0..24 {
@@ -258,7 +258,7 @@ fn short_stripes_are_reconstructed() {
         }
         rig.sleep(61);
         rig.crash_without(Cut::None, &[first]);
-        rig.heal();
+        rig.repair();
         rig.crash_without(Cut::None, &[first, second]);
         assert_eq!(
             rig.first_bytes(24),
@@ -274,13 +274,13 @@ fn redundancy_returns_with_k_plus_m_devices_left() {
     let mut rig = Rig::new("ec1+3", 1, 3, 6);
     rig.write(0..20, 5);
     rig.crash_without(Cut::None, &[2, 3]);
-    rig.heal();
+    rig.repair();
     assert_eq!(rig.first_bytes(20), Ok(vec![5; 20]));
 }
 
 /// A column that slot tables claimed on some devices only hid the journal's entry for the others.
 #[test]
-fn repeated_crashes_before_a_commit_keep_every_column() {
+fn repeated_crashes_before_a_checkpoint_keep_every_column() {
     let mut rig = Rig::new("ec8+2", 8, 2, 10);
     rig.write(0..20, 6);
     rig.crash_without(Cut::None, &[2]);

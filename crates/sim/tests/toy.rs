@@ -59,8 +59,8 @@ fn overwriting_the_only_durable_copy_is_found() {
 }
 
 #[test]
-fn recovery_that_commits_nothing_is_found() {
-    found(|| Toy(Plant::NoCommit), 400, "");
+fn recovery_that_checkpoints_nothing_is_found() {
+    found(|| Toy(Plant::NoCheckpoint), 400, "");
 }
 
 #[test]

@@ -335,8 +335,8 @@ impl Index {
         self.move_to(number, Place::Listed);
     }
 
-    /// A segment has no better redundancy to get, for this reason, until slots come back or something changes. It may be
-    /// cleaned.
+    /// A segment has no better redundancy to get, for this reason, until slots come back or something changes. It may
+    /// be cleaned.
     pub(crate) fn wait(&mut self, number: u64, lack: Lack) {
         self.move_to(number, Place::Waiting(lack));
     }

@@ -31,7 +31,7 @@
 //! checkpoint holds two steps at most (slots that the first frees are not free before its root), and both fit below
 //! everybody. Growth is the room that nodes may still take until they are there twice: then one of their segments is
 //! half dead, and where room is short ([`ledger::Ledger::step_owes`]) each step writes as many nodes of the sparsest
-//! segments again as the one before it folded, which gives at least as much room as it takes. The cleaner has its own
+//! segments again as the one before it merged, which gives at least as much room as it takes. The cleaner has its own
 //! room below rebuild, and frees more than it takes.
 //!
 //! One measure. [`work::next_job`] offers a job if it lowers, in this order: missing columns, columns that the plan

@@ -142,8 +142,8 @@ fn nodes_beside(topology: &Topology, groups: &[Template], short: bool) -> Templa
     }
 }
 
-/// How segments are laid at full redundancy, in as much room as they can have: with all devices there the failure domains
-/// are kept, without some the promises come before them. A group that cannot has absent columns.
+/// How segments are laid at full redundancy, in as much room as they can have: with all devices there the failure
+/// domains are kept, without some the promises come before them. A group that cannot has absent columns.
 #[must_use]
 pub fn redundant_plan(topology: &Topology, geometry: &Geometry) -> Plan {
     let best = |group: u16| {

@@ -104,7 +104,7 @@ impl Packing {
     }
 }
 
-/// The room of thin volumes, in bytes of stripes: counted anew by each checkpoint, charged in between.
+/// The room of thin volumes, in bytes of stripes: recounted by each checkpoint, charged in between.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Thin {
     counted: u64,
@@ -182,7 +182,7 @@ impl Thin {
         self.counted = self.counted.saturating_sub(bytes);
     }
 
-    /// Counts anew: `counted` bytes are left after the merge. Of these, `pending` may be taken by blocks that had a
+    /// Recounts: `counted` bytes are left after the merge. Of these, `pending` may be taken by blocks that had a
     /// place and were not merged, and more by those that had none `before` the merge, or were charged since.
     pub fn count(&mut self, counted: u64, pending: u64, before: Charged) {
         let since = self.ever - before.ever;

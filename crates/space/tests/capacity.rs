@@ -33,8 +33,8 @@ fn topology(layout: &str, devices: u16, slots: u32) -> Topology {
 /// Blocks by the reckoning before (`space/capacity.rs` of the engine), for equal devices without failure domains.
 fn before(all: &Topology, slots: u32, blocks: u32, reserve: u64) -> u64 {
     let shape = all.shape();
-    let commit = (224 / blocks.saturating_sub(2).max(1)).max(6);
-    let kept = commit + (slots / 64).max(6) + 8;
+    let checkpoint = (224 / blocks.saturating_sub(2).max(1)).max(6);
+    let kept = checkpoint + (slots / 64).max(6) + 8;
     let devices = all.members().len() as u64;
     let segments = devices * u64::from(slots - kept) / u64::from(shape.width());
     let one = SegmentGeometry {

@@ -1,5 +1,6 @@
 //! The life of larger arrays: all that was promised is written, overwritten at random, devices are lost and come back
-//! empty, and clients can go on. Work is done at once, so it shows plan, measure and evening out rather than orders of steps.
+//! empty, and clients can go on. Work is done at once, so it shows plan, measure and evening out rather than orders of
+//! steps.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -171,7 +172,7 @@ impl Life {
         self.know(number);
     }
 
-    /// Roots are durable: dead segments are free, plan and floors are made anew.
+    /// Roots are durable: dead segments are free, plan and floors are made again.
     fn checkpoint(&mut self) {
         let dead = |s: &Seg| s.closed.is_some() && s.live == 0;
         let dead: Vec<u64> = self

@@ -1,8 +1,8 @@
 //! The golden images: how each was made, and what its volumes hold. Shared by the program that makes them
 //! (`examples/golden.rs`) and the test that opens them (`tests/golden.rs`).
 //!
-//! Invariants: a kept image is never made again within a version of the format; what a volume holds follows from the list
-//! of requests alone.
+//! Invariants: a kept image is never made again within a version of the format; what a volume holds follows from the
+//! list of requests alone.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

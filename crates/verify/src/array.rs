@@ -127,7 +127,7 @@ pub(crate) struct Array<'a> {
     pub(crate) journal: Journal,
     pub(crate) segments: BTreeMap<u64, Segment>,
     /// Those of them that no table names, only the journal.
-    reconstructed: BTreeSet<u64>,
+    rebuilt: BTreeSet<u64>,
     pub(crate) codes: BTreeMap<(u8, u16, u16), Option<Code>>,
 }
 
@@ -149,12 +149,12 @@ impl<'a> Array<'a> {
             root,
             journal,
             segments: BTreeMap::new(),
-            reconstructed: BTreeSet::new(),
+            rebuilt: BTreeSet::new(),
             codes: BTreeMap::new(),
             members,
         };
         array.read_tables(report);
-        array.find_reconstructed(report);
+        array.find_rebuilt(report);
         array.take_rows(report);
         array.make_codes();
         Some(array)
@@ -224,7 +224,7 @@ impl<'a> Array<'a> {
                 .read(device.geometry.page(page, copy), &mut bytes);
             let parsed = Page::parse(&self.id, (index, page), self.slot_blocks, &bytes);
             let Some(found) = parsed.filter(|_| read.is_ok()) else {
-                // A copy that no commit has written yet is all zero.
+                // A copy that no checkpoint has written yet is all zero.
                 bad += u32::from(read.is_err() || bytes.iter().any(|byte| *byte != 0));
                 continue;
             };
@@ -291,9 +291,9 @@ impl<'a> Array<'a> {
         }
     }
 
-    /// Takes the headers of columns that were reconstructed since the tables were written, of segments that no table
+    /// Takes the headers of columns that were rebuilt since the tables were written, of segments that no table
     /// of a device here names.
-    pub(crate) fn find_reconstructed(&mut self, report: &mut Report) {
+    pub(crate) fn find_rebuilt(&mut self, report: &mut Report) {
         let records = self.journal.records.iter().filter(|r| r.ring == 0);
         let entries = records.flat_map(|r| journal::entries(&r.payload).unwrap_or_default());
         let mut found = Vec::new();
@@ -306,7 +306,7 @@ impl<'a> Array<'a> {
             }
         }
         for (moved, entry) in found {
-            self.reconstructed.insert(moved.segment);
+            self.rebuilt.insert(moved.segment);
             let position = self.device(moved.device).map_or(0, |d| d.position);
             self.claim(moved.device, position, moved.slot, entry, report);
         }
@@ -448,7 +448,7 @@ impl<'a> Array<'a> {
             Kind::SlotLeft
         };
         // What only the journal names was freed since: no table has it.
-        let by_tables = |s: &&Segment| !self.reconstructed.contains(&s.number);
+        let by_tables = |s: &&Segment| !self.rebuilt.contains(&s.number);
         for segment in self.segments.values().filter(gone).filter(by_tables) {
             for column in segment.columns.iter().flatten() {
                 let device = self.members.here.get(&column.device);
@@ -469,7 +469,7 @@ impl<'a> Array<'a> {
     }
 
     /// Metadata has more parity than data. On few devices a segment of it may be short of columns and survive what data
-    /// do: it is not written anew for that.
+    /// do: it is not rewritten for that.
     fn kind_of_missing(&self, segment: &Segment) -> Kind {
         let superblock = &self.members.superblock;
         let members = u16::try_from(superblock.members.len()).unwrap_or(u16::MAX);

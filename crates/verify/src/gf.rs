@@ -65,8 +65,8 @@ const CHUNK: usize = WORDS * 8;
 fn double_bytes(word: u64) -> u64 {
     let high = word >> 7 & 0x0101_0101_0101_0101;
     // 0x1d has the bits 0, 2, 3 and 4.
-    let fold = high ^ high << 2 ^ high << 3 ^ high << 4;
-    (word & 0x7f7f_7f7f_7f7f_7f7f) << 1 ^ fold
+    let merge = high ^ high << 2 ^ high << 3 ^ high << 4;
+    (word & 0x7f7f_7f7f_7f7f_7f7f) << 1 ^ merge
 }
 
 fn load(bytes: &[u8]) -> [u64; WORDS] {

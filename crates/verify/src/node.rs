@@ -29,7 +29,7 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inner {
     pub(crate) place: Place,
-    pub(crate) folded: u64,
+    pub(crate) merged: u64,
     pub(crate) digest: [u8; 16],
     pub(crate) content: [u8; 32],
 }
@@ -71,7 +71,7 @@ impl Inner {
             let block = u32::try_from(little_endian(bytes.get(5..9)?)).ok()?;
             let entry = Inner {
                 place: Place { segment, block },
-                folded: little_endian(bytes.get(9..16)?),
+                merged: little_endian(bytes.get(9..16)?),
                 digest: bytes.get(16..32)?.try_into().ok()?,
                 content: bytes.get(32..64)?.try_into().ok()?,
             };

@@ -176,7 +176,7 @@ kinds! {
     SuperblockCopy Note "superblock-copy" "one of its two superblocks is not good; the next change rewrites it";
     /// One of two copies of a page is not good.
     PageCopy Note "page-copy" "one of two copies of a page of the slot table is not good";
-    /// A page of a commit that never ended.
+    /// A page of a checkpoint that never ended.
     PageLater Note "page-later" "a page of the slot table is of a checkpoint that never ended";
     /// A claim of a column that lies elsewhere by now.
     StaleClaim Note "stale-claim" "claims a column that has moved since";
@@ -246,7 +246,7 @@ pub struct Counts {
     pub live_blocks: u64,
     pub stripes: u64,
     pub strip_blocks: u64,
-    /// Parity blocks computed anew and compared.
+    /// Parity blocks computed again and compared.
     pub parity_blocks: u64,
     pub journal_records: u64,
 }

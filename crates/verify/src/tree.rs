@@ -213,7 +213,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 return None;
             }
         };
-        let level = u8::try_from(entry.folded & 0xFF).unwrap_or(u8::MAX);
+        let level = u8::try_from(entry.merged & 0xFF).unwrap_or(u8::MAX);
         if level > MOST_LEVELS {
             self.report.find(lost);
             return None;

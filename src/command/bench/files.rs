@@ -1,7 +1,7 @@
 //! `bench files`: real files in IOzone's terms, fio and IOzone beside, every cache on the way listed.
 //!
-//! **Invariants**: data that caches could hold are refused before anything is written, unless that is asked for, and stay
-//! stamped then; figures that must not be used end with exit code 1 where that was not asked for.
+//! **Invariants**: data that caches could hold are refused before anything is written, unless that is asked for, and
+//! stay stamped then; figures that must not be used end with exit code 1 where that was not asked for.
 
 mod down;
 
@@ -277,7 +277,8 @@ fn volumes(context: &Context) -> Vec<Volume> {
 /// Runs `bench files`.
 ///
 /// # Errors
-/// If the options make no sense, the data are too small and that was not asked for, or files cannot be written and read.
+/// If the options make no sense, the data are too small and that was not asked for, or files cannot be written and
+/// read.
 pub(super) fn run(context: &Context, args: &RealArgs) -> Result<ExitCode, Failure> {
     let options = args.options()?;
     let session = Session::prepare(options.clone(), &volumes(context)).map_err(Failure::invalid)?;

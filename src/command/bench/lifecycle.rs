@@ -46,8 +46,9 @@ pub(crate) struct LifecycleArgs {
     /// Run as this paper did, with its figures beside
     #[arg(long, value_name = "PAPER", conflicts_with_all = ["bed", "layouts"])]
     paper: Option<Paper>,
-    /// ssr (4 KiB: RW, RM, RR), sss (128 KiB: SR, SW, SR-JS, SW-JS), spec (a data sheet: 12 and 20 drives), iozone (64 KiB,
-    /// 32 threads), raid-check, zones, streams and runs (large transfers) [default: ssr and sss; those of the paper]
+    /// ssr (4 KiB: RW, RM, RR), sss (128 KiB: SR, SW, SR-JS, SW-JS), spec (a data sheet: 12 and 20 drives), iozone (64
+    /// KiB, 32 threads), raid-check, zones, streams and runs (large transfers) [default: ssr and sss; those of the
+    /// paper]
     #[arg(long, value_name = "SUITE", value_delimiter = ',', value_parser = parse_suite)]
     suite: Vec<Suite>,
     /// normal, down, rebuild [default: all; those of the paper]
@@ -67,7 +68,8 @@ pub(crate) struct LifecycleArgs {
     /// Arrays used at once [default: one for each host of the bed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     arrays: Option<u16>,
-    /// Devices that each array loses in the states that lose some: a number, or max-per-group [default: 1; that of the paper]
+    /// Devices that each array loses in the states that lose some: a number, or max-per-group [default: 1; that of the
+    /// paper]
     #[arg(long, value_name = "N", value_parser = Down::parse)]
     down: Option<Down>,
     /// Runs of each case
@@ -352,8 +354,8 @@ fn list(cases: &[Case], json: bool) -> Result<(), Failure> {
 /// What takes the sample of a case.
 type Measure = fn(&Options, &Case) -> Result<Sample, String>;
 
-/// Takes the samples that are not there yet, some at the same time: each case has a world of its own, so the figures do not
-/// depend on that. They come in the order of the cases.
+/// Takes the samples that are not there yet, some at the same time: each case has a world of its own, so the figures do
+/// not depend on that. They come in the order of the cases.
 fn take(
     options: &Options,
     cases: &[Case],

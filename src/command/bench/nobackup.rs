@@ -1,6 +1,7 @@
 //! The NOBACKUP paper's tables: the caches of its three systems, and what it shows, row by row.
 //!
-//! **Invariant**: what the paper says and what is found here stand in tables of their own, each with its kind of evidence.
+//! **Invariant**: what the paper says and what is found here stand in tables of their own, each with its kind of
+//! evidence.
 
 use ashlar_bench::report::page::Table;
 

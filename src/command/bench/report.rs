@@ -1,4 +1,5 @@
-//! `bench report`: tables and pages from files of samples or folders of results; the suites make their own the same way.
+//! `bench report`: tables and pages from files of samples or folders of results; the suites make their own the same
+//! way.
 //!
 //! **Invariant**: rows come in the order of the papers, and each conclusion names its kind of evidence.
 

@@ -69,7 +69,7 @@ fn summed_up(entries: &[Entry]) -> String {
         Entry::Open { .. } => 0,
         Entry::Stripe(_) => 1,
         Entry::Data(_) => 2,
-        Entry::Hole { .. } => 3,
+        Entry::Unmap { .. } => 3,
         Entry::Column { .. } => 4,
     };
     let counted = kinds.iter().enumerate().filter_map(|(index, name)| {

@@ -145,7 +145,7 @@ impl Frontends {
         changes.entry(name.clone()).or_default().clone()
     }
 
-    /// Begins anew with an array that was exported.
+    /// Begins again with an array that was exported.
     pub(crate) fn forget_changes(&self, array: &str) {
         self.changes.borrow_mut().retain(|name, _| name.0 != array);
     }

@@ -1,5 +1,5 @@
-//! The account: the bytes that a run's devices should have moved, given how much was cleaned and how often it was recorded
-//! and committed.
+//! The account: the bytes that a run's devices should have moved, given how much was cleaned and how often it was
+//! recorded and checkpointed.
 //!
 //! The closed form ([`super::closed`]) knows neither records of the journal nor checkpoints, whose number follows from
 //! time. A run counts those, and the format says what each is made of. What devices moved beyond that is unexplained.

@@ -20,7 +20,7 @@ use crate::meter::{Borders, Meter, Regions};
 
 /// Polls after which a run is taken for endless.
 const MAX_POLLS: u64 = 1 << 34;
-/// After so long without a load the engine has folded what lies in the journal.
+/// After so long without a load the engine has merged what lies in the journal.
 const SETTLE: Nanos = 65 * SECOND;
 /// Memory while a volume is filled.
 const FILL_MEMORY: u64 = 256 << 20;
@@ -181,7 +181,7 @@ impl Rig {
     }
 
     /// Exports the array, imports it with other memory, and waits until what an import finds in the
-    /// journal has been folded: it would answer reads that are to go to the map.
+    /// journal has been merged: it would answer reads that are to go to the map.
     pub(super) fn reopen(&mut self, memory: u64) -> Result<(), BenchError> {
         let (array, rt, members) = (self.array.clone(), self.rt.clone(), members(&self.meters));
         self.array = finish(&self.rt, async move {
@@ -230,7 +230,7 @@ impl Rig {
         finish(&self.rt, async move { volume.flush().await })?.map_err(BenchError::Volume)
     }
 
-    /// Takes a device out and does not let anything be reconstructed first.
+    /// Takes a device out and does not let anything be rebuilt first.
     pub(super) fn fail(&self, device: u16) -> Result<(), BenchError> {
         let array = self.array.clone();
         Ok(finish(&self.rt, async move {
@@ -238,13 +238,13 @@ impl Rig {
         })??)
     }
 
-    /// Waits until what lies in the journal has been folded, and all is quiet.
+    /// Waits until what lies in the journal has been merged, and all is quiet.
     pub(super) fn settle(&self) -> Result<(), BenchError> {
         let rt = self.rt.clone();
         finish(&self.rt, async move { rt.sleep(SETTLE).await })
     }
 
-    /// Takes a device out, and waits until what it held has been reconstructed: how long that took, and what the devices
+    /// Takes a device out, and waits until what it held has been rebuilt: how long that took, and what the devices
     /// did meanwhile.
     pub(super) fn rebuild(&self, device: u16) -> Result<(Nanos, Snapshot), BenchError> {
         let (array, rt) = (self.array.clone(), self.rt.clone());

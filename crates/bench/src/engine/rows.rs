@@ -537,9 +537,9 @@ mod tests {
         assert_eq!(strips_of_slot(256, 4), (63, 256));
     }
 
-    /// Commits in steps, in the little room that cleaning had left, once used it up to the last slot: no
+    /// Checkpoints in steps, in the little room that cleaning had left, once used it up to the last slot: no
     /// step freed any, and the array hung for good. Needs many small slots, so that all nodes together
-    /// take most of what is kept for commits, and memory for deltas of the whole map. And a thin volume's new
+    /// take most of what is kept for checkpoints, and memory for deltas of the whole map. And a thin volume's new
     /// blocks were refused when others took what was counted first, though these only overwrote (#128): in seven
     /// histories of twenty.
     #[test]

@@ -37,7 +37,7 @@ pub enum Kind {
     SequentialRead,
     /// 4 KiB random writes, each durable, so many at once.
     Durable(u16),
-    /// One device of a filled array is lost, and what it held is reconstructed into free space of the others, with no
+    /// One device of a filled array is lost, and what it held is rebuilt into free space of the others, with no
     /// other load. Wants more devices than a stripe has columns.
     Rebuild,
 }

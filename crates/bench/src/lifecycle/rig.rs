@@ -21,7 +21,7 @@ use crate::load::{Stop, Target};
 const MAX_POLLS: u64 = 1 << 34;
 /// No load takes nearly so long.
 const MAX_SECONDS: u64 = 3600;
-/// After so long without a load the engine has folded what lies in the journal.
+/// After so long without a load the engine has merged what lies in the journal.
 const SETTLE: Nanos = 65 * SECOND;
 /// How often it is looked whether a rebuild has begun or ended.
 const WATCH: Nanos = 200 * MICROSECOND;
@@ -182,7 +182,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Makes everything durable and waits until nothing is left to fold.
+    /// Makes everything durable and waits until nothing is left to merge.
     pub(super) fn settle(&self) -> Result<(), String> {
         let (targets, rt) = (self.targets.clone(), self.rt.clone());
         finish(&self.rt, async move {
@@ -250,7 +250,7 @@ impl Rig {
         for array in self.arrays.clone() {
             let (over, rt) = (over.clone(), self.rt.clone());
             self.rt.spawn(async move {
-                // Idle does not mean done: it rests while it waits for commits.
+                // Idle does not mean done: it rests while it waits for checkpoints.
                 while array.status().await.state != ArrayState::Optimal && !over.get() {
                     rt.sleep(WATCH).await;
                 }

@@ -124,7 +124,7 @@ impl Array {
         self.check_open().is_ok()
     }
 
-    /// Folds everything, says in the root that it is clean, and stops. Every later call is refused.
+    /// Merges everything, says in the root that it is clean, and stops. Every later call is refused.
     ///
     /// # Errors
     /// [`Error::Closed`] if it had stopped by itself, or does so meanwhile: it is not clean, but its
@@ -154,15 +154,15 @@ impl Array {
         }
     }
 
-    /// Folds what the journal has, if it has anything: what volumes hold is told as of the last fold.
+    /// Merges what the journal has, if it has anything: what volumes hold is told as of the last merge.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Closed`]
-    pub async fn fold(&self) -> Result<(), Error> {
+    pub async fn merge(&self) -> Result<(), Error> {
         self.check_writable()?;
         self.keep(async |home| {
             if home.journal.usage(Ring::Delta).1 > 0 {
-                home.fold().await;
+                home.merge().await;
             }
         })
         .await
@@ -172,12 +172,12 @@ impl Array {
     async fn finish(&self) -> Result<(), Error> {
         self.check_open()?;
         self.0.exporting.set(true);
-        self.keep(async |home| home.last_commit().await).await
+        self.keep(async |home| home.last_checkpoint().await).await
     }
 
     /// Does `work` in a task of its own, which goes on where the caller gives up waiting.
     ///
-    /// Crash argument: a commit that is dropped half way leaves in memory what no crash leaves, since the array
+    /// Crash argument: a checkpoint that is dropped half way leaves in memory what no crash leaves, since the array
     /// goes on with it: a stripe of nodes that is written and never recorded, nodes that are clean and in no
     /// root (#127).
     async fn to_its_end<T: 'static>(&self, work: impl AsyncFnOnce(&Array) -> T + 'static) -> T {

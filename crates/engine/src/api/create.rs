@@ -397,8 +397,8 @@ impl Array {
             home.store_superblocks().await;
         }
         home.start(at_home);
-        home.start_batches();
-        home.commit(0).await;
+        home.start_group_commits();
+        home.checkpoint(0).await;
         Ok(Array::open(
             home,
             to_home,

@@ -45,7 +45,7 @@ impl Array {
         }
         let accelerator = key == ACCELERATOR.key;
         self.keep(async move |home| {
-            home.commit(0).await;
+            home.checkpoint(0).await;
             if accelerator {
                 home.choose_accelerator();
             }

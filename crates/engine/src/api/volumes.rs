@@ -83,7 +83,7 @@ impl Array {
         home.catalog.borrow_mut().volumes.push(entry.clone());
         self.keep(async move |home| {
             add_volume(&home.shards, &entry, home.packing_whole()).await;
-            home.commit(0).await;
+            home.checkpoint(0).await;
             if !home.core.closed.get() {
                 let text = format!("volume {} was created", entry.name);
                 home.core.events.note("volume-created", None, text);
@@ -136,7 +136,7 @@ impl Array {
     /// Promises a volume that is not thin all its space.
     async fn promise(&self, name: &str, size: u64, block_blocks: u16) -> Result<(), Error> {
         // Thin volumes may have taken more than the map says by now.
-        self.keep(async |home| home.fold().await).await?;
+        self.keep(async |home| home.merge().await).await?;
         let home = &self.0.home;
         let left = home.core.thin.left();
         let packing = home.packing_whole();
@@ -166,7 +166,7 @@ impl Array {
         };
         let (array, text) = (self.clone(), format!("volume {name} was destroyed"));
         self.keep(async move |home| {
-            home.commit(0).await;
+            home.checkpoint(0).await;
             if home.core.closed.get() {
                 return;
             }
@@ -198,7 +198,7 @@ impl Array {
             })
             .await;
         }
-        self.keep(async |home| home.fold().await).await?;
+        self.keep(async |home| home.merge().await).await?;
         let empty =
             |v: &VolumeEntry| v.number != volume.number || v.maps.iter().all(Option::is_none);
         if home.catalog.borrow().volumes.iter().all(empty) {
@@ -212,7 +212,7 @@ impl Array {
                 .borrow_mut()
                 .volumes
                 .retain(|v| v.number != volume.number);
-            self.keep(async |home| home.commit(0).await).await?;
+            self.keep(async |home| home.checkpoint(0).await).await?;
         }
         home.tasks.borrow_mut().releasing -= 1;
         home.core.progress.open();
@@ -274,7 +274,7 @@ impl Array {
                 }
             }
         }
-        self.keep(async |home| home.commit(0).await).await
+        self.keep(async |home| home.checkpoint(0).await).await
     }
 
     /// Keeps in the array how a volume is served.
@@ -286,7 +286,7 @@ impl Array {
             let volume = named(&mut catalog.volumes, name)?;
             volume.frontends = frontends.into_iter().map(|f| (f.kind, f.address)).collect();
         }
-        self.keep(async |home| home.commit(0).await).await
+        self.keep(async |home| home.checkpoint(0).await).await
     }
 }
 

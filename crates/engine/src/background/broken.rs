@@ -1,5 +1,5 @@
 //! Segments that lost a column, on their way to be mended: open ones are sealed, and what hangs on short records of the
-//! journal is folded.
+//! journal is merged.
 //!
 //! Invariant: nothing here gives a column back; that is a job for those that are settled.
 
@@ -21,24 +21,24 @@ impl Background {
         let empty = self.empty_short();
         let mut gained = sealed;
         if self.home.journal_is_short() || empty > 0 {
-            // Folding what hangs on them makes up for that; no column needs computing.
+            // Merging what hangs on them makes up for that; no column needs computing.
             let (short, cut) = (self.home.journal_is_short(), self.home.root.borrow().cut);
-            self.home.batch(Reach::Closed).await;
+            self.home.group_commit(Reach::Closed).await;
             if short {
                 self.seal_old_rows().await;
             }
-            self.home.commit(self.home.journal.next()).await;
-            let folded = self.home.root.borrow().cut > cut;
+            self.home.checkpoint(self.home.journal.next()).await;
+            let merged = self.home.root.borrow().cut > cut;
             gained |=
-                self.empty_short() < empty || short && (folded || !self.home.journal_is_short());
+                self.empty_short() < empty || short && (merged || !self.home.journal_is_short());
         } else if sealed {
-            self.home.commit(self.home.journal.next()).await;
+            self.home.checkpoint(self.home.journal.next()).await;
         }
         self.core.progress.open();
         *tried = (!gained).then_some(seen);
     }
 
-    /// How many sealed segments without live blocks miss columns: a commit folds what deltas hold in
+    /// How many sealed segments without live blocks miss columns: a checkpoint merges what deltas hold in
     /// them, or frees them.
     fn empty_short(&self) -> usize {
         let short = |s: &Segment| {
@@ -59,9 +59,9 @@ impl Background {
         if broken.is_empty() {
             return false;
         }
-        // Of these the batch closes stripes that took nothing as well.
+        // Of these the group commit closes stripes that took nothing as well.
         broken.iter().for_each(|s| s.retired.set(true));
-        self.home.batch(Reach::Closed).await;
+        self.home.group_commit(Reach::Closed).await;
         for segment in &broken {
             if segment.recorded.get() == segment.next_stripe.get() && !segment.sealed.get() {
                 self.home.seal(segment).await;

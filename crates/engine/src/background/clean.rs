@@ -1,8 +1,8 @@
-//! The cleaner: moves live blocks out of segments that are partly dead, so that commits can free them.
+//! The cleaner: moves live blocks out of segments that are partly dead, so that checkpoints can free them.
 //!
 //! Invariants:
 //! - It changes no map: live blocks are handed, verified, to their shard, which writes them into a
-//!   stream as moves; the segment is freed by a commit once nothing needs it (R8).
+//!   stream as moves; the segment is freed by a checkpoint once nothing needs it (R8).
 //! - Rounds that gain nothing end: until something is overwritten it then only waits.
 
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ fn stripes_of_part(segment: &Segment) -> u32 {
 }
 
 impl Background {
-    /// Moves the live blocks of a data segment: of a large one a part at a time, which is folded before the next, so
+    /// Moves the live blocks of a data segment: of a large one a part at a time, which is merged before the next, so
     /// that neither what is read nor the deltas of what was moved take memory by the size of a slot.
     pub(super) async fn clean_segment(
         self: &Rc<Self>,
@@ -59,7 +59,7 @@ impl Background {
         let of_part = |block: &u32| segment.geometry.locate(*block).0 / stripes_of_part(segment);
         for (number, part) in live.chunk_by(|a, b| of_part(a) == of_part(b)).enumerate() {
             if number > 0 {
-                self.home.fold().await;
+                self.home.merge().await;
             }
             let moved = self.clean_part(segment, part, into).await;
             all.bytes += moved.bytes;
@@ -108,9 +108,9 @@ impl Background {
         all
     }
 
-    /// Reads, all at once, the strips that hold these blocks, from the first wanted to the last; those of a missing column
-    /// are computed. In a tight room a strip that does not come is left to [`Background::take_live`], block by block: what is
-    /// moved sooner is there before commits are, which have to free room for it.
+    /// Reads, all at once, the strips that hold these blocks, from the first wanted to the last; those of a missing
+    /// column are computed. In a tight room a strip that does not come is left to [`Background::take_live`], block by
+    /// block: what is moved sooner is there before checkpoints are, which have to free room for it.
     async fn read_strips(self: &Rc<Self>, segment: &Pinned, rows: &BTreeMap<u32, Row>) -> Strips {
         let mut spans: BTreeMap<(u32, u16), (u32, u32)> = BTreeMap::new();
         for block in rows.keys() {

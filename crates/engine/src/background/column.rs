@@ -54,14 +54,14 @@ fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
 }
 
 impl Background {
-    /// Computes columns from verified inputs, all of them in one pass over the others, writes them to new slots on these
-    /// devices, where the ledger has given one each, reads them back, and journals their new places. How many it gave
-    /// the segment.
+    /// Computes columns from verified inputs, all of them in one pass over the others, writes them to new slots on
+    /// these devices, where the ledger has given one each, reads them back, and journals their new places. How many it
+    /// gave the segment.
     ///
     /// Crash argument: a new slot belongs to nobody until the `Column` entry is durable, which is
     /// after everything in it was flushed and read back; its version is higher than the lost column's,
     /// so that the two can never be confused. A crash before leaves the slot free.
-    pub(super) async fn reconstruct_columns(
+    pub(super) async fn rebuild_columns(
         self: &Rc<Self>,
         segment: &Pinned,
         targets: &[(usize, u16)],
@@ -97,7 +97,7 @@ impl Background {
         } = *moving;
         let column = u16::try_from(index).expect("at most 256 columns");
         let member = self.core.member(new.device);
-        // Reconstruct and heal may have moved it meanwhile, or another column of the segment to that device.
+        // Rebuild and repair may have moved it meanwhile, or another column of the segment to that device.
         let unchanged = {
             let columns = segment.columns.borrow();
             let there = |(c, column): (usize, &Column)| {
@@ -117,7 +117,7 @@ impl Background {
         segment.columns.borrow_mut()[index] = new;
         self.core
             .bad
-            .heals
+            .repairs
             .borrow_mut()
             .moved(segment.number, column);
         self.home.tasks.borrow_mut().gains += 1;
@@ -133,13 +133,13 @@ impl Background {
         );
         self.leave_slot(old, leaves);
         self.core.unsettled.borrow_mut().insert(segment.number);
-        self.home.tasks.borrow_mut().reconstruct.done +=
+        self.home.tasks.borrow_mut().rebuild.done +=
             u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
         true
     }
 
-    /// A column is no longer in its slot. Of a device that is not in use there is nothing to do: should it ever be again,
-    /// its table is not believed.
+    /// A column is no longer in its slot. Of a device that is not in use there is nothing to do: should it ever be
+    /// again, its table is not believed.
     fn leave_slot(&self, old: Column, leaves: Leaves) {
         if !old.is_placed() || !self.core.member(old.device).is_read() {
             return;
@@ -199,7 +199,7 @@ impl Background {
             let first = geometry.strip_block(course * geometry.course_strips());
             let mut writes = Vec::new();
             for (m, (strips, mut rows)) in moving.iter().zip(columns) {
-                if planted::on(Bug::ReconstructWithoutSummary) {
+                if planted::on(Bug::RebuildWithoutSummary) {
                     rows.fill(Row::default());
                 }
                 let summary = summary_bytes(&self.core, segment, course, m.index, &rows);
@@ -324,7 +324,7 @@ impl Background {
                 rows.push(Row::default());
                 continue;
             }
-            let trusted = planted::on(Bug::ReconstructUnverified);
+            let trusted = planted::on(Bug::RebuildUnverified);
             if doubtful.contains(&(at as usize)) && !trusted {
                 let span = Span::block(stripe, index, within);
                 let decoded = fetch(&self.core, segment, span, How::DecodedVerified);

@@ -1,8 +1,8 @@
 //! Background work: what runs, how far it is, and whether any of it could still make progress.
 //!
-//! [`mod@work`] does the jobs that the books of free space offer: [`mod@clean`] moves live blocks out of segments, [`mod@column`]
-//! gives columns other slots. [`mod@broken`] makes segments that lost columns ready for that; [`mod@heal`] rewrites single bad
-//! blocks.
+//! [`mod@work`] does the jobs that the books of free space offer: [`mod@clean`] moves live blocks out of segments,
+//! [`mod@column`] gives columns other slots. [`mod@broken`] makes segments that lost columns ready for that;
+//! [`mod@repair`] rewrites single bad blocks.
 //!
 //! Invariants:
 //! - None of it changes a map; what it writes becomes part of the array by a journal record only.
@@ -12,7 +12,7 @@
 mod broken;
 mod clean;
 mod column;
-mod heal;
+mod repair;
 mod work;
 
 use std::cell::{Cell, RefCell};
@@ -41,9 +41,9 @@ pub struct Background {
     /// Jobs under way that give segments redundancy, and others.
     rebuilding: Cell<usize>,
     cleaning: Cell<usize>,
-    /// Columns that segments got, and no fold has told of.
+    /// Columns that segments got, and no merge has told of.
     given: Cell<usize>,
-    /// Whether jobs have ended since the last fold for them began.
+    /// Whether jobs have ended since the last merge for them began.
     ended: Cell<bool>,
 }
 
@@ -67,24 +67,24 @@ impl Background {
         let background = self.clone();
         rt.spawn(async move { background.work_forever().await });
         let background = self.clone();
-        rt.spawn(async move { background.heal_forever().await });
+        rt.spawn(async move { background.repair_forever().await });
         let background = self.clone();
-        rt.spawn(async move { background.commit_now_and_then().await });
+        rt.spawn(async move { background.checkpoint_now_and_then().await });
     }
 
-    /// Folds what lies in the journal even if nothing presses, so that recovery stays short and what was
+    /// Merges what lies in the journal even if nothing presses, so that recovery stays short and what was
     /// trimmed or overwritten is free.
-    async fn commit_now_and_then(self: Rc<Self>) {
-        let (mut last, mut folded) = (0, (0, 0));
+    async fn checkpoint_now_and_then(self: Rc<Self>) {
+        let (mut last, mut merged) = (0, (0, 0));
         while !self.core.closed.get() {
             self.core.rt.sleep(30 * ashlar_rt::SECOND).await;
-            // Any write or trim since; or records of the movers. A commit's own are no reason for another.
+            // Any write or trim since; or records of the movers. A checkpoint's own are no reason for another.
             let written = self.core.meters.host.get();
             let seen = (written, self.home.tasks.borrow().unmapped);
-            let due = seen != folded || self.home.journal.next() > last + 4;
+            let due = seen != merged || self.home.journal.next() > last + 4;
             if due && !self.core.closed.get() {
-                self.home.fold().await;
-                (last, folded) = (self.home.journal.next(), seen);
+                self.home.merge().await;
+                (last, merged) = (self.home.journal.next(), seen);
             }
         }
     }
@@ -101,7 +101,7 @@ impl Background {
     fn rests(&self, work: Work) -> bool {
         let settled = || self.core.failing.is_empty() && self.home.work_rests();
         match work {
-            Work::Repair => self.core.bad.heals.borrow().is_empty(),
+            Work::Repair => self.core.bad.repairs.borrow().is_empty(),
             Work::Clean => self.cleaning.get() == 0 && (settled() || !self.home.is_short()),
             Work::Rebuild => {
                 let due = !self.core.failing.is_empty() || self.home.is_degraded();

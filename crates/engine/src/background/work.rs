@@ -1,9 +1,9 @@
 //! The one loop of background work: it takes the next job that the books of free space offer, as many at once as memory
-//! allows, and folds what jobs have left.
+//! allows, and merges what jobs have left.
 //!
 //! Invariants:
 //! - A job holds its claim from when it is offered; what it does not need goes back when it ends.
-//! - What was overwritten is known to be dead once it is folded: where room is short that comes first.
+//! - What was overwritten is known to be dead once it is merged: where room is short that comes first.
 //! - When nothing is left to do, the loop says so (`Home::rest`): clients that wait for room are told then.
 
 use std::cell::Cell;
@@ -54,8 +54,8 @@ impl Background {
                 self.settle_broken(&mut tried).await;
             }
             let started = self.start_jobs();
-            let folds = self.fold_if_due(started);
-            let rests = !started && !folds && self.is_at_rest();
+            let merges = self.merge_if_due(started);
+            let rests = !started && !merges && self.is_at_rest();
             if rests {
                 self.home.rest(self.home.seen());
                 let now = (self.home.seen().changes(), self.home.tasks.borrow().gains);
@@ -75,40 +75,40 @@ impl Background {
         }
     }
 
-    /// Whether nothing runs, and nothing waits for a fold.
+    /// Whether nothing runs, and nothing waits for a merge.
     fn is_at_rest(&self) -> bool {
         let jobs = &self.home.space.jobs;
-        jobs.running.get() == 0 && !jobs.is_folding() && !self.waits_for_fold()
+        jobs.running.get() == 0 && !jobs.is_merging() && !self.waits_for_merge()
     }
 
-    /// Whether jobs have left something that a fold frees; once none runs, also columns that it settles.
-    fn waits_for_fold(&self) -> bool {
+    /// Whether jobs have left something that a merge frees; once none runs, also columns that it settles.
+    fn waits_for_merge(&self) -> bool {
         let space = &self.home.space;
         let given = self.given.get() > 0 && space.jobs.running.get() == 0;
-        space.jobs.waits_for_commit() || space.steps.has_renewals() || given
+        space.jobs.waits_for_checkpoint() || space.steps.has_renewals() || given
     }
 
-    /// Folds beside the jobs under way, if nothing else could be begun and it frees something. Whether it does, or one
+    /// Merges beside the jobs under way, if nothing else could be begun and it frees something. Whether it does, or one
     /// is under way.
-    fn fold_if_due(self: &Rc<Self>, started: bool) -> bool {
+    fn merge_if_due(self: &Rc<Self>, started: bool) -> bool {
         let jobs = &self.home.space.jobs;
-        if jobs.is_folding() {
+        if jobs.is_merging() {
             return true;
         }
         let idle = !started && jobs.running.get() == 0;
         let wants_room = || self.home.is_short() || self.home.lack() == Lack::Room;
-        let overwritten = idle && self.home.is_unfolded() && wants_room();
-        let left = !started && self.waits_for_fold() && !jobs.is_moving();
+        let overwritten = idle && self.home.is_unmerged() && wants_room();
+        let left = !started && self.waits_for_merge() && !jobs.is_moving();
         if !overwritten && !left {
             return false;
         }
-        jobs.begin_fold();
+        jobs.begin_merge();
         // A stripe that is closed before it is full costs room: that only where nothing else is left to do.
         let close = !self.ended.replace(false);
         let background = self.clone();
         self.core.rt.spawn(async move {
             let given = background.given.take();
-            background.home.fold_for_jobs(close).await;
+            background.home.merge_for_jobs(close).await;
             if given > 0 {
                 let text = format!(
                     "rebuild progress: {given} missing column(s) were written to other devices"
@@ -220,7 +220,7 @@ impl Background {
                 self.home.end_moves(into, segment, moved);
                 let mut tasks = self.home.tasks.borrow_mut();
                 match work {
-                    Work::Rebuild if !moved.refused => tasks.reconstruct.done += missing,
+                    Work::Rebuild if !moved.refused => tasks.rebuild.done += missing,
                     Work::Rebuild => {}
                     _ => tasks.clean.done += moved.bytes,
                 }
@@ -229,7 +229,7 @@ impl Background {
                 (Some(segment), Some(claim)) => {
                     let missing = self.missing_bytes(number);
                     self.home.renew_later(&segment, claim).await;
-                    self.home.tasks.borrow_mut().reconstruct.done += missing;
+                    self.home.tasks.borrow_mut().rebuild.done += missing;
                 }
                 (_, claim) => back(claim),
             },
@@ -262,11 +262,11 @@ impl Background {
         match self.core.segment(number) {
             Some(segment) => {
                 given = self
-                    .reconstruct_columns(&segment, &targets, Leaves::Sound)
+                    .rebuild_columns(&segment, &targets, Leaves::Sound)
                     .await;
                 self.given.set(self.given.get() + given);
                 if self.home.log.moves() > 32 {
-                    self.home.batch(Reach::Written).await;
+                    self.home.group_commit(Reach::Written).await;
                 }
             }
             None => {
@@ -320,7 +320,7 @@ impl Background {
 
     /// Work on lost columns begins, if it has not: how much there is.
     fn start_progress(&self) {
-        if self.home.tasks.borrow().reconstruct.state == TaskState::Running {
+        if self.home.tasks.borrow().rebuild.state == TaskState::Running {
             return;
         }
         let segments = self.core.segments.borrow();
@@ -330,7 +330,7 @@ impl Background {
             .filter(|s| self.core.redundancy(s).is_some());
         let total: usize = missing.map(|s| self.core.missing_columns(s)).sum();
         let mut tasks = self.home.tasks.borrow_mut();
-        let task = &mut tasks.reconstruct;
+        let task = &mut tasks.rebuild;
         (task.done, task.since) = (0, self.core.rt.now());
         (task.state, task.reason) = (TaskState::Running, "");
         task.total = total as u64 * slot;

@@ -1,4 +1,4 @@
-//! Allocation: segments to write into, for clients, movers and commits.
+//! Allocation: segments to write into, for clients, movers and checkpoints.
 //!
 //! Invariants:
 //! - Whether there is a segment for whom, and on how many devices, is the ledger's to say. Here is only which of these
@@ -82,12 +82,12 @@ impl Home {
                 self.halt("too few devices are left to hold the writes in the journal; reconnect the missing \
                     devices, then import it again");
             }
-            if into.is_some() && self.commits.under_way.get() && !too_few {
-                // Moves wait for a commit that keeps the room for its step.
+            if into.is_some() && self.checkpoints.under_way.get() && !too_few {
+                // Moves wait for a checkpoint that keeps the room for its step.
                 let _ = self
                     .core
                     .rt
-                    .timeout(LONGEST_WAIT, self.commits.ended.wait())
+                    .timeout(LONGEST_WAIT, self.checkpoints.ended.wait())
                     .await;
                 continue;
             }
@@ -166,7 +166,7 @@ impl Home {
         })
     }
 
-    /// A segment of nodes, for the commit under way; `None` if not even the last slots are enough.
+    /// A segment of nodes, for the checkpoint under way; `None` if not even the last slots are enough.
     pub(crate) fn allocate_meta(self: &Rc<Self>) -> Option<Pinned> {
         let preferred = self.preferred(Area::Nodes);
         let mut ledger = self.space.ledger();

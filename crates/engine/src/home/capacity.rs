@@ -53,7 +53,7 @@ impl Home {
         self.usable_whole() * BLOCK_U64
     }
 
-    /// The largest volume of such blocks that can be promised all its space, in bytes, as of the last fold.
+    /// The largest volume of such blocks that can be promised all its space, in bytes, as of the last merge.
     pub(crate) fn room_for(&self, block: u16) -> u64 {
         let geometry = self.geometry_with(self.clean_reserve_percent(), 1);
         let topology = self.topology();
@@ -63,10 +63,10 @@ impl Home {
         self.packing_now().fits(left, block) * BLOCK_U64
     }
 
-    /// Counts anew what thin volumes may still take: see [`crate::space::thin::Thin::count`].
+    /// Recounts what thin volumes may still take: see [`crate::space::thin::Thin::count`].
     ///
-    /// Their blocks count as with all devices there, since they do without the columns of those that are gone where room
-    /// is short. Nodes do not.
+    /// Their blocks count as with all devices there, since they do without the columns of those that are gone where
+    /// room is short. Nodes do not.
     pub(crate) fn count_thin(&self, oldest: Option<u64>, pending: u64, before: Charged) {
         let (best, shape) = (self.best_plan(), self.topology().shape().clone());
         let (all, online) = (self.core.members.len(), self.core.taking_slots().len());
@@ -86,8 +86,8 @@ impl Home {
             let taken = self.packing_whole().taken(blocks, v.block_blocks);
             taken * BLOCK_U64 + v.nodes_apart * node_bytes
         });
-        let folded = self.usable_whole_bytes().saturating_sub(promised.sum());
-        let counted = ThinCount { folded, oldest };
+        let merged = self.usable_whole_bytes().saturating_sub(promised.sum());
+        let counted = ThinCount { merged, oldest };
         (self.core.thin).count(counted, pending, before, node_bytes);
     }
 
@@ -168,7 +168,7 @@ impl Home {
     }
 
     /// How many more devices of a group can be lost, one after another, and what is written now be
-    /// reconstructed onto the others.
+    /// rebuilt onto the others.
     fn reconstructs(&self, topology: &Topology, group: u16) -> usize {
         let mut largest: Vec<u16> = topology.taking(group).collect();
         largest.sort_by_key(|d| std::cmp::Reverse(topology.slots(*d)));

@@ -1,7 +1,7 @@
-//! What the home is asked for by others: that something becomes durable, that a batch or a commit is made, that all is
-//! folded.
+//! What the home is asked for by others: that something becomes durable, that a group commit or a checkpoint is made,
+//! that all is merged.
 //!
-//! Invariant: a waiter is answered only after a batch that was collected after it asked.
+//! Invariant: a waiter is answered only after a group commit that was collected after it asked.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,19 +18,19 @@ pub type Waiter = OneshotSender<Result<(), VolumeError>>;
 #[derive(Debug)]
 pub struct Demand {
     waiters: RefCell<Vec<Waiter>>,
-    /// Those that the batch under way answers.
+    /// Those that the group commit under way answers.
     answering: RefCell<Vec<Waiter>>,
-    /// Those who wait for a fold that has not begun.
-    folds: RefCell<Vec<OneshotSender<()>>>,
-    /// A batch is wanted, by nobody who waits.
+    /// Those who wait for a merge that has not begun.
+    merges: RefCell<Vec<OneshotSender<()>>>,
+    /// A group commit is wanted, by nobody who waits.
     record: Cell<bool>,
-    batch_gate: Gate,
+    group_commit_gate: Gate,
     /// Deltas or the journal press.
     pressure: Cell<bool>,
-    commit_gate: Gate,
+    checkpoint_gate: Gate,
     clean_gate: Gate,
-    /// Held by the fold under way.
-    fold: Lock<()>,
+    /// Held by the merge under way.
+    merge: Lock<()>,
 }
 
 impl Default for Demand {
@@ -38,13 +38,13 @@ impl Default for Demand {
         Demand {
             waiters: RefCell::default(),
             answering: RefCell::default(),
-            folds: RefCell::default(),
+            merges: RefCell::default(),
             record: Cell::default(),
-            batch_gate: Gate::default(),
+            group_commit_gate: Gate::default(),
             pressure: Cell::default(),
-            commit_gate: Gate::default(),
+            checkpoint_gate: Gate::default(),
             clean_gate: Gate::default(),
-            fold: Lock::ranked((), locks::FOLD),
+            merge: Lock::ranked((), locks::MERGE),
         }
     }
 }
@@ -60,51 +60,51 @@ impl Demand {
         self.clean_gate.wait().await;
     }
 
-    /// Waits for the turn to fold.
-    pub async fn fold_turn(&self) -> LockGuard<'_, ()> {
-        self.fold.lock().await
+    /// Waits for the turn to merge.
+    pub async fn merge_turn(&self) -> LockGuard<'_, ()> {
+        self.merge.lock().await
     }
 
     /// Everything acknowledged so far is to become durable.
     pub fn durable(&self, waiter: Waiter) {
         self.waiters.borrow_mut().push(waiter);
-        self.batch_gate.open();
+        self.group_commit_gate.open();
     }
 
     /// Stripes that are written are to be recorded.
     pub fn record(&self) {
         self.record.set(true);
-        self.batch_gate.open();
+        self.group_commit_gate.open();
     }
 
-    /// A commit is wanted.
+    /// A checkpoint is wanted.
     pub fn press(&self) {
         self.pressure.set(true);
-        self.commit_gate.open();
+        self.checkpoint_gate.open();
     }
 
-    /// A fold is wanted; whether it is the first that waits for one.
-    pub fn fold(&self, reply: OneshotSender<()>) -> bool {
-        let mut folds = self.folds.borrow_mut();
-        folds.push(reply);
-        folds.len() == 1
+    /// A merge is wanted; whether it is the first that waits for one.
+    pub fn merge(&self, reply: OneshotSender<()>) -> bool {
+        let mut merges = self.merges.borrow_mut();
+        merges.push(reply);
+        merges.len() == 1
     }
 
-    /// Those whom the fold that begins now answers.
-    pub fn begin_fold(&self) -> Vec<OneshotSender<()>> {
-        self.folds.take()
+    /// Those whom the merge that begins now answers.
+    pub fn begin_merge(&self) -> Vec<OneshotSender<()>> {
+        self.merges.take()
     }
 
-    /// Waits until a batch is wanted, or for so long.
-    pub async fn batch_wanted(&self, rt: &Rt, most: Nanos) {
+    /// Waits until a group commit is wanted, or for so long.
+    pub async fn group_commit_wanted(&self, rt: &Rt, most: Nanos) {
         let wanted = !self.waiters.borrow().is_empty() || self.record.get();
         if !wanted {
-            let _ = rt.timeout(most, self.batch_gate.wait()).await;
+            let _ = rt.timeout(most, self.group_commit_gate.wait()).await;
         }
     }
 
-    /// A batch begins: it answers those who wait now. Whether nobody does, and stripes are only to be recorded.
-    pub fn begin_batch(&self) -> bool {
+    /// A group commit begins: it answers those who wait now. Whether nobody does, and stripes are only to be recorded.
+    pub fn begin_group_commit(&self) -> bool {
         let asked = self.record.replace(false);
         let waiters = self.waiters.take();
         *self.answering.borrow_mut() = waiters;
@@ -117,16 +117,16 @@ impl Demand {
         self.answering.borrow_mut().extend(late);
     }
 
-    /// The batch is durable.
-    pub fn end_batch(&self) {
+    /// The group commit is durable.
+    pub fn end_group_commit(&self) {
         for waiter in self.answering.take() {
             waiter.send(Ok(()));
         }
     }
 
-    /// Waits until a commit is wanted, or `closed`.
-    pub async fn commit_wanted(&self, closed: &Closed) {
-        self.commit_gate
+    /// Waits until a checkpoint is wanted, or `closed`.
+    pub async fn checkpoint_wanted(&self, closed: &Closed) {
+        self.checkpoint_gate
             .until(|| self.pressure.get() || closed.get())
             .await;
         self.pressure.set(false);
@@ -139,9 +139,9 @@ impl Demand {
         }
     }
 
-    /// The array has stopped: whoever waits for a commit to be wanted goes on.
+    /// The array has stopped: whoever waits for a checkpoint to be wanted goes on.
     pub fn close(&self) {
-        self.commit_gate.open();
+        self.checkpoint_gate.open();
     }
 }
 
@@ -153,33 +153,36 @@ mod tests {
 
     use super::*;
 
-    /// Who asks while a batch is under way is answered by the next one.
+    /// Who asks while a group commit is under way is answered by the next one.
     #[test]
-    fn a_late_waiter_is_answered_by_the_next_batch() {
+    fn a_late_waiter_is_answered_by_the_next_group_commit() {
         let demand = Demand::default();
         let (first, one) = oneshot();
         let (second, two) = oneshot();
         demand.durable(first);
-        assert!(!demand.begin_batch());
+        assert!(!demand.begin_group_commit());
         demand.durable(second);
-        demand.end_batch();
+        demand.end_group_commit();
         let rt = Rt::simulated(1);
         assert_eq!(rt.block_on(one).unwrap(), Ok(()));
-        assert!(!demand.begin_batch());
+        assert!(!demand.begin_group_commit());
         demand.refuse();
         assert_eq!(rt.block_on(two).unwrap(), Err(VolumeError::Closed));
         demand.record();
-        assert!(demand.begin_batch(), "only stripes are to be recorded");
-        assert!(!demand.begin_batch());
+        assert!(
+            demand.begin_group_commit(),
+            "only stripes are to be recorded"
+        );
+        assert!(!demand.begin_group_commit());
     }
 
     #[test]
-    fn one_fold_answers_all_who_asked_before_it_began() {
+    fn one_merge_answers_all_who_asked_before_it_began() {
         let demand = Demand::default();
         let (first, _one) = oneshot();
         let (second, _two) = oneshot();
-        assert!(demand.fold(first) && !demand.fold(second));
-        assert_eq!(demand.begin_fold().len(), 2);
-        assert!(demand.fold(oneshot().0));
+        assert!(demand.merge(first) && !demand.merge(second));
+        assert_eq!(demand.begin_merge().len(), 2);
+        assert!(demand.merge(oneshot().0));
     }
 }

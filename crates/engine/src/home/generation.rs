@@ -183,7 +183,7 @@ impl Home {
 
     /// Whether anything would be lost without these devices, where `gone` are gone as well.
     pub(crate) fn needs_devices(&self, devices: &[u16], gone: &[u16]) -> bool {
-        // What is written and not folded yet is nobody's live block, but somebody holds its segment.
+        // What is written and not merged yet is nobody's live block, but somebody holds its segment.
         let would_lose = self.core.segments.borrow().values().any(|s| {
             let missing =
                 |c| !self.core.column_usable(s, c) || s.lies_on(c, devices) || s.lies_on(c, gone);

@@ -1,10 +1,10 @@
-//! Background work under way, as the books of free space know it: claims of moves, segments that are emptied, slots that
-//! columns have left.
+//! Background work under way, as the books of free space know it: claims of moves, segments that are emptied, slots
+//! that columns have left.
 //!
 //! Invariants:
 //! - The claims of moves are kept by the area that they go to, and given back when nothing moves there any more.
-//! - A segment that was emptied is in flight until the commit that frees it has ended; if that finds it alive, it is
-//!   due again.
+//! - A segment that was emptied is in flight until the checkpoint that frees it has ended; if that finds it alive, it
+//!   is due again.
 //! - Work that changed nothing about its segment is not tried again before something has changed: so work ends,
 //!   whatever cannot be read.
 //! - A slot that a column has left is free only after a root whose tables do not name it.
@@ -31,17 +31,17 @@ const TARGET: (u32, u32) = (1, 8);
 /// Thousandths of a segment that are gained at least where it is cleaned, unless less is kept for cleaning.
 const LEAST_GAIN: u16 = 50;
 
-/// The same before what was overwritten is folded.
-const LEAST_GAIN_UNFOLDED: u16 = 200;
+/// The same before what was overwritten is merged.
+const LEAST_GAIN_UNMERGED: u16 = 200;
 
-/// A segment that is being emptied, or was, and that a fold frees.
+/// A segment that is being emptied, or was, and that a merge frees.
 #[derive(Debug)]
 struct Emptying {
     /// The devices that its slots are expected from.
     devices: Vec<u16>,
     /// The facts that it had; `None` if the job could not do all it was to do.
     facts: Option<SegmentFacts>,
-    /// The fold that frees it, if the job has ended.
+    /// The merge that frees it, if the job has ended.
     by: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ pub struct Seen {
     generation: u64,
     /// Blocks written by clients: each may have left a dead one.
     written: u64,
-    /// Batches that unmapped something.
+    /// Group commits that unmapped something.
     unmapped: u64,
     /// How often slots came back.
     returns: u64,
@@ -91,19 +91,19 @@ pub struct Jobs {
     vacated: RefCell<Vec<Column>>,
     /// Jobs under way.
     pub(crate) running: Cell<usize>,
-    /// Folds for what jobs have left: how many have begun, and whether one is under way.
-    folds: Cell<u64>,
-    folding: Cell<bool>,
-    /// What folds have left to do.
+    /// Merges for what jobs have left: how many have begun, and whether one is under way.
+    merges: Cell<u64>,
+    merging: Cell<bool>,
+    /// What merges have left to do.
     pub(super) left: Left,
     /// Segments that clients should find free.
     ahead: Cell<u32>,
-    /// Whether a client has waited for a segment since the last fold.
+    /// Whether a client has waited for a segment since the last merge.
     waited: Cell<bool>,
     /// What was seen when no work was left to do.
     rested: Cell<Option<Seen>>,
-    /// What was seen when all that clients had written was folded.
-    folded: Cell<Option<(u64, u64)>>,
+    /// What was seen when all that clients had written was merged.
+    merged: Cell<Option<(u64, u64)>>,
 }
 
 impl Jobs {
@@ -155,7 +155,7 @@ impl Jobs {
         self.waited.set(true);
     }
 
-    /// A fold has ended: clients should find more than before if one has waited meanwhile, else somewhat less.
+    /// A merge has ended: clients should find more than before if one has waited meanwhile, else somewhat less.
     fn adapt(&self, (least, most): (u32, u32)) {
         let ahead = self.ahead.get().clamp(least, most);
         self.ahead.set(if self.waited.replace(false) {
@@ -175,8 +175,8 @@ impl Jobs {
         self.vacated.take()
     }
 
-    /// Whether a commit would free something that a job has left.
-    pub(crate) fn waits_for_commit(&self) -> bool {
+    /// Whether a checkpoint would free something that a job has left.
+    pub(crate) fn waits_for_checkpoint(&self) -> bool {
         let emptied = |e: &Emptying| e.by.is_some();
         self.emptying.borrow().values().any(emptied) || !self.vacated.borrow().is_empty()
     }
@@ -186,26 +186,26 @@ impl Jobs {
         self.moving.borrow().values().any(|jobs| *jobs > 0)
     }
 
-    /// Whether a fold for what jobs have left is under way.
-    pub(crate) fn is_folding(&self) -> bool {
-        self.folding.get()
+    /// Whether a merge for what jobs have left is under way.
+    pub(crate) fn is_merging(&self) -> bool {
+        self.merging.get()
     }
 
-    /// A fold for what jobs have left begins.
-    pub(crate) fn begin_fold(&self) {
-        self.folds.set(self.folds.get() + 1);
-        self.folding.set(true);
+    /// A merge for what jobs have left begins.
+    pub(crate) fn begin_merge(&self) {
+        self.merges.set(self.merges.get() + 1);
+        self.merging.set(true);
     }
 
-    /// Work may be looked for again, whatever the last folds have left.
-    fn forget_folds(&self) {
+    /// Work may be looked for again, whatever the last merges have left.
+    fn forget_merges(&self) {
         self.left.forget();
         self.rested.set(None);
     }
 
-    /// All that clients had written when this was seen is folded.
-    pub(super) fn folded(&self, written: u64, unmapped: u64) {
-        self.folded.set(Some((written, unmapped)));
+    /// All that clients had written when this was seen is merged.
+    pub(super) fn merged(&self, written: u64, unmapped: u64) {
+        self.merged.set(Some((written, unmapped)));
     }
 }
 
@@ -213,7 +213,7 @@ impl Home {
     /// What could not be done may be tried again.
     pub(crate) fn try_again(&self) {
         self.space.index().try_again();
-        self.space.jobs.forget_folds();
+        self.space.jobs.forget_merges();
     }
 
     /// What background work depends on, now.
@@ -229,10 +229,10 @@ impl Home {
         }
     }
 
-    /// Whether clients have overwritten or unmapped something that is not folded yet.
-    pub(crate) fn is_unfolded(&self) -> bool {
+    /// Whether clients have overwritten or unmapped something that is not merged yet.
+    pub(crate) fn is_unmerged(&self) -> bool {
         let now = (self.core.meters.host.get(), self.tasks.borrow().unmapped);
-        self.space.jobs.folded.get() != Some(now)
+        self.space.jobs.merged.get() != Some(now)
     }
 
     /// Nothing was left to do when this was seen.
@@ -246,9 +246,9 @@ impl Home {
     pub(crate) fn work_rests(&self) -> bool {
         let jobs = &self.space.jobs;
         jobs.running.get() == 0
-            && !jobs.folding.get()
-            && !jobs.waits_for_commit()
-            && !self.commits.under_way.get()
+            && !jobs.merging.get()
+            && !jobs.waits_for_checkpoint()
+            && !self.checkpoints.under_way.get()
             && jobs.rested.get() == Some(self.seen())
     }
 
@@ -291,7 +291,7 @@ impl Home {
         !(0..groups).all(|g| ledger.projects(Area::Group(g), target))
     }
 
-    /// Whether free slots would take no more than the next steps of commits: then each has to free room first.
+    /// Whether free slots would take no more than the next steps of checkpoints: then each has to free room first.
     pub(crate) fn room_is_tight(&self) -> bool {
         let ledger = self.space.ledger();
         ledger.for_step() < 2 * ledger.floors().step
@@ -303,8 +303,8 @@ impl Home {
         let least = (reserve * 15 / 2).min(LEAST_GAIN);
         match () {
             () if self.is_fruitless() => u16::MAX,
-            // What was overwritten is known to be dead only once it has been folded.
-            () if self.is_unfolded() => least.max(LEAST_GAIN_UNFOLDED),
+            // What was overwritten is known to be dead only once it has been merged.
+            () if self.is_unmerged() => least.max(LEAST_GAIN_UNMERGED),
             () => least,
         }
     }
@@ -370,13 +370,13 @@ impl Home {
         (self.space.jobs).begin_moves(&mut self.space.ledger(), area, claim);
     }
 
-    /// A job has moved the blocks of a segment to an area, as far as it could: the next fold tells. If it has moved none,
-    /// none need be folded.
+    /// A job has moved the blocks of a segment to an area, as far as it could: the next merge tells. If it has moved
+    /// none, none need be merged.
     pub(crate) fn end_moves(&self, area: Area, segment: SegmentNumber, moved: Moved) {
         let jobs = &self.space.jobs;
         jobs.end_moves(&mut self.space.ledger(), area);
         if moved.bytes > 0 {
-            self.emptied(segment, jobs.folds.get() + 1, moved.refused);
+            self.emptied(segment, jobs.merges.get() + 1, moved.refused);
             return;
         }
         let emptying = jobs.emptying.borrow_mut().remove(&segment);
@@ -387,12 +387,12 @@ impl Home {
         }
     }
 
-    /// The commit under way writes the nodes of a segment elsewhere. `refused`: there was no room for all of them.
+    /// The checkpoint under way writes the nodes of a segment elsewhere. `refused`: there was no room for all of them.
     pub(super) fn renewed(&self, segment: SegmentNumber, refused: bool) {
-        self.emptied(segment, self.space.jobs.folds.get(), refused);
+        self.emptied(segment, self.space.jobs.merges.get(), refused);
     }
 
-    /// A segment holds nothing any more once the fold of this number has ended.
+    /// A segment holds nothing any more once the merge of this number has ended.
     fn emptied(&self, segment: SegmentNumber, by: u64, refused: bool) {
         // It may have died, and been freed, meanwhile.
         if let Some(emptying) = self.space.jobs.emptying.borrow_mut().get_mut(&segment) {
@@ -402,7 +402,7 @@ impl Home {
         }
     }
 
-    /// The commit under way is to write the nodes of a segment elsewhere.
+    /// The checkpoint under way is to write the nodes of a segment elsewhere.
     pub(super) fn begin_renewal(&self, segment: SegmentNumber) {
         self.space.index().begin(segment, None);
         let devices = self.note_emptying(segment);
@@ -455,22 +455,22 @@ impl Home {
         self.core.unsettled.borrow_mut().insert(number);
     }
 
-    /// Folds what is recorded, which frees most of what jobs had left when the fold began ([`Jobs::begin_fold`]). With
-    /// `close` also what lies in unfinished stripes, which are closed for it; else segments that were emptied into these
-    /// wait for the next fold. A segment that is not freed though all was folded is due again.
-    pub(crate) async fn fold_for_jobs(self: &Rc<Self>, close: bool) {
+    /// Merges what is recorded, which frees most of what jobs had left when the merge began ([`Jobs::begin_merge`]).
+    /// With `close` also what lies in unfinished stripes, which are closed for it; else segments that were emptied into
+    /// these wait for the next merge. A segment that is not freed though all was merged is due again.
+    pub(crate) async fn merge_for_jobs(self: &Rc<Self>, close: bool) {
         let jobs = &self.space.jobs;
-        let fold = jobs.folds.get();
+        let merge = jobs.merges.get();
         if close {
-            self.fold().await;
+            self.merge().await;
         } else {
-            self.batch(Reach::All).await;
-            self.commit(self.journal.next()).await;
+            self.group_commit(Reach::All).await;
+            self.checkpoint(self.journal.next()).await;
         }
-        jobs.folding.set(false);
+        jobs.merging.set(false);
         let is_due = |e: &Emptying| {
             let waits = !close && e.facts.is_some();
-            !waits && e.by.is_some_and(|by| by <= fold)
+            !waits && e.by.is_some_and(|by| by <= merge)
         };
         let (due, kept) = jobs
             .emptying

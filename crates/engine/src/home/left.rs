@@ -1,7 +1,7 @@
-//! How much folds leave to do, and whether they still leave less.
+//! How much merges leave to do, and whether they still leave less.
 //!
-//! Invariant: cleaning ends. A stripe that is closed before it is full costs room, and so do nodes: what single jobs gain
-//! can be less than that, again and again.
+//! Invariant: cleaning ends. A stripe that is closed before it is full costs room, and so do nodes: what single jobs
+//! gain can be less than that, again and again.
 
 use std::cell::Cell;
 
@@ -9,22 +9,22 @@ use ashlar_format::slot::SegmentKind;
 
 use crate::home::Home;
 
-/// So many folds one after another may leave no less to do than before.
+/// So many merges one after another may leave no less to do than before.
 const FRUITLESS_MOST: u32 = 12;
 
-/// What a fold has left to do.
+/// What a merge has left to do.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
     /// What clients and members had changed: see [`crate::home::jobs::Seen::changes`].
     changes: (u64, u64, u64),
     /// Missing columns, columns elsewhere, and blocks of devices that segments of data take.
     data: (u64, u64, u64),
-    /// Blocks of devices that segments of nodes take: each fold adds some, which renewing takes back later.
+    /// Blocks of devices that segments of nodes take: each merge adds some, which renewing takes back later.
     nodes: u64,
 }
 
-/// The least that folds have left to do since clients or members changed something, and the folds since that have left
-/// no less of anything.
+/// The least that merges have left to do since clients or members changed something, and the merges since that have
+/// left no less of anything.
 #[derive(Debug, Default)]
 pub struct Left {
     least: Cell<Option<Measured>>,
@@ -32,7 +32,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// A fold has left so much.
+    /// A merge has left so much.
     fn note(&self, now: Measured) {
         let before = self
             .least
@@ -55,20 +55,20 @@ impl Left {
         }));
     }
 
-    /// Whether the last folds have left no less, and nothing has changed since.
+    /// Whether the last merges have left no less, and nothing has changed since.
     fn is_fruitless(&self, changes: (u64, u64, u64)) -> bool {
         let least = self.least.get();
         least.is_some_and(|l| l.changes == changes) && self.fruitless.get() >= FRUITLESS_MOST
     }
 
-    /// The next fold counts as the first.
+    /// The next merge counts as the first.
     pub(super) fn forget(&self) {
         self.least.set(None);
     }
 }
 
 impl Home {
-    /// Notes how much a fold has left to do.
+    /// Notes how much a merge has left to do.
     pub(super) fn note_left(&self) {
         self.refresh_index();
         let (missing, elsewhere) = self.space.index().left(&self.plan());
@@ -80,7 +80,7 @@ impl Home {
         });
     }
 
-    /// Whether the last folds have left no less to do, and nothing has changed since.
+    /// Whether the last merges have left no less to do, and nothing has changed since.
     pub(super) fn is_fruitless(&self) -> bool {
         self.space.jobs.left.is_fruitless(self.seen().changes())
     }
@@ -111,9 +111,9 @@ impl Home {
 mod tests {
     use super::*;
 
-    /// Folds that leave no less of anything are fruitless after some, and no more once something has changed.
+    /// Merges that leave no less of anything are fruitless after some, and no more once something has changed.
     #[test]
-    fn folds_that_leave_no_less_end() {
+    fn merges_that_leave_no_less_end() {
         let left = Left::default();
         let measured = |changes, data, nodes| Measured {
             changes: (changes, 0, 0),
@@ -121,9 +121,9 @@ mod tests {
             nodes,
         };
         left.note(measured(1, 100, 10));
-        for fold in 0..FRUITLESS_MOST {
-            assert!(!left.is_fruitless((1, 0, 0)), "after {fold}");
-            left.note(measured(1, 100, 10 + u64::from(fold)));
+        for merge in 0..FRUITLESS_MOST {
+            assert!(!left.is_fruitless((1, 0, 0)), "after {merge}");
+            left.note(measured(1, 100, 10 + u64::from(merge)));
         }
         assert!(left.is_fruitless((1, 0, 0)) && !left.is_fruitless((2, 0, 0)));
         left.note(measured(1, 99, 20));

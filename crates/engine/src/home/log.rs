@@ -19,8 +19,8 @@ use crate::segment::{Pinned, Segment};
 pub struct Log {
     /// Held by whoever writes a record, a root or a generation; true: the last root has been written.
     pub turn: Lock<bool>,
-    /// Held by the batch under way.
-    pub batch: Lock<()>,
+    /// Held by the group commit under way.
+    pub group_commit: Lock<()>,
     opened: RefCell<Vec<Pinned>>,
     extra: RefCell<Vec<Entry>>,
     unrecorded: RefCell<Vec<(SegmentNumber, usize)>>,
@@ -31,7 +31,7 @@ impl Default for Log {
     fn default() -> Log {
         Log {
             turn: Lock::ranked(false, locks::LOG),
-            batch: Lock::ranked((), locks::BATCH),
+            group_commit: Lock::ranked((), locks::GROUP_COMMIT),
             opened: RefCell::default(),
             extra: RefCell::default(),
             unrecorded: RefCell::default(),
@@ -46,12 +46,12 @@ impl Log {
         self.opened.borrow_mut().push(segment);
     }
 
-    /// The segments of one kind that were made since the last call: batches journal those that hold data, commits those
-    /// that hold nodes.
+    /// The segments of one kind that were made since the last call: group commits journal those that hold data,
+    /// checkpoints those that hold nodes.
     ///
     /// Crash argument: whoever journals a stripe has journalled its segment before, or does in the same
-    /// entries. If either took the other's segments, a batch could make a stripe durable, and be
-    /// acknowledged, while the segment waits in a commit that power then ends: the stripe would be
+    /// entries. If either took the other's segments, a group commit could make a stripe durable, and be
+    /// acknowledged, while the segment waits in a checkpoint that power then ends: the stripe would be
     /// known, but not where it lies.
     pub fn take_opened(&self, kind: SegmentKind) -> Vec<Pinned> {
         let mut opened = self.opened.borrow_mut();
@@ -70,18 +70,18 @@ impl Log {
         self.opened.borrow_mut().retain(|segment| !gone(segment));
     }
 
-    /// A column of a segment was moved: the next batch says so.
+    /// A column of a segment was moved: the next group commit says so.
     pub fn moved(&self, column: (SegmentNumber, usize), entry: Entry) {
         self.unrecorded.borrow_mut().push(column);
         self.extra.borrow_mut().push(entry);
     }
 
-    /// Moves that no batch has taken yet.
+    /// Moves that no group commit has taken yet.
     pub fn moves(&self) -> usize {
         self.extra.borrow().len()
     }
 
-    /// Takes the moves that no batch has taken yet.
+    /// Takes the moves that no group commit has taken yet.
     pub fn take_moves(&self) -> Vec<Entry> {
         self.extra.take()
     }
@@ -113,7 +113,7 @@ mod tests {
     use crate::testing::bed;
 
     #[test]
-    fn batches_and_commits_take_their_own_segments() {
+    fn group_commits_and_checkpoints_take_their_own_segments() {
         let bed = bed(4);
         let log = Log::default();
         log.opened(bed.segment(1, 2, 2));
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_move_is_unrecorded_until_its_record_is_durable() {
         let log = Log::default();
-        let entry = |segment| Entry::Hole {
+        let entry = |segment| Entry::Unmap {
             tree: 0,
             first: segment,
             count: 1,

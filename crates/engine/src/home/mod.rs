@@ -1,19 +1,19 @@
-//! The home: the one task of an array that owns its journal, allocator, liveness, commits and
+//! The home: the one task of an array that owns its journal, allocator, liveness, checkpoints and
 //! membership. Shards talk to it by messages.
 //!
 //! Invariants:
-//! - One batch is journalled at a time, one commit runs at a time; records, roots and membership
+//! - One group commit is journalled at a time, one checkpoint runs at a time; records, roots and membership
 //!   changes exclude each other (`Log::turn`).
-//! - A waiter for durability is answered only after a batch that was collected after it asked.
+//! - A waiter for durability is answered only after a group commit that was collected after it asked.
 //! - Locks are taken in the order of [`crate::locks`].
 
 mod agreement;
 mod allocate;
-mod batch;
 mod capacity;
-mod commit;
+mod checkpoint;
 mod demand;
 mod generation;
+mod group_commit;
 pub mod jobs;
 mod left;
 mod log;
@@ -46,7 +46,7 @@ use ashlar_rt::{Mailbox, SECOND, Sender, join_all};
 use ashlar_space::topology::Topology;
 
 use crate::home::agreement::Agreement;
-use crate::home::commit::Commits;
+use crate::home::checkpoint::Checkpoints;
 use crate::home::demand::Demand;
 use crate::home::log::Log;
 use crate::home::nodes::NodeWriter;
@@ -68,8 +68,8 @@ pub const LIVENESS_TREE: u32 = 1;
 pub const CATALOG_TREE: u32 = 2;
 /// The first volume number.
 pub const FIRST_VOLUME: u32 = 16;
-/// Without any demand a batch is made this often.
-const IDLE_BATCH: u64 = SECOND;
+/// Without any demand a group commit is made this often.
+const IDLE_GROUP_COMMIT: u64 = SECOND;
 
 /// The home of an array.
 pub struct Home {
@@ -88,7 +88,7 @@ pub struct Home {
     pub(crate) space: Space,
     /// What others ask for.
     pub(crate) demand: Demand,
-    pub(crate) commits: Commits,
+    pub(crate) checkpoints: Checkpoints,
     pub(crate) tasks: RefCell<Tasks>,
 }
 
@@ -157,7 +157,7 @@ impl Home {
             nodes: NodeWriter::default(),
             space,
             demand: Demand::default(),
-            commits: Commits::default(),
+            checkpoints: Checkpoints::default(),
             tasks: RefCell::default(),
         });
         home.take_stock();
@@ -173,17 +173,17 @@ impl Home {
         rt.spawn(async move { home.watch_members().await });
     }
 
-    /// Runs batches and commits until the array is closed.
+    /// Runs group commits and checkpoints until the array is closed.
     ///
-    /// Crash argument: after an import only once the shards have all that the journal had. A batch before
+    /// Crash argument: after an import only once the shards have all that the journal had. A group commit before
     /// that would give an older version of a block a newer sequence than the one still to be adopted; a
-    /// commit would cut the journal of what no shard has, and free the segments that it lies in, since
+    /// checkpoint would cut the journal of what no shard has, and free the segments that it lies in, since
     /// nothing in memory names them yet.
-    pub fn start_batches(self: &Rc<Self>) {
+    pub fn start_group_commits(self: &Rc<Self>) {
         let (home, rt) = (self.clone(), self.core.rt.clone());
-        rt.spawn(async move { home.batches().await });
+        rt.spawn(async move { home.group_commits().await });
         let home = self.clone();
-        rt.spawn(async move { home.commits().await });
+        rt.spawn(async move { home.checkpoints().await });
     }
 
     async fn serve(self: Rc<Self>, mut mailbox: Mailbox<HomeMessage>) {
@@ -205,10 +205,12 @@ impl Home {
                         .rt
                         .spawn(async move { reply.send(home.allocate_data(class, into).await) });
                 }
-                HomeMessage::Fold(reply) => {
-                    if self.demand.fold(reply) {
+                HomeMessage::Merge(reply) => {
+                    if self.demand.merge(reply) {
                         let home = self.clone();
-                        self.core.rt.spawn(async move { home.fold_for_all().await });
+                        self.core
+                            .rt
+                            .spawn(async move { home.merge_for_all().await });
                     }
                 }
                 HomeMessage::Places(count, reply) => {
@@ -221,47 +223,49 @@ impl Home {
         }
     }
 
-    /// Folds once for all who have asked when it begins; those who ask later wait for the next.
-    async fn fold_for_all(self: Rc<Self>) {
-        let _one = self.demand.fold_turn().await;
-        let asking = self.demand.begin_fold();
-        self.unless_closed(self.fold()).await;
+    /// Merges once for all who have asked when it begins; those who ask later wait for the next.
+    async fn merge_for_all(self: Rc<Self>) {
+        let _one = self.demand.merge_turn().await;
+        let asking = self.demand.begin_merge();
+        self.unless_closed(self.merge()).await;
         for reply in asking {
             reply.send(());
         }
     }
 
-    async fn batches(self: Rc<Self>) {
+    async fn group_commits(self: Rc<Self>) {
         let mut whole_at = self.core.rt.now();
         while !self.core.closed.get() {
-            self.demand.batch_wanted(&self.core.rt, IDLE_BATCH).await;
-            let only_record = self.demand.begin_batch();
+            self.demand
+                .group_commit_wanted(&self.core.rt, IDLE_GROUP_COMMIT)
+                .await;
+            let only_record = self.demand.begin_group_commit();
             // Where nobody waits, and only room is wanted, unfinished stripes are left to fill: now and then they are
             // recorded as well.
-            let due = self.core.rt.now() >= whole_at + IDLE_BATCH;
+            let due = self.core.rt.now() >= whole_at + IDLE_GROUP_COMMIT;
             if only_record && !due {
-                self.batch(Reach::Written).await;
+                self.group_commit(Reach::Written).await;
             } else {
                 whole_at = self.core.rt.now();
-                self.batch(Reach::All).await;
+                self.group_commit(Reach::All).await;
             }
             if planted::on(Bug::LateWaiterAnswered) {
                 self.demand.take_late();
             }
-            self.demand.end_batch();
-            // What the last commit could not cut, the next one cannot either, unless something was recorded.
-            if self.wants_commit() && self.journal.next() != self.commits.pressed_at.get() {
+            self.demand.end_group_commit();
+            // What the last checkpoint could not cut, the next one cannot either, unless something was recorded.
+            if self.wants_checkpoint() && self.journal.next() != self.checkpoints.pressed_at.get() {
                 self.demand.press();
             }
         }
     }
 
-    /// Commits beside the batches, whenever deltas or the journal press.
-    async fn commits(self: Rc<Self>) {
+    /// Checkpoints beside the group commits, whenever deltas or the journal press.
+    async fn checkpoints(self: Rc<Self>) {
         while !self.core.closed.get() {
-            self.demand.commit_wanted(&self.core.closed).await;
-            self.commit_some().await;
-            self.commits.pressed_at.set(self.journal.next());
+            self.demand.checkpoint_wanted(&self.core.closed).await;
+            self.checkpoint_some().await;
+            self.checkpoints.pressed_at.set(self.journal.next());
         }
     }
 
@@ -291,23 +295,23 @@ impl Home {
         self.demand.close();
     }
 
-    /// Whether the journal or the deltas are full enough for a commit.
-    fn wants_commit(&self) -> bool {
+    /// Whether the journal or the deltas are full enough for a checkpoint.
+    fn wants_checkpoint(&self) -> bool {
         let (size, used) = self.journal.usage(Ring::Delta);
         used * 2 > size
     }
 
-    /// A commit that folds at least the older half of what the delta ring holds.
-    async fn commit_some(self: &Rc<Self>) {
-        // What is written but not recorded cannot be folded; and unfinished stripes would keep a ring
+    /// A checkpoint that merges at least the older half of what the delta ring holds.
+    async fn checkpoint_some(self: &Rc<Self>) {
+        // What is written but not recorded cannot be merged; and unfinished stripes would keep a ring
         // that is filling from being cut.
-        self.batch(if self.wants_commit() {
+        self.group_commit(if self.wants_checkpoint() {
             Reach::Closed
         } else {
             Reach::Written
         })
         .await;
-        self.commit(self.journal.next()).await;
+        self.checkpoint(self.journal.next()).await;
     }
 
     /// Does `work` to its end, or until the array stops: what waits for room or for devices then would wait
@@ -324,10 +328,10 @@ impl Home {
         .await;
     }
 
-    /// Makes everything durable that shards have acknowledged, and folds it.
-    pub(crate) async fn fold(self: &Rc<Self>) {
-        self.batch(Reach::Closed).await;
-        self.commit(self.journal.next()).await;
+    /// Makes everything durable that shards have acknowledged, and merges it.
+    pub(crate) async fn merge(self: &Rc<Self>) {
+        self.group_commit(Reach::Closed).await;
+        self.checkpoint(self.journal.next()).await;
     }
 
     /// Flushes devices; those that cannot are reported and taken out before this returns.

@@ -1,5 +1,5 @@
-//! Where commits put nodes: places first, bytes later. Places are handed out along the stripes of
-//! metadata segments; when the commit knows every node's bytes, the stripes are written.
+//! Where checkpoints put nodes: places first, bytes later. Places are handed out along the stripes of
+//! metadata segments; when the checkpoint knows every node's bytes, the stripes are written.
 //!
 //! Invariant: every place handed out since the last [`Home::meta_write`] is in `stripes`, and each of
 //! those stripes is written (padded) or given up by that call, before a root can name it.
@@ -22,7 +22,7 @@ use crate::segment::coder::begin;
 use crate::segment::stripe::{self, Stripe, TooFewColumns};
 use crate::segment::{Pinned, Segment};
 
-/// How long a commit waits for room: slots that the devices are still discarding, or that reconstruct gives back; and a
+/// How long a checkpoint waits for room: slots that the devices are still discarding, or that a rebuild gives back; and a
 /// client for the former.
 pub(crate) const LONGEST_WAIT: Nanos = 300 * SECOND;
 
@@ -109,7 +109,7 @@ pub struct PlacedNode {
 }
 
 impl Home {
-    /// Places for `count` nodes, during a commit. Waits for space if there is none.
+    /// Places for `count` nodes, during a checkpoint. Waits for space if there is none.
     pub(crate) async fn meta_places(self: &Rc<Self>, count: usize) -> Vec<Place> {
         let mut places = Vec::with_capacity(count);
         while places.len() < count {
@@ -118,7 +118,7 @@ impl Home {
         places
     }
 
-    /// One place. Halts the array if there is no room and none comes: what a commit that has begun frees is
+    /// One place. Halts the array if there is no room and none comes: what a checkpoint that has begun frees is
     /// free only once it has ended.
     pub(crate) async fn meta_place(self: &Rc<Self>) -> Place {
         let _one = self.nodes.turn.lock().await;
@@ -148,7 +148,7 @@ impl Home {
 
     /// Writes every stripe that has places, with the nodes at them, all together; blocks without a node are padding.
     /// Returns the stripes' journal entries. A stripe that cannot be written with enough columns is
-    /// given as error: its nodes must be placed anew.
+    /// given as error: its nodes must be placed again.
     pub(crate) async fn meta_write(
         self: &Rc<Self>,
         nodes: &BTreeMap<Place, PlacedNode>,

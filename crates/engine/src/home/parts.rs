@@ -1,18 +1,18 @@
-//! What of a batch goes into which record: decided of sizes and counts.
+//! What of a group commit goes into which record: decided of sizes and counts.
 //!
 //! Invariants: the stripes of a shard keep their order; no part but one of a single stripe is larger than it may be.
 
 use crate::protocol::Reach;
 
-/// How far a batch reaches, given size and use of the rings of deltas and of data. Unfinished stripes whose blocks lie
-/// in the data ring would keep both rings from being cut: they are closed once half of the one is in use, or 60 % of the
-/// other.
+/// How far a group commit reaches, given size and use of the rings of deltas and of data. Unfinished stripes whose
+/// blocks lie in the data ring would keep both rings from being cut: they are closed once half of the one is in use, or
+/// 60 % of the other.
 pub fn reach_for(wanted: Reach, deltas: (u64, u64), data: (u64, u64)) -> Reach {
     let pinned = deltas.1 * 2 > deltas.0 || data.1 * 10 > data.0 * 6;
     if pinned { Reach::Closed } else { wanted }
 }
 
-/// The stripes of a shard in a batch.
+/// The stripes of a shard in a group commit.
 #[derive(Clone, Debug)]
 pub struct StripeSizes {
     /// So many of them, the first ones, let go of the data ring.
@@ -28,9 +28,9 @@ impl StripeSizes {
     }
 }
 
-/// Cuts a batch into parts of at most `most` bytes, the first of which begins with `first` bytes of other entries: of which
-/// shard each next stripe is. The stripes of all shards that let go of the data ring come first: until they are recorded the
-/// journal cannot be cut, and they are few, one of each open segment at most.
+/// Cuts a group commit into parts of at most `most` bytes, the first of which begins with `first` bytes of other
+/// entries: of which shard each next stripe is. The stripes of all shards that let go of the data ring come first:
+/// until they are recorded the journal cannot be cut, and they are few, one of each open segment at most.
 pub fn cut(first: usize, shards: &[StripeSizes], most: usize) -> Vec<Vec<usize>> {
     let settling = shards.iter().map(|s| s.halves().0).enumerate();
     let others = shards.iter().map(|s| s.halves().1).enumerate();
@@ -73,9 +73,9 @@ pub struct Course {
     pub begun: u32,
 }
 
-/// What becomes of the rows of a course with these stripes of its segment in the batch: numbers, and whether each was
-/// written. The last stripe of a course is written with its summary; before that one can be written where every stripe
-/// that was begun is recorded, or in the batch.
+/// What becomes of the rows of a course with these stripes of its segment in the group commit: numbers, and whether
+/// each was written. The last stripe of a course is written with its summary; before that one can be written where
+/// every stripe that was begun is recorded, or in the group commit.
 pub fn rows_after(course: Course, stripes: impl Iterator<Item = (u32, bool)>) -> Rows {
     let (mut upto, mut ended) = (course.recorded, false);
     for (number, written) in stripes {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_reaches_as_far_as_the_rings_allow() {
+    fn a_group_commit_reaches_as_far_as_the_rings_allow() {
         for wanted in [Reach::Written, Reach::All, Reach::Closed] {
             let t = |deltas, data, expected| {
                 let reach = reach_for(wanted, (100, deltas), (100, data));
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn rows_let_go_of_the_journal_once_a_summary_has_them() {
-        // A course of stripes 4 to 7: recorded, begun, stripes of the batch.
+        // A course of stripes 4 to 7: recorded, begun, stripes of the group commit.
         let t = |recorded, begun, stripes: &[(u32, bool)], expected| {
             let course = Course {
                 first: 4,

@@ -12,17 +12,17 @@ use crate::protocol::Recorded;
 use crate::segment::{Segment, stripe};
 
 impl Home {
-    /// Writes delta entries, in as many records as they need; the first sequence. A commit cannot wait
-    /// for a commit: it gets `None` if the ring is full.
+    /// Writes delta entries, in as many records as they need; the first sequence. A checkpoint cannot wait
+    /// for a checkpoint: it gets `None` if the ring is full.
     pub(crate) async fn journal_deltas(
         self: &Rc<Self>,
         entries: &[Entry],
-        in_commit: bool,
+        in_checkpoint: bool,
     ) -> Option<u64> {
         let mut first = None;
         for group in split(entries, self.journal.max_payload(Ring::Delta)) {
             let payload = encode_entries(group);
-            let appended = self.append(Ring::Delta, &payload, in_commit).await?;
+            let appended = self.append(Ring::Delta, &payload, in_checkpoint).await?;
             self.journal.window.deltas_appended(appended);
             first.get_or_insert(appended.sequence);
         }
@@ -53,7 +53,7 @@ impl Home {
         }
     }
 
-    /// Appends one record, through as many epochs and commits as it takes.
+    /// Appends one record, through as many epochs and checkpoints as it takes.
     ///
     /// Only this says where the record went: the position before is another's, if others waited for the
     /// log first.
@@ -61,7 +61,7 @@ impl Home {
         self: &Rc<Self>,
         ring: Ring,
         payload: &[u8],
-        in_commit: bool,
+        in_checkpoint: bool,
     ) -> Option<Appended> {
         let mut pause = SECOND;
         loop {
@@ -88,10 +88,10 @@ impl Home {
                 Err(AppendError::Full) if self.core.closed.get() => {
                     return std::future::pending().await;
                 }
-                Err(AppendError::Full) if in_commit => return None,
+                Err(AppendError::Full) if in_checkpoint => return None,
                 Err(AppendError::Full) => {
                     let before = self.journal.usage(ring).1;
-                    Box::pin(self.commit(self.journal.next())).await;
+                    Box::pin(self.checkpoint(self.journal.next())).await;
                     if self.journal.usage(ring).1 >= before {
                         self.core.events.note(
                             "journal-full",
@@ -99,7 +99,11 @@ impl Home {
                             "the journal is full and cannot be merged yet; writes wait until it can"
                                 .to_string(),
                         );
-                        let _ = self.core.rt.timeout(pause, self.commits.ended.wait()).await;
+                        let _ = self
+                            .core
+                            .rt
+                            .timeout(pause, self.checkpoints.ended.wait())
+                            .await;
                         pause = (2 * pause).min(60 * SECOND);
                     }
                 }

@@ -76,8 +76,8 @@ impl Home {
         })
     }
 
-    /// Whether a segment that holds something has fewer parity columns than its kind should, where nodes and data can do
-    /// without so many devices.
+    /// Whether a segment that holds something has fewer parity columns than its kind should, where nodes and data can
+    /// do without so many devices.
     fn lacks(&self, [nodes, data]: [Option<i32>; 2]) -> bool {
         let short = |least: Option<i32>, kind| {
             least.is_some_and(|left| left.max(0) < self.columns_wanted(kind) as i32)
@@ -87,13 +87,13 @@ impl Home {
 
     /// Whether redundancy that is there in memory is not durable yet: a power cut would take it back.
     pub(crate) fn unsettled(&self) -> bool {
-        let commit = self.core.failing.before_commit();
-        let short = commit.is_some_and(|(short, _)| short);
+        let checkpoint = self.core.failing.before_checkpoint();
+        let short = checkpoint.is_some_and(|(short, _)| short);
         self.core.failing.maybe_degraded() && (short || !self.log.unrecorded().is_empty())
     }
 
     /// Whether the journal still needs records of an epoch whose device set has lost a member: what they
-    /// hold has less redundancy until a commit has folded it.
+    /// hold has less redundancy until a checkpoint has merged it.
     pub(crate) fn journal_is_short(&self) -> bool {
         let online = |index: &u16| self.core.member(*index).is_read();
         let out: Vec<u16> = self
@@ -110,8 +110,8 @@ impl Home {
             .any(|e| out.iter().any(|i| !e.excluded.contains(i)))
     }
 
-    /// Whether the array is degraded, and how many more devices may be lost, for a commit that begins now.
-    pub(crate) fn before_commit(&self) -> (bool, usize) {
+    /// Whether the array is degraded, and how many more devices may be lost, for a checkpoint that begins now.
+    pub(crate) fn before_checkpoint(&self) -> (bool, usize) {
         let failing = self.core.failing.count();
         if self.is_degraded() {
             (true, self.losses_left().saturating_sub(failing))
@@ -134,12 +134,16 @@ impl Home {
             .filter_map(|(number, _)| segments.get(number));
         let moved = moved.filter(|s| !self.holds_nothing(s));
         let left = moved.map(|s| self.redundancy_if_cut(s).unwrap_or(0));
-        let commit = self.core.failing.before_commit().map(|(_, losses)| losses);
+        let checkpoint = self
+            .core
+            .failing
+            .before_checkpoint()
+            .map(|(_, losses)| losses);
         let others = [
             usize::from(self.topology().shape().m),
             self.losses_left_to_journal(),
         ];
-        let left = left.chain(least).chain(commit).chain(others);
+        let left = left.chain(least).chain(checkpoint).chain(others);
         left.min().unwrap_or(0)
     }
 
@@ -174,13 +178,13 @@ impl Home {
         })
     }
 
-    /// Whether a segment holds nothing, and will hold nothing of a stripe begun. What is not folded yet is held
+    /// Whether a segment holds nothing, and will hold nothing of a stripe begun. What is not merged yet is held
     /// by those that have the segment pinned.
     pub(crate) fn holds_nothing(&self, segment: &Segment) -> bool {
         let stripes = segment.geometry.stripes();
-        let full_and_folded = segment.recorded.get() == stripes && segment.is_unpinned();
+        let full_and_merged = segment.recorded.get() == stripes && segment.is_unpinned();
         let untouched = segment.next_stripe.get() == 0;
-        segment.live.borrow().is_empty() && (untouched || full_and_folded)
+        segment.live.borrow().is_empty() && (untouched || full_and_merged)
     }
 
     /// By how much fewer parity columns a segment has than its kind should, whatever it holds.

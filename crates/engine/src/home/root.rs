@@ -1,7 +1,8 @@
 //! A checkpoint's end: the slot table pages that it writes, then the root.
 //!
-//! Invariant: no two checkpoints have the same number, whether they ended or not, so a page that one of them wrote counts
-//! only under roots that go on from it. A change of membership while a checkpoint runs makes roots, and no checkpoint.
+//! Invariant: no two checkpoints have the same number, whether they ended or not, so a page that one of them wrote
+//! counts only under roots that go on from it. A change of membership while a checkpoint runs makes roots, and no
+//! checkpoint.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;

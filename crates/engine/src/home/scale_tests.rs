@@ -1,4 +1,4 @@
-//! A commit looks at no settled segment: its time does not grow with their number.
+//! A checkpoint looks at no settled segment: its time does not grow with their number.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::rc::Rc;
@@ -91,9 +91,9 @@ fn create(layout: &str) -> Create {
     }
 }
 
-/// The median time of a fold of a few random writes, on an array with so many slots a device; and its segments. With a
+/// The median time of a merge of a few random writes, on an array with so many slots a device; and its segments. With a
 /// device gone, all of them lack a column that no device can take.
-fn fold_takes(slots: u32, gone: bool) -> (Duration, u64) {
+fn merge_takes(slots: u32, gone: bool) -> (Duration, u64) {
     let disks = devices(3, slots);
     let rt = Rt::simulated(1);
     let handle = rt.clone();
@@ -110,14 +110,14 @@ fn fold_takes(slots: u32, gone: bool) -> (Duration, u64) {
         let v = array.volume("v").unwrap();
         let home = array.0.home.clone();
         let segments = fill(&home, slots);
-        home.fold().await;
+        home.merge().await;
         if gone {
             array.set("reconstruct.narrow", "never").await.unwrap();
             array.fail(0, false).await.unwrap();
             array.wait_idle(&[]).await;
             assert_eq!(home.state(), ArrayState::Critical);
         }
-        home.fold().await;
+        home.merge().await;
         let mut times = Vec::new();
         for round in 0..41u64 {
             for n in 0..16u64 {
@@ -126,7 +126,7 @@ fn fold_takes(slots: u32, gone: bool) -> (Duration, u64) {
                 v.write(block * BLOCK as u64, data, false).await.unwrap();
             }
             let begun = Instant::now();
-            home.fold().await;
+            home.merge().await;
             times.push(begun.elapsed());
         }
         times.sort_unstable();
@@ -138,11 +138,11 @@ fn fold_takes(slots: u32, gone: bool) -> (Duration, u64) {
 }
 
 #[test]
-fn a_commit_takes_no_longer_with_more_segments() {
+fn a_checkpoint_takes_no_longer_with_more_segments() {
     for gone in [false, true] {
-        let (least, few) = fold_takes(1_000, gone);
+        let (least, few) = merge_takes(1_000, gone);
         for slots in [16_384, 262_144] {
-            let (time, many) = fold_takes(slots, gone);
+            let (time, many) = merge_takes(slots, gone);
             println!("gone: {gone}; {few} segments: {least:?} a fold; {many}: {time:?}");
             assert!(time < 3 * least, "{few}: {least:?}, {many}: {time:?}");
         }

@@ -4,9 +4,9 @@
 //! - A slot is handed out, freed and set aside in the ledger and in its device's table at once: they say the same.
 //! - The ledger holds the members, the layout and the domains: nothing keeps a copy, and a change of members changes
 //!   them there.
-//! - The index has a segment once it is settled: sealed, with nothing of it that is not folded. It is told of whatever
+//! - The index has a segment once it is settled: sealed, with nothing of it that is not merged. It is told of whatever
 //!   changes about it (`Core::unsettled`) before it is asked.
-//! - A commit and a batch look at no settled segment: what is open, held, dead, or needs the journal is in
+//! - A checkpoint and a group commit look at no settled segment: what is open, held, dead, or needs the journal is in
 //!   `Core::unsettled`.
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -47,7 +47,7 @@ pub struct Space {
     usable: RefCell<Option<Usable>>,
     /// How new segments are laid.
     pub(super) placing: Placing,
-    /// The steps of commits.
+    /// The steps of checkpoints.
     pub(crate) steps: Steps,
     /// Background work under way.
     pub(crate) jobs: Jobs,
@@ -193,7 +193,7 @@ impl Home {
         geometry(&self.topology(), &sizes)
     }
 
-    /// Nodes of the catalog, all of which a commit may write.
+    /// Nodes of the catalog, all of which a checkpoint may write.
     pub(crate) fn catalog_nodes(&self) -> usize {
         2 * self.catalog.leaves() + 2
     }
@@ -214,7 +214,7 @@ impl Home {
         !(0..topology.groups()).any(|g| topology.taking(g).count() >= least)
     }
 
-    /// The promises to volumes, as of the last fold.
+    /// The promises to volumes, as of the last merge.
     pub(crate) fn promises(&self) -> Promises {
         let catalog = self.catalog.borrow();
         let volume = |v: &VolumeEntry| Volume {
@@ -276,7 +276,7 @@ impl Home {
         self.core.unsettled.borrow_mut().extend(segments.keys());
     }
 
-    /// The plan, and the floors, by what volumes hold now: at the end of a commit.
+    /// The plan, and the floors, by what volumes hold now: at the end of a checkpoint.
     pub(crate) fn reckon(&self) {
         let geometry = self.geometry();
         let before = self.plan();
@@ -346,7 +346,7 @@ impl Home {
             }
             let facts = self.facts(&topology, &plan, segment);
             index.set(*number, facts);
-            !settled || facts.live == 0 // the next commit frees it
+            !settled || facts.live == 0 // the next checkpoint frees it
         });
     }
 

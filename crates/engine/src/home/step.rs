@@ -1,12 +1,13 @@
-//! The step of a commit: how many nodes it may write, and which nodes it writes again so that their segments are freed.
+//! The step of a checkpoint: how many nodes it may write, and which nodes it writes again so that their segments are
+//! freed.
 //!
-//! Live nodes of a segment are not moved but marked as changed ("touched"), and the commit writes them elsewhere.
+//! Live nodes of a segment are not moved but marked as changed ("touched"), and the checkpoint writes them elsewhere.
 //!
 //! Invariants:
-//! - A step writes no more than it has claimed: its claim is entered before anything is marked or folded, and binds
+//! - A step writes no more than it has claimed: its claim is entered before anything is marked or merged, and binds
 //!   everybody else until all nodes have their places.
-//! - Where a step owes the room that it takes ([`Ledger::step_owes`]), the next ones write as many nodes of the sparsest
-//!   segments again as it folded: one of these is half dead, so that gives at least as much room as it takes.
+//! - Where a step owes the room that it takes ([`Ledger::step_owes`]), the next ones write as many nodes of the
+//!   sparsest segments again as it merged: one of these is half dead, so that gives at least as much room as it takes.
 //! - A node that cannot be read is not touched: whoever reads it finds it lost.
 
 use std::cell::{Cell, RefCell};
@@ -29,7 +30,7 @@ use crate::map::system::NodeId;
 use crate::protocol::{ShardMessage, ask};
 use crate::segment::Pinned;
 use crate::segment::summary::rows_of;
-use crate::space::shape::FoldLimit;
+use crate::space::shape::MergeLimit;
 
 /// So many live blocks of a segment are renewed together.
 const TOUCHED_AT_ONCE: usize = 64;
@@ -37,10 +38,10 @@ const TOUCHED_AT_ONCE: usize = 64;
 /// Live blocks of a segment, and what they hold.
 type Blocks = Vec<(Place, Owner)>;
 
-/// The steps of commits.
+/// The steps of checkpoints.
 #[derive(Debug)]
 pub struct Steps {
-    /// Held by a commit while it places nodes.
+    /// Held by a checkpoint while it places nodes.
     pub(super) placing: Lock<()>,
     /// The claim of the step that places nodes, and how many segments it was of.
     claim: RefCell<Option<Claim>>,
@@ -67,7 +68,7 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// Whether a commit has segments to renew.
+    /// Whether a checkpoint has segments to renew.
     pub(crate) fn has_renewals(&self) -> bool {
         !self.renewals.borrow().is_empty()
     }
@@ -89,7 +90,7 @@ struct Nodes {
 }
 
 impl Home {
-    /// The next commit renews the nodes of a segment; until then `claim` keeps the room for it.
+    /// The next checkpoint renews the nodes of a segment; until then `claim` keeps the room for it.
     pub(crate) async fn renew_later(self: &Rc<Self>, segment: &Pinned, claim: Claim) {
         let blocks = self.live_blocks(segment).await;
         let mut renewals = self.space.steps.renewals.borrow_mut();
@@ -163,7 +164,7 @@ impl Home {
         usize::try_from(nodes).unwrap_or(usize::MAX)
     }
 
-    /// Has the step write these nodes again, as far as it has room for them beside what it folds at least; how many of
+    /// Has the step write these nodes again, as far as it has room for them beside what it merges at least; how many of
     /// these blocks.
     async fn renew_blocks(self: &Rc<Self>, blocks: &Blocks) -> usize {
         let least = self.geometry().step_nodes as usize / 2;
@@ -187,8 +188,8 @@ impl Home {
         done
     }
 
-    /// What the step under way may fold beside what it renews.
-    pub(super) fn fold_limit(&self) -> FoldLimit {
+    /// What the step under way may merge beside what it renews.
+    pub(super) fn merge_limit(&self) -> MergeLimit {
         let (budget, renewed) = self.space.steps.budget.get();
         let (ledger, records) = (self.space.ledger(), self.liveness.nodes_total());
         // Each new segment of nodes has a record, too.
@@ -197,7 +198,7 @@ impl Home {
         let made = (made * self.liveness.leaves_each()).min(records);
         let left = budget.saturating_sub(renewed + self.catalog_nodes() + made);
         let grown = ledger.floors().growth == 0;
-        FoldLimit {
+        MergeLimit {
             nodes: if grown { left.min(budget / 2) } else { left },
             records,
         }
@@ -213,9 +214,9 @@ impl Home {
             ledger.give_back(claim);
         }
         let (_, renewed) = steps.budget.take();
-        let folded = written.saturating_sub(renewed);
+        let merged = written.saturating_sub(renewed);
         let owed = match ledger.step_owes(taken) {
-            true => steps.owed.get() + folded,
+            true => steps.owed.get() + merged,
             false => 0,
         };
         steps.owed.set(owed);
@@ -240,7 +241,7 @@ impl Home {
         nodes
     }
 
-    /// How many nodes the next commit writes besides if those of these that lie there are written anew; and, if told
+    /// How many nodes the next checkpoint writes besides if those of these that lie there are rewritten; and, if told
     /// so, that it does. (Above those of liveness and the catalog it writes some in any case: these are reckoned as
     /// records are.)
     async fn touch(self: &Rc<Self>, nodes: &Nodes, mark: bool) -> usize {

@@ -21,9 +21,9 @@ pub struct Progress {
     pub reason: &'static str,
     /// Bad blocks found.
     pub found: u64,
-    /// Of those, tried to heal.
+    /// Of those, tried to repair.
     pub tried: u64,
-    /// Healed.
+    /// Repaired.
     pub healed: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Progress {
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub struct Redundancy {
     generation: u64,
-    /// Columns reconstructed, blocks healed.
+    /// Columns rebuilt, blocks repaired.
     gains: u64,
     /// Segments with missing columns that are not settled, and the youngest of them.
     short: (usize, u64),
@@ -42,15 +42,15 @@ pub struct Redundancy {
 /// The background work of an array.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    /// Reconstruct.
-    pub reconstruct: Progress,
+    /// Rebuild.
+    pub rebuild: Progress,
     /// The cleaner.
     pub clean: Progress,
-    /// Healing of single blocks.
-    pub heal: Progress,
-    /// Columns reconstructed, blocks healed.
+    /// Repair of single blocks.
+    pub repair: Progress,
+    /// Columns rebuilt, blocks repaired.
     pub gains: u64,
-    /// Batches that unmapped something: what they unmapped can be cleaned.
+    /// Group commits that unmapped something: what they unmapped can be cleaned.
     pub unmapped: u64,
     /// Whether a volume is being released.
     pub releasing: usize,
@@ -88,18 +88,18 @@ impl Tasks {
     /// How far work of one kind is.
     pub fn progress(&self, work: Work) -> &Progress {
         match work {
-            Work::Rebuild => &self.reconstruct,
+            Work::Rebuild => &self.rebuild,
             Work::Clean => &self.clean,
-            Work::Repair => &self.heal,
+            Work::Repair => &self.repair,
         }
     }
 
     /// The same, to be changed.
     pub fn progress_mut(&mut self, work: Work) -> &mut Progress {
         match work {
-            Work::Rebuild => &mut self.reconstruct,
+            Work::Rebuild => &mut self.rebuild,
             Work::Clean => &mut self.clean,
-            Work::Repair => &mut self.heal,
+            Work::Repair => &mut self.repair,
         }
     }
 }

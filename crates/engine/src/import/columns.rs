@@ -1,14 +1,14 @@
 //! Which claims to slots count after an import: decided of what slot tables and the journal say.
 //!
-//! Invariants: of two claims to a column the newer version counts; of two claims to a slot that of the newer segment; no
-//! two columns of a segment lie on one device.
+//! Invariants: of two claims to a column the newer version counts; of two claims to a slot that of the newer segment;
+//! no two columns of a segment lie on one device.
 
 use std::collections::BTreeSet;
 
 use crate::segment::Column;
 
-/// The copy of a table page that counts, given the checkpoints that wrote the two copies as far as they can be read: the
-/// newest not later than `checkpoint`. Also the copies to write anew: later ones, and those that cannot be read.
+/// The copy of a table page that counts, given the checkpoints that wrote the two copies as far as they can be read:
+/// the newest not later than `checkpoint`. Also the copies to rewrite: later ones, and those that cannot be read.
 pub fn choose_copy(copies: [Option<u64>; 2], checkpoint: u64) -> (Option<u8>, Vec<u8>) {
     let valid = |copy: &u8| copies[usize::from(*copy)].is_some_and(|of| of <= checkpoint);
     let (kept, replaced): (Vec<u8>, Vec<u8>) = [0, 1].into_iter().partition(valid);
@@ -28,8 +28,8 @@ pub(super) fn newer(held: Column, claimed: Column) -> Column {
     }
 }
 
-/// Columns that no table names lie where their segment was opened: tables may know only some of them, their pages being of
-/// different age.
+/// Columns that no table names lie where their segment was opened: tables may know only some of them, their pages being
+/// of different age.
 pub(super) fn fill(held: &mut [Column], opened: impl Iterator<Item = Column>) {
     for (held, opened) in held.iter_mut().zip(opened) {
         if !held.is_placed() {
@@ -38,12 +38,13 @@ pub(super) fn fill(held: &mut [Column], opened: impl Iterator<Item = Column>) {
     }
 }
 
-/// Columns of a segment whose claims do not count are missing, where `taken` are the slots of newer segments; its own are
-/// added.
+/// Columns of a segment whose claims do not count are missing, where `taken` are the slots of newer segments; its own
+/// are added.
 ///
-/// Two segments can name one slot only if a root newer than this one was lost beyond its redundancy: the newer segment was
-/// given what that root had freed, and has overwritten it. And two columns of a segment are on one device only if its table
-/// is older than it should be, of a time before the others were given what they have now: then one of them is missing.
+/// Two segments can name one slot only if a root newer than this one was lost beyond its redundancy: the newer segment
+/// was given what that root had freed, and has overwritten it. And two columns of a segment are on one device only if
+/// its table is older than it should be, of a time before the others were given what they have now: then one of them is
+/// missing.
 pub(super) fn drop_void(columns: &mut [Column], taken: &mut BTreeSet<(u16, u32)>) {
     let mut devices = BTreeSet::new();
     for column in columns.iter_mut().filter(|c| c.is_placed()) {
@@ -70,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_copy_of_a_page_that_counts() {
-        // Roots of the two copies; the one that counts as of root 7, those to write anew.
+        // Roots of the two copies; the one that counts as of root 7, those to rewrite.
         let t = |first, second, kept, replaced: &[u8]| {
             let found = choose_copy([first, second], 7);
             assert_eq!(found, (kept, replaced.to_vec()), "{first:?}, {second:?}");

@@ -128,8 +128,8 @@ pub(super) fn to_ask(here: &[Holder<'_>]) -> Option<usize> {
 /// never took effect is set aside, and so are those of which it is not certain beside one of which it is; where that
 /// leaves two, histories went apart.
 ///
-/// Of two that the same one made, at most one took effect by itself: the second was made by a start from the one before,
-/// which needs more than half of the devices or all, and so saw a holder of the first.
+/// Of two that the same one made, at most one took effect by itself: the second was made by a start from the one
+/// before, which needs more than half of the devices or all, and so saw a holder of the first.
 fn newest_generation(here: &[Holder<'_>]) -> Result<(usize, bool), Error> {
     let known = newest_known(here);
     let (never, mut may): (Vec<&Known<'_>>, Vec<&Known<'_>>) =
@@ -232,7 +232,8 @@ mod tests {
 
     use super::*;
 
-    /// The generations of the tables: name, number, the one before, how many devices that counted, which devices it counts.
+    /// The generations of the tables: name, number, the one before, how many devices that counted, which devices it
+    /// counts.
     const GENERATIONS: [(char, u64, char, u16, &str); 6] = [
         ('A', 1, '-', 0, "01234"),
         ('B', 2, 'A', 5, "012"),
@@ -270,7 +271,8 @@ mod tests {
         }
     }
 
-    /// Five devices: the generation that each holds, with a star if it has a root of that; a dot is one that is not here.
+    /// Five devices: the generation that each holds, with a star if it has a root of that; a dot is one that is not
+    /// here.
     fn tell(devices: &str) -> Vec<(u8, Named, bool)> {
         let devices = devices.split_whitespace().zip(0u8..);
         let here = devices.filter(|(word, _)| *word != ".");

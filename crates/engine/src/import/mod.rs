@@ -5,14 +5,14 @@
 //!    soon as segments are known) leaving out those without whom data cannot be read.
 //! 2. The newest valid root is used, or the import is refused: old roots are never a way back.
 //! 3. Slot tables (each page the newest not later than the root) locate segments, and the journal, read to its
-//!    first gap, columns that were reconstructed since; liveness tells which segments exist; the catalog names the
+//!    first gap, columns that were rebuilt since; liveness tells which segments exist; the catalog names the
 //!    volumes.
-//! 4. Copies of table pages that cannot be read, or that a checkpoint after the root wrote, are written anew; the
+//! 4. Copies of table pages that cannot be read, or that a checkpoint after the root wrote, are rewritten; the
 //!    last record, which may have been torn, is written again on all its devices, since from now on it counts
 //!    as acknowledged and must have its full redundancy. Then a root that closes the old epoch is made durable.
 //!    From now on what was recovered is final.
-//! 5. Only now anything is allocated: data records are placed anew, open segments are sealed, and a
-//!    batch makes it durable under the new epoch. No batch and no commit runs before the shards have
+//! 5. Only now anything is allocated: data records are placed again, open segments are sealed, and a
+//!    group commit makes it durable under the new epoch. No group commit and no checkpoint runs before the shards have
 //!    all that the journal had.
 //!
 //! A crash in 4 or 5 leaves the old epoch's records in place, so the next import finds the same.
@@ -50,7 +50,7 @@ use crate::home::space::topology_of;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
 use crate::import::assemble::{Spread, assemble, make_members};
 use crate::import::segments::{
-    PageCopy, Replayed, decode_records, find_reconstructed, load_tree, make_segments, read_tables,
+    PageCopy, Replayed, decode_records, find_rebuilt, load_tree, make_segments, read_tables,
     replay_segments, settle_segments, take_liveness, take_rows,
 };
 use crate::journal::recover::Recovered;
@@ -210,7 +210,7 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
     .await;
     let format = |source| Error::Format { device: 0, source };
     let records = decode_records(&recovered, &root).map_err(format)?;
-    find_reconstructed(&core, &records).await;
+    find_rebuilt(&core, &records).await;
     take_rows(&core, &records);
     check_codes(&core).map_err(format)?; // before anything is decoded
     Ok(Found {
@@ -423,7 +423,7 @@ mod tests {
     use crate::segment::table::Core;
 
     /// What the journal opened and has no stripe of keeps no slots: imports that were killed again and again left none
-    /// to commit in. Its number is not given again, though no segment has it (#182).
+    /// to checkpoint in. Its number is not given again, though no segment has it (#182).
     #[test]
     fn what_was_only_opened_is_room_and_keeps_its_number() {
         let geometry = SegmentGeometry {

@@ -1,8 +1,8 @@
-//! Steps 4 and 5 of an import, in the order of `import/mod.rs`: a root closes the old epoch, after which no other import
-//! can read the journal differently; then deltas and blocks of the journal go to the shards.
+//! Steps 4 and 5 of an import, in the order of `import/mod.rs`: a root closes the old epoch, after which no other
+//! import can read the journal differently; then deltas and blocks of the journal go to the shards.
 //!
-//! Invariants: nothing is allocated before the root that closes the old epoch is durable; no batch and no
-//! commit runs before the shards have all that the journal had.
+//! Invariants: nothing is allocated before the root that closes the old epoch is durable; no group commit and no
+//! checkpoint runs before the shards have all that the journal had.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -64,7 +64,7 @@ pub(super) async fn recover(
         root.clean = false;
         let next = home.journal.next();
         home.close_epoch(&mut root, next);
-        if planted::on(Bug::RecoveryNotCommitted) {
+        if planted::on(Bug::RecoveryNotCheckpointed) {
             home.root.set(root);
         } else {
             home.publish(root).await;
@@ -77,9 +77,9 @@ pub(super) async fn recover(
         .map(|(s, _)| *s)
         .min();
     home.journal.window.set_recovering(oldest);
-    let early = planted::on(Bug::BatchesBeforeAdoption);
+    let early = planted::on(Bug::GroupCommitsBeforeAdoption);
     if early {
-        home.start_batches();
+        home.start_group_commits();
     }
     home.unless_closed(replay(home, rest, degraded, early))
         .await;
@@ -95,7 +95,7 @@ pub(super) async fn recover(
 async fn replay(home: &Rc<Home>, rest: Vec<(u64, Entry)>, degraded: bool, early: bool) {
     adopt_all(home, rest).await;
     if !early {
-        home.start_batches();
+        home.start_group_commits();
     }
     for segment in home.core.pin_where(|s| !s.sealed.get()) {
         if segment.recorded.get() == segment.next_stripe.get()
@@ -109,13 +109,13 @@ async fn replay(home: &Rc<Home>, rest: Vec<(u64, Entry)>, degraded: bool, early:
             home.seal(&segment).await;
         }
     }
-    home.batch(Reach::Closed).await;
+    home.group_commit(Reach::Closed).await;
     home.journal.window.set_recovering(None);
     home.settle_data();
-    // Each import adds an epoch, and only commits drop them: an array that crashes again and again before
+    // Each import adds an epoch, and only checkpoints drop them: an array that crashes again and again before
     // its first one would have more than a root can name.
     if home.root.borrow().epoch_bytes() * 2 > MAX_EPOCH_BYTES {
-        home.commit(home.journal.next()).await;
+        home.checkpoint(home.journal.next()).await;
     }
 }
 
@@ -191,7 +191,7 @@ async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> 
 }
 
 /// Segments that only the journal names get liveness records; those of which the journal says more
-/// than their record are to be written anew.
+/// than their record are to be rewritten.
 fn give_records(home: &Rc<Home>, rest: &[(u64, Entry)]) {
     let mut changed: BTreeSet<u64> = BTreeSet::new();
     for (_, entry) in rest {
@@ -212,7 +212,7 @@ fn give_records(home: &Rc<Home>, rest: &[(u64, Entry)]) {
     }
 }
 
-/// Copies of table pages of a commit that never ended, of a history that was lost, or that cannot be read, are
+/// Copies of table pages of a checkpoint that never ended, of a history that was lost, or that cannot be read, are
 /// replaced by what the root says. That may be both of a page.
 ///
 /// Crash argument: what they claim does not count in this import, so others may be given these slots. Were such a
@@ -283,21 +283,21 @@ async fn adopt_all(home: &Rc<Home>, rest: Vec<(u64, Entry)>) {
                 };
                 adopt(home, *pieces, data.address, adopted).await;
             }
-            Entry::Hole {
+            Entry::Unmap {
                 tree,
                 first,
                 count,
                 part,
             } => {
                 for shard in &home.shards {
-                    let hole = Adopted::Holes {
+                    let unmapped = Adopted::Unmapped {
                         tree,
                         first,
                         count,
                         part,
                         sequence,
                     };
-                    ask(shard, |reply| ShardMessage::Adopt(hole, reply)).await;
+                    ask(shard, |reply| ShardMessage::Adopt(unmapped, reply)).await;
                 }
             }
             _ => {}

@@ -1,8 +1,8 @@
 //! Steps 1 to 3 of an import as far as segments go: what slot tables claim, what liveness keeps of it, and
 //! what the journal adds.
 //!
-//! Invariants: a claim counts only if liveness or the journal names its segment (R7), and as [`columns`](super::columns)
-//! says; what the journal opened counts only with a stripe (#182).
+//! Invariants: a claim counts only if liveness or the journal names its segment (R7), and as
+//! [`columns`](super::columns) says; what the journal opened counts only with a stripe (#182).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -31,7 +31,7 @@ pub(super) struct Replayed {
     entries: Vec<Entry>,
 }
 
-/// Decodes the records that the root still needs: but for those of data whose stripes were recorded, and folded.
+/// Decodes the records that the root still needs: but for those of data whose stripes were recorded, and merged.
 pub(super) fn decode_records(
     recovered: &Recovered,
     root: &Root,
@@ -63,7 +63,8 @@ pub(super) type PageCopy = (u16, u32, u8);
 pub(super) struct Tables {
     /// Which columns lie where.
     pub claims: Claims,
-    /// Copies of pages to write anew: those that a later checkpoint wrote, and those that cannot be read, even a second time.
+    /// Copies of pages to rewrite: those that a later checkpoint wrote, and those that cannot be read, even a second
+    /// time.
     pub replace: Vec<PageCopy>,
     /// The highest number of a checkpoint on any page.
     pub highest: u64,
@@ -153,10 +154,10 @@ async fn read_table(core: &Rc<Core>, index: u16, checkpoint: u64) -> DeviceTable
             .into_iter()
             .flatten()
             .fold(table.highest, u64::max);
-        let (newest, anew) = choose_copy(written_by, checkpoint);
+        let (newest, rewrite) = choose_copy(written_by, checkpoint);
         table
             .replace
-            .extend(anew.into_iter().map(|copy| (page, copy)));
+            .extend(rewrite.into_iter().map(|copy| (page, copy)));
         if let Some(copy) = newest
             && let Some(found) = copies[usize::from(copy)].take()
         {
@@ -246,12 +247,12 @@ pub(super) fn take_liveness(
 }
 
 /// Makes the segments that no table names, since every device is gone that held a column when the tables were
-/// written: the journal says where columns have been reconstructed since, and the headers there what they are of
+/// written: the journal says where columns have been rebuilt since, and the headers there what they are of
 /// (#156).
 ///
 /// A header that counts is of the very column and version that the entry names; that it was written before the
 /// entry is the crash argument of `reconstruct_columns`. A segment that was freed since is not named by liveness.
-pub(super) async fn find_reconstructed(core: &Rc<Core>, records: &[Replayed]) {
+pub(super) async fn find_rebuilt(core: &Rc<Core>, records: &[Replayed]) {
     let mut claims = Claims::new();
     for record in records.iter().filter(|r| r.ring == Ring::Delta) {
         for entry in &record.entries {
@@ -361,7 +362,7 @@ pub(super) fn replay_segments(
                     rest.push((sequence, entry));
                 }
                 Entry::Column { .. } => move_column(core, &entry),
-                Entry::Data(_) | Entry::Hole { .. } => rest.push((sequence, entry)),
+                Entry::Data(_) | Entry::Unmap { .. } => rest.push((sequence, entry)),
             }
         }
     }
@@ -444,7 +445,7 @@ fn replay_stripe(segment: &Segment, stripe: &ashlar_format::journal::StripeEntry
 ///
 /// **Crash argument.** A segment that the journal opened and has no stripe of holds nothing: what a stripe holds is
 /// found by its record, or by the root, whose liveness then names the segment. Its slots are free at once (#182). The
-/// Open entry stays in the journal until a commit images it: every import before that reads the same records of it,
+/// Open entry stays in the journal until a checkpoint images it: every import before that reads the same records of it,
 /// and drops it again, whatever its slots were given to since; none may give its number to another segment
 /// (`next_segment`).
 pub(super) fn settle_segments(core: &Core, named: &BTreeSet<u64>, opened: &BTreeSet<u64>) {

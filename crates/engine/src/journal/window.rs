@@ -1,10 +1,10 @@
-//! The part of the journal that is still needed: where its records lie, and which records of data hold blocks whose stripes
-//! no record names yet.
+//! The part of the journal that is still needed: where its records lie, and which records of data hold blocks whose
+//! stripes no record names yet.
 //!
 //! Invariants:
 //! - Records stand in the order of the log.
-//! - A record of data is needed until every block in it lies in a recorded stripe; and while an import places anew what
-//!   the data ring had, all of it is (see [`Window::data_tail`]).
+//! - A record of data is needed until every block in it lies in a recorded stripe; and while an import places again
+//!   what the data ring had, all of it is (see [`Window::data_tail`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,9 +33,9 @@ pub struct Window {
     by_stripe: RefCell<BTreeMap<(u64, u32), Vec<u64>>>,
     /// Positions of delta records, to cut the ring at a sequence.
     deltas: RefCell<VecDeque<(u64, RingPosition)>>,
-    /// The first sequence of the batch under way, of which the shards have not been told yet.
+    /// The first sequence of the group commit under way, of which the shards have not been told yet.
     untold: Cell<Option<u64>>,
-    /// The oldest data record that recovery is still placing anew.
+    /// The oldest data record that recovery is still placing again.
     recovering: Cell<Option<u64>>,
 }
 
@@ -96,8 +96,8 @@ impl Window {
     /// Where the needed part of the data ring begins, whose records go on at `end`; `None` while recovery still places
     /// what the ring had.
     ///
-    /// Crash argument: while recovery places what the ring had, the ring is all that has it until the batch of these
-    /// stripes is durable; a commit before that must not name a later tail.
+    /// Crash argument: while recovery places what the ring had, the ring is all that has it until the group commit of
+    /// these stripes is durable; a checkpoint before that must not name a later tail.
     pub fn data_tail(&self, end: RingPosition) -> Option<RingPosition> {
         if self.is_recovering() {
             return None;
@@ -129,7 +129,7 @@ impl Window {
         }
     }
 
-    /// A batch is under way whose records begin at `next`; `None`: the shards have been told of it.
+    /// A group commit is under way whose records begin at `next`; `None`: the shards have been told of it.
     pub fn set_untold(&self, next: Option<u64>) {
         self.untold.set(next);
     }
@@ -139,7 +139,7 @@ impl Window {
         self.untold.get().unwrap_or(next)
     }
 
-    /// Recovery places anew what records of data from this one on held; `None`: it is done.
+    /// Recovery places again what records of data from this one on held; `None`: it is done.
     pub fn set_recovering(&self, oldest: Option<u64>) {
         self.recovering.set(oldest);
     }

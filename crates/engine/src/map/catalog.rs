@@ -40,7 +40,7 @@ impl CatalogTree {
         self.now.borrow()
     }
 
-    /// The catalog, to be changed: the next commit writes it.
+    /// The catalog, to be changed: the next checkpoint writes it.
     pub fn borrow_mut(&self) -> RefMut<'_, Catalog> {
         self.now.borrow_mut()
     }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - The versions of a block are kept in the order of their stamps; the last is what a read sees.
-//! - Versions lie together by leaf of the map, as they are folded: a leaf is held exactly if a version of it is.
-//! - Once a version is durable as place or hole (`Recorded`), older ones are gone.
+//! - Versions lie together by leaf of the map, as they are merged: a leaf is held exactly if a version of it is.
+//! - Once a version is durable as place or unmapped range (`Recorded`), older ones are gone.
 //! - A version holds its segment, so the segment's slots stay as long as the delta needs them.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,7 +25,7 @@ const _: () = assert!(size_of::<Version>() <= DELTA_BYTES);
 pub enum State {
     /// In a stripe that is open or being written: its bytes are in memory.
     Open(Rc<OpenStripe>),
-    /// Named by the durable journal record of this sequence (or a later one of its batch).
+    /// Named by the durable journal record of this sequence (or a later one of its group commit).
     Recorded(u64),
 }
 
@@ -33,7 +33,7 @@ pub enum State {
 #[derive(Debug, Clone)]
 pub enum What {
     /// Unmapped.
-    Hole,
+    Unmapped,
     /// Mapped.
     Block {
         /// The segment.
@@ -86,7 +86,7 @@ impl Part {
 
 /// A run of volume blocks unmapped by one TRIM.
 #[derive(Debug, Clone, Copy)]
-pub struct HoleRange {
+pub struct UnmappedRange {
     /// The volume.
     pub tree: u32,
     /// First volume block.
@@ -101,7 +101,7 @@ pub struct HoleRange {
     pub recorded: Option<u64>,
 }
 
-impl HoleRange {
+impl UnmappedRange {
     /// Whether it unmaps a block.
     pub fn covers(&self, tree: u32, address: u64) -> bool {
         self.tree == tree
@@ -138,8 +138,8 @@ fn place_in(leaf: &OfLeaf, address: u64) -> Range<usize> {
 pub struct Deltas {
     /// By volume and leaf.
     held: BTreeMap<(u32, u64), OfLeaf>,
-    /// Runs of holes, in the order of their stamps.
-    pub holes: Vec<HoleRange>,
+    /// Unmapped ranges, in the order of their stamps.
+    pub unmapped: Vec<UnmappedRange>,
     count: usize,
     /// How many leaves are held, by volume.
     leaves: BTreeMap<u32, usize>,
@@ -151,7 +151,7 @@ pub enum Lookup {
     /// Nothing: the map decides.
     Unknown,
     /// Unmapped.
-    Hole(u64),
+    Unmapped(u64),
     /// This version.
     Version(Version),
 }
@@ -161,7 +161,7 @@ impl Lookup {
     pub fn stamp(&self) -> u64 {
         match self {
             Lookup::Unknown => 0,
-            Lookup::Hole(stamp) => *stamp,
+            Lookup::Unmapped(stamp) => *stamp,
             Lookup::Version(version) => version.stamp,
         }
     }
@@ -170,7 +170,7 @@ impl Lookup {
 impl Deltas {
     /// Versions held.
     pub fn len(&self) -> usize {
-        self.count + self.holes.len()
+        self.count + self.unmapped.len()
     }
 
     /// Leaves of maps that versions held here are of, by volume.
@@ -240,8 +240,8 @@ impl Deltas {
 
     /// The blocks from `first` up to `end` for which [`Deltas::take_recorded`] may have something, in order.
     pub fn recorded_in(&self, tree: u32, first: u64, end: u64) -> Vec<u64> {
-        let hole = |h: &HoleRange| h.tree == tree && h.recorded.is_some();
-        if self.holes.iter().any(hole) {
+        let unmapped = |h: &UnmappedRange| h.tree == tree && h.recorded.is_some();
+        if self.unmapped.iter().any(unmapped) {
             return (first..end).collect();
         }
         let held = self.of_blocks(tree, first, end);
@@ -253,29 +253,29 @@ impl Deltas {
     /// The newest of what is known of a block.
     pub fn lookup(&self, tree: u32, address: u64) -> Lookup {
         let version = self.of_block(tree, address).next_back();
-        let hole = self.hole_stamp(tree, address, false);
+        let unmapped = self.unmapped_stamp(tree, address, false);
         match version {
-            Some(version) if version.stamp > hole => match version.what {
-                What::Hole => Lookup::Hole(version.stamp),
+            Some(version) if version.stamp > unmapped => match version.what {
+                What::Unmapped => Lookup::Unmapped(version.stamp),
                 What::Block { .. } => Lookup::Version(version.clone()),
             },
-            _ if hole > 0 => Lookup::Hole(hole),
+            _ if unmapped > 0 => Lookup::Unmapped(unmapped),
             _ => Lookup::Unknown,
         }
     }
 
     /// Whether nothing is known of a volume's blocks from `first` up to `end`: the map decides for all.
     pub fn none_in(&self, tree: u32, first: u64, end: u64) -> bool {
-        let of_hole = |h: &HoleRange| {
+        let of_unmapped = |h: &UnmappedRange| {
             h.tree == tree && h.first < end && first < h.first.saturating_add(h.count)
         };
         let mut versions = self.of_blocks(tree, first, end);
-        versions.next().is_none() && !self.holes.iter().any(of_hole)
+        versions.next().is_none() && !self.unmapped.iter().any(of_unmapped)
     }
 
-    /// The newest stamp of a run of holes over a block; 0 if there is none.
-    fn hole_stamp(&self, tree: u32, address: u64, recorded_only: bool) -> u64 {
-        self.holes
+    /// The newest stamp of an unmapped range over a block; 0 if there is none.
+    fn unmapped_stamp(&self, tree: u32, address: u64, recorded_only: bool) -> u64 {
+        self.unmapped
             .iter()
             .filter(|h| h.covers(tree, address) && (!recorded_only || h.recorded.is_some()))
             .map(|h| h.stamp)
@@ -310,7 +310,7 @@ impl Deltas {
         let durable = |v: &&Version| v.journaled || matches!(v.state, State::Recorded(_));
         let versions = self.of_block(tree, address).filter(durable);
         let of_versions = versions.map(|v| v.stamp).max().unwrap_or(0);
-        of_versions.max(self.hole_stamp(tree, address, true))
+        of_versions.max(self.unmapped_stamp(tree, address, true))
     }
 
     /// Notes that a data record holds a version.
@@ -334,30 +334,32 @@ impl Deltas {
         }
     }
 
-    /// Drops versions that a durable run of holes covers.
-    fn drop_below(&mut self, hole: HoleRange) {
-        let end = hole.first.saturating_add(hole.count);
-        let held = self.of_blocks(hole.tree, hole.first, end);
-        let below = held.filter(|held| held.version.stamp <= hole.stamp);
+    /// Drops versions that a durable unmapped range covers.
+    fn drop_below(&mut self, unmapped: UnmappedRange) {
+        let end = unmapped.first.saturating_add(unmapped.count);
+        let held = self.of_blocks(unmapped.tree, unmapped.first, end);
+        let below = held.filter(|held| held.version.stamp <= unmapped.stamp);
         let blocks: Vec<u64> = below.map(|held| held.address).collect();
         for address in blocks {
-            if hole.covers(hole.tree, address) {
-                self.retain(hole.tree, address, |version| version.stamp > hole.stamp);
+            if unmapped.covers(unmapped.tree, address) {
+                self.retain(unmapped.tree, address, |version| {
+                    version.stamp > unmapped.stamp
+                });
             }
         }
     }
 
-    /// Notes that a run of holes is durable.
-    pub fn hole_recorded(&mut self, stamp: u64, sequence: u64) {
+    /// Notes that an unmapped range is durable.
+    pub fn unmapped_recorded(&mut self, stamp: u64, sequence: u64) {
         let mut found = None;
-        for hole in &mut self.holes {
-            if hole.stamp == stamp {
-                hole.recorded = Some(sequence);
-                found = Some(*hole);
+        for unmapped in &mut self.unmapped {
+            if unmapped.stamp == stamp {
+                unmapped.recorded = Some(sequence);
+                found = Some(*unmapped);
             }
         }
-        if let Some(hole) = found {
-            self.drop_below(hole);
+        if let Some(unmapped) = found {
+            self.drop_below(unmapped);
         }
     }
 
@@ -365,7 +367,7 @@ impl Deltas {
     pub fn oldest(&self) -> Option<u64> {
         let recorded = self.recorded_blocks().map(|(_, sequence)| sequence);
         recorded
-            .chain(self.holes.iter().filter_map(|h| h.recorded))
+            .chain(self.unmapped.iter().filter_map(|h| h.recorded))
             .min()
     }
 
@@ -379,25 +381,25 @@ impl Deltas {
         })
     }
 
-    /// Takes what is recorded of a block, to be folded: the version unless a durable run of holes is
-    /// newer. `Some(None)` is a hole.
+    /// Takes what is recorded of a block, to be merged: the version unless a durable unmapped range is
+    /// newer. `Some(None)` is an unmapped range.
     pub fn take_recorded(&mut self, tree: u32, address: u64) -> Option<What> {
-        let hole = self.hole_stamp(tree, address, true);
+        let unmapped = self.unmapped_stamp(tree, address, true);
         let (mut taken, mut found) = (None, false);
         self.retain(tree, address, |version| {
             if found || !matches!(version.state, State::Recorded(_)) {
                 return true;
             }
             found = true;
-            if version.stamp > hole {
+            if version.stamp > unmapped {
                 taken = Some(version.what.clone());
             }
-            // While an older run of holes still covers the block, its version must stay to be seen;
-            // folding it again changes nothing.
-            hole > 0 && version.stamp > hole
+            // While an older unmapped range still covers the block, its version must stay to be seen;
+            // merging it again changes nothing.
+            unmapped > 0 && version.stamp > unmapped
         });
-        if taken.is_none() && hole > 0 {
-            Some(What::Hole)
+        if taken.is_none() && unmapped > 0 {
+            Some(What::Unmapped)
         } else {
             taken
         }
@@ -439,7 +441,7 @@ impl Deltas {
         })
     }
 
-    /// Drops one version: a move that could not be written, or folded.
+    /// Drops one version: a move that could not be written, or merged.
     pub fn remove(&mut self, tree: u32, address: u64, stamp: u64) {
         self.retain(tree, address, |version| version.stamp != stamp);
     }
@@ -466,13 +468,13 @@ impl Deltas {
             self.count -= self.held[&key].len();
             self.forget(key);
         }
-        self.holes.retain(|h| h.tree != tree);
+        self.unmapped.retain(|h| h.tree != tree);
     }
 
-    /// The newest sequence of anything recorded here: what a leaf that takes all of it is folded to.
+    /// The newest sequence of anything recorded here: what a leaf that takes all of it is merged to.
     pub fn newest_recorded(&self) -> u64 {
-        let of_holes = self
-            .holes
+        let of_unmapped = self
+            .unmapped
             .iter()
             .filter_map(|h| h.recorded)
             .max()
@@ -481,7 +483,7 @@ impl Deltas {
             .map(|(_, sequence)| sequence)
             .max()
             .unwrap_or(0)
-            .max(of_holes)
+            .max(of_unmapped)
     }
 }
 
@@ -489,17 +491,17 @@ impl Deltas {
 mod tests {
     use super::*;
 
-    fn hole(stamp: u64) -> Version {
+    fn unmapped(stamp: u64) -> Version {
         Version {
             stamp,
-            what: What::Hole,
+            what: What::Unmapped,
             state: State::Recorded(stamp),
             journaled: false,
         }
     }
 
     #[test]
-    fn a_block_written_after_a_trim_is_seen_until_the_trim_is_folded_everywhere() {
+    fn a_block_written_after_a_trim_is_seen_until_the_trim_is_merged_everywhere() {
         let mut deltas = Deltas::default();
         let part = Part {
             tile: 256,
@@ -507,7 +509,7 @@ mod tests {
             of: 1,
             rest: 0,
         };
-        deltas.holes.push(HoleRange {
+        deltas.unmapped.push(UnmappedRange {
             tree: 1,
             first: 0,
             count: 1000,
@@ -515,29 +517,29 @@ mod tests {
             stamp: 1,
             recorded: Some(10),
         });
-        deltas.push(1, 5, hole(2)); // stands for any newer version
+        deltas.push(1, 5, unmapped(2)); // stands for any newer version
         assert!(deltas.take_recorded(1, 5).is_some());
         assert_eq!(
             deltas.lookup(1, 5).stamp(),
             2,
             "the fold must not uncover the older trim"
         );
-        deltas.holes.clear();
+        deltas.unmapped.clear();
         assert!(deltas.take_recorded(1, 5).is_some());
         assert_eq!(deltas.lookup(1, 5).stamp(), 0);
     }
 
     #[test]
-    fn a_newer_run_of_holes_wins_and_an_older_one_does_not() {
+    fn a_newer_unmapped_range_wins_and_an_older_one_does_not() {
         let mut deltas = Deltas::default();
-        deltas.push(1, 5, hole(3));
+        deltas.push(1, 5, unmapped(3));
         let part = Part {
             tile: 256,
             partitions: 4,
             of: 1,
             rest: 0,
         };
-        deltas.holes.push(HoleRange {
+        deltas.unmapped.push(UnmappedRange {
             tree: 1,
             first: 0,
             count: 10,
@@ -549,7 +551,7 @@ mod tests {
         assert_eq!(deltas.lookup(1, 9).stamp(), 7);
         assert_eq!(deltas.lookup(1, 10).stamp(), 0);
         assert_eq!(deltas.durable_stamp(1, 5), 3);
-        deltas.hole_recorded(7, 40);
+        deltas.unmapped_recorded(7, 40);
         assert_eq!(deltas.durable_stamp(1, 5), 7);
         assert_eq!(deltas.len(), 1);
         assert_eq!(deltas.oldest(), Some(40));
@@ -561,7 +563,7 @@ mod tests {
         let mut stamp = 0;
         let mut push = |deltas: &mut Deltas, tree, address| {
             stamp += 1;
-            deltas.push(tree, address, hole(stamp));
+            deltas.push(tree, address, unmapped(stamp));
             stamp
         };
         let leaves = |deltas: &Deltas| deltas.leaves().map(|(_, leaves)| leaves).sum::<usize>();

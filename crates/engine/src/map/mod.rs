@@ -1,8 +1,8 @@
 //! The map's nodes in a shard: a cache over trees of 4 KiB nodes, changed in memory and written by
-//! commits.
+//! checkpoints.
 //!
 //! Invariants:
-//! - A clean node in the cache is what the durable tree holds; a dirty one is kept until a commit has
+//! - A clean node in the cache is what the durable tree holds; a dirty one is kept until a checkpoint has
 //!   given it a place. A node's bytes are used only if they match the digest in its parent.
 //! - Node places change only in [`NodeStore::place`], which advances `epoch`: a read that was under way
 //!   across it starts over, so an old node never enters the cache.
@@ -48,9 +48,9 @@ pub struct NodeStore {
     core: Rc<Core>,
     trees: RefCell<BTreeMap<(u32, u16), Tree>>,
     dirty: RefCell<BTreeMap<Key, Buf>>,
-    /// Nodes with a new place, which a commit is still writing there.
+    /// Nodes with a new place, which a checkpoint is still writing there.
     placed: RefCell<BTreeMap<Key, Slice>>,
-    folded: RefCell<BTreeMap<Key, u64>>,
+    merged: RefCell<BTreeMap<Key, u64>>,
     /// Clean nodes above the leaves, which stay as long as they fit: each leads to many leaves.
     inner: RefCell<BTreeMap<Key, Slice>>,
     /// The other clean nodes: those that were used last.
@@ -115,7 +115,7 @@ impl NodeStore {
             trees: RefCell::default(),
             dirty: RefCell::default(),
             placed: RefCell::default(),
-            folded: RefCell::default(),
+            merged: RefCell::default(),
             inner: RefCell::default(),
             used: RefCell::new(LruCache::unbounded()),
             budget_nodes: Cell::new(nodes_in(budget_bytes)),
@@ -146,7 +146,7 @@ impl NodeStore {
         self.trees.borrow_mut().retain(|key, _| key.0 != tree);
         self.dirty.borrow_mut().retain(|key, _| key.0 != tree);
         self.placed.borrow_mut().retain(|key, _| key.0 != tree);
-        self.folded.borrow_mut().retain(|key, _| key.0 != tree);
+        self.merged.borrow_mut().retain(|key, _| key.0 != tree);
         self.inner.borrow_mut().retain(|key, _| key.0 != tree);
         let mut used = self.used.borrow_mut();
         let of_tree: Vec<Key> = used
@@ -327,27 +327,27 @@ impl NodeStore {
         (all_known == Some(true)).then_some(mapped)
     }
 
-    /// Changes a leaf in memory, with the sequence it is now folded to. The leaf is made if there was
+    /// Changes a leaf in memory, with the sequence it is now merged to. The leaf is made if there was
     /// none. `change` must not wait; it runs on the leaf as it is then.
     pub async fn change_leaf<T>(
         &self,
         tree: u32,
         partition: u16,
         index: u64,
-        folded: u64,
+        merged: u64,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, Lost> {
         let key = (tree, partition, 0, index);
         self.make_dirty(key, true).await?;
         let mut dirty = self.dirty.borrow_mut();
         let leaf = dirty.get_mut(&key).ok_or(Lost)?;
-        self.folded.borrow_mut().insert(key, folded);
+        self.merged.borrow_mut().insert(key, merged);
         Ok(change(leaf))
     }
 
-    /// What the next commit writes besides if those of these nodes that lie there are written anew, which is how
+    /// What the next checkpoint writes besides if those of these nodes that lie there are rewritten, which is how
     /// metadata is cleaned: these, and those above them. (Where nodes were lost, what lay below them may still count
-    /// as live though it has been made anew elsewhere: to write that once more would gain nothing, for ever.)
+    /// as live though it has been recreated elsewhere: to write that once more would gain nothing, for ever.)
     pub async fn path_of(&self, nodes: &[(Key, Place)]) -> BTreeSet<Key> {
         let mut path = BTreeSet::new();
         for (key, place) in nodes {
@@ -440,7 +440,7 @@ impl NodeStore {
         trees.values().map(|tree| tree.height).max().unwrap_or(0)
     }
 
-    /// Makes what cannot be read of a leaf and its path anew, in memory, with every entry marked lost.
+    /// Recreates, in memory, what cannot be read of a leaf and its path, with every entry marked lost.
     pub async fn give_up(&self, tree: u32, partition: u16, leaf: u64) {
         for level in (0..=self.height(tree, partition)).rev() {
             let key = (tree, partition, level, leaf >> (6 * level));
@@ -451,7 +451,7 @@ impl NodeStore {
         }
     }
 
-    /// Makes the inner nodes above the leaves `range` that cannot be read anew, in memory. Their entries are
+    /// Recreates, in memory, the inner nodes above the leaves `range` that cannot be read. Their entries are
     /// marked lost, but for those all of whose leaves are within `covered`: nothing of them is wanted any
     /// more, and they are empty.
     pub async fn give_up_between(
@@ -484,7 +484,7 @@ impl NodeStore {
         }
     }
 
-    /// Makes a node that cannot be read anew: every entry is marked lost, or empty where all leaves under it
+    /// Recreates a node that cannot be read: every entry is marked lost, or empty where all leaves under it
     /// are within `covered`.
     fn make_lost(&self, key: Key, covered: Range<u64>) {
         let (tree, partition, level, index) = key;

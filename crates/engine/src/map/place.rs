@@ -1,7 +1,7 @@
-//! Places for dirty nodes: what a commit takes of a shard's trees.
+//! Places for dirty nodes: what a checkpoint takes of a shard's trees.
 //!
-//! Invariant: from [`NodeStore::close_dirty`] to the end of [`NodeStore::place`] every ancestor of a dirty node is dirty
-//! too; nothing waits within `place`, so no reader sees half of it.
+//! Invariant: from [`NodeStore::close_dirty`] to the end of [`NodeStore::place`] every ancestor of a dirty node is
+//! dirty too; nothing waits within `place`, so no reader sees half of it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Key, NodeStore, inner_entry};
 use crate::planted::{self, Bug};
 use crate::segment::read::Lost;
 
-/// A node that a commit is to write.
+/// A node that a checkpoint is to write.
 #[derive(Debug, Clone)]
 pub struct NodeWrite {
     /// Which node.
@@ -73,8 +73,8 @@ impl NodeStore {
         for level in 0..=u8::MAX {
             for key in self.dirty_of(level) {
                 let buf = self.dirty.borrow_mut().remove(&key).expect("listed above");
-                let folded = self.folded.borrow_mut().remove(&key);
-                self.place_one(key, buf, folded, places, &mut placed);
+                let merged = self.merged.borrow_mut().remove(&key);
+                self.place_one(key, buf, merged, places, &mut placed);
             }
             if self.dirty.borrow().is_empty() {
                 break;
@@ -97,7 +97,7 @@ impl NodeStore {
         &self,
         key: Key,
         buf: Buf,
-        folded: Option<u64>,
+        merged: Option<u64>,
         places: &mut dyn Iterator<Item = Place>,
         placed: &mut Placed,
     ) {
@@ -115,13 +115,13 @@ impl NodeStore {
             .identity
             .node_digest(tree, partition, level, index, &buf);
         let place = places.next().expect("a place for every dirty node");
-        let folded = folded.or(old.map(|e| e.folded)).unwrap_or(0);
+        let merged = merged.or(old.map(|e| e.merged)).unwrap_or(0);
         let content = self.content(key, &buf);
         self.set_parent_entry(
             key,
             Some(NodeEntry {
                 place,
-                folded,
+                merged,
                 digest,
                 content,
             }),
@@ -261,7 +261,7 @@ mod tests {
             };
             let named = inner_entry(&inner.bytes, 70 % FANOUT).unwrap().unwrap();
             assert_eq!(
-                (named.place, named.digest, named.folded),
+                (named.place, named.digest, named.merged),
                 (leaf.place, leaf.digest, 7)
             );
             assert_eq!(store.roots()[0].1.unwrap().place, top.place);

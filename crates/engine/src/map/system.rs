@@ -1,5 +1,5 @@
 //! Trees that belong to the home and are small enough to know by heart: liveness and the catalog. Every
-//! entry is in memory; payload nodes are made anew when they change.
+//! entry is in memory; payload nodes are recreated when they change.
 //!
 //! Invariant: `entries` is exactly the durable tree, less leaves that are gone since.
 
@@ -19,7 +19,7 @@ pub struct SysTree {
     entries: BTreeMap<NodeId, NodeEntry>,
     /// Leaves whose payload changed, or that were removed.
     dirty: BTreeSet<u64>,
-    /// Nodes placed by the commit under way.
+    /// Nodes placed by the checkpoint under way.
     placed: BTreeMap<NodeId, Place>,
     payload_bytes: u64,
 }
@@ -38,7 +38,7 @@ impl SysTree {
         let Some(top) = root.top else {
             return Ok((tree, payloads));
         };
-        tree.height = u8::try_from(top.folded & 0xFF).unwrap_or(0);
+        tree.height = u8::try_from(top.merged & 0xFF).unwrap_or(0);
         let mut level = vec![((tree.height, 0u64), top)];
         while let Some((id, entry)) = level.pop() {
             tree.entries.insert(id, entry);
@@ -62,7 +62,7 @@ impl SysTree {
     /// What a root says of this tree. The height stands in the top entry's unused sequence field.
     pub fn root(&self) -> TreeRoot {
         let top = self.entries.get(&(self.height, 0)).map(|e| NodeEntry {
-            folded: u64::from(self.height),
+            merged: u64::from(self.height),
             ..*e
         });
         TreeRoot {
@@ -91,7 +91,7 @@ impl SysTree {
         self.entries.get(&id).is_some_and(|e| e.place == place)
     }
 
-    /// A node is to be written anew: as above a leaf that changed. Whether there is such a leaf does not matter,
+    /// A node is to be rewritten: as above a leaf that changed. Whether there is such a leaf does not matter,
     /// and above the records of segments that are all gone there is none (#159).
     pub fn touch(&mut self, id: NodeId) {
         if self.entries.contains_key(&id) {
@@ -170,7 +170,7 @@ impl SysTree {
                 id,
                 NodeEntry {
                     place,
-                    folded: 0,
+                    merged: 0,
                     digest,
                     content,
                 },
@@ -186,7 +186,7 @@ impl SysTree {
         let gone = gone.map(|l| (0, *l)).collect::<Vec<NodeId>>();
         let place = |id: NodeId| {
             let old = self.entries.remove(&id).map(|e| e.place);
-            // One that this commit has placed before it was gone has been told of its old place.
+            // One that this checkpoint has placed before it was gone has been told of its old place.
             self.placed.remove(&id).or(old)
         };
         gone.into_iter().filter_map(place).collect()
@@ -197,10 +197,10 @@ impl SysTree {
 mod tests {
     use super::*;
 
-    /// A leaf that a commit has placed, and whose payload goes before that commit ends, frees that place and no
+    /// A leaf that a checkpoint has placed, and whose payload goes before that checkpoint ends, frees that place and no
     /// other; one that has a payload again gets another.
     #[test]
-    fn a_leaf_may_go_in_the_commit_that_places_it() {
+    fn a_leaf_may_go_in_the_checkpoint_that_places_it() {
         let digest = |_: NodeId, _: &[u8]| [0; 16];
         let place = |block| Place { segment: 7, block };
         let payload = |leaf: u64| Some(vec![leaf as u8; BLOCK]);

@@ -1,7 +1,7 @@
 //! Devices that failed and are to be taken out, and redundancy until they are.
 //!
-//! Invariant: while a commit is under way, what it has freed or moved in memory is needed as it was until its root is
-//! durable; so is the redundancy that the array had when it began.
+//! Invariant: while a checkpoint is under way, what it has freed or moved in memory is needed as it was until its root
+//! is durable; so is the redundancy that the array had when it began.
 
 use std::cell::{Cell, RefCell};
 
@@ -16,7 +16,7 @@ pub struct Failing {
     /// Opens when those that were reported have been taken out.
     settled: Gate,
     maybe_degraded: Cell<bool>,
-    before_commit: Cell<Option<(bool, usize)>>,
+    before_checkpoint: Cell<Option<(bool, usize)>>,
 }
 
 impl Default for Failing {
@@ -26,7 +26,7 @@ impl Default for Failing {
             added: Gate::default(),
             settled: Gate::default(),
             maybe_degraded: Cell::new(true),
-            before_commit: Cell::default(),
+            before_checkpoint: Cell::default(),
         }
     }
 }
@@ -53,8 +53,8 @@ impl Failing {
             self.members.borrow_mut().push(member);
         }
         self.maybe_degraded.set(true);
-        let before = self.before_commit.get();
-        self.before_commit
+        let before = self.before_checkpoint.get();
+        self.before_checkpoint
             .set(before.map(|(_, losses)| (true, losses.saturating_sub(1))));
         self.added.open();
     }
@@ -100,20 +100,20 @@ impl Failing {
         self.maybe_degraded.set(maybe);
     }
 
-    /// A commit begins, in an array that is `degraded` or not and can lose so many more devices.
-    pub fn commit_begins(&self, degraded: bool, losses: usize) {
-        self.before_commit.set(Some((degraded, losses)));
+    /// A checkpoint begins, in an array that is `degraded` or not and can lose so many more devices.
+    pub fn checkpoint_begins(&self, degraded: bool, losses: usize) {
+        self.before_checkpoint.set(Some((degraded, losses)));
     }
 
     /// Its root is durable.
-    pub fn commit_ended(&self) {
-        self.before_commit.set(None);
+    pub fn checkpoint_ended(&self) {
+        self.before_checkpoint.set(None);
     }
 
-    /// While a commit is under way: whether the array was degraded when it began, or a device failed since, and how
+    /// While a checkpoint is under way: whether the array was degraded when it began, or a device failed since, and how
     /// many more may be lost.
-    pub fn before_commit(&self) -> Option<(bool, usize)> {
-        self.before_commit.get()
+    pub fn before_checkpoint(&self) -> Option<(bool, usize)> {
+        self.before_checkpoint.get()
     }
 }
 
@@ -121,16 +121,16 @@ impl Failing {
 mod tests {
     use super::*;
 
-    /// A device that fails is reported once, and each report costs a commit under way one loss to come.
+    /// A device that fails is reported once, and each report costs a checkpoint under way one loss to come.
     #[test]
     fn a_device_is_to_be_taken_out_once() {
         let failing = Failing::default();
-        failing.commit_begins(false, 2);
+        failing.checkpoint_begins(false, 2);
         failing.report(1, true);
-        assert_eq!(failing.before_commit(), Some((true, 1)));
+        assert_eq!(failing.before_checkpoint(), Some((true, 1)));
         failing.report(1, true);
         failing.report(2, false);
-        assert_eq!(failing.before_commit(), Some((true, 0)));
+        assert_eq!(failing.before_checkpoint(), Some((true, 0)));
         assert_eq!(failing.take(), vec![1]);
         assert!(failing.is_empty() && failing.maybe_degraded());
     }

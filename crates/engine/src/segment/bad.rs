@@ -1,4 +1,4 @@
-//! Bad blocks that are known: those to be healed, and those that could not be.
+//! Bad blocks that are known: those to be repaired, and those that could not be.
 //!
 //! Invariant: a block is counted against its device once, however often it is found.
 
@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use ashlar_format::SegmentNumber;
 use ashlar_rt::Gate;
 
-/// Bad blocks remembered at most. Those found beyond that are counted, and healed when they are found
+/// Bad blocks remembered at most. Those found beyond that are counted, and repaired when they are found
 /// again.
 const MOST_KNOWN: usize = 1 << 17;
 
-/// Blocks healed at once: they share a flush.
+/// Blocks repaired at once: they share a flush.
 const AT_ONCE: usize = 64;
 
 /// As [`BadBlock::within`]: the summary of the stripe's course.
@@ -45,8 +45,8 @@ impl std::fmt::Display for BadBlock {
 #[derive(Debug, Default)]
 pub struct Bad {
     /// Blocks of columns.
-    pub heals: RefCell<Heals>,
-    /// Opens when one is to be healed.
+    pub repairs: RefCell<Repairs>,
+    /// Opens when one is to be repaired.
     pub found: Gate,
     /// Blocks of volumes: tree and address.
     pub lost: RefCell<BTreeSet<(u32, u64)>>,
@@ -56,32 +56,32 @@ pub struct Bad {
 
 /// The bad blocks that are known.
 #[derive(Debug, Default)]
-pub struct Heals {
-    /// To be healed, those being healed included.
+pub struct Repairs {
+    /// To be repaired, those being repaired included.
     due: BTreeSet<BadBlock>,
-    /// Could not be healed: too little of their stripe can be verified, or the device keeps nothing.
+    /// Could not be repaired: too little of their stripe can be verified, or the device keeps nothing.
     hopeless: BTreeSet<BadBlock>,
-    /// Could not be healed, and may be now: tried again when they are found again, but counted already.
+    /// Could not be repaired, and may be now: tried again when they are found again, but counted already.
     counted: BTreeSet<BadBlock>,
 }
 
-impl Heals {
+impl Repairs {
     /// Whether a block is known to be bad.
     pub fn knows(&self, block: &BadBlock) -> bool {
         self.due.contains(block) || self.hopeless.contains(block)
     }
 
-    /// Whether nothing is to be healed.
+    /// Whether nothing is to be repaired.
     pub fn is_empty(&self) -> bool {
         self.due.is_empty()
     }
 
-    /// How many are to be healed.
+    /// How many are to be repaired.
     pub fn due(&self) -> usize {
         self.due.len()
     }
 
-    /// Has a block healed. Whether it is to be counted: not if it was before.
+    /// Has a block repaired. Whether it is to be counted: not if it was before.
     pub fn add(&mut self, block: BadBlock) -> bool {
         let new = !self.counted.remove(&block);
         if self.due.len() + self.hopeless.len() + self.counted.len() < MOST_KNOWN {
@@ -90,7 +90,7 @@ impl Heals {
         new
     }
 
-    /// The next blocks to heal.
+    /// The next blocks to repair.
     pub fn next(&self) -> Vec<BadBlock> {
         self.due.iter().take(AT_ONCE).copied().collect()
     }
@@ -103,7 +103,7 @@ impl Heals {
         }
     }
 
-    /// A segment has changed for the better: what could not be healed may be now, when it is found again.
+    /// A segment has changed for the better: what could not be repaired may be now, when it is found again.
     pub fn forget(&mut self, segment: SegmentNumber) {
         let mine = |b: &BadBlock| b.segment == segment;
         self.counted
@@ -142,40 +142,40 @@ mod tests {
 
     #[test]
     fn a_bad_block_is_counted_once_until_its_column_moves() {
-        let mut heals = Heals::default();
+        let mut repairs = Repairs::default();
         let bad = block(1, 0);
-        assert!(heals.add(bad) && heals.knows(&bad));
-        assert_eq!(heals.next(), vec![bad]);
-        heals.tried(bad, false);
+        assert!(repairs.add(bad) && repairs.knows(&bad));
+        assert_eq!(repairs.next(), vec![bad]);
+        repairs.tried(bad, false);
         assert!(
-            heals.is_empty() && heals.knows(&bad),
+            repairs.is_empty() && repairs.knows(&bad),
             "it is not tried for ever"
         );
         // Its segment got better: tried again, and not counted again.
-        heals.forget(1);
-        assert!(!heals.knows(&bad) && !heals.add(bad));
-        heals.tried(bad, false);
-        heals.moved(1, 0);
-        assert!(heals.add(bad), "another place, another count");
-        heals.tried(bad, true);
-        assert!(!heals.knows(&bad));
+        repairs.forget(1);
+        assert!(!repairs.knows(&bad) && !repairs.add(bad));
+        repairs.tried(bad, false);
+        repairs.moved(1, 0);
+        assert!(repairs.add(bad), "another place, another count");
+        repairs.tried(bad, true);
+        assert!(!repairs.knows(&bad));
     }
 
     #[test]
     fn what_is_known_is_bounded_and_goes_with_its_segment() {
-        let mut heals = Heals::default();
+        let mut repairs = Repairs::default();
         for stripe in 0..=u32::try_from(MOST_KNOWN).unwrap() {
-            assert!(heals.add(block(1, stripe)), "all are counted");
+            assert!(repairs.add(block(1, stripe)), "all are counted");
         }
-        assert_eq!(heals.due(), MOST_KNOWN);
-        assert_eq!(heals.next().len(), AT_ONCE);
+        assert_eq!(repairs.due(), MOST_KNOWN);
+        assert_eq!(repairs.next().len(), AT_ONCE);
         let (first, second) = (block(1, 0), block(2, 0));
-        let mut heals = Heals::default();
+        let mut repairs = Repairs::default();
         for bad in [first, second] {
-            heals.add(bad);
-            heals.tried(bad, false);
+            repairs.add(bad);
+            repairs.tried(bad, false);
         }
-        heals.retain(|segment| segment == 2);
-        assert!(!heals.knows(&first) && heals.knows(&second));
+        repairs.retain(|segment| segment == 2);
+        assert!(!repairs.knows(&first) && repairs.knows(&second));
     }
 }

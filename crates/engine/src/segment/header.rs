@@ -1,7 +1,7 @@
 //! The headers of a segment's slots.
 //!
-//! Crash argument: a header says which column a slot holds. A record that names a segment is built only after its headers
-//! were flushed, with the columns they are written before.
+//! Crash argument: a header says which column a slot holds. A record that names a segment is built only after its
+//! headers were flushed, with the columns they are written before.
 
 use std::rc::Rc;
 

@@ -5,7 +5,7 @@
 //!   given back only when nobody does (rule R12).
 //! - Stripes are handed out in order and recorded in order: those below `recorded` are written,
 //!   flushed and named by a durable journal record (or the root).
-//! - `live` is the exact image of the trees as of the last fold; a delta's block is not in it yet.
+//! - `live` is the exact image of the trees as of the last merge; a delta's block is not in it yet.
 
 pub mod bad;
 pub mod coder;
@@ -207,8 +207,8 @@ impl Segment {
         usize::from(self.geometry.m).checked_sub(missing)
     }
 
-    /// The context of the strip block at stripe, column and block `at`, and its digest function. `None`: its owner names
-    /// a function that this program does not know.
+    /// The context of the strip block at stripe, column and block `at`, and its digest function. `None`: its owner
+    /// names a function that this program does not know.
     pub fn context_of(&self, at: (u32, u16, u32), owner: &Owner) -> Option<(Kind, Context)> {
         Context::of_strip(self.number, self.geometry.k, at, owner)
     }

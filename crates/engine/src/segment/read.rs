@@ -1,8 +1,9 @@
 //! Reading blocks: verified, and decoded from the other columns when they do not come or do not match.
 //!
-//! A device error, a missing device, a mismatch and a deadline are one thing: a missing strip. [`plan_read`] says what is
-//! read, decoded and checked by rows; what does not come, or does not match the map's digest, is trusted less by the next
-//! plan. A bad block found on the way is counted against its device and repaired in the background (`segment/bad.rs`).
+//! A device error, a missing device, a mismatch and a deadline are one thing: a missing strip. [`plan_read`] says what
+//! is read, decoded and checked by rows; what does not come, or does not match the map's digest, is trusted less by the
+//! next plan. A bad block found on the way is counted against its device and repaired in the background
+//! (`segment/bad.rs`).
 //!
 //! Invariants: bytes are returned only if their digest matches (P1); the caller holds the segment, so
 //! its slots cannot be reused under a read (R12).
@@ -115,7 +116,7 @@ fn places_of(core: &Core, segment: &Segment, unit: Unit) -> Vec<Option<Column>> 
         .collect()
 }
 
-/// Counts a bad block of a strip against its device and has it healed. Not in a stripe without rows: it was written,
+/// Counts a bad block of a strip against its device and has it repaired. Not in a stripe without rows: it was written,
 /// and what was known of it went with lost records of the journal. What it is taken for is no device's fault, and
 /// nothing says what it should be (#147).
 async fn note_bad_strip(core: &Rc<Core>, segment: &Pinned, span: Span, before: Option<Column>) {
@@ -139,7 +140,7 @@ async fn is_rowless(core: &Rc<Core>, segment: &Pinned, span: Span) -> bool {
 }
 
 /// Counts a bad block against the device it was read from: only if the column could be read when the
-/// reading began (`before`) and still lies there. A column that was missing, or has been reconstructed
+/// reading began (`before`) and still lies there. A column that was missing, or has been rebuilt
 /// elsewhere meanwhile, is no fault of where it lies now.
 fn note_bad_block(
     core: &Rc<Core>,
@@ -210,8 +211,8 @@ fn is_absent(segment: &Segment, stripe: u32, strip: usize) -> bool {
         .is_some_and(|used| strip >= usize::from(*used))
 }
 
-/// What the first `k` of these columns give that give anything, as many asked at once as are still needed; `None` if fewer
-/// do.
+/// What the first `k` of these columns give that give anything, as many asked at once as are still needed; `None` if
+/// fewer do.
 pub async fn first_found<T>(
     k: usize,
     mut columns: impl Iterator<Item = usize>,
@@ -255,8 +256,8 @@ async fn decode(core: &Rc<Core>, segment: &Pinned, span: Span, from: How) -> Opt
     Some(out)
 }
 
-/// Reads blocks of a column to compute those of another from. In a run a block that does not match only keeps the column
-/// from being used; whoever then computes block by block counts it.
+/// Reads blocks of a column to compute those of another from. In a run a block that does not match only keeps the
+/// column from being used; whoever then computes block by block counts it.
 async fn read_input(core: &Rc<Core>, segment: &Pinned, span: Span, how: How) -> Option<Buf> {
     if how == How::Read {
         return read_as_is(core, segment, span).await;
@@ -285,8 +286,8 @@ async fn read_matching(core: &Rc<Core>, segment: &Pinned, span: Span) -> Option<
     blocks.all(matches).then_some(bytes)
 }
 
-/// The rows of blocks of one strip, from memory while their course is open, else from the column's summary: each block of
-/// it is read once.
+/// The rows of blocks of one strip, from memory while their course is open, else from the column's summary: each block
+/// of it is read once.
 async fn read_rows(core: &Rc<Core>, segment: &Pinned, span: Span) -> Option<Vec<Row>> {
     if let Some(known) = segment.rows.borrow().get(&span.stripe) {
         let row = |at: u32| known[span.column].get(at as usize).copied();

@@ -46,7 +46,7 @@ pub enum Phase {
     Writing,
     /// Written on enough columns, not yet flushed and recorded.
     Written,
-    /// Could not be written; its live blocks have been placed anew. Recorded as an empty stripe.
+    /// Could not be written; its live blocks have been placed again. Recorded as an empty stripe.
     Void,
 }
 

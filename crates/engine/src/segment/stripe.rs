@@ -432,8 +432,8 @@ mod tests {
     use super::*;
     use crate::testing::{bed, blocks};
 
-    /// A stripe closed short has rows for the strips that were written and for parity; its parity is that of zeros beside
-    /// them.
+    /// A stripe closed short has rows for the strips that were written and for parity; its parity is that of zeros
+    /// beside them.
     #[test]
     fn a_short_stripe_writes_what_it_has() {
         let bed = bed(4);

@@ -37,8 +37,8 @@ pub struct Core {
     pub failing: Failing,
     /// Every segment.
     pub segments: RefCell<BTreeMap<SegmentNumber, Rc<Segment>>>,
-    /// Those that are not sealed and folded, that need the journal, or that have changed: whoever keeps books of segments
-    /// looks at them again.
+    /// Those that are not sealed and merged, that need the journal, or that have changed: whoever keeps books of
+    /// segments looks at them again.
     pub unsettled: RefCell<BTreeSet<SegmentNumber>>,
     /// What computes parity and lost columns.
     pub coder: Coder,
@@ -50,7 +50,7 @@ pub struct Core {
     pub progress: Gate,
     /// What cannot be read.
     pub bad: Bad,
-    /// How many nodes the free slots take, as of the last commit and the last segment of data.
+    /// How many nodes the free slots take, as of the last checkpoint and the last segment of data.
     pub meta_room: Cell<usize>,
     /// The room for thin volumes.
     pub thin: Thin,
@@ -91,7 +91,7 @@ impl Core {
             progress: Gate::default(),
             bad: Bad::default(),
             meta_room: Cell::new(usize::MAX),
-            thin: Thin::default(), // counted by the first commit that is asked for it
+            thin: Thin::default(), // counted by the first checkpoint that is asked for it
             meters: Meters::default(),
         })
     }
@@ -139,8 +139,8 @@ impl Core {
         wanted.map(Segment::pin).collect()
     }
 
-    /// Of the segments that are open, or held, or that the journal is needed for, those for which `wanted` holds, in the
-    /// order of their numbers: the others are settled, and nothing of this changes about them.
+    /// Of the segments that are open, or held, or that the journal is needed for, those for which `wanted` holds, in
+    /// the order of their numbers: the others are settled, and nothing of this changes about them.
     pub fn pin_unsettled(&self, wanted: impl Fn(&Segment) -> bool) -> Vec<Pinned> {
         let (segments, unsettled) = (self.segments.borrow(), self.unsettled.borrow());
         let unsettled = unsettled.iter().filter_map(|number| segments.get(number));
@@ -205,7 +205,8 @@ impl Core {
         written
     }
 
-    /// Writes to a member and flushes it; one that cannot is reported. Whether what was written would survive a power cut.
+    /// Writes to a member and flushes it; one that cannot is reported. Whether what was written would survive a power
+    /// cut.
     pub async fn write_durably(&self, member: u16, offset: u64, bytes: Slice) -> bool {
         if !self.write(member, offset, bytes).await {
             return false;
@@ -218,12 +219,12 @@ impl Core {
     }
 
     /// Notes a bad block of a column that is otherwise in use: counted against the device the first time,
-    /// and healed in the background.
+    /// and repaired in the background.
     pub fn report_bad(self: &Rc<Self>, device: u16, block: BadBlock) {
-        if self.bad.heals.borrow().knows(&block) {
+        if self.bad.repairs.borrow().knows(&block) {
             return;
         }
-        if self.bad.heals.borrow_mut().add(block) {
+        if self.bad.repairs.borrow_mut().add(block) {
             add(&self.member(device).counters.digest_errors, 1);
             let text = format!(
                 "device {device}: {block} is bad; reads use the other devices, and it will be repaired"

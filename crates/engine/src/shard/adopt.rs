@@ -30,18 +30,18 @@ fn gone_segment(number: SegmentNumber) -> Pinned {
 }
 
 impl Shard {
-    /// Writes blocks anew, each unless it is no longer where it was moved from, until there is no room.
+    /// Rewrites blocks, each unless it is no longer where it was moved from, until there is no room.
     pub(super) async fn relocate(self: &Rc<Self>, moves: Vec<Move>) -> Moved {
         let mut moved = Moved::default();
         for m in moves {
             let Ok(shape) = self.shape(m.tree) else {
                 continue;
             };
-            // Of a leaf that is lost nothing is moved: what was moved could not be folded (#178). Which leaves are is
-            // seen when they are folded; they are not read for this.
+            // Of a leaf that is lost nothing is moved: what was moved could not be merged (#178). Which leaves are is
+            // seen when they are merged; they are not read for this.
             let at = self.partitioning(shape).locate(m.address);
             let leaf = (m.tree, at.partition, at.leaf);
-            if self.folding.lost_leaves.borrow().contains(&leaf) {
+            if self.merging.lost_leaves.borrow().contains(&leaf) {
                 let entry = (self.store).leaf_entry(m.tree, at.partition, at.leaf, at.slot);
                 if entry.await.is_err() {
                     continue;
@@ -104,7 +104,7 @@ impl Shard {
                 );
                 deltas.recorded(tree, address, stamp, sequence);
             }
-            Adopted::Holes {
+            Adopted::Unmapped {
                 tree,
                 first,
                 count,
@@ -112,8 +112,10 @@ impl Shard {
                 sequence,
             } => {
                 let Ok(shape) = self.shape(tree) else { return };
-                let hole = self.add_hole(shape, first, count, part);
-                self.deltas.borrow_mut().hole_recorded(hole.stamp, sequence);
+                let unmapped = self.add_unmapped(shape, first, count, part);
+                self.deltas
+                    .borrow_mut()
+                    .unmapped_recorded(unmapped.stamp, sequence);
             }
             Adopted::Data {
                 tree,

@@ -18,9 +18,9 @@ impl Shard {
         let end = (start + LEAF_ENTRIES as u64).min(shape.blocks);
         let deltas = self.deltas.borrow();
         let held = |address: &u64| match deltas.lookup(shape.tree, *address) {
-            Lookup::Hole(_) => true,
+            Lookup::Unmapped(_) => true,
             Lookup::Version(Version { what, .. }) => {
-                matches!(what, What::Hole | What::Block { from: None, .. })
+                matches!(what, What::Unmapped | What::Block { from: None, .. })
             }
             Lookup::Unknown => false,
         };

@@ -5,10 +5,10 @@
 //! - A write is in the deltas from the moment it has a place, with its bytes in the stripe; what reads
 //!   see, digest, parity and device see is that one private copy (R16).
 //! - A version becomes `Recorded` only when the home says that the record naming it is durable.
-//! - Only `prepare` folds and places nodes; one at a time.
+//! - Only `prepare` merges and places nodes; one at a time.
 
-mod fold;
 mod lost;
+mod merge;
 
 mod adopt;
 mod read;
@@ -33,7 +33,7 @@ use crate::map::delta::{DELTA_BYTES, Deltas};
 use crate::protocol::{Bounds, HomeMessage, ShardMessage, ShardStats};
 use crate::segment::stream::Stream;
 use crate::segment::table::Core;
-use crate::shard::fold::{Folding, LoadInto};
+use crate::shard::merge::{LoadInto, Merging};
 use crate::shard::stripes::Stripes;
 use crate::space::shape::VolumeShape;
 
@@ -61,7 +61,7 @@ pub struct Shard {
     birth: Rc<Cell<u64>>,
     pub(crate) bounds: Cell<Bounds>,
     pub(crate) room: Gate,
-    folding: Folding,
+    merging: Merging,
 }
 
 impl std::fmt::Debug for Shard {
@@ -111,7 +111,7 @@ impl Shard {
             birth,
             bounds: Cell::new(bounds),
             room: Gate::default(),
-            folding: Folding::default(),
+            merging: Merging::default(),
         });
         core.rt.spawn(shard.serve(mailbox));
     }
@@ -179,14 +179,14 @@ impl Shard {
                 self.volumes.borrow_mut().remove(&tree);
                 self.store.remove_tree(tree);
                 self.deltas.borrow_mut().forget_tree(tree);
-                self.folding.forget(tree);
+                self.merging.forget(tree);
                 reply.send(());
             }
             ShardMessage::Stats(reply) => reply.send(self.stats()),
             ShardMessage::Memory(cache_bytes, bounds, reply) => {
                 self.store.set_budget(cache_bytes);
                 self.bounds.set(bounds);
-                self.room.open(); // who waits may have room now, or has to ask for a commit
+                self.room.open(); // who waits may have room now, or has to ask for a checkpoint
                 reply.send(());
             }
             ShardMessage::Close => {}

@@ -44,7 +44,7 @@ enum InDeltas {
 
 fn found_in_deltas(lookup: Lookup, pieces: u32) -> InDeltas {
     let version = match lookup {
-        Lookup::Hole(_) => return InDeltas::Found(Found::Zero),
+        Lookup::Unmapped(_) => return InDeltas::Found(Found::Zero),
         Lookup::Unknown => return InDeltas::Nothing,
         Lookup::Version(version) => version,
     };
@@ -111,7 +111,7 @@ impl Shard {
                 Err(_) => {
                     let leaf = self.store.load((shape.tree, at.partition, 0, at.leaf));
                     if leaf.await.is_ok() {
-                        // The leaf was lost once, and written anew: of this entry nothing is known.
+                        // The leaf was lost once, and rewritten: of this entry nothing is known.
                         return Err(self.lost(shape, [address]));
                     }
                     return Err(self.lost_leaf(shape, at.partition, at.leaf));
@@ -274,8 +274,8 @@ impl Shard {
         result.map(|()| out)
     }
 
-    /// Reads volume blocks that follow each other in one strip with one device read, or, where their column is gone, one
-    /// of each of K others.
+    /// Reads volume blocks that follow each other in one strip with one device read, or, where their column is gone,
+    /// one of each of K others.
     async fn read_run(
         self: &Rc<Self>,
         shape: VolumeShape,

@@ -10,12 +10,12 @@ use ashlar_format::BLOCK;
 use ashlar_format::journal::{StripeDelta, StripeEntry};
 
 use super::Shard;
-use crate::map::delta::{Deltas, HoleRange};
+use crate::map::delta::{Deltas, UnmappedRange};
 use crate::planted::{self, Bug};
 use crate::protocol::{ClosedStripe, Collected, Reach, Recorded, StripeId, Unfinished};
 use crate::segment::stream::{Item, OpenStripe, Phase};
 
-/// Where in a batch what is recorded as data comes: after all stripes.
+/// Where in a group commit what is recorded as data comes: after all stripes.
 const AFTER_STRIPES: usize = usize::MAX;
 
 impl Shard {
@@ -75,7 +75,7 @@ impl Shard {
                     .await;
                 void |= voided(&stripe);
             }
-            // What a void stripe held has been placed anew, in a stripe that is looked at only now: also if
+            // What a void stripe held has been placed again, in a stripe that is looked at only now: also if
             // it was closed, and could not be written, while others were waited for.
             void |= open.iter().any(voided);
             if !void {
@@ -84,29 +84,29 @@ impl Shard {
         }
     }
 
-    /// Builds a batch from what is written now and the blocks `required` in addition.
+    /// Builds a group commit from what is written now and the blocks `required` in addition.
     fn build(&self, required: &[(Item, Rc<OpenStripe>)]) -> Collected {
-        let mut batch = self.in_order();
+        let mut group_commit = self.in_order();
         let deltas = self.deltas.borrow();
-        let unrecorded = deltas.holes.iter().filter(|h| h.recorded.is_none());
-        batch.holes = unrecorded.copied().collect();
+        let unrecorded = deltas.unmapped.iter().filter(|h| h.recorded.is_none());
+        group_commit.unmapped = unrecorded.copied().collect();
         for (item, stripe) in required {
-            let in_batch = batch.stripes.iter().any(|s| Rc::ptr_eq(s, stripe));
+            let in_group_commit = group_commit.stripes.iter().any(|s| Rc::ptr_eq(s, stripe));
             let known = deltas
                 .get(item.tree, item.address, item.stamp)
                 .is_some_and(|v| !v.journaled);
-            if !in_batch && known && item.from.is_none() {
+            if !in_group_commit && known && item.from.is_none() {
                 let mut bytes = vec![0; item.pieces as usize * BLOCK];
                 stripe.copy(item.block, item.pieces, &mut bytes);
-                batch.data.push((*item, stripe.clone(), bytes));
+                group_commit.data.push((*item, stripe.clone(), bytes));
             }
         }
-        keep_newest(&mut batch, &deltas);
-        batch.name()
+        keep_newest(&mut group_commit, &deltas);
+        group_commit.name()
     }
 
     /// The stripes that can be recorded now.
-    fn in_order(&self) -> Batch {
+    fn in_order(&self) -> GroupCommit {
         let written = self.stripes.written.borrow();
         let facts = |s: &Rc<OpenStripe>| Facts {
             segment: s.segment.number,
@@ -115,10 +115,10 @@ impl Shard {
             journaled: s.journaled.get(),
         };
         let (order, settling) = in_order(&written.iter().map(facts).collect::<Vec<_>>());
-        Batch {
+        GroupCommit {
             stripes: order.into_iter().map(|at| written[at].clone()).collect(),
             settling,
-            ..Batch::default()
+            ..GroupCommit::default()
         }
     }
 
@@ -138,8 +138,8 @@ impl Shard {
             self.stripes.journaled(block.stripe);
             deltas.journaled(block.item.tree, block.item.address, block.item.stamp);
         }
-        for hole in &told.holes {
-            deltas.hole_recorded(hole.stamp, sequence);
+        for unmapped in &told.unmapped {
+            deltas.unmapped_recorded(unmapped.stamp, sequence);
         }
         drop(deltas);
         if !planted::on(Bug::LostWakeup) {
@@ -148,21 +148,21 @@ impl Shard {
     }
 }
 
-/// A batch as its shard has it.
+/// A group commit as its shard has it.
 #[derive(Default)]
-struct Batch {
+struct GroupCommit {
     stripes: Vec<Rc<OpenStripe>>,
     /// So many stripes, the first ones, let go of the data ring.
     settling: usize,
     /// For each stripe the items that are to count, in order.
     live: Vec<Vec<Item>>,
-    holes: Vec<HoleRange>,
+    unmapped: Vec<UnmappedRange>,
     /// Blocks of unfinished stripes, with their bytes.
     data: Vec<(Item, Rc<OpenStripe>, Vec<u8>)>,
 }
 
-impl Batch {
-    /// The batch as others see it.
+impl GroupCommit {
+    /// The group commit as others see it.
     fn name(self) -> Collected {
         let closed = |(stripe, live): (Rc<OpenStripe>, Vec<Item>)| ClosedStripe {
             entry: stripe_entry(&stripe, &live),
@@ -184,7 +184,7 @@ impl Batch {
                 .map(closed)
                 .collect(),
             settling: self.settling,
-            holes: self.holes,
+            unmapped: self.unmapped,
             data: self.data.into_iter().map(unfinished).collect(),
         }
     }
@@ -226,8 +226,8 @@ struct Facts {
 }
 
 /// The stripes that can be recorded, by their place in the list: in order within each segment, without gaps. Those that
-/// settle records of data come first, with those before them in their segments, since such a record keeps the journal from
-/// being cut until its stripe is recorded (#179). How many these are is given as well.
+/// settle records of data come first, with those before them in their segments, since such a record keeps the journal
+/// from being cut until its stripe is recorded (#179). How many these are is given as well.
 fn in_order(stripes: &[Facts]) -> (Vec<usize>, usize) {
     let mut settling: BTreeMap<u64, u32> = BTreeMap::new();
     for stripe in stripes.iter().filter(|s| s.journaled) {
@@ -256,27 +256,27 @@ fn in_order(stripes: &[Facts]) -> (Vec<usize>, usize) {
     (order, first)
 }
 
-/// A version of a block that a batch could record.
+/// A version of a block that a group commit could record.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     /// Volume and address.
     block: (u32, u64),
     /// The stamp of the version.
     stamp: u64,
-    /// Where in the batch it comes: its stripe, or [`AFTER_STRIPES`].
+    /// Where in the group commit it comes: its stripe, or [`AFTER_STRIPES`].
     at: usize,
     /// Whether deltas still hold it.
     known: bool,
     /// Whether a record of data holds it.
     journaled: bool,
-    /// The newest stamp of the block that is durable, or a hole of this batch.
+    /// The newest stamp of the block that is durable, or an unmapped range of this group commit.
     floor: u64,
 }
 
 /// Which of these count: the newest of each block.
 ///
-/// One counts if nothing newer of its block is durable, nor in this batch. But one that a record of data
-/// holds, which its stripe settles, counts also where the newer one comes only after that stripe: the batch
+/// One counts if nothing newer of its block is durable, nor in this group commit. But one that a record of data
+/// holds, which its stripe settles, counts also where the newer one comes only after that stripe: the group commit
 /// may be cut between the two, and power go (#167).
 fn choose(candidates: &[Candidate]) -> Vec<bool> {
     let mut newest: BTreeMap<(u32, u64), (u64, usize)> = BTreeMap::new();
@@ -291,22 +291,22 @@ fn choose(candidates: &[Candidate]) -> Vec<bool> {
         };
     }
     let counts = |c: &Candidate| {
-        let (in_batch, newest_at) = newest.get(&c.block).copied().unwrap_or((0, c.at));
+        let (in_group_commit, newest_at) = newest.get(&c.block).copied().unwrap_or((0, c.at));
         let settled = c.journaled && c.at < newest_at && !planted::on(Bug::SettledBeforeNewer);
-        c.known && c.stamp >= c.floor && (c.stamp >= in_batch || settled)
+        c.known && c.stamp >= c.floor && (c.stamp >= in_group_commit || settled)
     };
     candidates.iter().map(counts).collect()
 }
 
-/// Leaves the items in a batch that count; none of a stripe that is void does.
-fn keep_newest(batch: &mut Batch, deltas: &Deltas) {
+/// Leaves the items in a group commit that count; none of a stripe that is void does.
+fn keep_newest(group_commit: &mut GroupCommit, deltas: &Deltas) {
     let candidate = |item: &Item, at: usize| {
         let block = (item.tree, item.address);
         let version = deltas.get(item.tree, item.address, item.stamp);
-        let holes = batch.holes.iter();
-        let hole = holes.filter(|h| h.covers(item.tree, item.address));
-        let hole = hole.map(|h| h.stamp).max();
-        let hole = hole.filter(|_| !planted::on(Bug::TrimResurrects));
+        let unmapped = group_commit.unmapped.iter();
+        let unmapped = unmapped.filter(|h| h.covers(item.tree, item.address));
+        let unmapped = unmapped.map(|h| h.stamp).max();
+        let unmapped = unmapped.filter(|_| !planted::on(Bug::TrimResurrects));
         Candidate {
             block,
             stamp: item.stamp,
@@ -315,27 +315,27 @@ fn keep_newest(batch: &mut Batch, deltas: &Deltas) {
             journaled: version.is_some_and(|v| v.journaled),
             floor: deltas
                 .durable_stamp(item.tree, item.address)
-                .max(hole.unwrap_or(0)),
+                .max(unmapped.unwrap_or(0)),
         }
     };
     let written = |s: &OpenStripe| s.phase.get() == Phase::Written;
     let mut items: Vec<Vec<Item>> = Vec::new();
     let mut candidates = Vec::new();
-    for (stripe, at) in batch.stripes.iter().zip(0..) {
+    for (stripe, at) in group_commit.stripes.iter().zip(0..) {
         items.push(match written(stripe) {
             true => stripe.items.borrow().clone(),
             false => Vec::new(),
         });
         candidates.extend(items[at].iter().map(|item| candidate(item, at)));
     }
-    let data = batch.data.iter();
+    let data = group_commit.data.iter();
     candidates.extend(data.map(|(item, ..)| candidate(item, AFTER_STRIPES)));
     let mut kept = choose(&candidates).into_iter();
     for items in &mut items {
         items.retain(|_| kept.next().unwrap_or(false));
     }
-    batch.live = items;
-    batch.data.retain(|_| kept.next().unwrap_or(false));
+    group_commit.live = items;
+    group_commit.data.retain(|_| kept.next().unwrap_or(false));
 }
 
 #[cfg(test)]
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn of_a_block_the_newest_version_counts() {
-        // Block, stamp, place in the batch, whether a record of data holds it, the newest durable stamp.
+        // Block, stamp, place in the group commit, whether a record of data holds it, the newest durable stamp.
         let t = |versions: &[(u64, u64, usize, bool, u64)], expected: &[bool]| {
             let versions = versions.iter();
             let candidates: Vec<Candidate> = versions

@@ -1,6 +1,6 @@
 //! Starting the shards of an array, and telling them of volumes.
 //!
-//! Invariants: what a shard may hold fits one commit (R15); every shard knows every volume.
+//! Invariants: what a shard may hold fits one checkpoint (R15); every shard knows every volume.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,12 +30,12 @@ const BUSY_BYTES: usize = 64 << 10;
 const MOST_STRIPES: usize = 32;
 /// For each of these, stripes that are written and wait to be recorded.
 const UNRECORDED: usize = 8;
-/// Nodes that a step of a commit may write, however little room there is.
+/// Nodes that a step of a checkpoint may write, however little room there is.
 const LEAST_NODES: usize = 512;
-/// So many leaves a step of a commit may unmap, however little memory there is.
+/// So many leaves a step of a checkpoint may unmap, however little memory there is.
 const LEAST_UNMAPPED: usize = 1024;
 
-/// The bounds of a shard: what it may hold so that one commit fits the last reserve (R15).
+/// The bounds of a shard: what it may hold so that one checkpoint fits the last reserve (R15).
 /// With the bytes of its map's cache: a half of its share of the array's memory, a quarter each is for open
 /// stripes and deltas.
 pub fn limits(

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Nothing new goes to a segment that lost a column: such a row is left for another at once.
 //! - A stripe ends as `Written` or, empty, as `Void`; what a stripe that could not be written held is
-//!   placed anew first.
+//!   placed again first.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::segment::{Pinned, stripe};
 /// The stripes of a shard that no record names yet.
 #[derive(Debug, Default)]
 pub struct Stripes {
-    /// Stripes whose blocks are being placed anew.
+    /// Stripes whose blocks are being placed again.
     placing_anew: Cell<usize>,
     /// The stripes the streams are filling: looked at without waiting for the streams.
     pub(super) filling: RefCell<Vec<Rc<OpenStripe>>>,
@@ -187,12 +187,12 @@ impl Shard {
 
     /// A stripe that could not be written: its live blocks get new places, then it is recorded empty.
     ///
-    /// The batches wait for this, and with them everything that makes room. So it waits for nobody who waits
+    /// The group commits wait for this, and with them everything that makes room. So it waits for nobody who waits
     /// for room: the places are in a stream of its own and come out of the last reserve, and where that has
     /// none the array stops.
     ///
     /// Crash argument: nothing of the stripe is recorded, and its void is not before what it held is in a
-    /// stripe that the same batch takes (`collect`). What an earlier record of data holds stays in the ring
+    /// stripe that the same group commit takes (`collect`). What an earlier record of data holds stays in the ring
     /// until then. Where the array stops, nothing is recorded any more: what was not durable was not promised.
     async fn place_anew(self: &Rc<Self>, stripe: &Rc<OpenStripe>) {
         self.stripes
@@ -236,8 +236,8 @@ impl Shard {
             }
             let mut bytes = Buf::zeroed(item.pieces as usize * BLOCK);
             stripe.copy(item.block, item.pieces, &mut bytes);
-            let (stamp, folds) = (item.stamp, self.folding.count.get());
-            let seen = Some(Seen { stamp, folds });
+            let (stamp, merges) = (item.stamp, self.merging.count.get());
+            let seen = Some(Seen { stamp, merges });
             // Another answer: it has changed since, or its volume or the array is going.
             let placed = self.place_block(shape, item.address, &bytes, seen, By::Rescue);
             if let Err(VolumeError::NoSpace) = placed.await {

@@ -20,7 +20,7 @@ use ashlar_space::floors::Class;
 
 use super::Shard;
 use super::read::Found;
-use crate::map::delta::{HoleRange, State, Version, What};
+use crate::map::delta::{State, UnmappedRange, Version, What};
 use crate::phases::Phase;
 use crate::planted::{self, Bug};
 use crate::protocol::{HomeMessage, Move, ask};
@@ -31,12 +31,12 @@ use crate::space::thin::Charge;
 /// With room for fewer blocks left, it is looked up whether a block of a thin volume is a new one.
 const LOOKED_UP_FROM: u64 = 1024;
 
-/// What a read-merge-write saw of a block: its stamp in the deltas, and how many leaves had been folded
+/// What a read-merge-write saw of a block: its stamp in the deltas, and how many leaves had been merged
 /// when it began to look.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     pub(super) stamp: u64,
-    pub(super) folds: u64,
+    pub(super) merges: u64,
 }
 
 /// For whom a block is placed.
@@ -217,7 +217,7 @@ impl Shard {
         credit: &Credit<'_>,
     ) -> Result<(), VolumeError> {
         loop {
-            let folds = self.folding.count.get();
+            let merges = self.merging.count.get();
             let (mut block, stamp) = self.read_block(shape, address).await?;
             let part = &mut block[within..within + data.len()];
             if *part == *data {
@@ -225,7 +225,7 @@ impl Shard {
             }
             part.copy_from_slice(data);
             let charge = self.admit_thin(shape, address).await?;
-            let seen = Seen { stamp, folds };
+            let seen = Seen { stamp, merges };
             if self
                 .place_block(shape, address, &block, Some(seen), By::Client(credit))
                 .await?
@@ -255,14 +255,14 @@ impl Shard {
             // What was admitted and has no place yet becomes deltas too.
             let deltas = self.deltas.borrow().len() + held.unplaced;
             let (leaves, nodes) = self.leaves_of_deltas();
-            // Each leaf may be new, with nodes of its own above it: one commit has to fit what is free (R15).
+            // Each leaf may be new, with nodes of its own above it: one checkpoint has to fit what is free (R15).
             let most_nodes = self.core.meta_room.get() / 4 / self.shards;
             let full = |of: usize| {
                 let scarce = of * nodes >= most_nodes && of * leaves >= bounds.leaves;
                 of * deltas >= bounds.deltas || scarce
             };
-            if full(2) && !self.folding.pressed.replace(true) {
-                // Early, so that folding and writing overlap.
+            if full(2) && !self.merging.pressed.replace(true) {
+                // Early, so that merging and writing overlap.
                 let _ = self.home.send(HomeMessage::Pressure);
             }
             let fits = bounds.fits(held.blocks, blocks) && unrecorded < bounds.unrecorded;
@@ -322,21 +322,21 @@ impl Shard {
             if left >= most || alone {
                 return Ok(Some(thin.charge(most)));
             }
-            // Those that wait for their places with a charge come first: to fold now would make some of them read
-            // anew what they change, and what they do not come to take may be enough (#137, #138).
+            // Those that wait for their places with a charge come first: to merge now would make some of them read
+            // again what they change, and what they do not come to take may be enough (#137, #138).
             if thin.is_placing() {
                 thin.placed().await;
                 continue;
             }
-            // Or what was not folded cannot be, and keeps what it was charged.
+            // Or what was not merged cannot be, and keeps what it was charged.
             let stuck = asked == Some(counted) && counted.oldest.is_some();
-            if asked.is_some() && (counted.folded < shape.takes_bytes || stuck) {
+            if asked.is_some() && (counted.merged < shape.takes_bytes || stuck) {
                 return Err(VolumeError::NoSpace);
             }
-            // What was not folded was charged as if each block needed nodes of its own, and what was overwritten
+            // What was not merged was charged as if each block needed nodes of its own, and what was overwritten
             // as if it were new: see what is left in truth.
             asked = Some(counted);
-            ask(&self.home, HomeMessage::Fold).await;
+            ask(&self.home, HomeMessage::Merge).await;
             if self.core.closed.get() {
                 return Err(VolumeError::Closed);
             }
@@ -399,7 +399,7 @@ impl Shard {
         expected: Option<Seen>,
         credit: Option<&Credit<'_>>,
     ) -> Result<bool, VolumeError> {
-        // The volume may be gone by now: nothing would ever fold what is said of it, and the journal would keep it for
+        // The volume may be gone by now: nothing would ever merge what is said of it, and the journal would keep it for
         // ever.
         if self.shape(block.shape.tree)?.leaving {
             return Err(VolumeError::Closed);
@@ -411,9 +411,9 @@ impl Shard {
         let changed = match (block.from, expected) {
             (Some(_), _) => stamp() != 0 && !planted::on(Bug::MoveOverWrite),
             (None, Some(seen)) => {
-                // Without a delta the block came from the map, which a fold may have changed since.
-                let folded = seen.stamp == 0 && self.folding.count.get() != seen.folds;
-                !planted::on(Bug::MergeUnchecked) && (stamp() != seen.stamp || folded)
+                // Without a delta the block came from the map, which a merge may have changed since.
+                let merged = seen.stamp == 0 && self.merging.count.get() != seen.merges;
+                !planted::on(Bug::MergeUnchecked) && (stamp() != seen.stamp || merged)
             }
             (None, None) => false,
         };
@@ -556,25 +556,25 @@ impl Shard {
     ) -> Result<(), VolumeError> {
         let index = u16::try_from(self.index).expect("few shards");
         let part = (self.shards_u16(), index);
-        let hole = self.add_hole(self.shape(tree)?, first, count, part);
+        let unmapped = self.add_unmapped(self.shape(tree)?, first, count, part);
         self.core
             .bad
             .lost
             .borrow_mut()
-            .retain(|key| !hole.covers(key.0, key.1));
-        self.admit_hole().await;
+            .retain(|key| !unmapped.covers(key.0, key.1));
+        self.admit_unmapped().await;
         Ok(())
     }
 
-    /// A new run of holes, of the addresses that are this part's, not recorded yet.
-    pub(super) fn add_hole(
+    /// A new unmapped range, of the addresses that are this part's, not recorded yet.
+    pub(super) fn add_unmapped(
         &self,
         shape: VolumeShape,
         first: u64,
         count: u64,
         part: (u16, u16),
-    ) -> HoleRange {
-        let hole = HoleRange {
+    ) -> UnmappedRange {
+        let unmapped = UnmappedRange {
             tree: shape.tree,
             first,
             count,
@@ -582,13 +582,13 @@ impl Shard {
             stamp: self.next_stamp(),
             recorded: None,
         };
-        self.deltas.borrow_mut().holes.push(hole);
-        hole
+        self.deltas.borrow_mut().unmapped.push(unmapped);
+        unmapped
     }
 
-    /// Runs of holes are looked through one by one: few at a time.
-    async fn admit_hole(&self) {
-        while self.deltas.borrow().holes.len() > 64 && !self.core.closed.get() {
+    /// Unmapped ranges are looked through one by one: few at a time.
+    async fn admit_unmapped(&self) {
+        while self.deltas.borrow().unmapped.len() > 64 && !self.core.closed.get() {
             let _ = self.home.send(HomeMessage::Pressure);
             self.room.wait().await;
         }

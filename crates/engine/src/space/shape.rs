@@ -1,4 +1,4 @@
-//! How much a volume's blocks and nodes take, and how much one fold may change.
+//! How much a volume's blocks and nodes take, and how much one merge may change.
 //!
 //! Invariant: values only; they are the same wherever they are looked at.
 
@@ -26,31 +26,31 @@ pub struct VolumeShape {
 impl VolumeShape {
     /// Nodes that a leaf takes at most: itself and its path.
     pub fn path_nodes(&self) -> usize {
-        (usize::from(self.height) + 1).max(FoldLimit::LEAF)
+        (usize::from(self.height) + 1).max(MergeLimit::LEAF)
     }
 
-    /// Nodes that a leaf takes which is far from others: but for the two highest levels, which are few nodes, its path is
-    /// its own.
+    /// Nodes that a leaf takes which is far from others: but for the two highest levels, which are few nodes, its path
+    /// is its own.
     pub fn own_nodes(&self) -> usize {
         self.path_nodes() - 2
     }
 }
 
-/// How much one fold may change, in nodes to be written.
+/// How much one merge may change, in nodes to be written.
 #[derive(Debug, Clone, Copy)]
-pub struct FoldLimit {
+pub struct MergeLimit {
     /// Nodes in all.
     pub nodes: usize,
     /// Nodes of all liveness records: what blocks born and dead can change at most.
     pub records: usize,
 }
 
-impl FoldLimit {
+impl MergeLimit {
     /// Nodes that a leaf takes at least: itself and its path.
     pub const LEAF: usize = 3;
 
     /// Whether leaves that with their paths are so many nodes, with so many blocks changed in them, are as much as may
-    /// be folded. One leaf always may.
+    /// be merged. One leaf always may.
     pub fn reached(&self, nodes: usize, blocks: usize) -> bool {
         nodes > 0 && nodes + (2 * blocks).min(self.records) >= self.nodes
     }
@@ -63,14 +63,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_leaf_is_always_folded() {
-        let limit = FoldLimit {
+    fn one_leaf_is_always_merged() {
+        let limit = MergeLimit {
             nodes: 1,
             records: 8,
         };
         assert!(!limit.reached(0, 100));
         assert!(limit.reached(1, 0));
-        let wide = FoldLimit {
+        let wide = MergeLimit {
             nodes: 20,
             records: 8,
         };

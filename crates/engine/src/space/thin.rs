@@ -10,11 +10,11 @@ use ashlar_space::promise::{self, Charged};
 
 use crate::space::shape::VolumeShape;
 
-/// What a commit counted.
+/// What a checkpoint counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThinCount {
-    /// Bytes of stripes left by what was folded, which tells exactly.
-    pub folded: u64,
+    /// Bytes of stripes left by what was merged, which tells exactly.
+    pub merged: u64,
     /// The oldest sequence that was not.
     pub oldest: Option<u64>,
 }
@@ -72,7 +72,7 @@ impl Thin {
     /// The last count: nothing is left before the first.
     pub fn counted(&self) -> ThinCount {
         ThinCount {
-            folded: self.account.borrow().counted(),
+            merged: self.account.borrow().counted(),
             oldest: self.oldest.get(),
         }
     }
@@ -112,10 +112,10 @@ impl Thin {
         self.account.borrow().charged()
     }
 
-    /// Counts anew: see [`promise::Thin::count`]. `node_bytes`: what a node may take.
+    /// Recounts: see [`promise::Thin::count`]. `node_bytes`: what a node may take.
     pub fn count(&self, counted: ThinCount, pending: u64, before: Charged, node_bytes: u64) {
         let mut account = self.account.borrow_mut();
-        account.count(counted.folded, pending, before);
+        account.count(counted.merged, pending, before);
         self.oldest.set(counted.oldest);
         self.node_bytes.set(node_bytes);
     }
@@ -127,12 +127,12 @@ mod tests {
 
     use super::*;
 
-    /// A block without a place when a commit begins counts after that commit, and comes back if it gets none.
+    /// A block without a place when a checkpoint begins counts after that checkpoint, and comes back if it gets none.
     #[test]
     fn a_block_without_a_place_outlives_the_count() {
         let thin = Thin::default();
         let counted = ThinCount {
-            folded: 100,
+            merged: 100,
             oldest: None,
         };
         let waiting = thin.charge(40);

@@ -81,7 +81,7 @@ pub enum Entry {
     /// A block is durable here until its stripe is.
     Data(DataEntry),
     /// Volume blocks are unmapped.
-    Hole {
+    Unmap {
         /// The volume.
         tree: u32,
         /// First volume block.
@@ -171,7 +171,7 @@ fn encode_entry(w: &mut Writer, entry: &Entry) {
             w.u32(u32::try_from(d.bytes.len()).expect("128 KiB at most"))
                 .bytes(&d.bytes);
         }
-        Entry::Hole {
+        Entry::Unmap {
             tree,
             first,
             count,
@@ -213,7 +213,7 @@ pub fn entry_bytes(entry: &Entry) -> usize {
                     .sum::<usize>()
         }
         Entry::Data(d) => 46 + d.bytes.len(),
-        Entry::Hole { .. } => 25,
+        Entry::Unmap { .. } => 25,
         Entry::Column { .. } => 21,
     }
 }
@@ -281,7 +281,7 @@ fn decode_entry(r: &mut Reader<'_>) -> Result<Entry, FormatError> {
             if part.0 == 0 || part.1 >= part.0 {
                 return Err(FormatError::Value);
             }
-            Entry::Hole {
+            Entry::Unmap {
                 tree,
                 first,
                 count,
@@ -399,7 +399,7 @@ mod tests {
                 digest: [5; 16],
                 bytes: vec![6; BLOCK],
             }),
-            Entry::Hole {
+            Entry::Unmap {
                 tree: 1,
                 first: 5,
                 count: 6,

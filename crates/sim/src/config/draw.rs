@@ -2,7 +2,9 @@
 //!
 //! | generator | what it draws | overridden by |
 //! |---|---|---|
-//! | `seed` | a layout of one group, mode, strip, volumes, alignment, clients, rounds, what is filled, slots, weights of operations, shards, memory, operations, longest write, crashes | `mode`, `clients`, `rounds`, `crash_at`, `roomy`, `full`, `operations`, `pressed`, `without` |
+//! | `seed` | a layout of one group, mode, strip, volumes, alignment, clients, rounds, what is filled, slots, weights
+//! of operations, shards, memory, operations, longest write, crashes | `mode`, `clients`, `rounds`, `crash_at`,
+//! `roomy`, `full`, `operations`, `pressed`, `without` |
 //! | [`GROUPED`] | a layout of several groups, slow imports | `grouped`, `pressed` |
 //! | purpose 1 | slots of several courses, their strips | [`Part::LargeSlots`] |
 //! | purpose 2 | maps larger than their cache | [`Part::LargeMaps`] |

@@ -48,8 +48,8 @@ pub enum Op {
     /// A page of a device is damaged; then everything is read.
     Rot(usize),
     /// Waits for background work and full redundancy.
-    Heal,
-    /// Nothing, for so many milliseconds: commits and folds come by.
+    Repair,
+    /// Nothing, for so many milliseconds: checkpoints and merges come by.
     Sleep(u64),
     /// Exports and imports.
     Reopen,
@@ -96,7 +96,7 @@ pub const ALPHABET: [(&str, Op); 42] = [
     ("fail1", Op::Fail(1)),
     ("blink1", Op::Blink(1)),
     ("rot2", Op::Rot(2)),
-    ("heal", Op::Heal),
+    ("heal", Op::Repair),
     ("sleep1", Op::Sleep(1_000)),
     ("sleep61", Op::Sleep(61_000)),
     ("reopen", Op::Reopen),
@@ -174,7 +174,7 @@ pub(crate) fn run(driver: &mut Driver<'_>, ops: &[Op], begin: &dyn Fn()) -> bool
                 store = opened;
                 driver.check_volumes(&store);
             }
-            Op::Heal => driver.heal(&machine.0, &store),
+            Op::Repair => driver.repair(&machine.0, &store),
             _ => {
                 let session = open_session(driver, &machine, &store);
                 let future = perform(session, *op);
@@ -249,7 +249,7 @@ async fn perform(session: Session, op: Op) {
             }
         }
         Op::Sleep(milliseconds) => session.rt.sleep(milliseconds * SECOND / 1_000).await,
-        Op::Heal | Op::Reopen | Op::Restart => unreachable!("done by the caller"),
+        Op::Repair | Op::Reopen | Op::Restart => unreachable!("done by the caller"),
     }
 }
 

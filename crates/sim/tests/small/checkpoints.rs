@@ -1,9 +1,9 @@
-//! Checkpoint numbers and the slot table's pages (R3, R7): which copy of a page an import believes, as the engine decides
-//! it, over several power cuts.
+//! Checkpoint numbers and the slot table's pages (R3, R7): which copy of a page an import believes, as the engine
+//! decides it, over several power cuts.
 //!
-//! A device has two pages in two copies each. A checkpoint takes a number, writes some pages to the copies that the last
-//! root does not use, then its root. Power goes at any moment, also while an import replaces what a checkpoint left that
-//! never ended. Violated when an import believes a page that its root does not say.
+//! A device has two pages in two copies each. A checkpoint takes a number, writes some pages to the copies that the
+//! last root does not use, then its root. Power goes at any moment, also while an import replaces what a checkpoint
+//! left that never ended. Violated when an import believes a page that its root does not say.
 
 use ashlar_engine::choose_copy;
 

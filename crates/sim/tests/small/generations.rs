@@ -22,13 +22,13 @@ enum Rule {
     /// As R10, but only what the visible devices hold of a generation is looked at: what the others
     /// may hold is forgotten when a rival is set aside.
     VisibleHolders,
-    /// R10, a start as the engine decides it: a generation takes effect when half of those counted before have stored it, and then its
-    /// root goes to every device; a start needs more than half of those that the newest visible one
+    /// R10, a start as the engine decides it: a generation takes effect when half of those counted before have stored
+    /// it, and then its root goes to every device; a start needs more than half of those that the newest visible one
     /// counts, or all. A generation of which no root is seen and that too few devices would hold even
     /// if all that are not visible did never took effect: it is set aside, for a rival or for the one
-    /// before it; a rival that took effect for certain wins; other rivals are refused. A newest generation that may have been cut off (no root
-    /// seen, too few holders visible) needs more than half of those counted before as well, or all,
-    /// and is stored again, until it is in effect, before anything else.
+    /// before it; a rival that took effect for certain wins; other rivals are refused. A newest generation that may
+    /// have been cut off (no root seen, too few holders visible) needs more than half of those counted before as well,
+    /// or all, and is stored again, until it is in effect, before anything else.
     R10,
 }
 

@@ -3,9 +3,9 @@
 //!
 //! One segment of 2+1 columns takes slots that held others, and one stripe. A write of a device reaches its medium at
 //! any moment after it was sent, or, without a flush that began after it had ended, never. A device may fail at any
-//! moment; devices are alike, so states that differ in their order are one. A start has the devices that are left, or all but one; of a column it uses the strip if the header before it
-//! is the segment's, and it replays the record if that is durable: then an older version of the block is given up for
-//! what the stripe holds.
+//! moment; devices are alike, so states that differ in their order are one. A start has the devices that are left, or
+//! all but one; of a column it uses the strip if the header before it is the segment's, and it replays the record if
+//! that is durable: then an older version of the block is given up for what the stripe holds.
 
 use crate::explore::{Model, explore};
 

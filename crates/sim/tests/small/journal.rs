@@ -2,9 +2,9 @@
 //! after a crash, stays, whatever M devices are lost meanwhile, and nothing appears later that was
 //! not seen.
 //!
-//! One record is written at a time. It has one column on every device; any `devices - M` of them read it. What is written
-//! reaches a medium at any moment until its flush ends, or never. A recovery reads what is visible,
-//! takes the records up to the first gap, commits where they end, and answers. Devices that a commit
+//! One record is written at a time. It has one column on every device; any `devices - M` of them read it. What is
+//! written reaches a medium at any moment until its flush ends, or never. A recovery reads what is visible,
+//! takes the records up to the first gap, checkpoints where they end, and answers. Devices that a checkpoint
 //! does not count never come back.
 
 use crate::explore::{Model, explore};
@@ -19,12 +19,12 @@ enum Bug {
     AckUnflushed,
     /// A record is issued before the one before it is durable.
     Pipelined,
-    /// Recovery answers without having committed where the records end.
-    NoRecoveryCommit,
+    /// Recovery answers without having made a checkpoint where the records end.
+    NoRecoveryCheckpoint,
     /// Recovery does not write the missing columns of the last record it takes over.
     NotCompleted,
-    /// The commit of a recovery is acted on when the first device has it.
-    CommitOnOne,
+    /// The checkpoint of a recovery is acted on when the first device has it.
+    CheckpointOnOne,
     /// More than M missing devices are accepted, and a gap is always the end.
     NoCount,
 }
@@ -144,7 +144,7 @@ impl Journal {
         if !starts || (missing > u32::from(self.m) && self.bug != Bug::NoCount) {
             return; // the operator is asked
         }
-        // A committed end stands; without one, the first gap is the end.
+        // A checkpointed end stands; without one, the first gap is the end.
         let mut end = 0;
         let most = if root > 0 { state.ends[root] } else { 2 };
         while end < most && self.readable(state.medium[usize::from(end)] & visible) {
@@ -181,8 +181,8 @@ impl Journal {
         next.ends[number] = end;
         next.sets[number] = visible;
         let holders = match self.bug {
-            Bug::NoRecoveryCommit => 0,
-            Bug::CommitOnOne => visible & visible.wrapping_neg(),
+            Bug::NoRecoveryCheckpoint => 0,
+            Bug::CheckpointOnOne => visible & visible.wrapping_neg(),
             _ => visible,
         };
         for device in (0..self.devices).filter(|d| holders >> d & 1 == 1) {
@@ -259,9 +259,9 @@ fn each_part_of_the_rule_is_needed() {
         (Bug::AckEarly, 3, 1),
         (Bug::AckUnflushed, 3, 1),
         (Bug::Pipelined, 3, 1),
-        (Bug::NoRecoveryCommit, 3, 1),
+        (Bug::NoRecoveryCheckpoint, 3, 1),
         (Bug::NotCompleted, 3, 1),
-        (Bug::CommitOnOne, 3, 1),
+        (Bug::CheckpointOnOne, 3, 1),
         (Bug::NoCount, 4, 1),
     ] {
         let (_, violation) = search(devices, m, bug);

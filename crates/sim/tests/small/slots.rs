@@ -62,7 +62,7 @@ impl Reuse {
             (0..DEVICES).all(|d| state.present >> d & 1 == 0 || state.kept[d] >= number)
         };
         let any = |number: u8| (0..DEVICES).any(|d| state.kept[d] >= number);
-        // The block is written anew, into the other slot, once that is free.
+        // The block is rewritten, into the other slot, once that is free.
         let free = match (self.0, state.next) {
             (Bug::AtIssue, _) => true,
             (Bug::OnOne, Some(next)) => any(next),

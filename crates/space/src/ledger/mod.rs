@@ -189,8 +189,8 @@ impl Ledger {
     }
 
     /// Whether the next steps have to free as much as this one takes, which has taken so many segments since the floors
-    /// were reckoned: nodes are there twice (no growth is left), and clients could leave less than two steps more than is
-    /// kept from them. Until then garbage of nodes costs nobody anything.
+    /// were reckoned: nodes are there twice (no growth is left), and clients could leave less than two steps more than
+    /// is kept from them. Until then garbage of nodes costs nobody anything.
     #[must_use]
     pub fn step_owes(&self, taken: u32) -> bool {
         let grown = self.floors.growth <= taken;
@@ -432,7 +432,7 @@ impl Ledger {
         let Some(at) = entry.slots.iter().position(|d| *d == device) else {
             return false;
         };
-        // Granted anew, with this slot left out of the claim.
+        // Granted again, with this slot left out of the claim.
         let class = entry.class;
         let mut without = self.clone_claims_but(claim.number, at);
         std::mem::swap(&mut self.claims, &mut without);

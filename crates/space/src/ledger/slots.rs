@@ -1,4 +1,4 @@
-//! Slots that are taken, freed, set aside and lost; plan and floors anew.
+//! Slots that are taken, freed, set aside and lost; plan and floors again.
 //!
 //! Invariant: a slot goes from free to used, from used to freed, and after the root to free again; or it is
 //! quarantined.
@@ -144,7 +144,7 @@ impl Ledger {
         self.returns += 1;
     }
 
-    /// Floors anew: at the end of a checkpoint, and at a change of members.
+    /// Floors again: at the end of a checkpoint, and at a change of members.
     pub fn reckon(&mut self, facts: &Facts) {
         self.floors = Floors::reckon(facts);
         if self.mistake == Mistake::FloorsTooLow {

@@ -264,9 +264,9 @@ fn what_is_granted_can_be_acquired() {
     assert!(granted > 5_000, "{granted} granted");
 }
 
-/// Clients have taken all that they may, and as many devices go as may, one after another: the cleaner has room on those
-/// that are left, however much less their nodes hold. Else nobody could use what is dead there, and clients would be told
-/// that there is no space.
+/// Clients have taken all that they may, and as many devices go as may, one after another: the cleaner has room on
+/// those that are left, however much less their nodes hold. Else nobody could use what is dead there, and clients would
+/// be told that there is no space.
 #[test]
 fn a_loss_leaves_the_cleaner_its_room() {
     use crate::capacity::{Geometry, capacity, step_nodes};

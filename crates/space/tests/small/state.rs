@@ -262,7 +262,7 @@ impl State {
             .sum()
     }
 
-    /// Plan and floors anew.
+    /// Plan and floors again.
     pub fn replan(&mut self, array: &Small) {
         let before = self.plan().clone();
         let topology = array.without(self.lost);

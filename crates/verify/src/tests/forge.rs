@@ -38,7 +38,7 @@ pub(crate) fn look_beside<T>(
     let members = members::assemble(&sources, report).unwrap();
     let mut array = Array::open(members, report).unwrap();
     array.journal.records.extend(records);
-    array.find_reconstructed(report);
+    array.find_rebuilt(report);
     let mut nodes = Vec::new();
     let root = array.root.clone();
     let liveness = nodes_of(&array, 1, 0, root.liveness.entry, None, &mut nodes);
@@ -74,7 +74,7 @@ fn nodes_of(
 ) -> BTreeMap<u64, Vec<u8>> {
     let mut leaves = BTreeMap::new();
     let Slot::Entry(top) = top else { return leaves };
-    let level = volume.map_or((top.folded & 0xFF) as u8, Volume::height);
+    let level = volume.map_or((top.merged & 0xFF) as u8, Volume::height);
     let mut todo = vec![(level, 0u64, top)];
     while let Some((level, index, entry)) = todo.pop() {
         let at = NodeAt {
@@ -134,7 +134,7 @@ pub(crate) fn data_offset(array: &Array<'_>, place: Place) -> (usize, usize) {
     strip_offset(array, segment, segment.shape.locate(place.block))
 }
 
-/// Writes the seal of a structure anew.
+/// Writes the seal of a structure again.
 pub(crate) fn seal(context: &[u8], bytes: &mut [u8]) {
     let body = bytes.len() - 32;
     bytes[body..].fill(0);

@@ -1,7 +1,8 @@
 //! `bench files --down`: devices of the array below a folder are taken out, and the tests run again.
 //!
-//! **Invariants**: only an array of the daemon that the folder lies on loses devices, and only as many as each of its groups
-//! survives; an array that lost some before is refused; rows say whether the array rebuilt while they were measured.
+//! **Invariants**: only an array of the daemon that the folder lies on loses devices, and only as many as each of its
+//! groups survives; an array that lost some before is refused; rows say whether the array rebuilt while they were
+//! measured.
 
 use ashlar_bench::files::stack::Volume;
 use ashlar_bench::files::{Options, Session};

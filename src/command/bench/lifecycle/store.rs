@@ -1,7 +1,7 @@
 //! The directory of a run: its options, every sample as it is taken, and the report.
 //!
-//! **Invariants**: a directory holds one run; a sample is on disk before the next is taken; a line that was cut off counts as
-//! not taken.
+//! **Invariants**: a directory holds one run; a sample is on disk before the next is taken; a line that was cut off
+//! counts as not taken.
 
 use std::fs;
 use std::io::Write as _;

@@ -93,7 +93,7 @@ pub struct Coder {
     codes: RefCell<BTreeMap<CodeId, Code>>,
     parity: RefCell<BTreeMap<CodeId, Arc<Coding>>>,
     losses: RefCell<BTreeMap<LossId, Arc<Coding>>>,
-    batches: parity::Batches,
+    group_commits: parity::GroupCommits,
 }
 
 impl Coder {
@@ -106,7 +106,7 @@ impl Coder {
             codes: RefCell::default(),
             parity: RefCell::default(),
             losses: RefCell::default(),
-            batches: parity::Batches::default(),
+            group_commits: parity::GroupCommits::default(),
         }
     }
 

@@ -32,11 +32,11 @@ struct Stripe {
 type Shape = (CodeId, u32);
 
 /// Stripes, and who waits for them.
-type Batch = Vec<(Stripe, OneshotSender<Parity>)>;
+type GroupCommit = Vec<(Stripe, OneshotSender<Parity>)>;
 
 /// Stripes that wait for the end of the turn.
 #[derive(Default)]
-pub struct Batches(RefCell<BTreeMap<Shape, Batch>>);
+pub struct GroupCommits(RefCell<BTreeMap<Shape, GroupCommit>>);
 
 /// The parity of stripe `number`. `data` is all data strips one after another, in pieces of whole strips.
 pub async fn encode(core: &Rc<Core>, segment: &Pinned, number: u32, data: Vec<Slice>) -> Parity {
@@ -55,25 +55,26 @@ pub async fn encode(core: &Rc<Core>, segment: &Pinned, number: u32, data: Vec<Sl
     let shape = (id_of(segment), segment.geometry.strip_blocks);
     let (sender, receiver) = oneshot();
     let first = {
-        let mut batches = core.coder.batches.0.borrow_mut();
-        let batch = batches.entry(shape).or_default();
-        batch.push((stripe, sender));
-        batch.len() == 1
+        let mut group_commits = core.coder.group_commits.0.borrow_mut();
+        let group_commit = group_commits.entry(shape).or_default();
+        group_commit.push((stripe, sender));
+        group_commit.len() == 1
     };
     if first {
         let core = core.clone();
         core.rt
             .clone()
-            .spawn(async move { end_batch(&core, shape).await });
+            .spawn(async move { end_group_commit(&core, shape).await });
     }
     receiver.await.expect("a batch is always ended")
 }
 
 /// At the end of the turn: submits what has come, then answers.
-async fn end_batch(core: &Rc<Core>, shape: Shape) {
+async fn end_group_commit(core: &Rc<Core>, shape: Shape) {
     core.rt.yield_now().await;
-    let batch = core.coder.batches.0.borrow_mut().remove(&shape);
-    let (stripes, senders): (Vec<Stripe>, Vec<_>) = batch.unwrap_or_default().into_iter().unzip();
+    let group_commit = core.coder.group_commits.0.borrow_mut().remove(&shape);
+    let (stripes, senders): (Vec<Stripe>, Vec<_>) =
+        group_commit.unwrap_or_default().into_iter().unzip();
     let ((_, k, _), strip_blocks) = shape;
     let bytes = usize::from(k) * strip_blocks as usize * BLOCK;
     let at_once = (core.coder.job_bytes() / bytes).max(1);

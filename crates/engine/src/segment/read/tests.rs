@@ -54,7 +54,7 @@ fn what_is_missing_or_wrong_is_decoded_up_to_the_parity() {
     assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
     damage(&bed, &segment, 0);
     assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
-    assert_eq!(bed.core.bad.heals.borrow().due(), 1, "it is to be healed");
+    assert_eq!(bed.core.bad.repairs.borrow().due(), 1, "it is to be healed");
     bed.core.member(1).take_out(MemberState::Failed);
     assert!(*read(&bed, &segment, 0).unwrap() == bytes[..BLOCK]);
     assert!(*read(&bed, &segment, 2).unwrap() == bytes[2 * BLOCK..3 * BLOCK]);

@@ -1,7 +1,7 @@
-//! Commits: a new root, and what it takes to be allowed to write one.
+//! Checkpoints: a new root, and what it takes to be allowed to write one.
 //!
 //! Order, and why (R2, R3, R7, R9, R10):
-//! 1. Shards fold and place their nodes; liveness becomes the image of these trees.
+//! 1. Shards merge and place their nodes; liveness becomes the image of these trees.
 //! 2. Segments that no tree, no delta and no reader needs leave the table and their slots' entries.
 //! 3. System nodes (catalog, liveness) get places; placing them changes liveness, so this runs until
 //!    nothing new is to be placed. Then all bytes are known and every stripe of nodes is written.
@@ -25,7 +25,7 @@ use ashlar_format::slot::SegmentKind;
 use ashlar_format::summary::{Owner, node_owner_address};
 use ashlar_rt::{Buf, Gate, Lock, Sender, join_all};
 
-use crate::home::batch::{headers_written, open_entries};
+use crate::home::group_commit::{headers_written, open_entries};
 use crate::home::nodes::PlacedNode;
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::locks;
@@ -35,33 +35,33 @@ use crate::phases::{Laps, Phase};
 use crate::planted::{self, Bug};
 use crate::protocol::{Prepared, Reach, ShardMessage, ask};
 use crate::segment::{Column, Pinned, Segment, stripe};
-use crate::space::shape::FoldLimit;
+use crate::space::shape::MergeLimit;
 
-/// How far commits are.
+/// How far checkpoints are.
 #[derive(Debug)]
-pub struct Commits {
-    /// Held by the commit under way.
+pub struct Checkpoints {
+    /// Held by the checkpoint under way.
     turn: Lock<()>,
-    /// Opens when a commit has ended.
+    /// Opens when a checkpoint has ended.
     pub(super) ended: Gate,
-    /// Commits begun.
+    /// Checkpoints begun.
     begun: Cell<u64>,
     /// Whether one is under way.
     pub(super) under_way: Cell<bool>,
-    /// Up to where in the journal commits have folded all that they can.
-    folded_to: Cell<u64>,
-    /// The next sequence when the last commit under pressure had ended.
+    /// Up to where in the journal checkpoints have merged all that they can.
+    merged_to: Cell<u64>,
+    /// The next sequence when the last checkpoint under pressure had ended.
     pub(super) pressed_at: Cell<u64>,
 }
 
-impl Default for Commits {
-    fn default() -> Commits {
-        Commits {
-            turn: Lock::ranked((), locks::COMMIT),
+impl Default for Checkpoints {
+    fn default() -> Checkpoints {
+        Checkpoints {
+            turn: Lock::ranked((), locks::CHECKPOINT),
             ended: Gate::default(),
             begun: Cell::default(),
             under_way: Cell::default(),
-            folded_to: Cell::default(),
+            merged_to: Cell::default(),
             pressed_at: Cell::default(),
         }
     }
@@ -73,61 +73,62 @@ fn is_dead(segment: &Segment) -> bool {
 }
 
 impl Home {
-    /// Makes a new root durable that has folded every delta recorded at or before `target`: in several
-    /// steps, each a root, where free space is too short for one. A commit that began while this one waited for its turn
-    /// has done all that this one would.
-    pub(crate) async fn commit(self: &Rc<Self>, target: u64) {
-        let asked = self.commits.begun.get();
+    /// Makes a new root durable that has merged every delta recorded at or before `target`: in several
+    /// steps, each a root, where free space is too short for one. A checkpoint that began while this one waited for its
+    /// turn has done all that this one would.
+    pub(crate) async fn checkpoint(self: &Rc<Self>, target: u64) {
+        let asked = self.checkpoints.begun.get();
         loop {
-            let _one = self.commits.turn.lock().await;
-            let done = self.commits.begun.get() > asked && self.commits.folded_to.get() >= target;
+            let _one = self.checkpoints.turn.lock().await;
+            let done =
+                self.checkpoints.begun.get() > asked && self.checkpoints.merged_to.get() >= target;
             if self.core.closed.get() || done {
                 return;
             }
             // What was recorded meanwhile comes along, so that others who wait need none of their own.
             let recorded = if target > 0 { self.journal.next() } else { 0 };
-            if !self.commit_locked(recorded, false).await {
-                self.commits
-                    .folded_to
-                    .set(recorded.max(self.commits.folded_to.get()));
+            if !self.checkpoint_locked(recorded, false).await {
+                self.checkpoints
+                    .merged_to
+                    .set(recorded.max(self.checkpoints.merged_to.get()));
                 return;
             }
         }
     }
 
-    /// Folds everything into a root that says that the array is clean.
+    /// Merges everything into a root that says that the array is clean.
     ///
-    /// Crash argument: nothing is journalled from where both locks are held but what this commit writes, so what still
-    /// runs in the background adds nothing to what the root says; after it nothing is journalled at all.
-    pub(crate) async fn last_commit(self: &Rc<Self>) {
-        self.fold().await;
-        let _no_batch = self.log.batch.lock().await;
-        self.batch_locked(Reach::Closed).await;
-        let _one = self.commits.turn.lock().await;
+    /// Crash argument: nothing is journalled from where both locks are held but what this checkpoint writes, so what
+    /// still runs in the background adds nothing to what the root says; after it nothing is journalled at all.
+    pub(crate) async fn last_checkpoint(self: &Rc<Self>) {
+        self.merge().await;
+        let _no_group_commit = self.log.group_commit.lock().await;
+        self.group_commit_locked(Reach::Closed).await;
+        let _one = self.checkpoints.turn.lock().await;
         self.seal_idle().await;
-        self.commit_locked(self.journal.next(), true).await;
+        self.checkpoint_locked(self.journal.next(), true).await;
     }
 
-    /// One step of [`Home::commit`], by a caller that holds the commit lock. `clean` marks the array
-    /// exported. Whether more is left to fold, and can be.
-    async fn commit_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
+    /// One step of [`Home::checkpoint`], by a caller that holds the checkpoint lock. `clean` marks the array
+    /// exported. Whether more is left to merge, and can be.
+    async fn checkpoint_locked(self: &Rc<Self>, target: u64, clean: bool) -> bool {
         let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
-        self.commits.begun.set(self.commits.begun.get() + 1);
-        self.commits.under_way.set(true);
+        self.checkpoints.begun.set(self.checkpoints.begun.get() + 1);
+        self.checkpoints.under_way.set(true);
         let applied = self.applied();
         let charged = self.core.thin.charged();
         self.seal_pinned().await;
-        let (degraded, losses) = self.before_commit();
-        self.core.failing.commit_begins(degraded, losses);
+        let (degraded, losses) = self.before_checkpoint();
+        self.core.failing.checkpoint_begins(degraded, losses);
         let seen = (self.log.recorded_at(), self.tasks.borrow().unmapped);
         // Slots that columns have left, or that are tried once more.
         //
-        // Crash argument: as for slots that are freed. Tables that name what lay there are replaced by this commit's,
-        // and only then the slots are released.
+        // Crash argument: as for slots that are freed. Tables that name what lay there are replaced by this
+        // checkpoint's, and only then the slots are released.
         let vacated = self.space.jobs.take_vacated();
         let placing = self.space.steps.placing.lock().await;
         self.begin_step().await;
-        let prepared = self.prepare_shards(target, self.fold_limit()).await;
+        let prepared = self.prepare_shards(target, self.merge_limit()).await;
         laps.end(Phase::Merge);
         let oldest = prepared.iter().filter_map(|p| p.oldest).min();
         let more = prepared.iter().any(|p| p.more);
@@ -169,7 +170,7 @@ impl Home {
             self.release(freed.clone()).await;
         }
         self.write_root(cut, imaged, known).await;
-        self.core.failing.commit_ended();
+        self.core.failing.checkpoint_ended();
         laps.end(Phase::WriteRoot);
         self.release(freed).await;
         self.release_columns(vacated).await;
@@ -178,11 +179,11 @@ impl Home {
         self.reckon();
         self.warn_of_space();
         if !more && target + 1 >= applied {
-            self.space.jobs.folded(seen.0, seen.1);
+            self.space.jobs.merged(seen.0, seen.1);
         }
         self.check_books();
-        self.commits.under_way.set(false);
-        self.commits.ended.open();
+        self.checkpoints.under_way.set(false);
+        self.checkpoints.ended.open();
         self.core.progress.open();
         more
     }
@@ -222,7 +223,7 @@ impl Home {
         cut.unwrap_or(applied)
     }
 
-    /// The journal has no room for the rows of this commit's nodes: their segments are sealed, so that
+    /// The journal has no room for the rows of this checkpoint's nodes: their segments are sealed, so that
     /// the rows stand in summaries before the root names the nodes. What the image says of these
     /// segments is behind; recovery takes every stripe with a live block as recorded.
     async fn seal_instead(self: &Rc<Self>, stripes: &[(Pinned, u32, Entry)]) {
@@ -234,7 +235,7 @@ impl Home {
         }
     }
 
-    async fn prepare_shards(&self, target: u64, mut limit: FoldLimit) -> Vec<Prepared> {
+    async fn prepare_shards(&self, target: u64, mut limit: MergeLimit) -> Vec<Prepared> {
         limit.nodes /= self.shards.len();
         let (size, used) = self.journal.usage(Ring::Delta);
         self.core.bad.give_up_lost.set(used * 2 > size);
@@ -373,7 +374,7 @@ impl Home {
     }
 
     /// Places catalog and liveness nodes until nothing new is to be placed, then makes their bytes. Gives the
-    /// segments of nodes whose last ones this replaced: freed now rather than by the next commit, which may
+    /// segments of nodes whose last ones this replaced: freed now rather than by the next checkpoint, which may
     /// need their room.
     ///
     /// Crash argument: as for those that were dead before. What the journal is told of since liveness was
@@ -456,7 +457,7 @@ impl Home {
         // this sequence, which the cut below keeps.
         if segment.rows_since.get().is_none() && segment.recorded.get() < segment.geometry.stripes()
         {
-            // Recovery must learn of this stripe: keep its entry until the next commit's image.
+            // Recovery must learn of this stripe: keep its entry until the next checkpoint's image.
             segment.image_behind.set(Some(sequence));
             self.core.unsettled.borrow_mut().insert(segment.number);
         }

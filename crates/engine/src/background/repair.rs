@@ -1,12 +1,12 @@
-//! Healing of single blocks and summaries that did not match when they were read.
+//! Repair of single blocks and summaries that did not match when they were read.
 //!
 //! Invariants:
 //! - Only a block known bad is rewritten, in its place, while the segment is held (R12), with bytes
 //!   computed from others that match their rows (P4); flushed and read back.
 //! - A device that twice does not keep what it said was written and flushed has not written it: that counts
-//!   as a failed write, and the whole column is reconstructed into another slot.
-//! - What cannot be healed is remembered and not tried again before something of its segment has changed
-//!   for the better: healing ends, whatever is lost.
+//!   as a failed write, and the whole column is rebuilt into another slot.
+//! - What cannot be repaired is remembered and not tried again before something of its segment has changed
+//!   for the better: repair ends, whatever is lost.
 //! - A bad block counts against its device once, however often it is read before it is right again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ enum Summary {
     /// It can be read.
     Fine,
     /// It was written and read back.
-    Healed,
+    Repaired,
     /// It was written, and is not there.
     NotKept,
     /// It cannot be computed or written.
@@ -53,47 +53,47 @@ enum Attempt {
 }
 
 impl Background {
-    pub(super) async fn heal_forever(self: Rc<Self>) {
+    pub(super) async fn repair_forever(self: Rc<Self>) {
         while !self.core.closed.get() {
             self.core
                 .bad
                 .found
-                .until(|| !self.core.bad.heals.borrow().is_empty() || self.core.closed.get())
+                .until(|| !self.core.bad.repairs.borrow().is_empty() || self.core.closed.get())
                 .await;
             if self.core.closed.get() {
                 return;
             }
-            let due = self.core.bad.heals.borrow().next();
-            self.show_healing(TaskState::Running);
-            self.heal_some(due).await;
+            let due = self.core.bad.repairs.borrow().next();
+            self.show_repairing(TaskState::Running);
+            self.repair_some(due).await;
             let exists = |number| self.core.segments.borrow().contains_key(&number);
-            self.core.bad.heals.borrow_mut().retain(exists);
-            if self.core.bad.heals.borrow().is_empty() {
-                self.show_healing(TaskState::Done);
+            self.core.bad.repairs.borrow_mut().retain(exists);
+            if self.core.bad.repairs.borrow().is_empty() {
+                self.show_repairing(TaskState::Done);
             }
             self.core.progress.open();
         }
     }
 
-    /// How far healing is: every bad block counts as found when it is noticed.
-    fn show_healing(&self, state: TaskState) {
-        let due = self.core.bad.heals.borrow().due() as u64;
-        let heal = &mut self.home.tasks.borrow_mut().heal;
-        if state == TaskState::Running && heal.state != TaskState::Running {
-            heal.since = self.core.rt.now();
+    /// How far repair is: every bad block counts as found when it is noticed.
+    fn show_repairing(&self, state: TaskState) {
+        let due = self.core.bad.repairs.borrow().due() as u64;
+        let repair = &mut self.home.tasks.borrow_mut().repair;
+        if state == TaskState::Running && repair.state != TaskState::Running {
+            repair.since = self.core.rt.now();
         }
-        heal.state = state;
-        heal.found = heal.tried + due;
-        heal.done = heal.healed * BLOCK as u64;
-        heal.total = heal.found * BLOCK as u64;
+        repair.state = state;
+        repair.found = repair.tried + due;
+        repair.done = repair.healed * BLOCK as u64;
+        repair.total = repair.found * BLOCK as u64;
     }
 
-    /// Heals these blocks, all at once.
-    async fn heal_some(self: &Rc<Self>, due: Vec<BadBlock>) {
+    /// Repairs these blocks, all at once.
+    async fn repair_some(self: &Rc<Self>, due: Vec<BadBlock>) {
         let mut summaries = BTreeMap::new();
         let (mut left, mut unkept) = (Vec::new(), Vec::new());
         for block in due {
-            let Some((segment, _)) = self.healable(&block) else {
+            let Some((segment, _)) = self.repairable(&block) else {
                 self.tried(block, None, false);
                 continue;
             };
@@ -103,9 +103,9 @@ impl Background {
                 Some(found) => *found,
                 None => {
                     let index = usize::from(block.column);
-                    let found = self.heal_summary(&segment, index, course).await;
+                    let found = self.repair_summary(&segment, index, course).await;
                     summaries.insert(key, found);
-                    if found == Summary::Healed {
+                    if found == Summary::Repaired {
                         let place = segment.columns.borrow()[index];
                         let whole = BadBlock {
                             stripe: course * segment.geometry.course_strips(),
@@ -120,7 +120,7 @@ impl Background {
             match found {
                 Summary::NotKept => unkept.push(block),
                 _ if block.within != SUMMARY => left.push((block, found)),
-                Summary::Healed => {} // told above
+                Summary::Repaired => {} // told above
                 found => self.tried(block, None, found == Summary::Fine),
             }
         }
@@ -148,7 +148,7 @@ impl Background {
         let mut attempts = Vec::new();
         for (block, summary) in blocks {
             let background = self.clone();
-            let write = rt.spawn(async move { background.write_healed(&block).await });
+            let write = rt.spawn(async move { background.write_repaired(&block).await });
             attempts.push((block, summary, write));
         }
         let (mut written, mut devices) = (Vec::new(), BTreeSet::new());
@@ -167,8 +167,8 @@ impl Background {
         for (block, summary) in written {
             let background = self.clone();
             let kept = rt.spawn(async move {
-                let (segment, place) = background.healable(&block)?;
-                let read = background.read_healed(&segment, &block).await;
+                let (segment, place) = background.repairable(&block)?;
+                let read = background.read_repaired(&segment, &block).await;
                 Some((place.device, read))
             });
             reads.push((block, summary, kept));
@@ -192,7 +192,7 @@ impl Background {
             column.push(block);
         }
         for ((number, column), blocks) in columns {
-            let found = blocks.first().and_then(|block| self.healable(block));
+            let found = blocks.first().and_then(|block| self.repairable(block));
             let Some((segment, place)) = found else {
                 for block in blocks {
                     self.tried(block, None, false);
@@ -215,13 +215,13 @@ impl Background {
                 self.tried(block, None, moved);
             }
         }
-        self.home.batch(Reach::Closed).await; // the new places are durable
+        self.home.group_commit(Reach::Closed).await; // the new places are durable
     }
 
     /// Whether a column now lies in another slot, verified.
     async fn relocate_column(self: &Rc<Self>, segment: &Pinned, index: usize) -> bool {
         if !segment.sealed.get() {
-            self.home.batch(Reach::Closed).await;
+            self.home.group_commit(Reach::Closed).await;
             if segment.sealed.get() || segment.recorded.get() != segment.next_stripe.get() {
                 return false;
             }
@@ -236,7 +236,7 @@ impl Background {
         let targets = [(index, target)];
         let moved = acquired
             && (self
-                .reconstruct_columns(segment, &targets, Leaves::Unkept)
+                .rebuild_columns(segment, &targets, Leaves::Unkept)
                 .await)
                 > 0;
         let end = if moved { End::Gained } else { End::Refused };
@@ -244,8 +244,8 @@ impl Background {
         moved
     }
 
-    /// The segment of a bad block and where its column lies, if it still can be healed.
-    fn healable(&self, block: &BadBlock) -> Option<(Pinned, Column)> {
+    /// The segment of a bad block and where its column lies, if it still can be repaired.
+    fn repairable(&self, block: &BadBlock) -> Option<(Pinned, Column)> {
         let segment = self.core.segment(block.segment)?;
         let index = usize::from(block.column);
         let known = index < segment.geometry.width() && block.stripe < segment.geometry.stripes();
@@ -256,7 +256,7 @@ impl Background {
         Some((segment, place))
     }
 
-    async fn read_healed(self: &Rc<Self>, segment: &Pinned, block: &BadBlock) -> bool {
+    async fn read_repaired(self: &Rc<Self>, segment: &Pinned, block: &BadBlock) -> bool {
         let span = Span::block(block.stripe, block.column.into(), block.within);
         let read = fetch(&self.core, segment, span, How::Verified).await;
         read.is_some()
@@ -264,8 +264,8 @@ impl Background {
 
     /// Writes one bad block as the others say it is, if that can be verified. A block whose row agrees
     /// with it may still not be what the map says, when both were lost together: the other columns decide.
-    async fn write_healed(self: &Rc<Self>, block: &BadBlock) -> Attempt {
-        let Some((segment, place)) = self.healable(block) else {
+    async fn write_repaired(self: &Rc<Self>, block: &BadBlock) -> Attempt {
+        let Some((segment, place)) = self.repairable(block) else {
             return Attempt::Failed;
         };
         let (index, stripe, within) = (usize::from(block.column), block.stripe, block.within);
@@ -293,20 +293,25 @@ impl Background {
 
     /// Notes how an attempt ended; `device`: where the block was rewritten and read back, if it was.
     fn tried(&self, block: BadBlock, device: Option<u16>, healed: bool) {
-        self.core.bad.heals.borrow_mut().tried(block, healed);
+        self.core.bad.repairs.borrow_mut().tried(block, healed);
         let mut tasks = self.home.tasks.borrow_mut();
-        tasks.heal.tried += 1;
-        tasks.heal.healed += u64::from(healed);
+        tasks.repair.tried += 1;
+        tasks.repair.healed += u64::from(healed);
         drop(tasks);
         let Some(device) = device else { return };
-        self.core.bad.heals.borrow_mut().forget(block.segment);
+        self.core.bad.repairs.borrow_mut().forget(block.segment);
         self.home.tasks.borrow_mut().gains += 1;
         let text = format!("device {device}: {block} was repaired and read back");
         self.core.events.repeat("healed", device, text);
     }
 
-    /// Rewrites a column's summary of a course if it cannot be read, computed as reconstruct would compute it.
-    async fn heal_summary(self: &Rc<Self>, segment: &Pinned, index: usize, course: u32) -> Summary {
+    /// Rewrites a column's summary of a course if it cannot be read, computed as a rebuild would compute it.
+    async fn repair_summary(
+        self: &Rc<Self>,
+        segment: &Pinned,
+        index: usize,
+        course: u32,
+    ) -> Summary {
         let geometry = segment.geometry;
         let core = &self.core;
         if read_course_rows(core, segment, course, index)
@@ -337,7 +342,7 @@ impl Background {
                 .await
                 .is_some()
             {
-                return Summary::Healed;
+                return Summary::Repaired;
             }
         }
         Summary::NotKept

@@ -1,9 +1,9 @@
-//! A batch: what shards have acknowledged becomes durable.
+//! A group commit: what shards have acknowledged becomes durable.
 //!
 //! Invariants:
-//! - One batch runs at a time. What it names has been flushed; only then is it journalled, and only once
+//! - One group commit runs at a time. What it names has been flushed; only then is it journalled, and only once
 //!   that is durable are the shards told.
-//! - A batch that would fill the delta ring is journalled in parts: what a part has recorded can be folded,
+//! - A group commit that would fill the delta ring is journalled in parts: what a part has recorded can be merged,
 //!   and the ring be cut, before the next.
 
 use std::collections::BTreeSet;
@@ -20,8 +20,8 @@ use crate::planted::{self, Bug};
 use crate::protocol::{ClosedStripe, Collected, Named, Reach, Recorded, ShardMessage, ask};
 use crate::segment::{Pinned, Segment, stripe};
 
-/// 256ths of the delta ring that only commits may fill.
-const KEPT_FOR_COMMITS: u64 = 64;
+/// 256ths of the delta ring that only checkpoints may fill.
+const KEPT_FOR_CHECKPOINTS: u64 = 64;
 
 /// What is journalled, and told to the shards, at once.
 struct Part {
@@ -33,13 +33,13 @@ struct Part {
 
 impl Home {
     /// Makes durable what shards have acknowledged, as far as `reach` says.
-    pub async fn batch(self: &Rc<Self>, reach: Reach) {
-        let _one = self.log.batch.lock().await;
-        self.batch_locked(reach).await;
+    pub async fn group_commit(self: &Rc<Self>, reach: Reach) {
+        let _one = self.log.group_commit.lock().await;
+        self.group_commit_locked(reach).await;
     }
 
-    /// The same, by a caller that holds the batch lock.
-    pub(super) async fn batch_locked(self: &Rc<Self>, reach: Reach) {
+    /// The same, by a caller that holds the group commit lock.
+    pub(super) async fn group_commit_locked(self: &Rc<Self>, reach: Reach) {
         let mut laps = Laps::begin(&self.core.meters.phases, &self.core.rt);
         let written = self.core.meters.host.get();
         let usage = |ring| self.journal.usage(ring);
@@ -58,8 +58,8 @@ impl Home {
         // Only then everything acknowledged before is in it.
         let whole = reach != Reach::Written;
         let empty = collected.iter().all(|c| {
-            let holes = c.holes.is_empty() || planted::on(Bug::TrimNotJournalled);
-            c.stripes.is_empty() && holes && c.data.is_empty()
+            let unmapped = c.unmapped.is_empty() || planted::on(Bug::TrimNotJournalled);
+            c.stripes.is_empty() && unmapped && c.data.is_empty()
         });
         if empty && self.log.moves() == 0 {
             if whole {
@@ -67,7 +67,7 @@ impl Home {
             }
             return;
         }
-        if collected.iter().any(|c| !c.holes.is_empty()) {
+        if collected.iter().any(|c| !c.unmapped.is_empty()) {
             self.tasks.borrow_mut().unmapped += 1;
         }
         let mut opened = Vec::new();
@@ -78,20 +78,24 @@ impl Home {
         while !parts.is_empty() {
             for again in [false, true] {
                 let bytes: usize = parts[0].deltas.iter().map(entry_bytes).sum();
-                if bytes == 0 || self.journal.has_room(Ring::Delta, bytes, KEPT_FOR_COMMITS) {
+                if bytes == 0
+                    || self
+                        .journal
+                        .has_room(Ring::Delta, bytes, KEPT_FOR_CHECKPOINTS)
+                {
                     break;
                 }
                 let pinned = self.retire_pinned();
                 if again {
-                    // What keeps the journal from being cut hangs on a stripe begun since the batch was
+                    // What keeps the journal from being cut hangs on a stripe begun since the group commit was
                     // collected, and only the next one would bring that: it comes along (#143).
                     let collected = self.collect(Reach::Closed).await;
                     self.flush_collected(&collected, &mut opened).await;
                     parts = self.parts(collected, &opened, extra.clone());
                 }
-                // A commit journals the rows of its own nodes: it must find room whenever it runs.
+                // A checkpoint journals the rows of its own nodes: it must find room whenever it runs.
                 self.release_rows(pinned, &parts).await;
-                self.commit(self.journal.next()).await;
+                self.checkpoint(self.journal.next()).await;
             }
             self.record(parts.remove(0)).await;
             opened.clear(); // in the first part
@@ -104,7 +108,7 @@ impl Home {
         self.core.progress.open();
     }
 
-    /// Flushes what a batch has collected, and takes along the segments opened up to now.
+    /// Flushes what a group commit has collected, and takes along the segments opened up to now.
     async fn flush_collected(&self, collected: &[Collected], opened: &mut Vec<Pinned>) {
         self.members_settled().await;
         let new = self.log.take_opened(SegmentKind::Data);
@@ -113,14 +117,14 @@ impl Home {
         self.flush_for(collected, opened).await;
     }
 
-    /// Cuts a batch into parts of at most a quarter of the delta ring. The stripes of a shard keep their order: of a
-    /// block's versions none is recorded after a newer one.
+    /// Cuts a group commit into parts of at most a quarter of the delta ring. The stripes of a shard keep their order:
+    /// of a block's versions none is recorded after a newer one.
     ///
-    /// Crash argument: who waits for the batch is answered after its last part. What was durable before stays so
+    /// Crash argument: who waits for the group commit is answered after its last part. What was durable before stays so
     /// in between: where a part settles a record of data, what that held, or something newer, is in this part or
-    /// in one before (`Shard::build`). What a void stripe held may lie anywhere: a batch with one is not cut.
-    /// Segments and holes are journalled before anything that relies on them; a hole is told to its shard with the
-    /// part that journals it, so that no commit between two parts cuts it off.
+    /// in one before (`Shard::build`). What a void stripe held may lie anywhere: a group commit with one is not cut.
+    /// Segments and unmapped ranges are journalled before anything that relies on them; an unmapped range is told to
+    /// its shard with the part that journals it, so that no checkpoint between two parts cuts it off.
     fn parts(
         &self,
         mut collected: Vec<Collected>,
@@ -138,28 +142,31 @@ impl Home {
             told: (0..shards).map(|_| Recorded::default()).collect(),
         };
         let mut part = empty(open_entries(opened));
-        // Holes first: what a hole of this batch unmaps is not among the batch's live items.
-        for (batch, first) in collected.iter_mut().zip(&mut part.told) {
-            first.holes = std::mem::take(&mut batch.holes);
-            part.deltas.extend(first.holes.iter().map(|h| Entry::Hole {
-                tree: h.tree,
-                first: h.first,
-                count: h.count,
-                part: (h.part.of, h.part.rest),
-            }));
+        // Unmapped ranges first: what an unmapped range of this group commit unmaps is not among the group commit's
+        // live items.
+        for (group_commit, first) in collected.iter_mut().zip(&mut part.told) {
+            first.unmapped = std::mem::take(&mut group_commit.unmapped);
+            part.deltas
+                .extend(first.unmapped.iter().map(|h| Entry::Unmap {
+                    tree: h.tree,
+                    first: h.first,
+                    count: h.count,
+                    part: (h.part.of, h.part.rest),
+                }));
         }
         let first: usize = part.deltas.iter().map(entry_bytes).sum();
         let (mut stripes, mut sizes, mut data) = (Vec::new(), Vec::new(), Vec::new());
-        for batch in collected {
+        for group_commit in collected {
             let named = |closed: ClosedStripe| self.name(closed);
-            let of_batch: Vec<(Entry, Named)> = batch.stripes.into_iter().map(named).collect();
-            let bytes = of_batch.iter().map(|(entry, _)| entry_bytes(entry));
+            let of_group_commit: Vec<(Entry, Named)> =
+                group_commit.stripes.into_iter().map(named).collect();
+            let bytes = of_group_commit.iter().map(|(entry, _)| entry_bytes(entry));
             sizes.push(StripeSizes {
-                settling: batch.settling,
+                settling: group_commit.settling,
                 bytes: bytes.collect(),
             });
-            stripes.push(of_batch.into_iter());
-            data.push(batch.data);
+            stripes.push(of_group_commit.into_iter());
+            data.push(group_commit.data);
         }
         let mut parts = Vec::new();
         for shards in cut(first, &sizes, most) {
@@ -221,12 +228,12 @@ impl Home {
     }
 
     /// Segments that keep the journal from being cut let go of it: the rows of their unfinished course, also of
-    /// its stripes in this batch, stand in its summary from here on. Else a batch could wait for room that only
-    /// its own record would make.
+    /// its stripes in this group commit, stand in its summary from here on. Else a group commit could wait for room
+    /// that only its own record would make.
     ///
-    /// Crash argument: every stripe of the batch was written and flushed, so its rows are true whether or not it is
-    /// ever recorded; the rows that the journal is cut of are in a flushed summary. Nobody else writes that
-    /// summary meanwhile: every stripe of the course that was begun is in the batch, and no more are.
+    /// Crash argument: every stripe of the group commit was written and flushed, so its rows are true whether or not it
+    /// is ever recorded; the rows that the journal is cut of are in a flushed summary. Nobody else writes that
+    /// summary meanwhile: every stripe of the course that was begun is in the group commit, and no more are.
     async fn release_rows(&self, pinned: Vec<Pinned>, parts: &[Part]) {
         for segment in pinned {
             let geometry = segment.geometry;
@@ -270,7 +277,7 @@ impl Home {
             .collect()
     }
 
-    /// Flushes every device that holds a column of the batch's stripes or of a segment just opened.
+    /// Flushes every device that holds a column of the group commit's stripes or of a segment just opened.
     async fn flush_for(&self, collected: &[Collected], opened: &[Pinned]) {
         let mut devices: BTreeSet<u16> = BTreeSet::new();
         let stripes = collected.iter().flat_map(|c| &c.stripes);
@@ -286,7 +293,7 @@ impl Home {
         self.flush(devices.into_iter().collect()).await;
     }
 
-    /// Bookkeeping once a batch is durable: stripes count as recorded, data records settle.
+    /// Bookkeeping once a group commit is durable: stripes count as recorded, data records settle.
     fn note_recorded(&self, told: &[Recorded], sequence: u64) {
         for named in told.iter().flat_map(|t| &t.stripes) {
             let segment = self.core.segment(named.stripe.0);

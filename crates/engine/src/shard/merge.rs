@@ -1,9 +1,9 @@
-//! Folding: merging recorded deltas into the leaves of the map, and placing the changed nodes.
+//! Merging: merging recorded deltas into the leaves of the map, and placing the changed nodes.
 //!
-//! Crash argument (R2, R9): folding changes nodes in memory only. They become the map when a root
+//! Crash argument (R2, R9): merging changes nodes in memory only. They become the map when a root
 //! names them; until that root is durable, recovery starts from the old nodes and replays the same
 //! deltas, since the journal is cut only by a durable root. Replay starts at the oldest delta that is
-//! not folded, in order, so that leaves that are ahead end up the same.
+//! not merged, in order, so that leaves that are ahead end up the same.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +14,14 @@ use ashlar_format::node::{LEAF_ENTRIES, LEAF_ENTRY, LeafEntry};
 use ashlar_rt::join_all;
 
 use crate::map::Key;
-use crate::map::delta::{HoleRange, What};
+use crate::map::delta::{UnmappedRange, What};
 use crate::planted::{self, Bug};
 use crate::protocol::{HomeMessage, Prepared, ask};
 use crate::segment::read::Lost;
 use crate::shard::{Shard, flags_of};
-use crate::space::shape::{FoldLimit, VolumeShape};
+use crate::space::shape::{MergeLimit, VolumeShape};
 
-/// Leaves read at once by a fold.
+/// Leaves read at once by a merge.
 const LOADS_AT_ONCE: usize = 128;
 
 /// Where nodes are brought.
@@ -38,41 +38,41 @@ pub(crate) enum LoadInto {
 /// A leaf: volume, partition, index.
 pub type Leaf = (u32, u16, u64);
 
-/// How far folding is.
+/// How far merging is.
 #[derive(Debug, Default)]
-pub struct Folding {
-    /// A commit has been asked for because of the deltas, and has not folded yet.
+pub struct Merging {
+    /// A checkpoint has been asked for because of the deltas, and has not merged yet.
     pub(super) pressed: Cell<bool>,
-    /// Leaves folded so far: a block that came from the map may have changed if this has.
+    /// Leaves merged so far: a block that came from the map may have changed if this has.
     pub(super) count: Cell<u64>,
-    /// Leaves that could not be read when they were to be folded.
+    /// Leaves that could not be read when they were to be merged.
     pub(super) lost_leaves: RefCell<BTreeSet<Leaf>>,
-    /// Runs of holes above whose leaves a node could not be read: volume and stamp.
+    /// Unmapped ranges above whose leaves a node could not be read: volume and stamp.
     lost_runs: RefCell<BTreeSet<(u32, u64)>>,
-    /// Up to which sequence leaves have been folded, of volumes with a run of holes that is not folded everywhere.
-    folded_to: RefCell<BTreeMap<Leaf, u64>>,
-    /// What was folded but could not be placed, and the oldest sequence it hangs on.
+    /// Up to which sequence leaves have been merged, of volumes with an unmapped range that is not merged everywhere.
+    merged_to: RefCell<BTreeMap<Leaf, u64>>,
+    /// What was merged but could not be placed, and the oldest sequence it hangs on.
     carry: RefCell<(Prepared, Option<u64>)>,
 }
 
-impl Folding {
+impl Merging {
     /// A volume is no more.
     pub(super) fn forget(&self, tree: u32) {
         self.lost_leaves.borrow_mut().retain(|leaf| leaf.0 != tree);
         self.lost_runs.borrow_mut().retain(|run| run.0 != tree);
-        self.folded_to.borrow_mut().retain(|leaf, _| leaf.0 != tree);
+        self.merged_to.borrow_mut().retain(|leaf, _| leaf.0 != tree);
     }
 }
 
-/// Something recorded that is to be folded.
+/// Something recorded that is to be merged.
 #[derive(Clone, Copy)]
 enum Due {
     /// A block of a volume.
     Block(u32, u64),
-    Holes(HoleRange),
+    Unmapped(UnmappedRange),
 }
 
-/// What one step of folding takes.
+/// What one step of merging takes.
 #[derive(Default)]
 struct DueLeaves {
     /// The leaves, in address order.
@@ -81,21 +81,21 @@ struct DueLeaves {
     nodes: usize,
     /// At most so many blocks change in them.
     blocks: usize,
-    /// Runs of holes that are folded with these leaves: volume and stamp.
+    /// Unmapped ranges that are merged with these leaves: volume and stamp.
     done: Vec<(u32, u64)>,
     /// More is due.
     cut_short: bool,
 }
 
 impl Shard {
-    /// Folds every leaf that has a delta recorded at or before `target`, as far as `limit` goes, those
+    /// Merges every leaf that has a delta recorded at or before `target`, as far as `limit` goes, those
     /// with the oldest deltas first; then gives all dirty nodes places. What this changes is the
-    /// shard's part of a commit.
-    pub(crate) async fn prepare(self: &Rc<Self>, target: u64, limit: FoldLimit) -> Prepared {
+    /// shard's part of a checkpoint.
+    pub(crate) async fn prepare(self: &Rc<Self>, target: u64, limit: MergeLimit) -> Prepared {
         let _one = self.tree_lock.lock().await;
-        let (mut prepared, carried) = self.folding.carry.take();
-        let give_up = self.core.bad.give_up_lost.get() || self.folding.pressed.get();
-        let folded = self.deltas.borrow().newest_recorded();
+        let (mut prepared, carried) = self.merging.carry.take();
+        let give_up = self.core.bad.give_up_lost.get() || self.merging.pressed.get();
+        let merged = self.deltas.borrow().newest_recorded();
         let before = [carried, self.deltas.borrow().oldest()]
             .into_iter()
             .flatten()
@@ -104,37 +104,37 @@ impl Shard {
         let leaves: Vec<Leaf> = due.leaves.into_iter().collect();
         let mut done = due.done;
         self.load_leaves(&leaves).await;
-        let mut folded_leaves = Vec::new();
+        let mut merged_leaves = Vec::new();
         for (tree, partition, leaf) in leaves {
             // A leaf that is lost keeps its deltas, and they their part of the journal, until that is
-            // needed: then it is made anew, and what it said of other blocks is lost for good.
+            // needed: then it is recreated, and what it said of other blocks is lost for good.
             let key = (tree, partition, leaf);
-            let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
-            let mut done_with = folding.await;
+            let merging = self.merge_leaf(tree, partition, leaf, merged, &mut prepared);
+            let mut done_with = merging.await;
             if done_with.is_err() {
                 self.drop_moves(key);
             }
-            if done_with.is_err() && give_up && self.folding.lost_leaves.borrow().contains(&key) {
+            if done_with.is_err() && give_up && self.merging.lost_leaves.borrow().contains(&key) {
                 self.store.give_up(tree, partition, leaf).await;
-                let folding = self.fold_leaf(tree, partition, leaf, folded, &mut prepared);
-                done_with = folding.await;
+                let merging = self.merge_leaf(tree, partition, leaf, merged, &mut prepared);
+                done_with = merging.await;
             }
             if done_with.is_ok() {
                 prepared.more = due.cut_short;
-                self.folding.lost_leaves.borrow_mut().remove(&key);
-                folded_leaves.push(key);
+                self.merging.lost_leaves.borrow_mut().remove(&key);
+                merged_leaves.push(key);
             } else {
                 done.retain(|(of, _)| *of != tree);
-                self.folding.lost_leaves.borrow_mut().insert(key);
+                self.merging.lost_leaves.borrow_mut().insert(key);
             }
         }
-        // Only the runs of holes that were looked through: one may have become durable meanwhile.
+        // Only the unmapped ranges that were looked through: one may have become durable meanwhile.
         let finished = |stamp: u64| done.iter().any(|(_, d)| *d == stamp);
         self.deltas
             .borrow_mut()
-            .holes
+            .unmapped
             .retain(|h| !finished(h.stamp));
-        self.note_folded(folded_leaves, folded);
+        self.note_merged(merged_leaves, merged);
         let mut closed = self.store.close_dirty().await;
         if closed.is_err() && give_up && carried.is_some() {
             self.store.give_up_above().await;
@@ -156,10 +156,10 @@ impl Shard {
             }
             Ok(_) => {}
             Err(Lost) => {
-                // An inner node is lost beyond its redundancy: what was folded stays in memory, and in
+                // An inner node is lost beyond its redundancy: what was merged stays in memory, and in
                 // the journal, until the node can be read again.
                 let roots = self.store.roots();
-                self.folding.carry.replace((prepared, before));
+                self.merging.carry.replace((prepared, before));
                 return Prepared {
                     roots,
                     oldest: before,
@@ -171,14 +171,14 @@ impl Shard {
         prepared.roots = self.store.roots();
         prepared.oldest = self.deltas.borrow().oldest();
         prepared.thin_pending = self.thin_pending();
-        self.folding.pressed.set(false);
+        self.merging.pressed.set(false);
         self.room.open();
         prepared
     }
 
     /// Brings leaves into the changed set, many at a time: into the cache, which may be smaller, some would have to be
     /// read again. The nodes above them come first, level by level from the top, and stay clean: what is above a leaf
-    /// that does not come is not written for nothing. Whether leaves come is seen when they are folded.
+    /// that does not come is not written for nothing. Whether leaves come is seen when they are merged.
     async fn load_leaves(self: &Rc<Self>, leaves: &[Leaf]) {
         for level in (0..=self.store.highest()).rev() {
             let into = match level {
@@ -215,34 +215,34 @@ impl Shard {
         came
     }
 
-    /// Notes up to which sequence leaves have been folded, of volumes that have a run of holes which is not done. What is
-    /// recorded from here on has later sequences.
-    fn note_folded(&self, leaves: Vec<Leaf>, folded: u64) {
+    /// Notes up to which sequence leaves have been merged, of volumes that have an unmapped range which is not done.
+    /// What is recorded from here on has later sequences.
+    fn note_merged(&self, leaves: Vec<Leaf>, merged: u64) {
         let deltas = self.deltas.borrow();
-        let recorded = deltas.holes.iter().filter(|h| h.recorded.is_some());
+        let recorded = deltas.unmapped.iter().filter(|h| h.recorded.is_some());
         let unfinished: BTreeSet<u32> = recorded.map(|h| h.tree).collect();
-        let mut folded_to = self.folding.folded_to.borrow_mut();
-        folded_to.retain(|leaf, _| unfinished.contains(&leaf.0));
+        let mut merged_to = self.merging.merged_to.borrow_mut();
+        merged_to.retain(|leaf, _| unfinished.contains(&leaf.0));
         let leaves = leaves.into_iter().filter(|l| unfinished.contains(&l.0));
-        folded_to.extend(leaves.map(|leaf| (leaf, folded)));
+        merged_to.extend(leaves.map(|leaf| (leaf, merged)));
     }
 
-    /// Whether a recorded run of holes has been folded in a leaf.
-    fn has_folded(&self, leaf: Leaf, hole: &HoleRange) -> bool {
-        let to = self.folding.folded_to.borrow().get(&leaf).copied();
-        to >= hole.recorded
+    /// Whether a recorded unmapped range has been merged in a leaf.
+    fn has_merged(&self, leaf: Leaf, unmapped: &UnmappedRange) -> bool {
+        let to = self.merging.merged_to.borrow().get(&leaf).copied();
+        to >= unmapped.recorded
     }
 
-    /// What is to be folded: up to `limit`, from the oldest on. A run of holes that spans more is worked
+    /// What is to be merged: up to `limit`, from the oldest on. An unmapped range that spans more is worked
     /// off piece by piece.
-    async fn due_leaves(&self, target: u64, limit: FoldLimit, give_up: bool) -> DueLeaves {
+    async fn due_leaves(&self, target: u64, limit: MergeLimit, give_up: bool) -> DueLeaves {
         let mut due: Vec<(u64, Due)> = Vec::new();
         {
             let deltas = self.deltas.borrow();
             let blocks = deltas.recorded_blocks();
             due.extend(blocks.map(|((tree, address), at)| (at, Due::Block(tree, address))));
-            let holes = deltas.holes.iter();
-            due.extend(holes.filter_map(|h| Some((h.recorded?, Due::Holes(*h)))));
+            let unmapped = deltas.unmapped.iter();
+            due.extend(unmapped.filter_map(|h| Some((h.recorded?, Due::Unmapped(*h)))));
         }
         due.retain(|(sequence, _)| *sequence <= target);
         due.sort_by_key(|(sequence, _)| *sequence);
@@ -259,7 +259,10 @@ impl Shard {
                         self.take(shape, (tree, at.partition, at.leaf), 1, &mut taken);
                     }
                 }
-                Due::Holes(hole) => self.add_holes(&hole, limit, give_up, &mut taken).await,
+                Due::Unmapped(unmapped) => {
+                    self.add_leaves_of(&unmapped, limit, give_up, &mut taken)
+                        .await
+                }
             }
             if taken.cut_short {
                 break;
@@ -269,39 +272,40 @@ impl Shard {
     }
 
     /// Adds a leaf with blocks that change in it. What is lost comes first each time, and must not keep the rest from
-    /// being folded: it does not count.
+    /// being merged: it does not count.
     fn take(&self, shape: VolumeShape, leaf: Leaf, blocks: usize, taken: &mut DueLeaves) {
         taken.blocks += blocks;
-        if taken.leaves.insert(leaf) && !self.folding.lost_leaves.borrow().contains(&leaf) {
+        if taken.leaves.insert(leaf) && !self.merging.lost_leaves.borrow().contains(&leaf) {
             taken.nodes += shape.path_nodes();
         }
     }
 
-    /// Adds the leaves that a run of holes concerns. Where a node above them is lost the run keeps its part
+    /// Adds the leaves that an unmapped range concerns. Where a node above them is lost the run keeps its part
     /// of the journal, as leaves that are lost do, until that is needed.
-    async fn add_holes(
+    async fn add_leaves_of(
         &self,
-        hole: &HoleRange,
-        limit: FoldLimit,
+        unmapped: &UnmappedRange,
+        limit: MergeLimit,
         give_up: bool,
         taken: &mut DueLeaves,
     ) {
-        let Ok(shape) = self.shape(hole.tree) else {
+        let Ok(shape) = self.shape(unmapped.tree) else {
             return;
         };
         let partitioning = self.partitioning(shape);
-        let (first, end) = partitioning.leaf_range(hole.first, hole.first + hole.count);
-        let run = (hole.tree, hole.stamp);
-        let give_up = give_up && self.folding.lost_runs.borrow().contains(&run);
-        let most = self.bounds.get().unmapped * FoldLimit::LEAF;
+        let (first, end) = partitioning.leaf_range(unmapped.first, unmapped.first + unmapped.count);
+        let run = (unmapped.tree, unmapped.stamp);
+        let give_up = give_up && self.merging.lost_runs.borrow().contains(&run);
+        let most = self.bounds.get().unmapped * MergeLimit::LEAF;
         let mut whole = true;
         for partition in self.own_partitions() {
-            let leaves = || self.store.leaves_in(hole.tree, partition, first, end);
+            let leaves = || self.store.leaves_in(unmapped.tree, partition, first, end);
             let mut found = leaves().await;
             if found.is_err() && give_up {
-                let covered = partitioning.leaves_within(hole.first, hole.first + hole.count);
+                let covered =
+                    partitioning.leaves_within(unmapped.first, unmapped.first + unmapped.count);
                 self.store
-                    .give_up_between(hole.tree, partition, first..end, covered)
+                    .give_up_between(unmapped.tree, partition, first..end, covered)
                     .await;
                 found = leaves().await;
             }
@@ -314,10 +318,10 @@ impl Shard {
             let blocks = taken.blocks + leaves * LEAF_ENTRIES;
             let scarce = nodes >= most || limit.reached(nodes, blocks);
             for leaf in found {
-                let key = (hole.tree, partition, leaf);
+                let key = (unmapped.tree, partition, leaf);
                 if taken.leaves.contains(&key)
-                    || self.has_folded(key, hole)
-                    || scarce && !self.is_mapped(shape, key, hole).await
+                    || self.has_merged(key, unmapped)
+                    || scarce && !self.is_mapped(shape, key, unmapped).await
                 {
                     continue;
                 }
@@ -329,19 +333,19 @@ impl Shard {
             }
         }
         if whole {
-            self.folding.lost_runs.borrow_mut().remove(&run);
+            self.merging.lost_runs.borrow_mut().remove(&run);
             taken.done.push(run);
         } else {
-            self.folding.lost_runs.borrow_mut().insert(run);
+            self.merging.lost_runs.borrow_mut().insert(run);
         }
     }
 
-    /// Whether a leaf still maps a block of a run of holes, as far as can be read.
-    async fn is_mapped(&self, shape: VolumeShape, leaf: Leaf, hole: &HoleRange) -> bool {
+    /// Whether a leaf still maps a block of an unmapped range, as far as can be read.
+    async fn is_mapped(&self, shape: VolumeShape, leaf: Leaf, unmapped: &UnmappedRange) -> bool {
         let (tree, partition, index) = leaf;
         let start = self.partitioning(shape).leaf_start(partition, index);
         for slot in 0..LEAF_ENTRIES {
-            if hole.covers(tree, start + slot as u64) {
+            if unmapped.covers(tree, start + slot as u64) {
                 let entry = self.store.leaf_entry(tree, partition, index, slot).await;
                 if entry != Ok(None) {
                     return true;
@@ -373,7 +377,7 @@ impl Shard {
     /// Drops the moves of blocks under a leaf that is lost: kept, they would have it given up once the journal presses,
     /// with all it says of other blocks (#178).
     ///
-    /// Crash argument: nothing was freed for a move that was not folded, so the blocks are where they were. Replay may
+    /// Crash argument: nothing was freed for a move that was not merged, so the blocks are where they were. Replay may
     /// adopt the move again, if its segment is still there, and with it what was moved.
     fn drop_moves(&self, (tree, partition, leaf): Leaf) {
         if let Ok(shape) = self.shape(tree) {
@@ -388,12 +392,12 @@ impl Shard {
         (0..self.partitions).filter(move |p| usize::from(*p) % shards == index)
     }
 
-    async fn fold_leaf(
+    async fn merge_leaf(
         &self,
         tree: u32,
         partition: u16,
         leaf: u64,
-        folded: u64,
+        merged: u64,
         prepared: &mut Prepared,
     ) -> Result<(), Lost> {
         let Ok(shape) = self.shape(tree) else {
@@ -401,7 +405,7 @@ impl Shard {
         };
         let start = self.partitioning(shape).leaf_start(partition, leaf);
         let change = |bytes: &mut [u8]| {
-            self.folding.count.set(self.folding.count.get() + 1);
+            self.merging.count.set(self.merging.count.get() + 1);
             let mut deltas = self.deltas.borrow_mut();
             for address in deltas.recorded_in(tree, start, start + LEAF_ENTRIES as u64) {
                 let Some(what) = deltas.take_recorded(tree, address) else {
@@ -413,7 +417,7 @@ impl Shard {
             }
         };
         self.store
-            .change_leaf(tree, partition, leaf, folded, change)
+            .change_leaf(tree, partition, leaf, merged, change)
             .await
     }
 }
@@ -423,7 +427,7 @@ fn apply(shape: VolumeShape, what: &What, entry: &mut [u8], prepared: &mut Prepa
     let old = LeafEntry::read(entry).ok().flatten();
     let mapped = prepared.mapped.entry(shape.tree).or_insert(0);
     match what {
-        What::Hole => {
+        What::Unmapped => {
             if let Some(old) = old {
                 prepared.dead.push((old.place, shape.pieces));
                 *mapped -= i64::from(shape.pieces) * BLOCK as i64;
