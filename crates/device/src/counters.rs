@@ -1,4 +1,4 @@
-//! What a device has been asked to do.
+//! Counters of the operations of a device.
 
 /// Operations and bytes since the counters were made or reset. A failed operation counts too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

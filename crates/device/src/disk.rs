@@ -1,4 +1,4 @@
-//! What can be done with a device that is open and not yet served: saying what it holds, taking it for an array.
+//! Operations on an open device that no array uses: they name its contents, or take it for an array.
 //!
 //! Invariants: all of this may wait for the device, so it is for a thread of its own; writing is for who opened it
 //! exclusively.

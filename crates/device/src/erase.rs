@@ -1,4 +1,4 @@
-//! Erasing what says what a device is: signatures lie at its ends, the backup of a partition table in its last sector.
+//! Erases the signatures of a device: they lie at its ends, the backup of a partition table in its last sector.
 //!
 //! Invariants: what is zero already is not written, so a sparse file stays sparse; what cannot be read is written; the
 //! last bytes of a device whose size is no whole number of blocks are erased too; on an error the rest is still erased.

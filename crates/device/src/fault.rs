@@ -1,4 +1,4 @@
-//! What the kernel's error numbers mean to the data path.
+//! Faults of the data path, by the error numbers of the kernel.
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,4 +1,4 @@
-//! Having the kernel read the partition table of a disk again.
+//! Makes the kernel read the partition table of a disk again.
 //!
 //! Invariant: only the exclusive holder of a disk can; with partitions in use the kernel refuses and keeps what it knew.
 

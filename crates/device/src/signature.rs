@@ -1,5 +1,5 @@
-//! What else a device may hold: file systems, partition tables and arrays, by the magic numbers that
-//! their formats document. `create` refuses a device on which [`signature`] finds something.
+//! Other contents of a device: file systems, partition tables and arrays, by the magic numbers that their formats
+//! document. `create` refuses a device on which [`signature`] finds something.
 //!
 //! Invariant: only reads; bytes of any content are answered, never a panic. What cannot be read is
 //! taken for empty, so a device with unreadable places is not refused for that.

@@ -1,4 +1,4 @@
-//! Counters of what was done since an import.
+//! Counters of the work since an import.
 
 use std::cell::Cell;
 

@@ -1,5 +1,5 @@
-//! What can go wrong for an operator or a client. Numbers and identities, no strings made for one
-//! case; each sentence says what to do next.
+//! Errors that operators and clients see. Numbers and identities, no strings made for one case; each sentence says
+//! what to do next.
 
 use ashlar_device::Fault;
 use ashlar_format::FormatError;

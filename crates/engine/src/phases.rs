@@ -1,5 +1,5 @@
-//! Where the time of an array goes: how often each phase of its work was passed, how long all passes took together, and
-//! the longest. `ashlar bench engine --where` shows it.
+//! Time of the phases of an array: the count, the sum and the longest of each. `ashlar bench engine --where` shows
+//! it.
 //!
 //! Invariant: counters only; nothing decides by them.
 

@@ -1,5 +1,5 @@
-//! What shards and the home say to each other. The journal, the allocator and liveness belong to the
-//! home; partitions, deltas and streams belong to shards. Everything between them is one of these.
+//! Messages between shards and the home. The journal, the allocator and liveness belong to the home; partitions,
+//! deltas and streams belong to shards. Everything between them is one of these.
 
 use std::collections::BTreeMap;
 

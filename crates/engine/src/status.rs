@@ -1,5 +1,4 @@
-//! What an array tells people: the plain values behind `ashlar status`. Every figure is observed;
-//! what is not observed is `None`.
+//! The values behind `ashlar status`. Every figure is observed; one that is not observed is `None`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What unit tests of the lower folders share: members in memory with a table of segments, and no array.
+//! The setup that unit tests of the lower folders share: members in memory with a table of segments, and no array.
 
 use std::rc::Rc;
 

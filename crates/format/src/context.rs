@@ -1,4 +1,4 @@
-//! What the digests of blocks are bound to besides their bytes (rule R19; docs/format.md, "Digests").
+//! Contexts of digests: the identity that each digest covers besides the bytes (rule R19; docs/format.md, "Digests").
 //!
 //! Invariant: a context begins with what it is a context of, and contexts of one kind have one length, so
 //! that no two things have the same.

@@ -1,4 +1,4 @@
-//! Where things lie: the regions of a device, and the courses of a segment's slots.
+//! Offsets: the regions of a device, and the courses of a segment's slots.
 //!
 //! ```text
 //! device   | superblock | roots, slot table | delta ring | data ring | roots, slot table | slots ... | superblock |

@@ -1,4 +1,4 @@
-//! Journal records: what a record says, and the columns it is stored in.
+//! Journal records: their entries, and the columns that store them.
 //!
 //! A record's payload is a run of entries. It is cut into w shares, m parity shares are computed, and
 //! each share is stored behind a header of 1 KiB as one column, on a device of its own; any w columns

@@ -1,4 +1,4 @@
-//! What the bytes on disk mean. `docs/format.md` is the norm; this crate is its reading.
+//! The format on disk. `docs/format.md` is the norm; this crate is its reading.
 //!
 //! Invariants:
 //! - Little-endian, 4 KiB units, everything self-identifying and hashed. Parsing never panics and

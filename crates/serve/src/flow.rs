@@ -1,5 +1,5 @@
-//! What every frontend needs to bound and to end its work: a [`Stop`], a [`Budget`] for a peer, a [`Pool`] that
-//! peers share, and helper threads.
+//! Limits and the end of the work of every frontend: a [`Stop`], a [`Budget`] for a peer, a [`Pool`] that peers
+//! share, and helper threads.
 //!
 //! Invariants: a [`Hold`] and a [`Share`] give back exactly what they took, once; a [`Stop`] that is set stays set;
 //! a peer that gives nothing back never keeps another from the pool.

@@ -1,4 +1,4 @@
-//! Whether numbers of segments can be laid side by side in the free slots: the one judge of room.
+//! Decides whether given numbers of segments fit into the free slots together: the only function that does.
 //!
 //! N segments of w columns can be laid if w N columns can be handed to devices so that none gets more than is free on
 //! it, nor more than N (a segment has one column on a device at most), and no failure domain more than its cap times

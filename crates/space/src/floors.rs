@@ -1,4 +1,4 @@
-//! The room that each class of work leaves to those below it.
+//! Floors: the space that each class of work leaves free for those below it.
 //!
 //! Invariants:
 //! - Classes have one order, and floors rise with it: nobody waits for a class above its own.

@@ -1,4 +1,4 @@
-//! How new segments are laid: one value that everyone reads.
+//! The plan: the shape of new segments, as one value that all readers share.
 //!
 //! A group of P devices lays K+M columns. Where devices are gone a segment of a group of n devices in use may do
 //! without `absent` of its columns, 0 to M: then it has min(K, n + absent - M) data columns. With none absent it is

@@ -1,4 +1,4 @@
-//! How much volumes were promised, and how much may still be promised, in blocks of stripes.
+//! Promises: the space promised to volumes, and how much more may be promised, in blocks of stripes.
 //!
 //! Invariants:
 //! - A thick volume is promised all of its size; a thin one only its mapped blocks, with the nodes that its map has

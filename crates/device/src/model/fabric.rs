@@ -1,4 +1,4 @@
-//! What stands between modelled drives and the hosts that use them: links, paths, namespaces.
+//! The connections between modelled drives and hosts: links, paths, namespaces.
 //!
 //! A link is one busy-time resource for each direction, served in turns of [`QUANTUM`] like a drive. A
 //! namespace is a part of a drive as one host sees it, over one or more paths of links. The transfer

@@ -1,4 +1,4 @@
-//! The array as its users see it: import, export, members, settings, events (`volumes` has its volumes).
+//! The interface of an array: import, export, members, settings, events (`volumes` has its volumes).
 //!
 //! Invariant: a change that was begun is made to its end, whether or not its caller still waits for it.
 

@@ -1,4 +1,4 @@
-//! Making an array: what is asked is checked, devices are laid out, and an empty array is written.
+//! Creation of an array: checks the options, lays out the devices, writes an empty array.
 //!
 //! Invariants: superblocks are written last, after roots, tables and rings are cleared, so that what was
 //! there before is never taken for this array's.

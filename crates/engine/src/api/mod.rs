@@ -1,4 +1,4 @@
-//! What callers see: arrays, their volumes, settings and status.
+//! The interface of the engine: arrays, their volumes, settings and status.
 
 pub mod array;
 pub mod create;

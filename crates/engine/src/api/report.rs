@@ -1,4 +1,4 @@
-//! `status`: what there is to say about an array, from what the engine observes.
+//! Builds the status report from the state of the engine.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The settings of an array: what `ashlar set` and `get` know.
+//! The settings of an array, which `ashlar set` changes and `get` shows.
 //!
 //! Invariants: what the catalog holds has been checked when it was set; what it does not hold, or holds of a
 //! later version, counts as the default.

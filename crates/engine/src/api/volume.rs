@@ -1,4 +1,4 @@
-//! A volume as frontends see it: bytes at any alignment, split over the shards.
+//! The interface of a volume for frontends: bytes at any alignment, split over the shards.
 
 use std::ops::Range;
 use std::rc::Rc;

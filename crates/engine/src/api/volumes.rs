@@ -1,4 +1,4 @@
-//! The volumes of an array: made, found, changed, destroyed.
+//! Creates, finds, changes and destroys volumes.
 //!
 //! Invariants:
 //! - A volume is in the catalog, and what a thick one was promised is taken, before anything waits: another with its

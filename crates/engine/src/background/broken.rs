@@ -1,5 +1,5 @@
-//! Segments that lost a column, on their way to be mended: open ones are sealed, and what hangs on short records of the
-//! journal is merged.
+//! Segments that lost a column, before a rebuild can take them: seals the open ones, and merges the deltas of
+//! degraded journal records.
 //!
 //! Invariant: nothing here gives a column back; that is a job for those that are settled.
 

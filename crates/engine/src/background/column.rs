@@ -1,4 +1,4 @@
-//! A lost column: computed from the others, written to a new slot, read back and recorded.
+//! Rebuild of one column: reconstructs it from the others, writes it to a new slot, reads it back and records it.
 //!
 //! Invariants:
 //! - It writes only what was computed from inputs that match their rows (P4), flushes it and reads it

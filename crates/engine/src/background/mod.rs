@@ -1,4 +1,4 @@
-//! Background work: what runs, how far it is, and whether any of it could still make progress.
+//! Background work: its tasks, their progress, and whether more progress is possible.
 //!
 //! [`mod@work`] does the jobs that the books of free space offer: [`mod@clean`] moves live blocks out of segments,
 //! [`mod@column`] gives columns other slots. [`mod@broken`] makes segments that lost columns ready for that;

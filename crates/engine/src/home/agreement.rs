@@ -1,4 +1,4 @@
-//! Whether enough devices agree on who is counted, and what the operator has said about it.
+//! Agreement on the membership: whether enough devices hold it, and the decision of the operator where they do not.
 
 use std::cell::Cell;
 

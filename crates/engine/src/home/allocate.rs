@@ -1,4 +1,4 @@
-//! Allocation: segments to write into, for clients, movers and checkpoints.
+//! Allocation: gives new segments to clients, background work and checkpoints.
 //!
 //! Invariants:
 //! - Whether there is a segment for whom, and on how many devices, is the ledger's to say. Here is only which of these

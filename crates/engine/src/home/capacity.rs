@@ -1,4 +1,4 @@
-//! How much an array holds: where its space is, and how much volumes may still be promised.
+//! Capacity of an array: how its space is used, and how much more volumes may be promised.
 //!
 //! Invariants:
 //! - The parts add up: raw = usable + parity + spare + reserved, and usable = used + promised + free unless

@@ -1,4 +1,4 @@
-//! Checkpoints: a new root, and what it takes to be allowed to write one.
+//! Checkpoints: a new root, and the conditions under which it may be written.
 //!
 //! Order, and why (R2, R3, R7, R9, R10):
 //! 1. Shards merge and place their nodes; liveness becomes the image of these trees.

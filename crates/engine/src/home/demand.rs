@@ -1,5 +1,4 @@
-//! What the home is asked for by others: that something becomes durable, that a group commit or a checkpoint is made,
-//! that all is merged.
+//! Requests to the home: for durability, a group commit, a checkpoint, or a merge of everything.
 //!
 //! Invariant: a waiter is answered only after a group commit that was collected after it asked.
 

@@ -1,4 +1,4 @@
-//! Membership: which devices count, the generation that says so, and the roots that are written by it.
+//! Membership: the devices that count, the generation that lists them, and the roots that a change of it writes.
 //!
 //! Invariants (R5, R10):
 //! - A root is durable on every root-set device in use before anything goes by it; a device that fails meanwhile

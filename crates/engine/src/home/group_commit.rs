@@ -1,4 +1,4 @@
-//! A group commit: what shards have acknowledged becomes durable.
+//! Group commit: makes acknowledged writes durable.
 //!
 //! Invariants:
 //! - One group commit runs at a time. What it names has been flushed; only then is it journalled, and only once

@@ -1,5 +1,4 @@
-//! Background work under way, as the books of free space know it: claims of moves, segments that are emptied, slots
-//! that columns have left.
+//! The space of background work under way: claims of moves, segments being emptied, slots that columns have left.
 //!
 //! Invariants:
 //! - The claims of moves are kept by the area that they go to, and given back when nothing moves there any more.

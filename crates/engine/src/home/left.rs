@@ -1,4 +1,4 @@
-//! How much merges leave to do, and whether they still leave less.
+//! The work that merges leave, and whether each leaves less than the one before.
 //!
 //! Invariant: cleaning ends. A stripe that is closed before it is full costs room, and so do nodes: what single jobs
 //! gain can be less than that, again and again.

@@ -1,4 +1,4 @@
-//! What the next records of the journal take along, and whose turn it is to write one.
+//! The contents of the next journal records, and the turn to write one.
 //!
 //! Invariants:
 //! - After a clean root nothing is journalled.

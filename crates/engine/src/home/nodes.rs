@@ -1,5 +1,5 @@
-//! Where checkpoints put nodes: places first, bytes later. Places are handed out along the stripes of
-//! metadata segments; when the checkpoint knows every node's bytes, the stripes are written.
+//! Places of the nodes that a checkpoint writes: places first, bytes later. Places are handed out along the stripes
+//! of metadata segments; when the checkpoint knows every node's bytes, the stripes are written.
 //!
 //! Invariant: every place handed out since the last [`Home::meta_write`] is in `stripes`, and each of
 //! those stripes is written (padded) or given up by that call, before a root can name it.

@@ -1,4 +1,4 @@
-//! What of a group commit goes into which record: decided of sizes and counts.
+//! Splits a group commit into records, by sizes and counts.
 //!
 //! Invariants: the stripes of a shard keep their order; no part but one of a single stripe is larger than it may be.
 

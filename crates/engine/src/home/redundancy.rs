@@ -1,4 +1,4 @@
-//! Redundancy: whether it is whole, and how many more devices the array can do without.
+//! Redundancy: whether it is full, and how many more devices may be lost.
 //!
 //! Invariant: derived from the segments, the journal and the members, never stored.
 

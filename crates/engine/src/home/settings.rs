@@ -1,4 +1,4 @@
-//! The settings of an array as the home goes by them.
+//! The effective settings of an array.
 
 use ashlar_space::work::Narrow;
 

@@ -1,4 +1,4 @@
-//! The books of free space: who may take a slot, how new segments are laid, which work is left.
+//! Free space: the ledger of slots, the plan of new segments, and the work left.
 //!
 //! Invariants:
 //! - A slot is handed out, freed and set aside in the ledger and in its device's table at once: they say the same.

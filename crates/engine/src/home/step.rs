@@ -1,5 +1,4 @@
-//! The step of a checkpoint: how many nodes it may write, and which nodes it writes again so that their segments are
-//! freed.
+//! The step of a checkpoint: how many nodes it may write, and which nodes it rewrites to free their segments.
 //!
 //! Live nodes of a segment are not moved but marked as changed ("touched"), and the checkpoint writes them elsewhere.
 //!

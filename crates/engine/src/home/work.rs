@@ -1,4 +1,4 @@
-//! How far background work is, for people: the jobs themselves are in `jobs.rs`.
+//! Progress of background work, for the status report (`jobs.rs` has the jobs).
 
 use ashlar_rt::Nanos;
 

@@ -1,4 +1,4 @@
-//! Which claims to slots count after an import: decided of what slot tables and the journal say.
+//! Decides which claims to slots count after an import, given the slot tables and the journal.
 //!
 //! Invariants: of two claims to a column the newer version counts; of two claims to a slot that of the newer segment;
 //! no two columns of a segment lie on one device.

@@ -1,5 +1,4 @@
-//! Which generation an array goes on from, and with which devices (R10): decided of what its devices say, none of which
-//! is read here.
+//! Decides which generation an import goes on from, and with which devices (R10), given the superblocks read before.
 //!
 //! Invariants:
 //! - A generation is set aside only if what is here proves that it never took effect, whatever the devices

@@ -1,4 +1,4 @@
-//! The records that an import finds: each ring is read from its tail to its first gap.
+//! Reads the journal at an import: each ring from its tail to its first gap.
 //!
 //! Invariant: a record that was acknowledged and cannot be read is counted; nothing after a gap is taken for durable.
 

@@ -1,4 +1,4 @@
-//! Which devices hold a journal record, and how many of them it can do without (R5).
+//! The devices that hold a journal record, and how many of them may be lost (R5).
 //!
 //! Invariants:
 //! - A record lies within one set, with no more columns in a failure domain than it has parity wherever the

@@ -1,4 +1,4 @@
-//! Places for dirty nodes: what a checkpoint takes of a shard's trees.
+//! The dirty nodes that a checkpoint takes from the trees of a shard, and their places.
 //!
 //! Invariant: from [`NodeStore::close_dirty`] to the end of [`NodeStore::place`] every ancestor of a dirty node is
 //! dirty too; nothing waits within `place`, so no reader sees half of it.

@@ -1,4 +1,4 @@
-//! Which liveness record is whose: one number for each segment while it exists.
+//! Numbers of liveness records: one for each segment while it exists.
 //!
 //! Invariant: the record of a segment that was freed is taken again only after the root that freed it; until then it is
 //! neither taken nor free.

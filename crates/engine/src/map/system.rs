@@ -1,5 +1,5 @@
-//! Trees that belong to the home and are small enough to know by heart: liveness and the catalog. Every
-//! entry is in memory; payload nodes are recreated when they change.
+//! The trees of the home, liveness and catalog, which are small enough for memory. Every entry is in memory; payload
+//! nodes are recreated when they change.
 //!
 //! Invariant: `entries` is exactly the durable tree, less leaves that are gone since.
 

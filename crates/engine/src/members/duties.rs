@@ -1,4 +1,4 @@
-//! What a member is used for: the one place that says so, for each state.
+//! The uses of a member in each state: the only place that defines them.
 //!
 //! Invariant: whoever asks names the use. `takes_slots` also stands for "not gone" where room is reckoned
 //! (`home/capacity.rs`, `home/allocate.rs`, `home/room.rs`).

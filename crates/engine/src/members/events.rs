@@ -1,4 +1,4 @@
-//! What happened to an array, for `ashlar events`: numbered, the last few thousand kept.
+//! The events of an array, for `ashlar events`: numbered, the last few thousand kept.
 //!
 //! Invariant: what a device may do any number of times is told at once the first time, and then as a sum.
 

@@ -1,4 +1,4 @@
-//! Devices that failed and are to be taken out, and redundancy until they are.
+//! Failed devices that are still members, and the redundancy until they are taken out.
 //!
 //! Invariant: while a checkpoint is under way, what it has freed or moved in memory is needed as it was until its root
 //! is durable; so is the redundancy that the array had when it began.

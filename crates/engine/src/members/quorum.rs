@@ -1,4 +1,4 @@
-//! Which devices count, and which of them hold roots.
+//! The devices that count, and those of them that hold roots.
 //!
 //! Invariant: functions of the members and their domains; nothing is written here.
 

@@ -1,4 +1,4 @@
-//! The slots of a member: what each holds, which are free, and which pages of the slot table changed.
+//! The slots of a member: their columns, the free ones, and the changed pages of the slot table.
 //!
 //! Invariants:
 //! - A slot that was freed is free again only after the root that freed it is durable (R3).

@@ -1,4 +1,4 @@
-//! Bad blocks that are known: those to be repaired, and those that could not be.
+//! Known bad blocks: those to be repaired, and those that could not be.
 //!
 //! Invariant: a block is counted against its device once, however often it is found.
 

@@ -1,4 +1,4 @@
-//! What is read for the blocks of a unit, and how: decided of what was tried before, without reading.
+//! Decides what to read for the blocks of a unit, given the attempts before.
 //!
 //! Invariants: a plan covers every block that is distrusted, once, in the order of the blocks; each plan trusts less
 //! than the one before, and after the last nothing is left to try.

@@ -1,4 +1,4 @@
-//! What every part of the engine shares: the members, the table of segments, codes, keys, events.
+//! The state that every part of the engine shares: the members, the table of segments, codes, keys, events.
 //!
 //! Invariants: the segment table and the members' slots are changed by the home only; shards read
 //! them. (With a thread a shard, each gets a replica that the home's changes are sent to.)

@@ -1,4 +1,4 @@
-//! What others hand to a shard: blocks that the mover read, and what recovery found in the journal.
+//! Writes from inside: blocks that the cleaner moves, and records that an import replays.
 //!
 //! Invariants: journalled deltas are adopted in the order of the journal; a move applies only to the place
 //! that it came from (R8).

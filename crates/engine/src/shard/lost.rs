@@ -1,4 +1,4 @@
-//! What is lost, and listed: volume blocks that cannot be read, and those under a node of the map that cannot be.
+//! The list of lost blocks: volume blocks that cannot be read, and all blocks under a node of the map that cannot be.
 //!
 //! Invariants: listed is what a reader would get an error for; of a leaf, the blocks within the volume that no delta
 //! holds. A block that is written or unmapped again leaves the list. An array that has stopped asks its devices for

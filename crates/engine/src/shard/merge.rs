@@ -1,4 +1,4 @@
-//! Merging: merging recorded deltas into the leaves of the map, and placing the changed nodes.
+//! Merge: puts recorded deltas into the leaves of the map, and places the changed nodes.
 //!
 //! Crash argument (R2, R9): merging changes nodes in memory only. They become the map when a root
 //! names them; until that root is durable, recovery starts from the old nodes and replays the same

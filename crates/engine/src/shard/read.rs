@@ -1,4 +1,4 @@
-//! Reading: where a volume block is, and its verified bytes.
+//! Reads: finds a volume block and returns its verified bytes.
 //!
 //! Invariants:
 //! - Deltas are asked before the map, and what neither knows is zeros.

@@ -1,4 +1,4 @@
-//! What a shard has for the next record, and what follows once it is durable.
+//! The part of a shard in the next journal record, and the effects once the record is durable.
 //!
 //! Invariants: stripes of a segment are recorded in order, without gaps; of a block's versions none is recorded after
 //! a newer one; a stripe is waited for before it is named.

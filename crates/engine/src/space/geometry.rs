@@ -1,4 +1,4 @@
-//! The sizes of an array, as free space is reckoned with them.
+//! The sizes of an array that free space is computed with.
 //!
 //! Invariant: functions of facts; an array that is created and one that runs ask the same.
 

@@ -1,4 +1,4 @@
-//! Space as the engine sees it; `ashlar_space` says how much there is, and who may take it.
+//! The view that the engine has of free space; `ashlar_space` decides how much there is, and who may take it.
 
 pub mod geometry;
 pub mod shape;

@@ -1,4 +1,4 @@
-//! How much a volume's blocks and nodes take, and how much one merge may change.
+//! The space that the blocks and nodes of a volume take, and how much one merge may change.
 //!
 //! Invariant: values only; they are the same wherever they are looked at.
 

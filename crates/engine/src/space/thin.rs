@@ -1,5 +1,5 @@
-//! The account of thin volumes as shards use it: a charge that is dropped before its block has a place is given back,
-//! and whoever waits for places hears of it.
+//! Charges for the space of thin volumes: a charge that is dropped before its block has a place is given back, and
+//! whoever waits for places hears of it.
 //!
 //! Invariants: those of [`ashlar_space::promise::Thin`], which counts.
 

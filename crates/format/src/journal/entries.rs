@@ -1,4 +1,4 @@
-//! What a record says: entries, and the bytes they take in a payload.
+//! Entries of a journal record, and their bytes in a payload.
 //!
 //! Invariants: [`entry_bytes`] is what [`encode_entries`] writes of an entry; what
 //! [`decode_entries`] accepts has counts and lengths that the format allows.

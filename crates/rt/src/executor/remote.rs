@@ -1,4 +1,4 @@
-//! What other threads may do to an executor: wake its tasks, and have closures run on its thread.
+//! Calls from other threads: they wake tasks of an executor, and run closures on its thread.
 //!
 //! Invariants: what is to be found is queued before the executor's sleep is ended; no lock is held
 //! while a closure runs.

@@ -1,4 +1,4 @@
-//! Where NBD servers are, as users write it.
+//! Addresses of NBD servers, as users write them.
 
 use std::path::PathBuf;
 

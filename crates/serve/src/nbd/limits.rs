@@ -1,4 +1,4 @@
-//! What a peer may ask for at most.
+//! Limits of the requests of a peer.
 //!
 //! Invariants: values only.
 

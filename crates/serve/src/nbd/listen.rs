@@ -1,4 +1,4 @@
-//! Where an NBD server listens: a Unix socket for its owner only, or TCP on the loopback.
+//! Listening addresses of an NBD server: a Unix socket for its owner only, or TCP on the loopback.
 //!
 //! Invariants: nothing but a socket that nobody answers on is ever replaced; a Unix socket is never
 //! reachable with more rights than 0600; without TLS nothing beyond this machine is listened to.

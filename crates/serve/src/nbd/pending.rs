@@ -1,4 +1,4 @@
-//! What an NBD client waits for, sans-IO: pieces of an answer in, the whole answer out.
+//! Outstanding requests of an NBD client, sans-IO: pieces of an answer in, the whole answer out.
 //!
 //! Invariant: a read is answered only when every byte has come, each once; anything else is
 //! [`ClientError::Protocol`].

@@ -1,4 +1,4 @@
-//! Which devices a segment gets.
+//! Chooses the devices of a new segment.
 //!
 //! Invariant: the devices chosen leave the room that has to be kept, or none are chosen.
 

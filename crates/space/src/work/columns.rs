@@ -1,4 +1,4 @@
-//! Columns that get other slots.
+//! Jobs that move columns to other slots.
 //!
 //! Invariant: no segment gets two columns on one device, nor more in a failure domain than it has elsewhere for it.
 

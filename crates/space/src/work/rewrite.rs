@@ -1,4 +1,4 @@
-//! Segments that are replaced by segments of the plan.
+//! Jobs that rewrite segments into the shape of the plan.
 //!
 //! Invariant: the claim is the room for the live blocks, less the room in segments that moves fill or have claimed.
 

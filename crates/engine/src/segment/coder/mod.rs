@@ -1,5 +1,5 @@
-//! Where parity, lost strips and the digests that go with them are computed: the engine's side of the
-//! accelerator (`crates/accel`, docs/gpu.md).
+//! Computes parity, lost strips and their digests: the engine's side of the accelerator (`crates/accel`,
+//! docs/gpu.md).
 //!
 //! Invariants:
 //! - What comes back is what codec and digests make of the bytes, wherever it was computed.
