@@ -37,6 +37,7 @@ bugs! {
     RootNotFlushed: "A root counts before it is flushed.",
     PagesNotFlushed: "A root is written before the slot table pages tagged with it are flushed.",
     PagesInPlace: "A slot table page is written over the copy that the last root uses.",
+    StalePage: "Of the two copies of a slot table page an import believes the older.",
     PagesAdopted: "An import believes slot table pages of a checkpoint that died.",
     AnyRoot: "An import takes the root it sees last, not the newest.",
     SlotsFreedEarly: "Slots are free for reuse before the root that freed them is durable.",

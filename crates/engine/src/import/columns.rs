@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::planted::{self, Bug};
 use crate::segment::Column;
 
 /// The copy of a table page that counts, given the checkpoints that wrote the two copies as far as they can be read:
@@ -12,10 +13,11 @@ use crate::segment::Column;
 pub fn choose_copy(copies: [Option<u64>; 2], checkpoint: u64) -> (Option<u8>, Vec<u8>) {
     let valid = |copy: &u8| copies[usize::from(*copy)].is_some_and(|of| of <= checkpoint);
     let (kept, replaced): (Vec<u8>, Vec<u8>) = [0, 1].into_iter().partition(valid);
-    let newest = kept
-        .into_iter()
-        .rev()
-        .max_by_key(|copy| copies[usize::from(*copy)]);
+    let age = |copy: &u8| match planted::on(Bug::StalePage) {
+        true => copies[usize::from(*copy)].map(|of| u64::MAX - of),
+        false => copies[usize::from(*copy)],
+    };
+    let newest = kept.into_iter().rev().max_by_key(age);
     (newest, replaced)
 }
 
