@@ -11,7 +11,8 @@
 //! - The plan is a function of its arguments. It changes with the members, and at the end of a checkpoint.
 //! - It gives up redundancy only for room that volumes were promised and come to need, and takes it back only with
 //!   room to spare: it knows the plan before, and does not go back and forth.
-//! - Nodes are laid as on the devices that data are laid as on.
+//! - Nodes are laid as on the devices that data are laid as on, unless these are so full that they have to be narrower:
+//!   `Ledger::with_room_for_steps`.
 
 use ashlar_layout::{Placement, Shape};
 

@@ -62,6 +62,23 @@ impl Plan {
         }
     }
 
+    /// The same with one data column fewer in segments of nodes; `None` where they have but one.
+    #[must_use]
+    pub fn with_narrower_nodes(&self) -> Option<Plan> {
+        let nodes = self.nodes;
+        let constrained = nodes.cap < nodes.width();
+        let k = nodes.k.checked_sub(1).filter(|k| *k > 0)?;
+        let nodes = Template {
+            k,
+            cap: if constrained { nodes.cap } else { k + nodes.m },
+            ..nodes
+        };
+        Some(Plan {
+            nodes,
+            ..self.clone()
+        })
+    }
+
     /// How much more redundancy another group gives, that lays data no narrower: where it is more than 0, the plan
     /// wants data of this group there. 0 for nodes.
     #[must_use]

@@ -206,12 +206,12 @@ impl Life {
         };
         let before = self.ledger.plan().clone();
         let now = plan(&topology, &self.geometry, &promises, Some(&before));
-        if topology == **self.ledger.topology() {
-            if now != before {
-                self.ledger.replan(now);
-            }
-        } else {
-            self.ledger.change(topology, now);
+        if topology != **self.ledger.topology() {
+            self.ledger.change(topology, now.clone());
+        }
+        let now = self.ledger.with_room_for_steps(now, &self.geometry);
+        if now != *self.ledger.plan() {
+            self.ledger.replan(now);
         }
         let nodes = self.segments.0.values().filter(|s| s.area == Area::Nodes);
         let slots = nodes

@@ -292,8 +292,7 @@ impl Home {
 
     /// Whether free slots would take no more than the next steps of checkpoints: then each has to free room first.
     pub(crate) fn room_is_tight(&self) -> bool {
-        let ledger = self.space.ledger();
-        ledger.for_step() < 2 * ledger.floors().step
+        self.space.ledger().is_tight()
     }
 
     /// Thousandths of a segment that are to be gained at least where it is cleaned.
@@ -389,6 +388,15 @@ impl Home {
     /// The checkpoint under way writes the nodes of a segment elsewhere. `refused`: there was no room for all of them.
     pub(super) fn renewed(&self, segment: SegmentNumber, refused: bool) {
         self.emptied(segment, self.space.jobs.merges.get(), refused);
+    }
+
+    /// The checkpoint under way writes some nodes of a segment elsewhere: the next step may go on with it. Were it to
+    /// wait for the end of the merge, a few nodes that are left would keep its slots from all steps of that.
+    pub(super) fn renewed_in_part(&self, segment: SegmentNumber) {
+        if let Some(emptying) = self.space.jobs.emptying.borrow_mut().remove(&segment) {
+            self.space.ledger().unexpect(&emptying.devices);
+        }
+        self.end_job(segment, End::Gained);
     }
 
     /// A segment holds nothing any more once the merge of this number has ended.

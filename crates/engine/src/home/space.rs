@@ -281,6 +281,7 @@ impl Home {
         let geometry = self.geometry();
         let before = self.plan();
         let plan = plan(&self.topology(), &geometry, &self.promises(), Some(&before));
+        let plan = self.space.ledger().with_room_for_steps(plan, &geometry);
         if plan != before {
             let cap = |plan: &Plan| -> Vec<u16> { plan.groups.iter().map(|t| t.cap).collect() };
             if cap(&plan) != cap(&before) || plan.nodes.cap != before.nodes.cap {

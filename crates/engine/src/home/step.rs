@@ -7,6 +7,9 @@
 //!   everybody else until all nodes have their places.
 //! - Where a step owes the room that it takes ([`Ledger::step_owes`]), the next ones write as many nodes of the
 //!   sparsest segments again as it merged: one of these is half dead, so that gives at least as much room as it takes.
+//! - Where room is tight ([`Home::room_is_tight`]) a step first renews what is half dead, as much as it can beside what
+//!   it merges at least: half of what it writes. Whatever has taken the room that nodes were to grow into, a step gives
+//!   about as much as it takes then, before one finds none.
 //! - A node that cannot be read is not touched: whoever reads it finds it lost.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +23,7 @@ use ashlar_rt::Lock;
 use ashlar_space::floors::Class;
 use ashlar_space::ledger::{Claim, Ledger};
 use ashlar_space::topology::Area;
-use ashlar_space::work::sparsest_nodes;
+use ashlar_space::work::{HALF, sparsest_nodes};
 
 use crate::home::{CATALOG_TREE, Home, LIVENESS_TREE};
 use crate::locks;
@@ -109,6 +112,7 @@ impl Home {
 
     /// A step begins: it claims its room, and marks the nodes that it renews. The caller holds the placing lock.
     pub(super) async fn begin_step(self: &Rc<Self>) {
+        let tight = self.room_is_tight();
         let nodes = self.claim_step();
         self.space.steps.budget.set((nodes, 0));
         let renewals = self.space.steps.renewals.take();
@@ -122,9 +126,14 @@ impl Home {
             let renewed = self.renew_blocks(&blocks).await;
             self.renewed(number, renewed < blocks.len());
         }
-        while self.space.steps.owed.get() > 0 {
+        while self.space.steps.owed.get() > 0 || tight {
+            // What is owed is made up for by the sparsest there is; else only what gives as much as it takes.
+            let least = match self.space.steps.owed.get() {
+                0 => HALF,
+                _ => 0,
+            };
             self.refresh_index();
-            let number = sparsest_nodes(&self.space.index(), &self.space.ledger());
+            let number = sparsest_nodes(&self.space.index(), &self.space.ledger(), least);
             let Some(segment) = number.and_then(|n| self.core.segment(n)) else {
                 break;
             };
@@ -134,10 +143,11 @@ impl Home {
             }
             self.begin_renewal(segment.number);
             let renewed = self.renew_blocks(&blocks).await;
-            self.renewed(segment.number, renewed < blocks.len());
             if renewed < blocks.len() {
+                self.renewed_in_part(segment.number);
                 break;
             }
+            self.renewed(segment.number, false);
             let owed = self.space.steps.owed.get();
             self.space.steps.owed.set(owed.saturating_sub(renewed));
         }
@@ -167,15 +177,21 @@ impl Home {
     /// these blocks.
     async fn renew_blocks(self: &Rc<Self>, blocks: &Blocks) -> usize {
         let least = self.geometry().step_nodes as usize / 2;
-        let mut done = 0;
-        for some in blocks.chunks(TOUCHED_AT_ONCE) {
+        let (mut done, mut at_once) = (0, TOUCHED_AT_ONCE);
+        while done < blocks.len() {
+            let some = &blocks[done..blocks.len().min(done + at_once)];
             let nodes = self.live_nodes(some.iter().copied());
             let count = self.touch(&nodes, false).await;
             // With the records that this changes: of the segment itself, and of those where nodes above them lie.
             let cost = count + self.liveness.leaves_each() + count.saturating_sub(some.len());
             let (budget, renewed) = self.space.steps.budget.get();
             if count > 0 && renewed + cost + least > budget {
-                break;
+                // Fewer of them may fit: the rest is for the next step.
+                at_once = some.len() / 2;
+                if at_once == 0 {
+                    break;
+                }
+                continue;
             }
             // As far as they can be read: a lost node is found again by whoever reads it.
             let count = self.touch(&nodes, true).await;

@@ -188,6 +188,12 @@ impl Ledger {
         self.grant(Class::Rescue, Area::Nodes)
     }
 
+    /// Whether the steps to come would take all that is free, if none of them freed any: each has to free room first.
+    #[must_use]
+    pub fn is_tight(&self) -> bool {
+        self.for_step() < 2 * self.floors.step
+    }
+
     /// Whether the next steps have to free as much as this one takes, which has taken so many segments since the floors
     /// were reckoned: nodes are there twice (no growth is left), and clients could leave less than two steps more than
     /// is kept from them. Until then garbage of nodes costs nobody anything.

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::fits::Sites;
+use crate::capacity::Geometry;
+use crate::fits::{Sites, Wanted, greatest};
 use crate::floors::{Class, Facts, Floors};
 use crate::ledger::{Book, Ledger, Mistake};
 use crate::template::Plan;
@@ -142,6 +143,40 @@ impl Ledger {
     pub fn replan(&mut self, plan: Plan) {
         self.plan = plan;
         self.returns += 1;
+    }
+
+    /// The plan with nodes laid so that what is free takes two steps of a checkpoint, as wide as that goes; or as many
+    /// nodes of these as can be.
+    ///
+    /// Where nodes lie on all devices but a few, the floors may rest on those with room: once one of these is gone,
+    /// a device that is full would be needed for every segment, and no step had room, whatever the others have. But as
+    /// many segments as fitted with w columns fit with one device fewer and one column fewer each. So after j losses
+    /// two steps of k data columns hold (k - j) / k of their nodes: one step at least, as long as half of the columns
+    /// are left.
+    #[must_use]
+    pub fn with_room_for_steps(&self, plan: Plan, geometry: &Geometry) -> Plan {
+        let free = self.free(Class::Checkpoint, None);
+        let none = Wanted::none(self.topology.groups());
+        let two_steps = 2 * u64::from(geometry.step_nodes);
+        let room = |plan: &Plan| {
+            let floors = Floors::reckon(&geometry.facts(&plan.nodes, 0, 0));
+            let most = floors.of(Class::Clean).0;
+            let fits = |n| self.sites.adds(&free, plan, &none, Area::Nodes, n);
+            let segments = u64::from(greatest(most, fits));
+            (segments * geometry.node_blocks(plan.nodes.k)).min(two_steps)
+        };
+        let (mut best, mut most) = (plan.clone(), room(&plan));
+        let narrower = std::iter::successors(plan.with_narrower_nodes(), Plan::with_narrower_nodes);
+        for plan in narrower {
+            if most == two_steps {
+                break;
+            }
+            let nodes = room(&plan);
+            if nodes > most {
+                (best, most) = (plan, nodes);
+            }
+        }
+        best
     }
 
     /// Floors again: at the end of a checkpoint, and at a change of members.

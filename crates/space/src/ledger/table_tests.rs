@@ -326,3 +326,64 @@ fn a_loss_leaves_the_cleaner_its_room() {
         }
     }
 }
+
+/// Where nodes lie on all devices but a few, which are full, and another goes: as many segments of nodes as before
+/// have room all the same, of one column fewer. As wide as before each would need a device that is full.
+#[test]
+fn a_loss_leaves_steps_their_room_beside_a_full_device() {
+    use crate::capacity::{Geometry, step_nodes};
+    use crate::plan::{least_node_k, plan};
+    use crate::promise::Promises;
+
+    for (layout, count) in [
+        ("raid50:3", 12u16),
+        ("ec2+1", 11),
+        ("ec2+1", 16),
+        ("ec8+2", 12),
+        ("ec8+2", 14),
+        ("raid10", 20),
+    ] {
+        let layout: ashlar_layout::Layout = layout.parse().unwrap();
+        let shape = layout.resolve(count).unwrap();
+        let members = vec![Member::in_use(1000); usize::from(count)];
+        let whole = Topology::new(members, shape, Domains::default());
+        let geometry = Geometry {
+            strip_blocks: 1,
+            slot_blocks: 8,
+            least_data: 1,
+            clean_reserve: 10,
+            step_nodes: step_nodes(&whole, 8, 10),
+            least_node_k: least_node_k(&whole),
+            open_segments: 8,
+            fixed_nodes: 10,
+        };
+        let none = Promises::default();
+        let laid = plan(&whole, &geometry, &none, None);
+        let mut ledger = Ledger::new(whole.clone(), laid.clone());
+        ledger.reckon(&geometry.facts(&laid.nodes, 0, 100 * u64::from(laid.nodes.laid())));
+        let floors = ledger.floors();
+        assert_eq!((floors.growth, laid.nodes.absent), (0, 0));
+        // As many devices as a segment has columns have two steps' room.
+        let full = count - laid.nodes.laid();
+        assert!(full > 0, "{layout} on {count}");
+        for device in 0..count {
+            let room = if device < full { 0 } else { 2 * floors.step };
+            ledger.occupy(device, 1000 - room);
+        }
+        assert_eq!(ledger.with_room_for_steps(laid.clone(), &geometry), laid);
+        let left = whole.with(count - 1, Presence::Gone);
+        let now = plan(&left, &geometry, &none, Some(&laid));
+        ledger.change(left, now.clone());
+        let fitted = ledger.with_room_for_steps(now.clone(), &geometry);
+        ledger.replan(fitted.clone());
+        ledger.reckon(&geometry.facts(&fitted.nodes, 0, 100 * u64::from(fitted.nodes.laid())));
+        let what = format!("{layout} on {count}: {now:?}, {fitted:?}");
+        assert_eq!(fitted.nodes.redundancy(), now.nodes.redundancy(), "{what}");
+        let granted = ledger.grant(Class::Checkpoint, Area::Nodes);
+        assert_eq!(granted, 2 * floors.step, "{what}");
+        assert!(
+            granted > ledger.floors().step && ledger.is_tight(),
+            "{what}"
+        );
+    }
+}

@@ -26,6 +26,8 @@ use crate::index::Measure;
 mod columns;
 mod rewrite;
 
+pub use rewrite::HALF;
+
 /// Something to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Job {
@@ -139,10 +141,11 @@ pub fn lacks(index: &Index, ledger: &Ledger) -> Lack {
     lack
 }
 
-/// The segment of nodes that holds the fewest live ones for its room. A step of a checkpoint renews these as well, at
-/// least as many as it dirties, where nodes are there twice (no growth is left).
+/// The segment of nodes that holds the fewest live ones for its room, if at least `least` thousandths of that would be
+/// gained. A step of a checkpoint renews these as well: where nodes are there twice (no growth is left) at least as
+/// many as it dirties.
 #[must_use]
-pub fn sparsest_nodes(index: &Index, ledger: &Ledger) -> Option<u64> {
+pub fn sparsest_nodes(index: &Index, ledger: &Ledger, least: u16) -> Option<u64> {
     let template = ledger.plan().nodes;
     let holds = full(index.geometry(), Area::Nodes, template.k);
     let heads = index.variants(Area::Nodes).flat_map(|(variant, bucket)| {
@@ -158,6 +161,7 @@ pub fn sparsest_nodes(index: &Index, ledger: &Ledger) -> Option<u64> {
     };
     let best = heads
         .filter_map(gain)
+        .filter(|(gain, _)| *gain >= u64::from(least))
         .max_by_key(|(gain, number)| (*gain, u64::MAX - number));
     best.map(|(_, number)| number)
 }

@@ -10,7 +10,7 @@ use crate::topology::Area;
 use crate::work::{Job, Lack, Narrow, Search};
 
 /// Thousandths of a segment of nodes that are gained at least where it is renewed for its waste.
-const HALF: u16 = 500;
+pub const HALF: u16 = 500;
 
 impl Search<'_> {
     /// Missing columns get slots; or the segment is rewritten with more redundancy.

@@ -276,12 +276,12 @@ impl State {
             volumes: vec![volume],
         };
         let now = plan(topology, &array.geometry(), &promises, Some(&before));
-        if **self.ledger.topology() == *topology {
-            if now != before {
-                self.ledger.replan(now);
-            }
-        } else {
-            self.ledger.change(topology.clone(), now);
+        if **self.ledger.topology() != *topology {
+            self.ledger.change(topology.clone(), now.clone());
+        }
+        let now = self.ledger.with_room_for_steps(now, &array.geometry());
+        if now != *self.ledger.plan() {
+            self.ledger.replan(now);
         }
         self.reckon(array);
     }

@@ -3,7 +3,7 @@
 use ashlar_space::floors::Class;
 use ashlar_space::ledger::Claim;
 use ashlar_space::topology::Area;
-use ashlar_space::work::{Job, next_job, sparsest_nodes};
+use ashlar_space::work::{HALF, Job, next_job, sparsest_nodes};
 
 use crate::state::{Planted, Seg, Small, State, Use};
 
@@ -433,13 +433,14 @@ pub fn checkpoint_step(array: &Small, state: &State) -> Vec<Next> {
     } else {
         after.push((state.clone(), 0));
     }
+    let tight = state.ledger.is_tight();
     let mut all = Vec::new();
     for (mut next, taken) in after {
         let victim = next.segs.iter().position(marked).or_else(|| {
             let owes = next.ledger.step_owes(taken);
             let index = next.index(array);
-            sparsest_nodes(&index, &next.ledger)
-                .filter(|_| owes)
+            sparsest_nodes(&index, &next.ledger, if owes { 0 } else { HALF })
+                .filter(|_| owes || tight)
                 .map(|n| n as usize)
         });
         if let Some(at) = victim {
