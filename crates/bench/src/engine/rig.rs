@@ -158,7 +158,10 @@ impl Rig {
         let geometry = plan(&vec![sizes.device_bytes; usize::from(devices)], &create)?.devices[0];
         for meter in &meters {
             meter.lay_out(Borders {
-                journal: geometry.delta_ring_offset(),
+                journal: (
+                    geometry.delta_ring_offset(),
+                    geometry.data_ring_offset() + geometry.data_ring_bytes,
+                ),
                 slots: geometry.slot_offset(0),
                 end: geometry.slot_offset(geometry.slots),
                 slot_bytes: sizes.slot_bytes,

@@ -7,10 +7,7 @@ use crate::index::{SegmentFacts, Variant, full};
 use crate::ledger::Claim;
 use crate::template::Template;
 use crate::topology::Area;
-use crate::work::{Job, Lack, Narrow, Search};
-
-/// Thousandths of a segment of nodes that are gained at least where it is renewed for its waste.
-pub const HALF: u16 = 500;
+use crate::work::{HALF, Job, Lack, Narrow, Search};
 
 impl Search<'_> {
     /// Missing columns get slots; or the segment is rewritten with more redundancy.
