@@ -40,7 +40,7 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
             ("crash", Mode::Crash, false),
         ],
         // Also with a journal that presses, and an import that takes its time.
-        Bug::GroupCheckpointsBeforeAdoption => &[
+        Bug::GroupCommitsBeforeAdoption => &[
             ("crash, full", Mode::Crash, true),
             ("crash", Mode::Crash, false),
         ],
@@ -76,7 +76,7 @@ pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
             mode: Some(mode),
             full,
             roomy: !full,
-            pressed: bug == Bug::GroupCheckpointsBeforeAdoption,
+            pressed: bug == Bug::GroupCommitsBeforeAdoption,
             late: bug == Bug::RowsOutOfTurn,
             ..Options::default()
         };
