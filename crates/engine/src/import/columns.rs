@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_copy_of_a_page_that_counts() {
-        // Roots of the two copies; the one that counts as of root 7, those to rewrite.
+        // Checkpoints of the two copies; the one that counts as of checkpoint 7, those to rewrite.
         let t = |first, second, kept, replaced: &[u8]| {
             let found = choose_copy([first, second], 7);
             assert_eq!(found, (kept, replaced.to_vec()), "{first:?}, {second:?}");

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::capacity::{Geometry, step_nodes};
 use crate::domains::Domains;
 use crate::floors::Facts;
+use crate::plan::least_node_k;
 use crate::template::Template;
 use crate::topology::Member;
 
@@ -264,13 +266,32 @@ fn what_is_granted_can_be_acquired() {
     assert!(granted > 5_000, "{granted} granted");
 }
 
+/// An array of so many equal devices, of 1,000 slots of 8 blocks each.
+fn with_small_slots(layout: &str, count: u16) -> (Topology, Geometry) {
+    let layout: ashlar_layout::Layout = layout.parse().unwrap();
+    let shape = layout.resolve(count).unwrap();
+    let members = vec![Member::in_use(1000); usize::from(count)];
+    let whole = Topology::new(members, shape, Domains::default());
+    let geometry = Geometry {
+        strip_blocks: 1,
+        slot_blocks: 8,
+        least_data: 1,
+        clean_reserve: 10,
+        step_nodes: step_nodes(&whole, 8, 10),
+        least_node_k: least_node_k(&whole),
+        open_segments: 8,
+        fixed_nodes: 10,
+    };
+    (whole, geometry)
+}
+
 /// Clients have taken all that they may, and as many devices go as may, one after another: the cleaner has room on
 /// those that are left, however much less their nodes hold. Else nobody could use what is dead there, and clients would
 /// be told that there is no space.
 #[test]
 fn a_loss_leaves_the_cleaner_its_room() {
-    use crate::capacity::{Geometry, capacity, step_nodes};
-    use crate::plan::{least_node_k, plan};
+    use crate::capacity::capacity;
+    use crate::plan::plan;
     use crate::promise::{Promises, Volume};
 
     for (layout, count) in [
@@ -283,20 +304,7 @@ fn a_loss_leaves_the_cleaner_its_room() {
         ("ec8+2", 12),
         ("raid1", 3),
     ] {
-        let layout: ashlar_layout::Layout = layout.parse().unwrap();
-        let shape = layout.resolve(count).unwrap();
-        let members = vec![Member::in_use(1000); usize::from(count)];
-        let whole = Topology::new(members, shape, Domains::default());
-        let geometry = Geometry {
-            strip_blocks: 1,
-            slot_blocks: 8,
-            least_data: 1,
-            clean_reserve: 10,
-            step_nodes: step_nodes(&whole, 8, 10),
-            least_node_k: least_node_k(&whole),
-            open_segments: 8,
-            fixed_nodes: 10,
-        };
+        let (whole, geometry) = with_small_slots(layout, count);
         let none = Promises::default();
         let mut laid = plan(&whole, &geometry, &none, None);
         let bytes = capacity(&whole, &geometry, &laid) * 4096 / 100 * 95;
@@ -331,8 +339,7 @@ fn a_loss_leaves_the_cleaner_its_room() {
 /// have room all the same, of one column fewer. As wide as before each would need a device that is full.
 #[test]
 fn a_loss_leaves_steps_their_room_beside_a_full_device() {
-    use crate::capacity::{Geometry, step_nodes};
-    use crate::plan::{least_node_k, plan};
+    use crate::plan::plan;
     use crate::promise::Promises;
 
     for (layout, count) in [
@@ -343,20 +350,7 @@ fn a_loss_leaves_steps_their_room_beside_a_full_device() {
         ("ec8+2", 14),
         ("raid10", 20),
     ] {
-        let layout: ashlar_layout::Layout = layout.parse().unwrap();
-        let shape = layout.resolve(count).unwrap();
-        let members = vec![Member::in_use(1000); usize::from(count)];
-        let whole = Topology::new(members, shape, Domains::default());
-        let geometry = Geometry {
-            strip_blocks: 1,
-            slot_blocks: 8,
-            least_data: 1,
-            clean_reserve: 10,
-            step_nodes: step_nodes(&whole, 8, 10),
-            least_node_k: least_node_k(&whole),
-            open_segments: 8,
-            fixed_nodes: 10,
-        };
+        let (whole, geometry) = with_small_slots(layout, count);
         let none = Promises::default();
         let laid = plan(&whole, &geometry, &none, None);
         let mut ledger = Ledger::new(whole.clone(), laid.clone());
