@@ -95,6 +95,15 @@ pub(crate) enum Call {
     VolumeCreate(VolumeCreate),
     /// Destroy a volume and what is in it.
     VolumeDestroy(VolumeDestroy),
+    /// Give a volume another name.
+    VolumeRename {
+        /// Its array.
+        array: String,
+        /// Its name.
+        volume: String,
+        /// Its name from now on.
+        new_name: String,
+    },
     /// Change a volume's property.
     VolumeSet {
         /// Its array.
@@ -322,6 +331,7 @@ impl Call {
             Call::History { .. } => "history",
             Call::VolumeCreate(_) => "volume-create",
             Call::VolumeDestroy(_) => "volume-destroy",
+            Call::VolumeRename { .. } => "volume-rename",
             Call::VolumeSet { .. } => "volume-set",
             Call::Attach { .. } => "attach",
             Call::Detach { .. } => "detach",
@@ -356,6 +366,7 @@ impl Call {
             | Call::VolumeDestroy(VolumeDestroy { array, .. })
             | Call::Export { array }
             | Call::Destroy { array, .. }
+            | Call::VolumeRename { array, .. }
             | Call::VolumeSet { array, .. }
             | Call::Attach { array, .. }
             | Call::Detach { array, .. }

@@ -193,3 +193,36 @@ fn a_demonstration_that_nobody_watches_leaves_nothing_behind() {
         || left() == 0,
     );
 }
+
+/// A volume keeps its content under its new name, over a restart too. One that is served is not renamed, since its
+/// clients know it by its name.
+#[test]
+fn a_volume_is_renamed_where_nobody_knows_it() {
+    let mut daemon = Daemon::start("rename");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    daemon.disk("t").write(4096, &[7; 4096]).unwrap();
+    let (error, code) = daemon.fails(&["volume", "rename", "t/v", "w"]);
+    assert!(
+        code == 1 && error.contains("is attached as nbd") && error.contains("volume detach t/v"),
+        "{error}"
+    );
+    daemon.ok(&["volume", "detach", "t/v"]);
+    daemon.ok(&["volume", "create", "t/other", "--size", "1M", "--thin"]);
+    for (from, to, what) in [
+        ("t/v", "other", "exists already"),
+        ("t/none", "w", "no volume none"),
+        ("t/v", "a/b", "a volume"),
+    ] {
+        let (error, _) = daemon.fails(&["volume", "rename", from, to]);
+        assert!(error.contains(what), "{error}");
+    }
+    daemon.ok(&["volume", "rename", "t/v", "w"]);
+    let events = daemon.ok(&["events", "t"]);
+    assert!(events.contains("volume v is called w now"), "{events}");
+    daemon.kill9();
+    daemon.launch();
+    daemon.ok(&["volume", "rename", "t/w", "v"]);
+    let address = format!("unix:{}", daemon.text("nbd.sock"));
+    daemon.ok(&["volume", "attach", "t/v", "--nbd", &address]);
+    assert_eq!(daemon.disk("t").read(4096, 4096).unwrap(), [7; 4096]);
+}

@@ -56,7 +56,6 @@ const VERBS: &[(&str, &str)] = &[
         "upgrade",
         "the format has one version so far, so there is nothing to upgrade",
     ),
-    ("volume rename", "make another volume, and copy"),
     ("volume resize", SIZES),
 ];
 

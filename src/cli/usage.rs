@@ -168,7 +168,7 @@ mod tests {
             ),
             ("-j replace tank 4", "replace", true),
             ("status -xj", "status", true),
-            ("volume rename t/v w", "volume rename", false),
+            ("volume resize t/v 4G", "volume resize", false),
             ("create -- -j", "create", false),
             ("frobnicate", "", false),
         ] {
@@ -234,7 +234,6 @@ mod tests {
         for line in [
             "replace tank 4",
             "volume resize t/v 4G",
-            "volume rename t/v w",
             "create t --layout ec2+1 --journal x a b c",
             "volume attach t/v --ublk",
             "daemon --listen 0.0.0.0:1",

@@ -23,6 +23,9 @@ pub(crate) enum VolumeVerb {
     /// Destroy a volume and all its data
     #[command(after_help = "Example:\n  ashlar volume destroy tank/home --yes\n")]
     Destroy(VolumeDestroyArgs),
+    /// Give a volume another name; it must not be attached
+    #[command(after_help = "Example:\n  ashlar volume rename tank/home users\n")]
+    Rename(VolumeRenameArgs),
     /// Change a volume's property
     #[command(after_help = "Example:\n  ashlar volume set tank/home write-cache=off\n")]
     Set(VolumeSetArgs),
@@ -71,6 +74,17 @@ pub(crate) struct VolumeDestroyArgs {
     /// Even while a client uses it
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
+}
+
+/// `volume rename`.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeRenameArgs {
+    /// The volume
+    #[arg(value_name = "ARRAY/VOL", value_parser = parse_volume_name, add = ArgValueCompleter::new(complete::volumes))]
+    pub(crate) name: (String, String),
+    /// Its new name, without the array
+    #[arg(value_name = "NEW")]
+    pub(crate) new: String,
 }
 
 /// `volume set`.

@@ -58,6 +58,17 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
             });
             simple(context, "volume destroy", &call, text)
         }
+        VolumeVerb::Rename(args) => {
+            let ((array, volume), new_name) = (args.name, args.new);
+            absent::check_volume(&volume)?;
+            let text = format!("{array}/{volume}: called {array}/{new_name} now\n");
+            let call = Call::VolumeRename {
+                array,
+                volume,
+                new_name,
+            };
+            simple(context, "volume rename", &call, text)
+        }
         VolumeVerb::Set(args) => {
             let ((array, volume), (key, value)) = (args.name, args.pair);
             absent::check_volume_setting(&key)?;

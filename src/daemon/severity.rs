@@ -43,6 +43,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("test", Severity::Info),
     ("volume-created", Severity::Info),
     ("volume-destroyed", Severity::Info),
+    ("volume-renamed", Severity::Info),
     ("writes-accepted", Severity::Info),
     ("writes-refused", Severity::Critical),
     ("writes-wait", Severity::Critical),

@@ -33,6 +33,14 @@ impl Host {
                 reply(&json!({ "array": create.array, "volume": create.volume }))
             }
             Call::VolumeDestroy(name) => self.destroy_volume(&name).await,
+            Call::VolumeRename {
+                array,
+                volume,
+                new_name,
+            } => {
+                self.rename_volume(&array, &volume, &new_name).await?;
+                reply(&json!({ "array": array, "volume": new_name, "was": volume }))
+            }
             Call::VolumeSet {
                 array,
                 volume,
@@ -114,6 +122,24 @@ impl Host {
             return Err(failure_of(error));
         }
         reply(&json!({ "array": name.array, "volume": name.volume, "left": left }))
+    }
+
+    /// Gives a volume another name. Names of exports and of kernel devices have the volume's in them, so it must not
+    /// be attached.
+    async fn rename_volume(&self, array: &str, volume: &str, new: &str) -> Result<(), Failure> {
+        check_name("a volume", new)?;
+        let member = self.member(array)?;
+        check_volume(&member.array, volume)?;
+        if let Some(kept) = self.stored_frontends(&member, volume).await.first() {
+            let shown = frontends::shown(kept);
+            return Err(Failure::refused(format!(
+                "{array}/{volume} is attached as {} {}; 'ashlar volume detach {array}/{volume}', then rename it and \
+                 attach it again",
+                shown.kind, shown.address
+            )));
+        }
+        let renamed = member.array.volume_rename(volume, new).await;
+        renamed.map_err(failure_of)
     }
 
     /// Serves a volume, and keeps that in the array.

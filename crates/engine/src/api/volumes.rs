@@ -219,6 +219,25 @@ impl Array {
         Ok(())
     }
 
+    /// Gives a volume another name, which is durable when this returns. Whoever uses the volume goes on.
+    pub async fn volume_rename(&self, name: &str, new: &str) -> Result<(), Error> {
+        self.check_writable()?;
+        check_name(new)?;
+        let home = &self.0.home;
+        self.volume(name)
+            .ok_or_else(|| Error::NoVolume(name.to_string()))?;
+        self.check_free(new)?;
+        named(&mut home.catalog.borrow_mut().volumes, name)?.name = new.to_string();
+        let text = format!("volume {name} is called {new} now");
+        self.keep(async move |home| {
+            home.checkpoint(0).await;
+            if !home.core.closed.get() {
+                home.core.events.note("volume-renamed", None, text);
+            }
+        })
+        .await
+    }
+
     /// Names of the volumes.
     pub fn volume_names(&self) -> Vec<String> {
         self.0
