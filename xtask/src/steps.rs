@@ -110,6 +110,19 @@ const STEPS: [Step; 11] = [
             "warnings",
         ];
         command(tally, "clippy: cpu", &line, &[]);
+        // What only the feature for planted bugs adds.
+        let line = [
+            "clippy",
+            "-p",
+            "ashlar-sim",
+            "--features",
+            "planted",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        command(tally, "clippy: bugs", &line, &[]);
     }),
     ("doc", |tally| {
         let line = [
