@@ -1,12 +1,13 @@
 //! Making arrays.
 //!
 //! **Invariants**: nothing is written to a device before every device was checked and its signature
-//! was clean or overridden; whatever a failing `create` made is taken back.
+//! was clean or overridden, and nothing stays written before no two of them were found to be one; whatever a failing
+//! `create` made is taken back.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, MemDevice, Part, Unserved};
+use ashlar_device::{DeviceRef, MemDevice, Part, Unserved, find_same};
 use ashlar_engine::{Array, Error, Settings, probe, uuid_text};
 use ashlar_layout::Layout;
 use tracing::Instrument;
@@ -22,6 +23,9 @@ use crate::units::size;
 
 /// How many devices are erased at a time.
 const TAKES: usize = 64;
+
+/// A device that nobody serves yet, what of it the array gets, and how it was given.
+type Opened = (Unserved, Option<Part>, String);
 
 impl Host {
     /// `create`.
@@ -196,7 +200,8 @@ impl Host {
             let bare = self.opener.open_bare(&candidate.path, Access::Exclusive);
             opened.push((bare.await?, candidate.part, candidate.given.clone()));
         }
-        let take = |(bare, part, given): (Unserved, Option<Part>, String)| {
+        let opened = self.told_apart(opened).await?;
+        let take = |(bare, part, given): Opened| {
             self.rt.spawn(async move {
                 let broken = move |error: std::io::Error| {
                     Failure::broken(format!(
@@ -222,6 +227,28 @@ impl Host {
             self.give_back(candidates).await;
         }
         outcome
+    }
+
+    /// Refuses two devices that are one under two names, before anything is erased.
+    async fn told_apart(&self, opened: Vec<Opened>) -> Result<Vec<Opened>, Failure> {
+        let tag = self.rt.random_bytes();
+        let (opened, found) = on_thread(move || {
+            let all: Vec<&Unserved> = opened.iter().map(|(bare, ..)| bare).collect();
+            let found = find_same(&all, tag);
+            (opened, found)
+        })
+        .await?;
+        match found {
+            Ok(None) => Ok(opened),
+            Ok(Some((one, other))) => Err(Failure::refused(format!(
+                "{} and {} are the same device: what is written to one is read from the other; leave one out",
+                opened[one].2, opened[other].2
+            ))),
+            Err((at, error)) => Err(Failure::broken(format!(
+                "{} cannot be written and read back: {error}; check the device, or leave it out",
+                opened[at].2
+            ))),
+        }
     }
 
     /// Takes back what [`Host::take_all`] and a creation that failed have written.

@@ -13,9 +13,6 @@ use crate::place::{is_ci, root};
 
 /// Cases whose fault is known, and what it waits for. `cargo xtask cases NN` runs one all the same.
 const KNOWN: &[(&str, &str)] = &[
-    ("05", "devices: one disk under two names"),
-    ("06", "devices: a write-protected member is given up"),
-    ("08", "devices: a member file that hangs"),
     ("12", "devices: a new name at import"),
     ("13", "devices: a device that is back is not taken in"),
     ("19", "devices: a volume cannot grow"),

@@ -22,6 +22,7 @@ mod reread;
 mod scratch;
 mod signature;
 mod sparse;
+mod stamp;
 mod sync;
 mod table;
 mod trimmed;
@@ -40,6 +41,7 @@ pub use model::{
 };
 pub use open::{OpenError, OpenMode, Unserved, create_file, open, open_unserved};
 pub use signature::signature;
+pub use stamp::find_same;
 pub use sync::SyncDevice;
 pub use table::PARTITION_TYPE;
 pub use uring::{Ring, UringDevice};

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use ashlar_rt::{BLOCK, Buf};
 
-use crate::sync::{is_in_memory, lock_exclusive};
+use crate::sync::{Ground, ground_of, lock_exclusive};
 use crate::uring::{Ring, UringDevice};
 use crate::window::Window;
 use crate::{DeviceInfo, DeviceRef, Part, SyncDevice};
@@ -157,7 +157,7 @@ pub fn open(ring: Option<&Ring>, path: &Path, mode: OpenMode) -> Result<DeviceRe
 pub struct Unserved {
     pub(crate) file: File,
     info: DeviceInfo,
-    in_memory: bool,
+    ground: Ground,
     /// Its size to the byte.
     pub(crate) size: u64,
     /// Its logical sectors, in bytes.
@@ -172,7 +172,10 @@ impl Unserved {
     /// The device; this does not wait for it.
     pub fn serve(self, ring: Option<&Ring>) -> DeviceRef {
         let all: DeviceRef = match ring {
-            Some(ring) if !self.in_memory => Rc::new(UringDevice::new(ring, self.file, self.info)),
+            Some(ring) if self.ground != Ground::Memory => {
+                let slow = self.ground == Ground::Others;
+                Rc::new(UringDevice::on(ring, self.file, self.info, slow))
+            }
             _ => Rc::new(SyncDevice::new(self.file, self.info)),
         };
         match self.part {
@@ -211,6 +214,11 @@ pub fn open_unserved(path: &Path, mode: OpenMode) -> Result<Unserved, OpenError>
             path: path.to_path_buf(),
         });
     }
+    if block && !mode.read_only && is_write_protected(&meta) {
+        return Err(OpenError::ReadOnly {
+            path: path.to_path_buf(),
+        });
+    }
     let size = (&file).seek(SeekFrom::End(0)).map_err(fail)?;
     let size_bytes = size - size % BLOCK as u64;
     if size_bytes == 0 {
@@ -230,11 +238,14 @@ pub fn open_unserved(path: &Path, mode: OpenMode) -> Result<Unserved, OpenError>
         },
         name: path.display().to_string(),
     };
-    let in_memory = !block && is_in_memory(&file).map_err(fail)?;
+    let ground = match block {
+        true => Ground::Own,
+        false => ground_of(&file).map_err(fail)?,
+    };
     Ok(Unserved {
         file,
         info,
-        in_memory,
+        ground,
         size,
         sector: if block { queue.sector } else { 512 },
         number: block.then(|| meta.rdev()),
@@ -264,6 +275,15 @@ fn open_file(path: &Path, mode: OpenMode, claim: i32) -> io::Result<File> {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => options(0).open(path),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the kernel lets nobody write to a block device. It opens one for writing all the same, and then refuses
+/// each write.
+fn is_write_protected(meta: &Metadata) -> bool {
+    let number = meta.rdev();
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    let flag = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    flag.is_ok_and(|flag| flag.trim() == "1")
 }
 
 /// What sysfs says of the block device that is, or lies below, a file.

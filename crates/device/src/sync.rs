@@ -195,12 +195,39 @@ pub(crate) fn lock_exclusive(file: &File) -> io::Result<()> {
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })
 }
 
-/// Whether the file system that holds `file` is memory.
-pub(crate) fn is_in_memory(file: &File) -> io::Result<bool> {
+/// What a file lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// Memory.
+    Memory,
+    /// A program or another machine, which may take any time to answer.
+    Others,
+    /// A file system of this kernel.
+    Own,
+}
+
+/// What the file system that holds `file` is.
+pub(crate) fn ground_of(file: &File) -> io::Result<Ground> {
     // SAFETY: all zeros is a valid value of this structure of numbers.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is written during the call only.
     check(unsafe { libc::fstatfs(file.as_raw_fd(), &mut stat) })?;
-    const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
-    Ok(stat.f_type == libc::TMPFS_MAGIC || stat.f_type == RAMFS_MAGIC)
+    const RAMFS: u32 = 0x8584_58f6;
+    const TMPFS: u32 = 0x0102_1994;
+    // FUSE, NFS, CIFS, SMB2, 9p, Ceph, AFS.
+    const OTHERS: [u32; 7] = [
+        0x6573_5546,
+        0x6969,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x0102_1997,
+        0x00c3_6400,
+        0x5346_414f,
+    ];
+    let kind = (stat.f_type & 0xffff_ffff) as u32; // 32 bits, however they are extended
+    Ok(match kind {
+        RAMFS | TMPFS => Ground::Memory,
+        kind if OTHERS.contains(&kind) => Ground::Others,
+        _ => Ground::Own,
+    })
 }

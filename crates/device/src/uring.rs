@@ -39,6 +39,10 @@ use crate::{Device, DeviceInfo, Fault, IoFuture, aligned, check_range, check_wri
 
 /// Operations in flight per device.
 const LANE_MAX: usize = 128;
+/// The same of a file on what may hang: each may hold a thread of the kernel then.
+const SLOW_LANE_MAX: usize = 16;
+/// Threads of the kernel for operations on files, at most: those that hang leave enough for others.
+const THREADS_MAX: u32 = 1024;
 /// Entries that wait before they are handed to the kernel within a turn.
 const SUBMIT_BATCH: usize = 32;
 /// Entries of the submission queue.
@@ -109,6 +113,10 @@ impl Ring {
         );
         let epoll = rt.epoll().ok_or(io::ErrorKind::Unsupported)?;
         let uring = set_up(submission_entries, completion_entries)?;
+        // Older kernels (before 5.15) have a limit of their own.
+        let _ = uring
+            .submitter()
+            .register_iowq_max_workers(&mut [THREADS_MAX, 0]);
         let in_flight_max = uring.params().cq_entries() as usize;
         let inner = Rc::new(Inner {
             slots: RefCell::default(),
@@ -170,7 +178,11 @@ impl Inner {
 
     /// Starts operations of `lane` in order, as far as there is room.
     fn pump(&self, lane: &Rc<Lane>) {
-        while lane.in_flight.get() < self.lane_max {
+        let most = match lane.slow {
+            true => self.lane_max.min(SLOW_LANE_MAX),
+            false => self.lane_max,
+        };
+        while lane.in_flight.get() < most {
             let Some(op) = lane.waiting.borrow_mut().pop_front() else {
                 return;
             };
@@ -353,6 +365,11 @@ impl std::fmt::Debug for UringDevice {
 impl UringDevice {
     /// Serves `file`, which is open for what will be asked of it and at least `info.size_bytes` long.
     pub fn new(ring: &Ring, file: File, info: DeviceInfo) -> UringDevice {
+        UringDevice::on(ring, file, info, false)
+    }
+
+    /// The same; `slow` if already handing an operation to its file system may wait.
+    pub(crate) fn on(ring: &Ring, file: File, info: DeviceInfo, slow: bool) -> UringDevice {
         let presence = Arc::new(Presence::of(&file));
         let file = Arc::new(file);
         let lane = Lane {
@@ -361,6 +378,7 @@ impl UringDevice {
                 .then(|| Discards::new(file.clone(), presence.clone())),
             presence,
             file,
+            slow,
             in_flight: Cell::new(0),
             waiting: RefCell::default(),
             starved: Cell::new(false),

@@ -30,6 +30,8 @@ pub(super) struct Lane {
     pub(super) presence: Arc<Presence>,
     /// How a block device discards; files have holes punched by the ring.
     pub(super) discards: Option<Discards>,
+    /// Handing an operation to its file system may wait, so that threads of the kernel do it.
+    pub(super) slow: bool,
     pub(super) in_flight: Cell<usize>,
     pub(super) waiting: RefCell<VecDeque<Op>>,
     /// Whether it is in the ring's list of lanes that wait for room.
@@ -81,6 +83,14 @@ pub(super) enum Step {
 impl Op {
     /// The entry for what is left of the operation.
     pub(super) fn entry(&mut self) -> squeue::Entry {
+        let flags = match self.lane.slow {
+            true => squeue::Flags::ASYNC,
+            false => squeue::Flags::empty(),
+        };
+        self.bare_entry().flags(flags)
+    }
+
+    fn bare_entry(&mut self) -> squeue::Entry {
         let fd = types::Fd(self.lane.file.as_raw_fd());
         let (offset, left) = (self.offset, self.left);
         match &mut self.work {
@@ -205,6 +215,7 @@ mod tests {
             file: Arc::new(File::open("/dev/null").unwrap()),
             presence: Arc::default(),
             discards: None,
+            slow: false,
             in_flight: Cell::new(0),
             waiting: RefCell::default(),
             starved: Cell::new(false),
