@@ -277,6 +277,9 @@ pub(crate) struct Import {
     /// Write nothing.
     #[serde(default)]
     pub(crate) read_only: bool,
+    /// The array's name from now on.
+    #[serde(default)]
+    pub(crate) new_name: Option<String>,
 }
 
 /// Whose a Unix socket is, and what they may do with it.

@@ -552,6 +552,7 @@ fn the_worst_that_is_known_outranks_what_cannot_be_told() {
     // One of two arrays cannot be told: a degraded one does not hide that.
     let away = daemon.path("away");
     std::fs::create_dir(&away).unwrap();
+    daemon.ok(&["set", "b", "start.wait=1s"]);
     assert!(daemon.stop());
     for file in ["b0", "b1", "b2"] {
         std::fs::rename(daemon.path(file), away.join(file)).unwrap();

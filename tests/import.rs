@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::Daemon;
+use std::time::{Duration, Instant};
+
 use common::disk::pattern;
+use common::{Daemon, wait_until};
 
 #[test]
 fn a_copy_of_a_device_is_not_counted_and_named() {
@@ -97,4 +99,128 @@ fn an_array_that_is_only_read_says_so() {
         .disk("t")
         .compare_range((0, 4 << 20), 256 << 10, 8, pattern(1));
     assert!(differ.is_empty(), "{differ:?}");
+}
+
+/// Two arrays of one name, as twin servers' disks have: one of them gets another name, which it keeps.
+#[test]
+fn an_array_gets_another_name_where_its_name_is_taken() {
+    let mut daemon = Daemon::start("newname");
+    let mut uuids = Vec::new();
+    let scan = |n: usize| daemon.text(&format!("set{n}"));
+    let scans = [scan(0), scan(1)];
+    for (dir, byte) in scans.iter().zip(0..) {
+        std::fs::create_dir(dir).unwrap();
+        daemon.create("t", "ec2+1", 3, "64M", &[]);
+        daemon.disk("t").write(4096, &[byte; 4096]).unwrap();
+        uuids.push(daemon.status("t")["uuid"].as_str().unwrap().to_string());
+        daemon.ok(&["volume", "detach", "t/v"]);
+        daemon.ok(&["export", "t"]);
+        for n in 0..3 {
+            let name = format!("t-{n}.img");
+            std::fs::rename(daemon.path(&name), format!("{dir}/{name}")).unwrap();
+        }
+    }
+    let (error, _) = daemon.fails(&["import", "t", "--scan", &scans[0], "--scan", &scans[1]]);
+    let way = "ashlar import UUID NEWNAME";
+    assert!(error.contains(way) && error.contains(&uuids[0]), "{error}");
+    daemon.ok(&["import", &uuids[0], "--scan", &scans[0]]);
+    let other = ["import", &uuids[1], "--scan", &scans[1]];
+    let (error, _) = daemon.fails(&other);
+    let way = format!("ashlar import {} NEWNAME", uuids[1]);
+    assert!(error.contains(&way), "{error}");
+    let renamed = |name| ["import", &uuids[1], name, "--scan", &scans[1]];
+    for (name, what) in [("t", "exists here already"), ("a/b", "an array")] {
+        let (error, _) = daemon.fails(&renamed(name));
+        assert!(error.contains(what), "{error}");
+    }
+    let with = [&renamed("u")[..], &["--read-only"]].concat();
+    assert_eq!(daemon.fails(&with).1, 2);
+    daemon.ok(&renamed("u"));
+    let events = daemon.ok(&["events", "u"]);
+    assert!(events.contains("it was called t before"), "{events}");
+    let (error, _) = daemon.fails(&renamed("w"));
+    assert!(error.contains("already imported"), "{error}");
+    daemon.kill9();
+    daemon.launch();
+    for (name, byte) in [("t", 0), ("u", 1)] {
+        assert_eq!(daemon.status(name)["state"], "optimal");
+        let address = format!("unix:{}", daemon.text("nbd.sock"));
+        daemon.ok(&["volume", "attach", &format!("{name}/v"), "--nbd", &address]);
+        assert_eq!(daemon.disk(name).read(4096, 4096).unwrap(), [byte; 4096]);
+        daemon.ok(&["volume", "detach", &format!("{name}/v")]);
+    }
+    daemon.ok(&["export", "u"]);
+    let listed = daemon.ok(&["import", "--scan", &scans[1]]);
+    assert!(listed.contains("u ") && !listed.contains("t "), "{listed}");
+}
+
+/// An array waits for a device that is away as long as `start.wait` says; another one and the verbs do not wait.
+#[test]
+fn a_start_waits_for_devices_and_nobody_else_does() {
+    let mut daemon = Daemon::start("startwait");
+    let files = daemon.create("t", "ec2+1", 3, "64M", &[]);
+    daemon.disk("t").write(4096, &[7; 4096]).unwrap();
+    let line = |name: &str, wait: &str| format!("{name}={wait}");
+    for wrong in ["", "2h", "-1s", "1d", "soon"] {
+        let (error, _) = daemon.fails(&["set", "t", &line("start.wait", wrong)]);
+        assert!(error.contains("0s to 1h"), "{error}");
+    }
+    let got = daemon.ok(&["get", "t", "start.wait", "-H"]);
+    assert!(got.trim_end().ends_with("180s"), "{got}");
+    let other: Vec<String> = (0..3).map(|n| daemon.text(&format!("o{n}"))).collect();
+    let mut make = vec!["create", "o", "--layout", "ec2+1", "--file-size", "64M"];
+    make.extend(other.iter().map(String::as_str));
+    daemon.ok(&make);
+    std::fs::create_dir(daemon.path("away")).unwrap();
+    let away = daemon.path("away/d.img");
+    let reason = |daemon: &Daemon| {
+        let status = daemon.json(&["status", "-j"]);
+        let reason = status["not_imported"][0]["reason"].as_str();
+        reason.unwrap_or_default().to_string()
+    };
+    // It comes back within the wait.
+    daemon.ok(&["set", "t", "start.wait=1m"]);
+    assert!(daemon.stop());
+    std::fs::rename(&files[0], &away).unwrap();
+    daemon.begin();
+    wait_until("the wait", Duration::from_secs(10), || {
+        reason(&daemon).contains("2 of 3 are here")
+    });
+    let said = reason(&daemon);
+    let path = files[0].to_str().unwrap();
+    assert!(
+        said.contains(path) && said.contains("it waits until 20"),
+        "{said}"
+    );
+    let asked = Instant::now();
+    daemon.ok(&["wait", "o"]);
+    daemon.ok(&["volume", "create", "o/w", "--size", "1M", "--thin"]);
+    assert!(asked.elapsed() < Duration::from_secs(10));
+    let (error, _) = daemon.fails(&["import", "t"]);
+    assert!(
+        error.contains("ashlar wait t") && error.contains("--degraded"),
+        "{error}"
+    );
+    std::fs::rename(&away, &files[0]).unwrap();
+    daemon.ok(&["wait", "t"]);
+    assert!(asked.elapsed() < Duration::from_secs(30));
+    assert_eq!(daemon.status("t")["state"], "optimal");
+    assert_eq!(daemon.disk("t").read(4096, 4096).unwrap(), [7; 4096]);
+    // The end of the process does not wait, and what is waited for stays known.
+    assert!(daemon.stop());
+    std::fs::rename(&files[0], &away).unwrap();
+    daemon.begin();
+    let asked = Instant::now();
+    assert!(daemon.stop());
+    assert!(asked.elapsed() < Duration::from_secs(10));
+    // It does not come back.
+    std::fs::rename(&away, &files[0]).unwrap();
+    daemon.launch();
+    daemon.ok(&["set", "t", "start.wait=2s"]);
+    assert!(daemon.stop());
+    std::fs::rename(&files[0], &away).unwrap();
+    daemon.launch();
+    let status = daemon.status("t");
+    assert_eq!(status["devices"][0]["state"], "missing", "{status}");
+    assert_eq!(daemon.disk("t").read(4096, 4096).unwrap(), [7; 4096]);
 }

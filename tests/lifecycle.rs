@@ -196,6 +196,7 @@ fn an_array_that_lost_devices_meanwhile_comes_back_without_them() {
     let files = daemon.create("t", "ec4+2", 6, "64M", &[]);
     let end = 16 << 20;
     write_all(&daemon, end, 3);
+    daemon.ok(&["set", "t", "start.wait=1s"]);
     assert!(daemon.stop());
     std::fs::remove_file(&files[1]).unwrap();
     std::fs::remove_file(&files[4]).unwrap();
@@ -216,6 +217,7 @@ fn with_too_few_devices_an_array_waits_for_the_operator() {
     let files = daemon.create("t", "ec2+4", 6, "64M", &[]);
     let end = 8 << 20;
     write_all(&daemon, end, 5);
+    daemon.ok(&["set", "t", "start.wait=1s"]);
     assert!(daemon.stop());
     std::fs::create_dir(daemon.path("away")).unwrap();
     for file in &files[..3] {
@@ -241,6 +243,7 @@ fn devices_away_at_a_start_are_not_lost() {
     let files = daemon.create("t", "ec4+1", 5, "64M", &[]);
     let end = 8 << 20;
     write_all(&daemon, end, 6);
+    daemon.ok(&["set", "t", "start.wait=5s"]);
     let generation = daemon.status("t")["generation"].clone();
     assert!(generation.is_u64(), "{generation}");
     // Two of ec4+1, more than it survives, although more than half are here.
@@ -359,6 +362,7 @@ fn a_state_directory_that_cannot_be_written_stops_no_array() {
     assert_eq!(daemon.status("t")["state"], "optimal");
 
     // An array whose devices are gone for good is forgotten by exporting it.
+    daemon.ok(&["set", "t", "start.wait=0s"]);
     assert!(daemon.stop());
     for file in &files {
         std::fs::remove_file(file).unwrap();
@@ -612,7 +616,7 @@ fn a_second_signal_waits_for_nobody() {
     let end = 8 << 20;
     write_all(&daemon, end, 9);
     assert!(daemon.stop());
-    // A daemon that looks for devices which are away would go on doing so for 10 s.
+    // A daemon that looks for devices which are away would go on doing so for start.wait, 180 s.
     let away = daemon.path("away");
     std::fs::create_dir(&away).unwrap();
     for file in &files {

@@ -274,6 +274,7 @@ fn a_missing_device_is_named_by_its_last_path() {
     let mut daemon = Daemon::start("path");
     let files = daemon.create("t", "ec2+1", 4, "64M", &[]);
     daemon.ok(&["fail", "t", "1", "-w"]);
+    daemon.ok(&["set", "t", "start.wait=1s"]);
     assert!(daemon.stop());
     std::fs::remove_file(&files[2]).unwrap();
     daemon.launch();

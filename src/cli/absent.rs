@@ -97,7 +97,6 @@ const SETTINGS: &[&str] = &[
     "scrub.min",
     "slow.timeout",
     "spare",
-    "start.wait",
 ];
 
 /// Settings of a volume.
@@ -122,10 +121,6 @@ pub(crate) fn verb(path: &str) -> Option<Failure> {
 
 /// For a flag or word that was not known: what to say if the contract has it.
 pub(crate) fn flag(path: &str, flag: &str) -> Option<Failure> {
-    if path == "import" && !flag.starts_with('-') {
-        let next = "an array keeps its name, and one daemon cannot hold two arrays of one name";
-        return Some(not_yet("'ashlar import UUID NEWNAME'", next));
-    }
     let (_, flags) = FLAGS.iter().find(|(verb, _)| *verb == path)?;
     flags
         .contains(&flag)

@@ -66,6 +66,9 @@ pub(crate) struct ImportArgs {
     /// Name or UUID
     #[arg(add = ArgValueCompleter::new(complete::not_imported))]
     pub(crate) array: Option<String>,
+    /// The name that it gets, as where another array has its name
+    #[arg(value_name = "NEWNAME", conflicts_with_all = ["all", "read_only"])]
+    pub(crate) new_name: Option<String>,
     /// Import every array that can be found
     #[arg(long, conflicts_with = "array")]
     pub(crate) all: bool,

@@ -15,6 +15,7 @@ pub(super) const IMPORT_EXAMPLES: &str = "Examples:
   ashlar import                          list what could be imported
   ashlar import tank
   ashlar import --all --scan /srv/images
+  ashlar import 5f0c7a52-8f0e-4c53-9d0e-0f7f4a3f7a11 tank2      where another array is called tank
   ashlar import tank --degraded          even if writes may be lost with missing devices
 ";
 pub(super) const STATUS_EXAMPLES: &str = "Examples:
@@ -54,6 +55,9 @@ Settings:
   rebuild.narrow      with no device left to rebuild onto, which data is rewritten across fewer: data
                       with no redundancy left, all degraded data, none
                       critical, always or never [default: critical]
+  start.wait          how long the start of the daemon waits for devices that are not there yet; then the
+                      array starts without them if it may
+                      0s to 1h, such as 180s or 3m [default: 180s]
 ";
 pub(super) const INSPECT_EXAMPLES: &str = "Examples:
   ashlar inspect /dev/sdf

@@ -239,6 +239,7 @@ pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<ExitCode, F
         scan,
         degraded: args.degraded,
         read_only: args.read_only,
+        new_name: args.new_name.clone(),
     });
     let reply: ImportReply = context.client.call(&call)?;
     if context.json && !reply.failed.is_empty() {

@@ -1,9 +1,8 @@
 //! Starting and closing arrays.
 //!
-//! **Invariants**: an array's frontends are stopped before it is closed; what keeps a known array from being
-//! started is kept, and said.
+//! **Invariants**: an array's frontends are stopped before it is closed; of two arrays of one name one is open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -13,11 +12,10 @@ use ashlar_engine::{Array, uuid_text};
 use ashlar_rt::SECOND;
 
 use crate::api::{Import, ImportReply};
+use crate::daemon::devices::check_name;
 use crate::daemon::find::{Devices, Seen, complete, copies};
 use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
-use crate::daemon::state::Known;
-use crate::daemon::volumes::NOT_TRIED;
 use crate::failure::{Failure, Kind};
 
 /// How long an import waits for devices that are in use. A daemon killed just now still holds its
@@ -25,16 +23,6 @@ use crate::failure::{Failure, Kind};
 /// after the next import would change what that import has read.
 const BUSY_WAIT: ashlar_rt::Nanos = 10 * ashlar_rt::SECOND;
 const BUSY_PAUSE: ashlar_rt::Nanos = 100 * ashlar_rt::MILLISECOND;
-
-/// How long a starting daemon waits for devices of its arrays that are not there yet, in all: what it
-/// starts without is not taken in again.
-const DEVICES_WAIT: ashlar_rt::Nanos = 10 * SECOND;
-const DEVICES_PAUSE: ashlar_rt::Nanos = 500 * ashlar_rt::MILLISECOND;
-
-/// How long bringing an array back may take, beside the wait for its devices, before the service manager gives up.
-const RESTORE_SECONDS: u64 = 300;
-/// What `status` says of an array whose devices are still looked for.
-const WAITING: &str = "waiting for its devices";
 
 /// How long the answer to `import` waits until what only the journal has is merged, so that the status told with it
 /// and after it says what volumes hold. They are served meanwhile.
@@ -72,10 +60,13 @@ impl Host {
         let Some(wanted) = &import.array else {
             for (uuid, devices) in found {
                 let name = devices[0].1.array_name.clone();
-                match self
-                    .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
-                    .await
-                {
+                let imported = async {
+                    self.check_complete(&uuid, &devices, &import)?;
+                    let given = (devices, &closed[..]);
+                    self.import_devices(&uuid, given, &import, &mut reply.warnings)
+                        .await
+                };
+                match imported.await {
                     Ok(member) => reply.imported.push(self.merged_status_of(&member).await),
                     Err(failure) => reply.failed.push(format!("{name}: {failure}")),
                 }
@@ -84,6 +75,11 @@ impl Host {
         };
         if let Some(member) = self.imported(wanted) {
             let name = member.array.name();
+            if let Some(new) = import.new_name.as_ref().filter(|new| **new != name) {
+                return Err(Failure::refused(format!(
+                    "array {name} is already imported; 'ashlar export {name}', then import it as {new}"
+                )));
+            }
             if member.read_only != import.read_only {
                 let how = if member.read_only {
                     "read-only"
@@ -112,10 +108,12 @@ impl Host {
         };
         if let Some((other, _)) = matching.next() {
             return Err(Failure::refused(format!(
-                "two arrays are named {wanted}: {uuid} and {other}; name the one to import by its UUID"
+                "two arrays are named {wanted}: {uuid} and {other}; import one by its UUID, and the other by \
+                 'ashlar import UUID NEWNAME'"
             )));
         }
         drop(matching);
+        self.check_complete(&uuid, &devices, &import)?;
         let member = self
             .import_devices(&uuid, (devices, &closed), &import, &mut reply.warnings)
             .await?;
@@ -138,7 +136,7 @@ impl Host {
         self.status_of(member).await
     }
 
-    async fn import_devices(
+    pub(super) async fn import_devices(
         self: &Rc<Host>,
         uuid: &str,
         (devices, closed): (Devices, &[(PathBuf, Failure)]),
@@ -146,17 +144,8 @@ impl Host {
         warnings: &mut Vec<String>,
     ) -> Result<Rc<Member>, Failure> {
         let label = &devices[0].1;
-        let (name, wanted) = (label.array_name.clone(), label.array_uuid);
-        let same_name = self
-            .arrays
-            .borrow()
-            .get(&name)
-            .map(|member| uuid_text(&member.array.uuid()));
-        if let Some(other) = same_name {
-            return Err(Failure::refused(format!(
-                "another array named {name} ({other}) is imported; export it before importing {uuid}"
-            )));
-        }
+        let (mut name, wanted) = (label.array_name.clone(), label.array_uuid);
+        self.check_name_is_free(uuid, &devices, import)?;
         if let Some(line) = copies(&devices).into_iter().next() {
             return Err(Failure::refused(line));
         }
@@ -175,6 +164,7 @@ impl Host {
         } = self.open_members(devices, import, &name, warnings).await?;
         let options = ashlar_engine::Import {
             array: Some(wanted),
+            name: import.new_name.clone(),
             degraded: import.degraded,
             read_only: import.read_only,
             settings: self.settings_for_one_more().await,
@@ -194,12 +184,12 @@ impl Host {
             ..Member::new(array, paths, import.read_only)
         });
         let count = member.devices.len();
-        self.tell(
-            &name,
-            "imported",
-            None,
-            format!("imported with {count} devices"),
-        );
+        let mut text = format!("imported with {count} devices");
+        let was = std::mem::replace(&mut name, member.array.name());
+        if was != name {
+            text += &format!("; it was called {was} before");
+        }
+        self.tell(&name, "imported", None, text);
         let frontends = self.frontends_to_restore(&member).await;
         // The list is a cache; the array is open, and its volumes are waited for.
         if let Err(failure) = self.insert(member.clone()) {
@@ -207,6 +197,63 @@ impl Host {
         }
         self.restore_frontends(&member, frontends, warnings).await;
         Ok(member)
+    }
+
+    /// Refuses an import without devices that the start of the daemon still waits for.
+    fn check_complete(
+        &self,
+        uuid: &str,
+        devices: &Devices,
+        import: &Import,
+    ) -> Result<(), Failure> {
+        let waits = match import.degraded || complete(devices) {
+            true => None,
+            false => self.still_waits(uuid),
+        };
+        let name = &devices[0].1.array_name;
+        waits.map_or(Ok(()), |line| {
+            Err(Failure::refused(format!(
+                "array {name}: {line}; 'ashlar wait {name}' waits for it, --degraded imports it without them"
+            )))
+        })
+    }
+
+    /// Refuses an import under a name that another array has here.
+    fn check_name_is_free(
+        &self,
+        uuid: &str,
+        devices: &Devices,
+        import: &Import,
+    ) -> Result<(), Failure> {
+        let other = |name: &str| {
+            let arrays = self.arrays.borrow();
+            arrays.get(name).map(|m| uuid_text(&m.array.uuid()))
+        };
+        let Some(new) = import.new_name.as_deref() else {
+            // An import that was cut off may have given some of them another name.
+            let names: BTreeSet<&str> = devices.iter().map(|(_, l)| &*l.array_name).collect();
+            let taken = names.into_iter().find_map(|n| Some((n, other(n)?)));
+            return taken.map_or(Ok(()), |(name, other)| {
+                Err(Failure::refused(format!(
+                    "another array named {name} ({other}) is imported; 'ashlar import {uuid} NEWNAME' imports \
+                     this one under another name"
+                )))
+            });
+        };
+        check_name("an array", new)?;
+        if import.read_only {
+            return Err(Failure::invalid(
+                "an import that is read-only writes no new name; leave out --read-only, or the name",
+            ));
+        }
+        let waiting = self.waiting.borrow();
+        let known = waiting.iter().any(|(k, _)| k.name == new && k.uuid != uuid);
+        if known || other(new).is_some() {
+            return Err(Failure::refused(format!(
+                "an array {new} exists here already; choose another name"
+            )));
+        }
+        Ok(())
     }
 
     /// Opens the devices of array `name`. Without `--degraded` none may be left out that is there.
@@ -270,94 +317,6 @@ impl Host {
                 outcome => return outcome,
             }
         }
-    }
-
-    /// Starts the arrays of the last run; what cannot be started is kept, with the reason.
-    pub(crate) async fn restore(self: &Rc<Host>, mut left: Vec<Known>) {
-        let untried = |known: &Known| (known.clone(), NOT_TRIED.to_string());
-        self.waiting.borrow_mut().extend(left.iter().map(untried));
-        let patience = self.rt.now() + DEVICES_WAIT;
-        let mut told = false;
-        loop {
-            let last = self.rt.now() >= patience;
-            let mut incomplete = Vec::new();
-            for known in left {
-                let (devices, closed) = self.members_of(&known).await;
-                if last || complete(&devices) {
-                    self.manager
-                        .wait_longer(RESTORE_SECONDS, &format!("{}: importing", known.name));
-                    let outcome = self.restore_one(&known, devices, &closed).await;
-                    if let Err(failure) = outcome {
-                        let text = format!("not imported: {failure}");
-                        self.tell(&known.name, "not-imported", None, text);
-                        self.keep_waiting(&known, &failure.text);
-                    }
-                    continue;
-                }
-                let newest = devices.iter().map(|(_, l)| l).max_by_key(|l| l.generation);
-                let all = newest.map_or(known.devices.len(), |l| l.counted.len());
-                let line = format!("{WAITING}; {} of {all} are here", devices.len());
-                if !told {
-                    tracing::warn!(
-                        array = known.name,
-                        seconds = DEVICES_WAIT / SECOND,
-                        "{line}"
-                    );
-                }
-                self.keep_waiting(&known, &line);
-                let seconds = DEVICES_WAIT / SECOND + RESTORE_SECONDS;
-                self.manager
-                    .wait_longer(seconds, &format!("{}: {line}", known.name));
-                incomplete.push(known);
-            }
-            if incomplete.is_empty() {
-                return;
-            }
-            (left, told) = (incomplete, true);
-            self.rt.sleep(DEVICES_PAUSE).await;
-        }
-    }
-
-    /// Notes why a known array is not imported.
-    fn keep_waiting(&self, known: &Known, why: &str) {
-        for (other, reason) in self.waiting.borrow_mut().iter_mut() {
-            if other.uuid == known.uuid {
-                why.clone_into(reason);
-            }
-        }
-    }
-
-    async fn restore_one(
-        self: &Rc<Host>,
-        known: &Known,
-        devices: Devices,
-        closed: &[(PathBuf, Failure)],
-    ) -> Result<(), Failure> {
-        if devices.is_empty() {
-            if let Some((_, failure)) = closed.first() {
-                return Err(failure.clone());
-            }
-            return Err(Failure::not_found(
-                "none of its devices is at its last path; 'ashlar import' searches for them, with --scan DIR \
-                 also among files",
-            ));
-        }
-        let import = Import {
-            read_only: known.read_only,
-            ..Import::default()
-        };
-        let mut warnings = Vec::new();
-        let member = self
-            .import_devices(&known.uuid, (devices, closed), &import, &mut warnings)
-            .await?;
-        for warning in &warnings {
-            tracing::warn!(array = known.name, "{warning}");
-        }
-        let array = member.array.clone();
-        self.rt.spawn(async move {
-            let _ = array.merge().await; // one that is read-only, or has stopped, has none
-        });
-        Ok(())
     }
 
     /// `export`: stops what is served, closes the array and forgets it, also one that has stopped by

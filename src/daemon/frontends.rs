@@ -28,6 +28,7 @@ mod look;
 
 pub(crate) use address::{
     How, Rights, attach_flag, check_address, check_write_cache, shown, small_sectors, spec, stored,
+    under_name,
 };
 use address::{NbdAt, nbd_address, rights};
 

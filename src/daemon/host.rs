@@ -7,7 +7,7 @@
 //! before its first client is served until it is exported or destroyed.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
@@ -92,9 +92,12 @@ pub(crate) struct Host {
     pub(crate) actions: Actions,
     pub(crate) notifier: Notifier,
     pub(crate) state: State,
-    /// The arrays of the last run were brought back, or it is known why not.
-    restored: Cell<bool>,
-    restored_gate: Gate,
+    /// Arrays of the last run that are still to be started, or wait for devices, by UUID.
+    pub(crate) restoring: RefCell<BTreeSet<String>>,
+    pub(crate) restored_gate: Gate,
+    /// The process is about to end: no device is waited for.
+    pub(crate) ending: Cell<bool>,
+    pub(crate) ending_gate: Gate,
     started: (Nanos, SystemTime),
     /// Nobody is waited for any more, for the end of the process.
     hurried: Cell<bool>,
@@ -144,8 +147,10 @@ impl Host {
             actions: Actions::load(&state.dir),
             notifier: Notifier::start(),
             state,
-            restored: Cell::new(false),
             restored_gate: Gate::default(),
+            restoring: RefCell::default(),
+            ending: Cell::new(false),
+            ending_gate: Gate::default(),
             started: (rt.now(), SystemTime::now()),
             hurried: Cell::new(false),
             hurry_gate: Gate::default(),
@@ -154,9 +159,9 @@ impl Host {
 
     /// Notes, and says, that all is served that can be.
     pub(crate) fn restored(&self) {
-        self.restored.set(true);
-        self.restored_gate.open();
-        self.manager.ready();
+        if !self.ending.get() {
+            self.manager.ready();
+        }
     }
 
     /// Cuts the kernel off, so that what waits for it ends by itself; soon after, the end of the process
@@ -271,6 +276,7 @@ impl Host {
                     let engines = settings::engines(&key);
                     let set = member.array.set(&engines, &value).await;
                     set.map_err(settings::explain)?;
+                    self.save_settings(&key);
                 }
                 let text = cut_addresses(&format!("{key} = {value}"));
                 self.tell(&array, "set", None, text);
@@ -355,14 +361,21 @@ impl Host {
         wall + at.saturating_sub(self.started.0) / SECOND
     }
 
+    /// Whether an array of the last run is still to be started, or to be served.
+    fn is_coming(&self, name: &str) -> bool {
+        let restoring = self.restoring.borrow();
+        let open = self.arrays.borrow().get(name).cloned();
+        let open = open.is_some_and(|m| restoring.contains(&uuid_text(&m.array.uuid())));
+        let waiting = self.waiting.borrow();
+        let mut named = waiting.iter().filter(|(known, _)| known.name == name);
+        open || named.any(|(known, _)| restoring.contains(&known.uuid))
+    }
+
     async fn wait(&self, name: &str, kinds: &[String], seconds: u64) -> Result<WaitReply, Failure> {
         // An array of the last run may be about to come.
-        let known = |name: &str| self.waiting.borrow().iter().any(|(k, _)| k.name == name);
         let until = self.rt.now() + seconds.min(LONGEST_WAIT) * SECOND;
-        let here = self
-            .restored_gate
-            .until(|| self.restored.get() || self.arrays.borrow().contains_key(name));
-        if known(name) && self.rt.timeout(until - self.rt.now(), here).await.is_none() {
+        let here = self.restored_gate.until(|| !self.is_coming(name));
+        if self.rt.timeout(until - self.rt.now(), here).await.is_none() {
             return Ok(WaitReply {
                 done: false,
                 stuck: None,
@@ -466,7 +479,6 @@ impl Host {
             .retain(|(known, _)| known.uuid != uuid);
         self.arrays.borrow_mut().insert(name, member);
         self.state.drives.note_new();
-        self.restored_gate.open();
         self.save()
     }
 
@@ -523,6 +535,15 @@ impl Host {
         drives.retain(|uuid, _| !uuids.contains(uuid));
     }
 
+    /// Keeps what is needed of an array's settings before it is open.
+    fn save_settings(&self, changed: &str) {
+        if changed == "start.wait"
+            && let Err(failure) = self.save()
+        {
+            tracing::warn!("start.wait counts from the next import on: {failure}");
+        }
+    }
+
     pub(crate) fn save(&self) -> Result<(), Failure> {
         let mut list: Vec<Known> = Vec::new();
         for (name, member) in self.arrays.borrow().iter() {
@@ -531,6 +552,7 @@ impl Host {
                 uuid: uuid_text(&member.array.uuid()),
                 devices: member.devices.clone(),
                 read_only: member.read_only,
+                start_wait: member.array.start_wait(),
             });
         }
         list.extend(self.waiting.borrow().iter().map(|(known, _)| known.clone()));

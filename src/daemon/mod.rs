@@ -26,6 +26,7 @@ pub(crate) mod names;
 mod notifier;
 pub(crate) mod notify;
 pub(crate) mod open;
+mod restore;
 pub(crate) mod served;
 pub(crate) mod severity;
 pub(crate) mod signals;
@@ -115,12 +116,11 @@ async fn serve(
     mut requests: Mailbox<Job>,
     mut hurried: Mailbox<()>,
 ) {
+    host.expect(&known);
     let restoring = {
         let host = host.clone();
         host.rt.clone().spawn(async move {
-            let guard = host.change.lock().await;
             host.restore(known).await;
-            drop(guard);
             host.restored();
         })
     };
@@ -149,6 +149,7 @@ async fn serve(
     }
     drop(requests); // from here on, requests are answered with "stopping"
     tracing::info!("stopping");
+    host.stop_restoring();
     host.manager.stopping(CLOSING_SECONDS);
     // Whatever waits for an operator who stops the daemon instead would wait for ever, clients' writes too.
     host.rt.spawn({

@@ -57,6 +57,13 @@ pub(crate) struct Known {
     /// Whether it was imported read-only.
     #[serde(default)]
     pub(crate) read_only: bool,
+    /// How many seconds its start waits for devices.
+    #[serde(default = "default_start_wait")]
+    pub(crate) start_wait: u64,
+}
+
+fn default_start_wait() -> u64 {
+    ashlar_engine::DEFAULT_START_WAIT
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -266,6 +273,7 @@ mod tests {
             uuid: "u".into(),
             devices: vec!["/a".into(), "/b".into()],
             read_only: false,
+            start_wait: 7,
         };
         {
             let state = State::open(&dir).unwrap();

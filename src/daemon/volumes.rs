@@ -248,7 +248,18 @@ impl Host {
         let array = member.array.name();
         let mut all = Vec::new();
         for volume in member.array.volume_names() {
-            for stored in self.stored_frontends(member, &volume).await {
+            let kept = self.stored_frontends(member, &volume).await;
+            let named: Vec<Frontend> = kept
+                .iter()
+                .map(|f| frontends::under_name(&array, &volume, f.clone()))
+                .collect();
+            if named != kept
+                && !member.read_only
+                && let Err(error) = member.array.set_frontends(&volume, named.clone()).await
+            {
+                tracing::warn!(array, volume, %error, "the name of its device is not kept");
+            }
+            for stored in named {
                 self.note_not_served(&array, &volume, &stored, NOT_TRIED);
                 all.push((volume.clone(), stored));
             }

@@ -13,7 +13,6 @@ use crate::place::{is_ci, root};
 
 /// Cases whose fault is known, and what it waits for. `cargo xtask cases NN` runs one all the same.
 const KNOWN: &[(&str, &str)] = &[
-    ("12", "devices: a new name at import"),
     ("13", "devices: a device that is back is not taken in"),
     ("19", "devices: a volume cannot grow"),
 ];

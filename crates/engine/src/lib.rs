@@ -52,7 +52,7 @@ pub use import::assemble::probe;
 pub use import::columns::choose_copy;
 pub use import::decide::{Decision, Holder, decide};
 pub use map::delta::DELTA_BYTES;
-pub use options::{Import, Label, SETTINGS, Setting, Settings, uuid_text};
+pub use options::{DEFAULT_START_WAIT, Import, Label, SETTINGS, Setting, Settings, uuid_text};
 pub use phases::PhaseTally;
 pub use segment::coder::{Accelerate, Accelerators, Computing};
 pub use status::Work;

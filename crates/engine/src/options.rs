@@ -39,6 +39,8 @@ pub struct Import {
     /// The array that is wanted: a device that says it is of another one is as good as missing. `None`: whichever it
     /// is, as long as all devices say the same.
     pub array: Option<[u8; 16]>,
+    /// The array's name from now on, where it gets another one.
+    pub name: Option<String>,
     /// Start with fewer devices, or less of the journal, than the rules ask for.
     pub degraded: bool,
     /// Refuse writes, and write nothing to any device: recovery's own writes stay in memory, and nothing is
@@ -120,8 +122,18 @@ pub(crate) const NARROW: Setting = Setting {
     takes: "critical, always or never",
 };
 
+pub(crate) const START_WAIT: Setting = Setting {
+    key: "start.wait",
+    default: "180s",
+    takes: "0s to 1h, such as 180s or 3m",
+};
+
+/// What `start.wait` is where nobody has set it, in seconds.
+pub const DEFAULT_START_WAIT: u64 = 180;
+const LONGEST_START_WAIT: u64 = 3600;
+
 /// All settings of an array.
-pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, NARROW];
+pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, NARROW, START_WAIT];
 
 impl Setting {
     pub(crate) fn find(key: &str) -> Result<&'static Setting, Error> {
@@ -139,6 +151,7 @@ impl Setting {
     pub(crate) fn parse(&self, value: &str) -> Result<String, Error> {
         let good = match self.key {
             key if key == RESERVE.key => percent(value).map(|_| value.to_string()),
+            key if key == START_WAIT.key => start_wait(value).map(|_| value.to_string()),
             key if key == ACCELERATOR.key => value.parse().ok().map(|c: Choice| c.to_string()),
             _ => {
                 let policies = ["critical", "always", "never"];
@@ -159,4 +172,47 @@ pub(crate) fn percent(value: &str) -> Option<u8> {
     let digits = value.strip_suffix('%').unwrap_or(value);
     let percent: u8 = digits.parse().ok()?;
     (percent.to_string() == digits && CLEAN_RESERVE.contains(&percent)).then_some(percent)
+}
+
+/// How long a start waits for devices, in seconds.
+pub(crate) fn start_wait(value: &str) -> Option<u64> {
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &value[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return None,
+    };
+    let count: u64 = digits.parse().ok()?;
+    let seconds = count.checked_mul(unit)?;
+    (count.to_string() == digits && seconds <= LONGEST_START_WAIT).then_some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_waits_up_to_an_hour() {
+        assert_eq!(start_wait(START_WAIT.default), Some(DEFAULT_START_WAIT));
+        for (value, seconds) in [
+            ("0s", Some(0)),
+            ("60", Some(60)),
+            ("3m", Some(180)),
+            ("1h", Some(3600)),
+            ("3600s", Some(3600)),
+            ("3601s", None),
+            ("61m", None),
+            ("2h", None),
+            ("-1s", None),
+            ("+1s", None),
+            ("1d", None),
+            ("1 s", None),
+            ("s", None),
+            ("", None),
+            ("18446744073709551615h", None),
+        ] {
+            assert_eq!(start_wait(value), seconds, "{value}");
+        }
+    }
 }

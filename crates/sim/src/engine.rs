@@ -98,6 +98,7 @@ impl Subject for Engine {
         Box::pin(async move {
             let options = Import {
                 array: wanted,
+                name: None,
                 degraded,
                 read_only,
                 settings,

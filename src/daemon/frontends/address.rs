@@ -110,6 +110,21 @@ pub(crate) fn stored(array: &str, volume: &str, spec: &FrontendSpec, how: &How) 
     }
 }
 
+/// A stored frontend as it is of this volume: the name of a kernel device has the array's in it, which may have got
+/// another one since.
+pub(crate) fn under_name(array: &str, volume: &str, stored: Frontend) -> Frontend {
+    match spec(&stored) {
+        Ok(spec @ FrontendSpec::Loop) => {
+            let how = How {
+                small: small_sectors(&stored),
+                rights: None,
+            };
+            self::stored(array, volume, &spec, &how)
+        }
+        _ => stored,
+    }
+}
+
 /// A stored NBD address without its rights, and these.
 fn split_rights(address: &str) -> (&str, Option<Rights>) {
     let read = |text: &str| {

@@ -17,10 +17,11 @@ pub(super) fn engines(key: &str) -> String {
     }
 }
 
-/// A setting as it is shown: `rebuild.*`, and a percentage with its unit however it was typed.
+/// A setting as it is shown: `rebuild.*`, and a number with its unit however it was typed.
 pub(super) fn shown((key, value): (String, String)) -> (String, String) {
     let value = match key.as_str() {
         "clean.reserve" if value.parse::<u64>().is_ok() => value + "%",
+        "start.wait" if value.parse::<u64>().is_ok() => value + "s",
         _ => value,
     };
     match key.strip_prefix(ENGINES) {

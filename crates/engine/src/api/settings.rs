@@ -5,7 +5,9 @@
 
 use crate::api::array::Array;
 use crate::error::Error;
-use crate::options::{ACCELERATOR, RESERVE, SETTINGS, Setting, percent};
+use crate::options::{
+    ACCELERATOR, DEFAULT_START_WAIT, RESERVE, SETTINGS, START_WAIT, Setting, percent, start_wait,
+};
 
 impl Array {
     /// Settings and their values.
@@ -18,6 +20,11 @@ impl Array {
             None => Ok(SETTINGS.iter().map(pair).collect()),
             Some(key) => Ok(vec![pair(Setting::find(key)?)]),
         }
+    }
+
+    /// How many seconds a start waits for devices that are not there yet.
+    pub fn start_wait(&self) -> u64 {
+        start_wait(&self.0.home.setting(&START_WAIT)).unwrap_or(DEFAULT_START_WAIT)
     }
 
     /// Changes a setting.

@@ -41,6 +41,11 @@ impl Candidate {
             rooted: self.rooted,
         }
     }
+
+    /// The name that its superblock gives the array.
+    pub(super) fn name(&self) -> &str {
+        &self.superblock.name
+    }
 }
 
 impl std::fmt::Debug for Candidate {
@@ -161,7 +166,7 @@ pub struct Spread {
     pub missing: Vec<u16>,
     /// It may have been cut off before it took effect.
     pub unsure: bool,
-    /// Not every member that is here holds it.
+    /// Not every member that is here holds it, or has the array's name.
     pub behind: bool,
 }
 

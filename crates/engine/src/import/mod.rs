@@ -48,7 +48,7 @@ use ashlar_space::topology::Topology;
 use crate::error::Error;
 use crate::home::space::topology_of;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
-use crate::import::assemble::{Spread, assemble, make_members};
+use crate::import::assemble::{Candidate, Spread, assemble, make_members};
 use crate::import::segments::{
     PageCopy, Replayed, decode_records, find_rebuilt, load_tree, make_segments, read_tables,
     replay_segments, settle_segments, take_liveness, take_rows,
@@ -57,7 +57,7 @@ use crate::journal::recover::Recovered;
 use crate::journal::sets::too_few;
 use crate::journal::{self, Journal};
 use crate::members::Member;
-use crate::options::Import;
+use crate::options::{Import, check_name};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
 use crate::segment::table::Core;
@@ -162,10 +162,27 @@ struct Found {
     records: Vec<Replayed>,
 }
 
+/// What `assemble` finds, under the name that the array gets.
+///
+/// Crash argument: a name is a label, which no decision reads. The superblocks are stored anew one by one; of those of
+/// a generation the one written last has the name that counts, and where names differ all are stored again.
+async fn assemble_named(
+    devices: Vec<DeviceRef>,
+    options: &Import,
+) -> Result<(Superblock, Vec<Candidate>, Spread), Error> {
+    options.name.as_deref().map_or(Ok(()), check_name)?;
+    let (mut newest, candidates, mut spread) =
+        assemble(devices, options.array, options.degraded).await?;
+    if let Some(name) = &options.name {
+        newest.name.clone_from(name);
+    }
+    spread.behind |= candidates.iter().any(|c| c.name() != newest.name);
+    Ok((newest, candidates, spread))
+}
+
 /// Finds the newest generation and root on these devices, the segments' columns, and the records of the journal.
 async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Found, Error> {
-    let (newest, candidates, mut spread) =
-        assemble(devices, options.array, options.degraded).await?;
+    let (newest, candidates, mut spread) = assemble_named(devices, options).await?;
     let layout: Layout = newest.layout.parse()?;
     let shape = layout.resolve_with_spare(
         u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
