@@ -164,7 +164,8 @@ fn a_dead_daemons_devices_have_no_name_any_more() {
         files,
         ..
     } = mounted("dead-names", "ec2+1", 3, "64M");
-    daemon.ok(&["set", "t", "start.wait=1s"]);
+    let array = format!("dead-names-{}", std::process::id());
+    daemon.ok(&["set", &array, "start.wait=1s"]);
     daemon.kill9();
     assert!(std::fs::symlink_metadata(&device).is_ok());
     // Its devices are not there: the array is not served again.

@@ -82,6 +82,12 @@ impl Host {
         let began = self.rt.now();
         let until = began + known.start_wait * SECOND;
         let mut told = None;
+        // A device that hangs is looked at for long.
+        let line = format!(
+            "{WAITING}; they are asked what they are, and waited for until {} (start.wait)",
+            utc(self.unix_seconds(until))
+        );
+        self.keep_waiting(known, &line);
         while self.is_awaited(known) {
             let last = self.rt.now() >= until;
             let (devices, closed) = self.members_of(known).await;
@@ -93,7 +99,10 @@ impl Host {
                 drop(guard);
                 return;
             }
-            let line = self.what_is_missing(known, &devices, until);
+            let mut line = self.what_is_missing(known, &devices, until);
+            if let Some((_, failure)) = closed.first() {
+                line += &format!("; {failure}");
+            }
             if told.replace(devices.len()) != Some(devices.len()) {
                 tracing::warn!(array = known.name, "{line}");
             }
