@@ -44,18 +44,26 @@ pub(crate) struct Seen {
     pub(crate) closed: Vec<(PathBuf, Failure)>,
 }
 
+/// What the device of the newest generation says.
+pub(crate) fn newest(devices: &[(PathBuf, Label)]) -> Option<&Label> {
+    let labels = devices.iter().map(|(_, label)| label);
+    labels.max_by_key(|label| label.generation)
+}
+
+/// The identities of these devices.
+pub(crate) fn identities(devices: &[(PathBuf, Label)]) -> BTreeSet<[u8; 16]> {
+    devices.iter().map(|(_, label)| label.device_uuid).collect()
+}
+
 /// Whether all are here that the newest of them counts.
 pub(crate) fn complete(devices: &[(PathBuf, Label)]) -> bool {
-    let labels = devices.iter().map(|(_, label)| label);
-    let newest = labels.clone().max_by_key(|label| label.generation);
-    let here: BTreeSet<[u8; 16]> = labels.map(|label| label.device_uuid).collect();
-    newest.is_some_and(|newest| newest.counted.iter().all(|uuid| here.contains(uuid)))
+    let here = identities(devices);
+    newest(devices).is_some_and(|newest| newest.counted.iter().all(|uuid| here.contains(uuid)))
 }
 
 /// A line for each device, of those that the newest counts, that is found at more than one place.
 pub(crate) fn copies(devices: &[(PathBuf, Label)]) -> Vec<String> {
-    let labels = devices.iter().map(|(_, label)| label);
-    let newest = labels.max_by_key(|label| label.generation);
+    let newest = newest(devices);
     let counted = |uuid| newest.is_some_and(|newest| newest.counted.contains(uuid));
     let mut places: BTreeMap<[u8; 16], Vec<&(PathBuf, Label)>> = BTreeMap::new();
     for found in devices.iter().filter(|(_, l)| counted(&l.device_uuid)) {
@@ -110,12 +118,8 @@ impl Host {
             .found
             .into_iter()
             .filter_map(|(uuid, devices)| {
-                let newest = devices
-                    .iter()
-                    .map(|(_, label)| label)
-                    .max_by_key(|l| l.generation)?;
-                let mut here: BTreeSet<[u8; 16]> =
-                    devices.iter().map(|(_, l)| l.device_uuid).collect();
+                let newest = newest(&devices)?;
+                let mut here = identities(&devices);
                 here.retain(|uuid| newest.counted.contains(uuid));
                 Some(Found {
                     devices_here: u16::try_from(here.len()).unwrap_or(u16::MAX),
@@ -231,7 +235,7 @@ impl Host {
             && let Ok(folders) = on_thread(move || devices::folders(&paths)).await
             && let Ok(mut more) = self.find(&folders).await
         {
-            let here: BTreeSet<_> = devices.iter().map(|(_, l)| l.device_uuid).collect();
+            let here = identities(&devices);
             let more = more.found.remove(&known.uuid).unwrap_or_default();
             let new = more
                 .into_iter()

@@ -4,7 +4,6 @@
 //! `start.wait` says, and neither another array nor a request nor the end of the process waits for that; what keeps a
 //! known array from being started is kept, and said.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -13,7 +12,7 @@ use ashlar_rt::{MILLISECOND, Nanos, SECOND};
 
 use crate::api::Import;
 use crate::cli::since::utc;
-use crate::daemon::find::{Devices, complete};
+use crate::daemon::find::{Devices, complete, identities, newest};
 use crate::daemon::host::Host;
 use crate::daemon::state::Known;
 use crate::daemon::volumes::NOT_TRIED;
@@ -120,10 +119,8 @@ impl Host {
 
     /// Which devices of a known array are waited for, and until when.
     fn what_is_missing(&self, known: &Known, devices: &Devices, until: Nanos) -> String {
-        let labels = devices.iter().map(|(_, label)| label);
-        let newest = labels.clone().max_by_key(|label| label.generation);
-        let here: BTreeSet<[u8; 16]> = labels.map(|label| label.device_uuid).collect();
-        let (found, counted, missing): (usize, usize, Vec<String>) = match newest {
+        let here = identities(devices);
+        let (found, counted, missing): (usize, usize, Vec<String>) = match newest(devices) {
             None => (0, known.devices.len(), known.devices.clone()),
             Some(newest) => {
                 let away = newest.counted.iter().filter(|uuid| !here.contains(*uuid));
