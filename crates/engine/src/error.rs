@@ -133,6 +133,22 @@ pub enum Error {
     /// A volume that exists.
     #[error("volume '{0}' exists already; use another name")]
     VolumeExists(String),
+    /// A volume whose size is being changed.
+    #[error("the size of volume '{0}' is being changed; try again when that is done")]
+    Resizing(String),
+    /// What lies beyond a volume's new end could not be taken out of its map.
+    #[error(
+        "volume '{volume}' keeps its size, and what lay beyond {size} bytes may be gone: {why}; make another volume \
+         of the right size, and copy"
+    )]
+    NotCleared {
+        /// The volume.
+        volume: String,
+        /// The size that it was to have.
+        size: u64,
+        /// What was in the way.
+        why: ashlar_block::VolumeError,
+    },
     /// More was asked than there is.
     #[error(
         "too little free space: {asked} bytes asked, {free} bytes free; ask for less, destroy a volume, or use \

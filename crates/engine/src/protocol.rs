@@ -233,6 +233,8 @@ pub enum ShardMessage {
     Touch(Vec<(Key, Place)>, bool, OneshotSender<usize>),
     /// A volume exists, with its map roots.
     AddVolume(VolumeShape, Vec<Option<NodeEntry>>, OneshotSender<()>),
+    /// A volume has another size, and takes no writes beyond it. Whether nothing beyond it is left to merge.
+    Resize(VolumeShape, OneshotSender<bool>),
     /// A volume is being destroyed: it takes no more writes.
     Leave(u32, OneshotSender<()>),
     /// A volume is gone.

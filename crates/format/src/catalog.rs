@@ -39,7 +39,7 @@ pub struct VolumeEntry {
     pub clone_of: u32,
     /// How it is served: kind and address.
     pub frontends: Vec<(String, String)>,
-    /// Map roots, one a partition.
+    /// Map roots, one a partition: the entry of the tree's top, with the tree's height.
     pub maps: Vec<Option<NodeEntry>>,
 }
 
@@ -154,7 +154,11 @@ fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
     }
     let mut maps = Vec::new();
     for _ in 0..r.u16()? {
-        maps.push(NodeEntry::read(r.bytes(64)?)?);
+        let top = NodeEntry::read(r.bytes(64)?)?;
+        if let Some(top) = &top {
+            top.height()?;
+        }
+        maps.push(top);
     }
     let known = digest_bytes == MAP_DIGEST_BYTES
         && compression == 0
@@ -190,10 +194,11 @@ fn read_volume(r: &mut Reader<'_>) -> Result<VolumeEntry, FormatError> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+    use crate::node::{MOST_LEVELS, Place};
 
-    #[test]
-    fn a_catalog_survives_its_bytes_and_no_prefix_panics() {
-        let catalog = Catalog {
+    /// A volume with an empty map.
+    fn catalog() -> Catalog {
+        Catalog {
             volumes: vec![VolumeEntry {
                 number: 3,
                 name: "data".into(),
@@ -212,7 +217,35 @@ mod tests {
             }],
             settings: vec![("spare".into(), "1".into())],
             tasks: vec![("reconstruct".into(), vec![1, 2, 3])],
+        }
+    }
+
+    /// The top of a map's tree says how high the tree is.
+    #[test]
+    fn a_map_higher_than_any_can_be_is_refused() {
+        let mut catalog = catalog();
+        let mut with_height = |height| {
+            let place = Place {
+                segment: 9,
+                block: 3,
+            };
+            let top = NodeEntry {
+                place,
+                merged: 0,
+                digest: [1; 16],
+                content: [2; 32],
+            };
+            catalog.volumes[0].maps[2] = Some(top.as_top(height));
+            Catalog::decode(&catalog.encode())
         };
+        let high = with_height(3).unwrap();
+        assert_eq!(high.volumes[0].maps[2].unwrap().height(), Ok(3));
+        assert!(with_height(MOST_LEVELS + 1).is_err());
+    }
+
+    #[test]
+    fn a_catalog_survives_its_bytes_and_no_prefix_panics() {
+        let catalog = catalog();
         let bytes = catalog.encode();
         assert_eq!(Catalog::decode(&bytes).unwrap(), catalog);
         for cut in 0..bytes.len() {

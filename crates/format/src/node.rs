@@ -12,6 +12,9 @@ pub const LEAF_ENTRY: usize = 32;
 /// Entries of a leaf with 16-byte digests.
 pub const LEAF_ENTRIES: usize = BLOCK / LEAF_ENTRY;
 
+/// The most levels that a tree has above its leaves: with 64^10 of them it reaches beyond any address.
+pub const MOST_LEVELS: u8 = 10;
+
 /// A leaf entry of which nothing is known: its leaf could not be read, and was rewritten. Neither a block
 /// nor unmapped: reading it is an error.
 pub const LOST_LEAF_ENTRY: [u8; LEAF_ENTRY] = lost_entry(16);
@@ -105,7 +108,8 @@ impl LeafEntry {
 pub struct NodeEntry {
     /// Where the node lies.
     pub place: Place,
-    /// For a leaf: the journal sequence it is merged to (56 bits).
+    /// For a leaf: the journal sequence it is merged to (56 bits). For the top of a tree, where a root or the catalog
+    /// names it: the tree's height ([`NodeEntry::as_top`]).
     pub merged: u64,
     /// The digest of the node's bytes, cut to 16 bytes.
     pub digest: [u8; 16],
@@ -114,6 +118,22 @@ pub struct NodeEntry {
 }
 
 impl NodeEntry {
+    /// The entry as a root or the catalog has it, for the top of a tree with so many levels above its leaves.
+    pub fn as_top(self, height: u8) -> NodeEntry {
+        NodeEntry {
+            merged: u64::from(height),
+            ..self
+        }
+    }
+
+    /// How many levels the tree has above its leaves, if this is the entry of its top.
+    pub fn height(&self) -> Result<u8, FormatError> {
+        let height = u8::try_from(self.merged).map_err(|_| FormatError::Value)?;
+        (height <= MOST_LEVELS)
+            .then_some(height)
+            .ok_or(FormatError::Value)
+    }
+
     /// Reads one entry; `None` is an absent node (nothing mapped below).
     pub fn read(bytes: &[u8]) -> Result<Option<NodeEntry>, FormatError> {
         let bytes: &[u8; INNER_ENTRY] = bytes.try_into().map_err(|_| FormatError::Value)?;
@@ -201,5 +221,8 @@ mod tests {
         let mut bytes = [0; INNER_ENTRY];
         NodeEntry::write(Some(&inner), &mut bytes);
         assert_eq!(NodeEntry::read(&bytes).unwrap(), Some(inner));
+        assert!(inner.height().is_err(), "it is no top");
+        assert_eq!(inner.as_top(MOST_LEVELS).height(), Ok(MOST_LEVELS));
+        assert!(inner.as_top(MOST_LEVELS + 1).height().is_err());
     }
 }

@@ -19,6 +19,12 @@ const LEAF_ENTRIES: u64 = 128;
 /// The most levels that a tree can have above its leaves: 64^10 is beyond any address.
 const MOST_LEVELS: u8 = 10;
 
+/// How many levels a tree has above its leaves, by the entry of its top.
+pub(crate) fn height(top: &Inner) -> Option<u8> {
+    let level = u8::try_from(top.merged).ok()?;
+    (level <= MOST_LEVELS).then_some(level)
+}
+
 /// A walk through one array.
 pub(crate) struct Walk<'w, 'a> {
     pub(crate) array: &'w mut Array<'a>,
@@ -61,19 +67,6 @@ impl Volume {
     fn tile(&self) -> u64 {
         let pieces = u64::from(self.pieces.max(1));
         (256 / pieces).max(128).next_multiple_of(128)
-    }
-
-    /// The height of the map of each partition.
-    pub(crate) fn height(&self) -> u8 {
-        let tiles = self.blocks.div_ceil(self.tile());
-        let leaves = tiles.div_ceil(self.partitions.max(1)) * (self.tile() / 128);
-        let mut height = 0;
-        let mut reach = 1u64;
-        while reach < leaves {
-            reach = reach.saturating_mul(FANOUT);
-            height += 1;
-        }
-        height
     }
 
     /// The volume block of an entry.
@@ -213,11 +206,10 @@ impl<'w, 'a> Walk<'w, 'a> {
                 return None;
             }
         };
-        let level = u8::try_from(entry.merged & 0xFF).unwrap_or(u8::MAX);
-        if level > MOST_LEVELS {
+        let Some(level) = height(&entry) else {
             self.report.find(lost);
             return None;
-        }
+        };
         let at = NodeAt {
             tree,
             partition: 0,
@@ -239,21 +231,25 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Walks the map of one partition.
     pub(crate) fn map(&mut self, volume: &Volume, partition: u16, top: &Slot<Inner>) -> Mapped {
         let mut mapped = Mapped::default();
+        let level = match top {
+            Slot::Entry(entry) => height(entry),
+            _ => Some(0),
+        };
         let at = NodeAt {
             tree: volume.number,
             partition,
-            level: volume.height(),
+            level: level.unwrap_or_default(),
             index: 0,
         };
         let mut todo = match top {
             Slot::Empty => return mapped,
-            Slot::Entry(entry) => vec![(at, *entry)],
+            Slot::Entry(entry) if level.is_some() => vec![(at, *entry)],
             Slot::Lost => {
                 self.lost_entries = true;
                 self.report.find(Kind::EntryLost).at(At::Node(at));
                 return mapped;
             }
-            Slot::Malformed => {
+            Slot::Malformed | Slot::Entry(_) => {
                 self.report.find(Kind::Malformed).at(At::Node(at));
                 return mapped;
             }

@@ -75,6 +75,7 @@ fn kind_of(error: &ashlar_engine::Error) -> Kind {
         | Error::NoSetting { .. } => Kind::Invalid,
         Error::NoVolume(_) | Error::NoDevice(_) | Error::NoArray => Kind::NotFound,
         Error::VolumeExists(_)
+        | Error::Resizing(_)
         | Error::NoSpace { .. }
         | Error::Promised { .. }
         | Error::WouldLose(_)

@@ -13,6 +13,7 @@ use ashlar_format::geometry::super_bytes;
 use ashlar_format::journal::Ring;
 use ashlar_rt::{Buf, Rt, Sender};
 
+use crate::api::volume::Sizes;
 use crate::background::Background;
 use crate::error::Error;
 use crate::home::Home;
@@ -29,6 +30,7 @@ pub(crate) struct Inner {
     pub(crate) read_only: bool,
     pub(crate) memory: Cell<u64>,
     pub(crate) counters: RefCell<BTreeMap<u32, Rc<crate::counters::Counters>>>,
+    pub(crate) sizes: Sizes,
     exporting: Cell<bool>,
 }
 
@@ -71,6 +73,7 @@ impl Array {
             read_only,
             memory: Cell::new(memory_bytes),
             counters: RefCell::default(),
+            sizes: Sizes::default(),
             exporting: Cell::new(false),
         }));
         let unfinished: Vec<String> = array
@@ -180,7 +183,10 @@ impl Array {
     /// Crash argument: a checkpoint that is dropped half way leaves in memory what no crash leaves, since the array
     /// goes on with it: a stripe of nodes that is written and never recorded, nodes that are clean and in no
     /// root (#127).
-    async fn to_its_end<T: 'static>(&self, work: impl AsyncFnOnce(&Array) -> T + 'static) -> T {
+    pub(crate) async fn to_its_end<T: 'static>(
+        &self,
+        work: impl AsyncFnOnce(&Array) -> T + 'static,
+    ) -> T {
         let array = self.clone();
         let rt = &self.0.home.core.rt;
         rt.spawn(async move { work(&array).await }).await

@@ -3,6 +3,7 @@
 pub mod array;
 pub mod create;
 pub mod report;
+mod resize;
 pub mod settings;
 pub mod volume;
 pub mod volumes;

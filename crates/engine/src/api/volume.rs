@@ -1,5 +1,9 @@
 //! The interface of a volume for frontends: bytes at any alignment, split over the shards.
+//!
+//! Invariant: every handle of a volume sees its size as it is now; a larger one only once that is durable.
 
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -83,6 +87,38 @@ pub struct VolumeInfo {
     pub thin: bool,
 }
 
+/// The sizes of volumes, by number, as their handles see them.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    seen: RefCell<BTreeMap<u32, Rc<Cell<u64>>>>,
+    /// Volumes whose size is being changed.
+    changing: RefCell<BTreeSet<u32>>,
+}
+
+impl Sizes {
+    /// What handles of a volume see. The first one sees what the catalog has.
+    pub(crate) fn of(&self, entry: &VolumeEntry) -> Rc<Cell<u64>> {
+        let mut seen = self.seen.borrow_mut();
+        let new = || Rc::new(Cell::new(entry.size_bytes));
+        seen.entry(entry.number).or_insert_with(new).clone()
+    }
+
+    /// Takes the right to change a volume's size; false if someone has it.
+    pub(crate) fn begin(&self, number: u32) -> bool {
+        self.changing.borrow_mut().insert(number)
+    }
+
+    /// Whether someone has it.
+    pub(crate) fn is_changing(&self, number: u32) -> bool {
+        self.changing.borrow().contains(&number)
+    }
+
+    /// Gives it back.
+    pub(crate) fn end(&self, number: u32) {
+        self.changing.borrow_mut().remove(&number);
+    }
+}
+
 /// An open volume; cheap to clone.
 #[derive(Clone)]
 pub struct Volume {
@@ -90,6 +126,8 @@ pub struct Volume {
     tree: u32,
     name: String,
     info: VolumeInfo,
+    /// Its size in bytes, of which that in `info` is a copy from when it was opened.
+    size: Rc<Cell<u64>>,
     partitioning: Partitioning,
     counters: Rc<Counters>,
 }
@@ -101,12 +139,17 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
-    pub(crate) fn new(array: Array, entry: &VolumeEntry, counters: Rc<Counters>) -> Volume {
+    pub(crate) fn new(
+        array: Array,
+        entry: &VolumeEntry,
+        counters: Rc<Counters>,
+        size: Rc<Cell<u64>>,
+    ) -> Volume {
         let home = &array.0.home;
         let superblock = home.superblock.borrow();
         let stripe = u32::from(home.topology().shape().k) * superblock.strip_blocks * BLOCK as u32;
         let info = VolumeInfo {
-            size_bytes: entry.size_bytes,
+            size_bytes: size.get(),
             block_bytes: u32::from(entry.block_blocks) * BLOCK as u32,
             optimal_bytes: stripe,
             write_cache: WriteCache::of(entry),
@@ -119,6 +162,7 @@ impl Volume {
             tree: entry.number,
             name: entry.name.clone(),
             info,
+            size,
             partitioning,
             counters,
             array,
@@ -132,7 +176,10 @@ impl Volume {
 
     /// Its properties.
     pub fn info(&self) -> VolumeInfo {
-        self.info
+        VolumeInfo {
+            size_bytes: self.size.get(),
+            ..self.info
+        }
     }
 
     fn check(&self, offset: u64, length: u64) -> Result<(), VolumeError> {
@@ -140,7 +187,7 @@ impl Volume {
             return Err(VolumeError::Closed);
         }
         let end = offset.checked_add(length).ok_or(VolumeError::OutOfRange)?;
-        if end > self.info.size_bytes {
+        if end > self.size.get() {
             Err(VolumeError::OutOfRange)
         } else {
             Ok(())
@@ -251,7 +298,8 @@ impl Volume {
         }
     }
 
-    async fn write_pieces(&self, offset: u64, data: &Slice) -> Result<(), VolumeError> {
+    /// The same, also beyond the volume's end, and counted nowhere.
+    pub(super) async fn write_pieces(&self, offset: u64, data: &Slice) -> Result<(), VolumeError> {
         let length = data.len() as u64;
         if let Some((at, _)) = self.one_piece(offset, length) {
             return self.write_piece(at, data.clone()).await;
@@ -307,7 +355,7 @@ impl Volume {
         let unit = u64::from(self.info.block_bytes);
         let (end, first) = (offset + length, offset.div_ceil(unit));
         // The last block of a volume may be cut off by its end: unmapping it is whole all the same.
-        let last = if end == self.info.size_bytes || planted::on(Bug::TrimRoundsUp) {
+        let last = if end == self.size.get() || planted::on(Bug::TrimRoundsUp) {
             end.div_ceil(unit)
         } else {
             end / unit

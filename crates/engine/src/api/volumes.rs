@@ -59,7 +59,9 @@ impl Array {
         self.check_sizes(&options)?;
         let block_blocks = blocks_of(options.block_bytes);
         if !options.thin {
-            self.promise(name, options.size_bytes, block_blocks).await?;
+            self.promise(0, options.size_bytes, block_blocks).await?;
+            self.check_free(name)?; // made meanwhile
+            self.promised(0, options.size_bytes, block_blocks);
         }
         let home = &self.0.home;
         let number = home.catalog.take_number();
@@ -104,14 +106,7 @@ impl Array {
     /// Whether a volume may have this size, and blocks of this one.
     fn check_sizes(&self, options: &VolumeOptions) -> Result<(), Error> {
         let home = &self.0.home;
-        let size = options.size_bytes;
-        if size == 0 || !size.is_multiple_of(BLOCK_U64) || size > 1 << 60 {
-            return Err(Error::Size {
-                what: "a volume",
-                value: size,
-                must: "a multiple of 4K, above 0",
-            });
-        }
+        check_size(options.size_bytes)?;
         let block = options.block_bytes;
         if !block.is_power_of_two() || !(4096..=131_072).contains(&block) {
             return Err(Error::Size {
@@ -133,8 +128,14 @@ impl Array {
         Ok(())
     }
 
-    /// Promises a volume that is not thin all its space.
-    async fn promise(&self, name: &str, size: u64, block_blocks: u16) -> Result<(), Error> {
+    /// Looks whether a volume that is not thin, and has been promised `had` bytes, can be promised `size` of them. The
+    /// caller takes them before it waits for anything ([`Array::promised`]).
+    pub(super) async fn promise(
+        &self,
+        had: u64,
+        size: u64,
+        block_blocks: u16,
+    ) -> Result<(), Error> {
         // Thin volumes may have taken more than the map says by now.
         self.keep(async |home| home.merge().await).await?;
         let home = &self.0.home;
@@ -142,13 +143,20 @@ impl Array {
         let packing = home.packing_whole();
         let left = packing.fits(left / BLOCK_U64, block_blocks) * BLOCK_U64;
         let free = left.min(home.room_for(block_blocks));
-        if size > free {
-            return Err(Error::NoSpace { asked: size, free });
+        let asked = size.saturating_sub(had);
+        if asked > free {
+            return Err(Error::NoSpace { asked, free });
         }
-        self.check_free(name)?; // made meanwhile
-        let taken = packing.taken(size / BLOCK_U64, block_blocks) * BLOCK_U64;
-        home.core.thin.promise(taken);
         Ok(())
+    }
+
+    /// Takes the space that [`Array::promise`] has found.
+    pub(super) fn promised(&self, had: u64, size: u64, block_blocks: u16) {
+        let home = &self.0.home;
+        let packing = home.packing_whole();
+        let taken = |bytes: u64| packing.taken(bytes / BLOCK_U64, block_blocks) * BLOCK_U64;
+        let more = taken(size).saturating_sub(taken(had));
+        home.core.thin.promise(more);
     }
 
     /// Destroys a volume: it is gone when this returns; its space comes back in the background, also
@@ -265,7 +273,8 @@ impl Array {
             .entry(entry.number)
             .or_default()
             .clone();
-        Some(Volume::new(self.clone(), entry, counters))
+        let size = self.0.sizes.of(entry);
+        Some(Volume::new(self.clone(), entry, counters, size))
     }
 
     /// Changes a property of a volume: `write-cache` is `on`, `off` or `auto`.
@@ -314,6 +323,18 @@ fn named<'a>(volumes: &'a mut [VolumeEntry], name: &str) -> Result<&'a mut Volum
     let mut there = volumes.iter_mut();
     let found = there.find(|v| v.name == name && !v.destroying);
     found.ok_or_else(|| Error::NoVolume(name.to_string()))
+}
+
+/// Whether a volume may have this size.
+pub(super) fn check_size(size: u64) -> Result<(), Error> {
+    if size == 0 || !size.is_multiple_of(BLOCK_U64) || size > 1 << 60 {
+        return Err(Error::Size {
+            what: "a volume",
+            value: size,
+            must: "a multiple of 4K, above 0, at most 1E",
+        });
+    }
+    Ok(())
 }
 
 /// A volume block's size in blocks.

@@ -7,9 +7,11 @@
 //! - Node places change only in [`NodeStore::place`], which advances `epoch`: a read that was under way
 //!   across it starts over, so an old node never enters the cache.
 //! - A node that has a place stays in memory until its bytes are there ([`NodeStore::written`]).
+//! - A tree is as high as its root says, whatever the volume's size; where it does not reach, nothing is mapped.
 
 pub mod catalog;
 pub mod delta;
+mod height;
 pub mod liveness;
 mod place;
 pub mod records;
@@ -31,17 +33,12 @@ use lru::LruCache;
 use crate::segment::read::{Lost, read_unit};
 use crate::segment::table::Core;
 
+use height::Tree;
+pub use height::height_for;
 pub use place::NodeWrite;
 
 /// A node: tree, partition, level (0 is a leaf), index.
 pub type Key = (u32, u16, u8, u64);
-
-/// One tree of one partition.
-#[derive(Clone, Copy, Debug)]
-struct Tree {
-    height: u8,
-    top: Option<NodeEntry>,
-}
 
 /// The trees of a shard's partitions.
 pub struct NodeStore {
@@ -65,17 +62,6 @@ impl std::fmt::Debug for NodeStore {
             .field("dirty", &self.dirty.borrow().len())
             .finish_non_exhaustive()
     }
-}
-
-/// Levels above the leaves that `leaves` leaves need.
-pub fn height_for(leaves: u64) -> u8 {
-    let mut height = 0;
-    let mut reach = 1u64;
-    while reach < leaves {
-        reach = reach.saturating_mul(FANOUT as u64);
-        height += 1;
-    }
-    height
 }
 
 fn nodes_in(budget_bytes: u64) -> usize {
@@ -133,14 +119,6 @@ impl NodeStore {
         self.keep_to_budget();
     }
 
-    /// Adds a tree.
-    pub fn add_tree(&self, tree: u32, partition: u16, leaves: u64, top: Option<NodeEntry>) {
-        let height = height_for(leaves);
-        self.trees
-            .borrow_mut()
-            .insert((tree, partition), Tree { height, top });
-    }
-
     /// Forgets a tree and its nodes.
     pub fn remove_tree(&self, tree: u32) {
         self.trees.borrow_mut().retain(|key, _| key.0 != tree);
@@ -157,15 +135,6 @@ impl NodeStore {
         of_tree.iter().for_each(|key| drop(used.pop(key)));
         drop(used);
         self.epoch.set(self.epoch.get() + 1);
-    }
-
-    /// The roots of all trees.
-    pub fn roots(&self) -> Vec<((u32, u16), Option<NodeEntry>)> {
-        self.trees
-            .borrow()
-            .iter()
-            .map(|(key, tree)| (*key, tree.top))
-            .collect()
     }
 
     /// Bytes of nodes in memory.
@@ -219,7 +188,8 @@ impl NodeStore {
         loop {
             let epoch = self.epoch.get();
             let (tree, partition, level, index) = key;
-            let Some(Tree { height, top }) = self.trees.borrow().get(&(tree, partition)).copied()
+            let Some(Tree { height, top, .. }) =
+                self.trees.borrow().get(&(tree, partition)).copied()
             else {
                 return Ok(false);
             };
@@ -371,7 +341,7 @@ impl NodeStore {
     /// What the node above says of one, if there is one.
     async fn entry(&self, key: Key) -> Result<Option<NodeEntry>, Lost> {
         let (tree, partition, level, index) = key;
-        let Some(Tree { height, top }) = self.trees.borrow().get(&(tree, partition)).copied()
+        let Some(Tree { height, top, .. }) = self.trees.borrow().get(&(tree, partition)).copied()
         else {
             return Ok(None);
         };
@@ -396,6 +366,7 @@ impl NodeStore {
             if !self.load(key).await? && !self.dirty.borrow().contains_key(&key) {
                 let made = create && self.trees.borrow().contains_key(&(key.0, key.1));
                 if made {
+                    self.raise_for(key);
                     self.dirty.borrow_mut().insert(key, Buf::zeroed(BLOCK));
                 }
                 return Ok(made);
@@ -432,12 +403,6 @@ impl NodeStore {
         let keys =
             above.map(|(tree, partition, leaf)| (*tree, *partition, level, leaf >> (6 * level)));
         keys.filter(|key| !dirty.contains_key(key)).collect()
-    }
-
-    /// The most levels that a tree has above its leaves.
-    pub(crate) fn highest(&self) -> u8 {
-        let trees = self.trees.borrow();
-        trees.values().map(|tree| tree.height).max().unwrap_or(0)
     }
 
     /// Recreates, in memory, what cannot be read of a leaf and its path, with every entry marked lost.
@@ -520,12 +485,6 @@ impl NodeStore {
                 self.give_up(tree, partition, index).await;
             }
         }
-    }
-
-    /// Levels of a tree above its leaves; 0 where there is no tree.
-    fn height(&self, tree: u32, partition: u16) -> u8 {
-        let trees = self.trees.borrow();
-        trees.get(&(tree, partition)).map_or(0, |t| t.height)
     }
 
     /// Indexes of the leaves that exist in `first..end`, ascending; absent subtrees cost nothing.

@@ -80,6 +80,7 @@ impl NodeStore {
                 break;
             }
         }
+        self.raised_are_placed();
         placed
     }
 

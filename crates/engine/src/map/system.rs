@@ -38,7 +38,7 @@ impl SysTree {
         let Some(top) = root.top else {
             return Ok((tree, payloads));
         };
-        tree.height = u8::try_from(top.merged & 0xFF).unwrap_or(0);
+        tree.height = top.height().unwrap_or(0);
         let mut level = vec![((tree.height, 0u64), top)];
         while let Some((id, entry)) = level.pop() {
             tree.entries.insert(id, entry);
@@ -59,12 +59,10 @@ impl SysTree {
         Ok((tree, payloads))
     }
 
-    /// What a root says of this tree. The height stands in the top entry's unused sequence field.
+    /// What a root says of this tree.
     pub fn root(&self) -> TreeRoot {
-        let top = self.entries.get(&(self.height, 0)).map(|e| NodeEntry {
-            merged: u64::from(self.height),
-            ..*e
-        });
+        let top = self.entries.get(&(self.height, 0));
+        let top = top.map(|e| e.as_top(self.height));
         TreeRoot {
             top,
             bytes: self.payload_bytes,

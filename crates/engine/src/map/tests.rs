@@ -4,14 +4,6 @@ use super::*;
 use crate::testing::bed;
 
 #[test]
-fn a_tree_is_as_high_as_its_leaves_need() {
-    let wide = FANOUT as u64;
-    for (leaves, height) in [(1, 0), (2, 1), (wide, 1), (wide + 1, 2), (u64::MAX, 11)] {
-        assert_eq!(height_for(leaves), height, "{leaves}");
-    }
-}
-
-#[test]
 fn children_are_those_with_some_of_the_leaves() {
     let under = |level, index, leaves: Range<u64>| -> Vec<u64> {
         children_above(level, index, &leaves).collect()

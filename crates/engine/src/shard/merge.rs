@@ -276,7 +276,9 @@ impl Shard {
     fn take(&self, shape: VolumeShape, leaf: Leaf, blocks: usize, taken: &mut DueLeaves) {
         taken.blocks += blocks;
         if taken.leaves.insert(leaf) && !self.merging.lost_leaves.borrow().contains(&leaf) {
-            taken.nodes += shape.path_nodes();
+            let raises = self.store.is_too_low_for(leaf.0, leaf.1, leaf.2);
+            let paths = 1 + usize::from(raises); // the other is that from the new top to the old one
+            taken.nodes += paths * shape.path_nodes();
         }
     }
 
@@ -387,7 +389,7 @@ impl Shard {
         }
     }
 
-    fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {
+    pub(super) fn own_partitions(&self) -> impl Iterator<Item = u16> + use<> {
         let (shards, index) = (self.shards, self.index);
         (0..self.partitions).filter(move |p| usize::from(*p) % shards == index)
     }

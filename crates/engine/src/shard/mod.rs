@@ -168,6 +168,7 @@ impl Shard {
                 self.add_volume(shape, &roots);
                 reply.send(());
             }
+            ShardMessage::Resize(shape, reply) => reply.send(self.resize_volume(shape)),
             ShardMessage::Leave(tree, reply) => {
                 if let Some(shape) = self.volumes.borrow_mut().get_mut(&tree) {
                     shape.leaving = true;
@@ -210,6 +211,20 @@ impl Shard {
                 );
             }
         }
+    }
+
+    /// Whether no delta is of a block beyond the volume's new end.
+    fn resize_volume(&self, shape: VolumeShape) -> bool {
+        if let Some(known) = self.volumes.borrow_mut().get_mut(&shape.tree) {
+            let leaving = known.leaving;
+            *known = VolumeShape { leaving, ..shape };
+        }
+        let leaves = self.partitioning(shape).leaves(shape.blocks);
+        for partition in self.own_partitions() {
+            self.store.set_leaves(shape.tree, partition, leaves);
+        }
+        let deltas = self.deltas.borrow();
+        deltas.none_in(shape.tree, shape.blocks, u64::MAX)
     }
 
     fn stats(&self) -> ShardStats {

@@ -124,16 +124,29 @@ pub async fn add_volume(
     }
 }
 
+/// Tells every shard that a volume has another size; whether in all of them nothing beyond it is left to merge.
+pub async fn resize_volume(shards: &[Sender<ShardMessage>], shape: VolumeShape) -> bool {
+    let mut clear = true;
+    for shard in shards {
+        let told = ask(shard, |reply| ShardMessage::Resize(shape, reply)).await;
+        clear &= told == Some(true);
+    }
+    clear
+}
+
 /// A catalog entry as shards need it.
 pub fn volume_shape(volume: &ashlar_format::catalog::VolumeEntry, packing: Packing) -> VolumeShape {
     let unit = u64::from(volume.block_blocks) * BLOCK as u64;
     let (blocks, pieces) = (volume.size_bytes.div_ceil(unit), volume.block_blocks.into());
     let partitions = u16::try_from(volume.maps.len()).expect("partitions have 16-bit numbers");
+    let full = height_for(Partitioning::new(partitions, pieces).leaves(blocks));
+    let there = volume.maps.iter().flatten();
+    let highest = there.filter_map(|top| top.height().ok()).max();
     VolumeShape {
         tree: volume.number,
         blocks,
         pieces,
-        height: height_for(Partitioning::new(partitions, pieces).leaves(blocks)),
+        height: highest.unwrap_or(0).max(full),
         algorithm: volume.digest,
         takes_bytes: packing.taken(volume.block_blocks.into(), volume.block_blocks) * BLOCK as u64,
         thin: volume.thin,

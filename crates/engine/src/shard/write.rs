@@ -400,9 +400,13 @@ impl Shard {
         credit: Option<&Credit<'_>>,
     ) -> Result<bool, VolumeError> {
         // The volume may be gone by now: nothing would ever merge what is said of it, and the journal would keep it for
-        // ever.
-        if self.shape(block.shape.tree)?.leaving {
+        // ever. Or it may be smaller: what lies beyond its end would be there again once it grows.
+        let now = self.shape(block.shape.tree)?;
+        if now.leaving {
             return Err(VolumeError::Closed);
+        }
+        if block.address >= now.blocks {
+            return Err(VolumeError::OutOfRange);
         }
         let stamp = || {
             let deltas = self.deltas.borrow();

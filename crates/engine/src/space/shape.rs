@@ -11,7 +11,7 @@ pub struct VolumeShape {
     pub blocks: u64,
     /// 4 KiB blocks of a volume block.
     pub pieces: u32,
-    /// Levels of its maps above the leaves.
+    /// Levels of its maps above the leaves: of the highest, or as many as its size needs.
     pub height: u8,
     /// Digest algorithm of new blocks.
     pub algorithm: u8,

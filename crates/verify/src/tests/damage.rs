@@ -215,16 +215,38 @@ fn entries_that_cannot_be_are_found() {
     }
 }
 
+/// Where the catalog has the content root of the first map.
+fn content_root(images: &Images) -> impl Fn(&[u8]) -> Option<usize> + use<> {
+    let content = look(images, |array, nodes| {
+        let top = nodes.iter().find(|n| n.at.tree == 16).unwrap();
+        let step = if top.at.level == 0 { 32 } else { 64 };
+        let parts = top.bytes.chunks(step).map(|e| &e[step / 2..]);
+        array.key.content(top.at, parts).unwrap()
+    });
+    move |bytes| bytes.windows(32).position(|w| w == content)
+}
+
+/// The height of a map's tree stands in the catalog: one that no tree can have makes nothing of it.
+#[test]
+fn a_height_that_cannot_be_is_found() {
+    let mut images = small();
+    let find = content_root(&images);
+    change_node(
+        &mut images,
+        |n| n.at.tree == 2 && find(&n.bytes).is_some(),
+        |bytes| {
+            let entry = find(bytes).unwrap() - 32;
+            bytes[entry + 9] = 11;
+        },
+    );
+    let report = images.verify();
+    assert_eq!(report.count_of(Kind::Malformed), 1, "{report}");
+}
+
 #[test]
 fn a_wrong_content_root_is_found() {
     let mut images = small();
-    let content = look(&images, |array, nodes| {
-        let leaf = nodes.iter().find(|n| n.at.tree == 16).unwrap();
-        let step = if leaf.at.level == 0 { 32 } else { 64 };
-        let parts = leaf.bytes.chunks(step).map(|e| &e[step / 2..]);
-        array.key.content(leaf.at, parts).unwrap()
-    });
-    let find = |bytes: &[u8]| bytes.windows(32).position(|w| w == content);
+    let find = content_root(&images);
     change_node(
         &mut images,
         |n| n.at.tree == 2 && find(&n.bytes).is_some(),

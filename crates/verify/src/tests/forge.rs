@@ -9,7 +9,6 @@ use crate::journal::Record;
 use crate::node::{Inner, Place, Slot};
 use crate::report::Report;
 use crate::strips::RowCache;
-use crate::tree::Volume;
 use crate::wire::BLOCK;
 use crate::{Source, catalog, members, tree};
 
@@ -41,23 +40,15 @@ pub(crate) fn look_beside<T>(
     array.find_rebuilt(report);
     let mut nodes = Vec::new();
     let root = array.root.clone();
-    let liveness = nodes_of(&array, 1, 0, root.liveness.entry, None, &mut nodes);
+    let liveness = nodes_of(&array, 1, 0, root.liveness.entry, &mut nodes);
     array.take_liveness(&liveness, report).unwrap();
     array.take_segments(report);
-    let leaves = nodes_of(&array, 2, 0, root.catalog.entry, None, &mut nodes);
+    let leaves = nodes_of(&array, 2, 0, root.catalog.entry, &mut nodes);
     let partitions = array.members.superblock.partitions;
     let bytes = tree::string(&leaves, root.catalog.bytes);
     for listed in catalog::parse(&bytes, partitions).unwrap() {
         for (partition, top) in (0u16..).zip(&listed.maps) {
-            let volume = Some(&listed.volume);
-            nodes_of(
-                &array,
-                listed.volume.number,
-                partition,
-                *top,
-                volume,
-                &mut nodes,
-            );
+            nodes_of(&array, listed.volume.number, partition, *top, &mut nodes);
         }
     }
     look(&array, &nodes)
@@ -69,12 +60,11 @@ fn nodes_of(
     tree: u32,
     partition: u16,
     top: Slot<Inner>,
-    volume: Option<&Volume>,
     nodes: &mut Vec<Node>,
 ) -> BTreeMap<u64, Vec<u8>> {
     let mut leaves = BTreeMap::new();
     let Slot::Entry(top) = top else { return leaves };
-    let level = volume.map_or((top.merged & 0xFF) as u8, Volume::height);
+    let level = tree::height(&top).unwrap();
     let mut todo = vec![(level, 0u64, top)];
     while let Some((level, index, entry)) = todo.pop() {
         let at = NodeAt {

@@ -174,6 +174,62 @@ fn arrays_of_every_layout_are_well() {
     }
 }
 
+/// Volumes of other sizes than they were made with: their maps are as high as the roots of these say.
+#[test]
+fn a_volume_that_was_resized_is_well() {
+    const MIB: u64 = 1 << 20;
+    let disks: Vec<Rc<MemDevice>> = (0..3)
+        .map(|i| Rc::new(MemDevice::new(&format!("mem{i}"), 2 * DEVICE)))
+        .collect();
+    let refs = || -> Vec<DeviceRef> { disks.iter().map(|d| d.clone() as DeviceRef).collect() };
+    let thin = VolumeOptions {
+        size_bytes: 3 * MIB,
+        thin: true,
+        ..VolumeOptions::default()
+    };
+    let create = Create {
+        name: "tank".into(),
+        layout: "ec2+1".parse().unwrap(),
+        strip_bytes: Some(8192),
+        slot_bytes: Some(64 << 10),
+        spare: 0,
+        domains: Vec::new(),
+        settings: Settings::default(),
+    };
+    // Higher maps, then lower sizes under them, nothing in them, and higher ones again.
+    let sizes = [3 * MIB, 64 << 30, 16 << 40, MIB + 4096, 4096, 512 << 30];
+    for (size, session) in sizes.into_iter().zip(1..) {
+        let rt = Rt::simulated(session);
+        let (handle, refs, create) = (rt.clone(), refs(), create.clone());
+        let thin = thin.clone();
+        rt.block_on(async move {
+            let array = match session {
+                1 => {
+                    let array = Array::create(&handle, refs, create).await.unwrap();
+                    array.volume_create("v", thin).await.unwrap();
+                    array
+                }
+                _ => Array::import(&handle, refs, Import::default())
+                    .await
+                    .unwrap(),
+            };
+            array.volume_resize("v", size).await.unwrap();
+            let v = array.volume("v").unwrap();
+            for at in [0, size / 8192 * 4096, size - 4096] {
+                let data = pattern(session + at, 4096);
+                v.write(at, data, true).await.unwrap();
+            }
+            if size == 4096 {
+                v.trim(0, 4096, true).await.unwrap();
+            }
+            array.export().await.unwrap();
+        });
+        rt.shutdown();
+        let report = Images::of(&disks).expect(&[]);
+        assert!(report.is_well(), "{size}\n{report}");
+    }
+}
+
 #[test]
 fn of_a_crashed_array_the_root_is_checked_and_the_journal_is_not_replayed() {
     let report = array("ec4+2", 6, End::Crashed).verify();
