@@ -104,6 +104,8 @@ pub(crate) enum Call {
         /// Its name from now on.
         new_name: String,
     },
+    /// Make a volume larger or smaller.
+    VolumeResize(VolumeResize),
     /// Change a volume's property.
     VolumeSet {
         /// Its array.
@@ -198,6 +200,20 @@ pub(crate) struct VolumeDestroy {
     /// Also while clients use it.
     #[serde(default)]
     pub(crate) force: bool,
+}
+
+/// Which size a volume is to have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct VolumeResize {
+    /// The array.
+    pub(crate) array: String,
+    /// The volume.
+    pub(crate) volume: String,
+    /// Its size from now on.
+    pub(crate) size_bytes: u64,
+    /// `ARRAY/VOLUME`: the second word, for a smaller size, which loses what lies beyond it.
+    #[serde(default)]
+    pub(crate) confirm: Option<String>,
 }
 
 /// How to make an array.
@@ -335,6 +351,7 @@ impl Call {
             Call::VolumeCreate(_) => "volume-create",
             Call::VolumeDestroy(_) => "volume-destroy",
             Call::VolumeRename { .. } => "volume-rename",
+            Call::VolumeResize(_) => "volume-resize",
             Call::VolumeSet { .. } => "volume-set",
             Call::Attach { .. } => "attach",
             Call::Detach { .. } => "detach",
@@ -370,6 +387,7 @@ impl Call {
             | Call::Export { array }
             | Call::Destroy { array, .. }
             | Call::VolumeRename { array, .. }
+            | Call::VolumeResize(VolumeResize { array, .. })
             | Call::VolumeSet { array, .. }
             | Call::Attach { array, .. }
             | Call::Detach { array, .. }

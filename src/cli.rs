@@ -36,7 +36,7 @@ pub(crate) use other::{
     CompletionsArgs, DaemonArgs, DemoArgs, InspectArgs, ManPagesArgs, SupportArgs, VerifyArgs,
 };
 pub(crate) use parse::Attach;
-pub(crate) use volume::{VolumeAttachArgs, VolumeVerb};
+pub(crate) use volume::{VolumeAttachArgs, VolumeResizeArgs, VolumeVerb};
 
 /// Software-defined, erasure-coded storage: volumes that no loss within the array's parity damages.
 #[derive(Debug, Parser)]

@@ -226,3 +226,64 @@ fn a_volume_is_renamed_where_nobody_knows_it() {
     daemon.ok(&["volume", "attach", "t/v", "--nbd", &address]);
     assert_eq!(daemon.disk("t").read(4096, 4096).unwrap(), [7; 4096]);
 }
+
+/// A volume that nobody uses grows and keeps its content, and becomes smaller for who says so twice; what it gets when it
+/// grows again is zeros, also after a `kill -9`.
+#[test]
+fn a_volume_gets_another_size_where_nobody_uses_it() {
+    let mut daemon = Daemon::start("resize");
+    daemon.create("t", "ec2+1", 3, "64M", &[]);
+    let size = daemon.disk("t").size();
+    daemon.disk("t").write(size - 4096, &[7; 4096]).unwrap();
+    let refused = |daemon: &Daemon, line: &[&str], what: &str| {
+        let (error, _) = daemon.fails(line);
+        let lines = error.trim_end().lines().count();
+        assert!(error.contains(what) && lines == 1, "{line:?}: {error}");
+    };
+    let attached = "then resize it and attach it again";
+    refused(&daemon, &["volume", "resize", "t/v", "16M"], attached);
+    daemon.ok(&["volume", "detach", "t/v"]);
+    refused(&daemon, &["volume", "resize", "t/w", "16M"], "no volume w");
+    refused(
+        &daemon,
+        &["volume", "resize", "t/v", "5000"],
+        "a multiple of the volume's block, 4K",
+    );
+    refused(
+        &daemon,
+        &["volume", "resize", "t/v", "1T"],
+        "too little free space",
+    );
+    daemon.ok(&["volume", "resize", "t/v", "8M", "--yes"]);
+    let smaller = "t/v has 8M: at 4M the last 4194304 bytes of it are lost";
+    refused(&daemon, &["volume", "resize", "t/v", "4M"], smaller);
+    let volume = |daemon: &Daemon| daemon.status("t")["volumes"][0]["size_bytes"].clone();
+    assert_eq!(volume(&daemon), 8 << 20);
+    let address = format!("unix:{}", daemon.text("nbd.sock"));
+    let attach = ["volume", "attach", "t/v", "--nbd", &address];
+    daemon.ok(&attach);
+    daemon
+        .disk("t")
+        .write((4 << 20) - 4096, &[5; 8192])
+        .unwrap();
+    daemon.ok(&["volume", "detach", "t/v"]);
+    let said = daemon.ok(&["volume", "resize", "t/v", "4M", "--yes"]);
+    assert_eq!(said, "t/v: 4M now\n");
+    let said = daemon.json(&["volume", "resize", "t/v", "12M", "-j"]);
+    assert_eq!(
+        (&said["size_bytes"], &said["was_bytes"]),
+        (&(12 << 20).into(), &(4 << 20).into())
+    );
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(volume(&daemon), 12 << 20);
+    daemon.ok(&attach);
+    let disk = daemon.disk("t");
+    assert_eq!(disk.size(), 12 << 20);
+    assert_eq!(disk.read((4 << 20) - 4096, 4096).unwrap(), [5; 4096]);
+    let new = disk.read(4 << 20, 8 << 20).unwrap();
+    assert!(new.iter().all(|byte| *byte == 0));
+    let events = daemon.ok(&["events", "t"]);
+    let told = "volume v has 12582912 bytes now, it had 4194304";
+    assert!(events.contains(told), "{events}");
+}

@@ -219,6 +219,57 @@ fn a_device_in_use_is_not_taken_away() {
     assert!(!std::path::Path::new(&device).exists());
 }
 
+/// A file system becomes smaller, and its volume with it, and both become larger than they were.
+#[test]
+fn ext4_shrinks_and_grows_with_its_volume() {
+    if !have(&["mkfs.ext4", "resize2fs", "e2fsck"]) || !have_kernel_devices() {
+        return;
+    }
+    let Mounted {
+        mut daemon,
+        device,
+        array,
+        ..
+    } = mounted("resized", "ec2+1", 3, "96M");
+    let volume = format!("{array}/v");
+    let resize = |daemon: &Daemon, size: &str| {
+        daemon.ok(&["volume", "detach", &volume]);
+        daemon.ok(&["volume", "resize", &volume, size, "--yes"]);
+        daemon.ok(&["volume", "attach", &volume, "--loop"]);
+        let bytes = tool("blockdev", &["--getsize64", &device]);
+        bytes.trim().parse::<u64>().unwrap()
+    };
+    // It finds nothing to correct, and notes that it looked.
+    let whole = |device: &str| tool("e2fsck", &["-f", "-p", device]);
+    assert_eq!(resize(&daemon, "64M"), 64 << 20);
+    tool("mkfs.ext4", &["-q", "-F", &device]);
+    let at = daemon.mount(&device, "mnt");
+    let content: Vec<u8> = (0..6_000_000u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(at.join("file"), &content[..16 << 20]).unwrap();
+    daemon.unmount(&at);
+    whole(&device);
+    tool("resize2fs", &[&device, "32M"]);
+    assert_eq!(resize(&daemon, "32M"), 32 << 20);
+    whole(&device);
+    assert_eq!(resize(&daemon, "80M"), 80 << 20);
+    whole(&device);
+    let at = daemon.mount(&device, "mnt");
+    assert!(std::fs::read(at.join("file")).unwrap() == content[..16 << 20]);
+    daemon.unmount(&at);
+    whole(&device);
+    tool("resize2fs", &[&device]);
+    let at = daemon.mount(&device, "mnt");
+    std::fs::write(at.join("more"), &content).unwrap();
+    daemon.unmount(&at);
+    drop_caches();
+    whole(&device);
+    let at = daemon.mount(&device, "mnt");
+    assert!(std::fs::read(at.join("file")).unwrap() == content[..16 << 20]);
+    assert!(std::fs::read(at.join("more")).unwrap() == content);
+    daemon.unmount(&at);
+    daemon.ok(&["export", &array]);
+}
+
 /// Looking for arrays must not wait for the daemon's own volumes: they are served by the thread that
 /// would wait.
 #[test]

@@ -9,7 +9,6 @@ use crate::failure::{Failure, Kind};
 const DEVICES: &str = "an array rebuilds onto its remaining devices while it has free space; 'ashlar status' \
     shows how many more rebuilds that allows: copy the data to a new array in time";
 const SNAPSHOTS: &str = "use snapshots of the file system on the volume, or copy it";
-const SIZES: &str = "make another volume of the right size, and copy";
 
 /// Verbs, as they are typed, and what to do instead.
 const VERBS: &[(&str, &str)] = &[
@@ -56,7 +55,6 @@ const VERBS: &[(&str, &str)] = &[
         "upgrade",
         "the format has one version so far, so there is nothing to upgrade",
     ),
-    ("volume resize", SIZES),
 ];
 
 /// Flags of verbs there are.

@@ -77,6 +77,10 @@ pub(super) const VOLUME_CREATE_EXAMPLES: &str = "Examples:
   ashlar volume create tank/home --size 500G
   ashlar volume create tank/vm --size 2T --thin --block-size 16K
 ";
+pub(super) const VOLUME_RESIZE_EXAMPLES: &str = "Examples:
+  ashlar volume resize tank/home 1T
+  ashlar volume resize tank/home 200G --yes    smaller; first make the file system on it smaller
+";
 pub(super) const ATTACH_EXAMPLES: &str = "Examples:
   ashlar volume attach tank/home --loop                      /dev/ashlar/tank/home
   ashlar volume attach tank/boot --loop --sector-size 512    for images of disks with 512-byte sectors

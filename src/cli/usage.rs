@@ -168,7 +168,7 @@ mod tests {
             ),
             ("-j replace tank 4", "replace", true),
             ("status -xj", "status", true),
-            ("volume resize t/v 4G", "volume resize", false),
+            ("device scan t/v", "device scan", false),
             ("create -- -j", "create", false),
             ("frobnicate", "", false),
         ] {
@@ -233,7 +233,6 @@ mod tests {
     fn a_verb_or_flag_to_come_says_so_and_suggests_no_other() {
         for line in [
             "replace tank 4",
-            "volume resize t/v 4G",
             "create t --layout ec2+1 --journal x a b c",
             "volume attach t/v --ublk",
             "daemon --listen 0.0.0.0:1",

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
 use super::complete;
-use super::help::{ATTACH_EXAMPLES, VOLUME_CREATE_EXAMPLES};
+use super::help::{ATTACH_EXAMPLES, VOLUME_CREATE_EXAMPLES, VOLUME_RESIZE_EXAMPLES};
 use super::look::ArrayListArgs;
 use super::parse::{parse_mode, parse_pair, parse_volume_name};
 use crate::units::{parse_room, parse_size};
@@ -26,6 +26,9 @@ pub(crate) enum VolumeVerb {
     /// Give a volume another name; it must not be attached
     #[command(after_help = "Example:\n  ashlar volume rename tank/home users\n")]
     Rename(VolumeRenameArgs),
+    /// Make a volume larger or smaller; it must not be attached
+    #[command(after_help = VOLUME_RESIZE_EXAMPLES)]
+    Resize(VolumeResizeArgs),
     /// Change a volume's property
     #[command(after_help = "Example:\n  ashlar volume set tank/home write-cache=off\n")]
     Set(VolumeSetArgs),
@@ -85,6 +88,20 @@ pub(crate) struct VolumeRenameArgs {
     /// Its new name, without the array
     #[arg(value_name = "NEW")]
     pub(crate) new: String,
+}
+
+/// `volume resize`.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeResizeArgs {
+    /// The volume
+    #[arg(value_name = "ARRAY/VOL", value_parser = parse_volume_name, add = ArgValueCompleter::new(complete::volumes))]
+    pub(crate) name: (String, String),
+    /// Its new size
+    #[arg(value_name = "SIZE", value_parser = parse_room)]
+    pub(crate) size: u64,
+    /// Yes, make it smaller: what lies beyond the new end is lost
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// `volume set`.

@@ -7,12 +7,13 @@ use serde_json::json;
 
 use crate::api::{
     Attached, Call, FrontendSpec, Rights, StatusReply, VolumeCreate, VolumeDestroy, VolumeNote,
+    VolumeResize,
 };
-use crate::cli::{ArrayListArgs, VolumeAttachArgs, VolumeVerb, absent};
+use crate::cli::{ArrayListArgs, VolumeAttachArgs, VolumeResizeArgs, VolumeVerb, absent};
 use crate::command::array::{attached_text, nbd_address};
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
-use crate::units::size_or_exact;
+use crate::units::{as_given, size_or_exact};
 use crate::view::{safe, table};
 
 /// Runs the verb.
@@ -69,6 +70,7 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
             };
             simple(context, "volume rename", &call, text)
         }
+        VolumeVerb::Resize(args) => resize(context, args),
         VolumeVerb::Set(args) => {
             let ((array, volume), (key, value)) = (args.name, args.pair);
             absent::check_volume_setting(&key)?;
@@ -98,6 +100,20 @@ pub(crate) fn run(context: &Context, verb: VolumeVerb) -> Result<(), Failure> {
             simple(context, "volume detach", &call, text)
         }
     }
+}
+
+fn resize(context: &Context, args: VolumeResizeArgs) -> Result<(), Failure> {
+    let (array, volume) = args.name;
+    absent::check_volume(&volume)?;
+    let whole = format!("{array}/{volume}");
+    let text = format!("{whole}: {} now\n", as_given(args.size));
+    let call = Call::VolumeResize(VolumeResize {
+        array,
+        volume,
+        size_bytes: args.size,
+        confirm: args.yes.then_some(whole),
+    });
+    simple(context, "volume resize", &call, text)
 }
 
 fn simple(context: &Context, command: &str, call: &Call, text: String) -> Result<(), Failure> {

@@ -26,6 +26,7 @@ pub(crate) mod names;
 mod notifier;
 pub(crate) mod notify;
 pub(crate) mod open;
+mod resize;
 mod restore;
 pub(crate) mod served;
 pub(crate) mod severity;

@@ -44,6 +44,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("volume-created", Severity::Info),
     ("volume-destroyed", Severity::Info),
     ("volume-renamed", Severity::Info),
+    ("volume-resized", Severity::Info),
     ("writes-accepted", Severity::Info),
     ("writes-refused", Severity::Critical),
     ("writes-wait", Severity::Critical),

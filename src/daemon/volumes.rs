@@ -41,6 +41,7 @@ impl Host {
                 self.rename_volume(&array, &volume, &new_name).await?;
                 reply(&json!({ "array": array, "volume": new_name, "was": volume }))
             }
+            Call::VolumeResize(asked) => self.resize_volume(&asked).await,
             Call::VolumeSet {
                 array,
                 volume,
@@ -130,16 +131,30 @@ impl Host {
         check_name("a volume", new)?;
         let member = self.member(array)?;
         check_volume(&member.array, volume)?;
-        if let Some(kept) = self.stored_frontends(&member, volume).await.first() {
-            let shown = frontends::shown(kept);
-            return Err(Failure::refused(format!(
-                "{array}/{volume} is attached as {} {}; 'ashlar volume detach {array}/{volume}', then rename it and \
-                 attach it again",
-                shown.kind, shown.address
-            )));
-        }
+        let detached = self.check_detached(&member, array, volume, "rename");
+        detached.await?;
         let renamed = member.array.volume_rename(volume, new).await;
         renamed.map_err(failure_of)
+    }
+
+    /// Refuses to do something to a volume that is attached.
+    pub(crate) async fn check_detached(
+        &self,
+        member: &Member,
+        array: &str,
+        volume: &str,
+        what: &str,
+    ) -> Result<(), Failure> {
+        let mut kept = self.stored_frontends(member, volume).await;
+        kept.extend(self.frontends.running(array, volume)); // one that is being attached is not kept yet
+        let Some(shown) = kept.first().map(frontends::shown) else {
+            return Ok(());
+        };
+        Err(Failure::refused(format!(
+            "{array}/{volume} is attached as {} {}; 'ashlar volume detach {array}/{volume}', then {what} it and attach \
+             it again",
+            shown.kind, shown.address
+        )))
     }
 
     /// Serves a volume, and keeps that in the array.
@@ -156,6 +171,10 @@ impl Host {
         self.compare_with_kernel().await;
         let member = self.member(array)?;
         check_volume(&member.array, volume)?;
+        if member.array.is_resizing(volume) {
+            let volume = volume.to_string();
+            return Err(failure_of(ashlar_engine::Error::Resizing(volume)));
+        }
         let cache = write_cache_of(&member.array, volume)?;
         frontends::check_write_cache(cache, spec)?;
         let stored = frontends::stored(array, volume, spec, how);
@@ -572,7 +591,7 @@ fn check_volume(array: &Array, volume: &str) -> Result<(), Failure> {
     }
 }
 
-fn no_volume(array: &str, volume: &str) -> Failure {
+pub(crate) fn no_volume(array: &str, volume: &str) -> Failure {
     Failure::not_found(format!(
         "no volume {volume} in array {array}; 'ashlar volume list {array}' shows its volumes"
     ))
