@@ -145,6 +145,15 @@ impl Store for EngineStore {
         Box::pin(async move { Ok(array.volume_destroy(&name).await?) })
     }
 
+    fn volume_size(&self, name: &str) -> Option<u64> {
+        Some(self.0.volume(name)?.info().size_bytes)
+    }
+
+    fn volume_resize(&self, name: &str, bytes: u64) -> StoreFuture<Result<(), StoreError>> {
+        let (array, name) = (self.0.clone(), name.to_string());
+        Box::pin(async move { Ok(array.volume_resize(&name, bytes).await?) })
+    }
+
     fn volume_names(&self) -> Vec<String> {
         self.0.volume_names()
     }

@@ -64,6 +64,35 @@ impl Driver<'_> {
         }
     }
 
+    /// Volumes that a crash has left smaller than they are to be become as large again, with zeros at their end.
+    pub(crate) fn restore_sizes(&self, rt: &Rt, store: &Rc<dyn Store>) {
+        let volumes = self.world.volumes.borrow();
+        let sizes = volumes.iter().map(|(name, v)| (name, v.model.size()));
+        let smaller = sizes.filter_map(|(name, size)| {
+            let is = store.volume_size(name)?;
+            (is != size).then(|| (name.clone(), is, size))
+        });
+        let smaller: Vec<(String, u64, u64)> = smaller.collect();
+        drop(volumes);
+        for (name, is, size) in smaller {
+            self.world.trace.mark("a smaller volume after a crash");
+            let (store, of) = (store.clone(), name.clone());
+            let beyond = usize::try_from(size.saturating_sub(is)).expect("volumes are small");
+            let grown = self.finish(rt, "resize", async move {
+                store.volume_resize(&of, size).await?;
+                store.read(&of, is, beyond).await
+            });
+            match grown {
+                Some(Ok(bytes)) if bytes.iter().all(|byte| *byte == 0) => {}
+                None => {}
+                Some(other) => self.world.fail(|| {
+                    let what = other.map(|_| "something is beyond its old end");
+                    format!("volume {name} grows from {is} to {size}: {what:?}")
+                }),
+            }
+        }
+    }
+
     /// Opens the array, compares its volumes with those that must be, and reads all of them; false if it was not
     /// opened.
     pub(crate) fn open_and_read(&mut self, machine: &Machine, mut rng: Rng) -> bool {
@@ -71,6 +100,7 @@ impl Driver<'_> {
             return false;
         };
         self.check_volumes(&store);
+        self.restore_sizes(&machine.0, &store);
         let session = Session {
             world: self.world.clone(),
             rt: machine.0.clone(),

@@ -94,6 +94,14 @@ pub trait Store {
     ) -> StoreFuture<Result<(), StoreError>>;
     /// Destroys a volume.
     fn volume_destroy(&self, name: &str) -> StoreFuture<Result<(), StoreError>>;
+    /// The size of a volume, if that may change.
+    fn volume_size(&self, _name: &str) -> Option<u64> {
+        None
+    }
+    /// Gives a volume another size.
+    fn volume_resize(&self, _name: &str, _bytes: u64) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
     /// The volumes there are.
     fn volume_names(&self) -> Vec<String>;
     /// Reads.

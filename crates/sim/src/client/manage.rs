@@ -7,7 +7,7 @@ use crate::config::VolumeConfig;
 use crate::rng::Rng;
 use crate::settings;
 use crate::store::StoreError;
-use crate::world::Presence;
+use crate::world::{Presence, VolumeEntry};
 
 impl Session {
     /// Makes a volume of a random size, unless there are enough.
@@ -87,6 +87,43 @@ impl Session {
                     self.judge("volume destroy", &error).await;
                 }
             }
+        }
+    }
+
+    /// Makes a volume smaller, and as large as it was: what lay beyond is zeros then. A crash in between leaves either
+    /// size ([`crate::machine::Driver::restore_sizes`]).
+    pub async fn shrink_and_grow(&self, client: u64, name: &str, to: u64) {
+        let size = self.world.with_volume(name, |entry| entry.model.size());
+        let (size, what) = (size.unwrap_or(0), "resize");
+        if size <= to || !self.enter(name) {
+            return;
+        }
+        let zeroed = |entry: &mut VolumeEntry| entry.model.begin_write(to, size - to, 0);
+        let op = self.world.with_volume(name, zeroed);
+        self.log(client, || format!("resize {name} to {to} and {size} ..."));
+        let (smaller, larger) = (
+            self.store.volume_resize(name, to),
+            (self.store.clone(), name.to_string()),
+        );
+        let round = async move {
+            smaller.await?;
+            larger.0.volume_resize(&larger.1, size).await
+        };
+        let Some(result) = self.bounded(what, round).await else {
+            return;
+        };
+        self.log(client, || {
+            format!("resize {name} to {to} and {size}: {result:?}")
+        });
+        self.world.with_volume(name, |entry| {
+            let done = result.is_ok();
+            entry.model.end_write(op.unwrap_or(0), done, true);
+        });
+        self.leave(name);
+        match result {
+            Ok(()) => self.world.durable(what),
+            Err(StoreError::Unsupported) => {}
+            Err(error) => self.judge(what, &error).await,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::world::World;
 const KIB: u64 = 1024;
 /// The volume most letters are about.
 const MAIN: &str = "v0";
-/// A small one beside it.
+/// A small one beside it, which is thin: it can grow whatever devices are gone.
 const SIDE: &str = "v1";
 
 /// One letter.
@@ -41,6 +41,8 @@ pub enum Op {
     Create,
     /// Destroys the small volume.
     Destroy,
+    /// Makes the small volume smaller, and as large as it was.
+    Resize,
     /// The operator fails a device.
     Fail(u16),
     /// A device goes away during a write and comes back with its cache.
@@ -58,7 +60,7 @@ pub enum Op {
 }
 
 /// Every letter, by name.
-pub const ALPHABET: [(&str, Op); 42] = [
+pub const ALPHABET: [(&str, Op); 43] = [
     ("w512", Op::Write(0, 512, false)),
     ("w512d", Op::Write(512, 512, true)),
     ("w2k-odd", Op::Write(3 * KIB, 2 * KIB, false)),
@@ -101,6 +103,7 @@ pub const ALPHABET: [(&str, Op); 42] = [
     ("sleep61", Op::Sleep(61_000)),
     ("reopen", Op::Reopen),
     ("restart", Op::Restart),
+    ("resize", Op::Resize),
 ];
 
 /// The letter called `name`.
@@ -127,14 +130,14 @@ pub fn config(geometry: usize) -> Config {
     config.device_bytes = 16 << 20;
     config.memory_bytes = 16 << 20;
     (config.strip_bytes, config.shards, config.full) = (Some(16_384), 1, None);
-    let volume = |size: u64| VolumeConfig {
+    let volume = |size: u64, thin: bool| VolumeConfig {
         size,
         block_bytes: 4096,
-        thin: false,
+        thin,
         fast_digest: false,
         sparse: false,
     };
-    config.volumes = vec![volume(512 * KIB), volume(64 * KIB)];
+    config.volumes = vec![volume(512 * KIB, false), volume(64 * KIB, true)];
     config
 }
 
@@ -148,6 +151,7 @@ pub(crate) fn run(driver: &mut Driver<'_>, ops: &[Op], begin: &dyn Fn()) -> bool
     let session = open_session(driver, &machine, &store);
     let first = async move {
         session.write(0, MAIN, 0, 64 * KIB, true).await;
+        session.write(0, SIDE, 32 * KIB, 16 * KIB, true).await;
         session.rt.sleep(61 * SECOND).await;
         session.write(0, MAIN, 16 * KIB, 8 * KIB, true).await;
         session.write(0, SIDE, 0, 8 * KIB, true).await;
@@ -173,6 +177,7 @@ pub(crate) fn run(driver: &mut Driver<'_>, ops: &[Op], begin: &dyn Fn()) -> bool
                 };
                 store = opened;
                 driver.check_volumes(&store);
+                driver.restore_sizes(&machine.0, &store);
             }
             Op::Repair => driver.repair(&machine.0, &store),
             _ => {
@@ -220,10 +225,14 @@ async fn perform(session: Session, op: Op) {
         Op::FlushSide => session.flush(1, SIDE).await,
         Op::Read => read_all(&session).await,
         Op::Create => {
-            let side = world.config.volumes[1].clone();
+            let side = VolumeConfig {
+                thin: false,
+                ..world.config.volumes[1].clone()
+            };
             session.make_volume(1, "v2", &side).await;
         }
         Op::Destroy => session.destroy_volume(1, SIDE).await,
+        Op::Resize => session.shrink_and_grow(1, SIDE, 4 * KIB).await,
         Op::Fail(device) => {
             if fits(world, usize::from(device)) {
                 world.damage(usize::from(device), false);
