@@ -158,6 +158,25 @@ pub(crate) enum Call {
         #[serde(default)]
         force: bool,
     },
+    /// Take a device out of use that is expected back.
+    Offline {
+        /// Its array.
+        array: String,
+        /// Path, UUID or index.
+        device: String,
+    },
+    /// Take a device in again.
+    Online {
+        /// Its array.
+        array: String,
+        /// Path, UUID or index.
+        device: String,
+        /// Also one that failed.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Put a device in the place of another.
+    Replace(Replace),
     /// Wait until background work of some kinds has ended.
     Wait {
         /// Its array.
@@ -252,6 +271,44 @@ pub(crate) struct Create {
     pub(crate) force: bool,
     /// Absolute paths.
     pub(crate) devices: Vec<String>,
+}
+
+/// Which device takes the place of which.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Replace {
+    /// The array.
+    pub(crate) array: String,
+    /// The device that is out of use: its path, UUID or index.
+    pub(crate) old: String,
+    /// The absolute path of the one that takes its place; that which is now at the path of the old one if absent.
+    #[serde(default)]
+    pub(crate) new: Option<String>,
+    /// Only say what would be.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+    /// Overwrite what the new one holds.
+    #[serde(default)]
+    pub(crate) force: bool,
+}
+
+/// A device that was taken in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TakenInReply {
+    /// The array.
+    pub(crate) array: String,
+    /// The device's index.
+    pub(crate) device: u16,
+    /// Where it is.
+    pub(crate) path: String,
+    /// Columns that it holds, and that count again.
+    #[serde(default)]
+    pub(crate) kept: usize,
+    /// Columns that are rebuilt.
+    #[serde(default)]
+    pub(crate) lacking: usize,
+    /// Nothing was done.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
 }
 
 /// How to make a volume.
@@ -356,6 +413,9 @@ impl Call {
             Call::Attach { .. } => "attach",
             Call::Detach { .. } => "detach",
             Call::Fail { .. } => "fail",
+            Call::Offline { .. } => "offline",
+            Call::Online { .. } => "online",
+            Call::Replace(_) => "replace",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
@@ -374,6 +434,7 @@ impl Call {
             | Call::Wait { .. }
             | Call::Get { .. } => true,
             Call::Create(create) => create.dry_run,
+            Call::Replace(replace) => replace.dry_run,
             _ => false,
         }
     }
@@ -392,6 +453,9 @@ impl Call {
             | Call::Attach { array, .. }
             | Call::Detach { array, .. }
             | Call::Fail { array, .. }
+            | Call::Offline { array, .. }
+            | Call::Online { array, .. }
+            | Call::Replace(Replace { array, .. })
             | Call::Wait { array, .. }
             | Call::Get { array, .. }
             | Call::Set { array, .. } => Some(array),

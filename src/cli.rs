@@ -22,7 +22,8 @@ pub(crate) mod usage;
 mod volume;
 
 pub(crate) use array::{
-    ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs,
+    ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, OfflineArgs, OnlineArgs,
+    ReplaceArgs, SetArgs,
 };
 use help::{
     CREATE_EXAMPLES, EVENTS_EXAMPLES, IMPORT_EXAMPLES, INSPECT_EXAMPLES, IOSTAT_EXAMPLES, SET_HELP,
@@ -101,7 +102,20 @@ pub(crate) enum Verb {
     /// Make, list, change and serve volumes
     #[command(subcommand)]
     Volume(VolumeVerb),
-    /// Take a device out for good; its data is rebuilt on the other devices
+    /// Take a device out of use for a while; its data is not rebuilt until 'online' or 'fail'
+    #[command(after_help = "Examples:\n  ashlar offline tank /dev/sdf\n  ashlar offline tank 5\n")]
+    Offline(OfflineArgs),
+    /// Take a device in again: what it still holds counts, what it lacks is rebuilt
+    #[command(
+        after_help = "Examples:\n  ashlar online tank /dev/sdf\n  ashlar online tank 5 -f -w\n"
+    )]
+    Online(OnlineArgs),
+    /// Put a new device in the place of one that is out of use; its data is rebuilt
+    #[command(
+        after_help = "Examples:\n  ashlar replace tank 5 /dev/sdk\n  ashlar replace tank 5 -n\n"
+    )]
+    Replace(ReplaceArgs),
+    /// Take a device out, not to be awaited; its data is rebuilt on the other devices
     #[command(after_help = "Examples:\n  ashlar fail tank /dev/sdf\n  ashlar fail tank 5 -w\n")]
     Fail(FailArgs),
     /// Wait until background work has ended

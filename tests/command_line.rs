@@ -273,7 +273,10 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
         ("fail t nothere", "not a device of t"),
         ("fail t 99", "not a device of t"),
         ("get t no.such.key", "no.such.key"),
-        ("set t no.such.key=1", "clean.reserve, rebuild.narrow"),
+        (
+            "set t no.such.key=1",
+            "clean.reserve, rebuild.delay, rebuild.narrow",
+        ),
         ("set t rebuild.min=50M", "is not in this version"),
         (
             "set t accelerator=gpu",

@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn verbs_to_come_say_so_in_one_line_and_suggest_no_other() {
     for line in [
-        "replace tank 4",
+        "remove tank 4",
         "add tank /dev/sdz",
         "scrub tank -w",
         "snapshot tank/v@monday",
@@ -56,7 +56,7 @@ fn errors_under_j_are_one_json_document() {
         ("status -j", "status", "broken", 1),
         ("-j volume attach t", "volume attach", "invalid", 2),
         ("list -j frob", "list", "invalid", 2),
-        ("replace tank 4 -j", "replace", "absent", 1),
+        ("remove tank 4 -j", "remove", "absent", 1),
         ("destroy t --json", "destroy", "refused", 1),
         ("-j", "", "invalid", 2),
     ] {

@@ -154,6 +154,7 @@ fn short_stripes_that_were_reconstructed_are_well() {
     assert!(well, "{document}");
     std::fs::remove_file(files.remove(1)).unwrap();
     daemon.ok(&["import", "t", "--scan", daemon.scratch.0.to_str().unwrap()]);
+    daemon.ok(&["set", "t", "rebuild.delay=0s"]);
     daemon.ok(&["wait", "t", "--for", "reconstruct"]);
     daemon.ok(&["export", "t"]);
     let (document, well) = verify(&daemon, &files);

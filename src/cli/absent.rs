@@ -36,10 +36,7 @@ const VERBS: &[(&str, &str)] = &[
         "digest",
         "blocks are verified on every read; 'ashlar verify DEV...' checks all of an exported array",
     ),
-    ("offline", DEVICES),
-    ("online", DEVICES),
     ("remove", DEVICES),
-    ("replace", DEVICES),
     ("rollback", SNAPSHOTS),
     (
         "scrub",
@@ -87,7 +84,6 @@ const SETTINGS: &[&str] = &[
     "discard",
     "rebalance.max",
     "rebalance.min",
-    "rebuild.delay",
     "rebuild.max",
     "rebuild.min",
     "scrub.every",

@@ -117,6 +117,57 @@ pub(crate) struct FailArgs {
     pub(crate) wait: bool,
 }
 
+/// `offline`.
+#[derive(Debug, Args)]
+pub(crate) struct OfflineArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// The device: its path, UUID or index
+    #[arg(add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) device: String,
+}
+
+/// `online`.
+#[derive(Debug, Args)]
+pub(crate) struct OnlineArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// The device: its path, UUID or index
+    #[arg(add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) device: String,
+    /// Even if it failed, and is sound now
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Wait until what it lacks is rebuilt
+    #[arg(short = 'w', long)]
+    pub(crate) wait: bool,
+}
+
+/// `replace`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplaceArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// The device that is out of use: its path, UUID or index
+    #[arg(add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) old: String,
+    /// The device that takes its place; the one now at the old one's path if absent
+    #[arg(add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) new: Option<String>,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Overwrite what the new device holds
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Wait until its data is rebuilt
+    #[arg(short = 'w', long)]
+    pub(crate) wait: bool,
+}
+
 /// `get`.
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {

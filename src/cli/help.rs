@@ -52,6 +52,9 @@ Settings:
                       a path, or nothing [default: nothing]
   notify.webhook      an address to which each such event is posted as JSON
                       http://HOST[:PORT]/PATH, or nothing [default: nothing]
+  rebuild.delay       how long what lies on a missing device is not rebuilt, unless it has no redundancy
+                      left: a device that is back by then brings most of it back
+                      0s to 24h, such as 30s or 10m [default: 10m]
   rebuild.narrow      with no device left to rebuild onto, which data is rewritten across fewer: data
                       with no redundancy left, all degraded data, none
                       critical, always or never [default: critical]

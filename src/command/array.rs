@@ -412,10 +412,11 @@ pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
         let is = if already {
             "is out of use already"
         } else {
-            "is failed for good"
+            "is failed"
         };
         format!(
-            "{0}: device {1} ({2}) {is}; 'ashlar status {0}' shows its rebuild and what is at risk\n",
+            "{0}: device {1} ({2}) {is}; 'ashlar status {0}' shows its rebuild and what is at risk, 'ashlar online {0} \
+             {1} -f' takes it in again\n",
             args.array,
             reply["device"],
             safe(path)

@@ -232,6 +232,7 @@ fn member_state(state: MemberState) -> &'static str {
     match state {
         MemberState::Online => "online",
         MemberState::Failed => "failed",
+        MemberState::Stale => "stale",
         MemberState::Offline => "offline",
         MemberState::Spare => "spare",
     }

@@ -16,6 +16,7 @@ pub(crate) mod iostat;
 pub(crate) mod notify;
 pub(crate) mod plan;
 pub(crate) mod resilience;
+mod returning;
 pub(crate) mod status;
 pub(crate) mod support;
 pub(crate) mod verify;
@@ -55,6 +56,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Set(args) => array::set(&context, args)?,
         Verb::Get(args) => array::get(&context, args)?,
         Verb::Fail(args) => array::fail(&context, args)?,
+        Verb::Offline(args) => returning::offline(&context, args)?,
+        Verb::Online(args) => returning::online(&context, args)?,
+        Verb::Replace(args) => returning::replace(&context, args)?,
         Verb::List(args) => status::list(&context, &args)?,
         Verb::Status(args) => return status::status(&context, &args),
         Verb::Events(args) => events::events(&context, &args)?,

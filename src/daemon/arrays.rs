@@ -2,7 +2,7 @@
 //!
 //! **Invariants**: an array's frontends are stopped before it is closed; of two arrays of one name one is open.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -34,8 +34,6 @@ struct Opened {
     devices: Vec<DeviceRef>,
     /// Their paths, in the same order.
     paths: Vec<String>,
-    /// Their paths by UUID.
-    seen: BTreeMap<String, String>,
 }
 
 /// The refusal of an import that would leave out a device.
@@ -157,11 +155,7 @@ impl Host {
         {
             return Err(without(&name, failure));
         }
-        let Opened {
-            devices,
-            paths,
-            seen,
-        } = self.open_members(devices, import, &name, warnings).await?;
+        let Opened { devices, paths } = self.open_members(devices, import, &name, warnings).await?;
         let options = ashlar_engine::Import {
             array: Some(wanted),
             name: import.new_name.clone(),
@@ -179,11 +173,8 @@ impl Host {
                     ..failure
                 }
             })?;
-        let member = Rc::new(Member {
-            seen,
-            ..Member::new(array, paths, import.read_only)
-        });
-        let count = member.devices.len();
+        let member = Rc::new(Member::new(array, paths, import.read_only));
+        let count = member.devices.borrow().len();
         let mut text = format!("imported with {count} devices");
         let was = std::mem::replace(&mut name, member.array.name());
         if was != name {
@@ -278,8 +269,7 @@ impl Host {
             match self.open_when_free(&path, access, patience).await {
                 Ok(device) => {
                     opened.devices.push(device);
-                    opened.paths.push(at.clone());
-                    opened.seen.insert(uuid, at);
+                    opened.paths.push(at);
                 }
                 // It is there: going on without would leave it behind for good, and cost a loss
                 // the array may not have to spare. Whoever has it may be writing to it, too.

@@ -191,7 +191,7 @@ impl Host {
     }
 
     /// Opens all devices; only then erases old signatures and gives whole disks their partition.
-    async fn take_all(
+    pub(super) async fn take_all(
         self: &Rc<Host>,
         candidates: &[Candidate],
     ) -> Result<Vec<DeviceRef>, Failure> {
@@ -291,24 +291,36 @@ impl Host {
     ) -> Result<Vec<String>, Failure> {
         let mut overwritten = Vec::new();
         for candidate in candidates.iter().filter(|c| !c.to_make) {
-            let (given, path) = (&candidate.given, &candidate.path);
-            if let Some(array) = self.user_of(path) {
-                return Err(Failure::refused(format!(
-                    "{given} belongs to array {array}, which is in use here; leave the device out, or destroy \
-                     that array first"
-                )));
-            }
-            let Some(signature) = self.signature_of(candidate).await? else {
-                continue;
-            };
-            if !force {
-                return Err(Failure::refused(format!(
-                    "{given} holds {signature}; leave it out, or overwrite it with --force"
-                )));
-            }
-            overwritten.push(format!("{given}: {signature}"));
+            self.check_unused(candidate)?;
+            overwritten.extend(self.check_holds_nothing(candidate, force).await?);
         }
         Ok(overwritten)
+    }
+
+    /// Refuses a device that belongs to an array here.
+    pub(super) fn check_unused(&self, candidate: &Candidate) -> Result<(), Failure> {
+        let user = self.user_of(&candidate.path);
+        user.map_or(Ok(()), |array| {
+            Err(Failure::refused(format!(
+                "{} belongs to array {array}, which is in use here; leave the device out, or destroy that array first",
+                candidate.given
+            )))
+        })
+    }
+
+    /// Refuses a device that holds something, unless it may be overwritten; returns what it holds.
+    pub(super) async fn check_holds_nothing(
+        &self,
+        candidate: &Candidate,
+        force: bool,
+    ) -> Result<Option<String>, Failure> {
+        let given = &candidate.given;
+        match self.signature_of(candidate).await? {
+            Some(signature) if !force => Err(Failure::refused(format!(
+                "{given} holds {signature}; leave it out, or overwrite it with --force"
+            ))),
+            found => Ok(found.map(|signature| format!("{given}: {signature}"))),
+        }
     }
 
     async fn signature_of(&self, candidate: &Candidate) -> Result<Option<String>, Failure> {

@@ -52,7 +52,8 @@ impl Host {
         }
         self.arrays.borrow_mut().remove(name); // its devices are looked at from here on
         let uuid = uuid_text(&member.array.uuid());
-        let not_wiped = self.wipe_rest(&uuid, &table, &member.devices).await;
+        let paths = member.devices.borrow().clone();
+        let not_wiped = self.wipe_rest(&uuid, &table, &paths).await;
         for line in &not_wiped {
             tracing::warn!(array = name, "{line}");
         }

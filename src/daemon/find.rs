@@ -99,7 +99,7 @@ impl Host {
         let arrays = self.arrays.borrow();
         let user = arrays
             .iter()
-            .find(|(_, member)| member.devices.contains(&path));
+            .find(|(_, member)| member.devices.borrow().contains(&path));
         user.map(|(name, _)| name.clone())
     }
 
@@ -181,6 +181,14 @@ impl Host {
             }
         }
         seen
+    }
+
+    /// What the device at `path` says of itself, if it is one of an array and can be looked at.
+    pub(super) async fn label_at(&self, path: &Path) -> Option<Label> {
+        match self.look(path).await {
+            Look::Device(label) => Some(label),
+            _ => None,
+        }
     }
 
     /// What the device at `path` says of itself; one that does not answer is not waited for long.

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ashlar_engine::status::{ArrayStatus, DeviceState, LostRange};
+use ashlar_engine::status::{ArrayStatus, DeviceState, DeviceStatus, LostRange};
 use ashlar_engine::{Array, Settings, Work, uuid_text};
 use ashlar_rt::{Gate, Lock, Nanos, Rt, SECOND};
 use serde_json::Value;
@@ -43,12 +43,10 @@ pub(crate) use settings::clean_reserve;
 pub(crate) struct Member {
     /// The engine's handle.
     pub(crate) array: Array,
-    /// Paths of the devices it was opened with.
-    pub(crate) devices: Vec<String>,
+    /// Paths of its devices, also of those that it does not use any more.
+    pub(crate) devices: RefCell<Vec<String>>,
     /// Whether nothing is written.
     pub(crate) read_only: bool,
-    /// Where its devices were seen when it was opened, by UUID, also those that it does not use any more.
-    pub(crate) seen: BTreeMap<String, String>,
     /// What could not be read before is still being looked at.
     pub(crate) looking: Cell<bool>,
     /// The last of the engine's events that the history has.
@@ -62,9 +60,8 @@ impl Member {
     pub(crate) fn new(array: Array, devices: Vec<String>, read_only: bool) -> Member {
         Member {
             array,
-            devices,
+            devices: RefCell::new(devices),
             read_only,
-            seen: BTreeMap::new(),
             looking: Cell::new(false),
             events: Cell::new(0),
             watched: RefCell::default(),
@@ -242,6 +239,13 @@ impl Host {
                     "array": array, "device": out.index, "path": out.path, "already": out.already,
                 }))
             }
+            Call::Offline { array, device } => reply(&self.offline(&array, &device).await?),
+            Call::Online {
+                array,
+                device,
+                force,
+            } => reply(&self.online(&array, &device, force).await?),
+            Call::Replace(replace) => reply(&self.replace(replace).await?),
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
                 let guard = self.change.lock().await;
@@ -414,11 +418,18 @@ impl Host {
         })
     }
 
-    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<TakenOut, Failure> {
-        let member = self.member(name)?;
-        let status = self.status_of(&member).await;
+    /// The device of an array that a path, UUID or index names.
+    ///
+    /// # Errors
+    /// If none is meant.
+    pub(super) async fn device_named(
+        &self,
+        member: &Member,
+        device: &str,
+    ) -> Result<DeviceStatus, Failure> {
+        let status = self.status_of(member).await;
         let wanted = std::fs::canonicalize(device).ok();
-        let found = status.devices.iter().find(|known| {
+        let found = status.devices.into_iter().find(|known| {
             known.last_path == device
                 || known.uuid == device
                 || known.index.to_string() == device
@@ -426,11 +437,17 @@ impl Host {
                     .as_deref()
                     .is_some_and(|w| w.as_os_str() == known.last_path.as_str())
         });
-        let Some(found) = found else {
-            return Err(Failure::not_found(format!(
+        let name = member.array.name();
+        found.ok_or_else(|| {
+            Failure::not_found(format!(
                 "{device} is not a device of {name}; 'ashlar status {name} -v' lists them"
-            )));
-        };
+            ))
+        })
+    }
+
+    async fn fail(&self, name: &str, device: &str, force: bool) -> Result<TakenOut, Failure> {
+        let member = self.member(name)?;
+        let found = self.device_named(&member, device).await?;
         member
             .array
             .fail(found.index, force)
@@ -439,7 +456,7 @@ impl Host {
         Ok(TakenOut {
             index: found.index,
             path: found.last_path.clone(),
-            already: matches!(found.state, DeviceState::Failed | DeviceState::Missing),
+            already: found.state == DeviceState::Failed,
         })
     }
 
@@ -550,7 +567,7 @@ impl Host {
             list.push(Known {
                 name: name.clone(),
                 uuid: uuid_text(&member.array.uuid()),
-                devices: member.devices.clone(),
+                devices: member.devices.borrow().clone(),
                 read_only: member.read_only,
                 start_wait: member.array.start_wait(),
             });

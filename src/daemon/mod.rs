@@ -28,6 +28,7 @@ pub(crate) mod notify;
 pub(crate) mod open;
 mod resize;
 mod restore;
+mod returning;
 pub(crate) mod served;
 pub(crate) mod severity;
 pub(crate) mod signals;
@@ -127,6 +128,7 @@ async fn serve(
     };
     host.watch();
     host.watch_hardware();
+    host.watch_returning();
     while let Some(job) = requests.receive().await {
         match job {
             Job::Stop => break,

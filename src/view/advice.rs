@@ -142,6 +142,7 @@ fn room(array: &ArrayStatus) -> String {
     if array.state == ArrayState::Failed {
         return "Copy the data that can still be read to a new array".to_string();
     }
+    let name = safe(&array.name);
     let whole = if array.state == ArrayState::Optimal {
         "All data has full redundancy again. "
     } else {
@@ -156,12 +157,12 @@ fn room(array: &ArrayStatus) -> String {
     match array.health.reconstructs {
         0 if online.count() <= wide => format!(
             "{whole}No device is left to rebuild onto if another fails: data left without redundancy is then \
-             rewritten across fewer devices while there is free space (setting rebuild.narrow). This version \
-             cannot add devices: copy the data to a new array in time"
+             rewritten across fewer devices while there is free space (setting rebuild.narrow): replace those that \
+             are out of use, 'ashlar replace {name} OLD NEW'"
         ),
         0 => format!(
-            "{whole}There is too little free space to rebuild another failed device, and this version cannot add \
-             devices: copy the data to a new array in time"
+            "{whole}There is too little free space to rebuild another failed device: replace those that are out of \
+             use, 'ashlar replace {name} OLD NEW'"
         ),
         n => format!(
             "{whole}Free space allows {}",

@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 
 use crate::place::{is_ci, root};
 
-/// Cases whose fault is known, and what it waits for. `cargo xtask cases NN` runs one all the same.
-const KNOWN: &[(&str, &str)] = &[("13", "devices: a device that is back is not taken in")];
 /// No case takes longer.
 const LIMIT: Duration = Duration::from_secs(150);
 
@@ -25,7 +23,7 @@ pub(crate) struct Outcome {
     pub(crate) failed: u64,
 }
 
-/// `cargo xtask cases [NN...]`: these cases, or all but those whose fault is known. `ASHLAR` names the program to try;
+/// `cargo xtask cases [NN...]`: these cases, or all. `ASHLAR` names the program to try;
 /// without it the one of the end-to-end tests is built.
 pub(crate) fn run(wanted: &[String]) -> Option<ExitCode> {
     let all = all_cases();
@@ -43,7 +41,7 @@ pub(crate) fn run(wanted: &[String]) -> Option<ExitCode> {
     })
 }
 
-/// Runs these cases, or all but those whose fault is known.
+/// Runs these cases, or all.
 pub(crate) fn try_all(wanted: &[String]) -> Outcome {
     let mut outcome = Outcome::default();
     let Some(program) = program() else {
@@ -53,12 +51,6 @@ pub(crate) fn try_all(wanted: &[String]) -> Outcome {
     };
     for (number, path) in all_cases() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if wanted.is_empty()
-            && let Some((_, why)) = KNOWN.iter().find(|(known, _)| *known == number)
-        {
-            println!("known {name:<32} {why}");
-            continue;
-        }
         if !wanted.is_empty() && !wanted.contains(&number) {
             continue;
         }
@@ -169,12 +161,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_known_fault_is_a_case_and_every_case_can_say_no() {
+    fn every_case_can_say_no() {
         let cases = all_cases();
         assert!(cases.len() >= 25);
-        for (number, _) in KNOWN {
-            assert!(cases.iter().any(|(n, _)| n == number), "{number}");
-        }
         let common = root().join("tests/cases/common.sh");
         let common = std::fs::read_to_string(common).unwrap_or_default();
         assert!(common.contains("trap clean EXIT"));

@@ -184,6 +184,58 @@ pub enum Error {
          ('ashlar wait ARRAY'), or give -f to fail it and lose that data"
     )]
     WouldLose(u16),
+    /// A device that is to come in, or to be replaced, is in use.
+    #[error("device {0} is in use; 'ashlar offline ARRAY DEV' takes it out of use")]
+    InUse(u16),
+    /// Taking a device out of use would leave data without a copy.
+    #[error(
+        "taking device {0} out of use now would leave data that the other devices cannot compute; wait for the \
+         rebuild ('ashlar wait ARRAY --for rebuild')"
+    )]
+    Needed(u16),
+    /// A device that is not of this array.
+    #[error(
+        "this device is not one of this array's; 'ashlar replace ARRAY OLD NEW' puts it in the place of a device that \
+         is out of use"
+    )]
+    NotMember,
+    /// A device of this array that was used without the others.
+    #[error(
+        "device {0} was used elsewhere since it left this array (its generation is not one of this array's): what it \
+         holds does not belong here. To use it as a new device: 'ashlar replace ARRAY OLD NEW --force'"
+    )]
+    OtherHistory(u16),
+    /// A device that failed is taken in only by the operator's word.
+    #[error(
+        "device {0} was failed: writes to it failed, or the operator gave it up; where it is sound, 'ashlar online \
+         ARRAY DEV -f' takes it in again"
+    )]
+    Untrusted(u16),
+    /// What a device holds is the last copy of something.
+    #[error(
+        "device {0} holds data that the devices in use cannot compute, and that would be given up if it were taken in \
+         now; connect the other missing devices first, or give -f to give that data up"
+    )]
+    LastCopy(u16),
+    /// A device is smaller than the one whose place it is to take.
+    #[error(
+        "the new device has room for {have} slots, and device {index} has {need}; use a device of the same size or \
+         larger"
+    )]
+    SmallerThan {
+        /// The device to be replaced.
+        index: u16,
+        /// Slots that fit.
+        have: u32,
+        /// Slots needed.
+        need: u32,
+    },
+    /// The journal still needs records that a device held when it left.
+    #[error(
+        "device {0} cannot be taken in yet: the journal still needs records from before it left, and could not be \
+         merged; see 'ashlar status', then try again"
+    )]
+    JournalNeeds(u16),
     /// Too few devices agree on a generation.
     #[error(
         "only {stored} of {counted} devices could record which devices are in use, fewer than half; reconnect \

@@ -122,6 +122,12 @@ pub(crate) const NARROW: Setting = Setting {
     takes: "critical, always or never",
 };
 
+pub(crate) const DELAY: Setting = Setting {
+    key: "reconstruct.delay",
+    default: "10m",
+    takes: "0s to 24h, such as 30s or 10m",
+};
+
 pub(crate) const START_WAIT: Setting = Setting {
     key: "start.wait",
     default: "180s",
@@ -131,9 +137,10 @@ pub(crate) const START_WAIT: Setting = Setting {
 /// What `start.wait` is where nobody has set it, in seconds.
 pub const DEFAULT_START_WAIT: u64 = 180;
 const LONGEST_START_WAIT: u64 = 3600;
+const LONGEST_DELAY: u64 = 24 * 3600;
 
 /// All settings of an array.
-pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, NARROW, START_WAIT];
+pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, DELAY, NARROW, START_WAIT];
 
 impl Setting {
     pub(crate) fn find(key: &str) -> Result<&'static Setting, Error> {
@@ -151,6 +158,7 @@ impl Setting {
     pub(crate) fn parse(&self, value: &str) -> Result<String, Error> {
         let good = match self.key {
             key if key == RESERVE.key => percent(value).map(|_| value.to_string()),
+            key if key == DELAY.key => delay(value).map(|_| value.to_string()),
             key if key == START_WAIT.key => start_wait(value).map(|_| value.to_string()),
             key if key == ACCELERATOR.key => value.parse().ok().map(|c: Choice| c.to_string()),
             _ => {
@@ -176,6 +184,15 @@ pub(crate) fn percent(value: &str) -> Option<u8> {
 
 /// How long a start waits for devices, in seconds.
 pub(crate) fn start_wait(value: &str) -> Option<u64> {
+    seconds(value).filter(|seconds| *seconds <= LONGEST_START_WAIT)
+}
+
+/// How long what lies on a missing device is not rebuilt, in seconds.
+pub(crate) fn delay(value: &str) -> Option<u64> {
+    seconds(value).filter(|seconds| *seconds <= LONGEST_DELAY)
+}
+
+fn seconds(value: &str) -> Option<u64> {
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &value[digits.len()..] {
         "" | "s" => 1,
@@ -185,7 +202,7 @@ pub(crate) fn start_wait(value: &str) -> Option<u64> {
     };
     let count: u64 = digits.parse().ok()?;
     let seconds = count.checked_mul(unit)?;
-    (count.to_string() == digits && seconds <= LONGEST_START_WAIT).then_some(seconds)
+    (count.to_string() == digits).then_some(seconds)
 }
 
 #[cfg(test)]
@@ -194,6 +211,8 @@ mod tests {
 
     #[test]
     fn a_start_waits_up_to_an_hour() {
+        assert_eq!(delay(DELAY.default), Some(600));
+        assert_eq!((delay("24h"), delay("25h")), (Some(86_400), None));
         assert_eq!(start_wait(START_WAIT.default), Some(DEFAULT_START_WAIT));
         for (value, seconds) in [
             ("0s", Some(0)),

@@ -124,6 +124,8 @@ pub struct RecordHeader {
     pub sealed: bool,
     /// Live blocks.
     pub live: u32,
+    /// The checkpoint that first said that it takes no more; 0 if none has.
+    pub sealed_in: u64,
 }
 
 /// Writes the bytes of a record from byte `at` on, a multiple of 8, into `part`: of a large one a checkpoint writes the
@@ -133,7 +135,8 @@ pub fn encode_part(header: RecordHeader, live: &Bitmap, at: usize, part: &mut [u
     w.u64(header.segment)
         .u32(header.recorded)
         .u8(u8::from(header.sealed))
-        .u32(header.live);
+        .u32(header.live)
+        .u64(header.sealed_in);
     let header = w.padded(HEADER_BYTES);
     let of_header = header.get(at..).unwrap_or(&[]);
     let (head, bitmap) = part.split_at_mut(of_header.len().min(part.len()));
@@ -145,11 +148,13 @@ pub fn encode_part(header: RecordHeader, live: &Bitmap, at: usize, part: &mut [u
 pub fn decode_header(bytes: &[u8]) -> Result<RecordHeader, FormatError> {
     let mut r = Reader::new(bytes);
     let (segment, recorded, sealed, live) = (r.u64()?, r.u32()?, r.u8()? != 0, r.u32()?);
+    let sealed_in = r.u64()?;
     Ok(RecordHeader {
         segment,
         recorded,
         sealed,
         live,
+        sealed_in,
     })
 }
 
@@ -229,10 +234,12 @@ mod tests {
                 recorded: 7,
                 sealed: true,
                 live: live.count(),
+                sealed_in: 0x0708_090a_0b0c,
             };
             let shape = RecordShape::new(slot_blocks, k);
             let mut whole = Writer::new();
             whole.u64(header.segment).u32(7).u8(1).u32(header.live);
+            whole.u64(header.sealed_in);
             let mut whole = whole.padded(shape.bytes());
             for block in live.iter() {
                 whole[HEADER_BYTES + block as usize / 8] |= 1 << (block % 8);

@@ -10,8 +10,11 @@ use crate::{BLOCK, DeviceGeometry, FormatError, VERSION};
 /// What a superblock begins with.
 pub const MAGIC: &[u8; 8] = b"ASHLAR01";
 const CONTEXT: &[u8] = b"ashlar superblock";
+/// Incompatible feature: rows of the member table say since which checkpoint a member is out of use, and records of
+/// liveness in which one a segment was first sealed. Every array has it.
+pub const RETURNING_MEMBERS: u32 = 1 << 6;
 /// Incompatible feature bits this program knows.
-pub const KNOWN_INCOMPATIBLE: u32 = 0;
+pub const KNOWN_INCOMPATIBLE: u32 = RETURNING_MEMBERS;
 /// Read-only compatible feature bits this program knows.
 pub const KNOWN_READ_ONLY: u32 = 0;
 /// Bytes of a member's entry.
@@ -37,15 +40,18 @@ pub enum MemberState {
     Offline = 3,
     /// A hot spare: not counted.
     Spare = 4,
+    /// Not counted: it was missing, or answered no more; expected back.
+    Stale = 5,
 }
 
 impl MemberState {
     /// All of them, in the order of their bytes.
-    const ALL: [MemberState; 4] = [
+    const ALL: [MemberState; 5] = [
         MemberState::Online,
         MemberState::Failed,
         MemberState::Offline,
         MemberState::Spare,
+        MemberState::Stale,
     ];
 
     fn from_byte(byte: u8) -> Result<MemberState, FormatError> {
@@ -65,6 +71,8 @@ pub struct MemberEntry {
     pub slots: u32,
     /// Its part.
     pub state: MemberState,
+    /// Of one that is out of use: the last checkpoint whose root counted it; 0 if what it holds does not count.
+    pub stale_since: u64,
     /// Failure domain label, at most 32 bytes.
     pub domain: String,
 }
@@ -158,7 +166,7 @@ impl MemberEntry {
         row.bytes(&self.uuid)
             .u32(self.slots)
             .u8(self.state as u8)
-            .u64(0) // stale since: no feature that is known writes it
+            .u64(self.stale_since)
             .string(&self.domain);
         row.padded(MEMBER_BYTES)
     }
@@ -167,11 +175,12 @@ impl MemberEntry {
         let mut row = Reader::new(bytes);
         let (uuid, slots) = (row.array()?, row.u32()?);
         let state = MemberState::from_byte(row.u8()?)?;
-        let _stale_since = row.u64()?;
+        let stale_since = row.u64()?;
         Ok(MemberEntry {
             uuid,
             slots,
             state,
+            stale_since,
             domain: row.string(MAX_DOMAIN)?,
         })
     }
@@ -261,6 +270,9 @@ impl Superblock {
                 return Err(FormatError::Unsupported(features[set]));
             }
         }
+        if features[2] & RETURNING_MEMBERS == 0 {
+            return Err(FormatError::Unsupported(0)); // an earlier proposal of this format
+        }
         r.u32()?;
         let (array, key, device) = (r.array()?, r.array()?, r.array()?);
         let (index, writes) = (r.u16()?, r.u64()?);
@@ -325,7 +337,7 @@ mod tests {
 
     pub(crate) fn sample(members: u16) -> Superblock {
         Superblock {
-            features: [0; 3],
+            features: [0, 0, RETURNING_MEMBERS],
             array: [1; 16],
             key: [2; 32],
             device: [3; 16],
@@ -351,6 +363,7 @@ mod tests {
                     uuid: [3; 16],
                     slots: 1000,
                     state: MemberState::Online,
+                    stale_since: 77,
                     domain: "rack-1".into(),
                 })
                 .collect(),

@@ -145,6 +145,8 @@ pub struct Options {
     pub pressed: bool,
     /// A degraded array is taken at its word: as many more devices are lost as it says it survives.
     pub told: bool,
+    /// Devices come back while the array runs.
+    pub returns: bool,
     /// Parity and lost columns are computed by an accelerator that answers late.
     pub late: bool,
     /// At most this many operations a client does in a session.
@@ -301,6 +303,8 @@ pub struct Config {
     pub without: u64,
     /// A degraded array is taken at its word.
     pub told: bool,
+    /// Devices come back while the array runs.
+    pub returns: bool,
     /// What is computed comes late.
     pub late: bool,
     /// The array is imported to be read only.

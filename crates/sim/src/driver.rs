@@ -21,6 +21,7 @@ use crate::ledger;
 use crate::machine::{Driver, LIVELOCK, Machine, Opened, guarded};
 use crate::nemesis;
 use crate::outage::until_power_goes;
+use crate::returns;
 use crate::rng::Rng;
 use crate::store::{Store, StoreError, Subject};
 use crate::world::World;
@@ -297,11 +298,18 @@ impl Driver<'_> {
         let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
         let nemesis = (faulty && rng.chance(60)).then(|| rng.fork(4));
         let nemesis = nemesis.filter(|_| world.config.may(Part::Nemesis));
+        let returns = world.chance.returns.borrow_mut().fork(6);
+        let coming = faulty && world.config.may(Part::Nemesis);
+        let coming = coming && world.chance.returns.borrow_mut().chance(50);
+        let coming = coming.then(|| (store.clone(), returns));
         let repair = faulty && self.rng.chance(40);
         let work = {
             let (world, rt) = (world.clone(), rt.clone());
             async move {
                 verify(&session, &mut rng, check).await;
+                if let Some((store, returns)) = coming {
+                    rt.spawn(returns::run(world.clone(), rt.clone(), store, returns));
+                }
                 if let Some(nemesis) = nemesis {
                     rt.spawn(nemesis::run(world.clone(), rt.clone(), nemesis));
                 }

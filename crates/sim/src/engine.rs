@@ -224,6 +224,31 @@ impl Store for EngineStore {
         Box::pin(async move { Ok(array.fail(device, force).await?) })
     }
 
+    fn takes_in(&self) -> bool {
+        true
+    }
+
+    fn offline(&self, device: u16) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.offline(device).await?) })
+    }
+
+    fn online(&self, device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move {
+            // The operator's word comes second.
+            match array.online(device.clone(), false).await {
+                Err(Error::Untrusted(_)) => Ok(array.online(device, true).await.map(drop)?),
+                taken => Ok(taken.map(drop)?),
+            }
+        })
+    }
+
+    fn replace(&self, index: u16, device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.replace(index, device).await.map(drop)?) })
+    }
+
     fn set(
         &self,
         volume: Option<&str>,
@@ -260,6 +285,9 @@ impl Store for EngineStore {
         let array = self.0.clone();
         Box::pin(async move {
             let status = array.status().await;
+            let awaited = array.awaited();
+            let delay = array.get(Some("reconstruct.delay"));
+            let delayed = delay.is_ok_and(|set| set.iter().any(|(_, value)| value != "0s"));
             let in_use = [
                 DeviceState::Online,
                 DeviceState::Slow,
@@ -282,6 +310,19 @@ impl Store for EngineStore {
                     .filter(|device| in_use.contains(&device.state))
                     .map(|device| usize::from(device.index))
                     .collect(),
+                offline: status
+                    .devices
+                    .iter()
+                    .filter(|device| device.state == DeviceState::Offline)
+                    .map(|device| usize::from(device.index))
+                    .collect(),
+                awaited: match delayed {
+                    true => awaited
+                        .iter()
+                        .map(|(index, _)| usize::from(*index))
+                        .collect(),
+                    false => Vec::new(),
+                },
                 errors: status
                     .devices
                     .iter()

@@ -13,6 +13,7 @@ use crate::config::Mode;
 use crate::disk::SimDisk;
 use crate::machine::{Driver, Machine, Opened, guarded};
 use crate::model::VolumeModel;
+use crate::returns;
 use crate::rng::Rng;
 use crate::store::{Store, StoreStatus, Subject};
 use crate::trace::Trace;
@@ -222,6 +223,7 @@ impl Driver<'_> {
         let online: Vec<usize> = (0..self.world.config.devices).collect();
         let looks = if self.has_devices(&online) { 30 } else { 2 };
         let status = self.finish(rt, "healing", async move {
+            returns::at_rest(&waiting.world, &handle, &waiting.store).await;
             let idle = handle
                 .timeout(REPAIR_BOUND, waiting.store.wait_idle())
                 .await;
@@ -346,7 +348,10 @@ impl Driver<'_> {
 
     /// Whether full redundancy must be back: there are devices and room, or the array says that there is.
     fn must_repair(&self, status: &StoreStatus) -> bool {
-        self.has_devices(&status.online)
+        // What lies on a device that is expected back is not rebuilt.
+        status.offline.is_empty()
+            && status.awaited.is_empty()
+            && self.has_devices(&status.online)
             && (!status.overpromised || self.roomy(self.healthy().len()))
     }
 

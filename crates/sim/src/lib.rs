@@ -38,6 +38,7 @@ pub mod pages;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod refusals;
+mod returns;
 pub mod rng;
 pub mod run;
 pub mod settings;

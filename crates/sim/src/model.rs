@@ -432,12 +432,18 @@ impl VolumeModel {
         Err(violation(id, start, from, bytes, block, begun))
     }
 
-    /// After an accepted loss: every cell is zeros or some write to this very place.
+    /// After an accepted loss: every cell is zeros or some write to this very place, or beside one: a write may begin
+    /// and end within a cell.
     fn check_any(&self, offset: u64, bytes: &[u8]) -> Result<(), Violation> {
         let skip = usize::try_from((content::CELL - offset % content::CELL) % content::CELL)
             .expect("below 16");
         let mut at = offset + skip as u64;
-        for cell in bytes.get(skip..).unwrap_or(&[]).as_chunks().0 {
+        let cells: &[[u8; 16]] = bytes.get(skip..).unwrap_or(&[]).as_chunks().0;
+        let is_write = |n: usize| {
+            let cell = cells.get(n);
+            cell.is_some_and(|cell| matches!(content::origin(cell), content::Origin::Write { .. }))
+        };
+        for (n, cell) in cells.iter().enumerate() {
             let fine = match content::origin(cell) {
                 content::Origin::Zeros => true,
                 content::Origin::Write {
@@ -448,7 +454,7 @@ impl VolumeModel {
                     let known = volume == self.id && version <= self.newest;
                     offset == at && (known || self.former.contains(&volume))
                 }
-                content::Origin::Unknown => false,
+                content::Origin::Unknown => is_write(n + 1) || n > 0 && is_write(n - 1),
             };
             if !fine {
                 let found = content::explain(offset, bytes);

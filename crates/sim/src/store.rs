@@ -57,6 +57,10 @@ pub struct StoreStatus {
     pub journal_percent: u64,
     /// Devices that are in use, by number.
     pub online: Vec<usize>,
+    /// Devices that the operator has taken out for a while, by number.
+    pub offline: Vec<usize>,
+    /// Devices that answer nothing and are expected back, where that counts: what lies on them may not be rebuilt yet.
+    pub awaited: Vec<usize>,
     /// What is held against each device, by number: failed reads, failed writes, wrong digests.
     pub errors: Vec<(u64, u64, u64)>,
 }
@@ -139,6 +143,22 @@ pub trait Store {
     ) -> StoreFuture<Result<Vec<(u64, bool)>, StoreError>>;
     /// Takes a device out; with `force` whatever it costs.
     fn fail(&self, device: u16, force: bool) -> StoreFuture<Result<(), StoreError>>;
+    /// Whether devices can come back.
+    fn takes_in(&self) -> bool {
+        false
+    }
+    /// Takes a device out of use that is expected back.
+    fn offline(&self, _device: u16) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// Takes a device in that was out of use.
+    fn online(&self, _device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// Puts a blank device in the place of one that is out of use.
+    fn replace(&self, _index: u16, _device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
     /// Changes a setting of a volume, or of the array.
     fn set(
         &self,

@@ -131,6 +131,8 @@ pub struct Chance {
     pub widened: RefCell<Rng>,
     /// Of devices that refuse writes.
     pub refusals: RefCell<Rng>,
+    /// Of devices that come back.
+    pub returns: RefCell<Rng>,
 }
 
 /// What happened to the devices of a world.
@@ -229,6 +231,7 @@ impl World {
                 slowness: RefCell::new(Rng::new(config.seed ^ 0x510F)),
                 widened: RefCell::new(Rng::new(config.seed ^ 0x0415_DE4E)),
                 refusals: RefCell::new(Rng::new(config.seed ^ 0x0EF0_5A15)),
+                returns: RefCell::new(Rng::new(config.seed ^ 0x02E7_0235)),
             },
             settings: RefCell::default(),
             disks,

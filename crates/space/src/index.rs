@@ -28,6 +28,8 @@ pub struct SegmentFacts {
     pub usable: u16,
     /// Columns that the plan wants elsewhere: [`Plan::elsewhere`].
     pub elsewhere: u16,
+    /// Of the columns that are not there, those that are expected back: they are not computed anew meanwhile.
+    pub awaited: u16,
     /// Live blocks, 0 to all that it holds.
     pub live: u64,
     /// When it was closed, in any unit that grows.
@@ -47,6 +49,8 @@ pub struct Variant {
     pub usable: u16,
     /// Columns that the plan wants elsewhere.
     pub elsewhere: u16,
+    /// Columns that are expected back.
+    pub awaited: u16,
 }
 
 impl Variant {
@@ -57,6 +61,7 @@ impl Variant {
             m: facts.m,
             usable: facts.usable,
             elsewhere: facts.elsewhere,
+            awaited: facts.awaited,
         }
     }
 
@@ -68,6 +73,12 @@ impl Variant {
         }
         let wanted = i32::from(template.redundancy());
         u16::try_from((wanted - self.redundancy).max(0)).unwrap_or(u16::MAX)
+    }
+
+    /// Of the columns that it lacks, those that are to be computed anew: the ones that are expected back are waited for.
+    #[must_use]
+    pub fn due(&self, template: &Template) -> u16 {
+        self.lacks(template).saturating_sub(self.awaited)
     }
 
     /// Blocks that its slots would hold, laid by the plan; of a segment of the plan, `full`.

@@ -117,6 +117,7 @@ impl Life {
             m: seg.m,
             usable: seg.columns.iter().flatten().count() as u16,
             elsewhere,
+            awaited: 0,
             live: seg.live,
             closed,
         };

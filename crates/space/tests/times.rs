@@ -51,6 +51,7 @@ fn facts(number: u64, live: u64) -> SegmentFacts {
         m: 2,
         usable: 10,
         elsewhere: 0,
+        awaited: 0,
         live,
         closed: number,
     }

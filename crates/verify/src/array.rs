@@ -566,13 +566,10 @@ impl Segment {
 
 /// The newest root of all members; devices of the root set that do not have it are findings.
 fn newest_root(members: &Members<'_>, report: &mut Report) -> Option<Root> {
-    let mut of_members: Vec<(u16, Vec<Root>)> = Vec::new();
-    for (index, device) in &members.here {
-        of_members.push((
-            *index,
-            roots_of(device.source, &device.geometry, &members.superblock.array),
-        ));
-    }
+    let array = &members.superblock.array;
+    let roots = |device: &Device<'_>| roots_of(device.source, &device.geometry, array);
+    let here = members.here.iter();
+    let of_members: Vec<(u16, Vec<Root>)> = here.map(|(i, d)| (*i, roots(d))).collect();
     let all = of_members.iter().flat_map(|(_, roots)| roots);
     let Some(newest) = all.max_by_key(|root| root.order()).cloned() else {
         report.find(Kind::NoRoot);
@@ -588,13 +585,13 @@ fn newest_root(members: &Members<'_>, report: &mut Report) -> Option<Root> {
             report.find(Kind::RootCopy).device(position);
         }
     }
-    // A device is taken out by a generation first, and none comes back.
-    let absent = newest.epochs.last().map(|epoch| &epoch.absent);
-    for index in members.superblock.counted() {
-        if absent.is_some_and(|absent| absent.contains(&index)) {
-            let position = members.here.get(&index).map_or(0, |device| device.position);
-            report.find(Kind::EpochDiffers).device(position);
-        }
+    // A generation takes a device out, or in: the root that follows says the same.
+    let same = newest.generation == members.superblock.generation;
+    let open = newest.epochs.last().filter(|_| same);
+    let left_out = |index: &u16| open.is_some_and(|epoch| epoch.absent.contains(index));
+    for index in members.superblock.counted().filter(left_out) {
+        let position = members.here.get(&index).map_or(0, |device| device.position);
+        report.find(Kind::EpochDiffers).device(position);
     }
     Some(newest)
 }

@@ -11,6 +11,9 @@ const MAGIC: &[u8; 8] = b"ASHLAR01";
 const CONTEXT: &[u8] = b"ashlar superblock";
 /// The only version of the format.
 const VERSION: u32 = 2;
+/// Read-only compatible and incompatible features of every array, as one number: rows of the member table say since when
+/// a member is out of use, and records of liveness when a segment was sealed.
+const RETURNING: u64 = 1 << (32 + 6);
 /// Entries of a slot table page.
 pub(crate) const PAGE_ENTRIES: u32 = 124;
 /// Bytes of a root entry.
@@ -168,7 +171,8 @@ impl Superblock {
         let body = unseal(CONTEXT, &bytes).ok_or(Refused::Seal)?;
         let superblock = Superblock::parse(body).ok_or(Refused::Value)?;
         let features = Fields(body.get(16..24).unwrap_or(&[])).u64();
-        if features != Some(0) {
+        // Compatible ones none, read-only compatible ones none: and of the others only members that return.
+        if features != Some(RETURNING) {
             return Err(Refused::Foreign);
         }
         Ok(superblock)
@@ -240,9 +244,9 @@ impl Superblock {
 fn member(row: &[u8]) -> Option<Member> {
     let mut f = Fields(row);
     let (uuid, slots, state) = (f.array()?, f.u32()?, f.u8()?);
-    f.u64()?; // stale since
+    f.u64()?; // stale since: of one that is not in use
     f.string(32)?;
-    (1..=4).contains(&state).then_some(Member {
+    (1..=5).contains(&state).then_some(Member {
         uuid,
         slots,
         online: state == 1,

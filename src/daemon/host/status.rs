@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ashlar_engine::status::{ArrayStatus, DeviceState};
+use ashlar_engine::status::ArrayStatus;
 
 use super::answer::not_imported;
 use super::{Host, Member, clean_reserve};
@@ -59,10 +59,6 @@ impl Host {
     pub(crate) async fn status_of(&self, member: &Member) -> ArrayStatus {
         let mut status = member.array.status().await;
         for device in &mut status.devices {
-            // One that is here and not used was taken out; only what is not here is missing.
-            if device.state == DeviceState::Missing && member.seen.contains_key(&device.uuid) {
-                device.state = DeviceState::Failed;
-            }
             let paths = self.state.paths.borrow();
             let last = paths.get(&device.uuid).cloned().unwrap_or_default();
             device.last_path = if device.path.is_empty() {

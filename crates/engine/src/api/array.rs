@@ -11,6 +11,7 @@ use ashlar_device::{DeviceRef, Fault};
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::journal::Ring;
+use ashlar_format::superblock::MemberState;
 use ashlar_rt::{Buf, Rt, Sender};
 
 use crate::api::volume::Sizes;
@@ -280,7 +281,14 @@ impl Array {
         if usize::from(index) >= home.core.members.len() {
             return Err(Error::NoDevice(index));
         }
-        let in_use = home.core.member(index).is_counted();
+        let out = |home: &Home| !home.core.member(index).is_counted();
+        if out(home) && home.agreement.waiting().is_none() {
+            match self.restate(index, MemberState::Failed).await {
+                Err(Error::InUse(_)) => {} // it was just being taken in
+                done => return done,
+            }
+        }
+        let in_use = !out(home);
         if !in_use && (home.agreement.waiting().is_none() || !force) {
             return Ok(());
         }
@@ -291,6 +299,7 @@ impl Array {
             home.agreement.set_may_lose(true);
         }
         if in_use {
+            home.core.failing.ask(index, MemberState::Failed);
             home.core.report_failed(index);
         }
         self.to_its_end(async move |array| array.0.home.settle_failed(force).await)
@@ -305,15 +314,15 @@ impl Array {
 
     /// Where the devices in use are, by UUID.
     pub fn device_paths(&self) -> Vec<(String, String)> {
-        let members = self.0.home.core.members.iter();
-        let paths = members.map(|m| (uuid_text(&m.uuid), m.path()));
+        let members = self.0.home.core.members.iter().filter(|m| m.is_held());
+        let paths = members.map(|m| (uuid_text(&m.uuid()), m.path()));
         paths.filter(|(_, path)| !path.is_empty()).collect()
     }
 
     /// UUIDs of all its devices.
     pub fn device_uuids(&self) -> Vec<String> {
         let members = self.0.home.core.members.iter();
-        members.map(|m| uuid_text(&m.uuid)).collect()
+        members.map(|m| uuid_text(&m.uuid())).collect()
     }
 
     /// Where the time has gone since it was created or imported, phase by phase.
@@ -372,7 +381,9 @@ async fn wipe_member(member: &crate::members::Member) -> Result<(), Fault> {
     let mut outcome = Ok(());
     for copy in 0..2 {
         let zero = vec![Buf::zeroed(BLOCK).freeze()];
-        let written = member.write(member.geometry.super_offset(copy), zero).await;
+        let written = member
+            .write(member.geometry().super_offset(copy), zero)
+            .await;
         outcome = outcome.and(written).and(member.flush().await);
     }
     outcome.and(member.erase().await)

@@ -13,7 +13,9 @@ use ashlar_format::geometry::{DeviceGeometry, ROOT_BYTES, ROOT_COUNT, default_sl
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::{Epoch, RingPosition, Root, TreeRoot};
 use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
-use ashlar_format::superblock::{Generation, MAX_DOMAIN, MemberEntry, MemberState, Superblock};
+use ashlar_format::superblock::{
+    Generation, MAX_DOMAIN, MemberEntry, MemberState, RETURNING_MEMBERS, Superblock,
+};
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_layout::{Layout, Shape};
 use ashlar_rt::{Buf, Rt};
@@ -218,6 +220,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
             uuid: rt.random_bytes(),
             slots: plan.devices[index].slots,
             state: MemberState::Online,
+            stale_since: 0,
             domain: options
                 .domains
                 .get(index)
@@ -235,7 +238,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
     let (k, most_lost) = shape.map_or((1, 1), |s| (s.k, s.most_lost()));
     let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
     Superblock {
-        features: [0; 3],
+        features: [0, 0, RETURNING_MEMBERS],
         array: rt.random_bytes(),
         key: rt.random_bytes(),
         device: members[0].uuid,
@@ -262,7 +265,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
 
 /// Clears a member's roots and slot table.
 async fn clear_member(member: &Member, array: &[u8; 16]) -> Result<(), ashlar_device::Fault> {
-    let geometry = member.geometry;
+    let geometry = member.geometry();
     let nothing = Buf::zeroed(usize::try_from(ROOT_BYTES).expect("16 KiB")).freeze();
     for entry in 0..ROOT_COUNT {
         let offset = geometry.root_offset(entry);

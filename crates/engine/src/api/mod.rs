@@ -2,6 +2,7 @@
 
 pub mod array;
 pub mod create;
+pub mod members;
 pub mod report;
 mod resize;
 pub mod settings;

@@ -165,17 +165,17 @@ fn device_status(member: &crate::members::Member) -> DeviceStatus {
     let used = member.slots.used() as u64;
     let state = match member.state() {
         MemberState::Online => DeviceState::Online,
-        MemberState::Failed if member.path().is_empty() => DeviceState::Missing,
         MemberState::Failed => DeviceState::Failed,
+        MemberState::Stale => DeviceState::Missing,
         MemberState::Offline => DeviceState::Offline,
         MemberState::Spare => DeviceState::Spare,
     };
     DeviceStatus {
         index: member.index,
-        uuid: uuid_text(&member.uuid),
+        uuid: uuid_text(&member.uuid()),
         path: member.path(),
         last_path: String::new(),
-        size_bytes: member.geometry.size_bytes,
+        size_bytes: member.geometry().size_bytes,
         domain: member.domain.clone(),
         state,
         errors: DeviceErrors {
@@ -183,7 +183,7 @@ fn device_status(member: &crate::members::Member) -> DeviceStatus {
             write: member.counters.write_errors.get(),
             digest: member.counters.digest_errors.get(),
         },
-        used_bytes: used * member.geometry.slot_bytes,
+        used_bytes: used * member.geometry().slot_bytes,
         read_bytes: member.counters.read_bytes.get(),
         written_bytes: member.counters.written_bytes.get(),
     }

@@ -32,6 +32,8 @@ struct Moving {
     index: usize,
     old: Column,
     new: Column,
+    /// The life of the slots of the device that it goes to.
+    life: u32,
     /// Whether it can still get there.
     stands: bool,
 }
@@ -70,7 +72,8 @@ impl Background {
         let mut moving = Vec::new();
         for (index, device) in targets.iter().copied() {
             let old = segment.columns.borrow()[index];
-            let slot = self.core.member(device).slots.reserve();
+            let slots = &self.core.member(device).slots;
+            let slot = slots.reserve();
             let new = Column {
                 device,
                 slot: slot.expect("the ledger gave it"),
@@ -80,6 +83,7 @@ impl Background {
                 index,
                 old,
                 new,
+                life: slots.life(),
                 stands: true,
             });
         }
@@ -93,10 +97,17 @@ impl Background {
     /// The segment has a column in its new slot, if nothing has changed since it was begun.
     fn give_column(self: &Rc<Self>, segment: &Pinned, moving: &Moving, leaves: Leaves) -> bool {
         let Moving {
-            index, old, new, ..
+            index,
+            old,
+            new,
+            life,
+            ..
         } = *moving;
         let column = u16::try_from(index).expect("at most 256 columns");
         let member = self.core.member(new.device);
+        if member.slots.life() != life {
+            return false; // the device has left and come back: the slot is another's, or free
+        }
         // Rebuild and repair may have moved it meanwhile, or another column of the segment to that device.
         let unchanged = {
             let columns = segment.columns.borrow();
@@ -174,7 +185,7 @@ impl Background {
             let slot = self
                 .core
                 .member(m.new.device)
-                .geometry
+                .geometry()
                 .slot_offset(m.new.slot);
             let header = header_bytes(
                 &self.core.identity.array,

@@ -105,7 +105,8 @@ impl Background {
             Work::Clean => self.cleaning.get() == 0 && (settled() || !self.home.is_short()),
             Work::Rebuild => {
                 let due = !self.core.failing.is_empty() || self.home.is_degraded();
-                self.rebuilding.get() == 0 && (settled() || !due)
+                let rests = !self.home.rebuild_comes() && settled();
+                self.rebuilding.get() == 0 && (rests || !due)
             }
         }
     }

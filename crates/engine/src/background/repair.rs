@@ -284,6 +284,9 @@ impl Background {
             segment.geometry.strip_block(stripe) + within,
         );
         let member = self.core.member(place.device);
+        if self.repairable(block).is_none_or(|(_, now)| now != place) {
+            return Attempt::Failed; // it was moved meanwhile, and its slot may be another's
+        }
         if member.write(offset, vec![good.freeze()]).await.is_err() {
             self.core.report_failed(place.device);
             return Attempt::Failed;
@@ -333,6 +336,9 @@ impl Background {
         let offset = device_offset(core, place, geometry.summary_block(course));
         let member = core.member(place.device);
         for _ in 0..ATTEMPTS {
+            if segment.columns.borrow()[index] != place {
+                return Summary::Failed;
+            }
             let written = member.write(offset, vec![summary.clone()]).await;
             if written.is_err() || member.flush().await.is_err() {
                 core.report_failed(place.device);

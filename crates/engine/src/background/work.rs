@@ -53,6 +53,7 @@ impl Background {
             if self.home.is_degraded() {
                 self.settle_broken(&mut tried).await;
             }
+            self.home.look_who_is_awaited();
             let started = self.start_jobs();
             let merges = self.merge_if_due(started);
             let rests = !started && !merges && self.is_at_rest();
@@ -258,13 +259,16 @@ impl Background {
             targets.extend(acquired.map(|(column, device)| (usize::from(*column), *device)));
             ledger.give_back(claim);
         }
-        let mut given = 0;
+        let (mut given, mut changed) = (0, false);
         match self.core.segment(number) {
             Some(segment) => {
+                let columns = segment.columns.borrow().clone();
                 given = self
                     .rebuild_columns(&segment, &targets, Leaves::Sound)
                     .await;
                 self.given.set(self.given.get() + given);
+                // A device may have come back, or taken the place of another.
+                changed = columns != *segment.columns.borrow();
                 if self.home.log.moves() > 32 {
                     self.home.group_commit(Reach::Written).await;
                 }
@@ -275,7 +279,7 @@ impl Background {
             }
         }
         let end = match before {
-            _ if given > 0 => End::Gained,
+            _ if given > 0 || changed => End::Gained,
             Some(before) if targets.len() == to.len() => End::Tried(before),
             _ => End::Refused,
         };
@@ -339,6 +343,9 @@ impl Background {
     /// Why what is missing cannot be had now.
     pub(super) fn why_waiting(&self) -> &'static str {
         let lost = "cannot restore redundancy: data is lost, or there is too little free space";
+        if let Some(why) = self.home.why_awaiting() {
+            return why;
+        }
         match self.home.lack() {
             Lack::Room => "no device has free space for the missing columns",
             Lack::Devices => "too few devices are left to hold the missing columns",

@@ -113,7 +113,11 @@ impl Home {
         let online = self.core.taking_slots().len();
         let row = Placement::row_len(online, segment.geometry.width()).max(1);
         // Each open segment holds slots that cleaning cannot reach: few in a small array, where each shard has its own.
-        let slots = self.core.members.iter().map(|m| m.geometry.slots as usize);
+        let slots = self
+            .core
+            .members
+            .iter()
+            .map(|m| m.geometry().slots as usize);
         let most = slots.min().unwrap_or(1) / SLOTS_PER_OPEN / self.shards.len();
         Allocated {
             segment: segment.number,

@@ -117,7 +117,7 @@ impl Home {
     /// Where the space of the devices in use is.
     pub(crate) fn capacity(&self) -> Capacity {
         let online = || self.core.members.iter().filter(|m| m.takes_slots());
-        let raw = online().map(|m| m.geometry.size_bytes).sum::<u64>();
+        let raw = online().map(|m| m.geometry().size_bytes).sum::<u64>();
         let usable = self.usable_now() * BLOCK_U64;
         let (promised, used) = self.promised_blocks();
         let (promised, used) = (promised * BLOCK_U64, used * BLOCK_U64);

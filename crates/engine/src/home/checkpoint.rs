@@ -41,7 +41,7 @@ use crate::space::shape::MergeLimit;
 #[derive(Debug)]
 pub struct Checkpoints {
     /// Held by the checkpoint under way.
-    turn: Lock<()>,
+    pub(super) turn: Lock<()>,
     /// Opens when a checkpoint has ended.
     pub(super) ended: Gate,
     /// Checkpoints begun.
@@ -289,9 +289,11 @@ impl Home {
         for segment in unsettled.iter().filter_map(|n| segments.get(n)) {
             // A full segment is sealed by its last stripe.
             if segment.recorded.get() == segment.geometry.stripes()
+                && !segment.sealed.get()
                 && !self.nodes.is_current(segment)
             {
                 segment.sealed.set(true);
+                self.liveness.mark_header(segment);
             }
         }
         drop((segments, unsettled));
@@ -420,7 +422,8 @@ impl Home {
         };
         let catalog_leaf = |leaf| self.catalog.leaf_bytes(leaf);
         let catalog = (self.catalog.tree()).finish(digest_in(CATALOG_TREE), catalog_leaf);
-        let record_leaf = |leaf| self.liveness.leaf_bytes(&self.core, leaf);
+        let checkpoint = self.root.next_checkpoint();
+        let record_leaf = |leaf| self.liveness.leaf_bytes(&self.core, leaf, checkpoint);
         let liveness = (self.liveness.tree()).finish(digest_in(LIVENESS_TREE), record_leaf);
         for (number, made) in [(CATALOG_TREE, catalog), (LIVENESS_TREE, liveness)] {
             for ((level, index), place, digest, bytes) in made {

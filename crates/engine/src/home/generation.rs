@@ -12,15 +12,19 @@
 use std::rc::Rc;
 
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
-use ashlar_rt::{BLOCK, Buf, join_all};
+use ashlar_format::superblock::MemberState;
+use ashlar_rt::{BLOCK, Buf, MILLISECOND, Nanos, join_all};
 use ashlar_space::topology::Area;
 
 use crate::error::Error;
 use crate::home::Home;
 use crate::journal::sets::{RecordSet, record_sets};
 use crate::members::Member;
-use crate::members::quorum::{Quorum, choose_root_set};
+use crate::members::quorum::{Quorum, choose_root_set, online_members};
 use crate::planted::{self, Bug};
+
+/// A device that fails writes and answers a read within this time is there, and not to be trusted by itself.
+const GRACE: Nanos = 250 * MILLISECOND;
 
 impl Home {
     /// Makes `root` durable on every root-set device in use, taking out whatever fails on the way by a
@@ -47,7 +51,7 @@ impl Home {
                     continue;
                 }
                 let (core, bytes) = (self.core.clone(), bytes.clone());
-                let offset = self.core.member(index).geometry.root_offset(root.number);
+                let offset = self.core.member(index).geometry().root_offset(root.number);
                 let write = async move {
                     if planted::on(Bug::RootNotFlushed) {
                         return core.write(index, offset, bytes).await;
@@ -74,7 +78,10 @@ impl Home {
     async fn change_generation(self: &Rc<Self>, root: &mut Root) {
         let counted = self.core.counted().len();
         let failing = self.core.failing.take();
-        let needed = self.needed_and_read(&failing).await;
+        // One that is being taken in holds nothing that is read.
+        let mut read = failing.clone();
+        read.retain(|index| self.core.member(*index).is_read());
+        let needed = self.needed_and_read(&read).await;
         if !needed.is_empty() {
             let named = needed.iter().map(|index| {
                 let path = self.core.member(*index).path();
@@ -88,18 +95,7 @@ impl Home {
             ));
             return;
         }
-        for index in failing {
-            let member = self.core.member(index);
-            if member.is_counted() {
-                member.take_out(ashlar_format::superblock::MemberState::Failed);
-                let text = format!(
-                    "device {index} ({}) failed and is no longer used; its data is rebuilt onto the other \
-                     devices while they have free space: see 'ashlar status'",
-                    member.path()
-                );
-                self.core.events.note("device-failed", Some(index), text);
-            }
-        }
+        self.take_out(&failing).await;
         self.members_changed();
         let stored = if planted::on(Bug::GenerationNotStored) {
             counted
@@ -130,6 +126,53 @@ impl Home {
         root.number += 1;
         self.close_epoch(root, next);
         self.core.progress.open();
+    }
+
+    /// Takes these out of use. The root that is durable was the last to count them; what one holds that was being taken
+    /// in is as of it, too.
+    async fn take_out(&self, failing: &[u16]) {
+        let since = self.root.borrow().checkpoint;
+        let answer = self.which_answer(failing, Some(GRACE)).await;
+        for index in failing.iter().copied() {
+            let member = self.core.member(index);
+            if !member.is_counted() {
+                continue;
+            }
+            let state = match self.core.failing.take_asked(index) {
+                Some(asked) => asked,
+                None if answer.contains(&index) => MemberState::Failed,
+                None => MemberState::Stale,
+            };
+            member.take_out(state);
+            member.stale_since.set(since);
+            // Whoever looked since it was reported has seen it in use.
+            self.core.failing.set_maybe_degraded(true);
+            let path = member.path();
+            let (kind, text) = match state {
+                MemberState::Offline => (
+                    "device-offline",
+                    format!(
+                        "device {index} ({path}) was taken out of use; its data is not rebuilt until 'ashlar online' \
+                         or 'ashlar fail'"
+                    ),
+                ),
+                MemberState::Stale => (
+                    "device-awaited",
+                    format!(
+                        "device {index} ({path}) answers no more; it is taken in again when it does, and its data is \
+                         rebuilt onto the other devices after rebuild.delay: see 'ashlar status'"
+                    ),
+                ),
+                _ => (
+                    "device-failed",
+                    format!(
+                        "device {index} ({path}) failed and is no longer used; its data is rebuilt onto the other \
+                         devices while they have free space: see 'ashlar status'"
+                    ),
+                ),
+            };
+            self.core.events.note(kind, Some(index), text);
+        }
     }
 
     /// Ends the open epoch of `root` at `next` and begins another, of the present generation and with the members
@@ -201,28 +244,37 @@ impl Home {
         if may_lose || !self.needs_devices(failing, &[]) {
             return Vec::new();
         }
-        let mut looks = Vec::new();
-        for index in failing.iter().copied() {
-            let core = self.core.clone();
-            looks.push(self.core.rt.spawn(async move {
-                let member = core.member(index);
-                let offset = member.geometry.super_offset(member.super_copy.get());
-                (index, member.read(offset, BLOCK).await.is_ok())
-            }));
-        }
-        let (mut reading, mut dead) = (Vec::new(), Vec::new());
-        for look in looks {
-            let (index, reads) = look.await;
-            if reads {
-                reading.push(index)
-            } else {
-                dead.push(index)
-            }
-        }
+        let mut reading = self.which_answer(failing, None).await;
+        let mut dead = failing.to_vec();
+        dead.retain(|index| !reading.contains(index));
         if !self.needs_devices(&reading, &dead) {
             reading.clear();
         }
         reading
+    }
+
+    /// Those of these devices that answer a read, within a time if one is given.
+    async fn which_answer(&self, devices: &[u16], within: Option<Nanos>) -> Vec<u16> {
+        let mut looks = Vec::new();
+        for index in devices.iter().copied() {
+            let core = self.core.clone();
+            looks.push(self.core.rt.spawn(async move {
+                let member = core.member(index);
+                let offset = member.geometry().super_offset(member.super_copy.get());
+                let read = member.read(offset, BLOCK);
+                let within = within.unwrap_or(Nanos::MAX);
+                let read = core.rt.timeout(within, read).await;
+                (index, matches!(read, Some(Ok(_))))
+            }));
+        }
+        let mut answer = Vec::new();
+        for look in looks {
+            let (index, reads) = look.await;
+            if reads {
+                answer.push(index);
+            }
+        }
+        answer
     }
 
     /// Gives up a device that nothing would be lost without, and that would leave clients room had its slots kept what
@@ -250,34 +302,57 @@ impl Home {
         true
     }
 
-    /// Writes a new generation to every member in use; how many stored it.
+    /// Writes a new generation to every member in use; how many of those that were counted before stored it.
+    ///
+    /// Crash argument: one that is being taken in stores it only once at least half of those counted before have: so it
+    /// never makes a generation look as if it had taken effect, and never votes for one that has not (small model:
+    /// `generations`).
     pub(crate) async fn store_generation(self: &Rc<Self>) -> usize {
-        {
-            let mut superblock = self.superblock.borrow_mut();
-            let counted = crate::members::quorum::online_members(&superblock.members).count();
-            let counted = u16::try_from(counted).expect("at most 65,535 members");
-            superblock.generation = superblock
-                .generation
-                .next(self.core.rt.random_bytes(), counted);
-            for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
-                entry.state = member.state();
-            }
-            let topology = self.topology();
-            let most_lost = topology.shape().most_lost();
-            superblock.root_set =
-                choose_root_set(&self.core.written(), most_lost, topology.domains());
+        let (before, newcomers) = self.make_generation();
+        let stored = self.store_on(|m| !newcomers.contains(&m.index)).await;
+        if 2 * stored >= before {
+            self.store_on(|m| newcomers.contains(&m.index)).await;
         }
-        self.store_superblocks().await
+        stored
+    }
+
+    /// Makes a new generation in memory; how many members the one before counted, and those in use that it did not.
+    fn make_generation(&self) -> (usize, Vec<u16>) {
+        let mut superblock = self.superblock.borrow_mut();
+        let before: Vec<usize> = online_members(&superblock.members).collect();
+        let counted = u16::try_from(before.len()).expect("at most 65,535 members");
+        superblock.generation = superblock
+            .generation
+            .next(self.core.rt.random_bytes(), counted);
+        for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
+            entry.state = member.state();
+            (entry.uuid, entry.slots) = (member.uuid(), member.geometry().slots);
+            entry.stale_since = match member.is_counted() {
+                true => 0,
+                false => member.stale_since.get(),
+            };
+        }
+        let topology = self.topology();
+        let most_lost = topology.shape().most_lost();
+        let written = self.core.written();
+        superblock.root_set = choose_root_set(&written, most_lost, topology.domains());
+        superblock.writes += 1;
+        let is_new = |index: &u16| !before.contains(&usize::from(*index));
+        (before.len(), written.into_iter().filter(is_new).collect())
     }
 
     /// Writes the superblock to every member in use (never over its newer copy); how many stored it.
     pub(crate) async fn store_superblocks(self: &Rc<Self>) -> usize {
         self.superblock.borrow_mut().writes += 1;
+        self.store_on(|_| true).await
+    }
+
+    async fn store_on(self: &Rc<Self>, wanted: impl Fn(&Member) -> bool) -> usize {
         let store = |member: &Member| {
             let bytes = self.superblock_for(member.index);
             let copy = 1 - member.super_copy.get();
             let (core, index) = (self.core.clone(), member.index);
-            let offset = member.geometry.super_offset(copy);
+            let offset = member.geometry().super_offset(copy);
             self.core.rt.spawn(async move {
                 let done = core.write_durably(index, offset, bytes).await;
                 if done {
@@ -286,7 +361,8 @@ impl Home {
                 done
             })
         };
-        let online = self.core.members.iter().filter(|m| m.is_written());
+        let online = self.core.members.iter();
+        let online = online.filter(|m| m.is_written() && wanted(m));
         let stored = join_all(online.map(store)).await;
         stored.into_iter().filter(|done| *done).count()
     }
@@ -295,8 +371,8 @@ impl Home {
         let mut superblock = self.superblock.borrow().clone();
         let member = self.core.member(index);
         superblock.index = index;
-        superblock.device = member.uuid;
-        superblock.geometry = member.geometry;
+        superblock.device = member.uuid();
+        superblock.geometry = member.geometry();
         Buf::copy_of(&superblock.encode()).freeze()
     }
 

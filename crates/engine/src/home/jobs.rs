@@ -169,6 +169,11 @@ impl Jobs {
         self.vacated.borrow_mut().push(column);
     }
 
+    /// A device has come in another's place, or anew: the slots that columns have left on it are free already.
+    pub(super) fn forget_vacated(&self, device: u16) {
+        self.vacated.borrow_mut().retain(|c| c.device != device);
+    }
+
     /// The slots that columns have left until now.
     pub(super) fn take_vacated(&self) -> Vec<Column> {
         self.vacated.take()

@@ -21,6 +21,7 @@ pub mod nodes;
 mod parts;
 mod records;
 mod redundancy;
+mod returning;
 mod root;
 #[cfg(test)]
 mod scale_tests;

@@ -54,6 +54,11 @@ impl Roots {
         self.birth.get()
     }
 
+    /// The number that the checkpoint under way takes.
+    pub fn next_checkpoint(&self) -> u64 {
+        self.next_checkpoint.get()
+    }
+
     /// The number of a checkpoint that begins to write, which no other has had.
     fn take_checkpoint_number(&self) -> u64 {
         self.next_checkpoint.replace(self.next_checkpoint.get() + 1)
@@ -127,16 +132,21 @@ impl Home {
         let mut written = Vec::new();
         let mut joins = Vec::new();
         for member in &self.core.members {
-            let pages = member.slots.take_changed_pages();
+            let mut pages = member.slots.take_changed_pages();
             if !member.is_written() {
                 continue;
+            }
+            if pages.is_empty() {
+                // Each checkpoint leaves its number on each member: so one that was away proves what it has seen.
+                let turn = checkpoint % u64::from(member.geometry().table_pages().max(1));
+                pages.insert(u32::try_from(turn).expect("less than the pages"));
             }
             for number in pages {
                 let array = &self.core.identity.array;
                 let bytes = member.table_page(array, number, checkpoint, counts);
                 let mut copy = 1 - member.slots.page_copy(number);
                 copy ^= u8::from(planted::on(Bug::PagesInPlace));
-                let offset = member.geometry.page_offset(number, u32::from(copy));
+                let offset = member.geometry().page_offset(number, u32::from(copy));
                 let (core, index) = (self.core.clone(), member.index);
                 written.push((index, number));
                 let write = async move { core.write(index, offset, bytes).await };

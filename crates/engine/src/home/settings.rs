@@ -4,7 +4,9 @@ use ashlar_space::work::Narrow;
 
 use crate::home::Home;
 use crate::home::jobs::narrow_named;
-use crate::options::{ACCELERATOR, NARROW, RESERVE, Setting, percent};
+use ashlar_rt::{Nanos, SECOND};
+
+use crate::options::{ACCELERATOR, DELAY, NARROW, RESERVE, Setting, delay, percent};
 use crate::space::geometry::DEFAULT_CLEAN_RESERVE;
 
 impl Home {
@@ -18,6 +20,11 @@ impl Home {
     /// What `clean.reserve` says.
     pub(crate) fn clean_reserve_percent(&self) -> u8 {
         percent(&self.setting(&RESERVE)).unwrap_or(DEFAULT_CLEAN_RESERVE)
+    }
+
+    /// What `reconstruct.delay` says.
+    pub(crate) fn rebuild_delay(&self) -> Nanos {
+        delay(&self.setting(&DELAY)).unwrap_or(0) * SECOND
     }
 
     /// What `reconstruct.narrow` says.

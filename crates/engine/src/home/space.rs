@@ -16,6 +16,7 @@ use ashlar_format::BLOCK_U64;
 use ashlar_format::catalog::VolumeEntry;
 use ashlar_format::partition::Partitioning;
 use ashlar_format::slot::SegmentKind;
+use ashlar_format::superblock::MemberState;
 use ashlar_layout::Shape;
 use ashlar_space::capacity::Geometry;
 use ashlar_space::domains::Domains;
@@ -35,8 +36,8 @@ use crate::home::jobs::Jobs;
 use crate::home::step::Steps;
 use crate::members::Member;
 use crate::planted::{self, Bug};
-use crate::segment::Segment;
 use crate::segment::table::Core;
+use crate::segment::{Column, Segment};
 use crate::space::geometry::{DEFAULT_CLEAN_RESERVE, Sizes, geometry};
 
 /// Free space, and who is about to take it.
@@ -51,6 +52,8 @@ pub struct Space {
     pub(crate) steps: Steps,
     /// Background work under way.
     pub(crate) jobs: Jobs,
+    /// Members that are expected back: what lies on them is not computed anew yet.
+    pub(super) awaited: RefCell<Vec<u16>>,
     /// The share of usable space, in percent, that was last warned of; 0: none.
     pub(super) warned: Cell<u64>,
 }
@@ -69,7 +72,7 @@ struct Usable {
 /// The members of an array as places for columns.
 pub fn topology_of(members: &[Member], shape: Shape) -> Topology {
     let site = |m: &Member| Site {
-        slots: m.geometry.slots,
+        slots: m.geometry().slots,
         presence: presence_of(m),
         replaces: None,
     };
@@ -108,8 +111,7 @@ impl Segments<'_> {
     fn columns_of(&self, segment: &Segment) -> Vec<Option<u16>> {
         let columns = segment.columns.borrow();
         let usable = |c: usize| self.0.column_usable(segment, c);
-        let device =
-            |(c, column): (usize, &crate::segment::Column)| usable(c).then_some(column.device);
+        let device = |(c, column): (usize, &Column)| usable(c).then_some(column.device);
         columns.iter().enumerate().map(device).collect()
     }
 }
@@ -148,6 +150,7 @@ impl Space {
             placing: Placing::default(),
             steps: Steps::default(),
             jobs: Jobs::default(),
+            awaited: RefCell::default(),
             warned: Cell::default(),
         }
     }
@@ -259,15 +262,20 @@ impl Home {
 
     /// Members have changed: what is gone has no slots any more, and new segments are laid otherwise.
     pub(crate) fn members_changed(&self) {
+        self.change_topology();
+        self.try_again();
+        self.look_at_all();
+        self.reckon();
+        self.demand.clean();
+    }
+
+    /// The ledger is told of the members.
+    pub(super) fn change_topology(&self) {
         let shape = self.topology().shape().clone();
         let topology = topology_of(&self.core.members, shape);
         let before = self.plan();
         let plan = plan(&topology, &self.geometry(), &self.promises(), Some(&before));
         self.space.ledger().change(topology, plan);
-        self.try_again();
-        self.look_at_all();
-        self.reckon();
-        self.demand.clean();
     }
 
     /// Every segment may have other facts.
@@ -367,9 +375,34 @@ impl Home {
             m: segment.geometry.m,
             usable: u16::try_from(usable).expect("at most 256 columns"),
             elsewhere: plan.elsewhere(topology, area, &columns),
+            awaited: self.awaited_columns(segment),
             live: segment.live.borrow().count().into(),
             closed: segment.number,
         }
+    }
+
+    /// How many of a segment's missing columns are expected back: where it has no redundancy left, only those that the
+    /// operator has taken out. After an import nobody knows which of them lie on a device that was not there.
+    fn awaited_columns(&self, segment: &Segment) -> u16 {
+        let mut awaited = self.space.awaited.borrow().clone();
+        if awaited.is_empty() {
+            return 0;
+        }
+        let topology = self.topology();
+        if let Area::Group(group) = area_of(&topology, segment) {
+            awaited.retain(|d| topology.group_of(*d) == Some(group));
+        }
+        if !awaited.is_empty() && self.core.redundancy(segment).unwrap_or(0) == 0 {
+            awaited.retain(|d| self.core.member(*d).state() == MemberState::Offline);
+        }
+        if awaited.is_empty() {
+            return 0;
+        }
+        let columns = segment.columns.borrow();
+        let on_awaited = |c: &&Column| !c.is_placed() || awaited.contains(&c.device);
+        let missing = self.core.missing(segment);
+        let count = missing.filter(|c| on_awaited(&&columns[*c])).count();
+        u16::try_from(count.min(awaited.len())).expect("at most 256 columns")
     }
 
     /// By how much less redundancy a segment has than the plan gives what is written now.

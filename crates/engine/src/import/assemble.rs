@@ -122,6 +122,14 @@ async fn read_superblock(
     }
 }
 
+/// A device's superblock, and which copy that is; `None`: it has none.
+///
+/// # Errors
+/// It cannot be read, or not told from another.
+pub(crate) async fn look(device: &DeviceRef) -> Result<Option<(Superblock, u32)>, Error> {
+    read_superblock(device, 0).await
+}
+
 /// What a device says of itself.
 pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
     let found = read_superblock(device, 0).await?;
@@ -157,6 +165,12 @@ async fn has_root(candidate: &Candidate) -> bool {
         }
     }
     false
+}
+
+/// The number of the generation that each member's superblock is of.
+pub fn generations(candidates: &[Candidate]) -> Vec<(u16, u64)> {
+    let held = |c: &Candidate| (c.superblock.index, c.superblock.generation.number);
+    candidates.iter().map(held).collect()
 }
 
 /// How far the generation that decides had come when power went.
@@ -220,7 +234,7 @@ pub async fn assemble(
     Ok((newest, chosen.map(|(_, c)| c).collect(), spread))
 }
 
-/// Members in the order of the table; `missing` are those counted but not here.
+/// Members in the order of the table, and those that are counted and not here.
 pub fn make_members(
     rt: &Rt,
     newest: &Superblock,
@@ -241,7 +255,7 @@ pub fn make_members(
         let state = match (&candidate, entry.state) {
             (None, state) if Duties::of(state, true).counted => {
                 missing.push(index);
-                MemberState::Failed
+                MemberState::Stale
             }
             (Some(_), _) if planted::on(Bug::StaleMemberTrusted) => MemberState::Online,
             (_, state) => state,
@@ -251,6 +265,7 @@ pub fn make_members(
         let domain = entry.domain.clone();
         let member = Member::new(rt, index, entry.uuid, domain, geometry, device, state);
         member.super_copy.set(copy);
+        member.stale_since.set(entry.stale_since);
         members.push(member);
     }
     (members, missing)

@@ -5,21 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::planted::{self, Bug};
 use crate::segment::Column;
-
-/// The copy of a table page that counts, given the checkpoints that wrote the two copies as far as they can be read:
-/// the newest not later than `checkpoint`. Also the copies to rewrite: later ones, and those that cannot be read.
-pub fn choose_copy(copies: [Option<u64>; 2], checkpoint: u64) -> (Option<u8>, Vec<u8>) {
-    let valid = |copy: &u8| copies[usize::from(*copy)].is_some_and(|of| of <= checkpoint);
-    let (kept, replaced): (Vec<u8>, Vec<u8>) = [0, 1].into_iter().partition(valid);
-    let age = |copy: &u8| match planted::on(Bug::StalePage) {
-        true => copies[usize::from(*copy)].map(|of| u64::MAX - of),
-        false => copies[usize::from(*copy)],
-    };
-    let newest = kept.into_iter().rev().max_by_key(age);
-    (newest, replaced)
-}
 
 /// A column lies where the newer of two claims says.
 pub(super) fn newer(held: Column, claimed: Column) -> Column {
@@ -70,23 +56,6 @@ mod tests {
     }
 
     const NONE: Column = Column::MISSING;
-
-    #[test]
-    fn the_copy_of_a_page_that_counts() {
-        // Checkpoints of the two copies; the one that counts as of checkpoint 7, those to rewrite.
-        let t = |first, second, kept, replaced: &[u8]| {
-            let found = choose_copy([first, second], 7);
-            assert_eq!(found, (kept, replaced.to_vec()), "{first:?}, {second:?}");
-        };
-        t(Some(6), Some(7), Some(1), &[]);
-        t(Some(7), Some(6), Some(0), &[]);
-        t(Some(6), Some(6), Some(0), &[]);
-        t(Some(6), Some(8), Some(0), &[1]);
-        t(Some(8), Some(6), Some(1), &[0]);
-        t(None, Some(6), Some(1), &[0]);
-        t(Some(8), None, None, &[0, 1]);
-        t(None, None, None, &[0, 1]);
-    }
 
     #[test]
     fn the_newer_claim_to_a_column_counts() {

@@ -164,7 +164,12 @@ fn check_before(newest: &Holder<'_>, here: &[Holder<'_>]) -> Result<(), Error> {
     // Whom the newest counts, the one before counted too.
     let mut before: BTreeSet<usize> = online_members(newest.members).collect();
     before.extend(parent.iter().flat_map(|h| online_members(h.members)));
+    let known = [Some(newest.generation.id), newest.generation.parent()];
     let counts = |h: &&Holder<'_>| {
+        // One that came back with the newest was not counted by the one before, and holds neither.
+        if !known.contains(&Some(h.generation.id)) {
+            return false;
+        }
         let index = usize::from(h.index);
         let uuid = newest.members.get(index).map(|m| m.uuid);
         before.contains(&index) && uuid == Some(h.device)
@@ -181,7 +186,7 @@ fn check_before(newest: &Holder<'_>, here: &[Holder<'_>]) -> Result<(), Error> {
 }
 
 /// More than half of what is counted, or all.
-fn is_majority(seen: usize, counted: usize) -> bool {
+pub(super) fn is_majority(seen: usize, counted: usize) -> bool {
     seen >= counted || seen * 2 > counted
 }
 
@@ -257,6 +262,7 @@ mod tests {
                 true => MemberState::Online,
                 false => MemberState::Failed,
             },
+            stale_since: 0,
             domain: String::new(),
         };
         Named {

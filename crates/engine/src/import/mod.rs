@@ -38,7 +38,7 @@ use ashlar_format::catalog::Catalog;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT};
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::Root;
-use ashlar_format::superblock::Superblock;
+use ashlar_format::superblock::{MemberState, Superblock};
 use ashlar_layout::Layout;
 use ashlar_rt::{Buf, Rt, Sender};
 use ashlar_space::plan::nodes_survive;
@@ -48,7 +48,8 @@ use ashlar_space::topology::Topology;
 use crate::error::Error;
 use crate::home::space::topology_of;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
-use crate::import::assemble::{Candidate, Spread, assemble, make_members};
+use crate::import::assemble::{Candidate, Spread, assemble, generations, make_members};
+use crate::import::decide::is_majority;
 use crate::import::segments::{
     PageCopy, Replayed, decode_records, find_rebuilt, load_tree, make_segments, read_tables,
     replay_segments, settle_segments, take_liveness, take_rows,
@@ -78,7 +79,7 @@ async fn newest_root(core: &Rc<Core>) -> Option<(Root, u64)> {
             let core2 = core.clone();
             joins.push(core.rt.spawn(async move {
                 let member = core2.member(index);
-                let at = member.geometry.root_offset(entry);
+                let at = member.geometry().root_offset(entry);
                 member.read(at, ROOT_BYTES as usize).await.ok()
             }));
         }
@@ -189,6 +190,7 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         newest.spare,
     )?;
     let blocks = slot_blocks(newest.geometry.slot_bytes);
+    let held = generations(&candidates);
     let (members, missing) = make_members(rt, &newest, candidates);
     spread.missing = missing;
     let core = Core::new(
@@ -199,7 +201,6 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         members,
         &options.settings.accelerators,
     );
-    let topology = topology_of(&core.members, shape);
     if options.read_only {
         // What is recovered is made durable in memory.
         core.members.iter().for_each(Member::keep_writes);
@@ -212,6 +213,8 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         return Err(Error::NoRoot);
     }
     let (root, named) = newest_root(&core).await.ok_or(Error::NoRoot)?;
+    leave_out(&core, &mut spread, &held, &root, options.degraded)?;
+    let topology = topology_of(&core.members, shape);
     let believed = match planted::on(Bug::PagesAdopted) {
         true => u64::MAX,
         false => root.checkpoint,
@@ -241,6 +244,40 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         recovered,
         records,
     })
+}
+
+/// Members that do not count at this import: they are awaited. Those that are not here have seen the newest root. Of
+/// those whose superblock is older than that root nothing is known: they were away when it was written, or their
+/// content is an older image of it (rule A2 (a)).
+fn leave_out(
+    core: &Core,
+    spread: &mut Spread,
+    held: &[(u16, u64)],
+    root: &Root,
+    degraded: bool,
+) -> Result<(), Error> {
+    for index in &spread.missing {
+        core.member(*index).stale_since.set(root.checkpoint);
+    }
+    let counted = core.counted().len() + spread.missing.len();
+    for (index, generation) in held {
+        let member = core.member(*index);
+        let behind = *generation < root.generation;
+        if behind && member.is_counted() {
+            member.take_out(MemberState::Stale);
+            member.stale_since.set(0);
+            spread.missing.push(*index);
+        }
+    }
+    let seen = core.counted().len();
+    match degraded || is_majority(seen, counted) {
+        true => Ok(()),
+        false => Err(Error::TooFew {
+            seen,
+            counted,
+            generation: root.generation,
+        }),
+    }
 }
 
 /// Imports the array on these devices.

@@ -54,7 +54,10 @@ pub(super) async fn recover(
         home.core.events.note(
             "device-missing",
             Some(*index),
-            format!("device {index} is missing; the array goes on without it, and this version cannot take it back"),
+            format!(
+                "device {index} is missing; the array goes on without it, and takes it in again when it answers; its \
+                 data is rebuilt after rebuild.delay: see 'ashlar status'"
+            ),
         );
     }
     {
@@ -225,7 +228,7 @@ async fn rewrite_pages(home: &Rc<Home>, replace: &[PageCopy]) {
     for (index, page, copy) in replace {
         let member = home.core.member(*index);
         let bytes = member.table_page(&home.core.identity.array, *page, checkpoint, |_| true);
-        let offset = member.geometry.page_offset(*page, u32::from(*copy));
+        let offset = member.geometry().page_offset(*page, u32::from(*copy));
         if member.write(offset, vec![bytes]).await.is_err() {
             home.core.report_failed(*index);
         }

@@ -13,9 +13,10 @@ use ashlar_format::root::Root;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, SlotHeader, TablePage};
 use ashlar_format::{BLOCK, FormatError, SegmentGeometry};
 
-use crate::import::columns::{choose_copy, drop_void, fill, newer};
+use crate::import::columns::{drop_void, fill, newer};
 use crate::journal::recover::{Record, Recovered};
 use crate::map::system::SysTree;
+use crate::members::slots::choose_copy;
 use crate::segment::read::read_unit;
 use crate::segment::table::Core;
 use crate::segment::{Column, NO_SLOT, Segment};
@@ -122,7 +123,7 @@ fn claim(claims: &mut Claims, column: Column, entry: SlotEntry) {
 
 async fn read_table(core: &Rc<Core>, index: u16, checkpoint: u64) -> DeviceTable {
     let member = core.member(index);
-    let geometry = member.geometry;
+    let geometry = member.geometry();
     let mut table = DeviceTable::default();
     let length = geometry.table_pages() as usize * BLOCK;
     let mut whole = Vec::new();
@@ -237,6 +238,7 @@ pub(super) fn take_liveness(
         segment.recorded.set(segment.recorded.get().max(written));
         segment.next_stripe.set(segment.recorded.get());
         segment.sealed.set(header.sealed);
+        segment.sealed_in.set(header.sealed_in);
         if header.sealed {
             crate::segment::stripe::finish_course(&segment, u32::MAX);
         }
@@ -274,7 +276,9 @@ pub(super) async fn find_rebuilt(core: &Rc<Core>, records: &[Replayed]) {
                 continue;
             }
             let member = core.member(device);
-            let read = member.read(member.geometry.slot_offset(slot), BLOCK).await;
+            let read = member
+                .read(member.geometry().slot_offset(slot), BLOCK)
+                .await;
             let header = read
                 .map(|bytes| SlotHeader::decode(&core.identity.array, core.slot_blocks, &bytes));
             if let Ok(Ok(SlotHeader { entry, .. })) = header
@@ -396,7 +400,7 @@ fn opened_column(core: &Core, device: u16, slot: u32) -> Column {
     let known = core
         .members
         .get(usize::from(device))
-        .is_some_and(|m| slot < m.geometry.slots);
+        .is_some_and(|m| slot < m.geometry().slots);
     if known && slot != NO_SLOT {
         Column {
             device,

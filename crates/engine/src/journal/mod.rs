@@ -73,7 +73,7 @@ impl Journal {
         position: [RingPosition; 2],
         tail: [RingPosition; 2],
     ) -> Journal {
-        let geometry = core.members[0].geometry;
+        let geometry = core.members[0].geometry();
         Journal {
             core: core.clone(),
             ring_bytes: [geometry.delta_ring_bytes, geometry.data_ring_bytes],
@@ -349,7 +349,7 @@ impl Journal {
 }
 
 fn ring_start(core: &Core, device: u16, ring: Ring) -> u64 {
-    let geometry = core.member(device).geometry;
+    let geometry = core.member(device).geometry();
     match ring {
         Ring::Delta => geometry.delta_ring_offset(),
         Ring::Data => geometry.data_ring_offset(),

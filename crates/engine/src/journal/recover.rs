@@ -86,7 +86,7 @@ struct Walk {
 }
 
 async fn walk(core: &Rc<Core>, epochs: &[Epoch], ring: Ring, from: RingPosition) -> Walk {
-    let geometry = core.members[0].geometry;
+    let geometry = core.members[0].geometry();
     let size = if ring == Ring::Delta {
         geometry.delta_ring_bytes
     } else {
@@ -339,7 +339,7 @@ mod tests {
         });
         let wipe = |position: RingPosition| {
             for disk in &bed.disks {
-                let start = bed.core.member(0).geometry.delta_ring_offset();
+                let start = bed.core.member(0).geometry().delta_ring_offset();
                 disk.poke(start + position.bytes, &[0; BLOCK]);
             }
         };

@@ -35,8 +35,9 @@ fn encode_part(segment: &Segment, at: usize, part: &mut [u8]) {
     let header = RecordHeader {
         segment: segment.number,
         recorded: segment.recorded.get(),
-        sealed: segment.sealed.get() && segment.rows_since.get().is_none(),
+        sealed: segment.is_closed(),
         live: live.count(),
+        sealed_in: segment.sealed_in.get(),
     };
     liveness::encode_part(header, &live, at, part);
 }
@@ -135,13 +136,19 @@ impl Liveness {
         }
     }
 
-    /// The bytes of one leaf of the tree; `None` if none of its segments is left.
-    pub fn leaf_bytes(&self, core: &Core, leaf: u64) -> Option<Vec<u8>> {
+    /// The bytes of one leaf of the tree, for this checkpoint; `None` if none of its segments is left.
+    ///
+    /// Crash argument: what was written of a sealed segment was written before, and all devices are flushed before the
+    /// root of this checkpoint. So a member that was counted by that root, or by a later one, holds its column whole.
+    pub fn leaf_bytes(&self, core: &Core, leaf: u64, checkpoint: u64) -> Option<Vec<u8>> {
         let mut node = None;
         for (record, number) in self.records.in_leaf(leaf) {
             let Some(segment) = core.segment(number) else {
                 continue;
             };
+            if segment.is_closed() && segment.sealed_in.get() == 0 {
+                segment.sealed_in.set(checkpoint);
+            }
             let (at, place) = self.records.shape.part_in(record, leaf);
             let node = node.get_or_insert_with(|| vec![0; BLOCK]);
             encode_part(&segment, at, &mut node[place]);
@@ -189,7 +196,7 @@ mod tests {
         let place = segment.place(3);
         liveness.set_live(&bed.core, place, 2, true);
         assert!(bed.core.events.after(0).is_empty());
-        let bytes = liveness.leaf_bytes(&bed.core, 0).unwrap();
+        let bytes = liveness.leaf_bytes(&bed.core, 0, 7).unwrap();
         assert!(liveness.has_leaf(0) && bytes.iter().any(|b| *b != 0));
         assert!(
             !liveness

@@ -26,6 +26,14 @@ impl Duties {
         takes_slots: true,
     };
 
+    /// Those of a member that is being taken in.
+    pub const JOINING: Duties = Duties {
+        read: false,
+        written: true,
+        counted: true,
+        takes_slots: false,
+    };
+
     const NONE: Duties = Duties {
         read: false,
         written: false,
@@ -38,7 +46,13 @@ impl Duties {
         match (state, present) {
             (MemberState::Online, true) => Duties::ALL,
             (MemberState::Online, false) => Duties::NONE,
-            (MemberState::Failed | MemberState::Offline | MemberState::Spare, _) => Duties::NONE,
+            (
+                MemberState::Failed
+                | MemberState::Offline
+                | MemberState::Spare
+                | MemberState::Stale,
+                _,
+            ) => Duties::NONE,
         }
     }
 }
@@ -49,8 +63,8 @@ mod tests {
 
     #[test]
     fn only_a_present_member_that_is_online_is_used() {
-        use MemberState::{Failed, Offline, Online, Spare};
-        for state in [Online, Failed, Offline, Spare] {
+        use MemberState::{Failed, Offline, Online, Spare, Stale};
+        for state in [Online, Failed, Offline, Spare, Stale] {
             for present in [true, false] {
                 let used = state == Online && present;
                 let expected = if used { Duties::ALL } else { Duties::NONE };

@@ -4,13 +4,17 @@
 //! is durable; so is the redundancy that the array had when it began.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
+use ashlar_format::superblock::MemberState;
 use ashlar_rt::Gate;
 
 /// Devices that failed an operation, and are to be taken out by a generation change.
 #[derive(Debug)]
 pub struct Failing {
     members: RefCell<Vec<u16>>,
+    /// What the operator wants them to be from then on.
+    asked: RefCell<BTreeMap<u16, MemberState>>,
     /// Opens when a device was added.
     added: Gate,
     /// Opens when those that were reported have been taken out.
@@ -23,6 +27,7 @@ impl Default for Failing {
     fn default() -> Failing {
         Failing {
             members: RefCell::default(),
+            asked: RefCell::default(),
             added: Gate::default(),
             settled: Gate::default(),
             maybe_degraded: Cell::new(true),
@@ -57,6 +62,16 @@ impl Failing {
         self.before_checkpoint
             .set(before.map(|(_, losses)| (true, losses.saturating_sub(1))));
         self.added.open();
+    }
+
+    /// The operator wants a device to be in this state once it is taken out.
+    pub fn ask(&self, member: u16, state: MemberState) {
+        self.asked.borrow_mut().insert(member, state);
+    }
+
+    /// The state that the operator has asked for, once.
+    pub fn take_asked(&self, member: u16) -> Option<MemberState> {
+        self.asked.borrow_mut().remove(&member)
     }
 
     /// Takes those that are to be taken out.

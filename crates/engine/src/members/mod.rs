@@ -8,6 +8,7 @@
 //! - After [`Member::keep_writes`] the device is only read: what is written stays in memory, and is what
 //!   reads give.
 
+pub mod arrival;
 pub mod closed;
 pub mod duties;
 pub mod events;
@@ -32,7 +33,7 @@ use crate::members::slots::Slots;
 use crate::planted::{self, Bug};
 
 /// How long an operation may take before the device counts as failed.
-const DEADLINE: Nanos = 30 * SECOND;
+pub(crate) const DEADLINE: Nanos = 30 * SECOND;
 
 /// What a member's faults and traffic were, since import.
 #[derive(Debug, Default)]
@@ -59,14 +60,20 @@ type Writing<'a> = (IoFuture<Result<(), Fault>>, Change<'a>);
 pub struct Member {
     /// Its row in the member table.
     pub index: u16,
-    /// Its identity.
-    pub uuid: [u8; 16],
     /// Its failure domain.
     pub domain: String,
-    /// Where things lie on it.
-    pub geometry: DeviceGeometry,
+    uuid: Cell<[u8; 16]>,
+    geometry: Cell<DeviceGeometry>,
     device: RefCell<Option<DeviceRef>>,
+    /// How the device was reached that was let go.
+    last_path: RefCell<String>,
     state: Cell<MemberState>,
+    /// It is written and counted, and not read yet: it is being taken in.
+    joining: Cell<bool>,
+    /// When it left, if it did.
+    left_at: Cell<Nanos>,
+    /// Of one that is out of use: the last checkpoint whose root counted it; 0: what it holds does not count.
+    pub stale_since: Cell<u64>,
     /// By byte offset, the blocks written to a device that is only read.
     kept: RefCell<Option<BTreeMap<u64, Slice>>>,
     /// Faults and traffic.
@@ -118,11 +125,15 @@ impl Member {
     ) -> Member {
         Member {
             index,
-            uuid,
             domain,
-            geometry,
+            uuid: Cell::new(uuid),
+            geometry: Cell::new(geometry),
             device: RefCell::new(device),
+            last_path: RefCell::default(),
             state: Cell::new(state),
+            joining: Cell::new(false),
+            left_at: Cell::new(rt.now()),
+            stale_since: Cell::new(0),
             kept: RefCell::default(),
             counters: Counters::default(),
             slots: Slots::new(geometry.slots, geometry.table_pages()),
@@ -138,6 +149,16 @@ impl Member {
         }
     }
 
+    /// Its identity.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid.get()
+    }
+
+    /// Where things lie on it.
+    pub fn geometry(&self) -> DeviceGeometry {
+        self.geometry.get()
+    }
+
     /// Its part in the array.
     pub fn state(&self) -> MemberState {
         self.state.get()
@@ -145,7 +166,11 @@ impl Member {
 
     /// What it is used for.
     fn duties(&self) -> Duties {
-        Duties::of(self.state.get(), self.device.borrow().is_some())
+        let there = self.device.borrow().is_some();
+        match self.joining.get() {
+            true if there => Duties::JOINING,
+            _ => Duties::of(self.state.get(), there),
+        }
     }
 
     /// Whether it is read, and what lies on it counts as there.
@@ -168,10 +193,21 @@ impl Member {
         self.duties().takes_slots
     }
 
-    /// Takes it out: no more I/O goes to it.
+    /// Takes it out: no more I/O goes to it, and the device is let go, so that it can be opened again.
     pub fn take_out(&self, state: MemberState) {
+        if self.is_counted() {
+            self.left_at.set(self.rt.now());
+        }
         self.state.set(state);
+        self.joining.set(false);
+        self.last_path.replace(self.path());
+        self.close();
         self.changed.open();
+    }
+
+    /// Since when it has been out of use, if it is.
+    pub fn left_at(&self) -> Nanos {
+        self.left_at.get()
     }
 
     /// Lets the device go: nothing is read or written any more, and whoever holds its lock may have it.
@@ -179,12 +215,36 @@ impl Member {
         self.device.borrow_mut().take();
     }
 
-    /// How it was reached; empty if missing.
+    /// A device takes this place: it is written and counted, and not read before [`Member::joined`].
+    pub fn join(&self, device: DeviceRef, uuid: [u8; 16], geometry: DeviceGeometry) {
+        self.device.replace(Some(device));
+        self.uuid.set(uuid);
+        self.geometry.set(geometry);
+        self.state.set(MemberState::Online);
+        self.joining.set(true);
+        self.stale_since.set(0);
+        // What was flushed on another device, or before it left, says nothing of what is written now.
+        self.writes_done.set(self.writes_done.get() + 1);
+    }
+
+    /// It is in use, with no slot taken yet.
+    pub fn joined(&self) {
+        let geometry = self.geometry.get();
+        self.slots.renew(geometry.slots, geometry.table_pages());
+        self.joining.set(false);
+        self.changed.open();
+    }
+
+    /// How it was reached, or is; empty if it never was.
     pub fn path(&self) -> String {
-        self.device
-            .borrow()
-            .as_ref()
-            .map_or_else(String::new, |d| d.info().name.clone())
+        let device = self.device.borrow();
+        let path = device.as_ref().map(|d| d.info().name.clone());
+        path.unwrap_or_else(|| self.last_path.borrow().clone())
+    }
+
+    /// Whether its device is held open.
+    pub fn is_held(&self) -> bool {
+        self.device.borrow().is_some()
     }
 
     /// Waits until no write, flush or discard is under way.
@@ -374,16 +434,16 @@ impl Member {
             && !self.keeps_writes()
             && device.info().discard_bytes > 0
             && self
-                .geometry
+                .geometry()
                 .slot_bytes
                 .is_multiple_of(device.info().discard_bytes)
         {
-            let offset = self.geometry.slot_offset(slot);
-            if Member::reaches(&device, offset + self.geometry.slot_bytes).is_err() {
+            let offset = self.geometry().slot_offset(slot);
+            if Member::reaches(&device, offset + self.geometry().slot_bytes).is_err() {
                 return Ok(());
             }
             let _under_way = self.change();
-            let mut discard = device.discard(offset, self.geometry.slot_bytes);
+            let mut discard = device.discard(offset, self.geometry().slot_bytes);
             if self.rt.timeout(DEADLINE, &mut discard).await.is_none() {
                 return Err(discard);
             }
@@ -439,7 +499,8 @@ mod tests {
         bed.rt.block_on(async move {
             let member = core.member(0);
             member.take_out(MemberState::Failed);
-            assert!(!member.is_read());
+            assert!(!member.is_read() && !member.is_held());
+            assert_eq!(member.path(), "mem0", "for people");
             assert!(member.read(0, BLOCK).await.is_err());
             assert!(member.flush().await.is_err());
         });

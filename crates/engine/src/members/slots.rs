@@ -11,6 +11,19 @@ use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
 
 use crate::planted::{self, Bug};
 
+/// The copy of a table page that counts, given the checkpoints that wrote the two copies as far as they can be read:
+/// the newest not later than `checkpoint`. Also the copies to rewrite: later ones, and those that cannot be read.
+pub fn choose_copy(copies: [Option<u64>; 2], checkpoint: u64) -> (Option<u8>, Vec<u8>) {
+    let valid = |copy: &u8| copies[usize::from(*copy)].is_some_and(|of| of <= checkpoint);
+    let (kept, replaced): (Vec<u8>, Vec<u8>) = [0, 1].into_iter().partition(valid);
+    let age = |copy: &u8| match planted::on(Bug::StalePage) {
+        true => copies[usize::from(*copy)].map(|of| u64::MAX - of),
+        false => copies[usize::from(*copy)],
+    };
+    let newest = kept.into_iter().rev().max_by_key(age);
+    (newest, replaced)
+}
+
 /// The slots of a member.
 #[derive(Debug)]
 pub struct Slots {
@@ -23,6 +36,7 @@ pub struct Slots {
     /// How many of them were set aside again, after which they are never released.
     unkept_again: Cell<usize>,
     coming_back: Cell<usize>,
+    life: Cell<u32>,
     dirty_pages: RefCell<BTreeSet<u32>>,
     /// Which copy of each table page is the present one.
     page_copy: RefCell<Vec<u8>>,
@@ -38,9 +52,28 @@ impl Slots {
             unkept: RefCell::default(),
             unkept_again: Cell::default(),
             coming_back: Cell::default(),
+            life: Cell::default(),
             dirty_pages: RefCell::default(),
             page_copy: RefCell::new(vec![0; pages as usize]),
         }
+    }
+
+    /// A device takes the place of this one: all its slots are free, and the table says nothing.
+    pub fn renew(&self, slots: u32, pages: u32) {
+        let new = Slots::new(slots, pages);
+        self.entries.swap(&new.entries);
+        self.free.swap(&new.free);
+        self.aside.swap(&new.aside);
+        self.unkept.swap(&new.unkept);
+        self.unkept_again.set(0);
+        self.dirty_pages.swap(&new.dirty_pages);
+        self.page_copy.swap(&new.page_copy);
+        self.life.set(self.life.get() + 1);
+    }
+
+    /// How often [`Slots::renew`] was called: a slot taken in an earlier life is nobody's.
+    pub fn life(&self) -> u32 {
+        self.life.get()
     }
 
     /// Slots free.
@@ -246,5 +279,22 @@ mod tests {
             (page.checkpoint, page.entries[0], page.entries[1]),
             (5, None, Some(entry(2)))
         );
+    }
+
+    #[test]
+    fn the_copy_of_a_page_that_counts() {
+        // Checkpoints of the two copies; the one that counts as of checkpoint 7, those to rewrite.
+        let t = |first, second, kept, replaced: &[u8]| {
+            let found = choose_copy([first, second], 7);
+            assert_eq!(found, (kept, replaced.to_vec()), "{first:?}, {second:?}");
+        };
+        t(Some(6), Some(7), Some(1), &[]);
+        t(Some(7), Some(6), Some(0), &[]);
+        t(Some(6), Some(6), Some(0), &[]);
+        t(Some(6), Some(8), Some(0), &[1]);
+        t(Some(8), Some(6), Some(1), &[0]);
+        t(None, Some(6), Some(1), &[0]);
+        t(Some(8), None, None, &[0, 1]);
+        t(None, None, None, &[0, 1]);
     }
 }

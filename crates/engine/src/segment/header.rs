@@ -25,7 +25,7 @@ pub async fn write_headers(core: Rc<Core>, segment: Pinned) {
             devices.clone(),
         );
         let member = core.member(column.device);
-        let offset = member.geometry.slot_offset(column.slot);
+        let offset = member.geometry().slot_offset(column.slot);
         (column.device, member.write(offset, vec![header]))
     };
     let writes: Vec<_> = placed.map(submit).collect();
@@ -74,7 +74,7 @@ mod tests {
         for (index, disk) in (0u16..).zip(&bed.disks) {
             let place = segment.columns.borrow()[usize::from(index)];
             let mut bytes = vec![0; ashlar_format::BLOCK];
-            let at = bed.core.member(index).geometry.slot_offset(place.slot);
+            let at = bed.core.member(index).geometry().slot_offset(place.slot);
             disk.peek(at, &mut bytes);
             let core = &bed.core;
             let header =

@@ -8,6 +8,7 @@
 //! - `live` is the exact image of the trees as of the last merge; a delta's block is not in it yet.
 
 pub mod bad;
+pub mod behind;
 pub mod coder;
 pub mod header;
 pub mod identity;
@@ -119,6 +120,8 @@ pub struct Segment {
     pub recorded: Cell<u32>,
     /// Takes no more stripes, and everything of it is durable.
     pub sealed: Cell<bool>,
+    /// The checkpoint whose image was the first to say that it is sealed; 0: none was.
+    pub sealed_in: Cell<u64>,
     /// Takes no more stripes; sealed when the last one is recorded.
     pub retired: Cell<bool>,
     /// Written strips of stripes that were closed short, as far as known; the summary is the authority.
@@ -164,6 +167,7 @@ impl Segment {
             headers: Gate::default(),
             recorded: Cell::new(0),
             sealed: Cell::new(false),
+            sealed_in: Cell::new(0),
             retired: Cell::new(false),
             short: RefCell::default(),
             rows: RefCell::default(),
@@ -211,6 +215,11 @@ impl Segment {
     /// names a function that this program does not know.
     pub fn context_of(&self, at: (u32, u16, u32), owner: &Owner) -> Option<(Kind, Context)> {
         Context::of_strip(self.number, self.geometry.k, at, owner)
+    }
+
+    /// Whether it is sealed, and no row of it hangs on the journal.
+    pub fn is_closed(&self) -> bool {
+        self.sealed.get() && self.rows_since.get().is_none()
     }
 
     /// Blocks of the stripes that it still takes.

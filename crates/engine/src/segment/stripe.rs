@@ -228,7 +228,10 @@ pub fn summary_bytes(
 
 /// The offset, on its device, of a block of a column's slot.
 pub fn device_offset(core: &Core, column: Column, block: u32) -> u64 {
-    core.member(column.device).geometry.slot_offset(column.slot) + u64::from(block) * BLOCK_U64
+    core.member(column.device)
+        .geometry()
+        .slot_offset(column.slot)
+        + u64::from(block) * BLOCK_U64
 }
 
 /// A write of one device: whole columns of stripes, one after another.

@@ -49,10 +49,9 @@ impl Config {
             spare,
         } = Geometry::random(rng, later, options.grouped);
         let slow_import_percent = later.pick(&[0, 0, 30, 70]);
-        let (press_percent, slow_import_percent) = if options.pressed {
-            (100, 100)
-        } else {
-            (12, slow_import_percent)
+        let (press_percent, slow_import_percent) = match options.pressed {
+            true => (100, 100),
+            false => (12, slow_import_percent),
         };
         let mode = mode(rng, options);
         let strip_bytes = rng.pick(&[None, Some(4096), Some(8192), Some(16_384)]);
@@ -110,6 +109,7 @@ impl Config {
             crash_at: options.crash_at,
             without: options.without,
             told: options.told,
+            returns: options.returns,
             late: options.late,
             read_only: false,
             array: None,

@@ -28,8 +28,18 @@ enum Rule {
     /// if all that are not visible did never took effect: it is set aside, for a rival or for the one
     /// before it; a rival that took effect for certain wins; other rivals are refused. A newest generation that may
     /// have been cut off (no root seen, too few holders visible) needs more than half of those counted before as well,
-    /// or all, and is stored again, until it is in effect, before anything else.
+    /// or all, and is stored again, until it is in effect, before anything else. A device that comes back is counted by a
+    /// generation that it stores itself only once that is in effect.
     R10,
+    /// As R10, but a device that comes back may be the first to store the generation that counts it.
+    ReturningFirst,
+}
+
+impl Rule {
+    /// Whether starts are decided by the engine.
+    fn is_engines(self) -> bool {
+        matches!(self, Rule::R10 | Rule::ReturningFirst)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,6 +155,7 @@ impl State {
                 uuid: id(device),
                 slots: 0,
                 state: state(device),
+                stale_since: 0,
                 domain: String::new(),
             };
             let says = superblock::Generation {
@@ -180,7 +191,7 @@ impl Membership {
     /// been in effect.
     fn start(&self, state: &State, visible: u8) -> Option<(u8, bool)> {
         match self.rule {
-            Rule::R10 => self.engine_start(state, visible),
+            rule if rule.is_engines() => self.engine_start(state, visible),
             _ => self.weak_start(state, visible),
         }
     }
@@ -203,7 +214,22 @@ impl Membership {
         let here: Vec<Holder<'_>> = there.map(holder).collect();
         let decision = decide(&here, false).ok()?;
         let chosen = here[decision.newest].generation.id[0] - 1;
-        Some((chosen, decision.unsure))
+        let members = self.members(state, visible, chosen);
+        enough(members, state.counted(chosen)).then_some((chosen, decision.unsure))
+    }
+
+    /// The visible devices that an import uses: of those that are counted not the ones whose superblock is older than
+    /// the newest root that is visible.
+    fn members(&self, state: &State, visible: u8, chosen: u8) -> u8 {
+        let number = |d: u8| {
+            let stored = state.stored[usize::from(d)];
+            state.generations[usize::from(stored)].number
+        };
+        let counted = (0..self.devices).filter(|d| visible & state.counted(chosen) >> d & 1 == 1);
+        let rooted = (0..self.devices).filter(|d| (visible & state.rooted) >> d & 1 == 1);
+        let root = rooted.map(number).max().unwrap_or(0);
+        let used = counted.filter(|d| !self.rule.is_engines() || number(*d) >= root);
+        used.fold(0, |mask, d| mask | 1 << d)
     }
 
     /// As a weaker rule would have it.
@@ -291,7 +317,7 @@ impl Membership {
             next.host = Host::Up {
                 now: chosen,
                 pending: None,
-                reach: visible & state.counted(chosen),
+                reach: self.members(state, visible, chosen),
                 unsure,
             };
             go(name, Ok(next));
@@ -316,7 +342,12 @@ impl Membership {
         reach: u8,
         go: &mut dyn FnMut(String, Result<State, &'static str>),
     ) {
-        let may = reach & state.counted(generation) & !state.holders(generation, 0x3F);
+        let mut may = reach & state.counted(generation) & !state.holders(generation, 0x3F);
+        let before = state.generations[usize::from(generation)].parent;
+        let effective = self.in_effect(state, before, generation, reach);
+        if generation > 0 && !effective && self.rule != Rule::ReturningFirst {
+            may &= state.counted(before);
+        }
         for device in (0..self.devices).filter(|d| may & (1 << d) != 0) {
             let mut next = state.clone();
             next.stored[usize::from(device)] = generation;
@@ -359,7 +390,7 @@ impl Membership {
             }
             return;
         }
-        if pending.is_none() && self.rule == Rule::R10 {
+        if pending.is_none() && self.rule.is_engines() {
             self.stores(state, now, reach, go);
             let stored = state.holders(now, reach & counted);
             let may = if stored == reach & counted {
@@ -376,9 +407,12 @@ impl Membership {
                 );
             }
         }
+        if pending.is_none() && self.rule.is_engines() && reach & counted == counted {
+            self.returns(state, now, reach, go);
+        }
         let everywhere = state.holders(now, counted) & state.rooted == counted;
         match pending {
-            None if reach & counted == counted && self.rule == Rule::R10 && !everywhere => {}
+            None if reach & counted == counted && self.rule.is_engines() && !everywhere => {}
             None if reach & counted == counted => {
                 let mut next = state.clone();
                 next.generations[usize::from(now)].acknowledged = true;
@@ -407,6 +441,42 @@ impl Membership {
                     go(format!("generation {made} takes effect"), Ok(with(host)));
                 }
             }
+        }
+    }
+}
+
+impl Membership {
+    /// Each device that is not counted may come back, as it is.
+    fn returns(
+        &self,
+        state: &State,
+        now: u8,
+        reach: u8,
+        go: &mut dyn FnMut(String, Result<State, &'static str>),
+    ) {
+        if state.generations.len() >= self.generations {
+            return;
+        }
+        let counted = state.counted(now);
+        for device in (0..self.devices).filter(|d| counted >> d & 1 == 0) {
+            let mut next = state.clone();
+            let made = next.generations.len() as u8;
+            next.generations.push(Generation {
+                number: state.generations[usize::from(now)].number + 1,
+                counted: counted | 1 << device,
+                parent: now,
+                acknowledged: false,
+            });
+            next.host = Host::Up {
+                now,
+                pending: Some(made),
+                reach: reach | 1 << device,
+                unsure: false,
+            };
+            go(
+                format!("generation {made} is made: device {device} comes back"),
+                Ok(next),
+            );
         }
     }
 }
@@ -453,7 +523,7 @@ fn search(devices: u8, generations: usize, rule: Rule) -> (usize, Option<Vec<Str
         devices,
         generations,
         rule,
-        symmetric: rule == Rule::R10,
+        symmetric: rule.is_engines(),
     };
     let found = explore(&model, 4_000_000);
     (found.states, found.violation)
@@ -476,10 +546,12 @@ fn weaker_rules_lose_acknowledged_writes() {
         (Rule::MostHolders, 5..=5),
         (Rule::AnyNewest, 5..=6),
         (Rule::VisibleHolders, 5..=6),
+        (Rule::ReturningFirst, 4..=5),
     ];
     for (rule, devices) in cases {
         for devices in devices {
-            let (_, violation) = search(devices, 3, rule);
+            let generations = if rule == Rule::ReturningFirst { 4 } else { 3 };
+            let (_, violation) = search(devices, generations, rule);
             let story = violation.unwrap_or_else(|| panic!("{rule:?}, P = {devices}: none found"));
             assert!(story.last().unwrap().contains("silently gone"), "{story:?}");
         }

@@ -12,3 +12,4 @@ mod generations;
 mod headers;
 mod journal;
 mod slots;
+mod stale;

@@ -26,6 +26,7 @@ fn facts(k: u16, m: u16, usable: u16, live: u64) -> SegmentFacts {
         m,
         usable,
         elsewhere: 0,
+        awaited: 0,
         live,
         closed: 0,
     }

@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
     fn run(&mut self) -> Option<(Job, Claim)> {
         let areas = self.areas();
         let template = |search: &Search<'_>, area| search.ledger.plan().of(area);
-        let missing = |s: &Search<'_>, a, v: &Variant| v.lacks(&template(s, a)) > 0;
+        let missing = |s: &Search<'_>, a, v: &Variant| v.due(&template(s, a)) > 0;
         let elsewhere = |_: &Search<'_>, _, v: &Variant| v.redundancy >= 0 && v.elsewhere > 0;
         // Where no better group has room, its segments are left to the cleaner.
         let outranked =

@@ -15,7 +15,7 @@ impl Search<'_> {
         let columns = self.table.columns(number);
         let missing = (0u16..).zip(&columns).filter(|(_, d)| d.is_none());
         let lacks = self.ledger.plan().of(facts.area);
-        let lacks = usize::from(Variant::of(&facts).lacks(&lacks));
+        let lacks = usize::from(Variant::of(&facts).due(&lacks));
         let wanted: Vec<u16> = missing.map(|(column, _)| column).take(lacks).collect();
         if let Some(job) = self.columns(number, &facts, &columns, &wanted, false) {
             return Some(job);

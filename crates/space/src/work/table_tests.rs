@@ -86,6 +86,7 @@ impl Fixture {
             m: columns.len() as u16 - k,
             usable: columns.iter().flatten().count() as u16,
             elsewhere: plan.elsewhere(self.ledger.topology(), area, &columns),
+            awaited: 0,
             live: GEOMETRY.data_blocks(k) * live_percent / 100,
             closed,
         };
@@ -134,6 +135,28 @@ fn missing_columns_come_first() {
     assert_eq!(all.next(), None, "room is not short");
     assert!(all.index.is_in_flight(two) && !all.index.is_in_flight(lost));
     assert_eq!(all.lack(), Lack::Lost);
+}
+
+/// Columns that are expected back are not computed anew; what a segment lacks besides is.
+#[test]
+fn awaited_columns_are_left_alone() {
+    for (columns, awaited, given) in [
+        (&[0, 1, 2, 100], 0, Some(1)),
+        (&[0, 1, 2, 100], 1, None),
+        (&[0, 1, 100, 100], 1, Some(1)),
+        (&[0, 1, 100, 100], 2, None),
+    ] {
+        let mut all = Fixture::new("ec2+2", 100, 6, &[]);
+        let one = all.segment(2, columns, 100, 0);
+        let facts = *all.index.get(one).unwrap();
+        all.index.set(one, SegmentFacts { awaited, ..facts });
+        let job = all.next();
+        let to = job.map(|job| match job {
+            Job::Columns { to, .. } => to.len(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(to, given, "{columns:?}, {awaited}");
+    }
 }
 
 /// Layout, devices, those that are gone, a segment, policy: what is done about it.

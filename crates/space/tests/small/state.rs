@@ -353,6 +353,7 @@ impl State {
             elsewhere: self
                 .plan()
                 .elsewhere(self.ledger.topology(), seg.area, &columns),
+            awaited: 0,
             live,
             closed: 0,
         }

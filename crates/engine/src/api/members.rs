@@ -1,0 +1,201 @@
+//! Members that leave and come back, as callers see them: `offline`, `online`, `replace`.
+//!
+//! Invariant: a change that was begun is made to its end, whether or not its caller still waits for it.
+
+use std::rc::Rc;
+
+use ashlar_device::DeviceRef;
+use ashlar_format::DeviceGeometry;
+use ashlar_format::superblock::{MemberState, Superblock};
+
+use crate::api::array::Array;
+use crate::error::Error;
+use crate::home::Home;
+use crate::import::assemble::look;
+use crate::members::arrival::Arrival;
+
+/// A device that was taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TakenIn {
+    /// Its row in the member table.
+    pub index: u16,
+    /// Columns that it holds, and that count again.
+    pub kept: usize,
+    /// Columns that are computed anew, since it lacks them or may lack something of them.
+    pub lacking: usize,
+}
+
+impl Array {
+    /// Takes a device out of use. It is expected back: what lies on it is not rebuilt until [`Array::online`] or
+    /// [`Array::fail`], but for what has no redundancy left.
+    ///
+    /// # Errors
+    /// [`Error::Needed`] where data would be left without a copy.
+    pub async fn offline(&self, index: u16) -> Result<(), Error> {
+        self.check_member(index)?;
+        let home = &self.0.home;
+        if !home.core.member(index).is_counted() {
+            match self.restate(index, MemberState::Offline).await {
+                Err(Error::InUse(_)) => {} // it was just being taken in
+                done => return done,
+            }
+        }
+        if home.needs_devices(&[index], &[]) {
+            return Err(Error::Needed(index));
+        }
+        home.core.failing.ask(index, MemberState::Offline);
+        home.core.report_failed(index);
+        self.to_its_end(async move |array| array.0.home.settle_failed(false).await)
+            .await;
+        self.check_open()
+    }
+
+    /// Takes a member in again that left; `force`: also one that failed, and where data is given up that it may hold.
+    ///
+    /// # Errors
+    /// Why this device is not taken: nothing of it was changed.
+    pub async fn online(&self, device: DeviceRef, force: bool) -> Result<TakenIn, Error> {
+        self.check_writable()?;
+        let found = look(&device).await?;
+        let home = &self.0.home;
+        let (superblock, super_copy) = found.ok_or(Error::NotMember)?;
+        let index = row_of(home, &superblock)?;
+        let member = home.core.member(index);
+        if member.is_counted() {
+            return Err(Error::InUse(index));
+        }
+        if member.state() == MemberState::Failed && !force {
+            return Err(Error::Untrusted(index));
+        }
+        let arrival = Arrival {
+            index,
+            uuid: superblock.device,
+            device,
+            geometry: superblock.geometry,
+            super_copy,
+            returns: true,
+            failed_reads: Rc::default(),
+        };
+        self.take_in(arrival, force).await
+    }
+
+    /// Puts a device in the place of one that is out of use: whatever it holds is overwritten, and what lay on the other
+    /// is computed anew.
+    ///
+    /// # Errors
+    /// Why it cannot: nothing of the device was changed.
+    pub async fn replace(&self, index: u16, device: DeviceRef) -> Result<TakenIn, Error> {
+        let geometry = self.laid_out_for(index, device.info().size_bytes)?;
+        let arrival = Arrival {
+            index,
+            uuid: self.0.home.core.rt.random_bytes(),
+            device,
+            geometry,
+            super_copy: 1,
+            returns: false,
+            failed_reads: Rc::default(),
+        };
+        self.take_in(arrival, false).await
+    }
+
+    /// Whether a device of this size could take the place of a member.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn check_replacement(&self, index: u16, size_bytes: u64) -> Result<(), Error> {
+        self.laid_out_for(index, size_bytes).map(drop)
+    }
+
+    /// How a device of this size is laid out in the place of a member that is out of use.
+    fn laid_out_for(&self, index: u16, size_bytes: u64) -> Result<DeviceGeometry, Error> {
+        self.check_member(index)?;
+        self.check_writable()?;
+        let home = &self.0.home;
+        if home.core.member(index).is_counted() {
+            return Err(Error::InUse(index));
+        }
+        let array = home.superblock.borrow();
+        let (need, geometry) = (array.members[usize::from(index)].slots, array.geometry);
+        let rings = (geometry.delta_ring_bytes, geometry.data_ring_bytes);
+        let laid = DeviceGeometry::lay_out(size_bytes, geometry.slot_bytes, rings, 1);
+        let have = laid.map_or(0, |laid| laid.slots);
+        let laid = laid.filter(|_| have >= need);
+        laid.ok_or(Error::SmallerThan { index, have, need })
+    }
+
+    /// Members that are out of use and taken in by themselves once they answer again: index and identity.
+    pub fn awaited(&self) -> Vec<(u16, [u8; 16])> {
+        let members = self.0.home.core.members.iter();
+        let awaited = members.filter(|m| m.state() == MemberState::Stale && !m.is_counted());
+        awaited.map(|m| (m.index, m.uuid())).collect()
+    }
+
+    fn check_member(&self, index: u16) -> Result<(), Error> {
+        if self.0.home.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        if self.0.read_only {
+            return Err(Error::ReadOnly);
+        }
+        match usize::from(index) < self.0.home.core.members.len() {
+            true => Ok(()),
+            false => Err(Error::NoDevice(index)),
+        }
+    }
+
+    /// A member that is out of use is in another state from now on.
+    pub(crate) async fn restate(&self, index: u16, state: MemberState) -> Result<(), Error> {
+        self.to_its_end(async move |array| {
+            let home = &array.0.home;
+            let mut done = Err(Error::Closed);
+            home.unless_closed(async { done = home.restate(index, state).await })
+                .await;
+            done
+        })
+        .await
+    }
+
+    async fn take_in(&self, arrival: Arrival, force: bool) -> Result<TakenIn, Error> {
+        let (index, returns) = (arrival.index, arrival.returns);
+        let path = arrival.device.info().name.clone();
+        let taken = self.to_its_end(async move |array| {
+            let home = &array.0.home;
+            let mut done = Err(Error::Closed);
+            home.unless_closed(async { done = home.take_in(arrival, force).await })
+                .await;
+            done
+        });
+        let taken = taken.await?;
+        let (kept, lacking) = (taken.kept, taken.lacking);
+        let events = &self.0.home.core.events;
+        if returns {
+            let text = format!(
+                "device {index} ({path}) is back: {kept} of its columns count again, {lacking} are rebuilt"
+            );
+            events.note("device-back", Some(index), text);
+        } else {
+            let text = format!("{path} takes the place of device {index}: its data is rebuilt");
+            events.note("device-replaced", Some(index), text);
+        }
+        Ok(TakenIn {
+            index,
+            kept,
+            lacking,
+        })
+    }
+}
+
+/// The row of the member table that a device is of, if what it holds has the history of this array.
+fn row_of(home: &Home, found: &Superblock) -> Result<u16, Error> {
+    let array = home.superblock.borrow();
+    let row = array.members.get(usize::from(found.index));
+    if found.array != array.array || row.is_none_or(|row| row.uuid != found.device) {
+        return Err(Error::NotMember);
+    }
+    let own = &array.generation;
+    let known = own.id == found.generation.id || own.past.contains(&found.generation.id);
+    match known {
+        true => Ok(found.index),
+        false => Err(Error::OtherHistory(found.index)),
+    }
+}

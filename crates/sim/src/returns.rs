@@ -1,0 +1,192 @@
+//! Devices come back while the array runs: those that answered nothing for a while, that were failed, or that were
+//! missing at an import; as they are, as an older image of themselves, or with another in their place.
+//!
+//! Invariants:
+//! - Within the promises, a device that may hold wrong bytes that nobody noticed does not come back as it is.
+//! - Of a device that is back nothing more happens until the array says that it is optimal: what is written meanwhile
+//!   may lie on it, and the redundancy that went with it is spent.
+
+use std::rc::Rc;
+
+use ashlar_rt::{Rt, SECOND};
+
+use crate::config::Mode;
+use crate::device::SimDevice;
+use crate::disk::SimDisk;
+use crate::pages::Pages;
+use crate::rng::Rng;
+use crate::store::{Store, StoreError};
+use crate::world::World;
+
+/// How long a change of members may take.
+const BOUND: u64 = 1800 * SECOND;
+
+/// How a device comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// As it is.
+    AsItIs,
+    /// As it was at some outage.
+    OldImage,
+    /// Another, blank one takes its place.
+    Replaced,
+}
+
+/// Whether a device could be taken in now: it is there, and nothing that was sent to it is under way.
+fn is_there(world: &World, disk: &SimDisk) -> bool {
+    let budget = world.budget.borrow();
+    let index = disk.index();
+    let away = budget.absent.contains(&index)
+        || budget.shrunken.contains(&index)
+        || budget.foreign.contains(&index);
+    !away && !disk.is_offline() && !disk.is_busy() && disk.refusal().is_none()
+}
+
+/// Whether it may hold wrong bytes, where none may be.
+fn too_wrong(world: &World, index: usize) -> bool {
+    world.config.mode != Mode::Beyond && world.budget.borrow().tainted.contains(&index)
+}
+
+/// Whether the world's devices may come and go.
+fn may_return(world: &World, store: &Rc<dyn Store>) -> bool {
+    let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
+    world.config.returns && faulty && store.takes_in() && !world.mishaps.all_refuse.get()
+}
+
+/// Has some devices that the array does without taken in, in so many of 100 cases each. `quiet`: no faults happen
+/// meanwhile.
+pub async fn take_in(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng, quiet: bool) {
+    let status = store.status().await;
+    for index in rng.shuffled(world.config.devices) {
+        let disk = &world.disks[index];
+        let out = !status.online.contains(&index);
+        if !out || !rng.chance(if quiet { 60 } else { 40 }) || !is_there(world, disk) {
+            continue;
+        }
+        let copy = world.copy.borrow().clone();
+        let copy = copy.filter(|(device, _)| *device == index && quiet);
+        let how = match rng.below(10) {
+            0..2 if quiet => How::Replaced,
+            2..6 if copy.is_some() => How::OldImage,
+            _ => How::AsItIs,
+        };
+        if how != How::Replaced && too_wrong(world, index) {
+            continue;
+        }
+        match (how, copy) {
+            (How::Replaced, _) => disk.replace_content(&Pages::new(disk.pages())),
+            (How::OldImage, Some((_, content))) => disk.replace_content(&content),
+            _ => {}
+        }
+        come(world, rt, store, disk, how).await;
+    }
+}
+
+/// Waits for `future`, but not for ever; where too few devices agree it waits for the operator.
+async fn bounded<T>(
+    world: &World,
+    rt: &Rt,
+    what: &str,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let done = rt.timeout(BOUND, future).await;
+    if done.is_none() && world.config.mode != Mode::Beyond {
+        world.fail(|| format!("{what} hangs"));
+    }
+    done
+}
+
+async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>, how: How) {
+    let index = disk.index();
+    let device = SimDevice::attach(rt, disk);
+    world.trace.line(|| {
+        let at = rt.now() / 1_000;
+        format!("{at:>9} us device {index} comes: {how:?}")
+    });
+    if how == How::Replaced {
+        world.budget.borrow_mut().tainted.remove(&index);
+    }
+    let number = u16::try_from(index).expect("few devices");
+    let coming = match how {
+        How::Replaced => store.replace(number, device),
+        _ => store.online(device),
+    };
+    let Some(taken) = bounded(world, rt, "a take-in", coming).await else {
+        return;
+    };
+    world.trace.line(|| {
+        let at = rt.now() / 1_000;
+        format!("{at:>9} us device {index} came: {taken:?}")
+    });
+    match taken {
+        Ok(()) => {
+            if how == How::Replaced && world.copy.borrow().as_ref().is_some_and(|c| c.0 == index) {
+                world.copy.take(); // of a device that is no member any more
+                world.offer.set(None);
+            }
+            let mut budget = world.budget.borrow_mut();
+            if budget.damaged.remove(&index) {
+                budget.gone.insert(index);
+                budget.spent += 1;
+            }
+            world.trace.mark(match how {
+                How::AsItIs => "return: a device",
+                How::OldImage => "return: an old image of a device",
+                How::Replaced => "return: another device in its place",
+            });
+        }
+        Err(StoreError::Unsupported) => {}
+        Err(_) => {
+            world.mishaps.was_slow.set(true); // reads fail before a device counts
+            world.trace.mark("return: refused");
+        }
+    }
+}
+
+/// Devices come back at random moments until the session ends; some are taken out for that.
+pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
+    if !may_return(&world, &store) {
+        return;
+    }
+    for _ in 0..rng.range(1, 4) {
+        let bits = rng.range(14, 28);
+        rt.sleep(rng.below(1 << bits)).await;
+        if rng.chance(40)
+            && let Some(device) = world.victim()
+        {
+            world.damage(device, false);
+            let number = u16::try_from(device).expect("few devices");
+            let out = bounded(&world, &rt, "offline", store.offline(number)).await;
+            world.trace.line(|| format!("offline {device}: {out:?}"));
+            if out == Some(Ok(())) {
+                world.trace.mark("offline");
+            }
+            let bits = rng.range(10, 27);
+            rt.sleep(rng.below(1 << bits)).await;
+        }
+        take_in(&world, &rt, &store, &mut rng, false).await;
+    }
+}
+
+/// Before the array is waited for: devices come back while no faults happen, and how long it waits for others follows
+/// from the seed.
+pub async fn at_rest(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
+    if !may_return(world, store) {
+        return;
+    }
+    let mut rng = world.chance.returns.borrow_mut().fork(7);
+    let delay = rng.pick(&["0s", "10s", "10m"]);
+    let set = store.set(None, "reconstruct.delay", delay);
+    let _ = rt.timeout(BOUND, set).await; // writes may wait for the operator
+    if rng.chance(60) {
+        take_in(world, rt, store, &mut rng, true).await;
+    }
+    // What lies on these is not rebuilt otherwise.
+    for device in store.status().await.offline {
+        let number = u16::try_from(device).expect("few devices");
+        let failed = bounded(world, rt, "fail", store.fail(number, false)).await;
+        world
+            .trace
+            .line(|| format!("offline {device} is failed: {failed:?}"));
+    }
+}
