@@ -260,9 +260,10 @@ fn devices_that_others_use_are_stamped() {
 fn stalled(daemon: &Daemon, at: &Path, line: &[&str]) -> Value {
     std::thread::scope(|scope| {
         let run = scope.spawn(|| daemon.run(line));
-        let files = at.join("ashlar-bench-files/file.1");
-        wait_until("the first file", Duration::from_secs(60), || {
-            files.exists() || run.is_finished()
+        // The first stop falls into the writing: before it, it would be no part of what is measured.
+        let file = at.join("ashlar-bench-files/file.1");
+        wait_until("the first bytes", Duration::from_secs(60), || {
+            std::fs::metadata(&file).is_ok_and(|m| m.len() > 0) || run.is_finished()
         });
         // A stop that takes a third of all that has passed is seen, however long the run is: short ones are alike in
         // each part of a long run.

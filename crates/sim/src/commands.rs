@@ -34,7 +34,6 @@ usage: ashlar-sim run --seeds A..B [--jobs N] [--keep-going N] [--seconds N] [--
   --full                            full arrays only, where K is at most 4
   --grouped                         layouts of several groups only
   --pressed                         crashes as the journal presses, and slow imports
-  --returns                         devices leave and come back while the array runs
   --told                            a degraded array loses as many more devices as it says it survives
   --late                            parity and lost columns are computed by what answers late
   --crash-at POLLS                  one session, crashed there

@@ -76,11 +76,12 @@ pub enum Part {
     Piles,
     Refusals,
     FormerLife,
+    Returns,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 35] = [
+    pub const ALL: [Part; 36] = [
         Part::Read,
         Part::Extents,
         Part::Flush,
@@ -116,6 +117,7 @@ impl Part {
         Part::Piles,
         Part::Refusals,
         Part::FormerLife,
+        Part::Returns,
     ];
 
     /// Its bit in [`Options::without`].
@@ -145,8 +147,6 @@ pub struct Options {
     pub pressed: bool,
     /// A degraded array is taken at its word: as many more devices are lost as it says it survives.
     pub told: bool,
-    /// Devices come back while the array runs.
-    pub returns: bool,
     /// Parity and lost columns are computed by an accelerator that answers late.
     pub late: bool,
     /// At most this many operations a client does in a session.

@@ -75,7 +75,6 @@ fn parse(words: &[String]) -> Option<Arguments> {
             "--pressed" => out.options.pressed = true,
             "--grouped" => out.options.grouped = true,
             "--told" => out.options.told = true,
-            "--returns" => out.options.returns = true,
             "--late" => out.options.late = true,
             "--operations" => out.options.operations = Some(words.next()?.parse().ok()?),
             "--without" => {
@@ -157,9 +156,6 @@ fn flags(arguments: &Arguments) -> String {
     }
     if arguments.options.pressed {
         text += " --pressed";
-    }
-    if arguments.options.returns {
-        text += " --returns";
     }
     if arguments.options.told {
         text += " --told";

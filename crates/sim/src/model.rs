@@ -11,7 +11,7 @@
 //! - What a read shows is checked against every state possible during the read (P1), and rules out
 //!   what it contradicts: after a crash, what was once seen stays (P3).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::content::{self, Version};
 
@@ -71,6 +71,8 @@ pub struct VolumeModel {
     newest: Version,
     /// Set when the operator accepted loss: any version ever written may come back.
     pub rolled_back: bool,
+    /// Cells that writes began or ended inside of: after an accepted loss they may hold a bit of each.
+    shared: BTreeSet<u64>,
     /// Volumes that had its name before: a device with an old state, which an operator has chosen to go
     /// on with, may know one of these by it.
     pub former: Vec<u16>,
@@ -192,6 +194,7 @@ impl VolumeModel {
             next: 1,
             newest: 0,
             rolled_back: false,
+            shared: BTreeSet::new(),
             former: Vec::new(),
         }
     }
@@ -255,6 +258,9 @@ impl VolumeModel {
         let moment = self.tick();
         self.newest = self.newest.max(version);
         self.ops.insert(op, (offset, length));
+        let inside = |edge: &u64| !edge.is_multiple_of(content::CELL);
+        let edges = [offset, offset + length].into_iter().filter(inside);
+        self.shared.extend(edges.map(|edge| edge / content::CELL));
         for (number, from, to) in self.parts(offset, length) {
             let block = self.block(number);
             block.in_flight.push(InFlight {
@@ -432,8 +438,8 @@ impl VolumeModel {
         Err(violation(id, start, from, bytes, block, begun))
     }
 
-    /// After an accepted loss: every cell is zeros or some write to this very place, or beside one: a write may begin
-    /// and end within a cell.
+    /// After an accepted loss: every cell is zeros or some write to this very place, but where writes begin or end
+    /// inside it.
     fn check_any(&self, offset: u64, bytes: &[u8]) -> Result<(), Violation> {
         let skip = usize::try_from((content::CELL - offset % content::CELL) % content::CELL)
             .expect("below 16");
@@ -443,6 +449,9 @@ impl VolumeModel {
             let cell = cells.get(n);
             cell.is_some_and(|cell| matches!(content::origin(cell), content::Origin::Write { .. }))
         };
+        // Of volumes that had the name before only this is known.
+        let of_former =
+            |n: usize| !self.former.is_empty() && (is_write(n + 1) || n > 0 && is_write(n - 1));
         for (n, cell) in cells.iter().enumerate() {
             let fine = match content::origin(cell) {
                 content::Origin::Zeros => true,
@@ -454,7 +463,9 @@ impl VolumeModel {
                     let known = volume == self.id && version <= self.newest;
                     offset == at && (known || self.former.contains(&volume))
                 }
-                content::Origin::Unknown => is_write(n + 1) || n > 0 && is_write(n - 1),
+                content::Origin::Unknown => {
+                    self.shared.contains(&(at / content::CELL)) || of_former(n)
+                }
             };
             if !fine {
                 let found = content::explain(offset, bytes);

@@ -73,7 +73,6 @@ pub fn hunt(bug: Bug, most: u64, seconds: u64, jobs: usize) -> Answer {
     while seeds < most && begun.elapsed().as_secs() < seconds {
         let (name, mode, full) = kinds[turn % kinds.len()];
         let options = Options {
-            returns: bug == Bug::StaleColumnTrusted,
             mode: Some(mode),
             full,
             roomy: !full,

@@ -53,29 +53,37 @@ fn may_return(world: &World, store: &Rc<dyn Store>) -> bool {
     world.config.returns && faulty && store.takes_in() && !world.mishaps.all_refuse.get()
 }
 
-/// Has some devices that the array does without taken in, in so many of 100 cases each. `quiet`: no faults happen
-/// meanwhile.
-pub async fn take_in(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng, quiet: bool) {
+/// A device as it was once.
+type Image = Option<(usize, Pages)>;
+
+/// Has some devices that the array does without taken in, one of them perhaps as it is in `image`. `quiet`: no faults
+/// happen meanwhile.
+async fn take_in(
+    world: &World,
+    rt: &Rt,
+    store: &Rc<dyn Store>,
+    rng: &mut Rng,
+    (image, quiet): (Image, bool),
+) {
     let status = store.status().await;
     for index in rng.shuffled(world.config.devices) {
         let disk = &world.disks[index];
         let out = !status.online.contains(&index);
-        if !out || !rng.chance(if quiet { 60 } else { 40 }) || !is_there(world, disk) {
+        if !out || !rng.chance(70) || !is_there(world, disk) {
             continue;
         }
-        let copy = world.copy.borrow().clone();
-        let copy = copy.filter(|(device, _)| *device == index && quiet);
+        let image = image.as_ref().filter(|(device, _)| *device == index);
         let how = match rng.below(10) {
             0..2 if quiet => How::Replaced,
-            2..6 if copy.is_some() => How::OldImage,
+            2..8 if image.is_some() => How::OldImage,
             _ => How::AsItIs,
         };
         if how != How::Replaced && too_wrong(world, index) {
             continue;
         }
-        match (how, copy) {
+        match (how, image) {
             (How::Replaced, _) => disk.replace_content(&Pages::new(disk.pages())),
-            (How::OldImage, Some((_, content))) => disk.replace_content(&content),
+            (How::OldImage, Some((_, content))) => disk.replace_content(content),
             _ => {}
         }
         come(world, rt, store, disk, how).await;
@@ -124,11 +132,8 @@ async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>,
                 world.copy.take(); // of a device that is no member any more
                 world.offer.set(None);
             }
-            let mut budget = world.budget.borrow_mut();
-            if budget.damaged.remove(&index) {
-                budget.gone.insert(index);
-                budget.spent += 1;
-            }
+            let group = world.config.group_of(index);
+            world.budget.borrow_mut().comes_back(index, group);
             world.trace.mark(match how {
                 How::AsItIs => "return: a device",
                 How::OldImage => "return: an old image of a device",
@@ -149,11 +154,12 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
         return;
     }
     for _ in 0..rng.range(1, 4) {
+        let leaving = if rng.chance(60) { world.victim() } else { None };
+        let copied = leaving.filter(|_| rng.chance(60));
+        let image = copied.map(|device| (device, world.disks[device].durable()));
         let bits = rng.range(14, 28);
         rt.sleep(rng.below(1 << bits)).await;
-        if rng.chance(40)
-            && let Some(device) = world.victim()
-        {
+        if let Some(device) = leaving.filter(|device| world.may_damage(*device)) {
             world.damage(device, false);
             let number = u16::try_from(device).expect("few devices");
             let out = bounded(&world, &rt, "offline", store.offline(number)).await;
@@ -164,7 +170,7 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
             let bits = rng.range(10, 27);
             rt.sleep(rng.below(1 << bits)).await;
         }
-        take_in(&world, &rt, &store, &mut rng, false).await;
+        take_in(&world, &rt, &store, &mut rng, (image, false)).await;
     }
 }
 
@@ -179,7 +185,8 @@ pub async fn at_rest(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
     let set = store.set(None, "reconstruct.delay", delay);
     let _ = rt.timeout(BOUND, set).await; // writes may wait for the operator
     if rng.chance(60) {
-        take_in(world, rt, store, &mut rng, true).await;
+        let image = world.copy.borrow().clone();
+        take_in(world, rt, store, &mut rng, (image, true)).await;
     }
     // What lies on these is not rebuilt otherwise.
     for device in store.status().await.offline {

@@ -65,17 +65,25 @@ pub struct Budget {
     pub foreign: BTreeSet<usize>,
     /// Smaller than they were.
     pub shrunken: BTreeSet<usize>,
-    /// How much redundancy has gone with those that are gone, as the array tells.
-    pub spent: usize,
+    /// How much redundancy of each group has gone with those that are gone, as far as it is known.
+    pub spent: BTreeMap<usize, usize>,
 }
 
 impl Budget {
-    /// Of so many devices the array does without those that are not `online`: they count no more, but for the
-    /// redundancy `spent` with them.
+    /// Of so many devices the array, of one group if anything is `spent`, does without those that are not `online`:
+    /// they count no more, but for the redundancy `spent` with them.
     pub fn let_go(&mut self, devices: usize, online: &[usize], spent: usize) {
         self.gone = (0..devices).filter(|d| !online.contains(d)).collect();
         self.damaged.retain(|d| !self.gone.contains(d));
-        self.spent = spent;
+        self.spent = [(0, spent)].into();
+    }
+
+    /// A damaged device of `group` is a member again: until all is rebuilt, its redundancy is spent and it is spared.
+    pub fn comes_back(&mut self, device: usize, group: usize) {
+        if self.damaged.remove(&device) {
+            self.gone.insert(device);
+            *self.spent.entry(group).or_default() += 1;
+        }
     }
 }
 
@@ -201,8 +209,9 @@ fn within(config: &Config, budget: &Budget) -> bool {
     let apart = grows || config.groups > 1 && (crowded || !(0..config.groups).any(whole));
     // One group lays ever narrower stripes of full redundancy, down to those that hold a volume block (#87).
     let holds_blocks = config.groups > 1 || of(0).count() - lacking(0) >= least;
+    let spent = |group| budget.spent.get(&group).copied().unwrap_or(0);
     let redundant =
-        |group| damaged(group) + budget.spent <= config.m && (!apart || lacking(group) <= config.m);
+        |group| damaged(group) + spent(group) <= config.m && (!apart || lacking(group) <= config.m);
     holds_blocks && (0..config.groups).all(redundant)
 }
 

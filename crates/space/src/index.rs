@@ -76,9 +76,11 @@ impl Variant {
     }
 
     /// Of the columns that it lacks, those that are to be computed anew: the ones that are expected back are waited for.
+    /// Those without which the plan lays segments are not among what it lacks.
     #[must_use]
     pub fn due(&self, template: &Template) -> u16 {
-        self.lacks(template).saturating_sub(self.awaited)
+        let waited_for = self.awaited.saturating_sub(template.absent);
+        self.lacks(template).saturating_sub(waited_for)
     }
 
     /// Blocks that its slots would hold, laid by the plan; of a segment of the plan, `full`.

@@ -19,6 +19,7 @@
 //! | purpose 11 | spare space in one group | [`Part::Spare`] |
 //! | purpose 12 | little kept for cleaning | [`Part::TightReserve`] |
 //! | purpose 13 | batches that are journalled in parts | [`Part::Piles`] |
+//! | purpose 14 | whether devices come back while the array runs | [`Part::Returns`] |
 //!
 //! Invariants: draws of one generator have a fixed order; each purpose has a generator of its own, so that a seed that
 //! one of them leaves alone keeps its history; what is too large for a full array is not drawn for one.
@@ -109,7 +110,7 @@ impl Config {
             crash_at: options.crash_at,
             without: options.without,
             told: options.told,
-            returns: options.returns,
+            returns: false,
             late: options.late,
             read_only: false,
             array: None,
@@ -341,6 +342,7 @@ impl Config {
             self.large_maps(&mut purpose(2));
         }
         self.verbs(&mut purpose(3));
+        self.returns = self.may(Part::Returns) && purpose(14).chance(50);
         if self.may(Part::MoreShards) && purpose(4).chance(25) {
             self.most_shards = Some(4);
         }

@@ -140,13 +140,24 @@ fn missing_columns_come_first() {
 /// Columns that are expected back are not computed anew; what a segment lacks besides is.
 #[test]
 fn awaited_columns_are_left_alone() {
-    for (columns, awaited, given) in [
-        (&[0, 1, 2, 100], 0, Some(1)),
-        (&[0, 1, 2, 100], 1, None),
-        (&[0, 1, 100, 100], 1, Some(1)),
-        (&[0, 1, 100, 100], 2, None),
+    for (absent, columns, awaited, given) in [
+        (0, &[0, 1, 2, 100], 0, Some(1)),
+        (0, &[0, 1, 2, 100], 1, None),
+        (0, &[0, 1, 100, 100], 1, Some(1)),
+        (0, &[0, 1, 100, 100], 2, None),
+        // The plan itself does without a device: with those that are expected back it lays more redundancy.
+        (1, &[0, 1, 2, 100], 1, None),
+        (1, &[0, 1, 100, 100], 1, Some(1)),
+        (1, &[0, 1, 100, 100], 2, None),
     ] {
         let mut all = Fixture::new("ec2+2", 100, 6, &[]);
+        if absent > 0 {
+            let without = Fixture::new("ec2+2", 100, 4, &[3]);
+            let topology = without.ledger.topology().as_ref().clone();
+            let mut plan = all.ledger.plan().clone();
+            plan.groups[0].absent = absent;
+            all = Fixture::with(topology, plan);
+        }
         let one = all.segment(2, columns, 100, 0);
         let facts = *all.index.get(one).unwrap();
         all.index.set(one, SegmentFacts { awaited, ..facts });
