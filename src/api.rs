@@ -10,11 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
+#[path = "api/device.rs"]
+mod device;
 #[path = "api/drive.rs"]
 mod drive;
 #[path = "api/reply.rs"]
 mod reply;
 
+pub(crate) use device::*;
 pub(crate) use drive::*;
 pub(crate) use reply::*;
 
@@ -177,6 +180,20 @@ pub(crate) enum Call {
     },
     /// Put a device in the place of another.
     Replace(Replace),
+    /// What the devices of this machine hold, and which are free.
+    DeviceScan {
+        /// Directories to look into, besides the block devices.
+        #[serde(default)]
+        scan: Vec<String>,
+    },
+    /// Erase what is recognisable on a device.
+    DeviceWipe {
+        /// Its absolute path.
+        device: String,
+        /// Its path again: the second word.
+        #[serde(default)]
+        confirm: Option<String>,
+    },
     /// Wait until background work of some kinds has ended.
     Wait {
         /// Its array.
@@ -271,44 +288,6 @@ pub(crate) struct Create {
     pub(crate) force: bool,
     /// Absolute paths.
     pub(crate) devices: Vec<String>,
-}
-
-/// Which device takes the place of which.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Replace {
-    /// The array.
-    pub(crate) array: String,
-    /// The device that is out of use: its path, UUID or index.
-    pub(crate) old: String,
-    /// The absolute path of the one that takes its place; that which is now at the path of the old one if absent.
-    #[serde(default)]
-    pub(crate) new: Option<String>,
-    /// Only say what would be.
-    #[serde(default)]
-    pub(crate) dry_run: bool,
-    /// Overwrite what the new one holds.
-    #[serde(default)]
-    pub(crate) force: bool,
-}
-
-/// A device that was taken in.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct TakenInReply {
-    /// The array.
-    pub(crate) array: String,
-    /// The device's index.
-    pub(crate) device: u16,
-    /// Where it is.
-    pub(crate) path: String,
-    /// Columns that it holds, and that count again.
-    #[serde(default)]
-    pub(crate) kept: usize,
-    /// Columns that are rebuilt.
-    #[serde(default)]
-    pub(crate) lacking: usize,
-    /// Nothing was done.
-    #[serde(default)]
-    pub(crate) dry_run: bool,
 }
 
 /// How to make a volume.
@@ -416,6 +395,8 @@ impl Call {
             Call::Offline { .. } => "offline",
             Call::Online { .. } => "online",
             Call::Replace(_) => "replace",
+            Call::DeviceScan { .. } => "device-scan",
+            Call::DeviceWipe { .. } => "device-wipe",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
@@ -431,6 +412,8 @@ impl Call {
             | Call::Events { .. }
             | Call::NotifyTest
             | Call::History { .. }
+            | Call::DeviceScan { .. }
+            | Call::DeviceWipe { confirm: None, .. }
             | Call::Wait { .. }
             | Call::Get { .. } => true,
             Call::Create(create) => create.dry_run,
@@ -463,7 +446,11 @@ impl Call {
             | Call::Status { array }
             | Call::Events { array, .. }
             | Call::History { array, .. } => array.as_deref(),
-            Call::Ping | Call::Importable { .. } | Call::NotifyTest => None,
+            Call::Ping
+            | Call::Importable { .. }
+            | Call::NotifyTest
+            | Call::DeviceScan { .. }
+            | Call::DeviceWipe { .. } => None,
         }
     }
 

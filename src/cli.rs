@@ -13,6 +13,7 @@ use crate::command::{bench, plan, resilience};
 pub(crate) mod absent;
 mod array;
 mod complete;
+mod device;
 mod help;
 mod look;
 mod other;
@@ -25,13 +26,13 @@ pub(crate) use array::{
     ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, OfflineArgs, OnlineArgs,
     ReplaceArgs, SetArgs,
 };
+pub(crate) use device::{DeviceScanArgs, DeviceVerb, DeviceWipeArgs};
 use help::{
     CREATE_EXAMPLES, EVENTS_EXAMPLES, IMPORT_EXAMPLES, INSPECT_EXAMPLES, IOSTAT_EXAMPLES, SET_HELP,
     STATUS_EXAMPLES, VERIFY_EXAMPLES,
 };
 pub(crate) use look::{
-    ArrayListArgs, DeviceVerb, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb,
-    StatusArgs, WaitArgs,
+    ArrayListArgs, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb, StatusArgs, WaitArgs,
 };
 pub(crate) use other::{
     CompletionsArgs, DaemonArgs, DemoArgs, InspectArgs, ManPagesArgs, SupportArgs, VerifyArgs,
@@ -96,7 +97,7 @@ pub(crate) enum Verb {
     /// Show the load on volumes: requests, throughput, latency
     #[command(after_help = IOSTAT_EXAMPLES)]
     Iostat(IostatArgs),
-    /// List the devices of arrays, with the drives under them
+    /// List devices and the drives under them, and wipe single ones
     #[command(subcommand)]
     Device(DeviceVerb),
     /// Make, list, change and serve volumes

@@ -29,7 +29,7 @@ fn verbs_to_come_say_so_in_one_line_and_suggest_no_other() {
         "add tank /dev/sdz",
         "scrub tank -w",
         "snapshot tank/v@monday",
-        "device scan",
+        "device set tank 4 domain=x",
         "trim tank",
         "upgrade tank -n",
         "create t --layout ec2+1 --journal j a b c",

@@ -234,6 +234,41 @@ fn a_whole_disk_is_seen_to_be_taken_and_given_back_without_a_trace() {
 }
 
 #[test]
+fn a_wiped_disk_is_one_without_a_table() {
+    if !have_kernel_devices() || !have(&["losetup", "sgdisk", "wipefs", "blkid"]) {
+        return;
+    }
+    let daemon = daemon_with("wipedisk");
+    let disks = Disks::attach(files(&daemon, 64 << 20), "512", &daemon.path("sysfs"));
+    let name = format!("wiped{}", std::process::id());
+    make(&daemon, &disks, &name, "2048");
+    let node = disks.nodes[0].as_str();
+    let (error, _) = daemon.fails(&["device", "wipe", node, "--yes"]);
+    assert!(error.contains("which is in use here"), "{error}");
+    daemon.ok(&["export", &name]);
+    check_seen(&disks, "2048");
+    let (error, _) = daemon.fails(&["device", "wipe", node]);
+    assert!(error.contains("Ashlar's partition table"), "{error}");
+    for node in &disks.nodes {
+        let said = daemon.ok(&["device", "wipe", node, "--yes"]);
+        assert!(said.contains(&format!("of array {name}")), "{said}");
+        let said = daemon.ok(&["device", "wipe", node, "--yes"]);
+        assert!(said.contains("nothing that is known"), "{said}");
+    }
+    assert_eq!(disks.signatures(), "");
+    for file in &disks.files {
+        let bytes = std::fs::read(file).unwrap();
+        // Of the disk and of the partition in it, which ends 8 MiB before the disk does.
+        for place in [0..5 << 20, 52 << 20..56 << 20, 60 << 20..64 << 20] {
+            assert!(bytes[place].iter().all(|byte| *byte == 0));
+        }
+    }
+    let output = disks.create(&daemon, &name, &[]);
+    assert!(output.status.success(), "{output:?}");
+    daemon.ok(&["destroy", &name, "--yes"]);
+}
+
+#[test]
 fn an_array_made_on_all_of_a_disk_is_found_as_it_was() {
     if !have_kernel_devices() || !have(&["losetup"]) {
         return;

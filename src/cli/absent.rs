@@ -23,14 +23,9 @@ const VERBS: &[(&str, &str)] = &[
         "device locate",
         "'ashlar device list' has serial numbers and slots; 'ledctl locate=DEV' lights a slot",
     ),
-    ("device scan", "'ashlar import' lists the arrays on devices"),
     (
         "device set",
         "give domains when the array is made: 'ashlar create --domain DEV=LABEL'",
-    ),
-    (
-        "device wipe",
-        "'ashlar create --force' takes a device of another array; 'wipefs' does not recognise Ashlar devices",
     ),
     (
         "digest",

@@ -92,3 +92,18 @@ pub(super) const ATTACH_EXAMPLES: &str = "Examples:
   ashlar volume attach tank/vm --nbd 127.0.0.1:10809
   ashlar volume attach tank/vm --fuse /run/vm                /run/vm/vm
 ";
+pub(super) const DEVICE_SCAN_EXAMPLES: &str = "Examples:
+  ashlar device scan
+  ashlar device scan --scan /srv/images      files there too
+  ashlar device scan -j | jq -r '.devices[] | select(.free) | .path'
+
+FREE is 'yes' for what 'ashlar create' takes without --force. HOLDS says what is known to be on a device,
+IN USE who has it. Devices below 16M, and kernel devices of the daemon's own volumes, are left out.
+";
+pub(super) const DEVICE_WIPE_EXAMPLES: &str = "Examples:
+  ashlar device wipe /dev/sdf                says what it holds; changes nothing
+  ashlar device wipe /dev/sdf --yes
+
+The first and the last 4 MiB are erased, of a partition of Ashlar's on it too, and read back. What lies between
+stays on the device: this is no way to keep secrets.
+";

@@ -78,14 +78,6 @@ pub(crate) struct HistoryArgs {
     pub(crate) script: bool,
 }
 
-/// `device ...`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum DeviceVerb {
-    /// List devices: state, errors, temperature, path, serial number, slot, model
-    #[command(after_help = "Examples:\n  ashlar device list\n  ashlar device list tank -Hp\n")]
-    List(ArrayListArgs),
-}
-
 /// `device list` and `volume list`.
 #[derive(Debug, Args)]
 pub(crate) struct ArrayListArgs {

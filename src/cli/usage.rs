@@ -168,7 +168,7 @@ mod tests {
             ),
             ("-j replace tank 4", "replace", true),
             ("status -xj", "status", true),
-            ("device scan t/v", "device scan", false),
+            ("device set t/v", "device set", false),
             ("create -- -j", "create", false),
             ("frobnicate", "", false),
         ] {

@@ -1,4 +1,4 @@
-//! `device list`: the devices of arrays, and the drives under them.
+//! `device list`: the devices of arrays, and the drives under them; and the way to the other verbs about devices.
 //!
 //! **Invariants**: a line for each device, whatever is known of it; a value that nobody gives is `-`.
 
@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::api::{Call, Hardware, Health, StatusReply};
 use crate::cli::{ArrayListArgs, DeviceVerb};
+use crate::command::devices;
 use crate::failure::Failure;
 use crate::print::Context;
 use crate::units::size_or_exact;
@@ -15,9 +16,11 @@ use crate::view::{safe, table};
 ///
 /// # Errors
 /// One line for the operator.
-pub(crate) fn run(context: &Context, verb: &DeviceVerb) -> Result<(), Failure> {
+pub(crate) fn run(context: &Context, verb: DeviceVerb) -> Result<(), Failure> {
     match verb {
-        DeviceVerb::List(args) => list(context, args),
+        DeviceVerb::List(args) => list(context, &args),
+        DeviceVerb::Scan(args) => devices::scan(context, &args),
+        DeviceVerb::Wipe(args) => devices::wipe(context, &args),
     }
 }
 

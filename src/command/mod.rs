@@ -9,6 +9,7 @@ pub(crate) mod array;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod device;
+mod devices;
 pub(crate) mod events;
 pub(crate) mod history;
 pub(crate) mod inspect;
@@ -66,7 +67,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Support(args) => support::support(&context, &args.file)?,
         Verb::Iostat(args) => iostat::iostat(&context, &args)?,
         Verb::Notify(NotifyVerb::Test) => notify::test(&context)?,
-        Verb::Device(verb) => device::run(&context, &verb)?,
+        Verb::Device(verb) => device::run(&context, verb)?,
         Verb::Volume(verb) => volume::run(&context, verb)?,
         Verb::Wait(args) => {
             let kinds = args.kinds.iter().map(|kind| absent::work(kind));

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, MemDevice, Part, Unserved, find_same};
-use ashlar_engine::{Array, Error, Settings, probe, uuid_text};
+use ashlar_engine::{Array, Settings};
 use ashlar_layout::Layout;
 use tracing::Instrument;
 
 use crate::api::{Attached, Create, CreateReply, Reserved, VolumeCreate};
 use crate::daemon::devices::{self, Candidate};
 use crate::daemon::frontends::{How, check_address};
+use crate::daemon::holds::Held;
 use crate::daemon::host::{Host, Member, clean_reserve, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::daemon::volumes::make_volume;
@@ -315,47 +316,13 @@ impl Host {
         force: bool,
     ) -> Result<Option<String>, Failure> {
         let given = &candidate.given;
-        match self.signature_of(candidate).await? {
+        let holds = self.holds(&candidate.path, Access::Exclusive).await?;
+        match holds.held.first().map(Held::words) {
             Some(signature) if !force => Err(Failure::refused(format!(
                 "{given} holds {signature}; leave it out, or overwrite it with --force"
             ))),
             found => Ok(found.map(|signature| format!("{given}: {signature}"))),
         }
-    }
-
-    async fn signature_of(&self, candidate: &Candidate) -> Result<Option<String>, Failure> {
-        let device = self.opener.open(&candidate.path, Access::Exclusive).await?;
-        match probe(&device).await {
-            Ok(Some(label)) => {
-                return Ok(Some(format!(
-                    "device {} of array {} ({})",
-                    label.index,
-                    label.array_name,
-                    uuid_text(&label.array_uuid)
-                )));
-            }
-            Err(Error::TwoDevices(_)) => {
-                return Ok(Some("superblocks of two devices of an array".to_string()));
-            }
-            _ => {}
-        }
-        drop(device);
-        let bare = self
-            .opener
-            .open_bare(&candidate.path, Access::Exclusive)
-            .await?;
-        let (bare, ours) = on_thread(move || {
-            let ours = bare.own_partition().is_some();
-            (bare, ours)
-        })
-        .await?;
-        if ours {
-            return Ok(Some(
-                "a partition of Ashlar's without a device of an array".to_string(),
-            ));
-        }
-        let found = ashlar_device::signature(&self.opener.serve(bare)).await;
-        Ok(found.map(str::to_string))
     }
 }
 

@@ -228,7 +228,7 @@ fn whole_block(sys: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// What sysfs under `sys` says of the drive that holds `path`; `None` for what is no drive.
-fn of_path(sys: &Path, path: &Path) -> Option<Hardware> {
+pub(super) fn of_path(sys: &Path, path: &Path) -> Option<Hardware> {
     let found = of_block(sys, &block_name(path)?);
     (found != Hardware::default()).then_some(found)
 }

@@ -246,6 +246,7 @@ impl Host {
                 force,
             } => reply(&self.online(&array, &device, force).await?),
             Call::Replace(replace) => reply(&self.replace(replace).await?),
+            Call::DeviceScan { scan } => reply(&self.scan_devices(&scan).await?),
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
                 let guard = self.change.lock().await;
@@ -285,6 +286,9 @@ impl Host {
                 let text = cut_addresses(&format!("{key} = {value}"));
                 self.tell(&array, "set", None, text);
                 reply(&serde_json::json!({ "array": array, "key": key, "value": value }))
+            }
+            Call::DeviceWipe { device, confirm } => {
+                reply(&self.wipe_device(&device, confirm.as_deref()).await?)
             }
             volume => self.change_volume(volume).await,
         }

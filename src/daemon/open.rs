@@ -17,6 +17,8 @@ use crate::seat::seat;
 pub(crate) enum Access {
     /// Reading its superblock; others may use it.
     Look,
+    /// Finding out whether others use it.
+    Try,
     /// Being a member of an open array.
     Exclusive,
 }
@@ -56,6 +58,10 @@ impl Opener {
             Access::Look => OpenMode {
                 read_only: true,
                 exclusive: false,
+            },
+            Access::Try => OpenMode {
+                read_only: true,
+                exclusive: true,
             },
             Access::Exclusive => OpenMode {
                 read_only: false,

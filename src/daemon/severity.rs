@@ -24,6 +24,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("device-readonly", Severity::Error),
     ("device-replaced", Severity::Info),
     ("device-slow", Severity::Warning),
+    ("device-wiped", Severity::Info),
     ("drive-failing", Severity::Error),
     ("drive-warning", Severity::Warning),
     ("exported", Severity::Info),

@@ -1,0 +1,109 @@
+//! What is asked and answered about single devices.
+//!
+//! **Invariants**: fields are only ever added, each with a default, so that another version's answer can be read.
+
+use serde::{Deserialize, Serialize};
+
+use super::Hardware;
+
+/// Which device takes the place of which.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Replace {
+    /// The array.
+    pub(crate) array: String,
+    /// The device that is out of use: its path, UUID or index.
+    pub(crate) old: String,
+    /// The absolute path of the one that takes its place; that which is now at the path of the old one if absent.
+    #[serde(default)]
+    pub(crate) new: Option<String>,
+    /// Only say what would be.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+    /// Overwrite what the new one holds.
+    #[serde(default)]
+    pub(crate) force: bool,
+}
+
+/// A device that was taken in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TakenInReply {
+    /// The array.
+    pub(crate) array: String,
+    /// The device's index.
+    pub(crate) device: u16,
+    /// Where it is.
+    pub(crate) path: String,
+    /// Columns that it holds, and that count again.
+    #[serde(default)]
+    pub(crate) kept: usize,
+    /// Columns that are rebuilt.
+    #[serde(default)]
+    pub(crate) lacking: usize,
+    /// Nothing was done.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
+/// `device scan`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ScanReply {
+    /// By path.
+    pub(crate) devices: Vec<Scanned>,
+}
+
+/// A device that was looked at.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Scanned {
+    /// Its path.
+    pub(crate) path: String,
+    /// Its size; 0 if it could not be told.
+    #[serde(default)]
+    pub(crate) size_bytes: u64,
+    /// What it holds, in words.
+    #[serde(default)]
+    pub(crate) holds: Vec<String>,
+    /// The array that it says it is a device of.
+    #[serde(default)]
+    pub(crate) array: Option<ScannedMember>,
+    /// Who uses it, in words.
+    #[serde(default)]
+    pub(crate) in_use: Option<String>,
+    /// `create` takes it without `--force`.
+    #[serde(default)]
+    pub(crate) free: bool,
+    /// Why it could not be looked at, and what to do.
+    #[serde(default)]
+    pub(crate) unreadable: Option<String>,
+    /// Why no array can be made on it all the same.
+    #[serde(default)]
+    pub(crate) unfit: Option<String>,
+    /// The drive under it.
+    #[serde(default)]
+    pub(crate) hardware: Hardware,
+}
+
+/// What a device says of the array that it is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ScannedMember {
+    /// The array's name.
+    pub(crate) name: String,
+    /// The array's UUID.
+    pub(crate) uuid: String,
+    /// The device's index in it.
+    pub(crate) device: u16,
+    /// The device's UUID.
+    #[serde(default)]
+    pub(crate) device_uuid: String,
+    /// The generation that it knows.
+    #[serde(default)]
+    pub(crate) generation: u64,
+}
+
+/// `device wipe`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WipeReply {
+    /// The device's path.
+    pub(crate) device: String,
+    /// What was erased, in words; nothing was written if there was nothing.
+    pub(crate) erased: Vec<String>,
+}

@@ -1,0 +1,49 @@
+//! Arguments of the verbs about single devices.
+//!
+//! **Invariants**: what destroys data wants `--yes`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::help::{DEVICE_SCAN_EXAMPLES, DEVICE_WIPE_EXAMPLES};
+use super::look::ArrayListArgs;
+
+/// `device ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceVerb {
+    /// List devices of arrays: state, errors, temperature, path, serial number, slot, model
+    #[command(after_help = "Examples:\n  ashlar device list\n  ashlar device list tank -Hp\n")]
+    List(ArrayListArgs),
+    /// List all devices of this machine: what each holds, who uses it, which are free
+    #[command(after_help = DEVICE_SCAN_EXAMPLES)]
+    Scan(DeviceScanArgs),
+    /// Erase what says what a device holds, so that it is taken as new; its data is lost
+    #[command(after_help = DEVICE_WIPE_EXAMPLES)]
+    Wipe(DeviceWipeArgs),
+}
+
+/// `device scan`.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceScanArgs {
+    /// Look at the files and devices in this directory too
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) scan: Vec<PathBuf>,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+}
+
+/// `device wipe`.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceWipeArgs {
+    /// The device: a block device or file
+    #[arg(value_name = "DEV", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) device: PathBuf,
+    /// Yes, erase it; without this only what would be lost is said
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
