@@ -194,6 +194,13 @@ pub(crate) enum Call {
         #[serde(default)]
         confirm: Option<String>,
     },
+    /// Set a device's counters of errors to zero.
+    DeviceClear {
+        /// Its array.
+        array: String,
+        /// Path, UUID or index.
+        device: String,
+    },
     /// Wait until background work of some kinds has ended.
     Wait {
         /// Its array.
@@ -397,6 +404,7 @@ impl Call {
             Call::Replace(_) => "replace",
             Call::DeviceScan { .. } => "device-scan",
             Call::DeviceWipe { .. } => "device-wipe",
+            Call::DeviceClear { .. } => "device-clear",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
@@ -439,6 +447,7 @@ impl Call {
             | Call::Offline { array, .. }
             | Call::Online { array, .. }
             | Call::Replace(Replace { array, .. })
+            | Call::DeviceClear { array, .. }
             | Call::Wait { array, .. }
             | Call::Get { array, .. }
             | Call::Set { array, .. } => Some(array),

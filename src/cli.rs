@@ -26,7 +26,7 @@ pub(crate) use array::{
     ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, OfflineArgs, OnlineArgs,
     ReplaceArgs, SetArgs,
 };
-pub(crate) use device::{DeviceScanArgs, DeviceVerb, DeviceWipeArgs};
+pub(crate) use device::{DeviceClearArgs, DeviceScanArgs, DeviceVerb, DeviceWipeArgs};
 use help::{
     CREATE_EXAMPLES, EVENTS_EXAMPLES, IMPORT_EXAMPLES, INSPECT_EXAMPLES, IOSTAT_EXAMPLES, SET_HELP,
     STATUS_EXAMPLES, VERIFY_EXAMPLES,

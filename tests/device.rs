@@ -1,4 +1,4 @@
-//! Single devices as an administrator meets them: what each holds, wiping one.
+//! Single devices as an administrator meets them: what each holds, wiping one, its counters.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ashlar_rt::Buf;
 use common::disk::pattern;
-use common::{Daemon, have, have_kernel_devices, tool, try_tool, wait_until};
+use common::{Daemon, Random, have, have_kernel_devices, tool, try_tool, wait_until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -321,4 +321,54 @@ impl Drop for Detached {
     fn drop(&mut self) {
         let _ = try_tool("losetup", &["-d", &self.0]);
     }
+}
+
+#[test]
+fn counters_of_errors_begin_anew() {
+    let daemon = Daemon::start("clear");
+    let members = daemon.create("t", "ec2+1", 4, "64M", &[]);
+    let disk = daemon.disk("t");
+    let all = (0, 48 * MIB);
+    assert_eq!(disk.write_range(all, 256 << 10, 8, pattern(1)), []);
+    disk.flush().unwrap();
+    let liar = common::open_direct(&members[2]);
+    let mut random = Random::new(3);
+    for at in (8 * MIB..56 * MIB).step_by(4096) {
+        let mut block = Buf::zeroed(4096);
+        liar.read_exact_at(&mut block, at).unwrap();
+        if block.iter().any(|byte| *byte != 0) {
+            random.fill(&mut block);
+            liar.write_all_at(&block, at).unwrap();
+        }
+    }
+    let well = || assert_eq!(disk.compare_range(all, 256 << 10, 8, pattern(1)), []);
+    well();
+    let errors = |index: usize| daemon.status("t")["devices"][index]["errors"].clone();
+    let counted = errors(2);
+    assert!(counted["digest"].as_u64().unwrap() > 0, "{counted}");
+    daemon.ok(&["wait", "t"]);
+    let counted = errors(2);
+    let cleared = daemon.json(&["device", "clear", "t", shown(&members[2]), "-j"]);
+    assert_eq!(
+        (&cleared["device"], &cleared["errors"]),
+        (&2.into(), &counted)
+    );
+    let zero = serde_json::json!({ "read": 0, "write": 0, "digest": 0 });
+    assert_eq!(errors(2), zero);
+    let told = events(&daemon, "errors-cleared").remove(0);
+    assert_eq!(
+        (&told["device"], &told["severity"]),
+        (&2.into(), &"info".into())
+    );
+    let text = told["text"].as_str().unwrap();
+    assert!(
+        text.contains(&format!("{} digest", counted["digest"])),
+        "{text}"
+    );
+    assert!(!daemon.ok(&["status", "-x"]).contains("gave"));
+    let said = daemon.ok(&["device", "clear", "t", "2"]);
+    assert!(said.contains("0 read, 0 write and 0 digest"), "{said}");
+    let (error, code) = daemon.fails(&["device", "clear", "t", "9"]);
+    assert!(code == 1 && error.contains("not a device of t"), "{error}");
+    well();
 }

@@ -2,6 +2,7 @@
 //!
 //! **Invariants**: fields are only ever added, each with a default, so that another version's answer can be read.
 
+use ashlar_engine::status::DeviceErrors;
 use serde::{Deserialize, Serialize};
 
 use super::Hardware;
@@ -106,4 +107,17 @@ pub(crate) struct WipeReply {
     pub(crate) device: String,
     /// What was erased, in words; nothing was written if there was nothing.
     pub(crate) erased: Vec<String>,
+}
+
+/// `device clear`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ClearReply {
+    /// The array.
+    pub(crate) array: String,
+    /// The device's index.
+    pub(crate) device: u16,
+    /// Where it is, or was last.
+    pub(crate) path: String,
+    /// How its counters stood.
+    pub(crate) errors: DeviceErrors,
 }

@@ -18,7 +18,6 @@ const VERBS: &[(&str, &str)] = &[
         "convert",
         "make another array of that layout, and copy the data",
     ),
-    ("device clear", "counters start at zero with each import"),
     (
         "device locate",
         "'ashlar device list' has serial numbers and slots; 'ledctl locate=DEV' lights a slot",

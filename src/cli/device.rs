@@ -5,8 +5,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 
-use super::help::{DEVICE_SCAN_EXAMPLES, DEVICE_WIPE_EXAMPLES};
+use super::complete;
+use super::help::{DEVICE_CLEAR_EXAMPLES, DEVICE_SCAN_EXAMPLES, DEVICE_WIPE_EXAMPLES};
 use super::look::ArrayListArgs;
 
 /// `device ...`.
@@ -18,6 +20,9 @@ pub(crate) enum DeviceVerb {
     /// List all devices of this machine: what each holds, who uses it, which are free
     #[command(after_help = DEVICE_SCAN_EXAMPLES)]
     Scan(DeviceScanArgs),
+    /// Set a device's counters of errors to zero
+    #[command(after_help = DEVICE_CLEAR_EXAMPLES)]
+    Clear(DeviceClearArgs),
     /// Erase what says what a device holds, so that it is taken as new; its data is lost
     #[command(after_help = DEVICE_WIPE_EXAMPLES)]
     Wipe(DeviceWipeArgs),
@@ -35,6 +40,17 @@ pub(crate) struct DeviceScanArgs {
     /// Print exact numbers
     #[arg(short = 'p', long)]
     pub(crate) exact: bool,
+}
+
+/// `device clear`.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceClearArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// The device: its path, UUID or index
+    #[arg(value_name = "DEV", add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) device: String,
 }
 
 /// `device wipe`.

@@ -1,10 +1,11 @@
-//! `device scan`, `wipe`.
+//! `device scan`, `wipe`, `clear`.
 //!
 //! **Invariants**: a line for each device that was found, whatever is known of it; a value that nobody gives is `-`;
 //! what destroys data is confirmed with the device's own path, which only `--yes` sends.
 
-use crate::api::{Call, ScanReply, Scanned, WipeReply};
-use crate::cli::{DeviceScanArgs, DeviceWipeArgs, absent};
+use crate::api::{Call, ClearReply, ScanReply, Scanned, WipeReply};
+use crate::cli::{DeviceClearArgs, DeviceScanArgs, DeviceWipeArgs, absent};
+use crate::command::returning::named;
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
 use crate::units::size_or_exact;
@@ -82,6 +83,30 @@ pub(crate) fn wipe(context: &Context, args: &DeviceWipeArgs) -> Result<(), Failu
         }
         text + &format!(
             "{device}: read back, nothing is left; 'ashlar create' and 'replace' take it as new\n"
+        )
+    })
+}
+
+/// `device clear`.
+///
+/// # Errors
+/// If the array or device is unknown.
+pub(crate) fn clear(context: &Context, args: DeviceClearArgs) -> Result<(), Failure> {
+    let call = Call::DeviceClear {
+        array: args.array,
+        device: named(&args.device),
+    };
+    let reply: ClearReply = context.client.call(&call)?;
+    context.print("device clear", &reply, || {
+        let errors = &reply.errors;
+        format!(
+            "{}: device {} ({}): {} read, {} write and {} digest errors were counted; the counters are at zero now\n",
+            safe(&reply.array),
+            reply.device,
+            safe(&reply.path),
+            errors.read,
+            errors.write,
+            errors.digest
         )
     })
 }

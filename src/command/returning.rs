@@ -10,7 +10,7 @@ use crate::print::{Context, absolute};
 use crate::view::safe;
 
 /// A path that exists is meant as a path; anything else as the daemon knows the device.
-fn named(device: &str) -> String {
+pub(crate) fn named(device: &str) -> String {
     match absolute(device.as_ref()) {
         Ok(path) if std::path::Path::new(&path).exists() => path,
         _ => device.to_string(),

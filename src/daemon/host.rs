@@ -247,6 +247,9 @@ impl Host {
             } => reply(&self.online(&array, &device, force).await?),
             Call::Replace(replace) => reply(&self.replace(replace).await?),
             Call::DeviceScan { scan } => reply(&self.scan_devices(&scan).await?),
+            Call::DeviceClear { array, device } => {
+                reply(&self.clear_errors(&array, &device).await?)
+            }
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
                 let guard = self.change.lock().await;

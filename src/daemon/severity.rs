@@ -27,6 +27,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("device-wiped", Severity::Info),
     ("drive-failing", Severity::Error),
     ("drive-warning", Severity::Warning),
+    ("errors-cleared", Severity::Info),
     ("exported", Severity::Info),
     ("failed", Severity::Critical),
     ("halted", Severity::Critical),

@@ -1,4 +1,4 @@
-//! `device wipe`: erases what says what a device holds, so that it is taken as new.
+//! `device wipe`: erases what says what a device holds, so that it is taken as new. `device clear`: counters of errors.
 //!
 //! **Invariants**: nothing is written while anybody else has the device, nor to one that an array here uses, expects
 //! back, or may still need; nothing before the device was named twice; what was erased is looked for again.
@@ -12,9 +12,9 @@ use ashlar_engine::Label;
 use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_rt::{MILLISECOND, Nanos, SECOND};
 
-use crate::api::WipeReply;
+use crate::api::{ClearReply, WipeReply};
 use crate::daemon::holds::{Held, Here, Holds};
-use crate::daemon::host::Host;
+use crate::daemon::host::{Host, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::daemon::users;
 use crate::failure::{Failure, Kind};
@@ -182,6 +182,31 @@ impl Host {
             "{given} still holds {} after it was erased; it does not keep what is written to it: do not use it",
             more.last().map_or("something", String::as_str)
         )))
+    }
+
+    /// `device clear`.
+    ///
+    /// # Errors
+    /// If the device is unknown.
+    pub(super) async fn clear_errors(
+        &self,
+        name: &str,
+        device: &str,
+    ) -> Result<ClearReply, Failure> {
+        let member = self.member(name)?;
+        let found = self.device_named(&member, device).await?;
+        let errors = member.array.clear_errors(found.index).map_err(failure_of)?;
+        let text = format!(
+            "error counters of device {} ({}) were set to zero by hand; they stood at {} read, {} write, {} digest",
+            found.index, found.last_path, errors.read, errors.write, errors.digest
+        );
+        self.tell(name, "errors-cleared", Some(found.index), text);
+        Ok(ClearReply {
+            array: name.to_string(),
+            device: found.index,
+            path: found.last_path,
+            errors,
+        })
     }
 }
 

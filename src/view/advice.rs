@@ -236,7 +236,7 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
                 .to_string()
         };
         lines.push(format!(
-            "device {} gave {} error{} since the import: {next}",
+            "device {} gave {} error{} since the import or 'device clear': {next}",
             device_name(device),
             kinds.join(" and "),
             if *errors == 1 { "" } else { "s" },

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::home::Home;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
+use crate::status::DeviceErrors;
 
 /// A device that was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +129,24 @@ impl Array {
         let members = self.0.home.core.members.iter();
         let awaited = members.filter(|m| m.state() == MemberState::Stale && !m.is_counted());
         awaited.map(|m| (m.index, m.uuid())).collect()
+    }
+
+    /// Sets a member's counters of errors to zero; how they stood.
+    ///
+    /// # Errors
+    /// If the array is closed, or has no such member.
+    pub fn clear_errors(&self, index: u16) -> Result<DeviceErrors, Error> {
+        let core = &self.0.home.core;
+        if core.closed.get() {
+            return Err(Error::Closed);
+        }
+        let none = Error::NoDevice(index);
+        let member = core.members.get(usize::from(index)).ok_or(none)?;
+        Ok(DeviceErrors {
+            read: member.counters.read_errors.take(),
+            write: member.counters.write_errors.take(),
+            digest: member.counters.digest_errors.take(),
+        })
     }
 
     fn check_member(&self, index: u16) -> Result<(), Error> {
