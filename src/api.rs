@@ -201,6 +201,13 @@ pub(crate) enum Call {
         /// Path, UUID or index.
         device: String,
     },
+    /// Turn the light of a device's slot on or off.
+    DeviceLocate {
+        /// Its absolute path.
+        device: String,
+        /// On, or off.
+        on: bool,
+    },
     /// Wait until background work of some kinds has ended.
     Wait {
         /// Its array.
@@ -405,6 +412,7 @@ impl Call {
             Call::DeviceScan { .. } => "device-scan",
             Call::DeviceWipe { .. } => "device-wipe",
             Call::DeviceClear { .. } => "device-clear",
+            Call::DeviceLocate { .. } => "device-locate",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
@@ -459,7 +467,8 @@ impl Call {
             | Call::Importable { .. }
             | Call::NotifyTest
             | Call::DeviceScan { .. }
-            | Call::DeviceWipe { .. } => None,
+            | Call::DeviceWipe { .. }
+            | Call::DeviceLocate { .. } => None,
         }
     }
 

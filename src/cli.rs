@@ -26,7 +26,9 @@ pub(crate) use array::{
     ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, OfflineArgs, OnlineArgs,
     ReplaceArgs, SetArgs,
 };
-pub(crate) use device::{DeviceClearArgs, DeviceScanArgs, DeviceVerb, DeviceWipeArgs};
+pub(crate) use device::{
+    DeviceClearArgs, DeviceLocateArgs, DeviceScanArgs, DeviceVerb, DeviceWipeArgs, Light,
+};
 use help::{
     CREATE_EXAMPLES, EVENTS_EXAMPLES, IMPORT_EXAMPLES, INSPECT_EXAMPLES, IOSTAT_EXAMPLES, SET_HELP,
     STATUS_EXAMPLES, VERIFY_EXAMPLES,
@@ -97,7 +99,7 @@ pub(crate) enum Verb {
     /// Show the load on volumes: requests, throughput, latency
     #[command(after_help = IOSTAT_EXAMPLES)]
     Iostat(IostatArgs),
-    /// List devices and the drives under them, and wipe single ones
+    /// List devices and the drives under them, find, wipe and light single ones
     #[command(subcommand)]
     Device(DeviceVerb),
     /// Make, list, change and serve volumes

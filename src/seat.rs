@@ -14,7 +14,7 @@ use ashlar_verify::FileSource;
 
 use crate::failure::Failure;
 
-/// Only tests have this variable: what lies there says which devices are whole disks.
+/// Only tests have this variable: what lies there says which devices are whole disks, and has their lights.
 const SYSFS: &str = "ASHLAR_TEST_SYSFS";
 
 const LOOK: OpenMode = OpenMode {
@@ -22,7 +22,8 @@ const LOOK: OpenMode = OpenMode {
     exclusive: false,
 };
 
-fn sysfs() -> PathBuf {
+/// Where sysfs is.
+pub(crate) fn sysfs() -> PathBuf {
     std::env::var_os(SYSFS).map_or("/sys".into(), PathBuf::from)
 }
 

@@ -1,4 +1,4 @@
-//! Single devices as an administrator meets them: what each holds, wiping one, its counters.
+//! Single devices as an administrator meets them: what each holds, wiping one, its counters, its light.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -371,4 +371,45 @@ fn counters_of_errors_begin_anew() {
     let (error, code) = daemon.fails(&["device", "clear", "t", "9"]);
     assert!(code == 1 && error.contains("not a device of t"), "{error}");
     well();
+}
+
+#[test]
+fn the_light_of_a_drive_is_turned_on_and_off() {
+    if !have_kernel_devices() || !have(&["losetup"]) {
+        return;
+    }
+    let mut daemon = Daemon::start("light");
+    assert!(daemon.stop());
+    let sysfs = daemon.text("sysfs");
+    daemon.environment.push(("ASHLAR_TEST_SYSFS".into(), sysfs));
+    daemon.launch();
+    let image = file(&daemon, "image", 64 * MIB);
+    let (error, _) = daemon.fails(&["device", "locate", shown(&image), "on"]);
+    assert!(error.contains("no block device"), "{error}");
+    let said = tool("losetup", &["-f", "--show", shown(&image)]);
+    let gone = Detached(said.trim().to_string());
+    let node = gone.0.clone();
+    let (error, code) = daemon.fails(&["device", "locate", &node, "on"]);
+    let ledctl = format!("ledctl locate={node}");
+    assert!(
+        code == 1 && error.contains(&ledctl) && error.contains("enclosure"),
+        "{error}"
+    );
+    let name = node.trim_start_matches("/dev/");
+    let slot = format!("sysfs/class/block/{name}/device/enclosure_device:Slot 3");
+    std::fs::create_dir_all(daemon.path(&slot)).unwrap();
+    let light = daemon.path(&slot).join("locate");
+    std::fs::write(&light, "0\n").unwrap();
+    let is = || std::fs::read_to_string(&light).unwrap().trim().to_string();
+    let said = daemon.ok(&["device", "locate", &node, "on"]);
+    assert!(said.contains("the light of slot Slot 3 is on"), "{said}");
+    assert_eq!(is(), "1");
+    let off = daemon.json(&["device", "locate", &node, "off", "-j"]);
+    assert_eq!(
+        (&off["on"], &off["command"]),
+        (&false.into(), &"device locate".into())
+    );
+    assert_eq!(is(), "0");
+    let (_, code) = daemon.fails(&["device", "locate", &node, "bright"]);
+    assert_eq!(code, 2);
 }

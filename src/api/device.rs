@@ -121,3 +121,14 @@ pub(crate) struct ClearReply {
     /// How its counters stood.
     pub(crate) errors: DeviceErrors,
 }
+
+/// `device locate`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LocateReply {
+    /// The device's path.
+    pub(crate) device: String,
+    /// Whether its light is on now.
+    pub(crate) on: bool,
+    /// The slots whose light that is, as the enclosure calls them.
+    pub(crate) slots: Vec<String>,
+}

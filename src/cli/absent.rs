@@ -19,10 +19,6 @@ const VERBS: &[(&str, &str)] = &[
         "make another array of that layout, and copy the data",
     ),
     (
-        "device locate",
-        "'ashlar device list' has serial numbers and slots; 'ledctl locate=DEV' lights a slot",
-    ),
-    (
         "device set",
         "give domains when the array is made: 'ashlar create --domain DEV=LABEL'",
     ),

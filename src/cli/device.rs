@@ -4,11 +4,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 
 use super::complete;
-use super::help::{DEVICE_CLEAR_EXAMPLES, DEVICE_SCAN_EXAMPLES, DEVICE_WIPE_EXAMPLES};
+use super::help::{
+    DEVICE_CLEAR_EXAMPLES, DEVICE_LOCATE_EXAMPLES, DEVICE_SCAN_EXAMPLES, DEVICE_WIPE_EXAMPLES,
+};
 use super::look::ArrayListArgs;
 
 /// `device ...`.
@@ -20,6 +22,9 @@ pub(crate) enum DeviceVerb {
     /// List all devices of this machine: what each holds, who uses it, which are free
     #[command(after_help = DEVICE_SCAN_EXAMPLES)]
     Scan(DeviceScanArgs),
+    /// Turn the light of a device's slot on or off, to find the drive
+    #[command(after_help = DEVICE_LOCATE_EXAMPLES)]
+    Locate(DeviceLocateArgs),
     /// Set a device's counters of errors to zero
     #[command(after_help = DEVICE_CLEAR_EXAMPLES)]
     Clear(DeviceClearArgs),
@@ -40,6 +45,25 @@ pub(crate) struct DeviceScanArgs {
     /// Print exact numbers
     #[arg(short = 'p', long)]
     pub(crate) exact: bool,
+}
+
+/// A light.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Light {
+    /// It blinks, or burns.
+    On,
+    /// It does not.
+    Off,
+}
+
+/// `device locate`.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceLocateArgs {
+    /// The device
+    #[arg(value_name = "DEV", add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) device: PathBuf,
+    /// Whether its light is to be on
+    pub(crate) light: Light,
 }
 
 /// `device clear`.

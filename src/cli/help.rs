@@ -100,6 +100,12 @@ pub(super) const DEVICE_SCAN_EXAMPLES: &str = "Examples:
 FREE is 'yes' for what 'ashlar create' takes without --force. HOLDS says what is known to be on a device,
 IN USE who has it. Devices below 16M, and kernel devices of the daemon's own volumes, are left out.
 ";
+pub(super) const DEVICE_LOCATE_EXAMPLES: &str = "Examples:
+  ashlar device locate /dev/sdf on
+  ashlar device locate /dev/sdf off
+
+The enclosure has to speak SES, and the kernel's module ses has to be loaded.
+";
 pub(super) const DEVICE_CLEAR_EXAMPLES: &str = "Examples:
   ashlar device clear tank /dev/sdf
   ashlar device clear tank 5                 after a cable was changed: do errors come again?

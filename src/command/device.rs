@@ -20,6 +20,7 @@ pub(crate) fn run(context: &Context, verb: DeviceVerb) -> Result<(), Failure> {
     match verb {
         DeviceVerb::List(args) => list(context, &args),
         DeviceVerb::Scan(args) => devices::scan(context, &args),
+        DeviceVerb::Locate(args) => devices::locate(context, &args),
         DeviceVerb::Clear(args) => devices::clear(context, args),
         DeviceVerb::Wipe(args) => devices::wipe(context, &args),
     }

@@ -1,10 +1,12 @@
-//! `device scan`, `wipe`, `clear`.
+//! `device scan`, `wipe`, `clear`, `locate`.
 //!
 //! **Invariants**: a line for each device that was found, whatever is known of it; a value that nobody gives is `-`;
 //! what destroys data is confirmed with the device's own path, which only `--yes` sends.
 
-use crate::api::{Call, ClearReply, ScanReply, Scanned, WipeReply};
-use crate::cli::{DeviceClearArgs, DeviceScanArgs, DeviceWipeArgs, absent};
+use crate::api::{Call, ClearReply, LocateReply, ScanReply, Scanned, WipeReply};
+use crate::cli::{
+    DeviceClearArgs, DeviceLocateArgs, DeviceScanArgs, DeviceWipeArgs, Light, absent,
+};
 use crate::command::returning::named;
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
@@ -108,5 +110,27 @@ pub(crate) fn clear(context: &Context, args: DeviceClearArgs) -> Result<(), Fail
             errors.write,
             errors.digest
         )
+    })
+}
+
+/// `device locate`.
+///
+/// # Errors
+/// If there is no light, or it cannot be set.
+pub(crate) fn locate(context: &Context, args: &DeviceLocateArgs) -> Result<(), Failure> {
+    absent::check_device(&args.device)?;
+    let call = Call::DeviceLocate {
+        device: absolute(&args.device)?,
+        on: args.light == Light::On,
+    };
+    let reply: LocateReply = context.client.call(&call)?;
+    context.print("device locate", &reply, || {
+        let (device, slots) = (safe(&reply.device), safe(&reply.slots.join(", ")));
+        match reply.on {
+            true => format!(
+                "{device}: the light of slot {slots} is on; 'ashlar device locate {device} off' turns it off\n"
+            ),
+            false => format!("{device}: the light of slot {slots} is off\n"),
+        }
     })
 }

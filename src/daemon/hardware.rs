@@ -212,14 +212,14 @@ fn drives_of(devices: Vec<(String, String)>) -> BTreeMap<PathBuf, Vec<String>> {
 }
 
 /// The kernel's name of the block device at `path`; `None` for what is not below `/dev`.
-fn block_name(path: &Path) -> Option<String> {
+pub(super) fn block_name(path: &Path) -> Option<String> {
     let path = std::fs::canonicalize(path).ok()?;
     let name = path.strip_prefix("/dev").ok()?.to_string_lossy();
     Some(name.replace('/', "!"))
 }
 
 /// Where sysfs has a block device; that which a partition is on.
-fn whole_block(sys: &Path, name: &str) -> Option<PathBuf> {
+pub(super) fn whole_block(sys: &Path, name: &str) -> Option<PathBuf> {
     let mut block = std::fs::canonicalize(sys.join("class/block").join(name)).ok()?;
     if block.join("partition").exists() {
         block.pop();

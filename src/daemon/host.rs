@@ -250,6 +250,7 @@ impl Host {
             Call::DeviceClear { array, device } => {
                 reply(&self.clear_errors(&array, &device).await?)
             }
+            Call::DeviceLocate { device, on } => reply(&self.locate(&device, on).await?),
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
                 let guard = self.change.lock().await;

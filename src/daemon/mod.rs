@@ -20,6 +20,7 @@ mod holds;
 pub(crate) mod host;
 pub(crate) mod http;
 mod job;
+mod locate;
 pub(crate) mod log;
 pub(crate) mod manager;
 pub(crate) mod memory;
