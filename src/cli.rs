@@ -34,7 +34,8 @@ use help::{
     STATUS_EXAMPLES, VERIFY_EXAMPLES,
 };
 pub(crate) use look::{
-    ArrayListArgs, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb, StatusArgs, WaitArgs,
+    ArrayListArgs, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb, StatusArgs, TaskArgs,
+    WaitArgs,
 };
 pub(crate) use other::{
     CompletionsArgs, DaemonArgs, DemoArgs, InspectArgs, ManPagesArgs, SupportArgs, VerifyArgs,
@@ -124,6 +125,9 @@ pub(crate) enum Verb {
     /// Wait until background work has ended
     #[command(after_help = "Examples:\n  ashlar wait tank\n  ashlar wait tank --for rebuild\n")]
     Wait(WaitArgs),
+    /// List an array's background work
+    #[command(after_help = "Examples:\n  ashlar task tank\n  ashlar task tank -Hp\n")]
+    Task(TaskArgs),
     /// Show an array's properties
     #[command(after_help = "Examples:\n  ashlar get tank\n  ashlar get tank clean.reserve\n")]
     Get(GetArgs),

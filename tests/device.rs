@@ -347,6 +347,18 @@ fn counters_of_errors_begin_anew() {
     let counted = errors(2);
     assert!(counted["digest"].as_u64().unwrap() > 0, "{counted}");
     daemon.ok(&["wait", "t"]);
+    let tasks = daemon.json(&["task", "t", "-j"]);
+    let status = daemon.status("t");
+    let (listed, known) = (&tasks["tasks"], &status["tasks"]);
+    for field in ["id", "kind", "state", "found", "healed"] {
+        assert_eq!(listed[0][field], known[0][field], "{listed}, {known}");
+    }
+    assert_eq!(
+        (&tasks["array"], &listed[0]["kind"]),
+        (&"t".into(), &"heal".into())
+    );
+    let rows = daemon.ok(&["task", "t", "-H"]);
+    assert!(rows.contains("\trepair\tdone\t"), "{rows}");
     let counted = errors(2);
     let cleared = daemon.json(&["device", "clear", "t", shown(&members[2]), "-j"]);
     assert_eq!(

@@ -33,7 +33,6 @@ const VERBS: &[(&str, &str)] = &[
         "every read verifies and repairs, so reading a volume to its end ('dd if=/dev/ashlar/ARRAY/VOL of=/dev/null bs=1M') checks all it holds; 'ashlar verify DEV...' checks an exported array",
     ),
     ("snapshot", SNAPSHOTS),
-    ("task", "'ashlar status' shows the work in progress"),
     (
         "trim",
         "'fstrim MOUNTPOINT' gives back the space that a file system does not use",
@@ -184,6 +183,20 @@ pub(crate) fn check_device(given: &std::path::Path) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// What is to become of a task.
+///
+/// # Errors
+/// If it is to be changed.
+pub(crate) fn check_task(array: &str, change: &[String]) -> Result<(), Failure> {
+    match change {
+        [] => Ok(()),
+        _ => Err(not_yet(
+            &format!("'ashlar task {array} {}'", change.join(" ")),
+            &format!("'ashlar task {array}' lists the work, which goes on by itself"),
+        )),
+    }
 }
 
 /// A kind of work for `wait --for`, as the daemon calls it.

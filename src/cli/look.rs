@@ -125,6 +125,23 @@ pub(crate) enum NotifyVerb {
     Test,
 }
 
+/// `task`.
+#[derive(Debug, Args)]
+pub(crate) struct TaskArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// A task and what is to become of it: not in this version
+    #[arg(hide = true, num_args = 0..=2)]
+    pub(crate) change: Vec<String>,
+    /// No header, tabs
+    #[arg(short = 'H', long)]
+    pub(crate) script: bool,
+    /// Print exact numbers
+    #[arg(short = 'p', long)]
+    pub(crate) exact: bool,
+}
+
 /// `wait`.
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {

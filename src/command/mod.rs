@@ -20,6 +20,7 @@ pub(crate) mod resilience;
 mod returning;
 pub(crate) mod status;
 pub(crate) mod support;
+mod task;
 pub(crate) mod verify;
 pub(crate) mod volume;
 pub(crate) mod wait;
@@ -77,6 +78,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
                 &kinds.collect::<Result<Vec<_>, _>>()?,
             )?;
         }
+        Verb::Task(args) => task::task(&context, &args)?,
         Verb::Inspect(args) => inspect::inspect(&args, json)?,
         Verb::Verify(args) => return verify::verify(&args, json),
         Verb::Demo(args) => crate::demo::run(&args, json)?,
