@@ -180,6 +180,8 @@ pub(crate) enum Call {
     },
     /// Put a device in the place of another.
     Replace(Replace),
+    /// Take a device out for good.
+    Remove(Remove),
     /// What the devices of this machine hold, and which are free.
     DeviceScan {
         /// Directories to look into, besides the block devices.
@@ -413,6 +415,7 @@ impl Call {
             Call::DeviceWipe { .. } => "device-wipe",
             Call::DeviceClear { .. } => "device-clear",
             Call::DeviceLocate { .. } => "device-locate",
+            Call::Remove(_) => "remove",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
@@ -434,6 +437,7 @@ impl Call {
             | Call::Get { .. } => true,
             Call::Create(create) => create.dry_run,
             Call::Replace(replace) => replace.dry_run,
+            Call::Remove(remove) => remove.dry_run,
             _ => false,
         }
     }
@@ -456,6 +460,7 @@ impl Call {
             | Call::Online { array, .. }
             | Call::Replace(Replace { array, .. })
             | Call::DeviceClear { array, .. }
+            | Call::Remove(Remove { array, .. })
             | Call::Wait { array, .. }
             | Call::Get { array, .. }
             | Call::Set { array, .. } => Some(array),

@@ -24,7 +24,7 @@ mod volume;
 
 pub(crate) use array::{
     ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, OfflineArgs, OnlineArgs,
-    ReplaceArgs, SetArgs,
+    RemoveArgs, ReplaceArgs, SetArgs,
 };
 pub(crate) use device::{
     DeviceClearArgs, DeviceLocateArgs, DeviceScanArgs, DeviceVerb, DeviceWipeArgs, Light,
@@ -119,6 +119,11 @@ pub(crate) enum Verb {
         after_help = "Examples:\n  ashlar replace tank 5 /dev/sdk\n  ashlar replace tank 5 -n\n"
     )]
     Replace(ReplaceArgs),
+    /// Take a device out for good: it is emptied first, and serves until then
+    #[command(
+        after_help = "'ashlar online ARRAY DEV' lets it stay.\n\nExamples:\n  ashlar remove tank /dev/sdf -n\n  ashlar remove tank 5 -w\n"
+    )]
+    Remove(RemoveArgs),
     /// Take a device out, not to be awaited; its data is rebuilt on the other devices
     #[command(after_help = "Examples:\n  ashlar fail tank /dev/sdf\n  ashlar fail tank 5 -w\n")]
     Fail(FailArgs),

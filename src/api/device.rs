@@ -40,6 +40,45 @@ pub(crate) struct TakenInReply {
     /// Columns that are rebuilt.
     #[serde(default)]
     pub(crate) lacking: usize,
+    /// It was in use, was to leave, and stays.
+    #[serde(default)]
+    pub(crate) stays: bool,
+    /// Nothing was done.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
+/// Which device is to leave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Remove {
+    /// Its array.
+    pub(crate) array: String,
+    /// Path, UUID or index.
+    pub(crate) device: String,
+    /// Only say what would be.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
+/// A device that is taken out for good.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RemoveReply {
+    /// The array.
+    pub(crate) array: String,
+    /// The device's index.
+    pub(crate) device: u16,
+    /// Where it is, or was.
+    pub(crate) path: String,
+    /// Whether it is in use, and serves until it is empty.
+    pub(crate) in_use: bool,
+    /// Bytes on it that move to the others.
+    pub(crate) moved_bytes: u64,
+    /// Bytes that volumes may be promised in all on the others.
+    pub(crate) usable_bytes: u64,
+    /// Bytes of these that volumes have been promised.
+    pub(crate) promised_bytes: u64,
+    /// How many more devices may fail meanwhile.
+    pub(crate) more_losses: u16,
     /// Nothing was done.
     #[serde(default)]
     pub(crate) dry_run: bool,

@@ -26,7 +26,6 @@ const VERBS: &[(&str, &str)] = &[
         "digest",
         "blocks are verified on every read; 'ashlar verify DEV...' checks all of an exported array",
     ),
-    ("remove", DEVICES),
     ("rollback", SNAPSHOTS),
     (
         "scrub",
@@ -86,7 +85,7 @@ const SETTINGS: &[&str] = &[
 const OF_VOLUMES: &[&str] = &["compress", "layout"];
 
 /// Kinds of work that `wait --for` takes by the contract.
-const WORK: &[&str] = &["rebalance", "scrub", "convert"];
+const WORK: &[&str] = &["scrub", "convert"];
 
 fn not_yet(what: &str, next: &str) -> Failure {
     let version = env!("CARGO_PKG_VERSION");

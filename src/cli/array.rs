@@ -168,6 +168,23 @@ pub(crate) struct ReplaceArgs {
     pub(crate) wait: bool,
 }
 
+/// `remove`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// The device: its path, UUID or index
+    #[arg(add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) device: String,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Wait until it has left
+    #[arg(short = 'w', long)]
+    pub(crate) wait: bool,
+}
+
 /// `get`.
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {

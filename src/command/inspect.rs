@@ -235,6 +235,8 @@ fn member_state(state: MemberState) -> &'static str {
         MemberState::Stale => "stale",
         MemberState::Offline => "offline",
         MemberState::Spare => "spare",
+        MemberState::Removing => "removing",
+        MemberState::Removed => "removed",
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod inspect;
 pub(crate) mod iostat;
 pub(crate) mod notify;
 pub(crate) mod plan;
+mod removal;
 pub(crate) mod resilience;
 mod returning;
 pub(crate) mod status;
@@ -61,6 +62,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Offline(args) => returning::offline(&context, args)?,
         Verb::Online(args) => returning::online(&context, args)?,
         Verb::Replace(args) => returning::replace(&context, args)?,
+        Verb::Remove(args) => removal::remove(&context, args)?,
         Verb::List(args) => status::list(&context, &args)?,
         Verb::Status(args) => return status::status(&context, &args),
         Verb::Events(args) => events::events(&context, &args)?,

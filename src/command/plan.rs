@@ -148,13 +148,11 @@ fn present(array: &ArrayStatus) -> Result<Present, Failure> {
         .layout
         .parse()
         .map_err(|e| Failure::broken(format!("{}: {e}", array.layout)))?;
-    let serving = |state: DeviceState| {
-        matches!(
-            state,
-            DeviceState::Online | DeviceState::Slow | DeviceState::Readonly | DeviceState::Removing
-        )
-    };
-    let online = array.devices.iter().filter(|d| serving(d.state)).count();
+    let online = array
+        .devices
+        .iter()
+        .filter(|d| DeviceState::is_in_use(d.state))
+        .count();
     let least = array
         .exposure
         .iter()

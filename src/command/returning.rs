@@ -1,5 +1,6 @@
 //! `offline`, `online`, `replace`.
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::{Call, Replace, TakenInReply};
@@ -17,7 +18,10 @@ pub(crate) fn named(device: &str) -> String {
     }
 }
 
-fn ask(context: &Context, call: &Call) -> Result<(TakenInReply, Value), Failure> {
+pub(super) fn ask<T: DeserializeOwned>(
+    context: &Context,
+    call: &Call,
+) -> Result<(T, Value), Failure> {
     let value: Value = context.client.call_value(call)?;
     let broken = |e: serde_json::Error| {
         Failure::of_kind(
@@ -38,7 +42,7 @@ pub(crate) fn offline(context: &Context, args: OfflineArgs) -> Result<(), Failur
         array: args.array,
         device: named(&args.device),
     };
-    let (reply, shown) = ask(context, &call)?;
+    let (reply, shown): (TakenInReply, _) = ask(context, &call)?;
     context.print("offline", &shown, || {
         format!(
             "{0}: device {1} ({2}) is offline; its data is not rebuilt. 'ashlar online {0} {1}' takes it in again, \
@@ -60,9 +64,15 @@ pub(crate) fn online(context: &Context, args: OnlineArgs) -> Result<(), Failure>
         device: named(&args.device),
         force: args.force,
     };
-    let (reply, shown) = ask(context, &call)?;
-    context.print("online", &shown, || {
-        format!(
+    let (reply, shown): (TakenInReply, _) = ask(context, &call)?;
+    context.print("online", &shown, || match reply.stays {
+        true => format!(
+            "{}: device {} ({}) stays in the array\n",
+            reply.array,
+            reply.device,
+            safe(&reply.path)
+        ),
+        false => format!(
             "{0}: device {1} ({2}) is in use again: {3} of its columns count, {4} are rebuilt; 'ashlar status {0}' \
              shows it\n",
             reply.array,
@@ -70,7 +80,7 @@ pub(crate) fn online(context: &Context, args: OnlineArgs) -> Result<(), Failure>
             safe(&reply.path),
             reply.kept,
             reply.lacking
-        )
+        ),
     })?;
     wait_if(context, &args.array, args.wait)
 }
@@ -88,7 +98,7 @@ pub(crate) fn replace(context: &Context, args: ReplaceArgs) -> Result<(), Failur
         dry_run: args.dry_run,
         force: args.force,
     });
-    let (reply, shown) = ask(context, &call)?;
+    let (reply, shown): (TakenInReply, _) = ask(context, &call)?;
     context.print("replace", &shown, || {
         let does = match reply.dry_run {
             true => "would take the place of",

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ashlar_engine::status::{DeviceState, DeviceStatus};
+use ashlar_engine::status::DeviceStatus;
 use ashlar_engine::{Error, probe, uuid_text, wipe};
 use ashlar_rt::SECOND;
 
@@ -81,7 +81,7 @@ impl Host {
         let mut lines = Vec::new();
         for device in table {
             let here = by_device.remove(&device.uuid).unwrap_or_default();
-            let was_used = device.state == DeviceState::Online;
+            let was_used = device.state.is_in_use();
             if here.is_empty()
                 && let Some(why) = not_here(device, was_used, &seen)
             {

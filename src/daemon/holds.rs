@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
-use ashlar_engine::status::{ArrayState, DeviceState, DeviceStatus};
+use ashlar_engine::status::{ArrayState, DeviceStatus};
 use ashlar_engine::{Error, Label, probe, uuid_text};
 use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::MAGIC;
@@ -104,7 +104,7 @@ impl Here {
 
     /// Whether the array uses what is at this path.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
-        self.device.state == DeviceState::Online && Path::new(&self.device.path) == path
+        self.device.state.is_in_use() && Path::new(&self.device.path) == path
     }
 
     /// Whether this is the device that says so of itself.

@@ -28,6 +28,7 @@ pub(crate) mod names;
 mod notifier;
 pub(crate) mod notify;
 pub(crate) mod open;
+mod removal;
 mod resize;
 mod restore;
 mod returning;

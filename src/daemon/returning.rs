@@ -238,6 +238,7 @@ impl Host {
             path: found.last_path,
             kept: 0,
             lacking: 0,
+            stays: false,
             dry_run: false,
         })
     }
@@ -254,6 +255,9 @@ impl Host {
     ) -> Result<TakenInReply, Failure> {
         let member = self.member(name)?;
         let path = match self.device_named(&member, device).await {
+            Ok(known) if known.state == DeviceState::Removing => {
+                return self.stay(&member, &known).await;
+            }
             Ok(known) => self.place_of(&member, &known).await?,
             Err(_) if Path::new(device).exists() => PathBuf::from(device),
             Err(failure) => return Err(failure),
@@ -271,7 +275,7 @@ impl Host {
         member: &Member,
         known: &DeviceStatus,
     ) -> Result<PathBuf, Failure> {
-        if known.state == DeviceState::Online {
+        if known.state.is_in_use() {
             let error = ashlar_engine::Error::InUse(known.index);
             return Err(failure_of(error));
         }
@@ -326,6 +330,7 @@ impl Host {
             path: candidate.path.display().to_string(),
             kept: 0,
             lacking: 0,
+            stays: false,
             dry_run: call.dry_run,
         };
         if call.dry_run {
@@ -385,6 +390,7 @@ fn reply_of(name: &str, taken: TakenIn, path: &Path) -> TakenInReply {
         path: path.display().to_string(),
         kept: taken.kept,
         lacking: taken.lacking,
+        stays: false,
         dry_run: false,
     }
 }

@@ -241,7 +241,7 @@ fn check_not_needed(given: &str, label: &Label, here: &[Here]) -> Result<Option<
     };
     let (index, array) = (own.device.index, &own.array);
     match own.device.state {
-        DeviceState::Online => Err(Failure::refused(format!(
+        state if state.is_in_use() => Err(Failure::refused(format!(
             "{given} says that it is device {index} of array {array}, which is in use at {}; it is the same device \
              under another name, or a copy: delete a copy in a file, wipe another when {array} is exported",
             own.device.path

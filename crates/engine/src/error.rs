@@ -187,6 +187,45 @@ pub enum Error {
     /// A device that is to come in, or to be replaced, is in use.
     #[error("device {0} is in use; 'ashlar offline ARRAY DEV' takes it out of use")]
     InUse(u16),
+    /// A device that is to leave, or to stay, is not in use.
+    #[error(
+        "device {0} is not in use; 'ashlar status -v' says why, and 'ashlar remove' takes it out of the books once its \
+         data is rebuilt"
+    )]
+    NotInUse(u16),
+    /// Without a device fewer would be left than the layout needs.
+    #[error(
+        "without device {index} {have} devices would be left, and the layout needs {need}; put another in its place \
+         instead: 'ashlar replace ARRAY OLD NEW'"
+    )]
+    TooFewLeft {
+        /// The device.
+        index: u16,
+        /// Devices of its group that are left.
+        have: usize,
+        /// Devices that a group has at least.
+        need: usize,
+    },
+    /// A device cannot be taken out of the books before its data is rebuilt.
+    #[error(
+        "data that lay on device {0} or on others is not rebuilt yet; wait for it ('ashlar wait ARRAY --for rebuild'), \
+         then remove it. A device that is to come back: 'ashlar online'"
+    )]
+    NotRebuilt(u16),
+    /// The other devices do not hold what volumes were promised.
+    #[error(
+        "without device {index} volumes may be promised {usable} bytes, and have been promised {promised}; make a \
+         volume smaller, destroy one, or trim file systems on thin ones, or put another device in its place: 'ashlar \
+         replace ARRAY OLD NEW'"
+    )]
+    NoRoomWithout {
+        /// The device.
+        index: u16,
+        /// Promised to volumes.
+        promised: u64,
+        /// The most that may be promised then.
+        usable: u64,
+    },
     /// Taking a device out of use would leave data without a copy.
     #[error(
         "taking device {0} out of use now would leave data that the other devices cannot compute; wait for the \

@@ -41,7 +41,7 @@ pub mod status;
 #[cfg(test)]
 mod testing;
 
-pub use api::array::{Array, wipe};
+pub use api::array::Array;
 pub use api::create::{Create, Plan, default_strip_bytes, plan};
 pub use api::members::TakenIn;
 pub use api::volume::{Volume, VolumeInfo, WriteCache};
@@ -49,10 +49,12 @@ pub use api::volumes::VolumeOptions;
 pub use ashlar_block::{Extent, VolumeError};
 pub use ashlar_digest::Kind as DigestKind;
 pub use error::Error;
+pub use home::removal::Without;
 pub use import::assemble::probe;
 pub use import::decide::{Decision, Holder, decide};
 pub use map::delta::DELTA_BYTES;
 pub use members::slots::choose_copy;
+pub use members::wipe::wipe;
 pub use options::{DEFAULT_START_WAIT, Import, Label, SETTINGS, Setting, Settings, uuid_text};
 pub use phases::PhaseTally;
 pub use segment::behind::{Known, bound_of, is_whole};

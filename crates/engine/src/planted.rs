@@ -75,6 +75,7 @@ bugs! {
     RowsOutOfTurn: "The last stripe of a course is written with the rows of those computed before it.",
     NeededGivenUp: "Devices that refuse writes are given up though what they hold is needed (#187).",
     HeaderNotWaitedFor: "A record names a segment whose headers are still being written.",
+    RemovedBeforeEmpty: "A device that is to leave is no member any more before what lies on it has moved.",
     StaleColumnTrusted: "Every column that a device brings back counts as whole.",
     AdmittedTogether: "All who wait for room are let in at once.",
 }

@@ -38,6 +38,16 @@ pub enum DeviceState {
     Removing,
 }
 
+impl DeviceState {
+    /// Whether it serves.
+    pub const fn is_in_use(self) -> bool {
+        matches!(
+            self,
+            DeviceState::Online | DeviceState::Slow | DeviceState::Readonly | DeviceState::Removing
+        )
+    }
+}
+
 /// An array, as `ashlar status -j` prints it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ArrayStatus {
@@ -105,11 +115,13 @@ pub enum Work {
     Clean,
     /// Single bad blocks are rewritten.
     Repair,
+    /// Columns move to other devices: from those that are to leave, and where data lie unevenly.
+    Rebalance,
 }
 
 impl Work {
     /// All kinds, in the order of their numbers in `status`, from 1 on.
-    pub const ALL: [Work; 3] = [Work::Rebuild, Work::Clean, Work::Repair];
+    pub const ALL: [Work; 4] = [Work::Rebuild, Work::Clean, Work::Repair, Work::Rebalance];
 
     /// Its name in JSON and requests.
     pub const fn name(self) -> &'static str {
@@ -117,6 +129,7 @@ impl Work {
             Work::Rebuild => "reconstruct",
             Work::Clean => "clean",
             Work::Repair => "heal",
+            Work::Rebalance => "rebalance",
         }
     }
 

@@ -42,16 +42,22 @@ pub enum MemberState {
     Spare = 4,
     /// Not counted: it was missing, or answered no more; expected back.
     Stale = 5,
+    /// Counted and read, and taking nothing new: what lies on it moves to the others.
+    Removing = 6,
+    /// Not a member any more: its row only keeps the rows behind it in their places.
+    Removed = 7,
 }
 
 impl MemberState {
     /// All of them, in the order of their bytes.
-    const ALL: [MemberState; 5] = [
+    const ALL: [MemberState; 7] = [
         MemberState::Online,
         MemberState::Failed,
         MemberState::Offline,
         MemberState::Spare,
         MemberState::Stale,
+        MemberState::Removing,
+        MemberState::Removed,
     ];
 
     fn from_byte(byte: u8) -> Result<MemberState, FormatError> {

@@ -68,6 +68,10 @@ impl Driver<'_> {
         if (0..config.devices).any(|device| self.world.says_another(device)) {
             return None;
         }
+        let stays = |d: &usize| !self.world.arrays_on(*d).is_empty();
+        if budget.leaving.keys().any(stays) {
+            return None;
+        }
         let used = |d: &usize| !budget.gone.contains(d) && !budget.absent.contains(d);
         let mut present: Vec<usize> = (0..config.devices).filter(used).collect();
         let group = rng.index(config.groups);

@@ -13,6 +13,13 @@ pub type Version = u32;
 /// Bytes that identify themselves.
 pub const CELL: u64 = 16;
 
+/// Where the cells begin that a range begins or ends inside of.
+pub fn cut_cells(offset: u64, length: u64) -> impl Iterator<Item = u64> {
+    let edges = [offset, offset + length].into_iter();
+    let inside = edges.filter(|edge| !edge.is_multiple_of(CELL));
+    inside.map(|edge| edge / CELL * CELL)
+}
+
 /// What the cells of a volume's version hold, one after the other.
 #[derive(Clone, Copy)]
 struct Cells {

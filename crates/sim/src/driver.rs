@@ -299,7 +299,7 @@ impl Driver<'_> {
         let nemesis = (faulty && rng.chance(60)).then(|| rng.fork(4));
         let nemesis = nemesis.filter(|_| world.config.may(Part::Nemesis));
         let returns = world.chance.returns.borrow_mut().fork(6);
-        let coming = faulty && world.config.may(Part::Nemesis);
+        let coming = returns::may_return(&world, &store) && world.config.may(Part::Nemesis);
         let coming = coming && world.chance.returns.borrow_mut().chance(70);
         let coming = coming.then(|| (store.clone(), returns));
         let repair = faulty && self.rng.chance(40);

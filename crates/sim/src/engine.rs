@@ -244,6 +244,16 @@ impl Store for EngineStore {
         })
     }
 
+    fn remove(&self, device: u16) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.remove(device).await.map(drop)?) })
+    }
+
+    fn stay(&self, device: u16) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.stay(device).await?) })
+    }
+
     fn replace(&self, index: u16, device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
         let array = self.0.clone();
         Box::pin(async move { Ok(array.replace(index, device).await.map(drop)?) })
@@ -292,6 +302,7 @@ impl Store for EngineStore {
                 DeviceState::Online,
                 DeviceState::Slow,
                 DeviceState::Readonly,
+                DeviceState::Removing,
             ];
             StoreStatus {
                 // Where what is written next cannot be redundant, past losses still count.
@@ -326,7 +337,10 @@ impl Store for EngineStore {
                 errors: status
                     .devices
                     .iter()
-                    .map(|d| (d.errors.read, d.errors.write, d.errors.digest))
+                    .map(|d| {
+                        let errors = (d.errors.read, d.errors.write, d.errors.digest);
+                        (usize::from(d.index), errors)
+                    })
                     .collect(),
             }
         })

@@ -177,7 +177,7 @@ impl Driver<'_> {
     fn account(&self, status: &StoreStatus) {
         const BEFORE_IT_COUNTS: u64 = 2 + ashlar_format::geometry::ROOT_COUNT;
         let touched = self.world.mishaps.touched.borrow();
-        for (device, (reads, writes, digests)) in status.errors.iter().copied().enumerate() {
+        for (device, (reads, writes, digests)) in status.errors.clone() {
             let disk = &self.world.disks[device];
             let text = || format!("{reads} reads, {writes} writes, {digests} digests");
             // Beyond the redundancy an import may go on from an older root, whose blocks newer ones have
@@ -242,13 +242,15 @@ impl Driver<'_> {
             // Last, since a nemesis may still be at work, and what is judged and given back is what is now.
             let mut status = waiting.store.status().await;
             for _ in 0..looks {
-                if status.optimal {
+                let stays = stays(&waiting.world.budget.borrow(), &status);
+                if status.optimal && !stays {
                     break;
                 }
                 handle.sleep(10 * SECOND).await;
                 status = waiting.store.status().await;
             }
-            if idle.is_none() || !status.optimal || !rests {
+            let stays = stays(&waiting.world.budget.borrow(), &status);
+            if idle.is_none() || !status.optimal || !rests || stays {
                 waiting.describe().await;
             }
             idle.filter(|()| rests).map(|()| status)
@@ -262,11 +264,20 @@ impl Driver<'_> {
         self.world.trace.line(|| format!("healed: {status:?}"));
         self.mark_reached(&status);
         self.account(&status);
+        self.settle_accounts(&status);
+    }
+
+    /// Gives the budget back of an array at rest that is optimal; else it has to say why it is not.
+    fn settle_accounts(&self, status: &StoreStatus) {
         let config = &self.world.config;
         let mut budget = self.world.budget.borrow_mut();
         let offline = |d: &usize| self.world.disks[*d].is_offline();
         if status.online.iter().any(&offline) {
             return; // nothing has been asked of it since: the array does not know, and has repaired nothing
+        }
+        if status.optimal && self.world.promised_of(&budget) && stays(&budget, status) {
+            self.world
+                .fail(|| format!("a device is not emptied (P5): {status:?}"));
         }
         if status.optimal {
             budget.let_go(config.devices, &status.online, 0);
@@ -288,8 +299,8 @@ impl Driver<'_> {
             return;
         }
         drop(budget);
-        self.take_its_word(&status);
-        if self.must_repair(&status) {
+        self.take_its_word(status);
+        if self.must_repair(status) {
             self.world
                 .fail(|| format!("no full redundancy though it is possible (P5): {status:?}"));
         }
@@ -368,6 +379,12 @@ impl Driver<'_> {
             .saturating_sub(KEPT_SLOTS * config.slot_bytes);
         !sparse && volumes * width / config.k as u64 * 4 < room * healthy as u64
     }
+}
+
+/// Whether a device that is to leave is a member still: the array has said that it can do without it.
+fn stays(budget: &Budget, status: &StoreStatus) -> bool {
+    let mut leaving = budget.leaving.iter();
+    !status.overpromised && leaving.any(|(d, told)| *told && status.online.contains(d))
 }
 
 /// Reads about `percent` of every volume and checks it; of a sparse one what was ever written, and a few

@@ -304,7 +304,9 @@ impl Ledger {
         }
         let carries = |group: usize| {
             let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-            for device in (0..config.devices).filter(|d| config.group_of(*d) == group) {
+            let leaving = &world.budget.borrow().leaving;
+            let of = |d: &usize| config.group_of(*d) == group && !leaving.contains_key(d);
+            for device in (0..config.devices).filter(of) {
                 *sizes.entry(config.domains[device]).or_default() += 1;
             }
             let columns: usize = sizes.values().map(|size| config.m.min(*size)).sum();

@@ -258,9 +258,7 @@ impl VolumeModel {
         let moment = self.tick();
         self.newest = self.newest.max(version);
         self.ops.insert(op, (offset, length));
-        let inside = |edge: &u64| !edge.is_multiple_of(content::CELL);
-        let edges = [offset, offset + length].into_iter().filter(inside);
-        self.shared.extend(edges.map(|edge| edge / content::CELL));
+        self.shared.extend(content::cut_cells(offset, length));
         for (number, from, to) in self.parts(offset, length) {
             let block = self.block(number);
             block.in_flight.push(InFlight {
@@ -441,17 +439,15 @@ impl VolumeModel {
     /// After an accepted loss: every cell is zeros or some write to this very place, but where writes begin or end
     /// inside it.
     fn check_any(&self, offset: u64, bytes: &[u8]) -> Result<(), Violation> {
-        let skip = usize::try_from((content::CELL - offset % content::CELL) % content::CELL)
-            .expect("below 16");
-        let mut at = offset + skip as u64;
+        let mut at = offset.next_multiple_of(content::CELL);
+        let skip = usize::try_from(at - offset).expect("below 16");
         let cells: &[[u8; 16]] = bytes.get(skip..).unwrap_or(&[]).as_chunks().0;
-        let is_write = |n: usize| {
-            let cell = cells.get(n);
-            cell.is_some_and(|cell| matches!(content::origin(cell), content::Origin::Write { .. }))
+        // Of volumes that had the name before it is known only that a write is beside it.
+        let of_former = |n: usize| {
+            let mut beside = [n.wrapping_sub(1), n + 1].into_iter();
+            let is_write = |cell| matches!(content::origin(cell), content::Origin::Write { .. });
+            !self.former.is_empty() && beside.any(|n| cells.get(n).is_some_and(is_write))
         };
-        // Of volumes that had the name before only this is known.
-        let of_former =
-            |n: usize| !self.former.is_empty() && (is_write(n + 1) || n > 0 && is_write(n - 1));
         for (n, cell) in cells.iter().enumerate() {
             let fine = match content::origin(cell) {
                 content::Origin::Zeros => true,
@@ -463,9 +459,7 @@ impl VolumeModel {
                     let known = volume == self.id && version <= self.newest;
                     offset == at && (known || self.former.contains(&volume))
                 }
-                content::Origin::Unknown => {
-                    self.shared.contains(&(at / content::CELL)) || of_former(n)
-                }
+                content::Origin::Unknown => self.shared.contains(&at) || of_former(n),
             };
             if !fine {
                 let found = content::explain(offset, bytes);

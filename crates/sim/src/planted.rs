@@ -55,6 +55,7 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::RebuildWithoutSummary
         | Bug::ShortParityForgotten
         | Bug::ParityOfOldData
+        | Bug::RemovedBeforeEmpty
         | Bug::RowsOutOfTurn => &[("within", Mode::Within, false)],
         _ => &[
             ("crash", Mode::Crash, false),

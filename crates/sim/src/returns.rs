@@ -1,5 +1,6 @@
 //! Devices come back while the array runs: those that answered nothing for a while, that were failed, or that were
-//! missing at an import; as they are, as an older image of themselves, or with another in their place.
+//! missing at an import; as they are, as an older image of themselves, or with another in their place. Others are taken
+//! out for good.
 //!
 //! Invariants:
 //! - Within the promises, a device that may hold wrong bytes that nobody noticed does not come back as it is.
@@ -48,7 +49,7 @@ fn too_wrong(world: &World, index: usize) -> bool {
 }
 
 /// Whether the world's devices may come and go.
-fn may_return(world: &World, store: &Rc<dyn Store>) -> bool {
+pub fn may_return(world: &World, store: &Rc<dyn Store>) -> bool {
     let faulty = matches!(world.config.mode, Mode::Within | Mode::Beyond);
     world.config.returns && faulty && store.takes_in() && !world.mishaps.all_refuse.get()
 }
@@ -148,11 +149,47 @@ async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>,
     }
 }
 
+/// Has a device taken out for good, or lets one stay that was to leave.
+async fn leave_or_stay(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
+    let leaving = world.budget.borrow().leaving.clone();
+    let any = rng.index(world.config.devices);
+    let device = leaving.keys().next().copied().filter(|_| rng.chance(30));
+    let sound = |d: &usize| {
+        let budget = world.budget.borrow();
+        !budget.damaged.contains(d) && !budget.gone.contains(d)
+    };
+    if let Some(device) = device {
+        let number = u16::try_from(device).expect("few devices");
+        world.budget.borrow_mut().leaving.insert(device, false);
+        let stays = bounded(world, rt, "stay", store.stay(number)).await;
+        world.trace.line(|| format!("stay {device}: {stays:?}"));
+        if stays == Some(Ok(())) {
+            let mut budget = world.budget.borrow_mut();
+            budget.leaving.remove(&device);
+            budget.gone.remove(&device);
+            world.trace.mark("removal: the device stays");
+        }
+    } else if sound(&any) {
+        let number = u16::try_from(any).expect("few devices");
+        // Nothing happens to it from when it begins to leave.
+        world.budget.borrow_mut().gone.insert(any);
+        world.budget.borrow_mut().leaving.insert(any, false);
+        let leaves = bounded(world, rt, "remove", store.remove(number)).await;
+        world.trace.line(|| format!("remove {any}: {leaves:?}"));
+        if leaves == Some(Ok(())) {
+            world.budget.borrow_mut().leaving.insert(any, true);
+            world.trace.mark("removal");
+        } else {
+            let mut budget = world.budget.borrow_mut();
+            budget.gone.remove(&any);
+            budget.leaving.remove(&any);
+            world.trace.mark("removal: refused");
+        }
+    }
+}
+
 /// Devices come back at random moments until the session ends; some are taken out for that.
 pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
-    if !may_return(&world, &store) {
-        return;
-    }
     for _ in 0..rng.range(1, 4) {
         let leaving = if rng.chance(60) { world.victim() } else { None };
         let copied = leaving.filter(|_| rng.chance(60));
@@ -171,6 +208,9 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
             rt.sleep(rng.below(1 << bits)).await;
         }
         take_in(&world, &rt, &store, &mut rng, (image, false)).await;
+        if rng.chance(40) {
+            leave_or_stay(&world, &rt, &store, &mut rng).await;
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Invariants: nothing here knows the model; errors keep only what a check needs.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -62,7 +63,7 @@ pub struct StoreStatus {
     /// Devices that answer nothing and are expected back, where that counts: what lies on them may not be rebuilt yet.
     pub awaited: Vec<usize>,
     /// What is held against each device, by number: failed reads, failed writes, wrong digests.
-    pub errors: Vec<(u64, u64, u64)>,
+    pub errors: BTreeMap<usize, (u64, u64, u64)>,
 }
 
 /// How to make and find arrays.
@@ -153,6 +154,14 @@ pub trait Store {
     }
     /// Takes a device in that was out of use.
     fn online(&self, _device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// Takes a device out for good, once it is emptied.
+    fn remove(&self, _device: u16) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// Lets a device stay that was to leave.
+    fn stay(&self, _device: u16) -> StoreFuture<Result<(), StoreError>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
     /// Puts a blank device in the place of one that is out of use.

@@ -73,8 +73,9 @@ impl Driver<'_> {
         if world.config.unchecked || !self.subject.knows_devices() || !world.promised() {
             return;
         }
-        let absent = world.budget.borrow().absent.clone();
-        let here = |device| !absent.contains(&device) && !world.says_another(device);
+        let budget = world.budget.borrow().clone();
+        let removed = |d| budget.leaving.contains_key(&d) && world.arrays_on(d).is_empty();
+        let here = |d| !budget.absent.contains(&d) && !removed(d) && !world.says_another(d);
         let present = world.disks.iter().filter(|d| here(d.index()));
         let images: Vec<Image> = present.map(|disk| disk.at_rest(exported)).collect();
         let sources: Vec<&dyn Source> = images.iter().map(|image| image as &dyn Source).collect();

@@ -65,22 +65,26 @@ pub struct Budget {
     pub foreign: BTreeSet<usize>,
     /// Smaller than they were.
     pub shrunken: BTreeSet<usize>,
+    /// To leave for good, or gone for good, and whether the array has said so: they are spared.
+    pub leaving: BTreeMap<usize, bool>,
     /// How much redundancy of each group has gone with those that are gone, as far as it is known.
     pub spent: BTreeMap<usize, usize>,
 }
 
 impl Budget {
     /// Of so many devices the array, of one group if anything is `spent`, does without those that are not `online`:
-    /// they count no more, but for the redundancy `spent` with them.
+    /// they count no more, but for the redundancy `spent` with them; nor do those that are to leave.
     pub fn let_go(&mut self, devices: usize, online: &[usize], spent: usize) {
-        self.gone = (0..devices).filter(|d| !online.contains(d)).collect();
+        let goes = |d: &usize| !online.contains(d) || self.leaving.contains_key(d);
+        self.gone = (0..devices).filter(goes).collect();
         self.damaged.retain(|d| !self.gone.contains(d));
         self.spent = [(0, spent)].into();
     }
 
-    /// A damaged device of `group` is a member again: until all is rebuilt, its redundancy is spent and it is spared.
+    /// A damaged device of `group` is a member again: until all is rebuilt, its redundancy is spent and it is spared. One
+    /// that may hold wrong bytes is as damaged as it was.
     pub fn comes_back(&mut self, device: usize, group: usize) {
-        if self.damaged.remove(&device) {
+        if !self.tainted.contains(&device) && self.damaged.remove(&device) {
             self.gone.insert(device);
             *self.spent.entry(group).or_default() += 1;
         }
@@ -295,19 +299,27 @@ impl World {
 
     /// Whether the faults so far are ones the array has promised to survive.
     pub fn promised(&self) -> bool {
-        !self.loose.get() && within(&self.config, &self.budget.borrow())
+        self.promised_of(&self.budget.borrow())
+    }
+
+    /// Whether this damage is one that the array has promised to survive.
+    pub fn promised_of(&self, budget: &Budget) -> bool {
+        !self.loose.get() && within(&self.config, budget)
     }
 
     /// Whether the array has so many of its devices that it owes the space it promised: it may have given
     /// some up itself after errors.
     pub fn promised_space(&self, status: &StoreStatus) -> bool {
-        status.online.len() + self.config.m >= self.config.devices
+        let budget = self.budget.borrow();
+        let left = budget.leaving.keys().filter(|d| !status.online.contains(d));
+        status.online.len() + left.count() + self.config.m >= self.config.devices
     }
 
     /// Whether a thin volume has all usable space to itself: there is room for each of its blocks.
     pub fn thin_fits(&self) -> bool {
         let others = &self.config.weights;
-        self.config.full_thin && others.create + others.set == 0
+        let all_there = self.budget.borrow().leaving.is_empty();
+        self.config.full_thin && others.create + others.set == 0 && all_there
     }
 
     /// A new identity for a write.

@@ -93,6 +93,17 @@ impl Topology {
         other
     }
 
+    /// The same with one device that belongs to no group: it is not one of the array any more.
+    #[must_use]
+    pub fn without(&self, device: u16) -> Topology {
+        let mut shape = self.shape.clone();
+        for group in &mut shape.groups {
+            group.retain(|d| *d != device);
+        }
+        let members = self.with(device, Presence::Gone).members;
+        Topology::new(members, shape, self.domains.clone())
+    }
+
     /// All devices, by index.
     #[must_use]
     pub fn members(&self) -> &[Member] {
@@ -223,6 +234,10 @@ mod tests {
         let all = Topology::new(members, shape, Domains::default());
         assert_eq!([0, 2, 3].map(|d| all.identity(d)), [0, 2, 2]);
         assert_eq!(all.with(2, Presence::Draining).identity(3), 2);
+        let without = all.without(2);
+        assert_eq!((without.group(1), without.group_of(2)), (&[3][..], None));
+        assert_eq!((without.shape().devices(), without.members().len()), (3, 4));
+        assert!(without.is_whole(1), "it counts no more");
         assert_eq!(all.with(2, Presence::Gone).identity(3), 3);
     }
 }

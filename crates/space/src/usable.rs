@@ -45,11 +45,14 @@ fn redundant(topology: &Topology, geometry: &Geometry) -> u64 {
     capacity_where(topology, geometry, &plan, |template| template.absent == 0)
 }
 
-/// Blocks that may be promised on all devices, as if none were gone.
+/// Blocks that may be promised on all devices, as if none were gone; but for those that are to leave.
 #[must_use]
 pub fn usable_whole(topology: &Topology, geometry: &Geometry) -> u64 {
     let count = topology.members().len() as u16;
-    let whole = (0..count).fold(topology.clone(), |all, d| all.with(d, Presence::InUse));
+    let whole = (0..count).fold(topology.clone(), |all, d| match all.presence(d) {
+        Presence::Draining => all.without(d),
+        _ => all.with(d, Presence::InUse),
+    });
     usable(&whole, geometry, Spare::Whole)
 }
 
@@ -74,6 +77,22 @@ mod tests {
         assert_eq!(whole, usable_whole(&without, &geometry));
         assert_eq!(whole, usable(&without, &geometry, Spare::Left));
         assert!(whole < usable(&all, &geometry, Spare::None));
+        let left = all.without(3);
+        let eleven = Topology::new(
+            vec![Member::in_use(1100); 11],
+            layout.resolve_with_spare(11, 1).unwrap(),
+            Domains::default(),
+        );
+        for spare in [Spare::Whole, Spare::Left, Spare::None] {
+            let of = |all| usable(all, &geometry, spare);
+            assert_eq!(of(&left), of(&eleven), "{spare:?}");
+        }
+        assert_eq!(
+            usable_whole(&left, &geometry),
+            usable_whole(&eleven, &geometry)
+        );
+        let leaving = usable_whole(&all.with(3, Presence::Draining), &geometry);
+        assert!(leaving < whole, "of eleven devices one is still spare");
         let two = without.with(4, Presence::Gone);
         assert!(whole > usable(&two, &geometry, Spare::Left));
     }

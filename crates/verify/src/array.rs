@@ -589,7 +589,7 @@ fn newest_root(members: &Members<'_>, report: &mut Report) -> Option<Root> {
     let same = newest.generation == members.superblock.generation;
     let open = newest.epochs.last().filter(|_| same);
     let left_out = |index: &u16| open.is_some_and(|epoch| epoch.absent.contains(index));
-    for index in members.superblock.counted().filter(left_out) {
+    for index in members.superblock.journalling().filter(left_out) {
         let position = members.here.get(&index).map_or(0, |device| device.position);
         report.find(Kind::EpochDiffers).device(position);
     }

@@ -120,6 +120,8 @@ pub(crate) struct Member {
     pub(crate) uuid: [u8; 16],
     pub(crate) slots: u32,
     pub(crate) online: bool,
+    /// It is counted, and is to leave: new epochs of the journal leave it out.
+    pub(crate) leaves: bool,
 }
 
 /// What a superblock says.
@@ -233,6 +235,12 @@ impl Superblock {
         })
     }
 
+    /// Indexes of the members that new epochs of the journal lie on.
+    pub(crate) fn journalling(&self) -> impl Iterator<Item = u16> + '_ {
+        let leaves = |index: &u16| self.members[usize::from(*index)].leaves;
+        self.counted().filter(move |index| !leaves(index))
+    }
+
     /// Indexes of the members that this generation counts.
     pub(crate) fn counted(&self) -> impl Iterator<Item = u16> + '_ {
         let rows = (0u16..).zip(&self.members);
@@ -246,9 +254,10 @@ fn member(row: &[u8]) -> Option<Member> {
     let (uuid, slots, state) = (f.array()?, f.u32()?, f.u8()?);
     f.u64()?; // stale since: of one that is not in use
     f.string(32)?;
-    (1..=5).contains(&state).then_some(Member {
+    (1..=7).contains(&state).then_some(Member {
         uuid,
         slots,
-        online: state == 1,
+        online: [1, 6].contains(&state),
+        leaves: state == 6,
     })
 }

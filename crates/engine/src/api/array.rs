@@ -9,7 +9,6 @@ use std::rc::Rc;
 use ashlar_block::VolumeError;
 use ashlar_device::{DeviceRef, Fault};
 use ashlar_format::BLOCK;
-use ashlar_format::geometry::super_bytes;
 use ashlar_format::journal::Ring;
 use ashlar_format::superblock::MemberState;
 use ashlar_rt::{Buf, Rt, Sender};
@@ -278,7 +277,7 @@ impl Array {
         if self.0.read_only {
             return Err(Error::ReadOnly);
         }
-        if usize::from(index) >= home.core.members.len() {
+        if home.topology().group_of(index).is_none() {
             return Err(Error::NoDevice(index));
         }
         let out = |home: &Home| !home.core.member(index).is_counted();
@@ -387,20 +386,4 @@ async fn wipe_member(member: &crate::members::Member) -> Result<(), Fault> {
         outcome = outcome.and(written).and(member.flush().await);
     }
     outcome.and(member.erase().await)
-}
-
-/// Wipes both superblocks of a device that no open array uses, and what else is recognisable at its ends: no array is
-/// found on it any more. The one is wiped also if the other could not be.
-///
-/// # Errors
-/// What the device answered first.
-pub async fn wipe(device: &DeviceRef) -> Result<(), Fault> {
-    let size = device.info().size_bytes;
-    let mut outcome = Ok(());
-    for offset in [0, size.saturating_sub(super_bytes(size))] {
-        let zero = vec![Buf::zeroed(BLOCK).freeze()];
-        let written = device.write(offset, zero).await;
-        outcome = outcome.and(written).and(device.flush().await);
-    }
-    outcome.and(device.erase().await)
 }

@@ -1,4 +1,4 @@
-//! Members that leave and come back, as callers see them: `offline`, `online`, `replace`.
+//! Members that leave and come back, as callers see them: `offline`, `online`, `replace`, `remove`.
 //!
 //! Invariant: a change that was begun is made to its end, whether or not its caller still waits for it.
 
@@ -11,6 +11,7 @@ use ashlar_format::superblock::{MemberState, Superblock};
 use crate::api::array::Array;
 use crate::error::Error;
 use crate::home::Home;
+use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
 use crate::status::DeviceErrors;
@@ -124,6 +125,50 @@ impl Array {
         laid.ok_or(Error::SmallerThan { index, have, need })
     }
 
+    /// What the array would be without a device.
+    ///
+    /// # Errors
+    /// Why it cannot do without it.
+    pub fn check_removal(&self, index: u16) -> Result<Without, Error> {
+        self.check_member(index)?;
+        self.0.home.check_removal(index)
+    }
+
+    /// Takes a device out for good. One in use is emptied first, in the background, and serves until then; of one that
+    /// is out of use the array knows nothing any more.
+    ///
+    /// # Errors
+    /// Why the array cannot do without it: nothing was changed.
+    pub async fn remove(&self, index: u16) -> Result<Without, Error> {
+        let without = self.check_removal(index)?;
+        let in_use = self.0.home.core.member(index).is_counted();
+        self.change_of(async move |home| match in_use {
+            true => home.leave_or_stay(index, true).await,
+            false => home.remove(index).await,
+        })
+        .await?;
+        if in_use {
+            let path = self.0.home.core.member(index).path();
+            let text = format!(
+                "device {index} ({path}) is emptied and then removed: what lies on it moves to the others; 'ashlar \
+                 online' lets it stay"
+            );
+            let events = &self.0.home.core.events;
+            events.note("device-removing", Some(index), text);
+        }
+        Ok(without)
+    }
+
+    /// A device that was to leave stays.
+    ///
+    /// # Errors
+    /// [`Error::NotInUse`] where it has left already.
+    pub async fn stay(&self, index: u16) -> Result<(), Error> {
+        self.check_member(index)?;
+        self.change_of(async move |home| home.leave_or_stay(index, false).await)
+            .await
+    }
+
     /// Members that are out of use and taken in by themselves once they answer again: index and identity.
     pub fn awaited(&self) -> Vec<(u16, [u8; 16])> {
         let members = self.0.home.core.members.iter();
@@ -156,18 +201,27 @@ impl Array {
         if self.0.read_only {
             return Err(Error::ReadOnly);
         }
-        match usize::from(index) < self.0.home.core.members.len() {
-            true => Ok(()),
-            false => Err(Error::NoDevice(index)),
+        match self.0.home.topology().group_of(index) {
+            Some(_) => Ok(()),
+            None => Err(Error::NoDevice(index)),
         }
     }
 
     /// A member that is out of use is in another state from now on.
     pub(crate) async fn restate(&self, index: u16, state: MemberState) -> Result<(), Error> {
+        self.change_of(async move |home| home.restate(index, state).await)
+            .await
+    }
+
+    /// A change of members, made to its end or until the array stops.
+    async fn change_of<T: 'static>(
+        &self,
+        change: impl AsyncFnOnce(&Rc<Home>) -> Result<T, Error> + 'static,
+    ) -> Result<T, Error> {
         self.to_its_end(async move |array| {
             let home = &array.0.home;
             let mut done = Err(Error::Closed);
-            home.unless_closed(async { done = home.restate(index, state).await })
+            home.unless_closed(async { done = change(home).await })
                 .await;
             done
         })
@@ -177,14 +231,9 @@ impl Array {
     async fn take_in(&self, arrival: Arrival, force: bool) -> Result<TakenIn, Error> {
         let (index, returns) = (arrival.index, arrival.returns);
         let path = arrival.device.info().name.clone();
-        let taken = self.to_its_end(async move |array| {
-            let home = &array.0.home;
-            let mut done = Err(Error::Closed);
-            home.unless_closed(async { done = home.take_in(arrival, force).await })
-                .await;
-            done
-        });
-        let taken = taken.await?;
+        let taken = self
+            .change_of(async move |home| home.take_in(arrival, force).await)
+            .await?;
         let (kept, lacking) = (taken.kept, taken.lacking);
         let events = &self.0.home.core.events;
         if returns {
@@ -208,6 +257,7 @@ impl Array {
 fn row_of(home: &Home, found: &Superblock) -> Result<u16, Error> {
     let array = home.superblock.borrow();
     let row = array.members.get(usize::from(found.index));
+    let row = row.filter(|row| row.state != MemberState::Removed);
     if found.array != array.array || row.is_none_or(|row| row.uuid != found.device) {
         return Err(Error::NotMember);
     }

@@ -47,7 +47,8 @@ impl Array {
             layout: superblock.layout.clone(),
             k: home.topology().shape().k,
             m: home.topology().shape().m,
-            devices_total: u16::try_from(home.core.members.len()).expect("16-bit indexes"),
+            devices_total: u16::try_from(home.topology().shape().devices())
+                .expect("16-bit indexes"),
             spare: home.topology().shape().spare,
             strip_bytes: u64::from(superblock.strip_blocks) * BLOCK_U64,
             slot_bytes: u64::from(home.core.slot_blocks) * BLOCK_U64,
@@ -68,7 +69,7 @@ impl Array {
             },
             accelerator: self.accelerator(),
             exposure: exposure(home),
-            devices: home.core.members.iter().map(device_status).collect(),
+            devices: home.core.members.iter().filter_map(device_status).collect(),
             tasks: task_status(home),
             volumes: self.volume_status(),
             lost: lost_ranges(home),
@@ -161,7 +162,8 @@ impl Array {
     }
 }
 
-fn device_status(member: &crate::members::Member) -> DeviceStatus {
+/// `None` for one that is no member any more.
+fn device_status(member: &crate::members::Member) -> Option<DeviceStatus> {
     let used = member.slots.used() as u64;
     let state = match member.state() {
         MemberState::Online => DeviceState::Online,
@@ -169,8 +171,10 @@ fn device_status(member: &crate::members::Member) -> DeviceStatus {
         MemberState::Stale => DeviceState::Missing,
         MemberState::Offline => DeviceState::Offline,
         MemberState::Spare => DeviceState::Spare,
+        MemberState::Removing => DeviceState::Removing,
+        MemberState::Removed => return None,
     };
-    DeviceStatus {
+    Some(DeviceStatus {
         index: member.index,
         uuid: uuid_text(&member.uuid()),
         path: member.path(),
@@ -186,7 +190,7 @@ fn device_status(member: &crate::members::Member) -> DeviceStatus {
         used_bytes: used * member.geometry().slot_bytes,
         read_bytes: member.counters.read_bytes.get(),
         written_bytes: member.counters.written_bytes.get(),
-    }
+    })
 }
 
 /// Slots that clients leave to others.

@@ -25,6 +25,7 @@ use crate::segment::read::{fetch, first_found, note_bad_blocks, read_course, rea
 use crate::segment::stripe::{device_offset, strip_digest, summary_bytes};
 use crate::segment::summary::decode_owner_bytes;
 use crate::segment::{Column, Pinned, Segment};
+use crate::status::Work;
 
 /// A lost column on its way to a new slot.
 #[derive(Debug, Clone, Copy)]
@@ -144,8 +145,13 @@ impl Background {
         );
         self.leave_slot(old, leaves);
         self.core.unsettled.borrow_mut().insert(segment.number);
-        self.home.tasks.borrow_mut().rebuild.done +=
-            u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
+        let was_there = old.is_placed() && self.core.member(old.device).is_read();
+        let mut tasks = self.home.tasks.borrow_mut();
+        let task = tasks.progress_mut(match was_there {
+            true => Work::Rebalance,
+            false => Work::Rebuild,
+        });
+        task.done += u64::from(segment.geometry.slot_blocks) * BLOCK as u64;
         true
     }
 

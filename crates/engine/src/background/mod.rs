@@ -41,6 +41,10 @@ pub struct Background {
     /// Jobs under way that give segments redundancy, and others.
     rebuilding: Cell<usize>,
     cleaning: Cell<usize>,
+    /// Columns that move from one device to another.
+    moving: Cell<usize>,
+    /// Whether an emptied member is being removed.
+    removing: Cell<bool>,
     /// Columns that segments got, and no merge has told of.
     given: Cell<usize>,
     /// Whether jobs have ended since the last merge for them began.
@@ -56,6 +60,8 @@ impl Background {
             written_strips: RefCell::new(LruCache::new(COURSES_KEPT)),
             rebuilding: Cell::default(),
             cleaning: Cell::default(),
+            moving: Cell::default(),
+            removing: Cell::default(),
             given: Cell::default(),
             ended: Cell::default(),
         })
@@ -103,6 +109,11 @@ impl Background {
         match work {
             Work::Repair => self.core.bad.repairs.borrow().is_empty(),
             Work::Clean => self.cleaning.get() == 0 && (settled() || !self.home.is_short()),
+            Work::Rebalance => {
+                let leaving = self.home.bytes_on_leaving();
+                let stays = || settled() && self.home.emptied_member().is_none();
+                self.moving.get() == 0 && !self.removing.get() && (leaving.is_none() || stays())
+            }
             Work::Rebuild => {
                 let due = !self.core.failing.is_empty() || self.home.is_degraded();
                 let rests = !self.home.rebuild_comes() && settled();
@@ -120,8 +131,17 @@ impl Background {
                  half"
             ));
         }
-        let wants = kinds.is_empty() || kinds.contains(&Work::Rebuild);
-        if !wants || !self.is_idle(&[Work::Rebuild]) && !read_only || !self.home.is_degraded() {
+        let wants = |work| kinds.is_empty() || kinds.contains(&work);
+        if wants(Work::Rebalance)
+            && self.is_idle(&[Work::Rebalance])
+            && self.home.bytes_on_leaving().is_some()
+        {
+            return Some(self.why_not_emptied().to_string());
+        }
+        if !wants(Work::Rebuild)
+            || !self.is_idle(&[Work::Rebuild]) && !read_only
+            || !self.home.is_degraded()
+        {
             return None;
         }
         Some(if read_only {

@@ -54,6 +54,7 @@ impl Background {
                 self.settle_broken(&mut tried).await;
             }
             self.home.look_who_is_awaited();
+            self.remove_emptied();
             let started = self.start_jobs();
             let merges = self.merge_if_due(started);
             let rests = !started && !merges && self.is_at_rest();
@@ -98,7 +99,8 @@ impl Background {
         }
         let idle = !started && jobs.running.get() == 0;
         let wants_room = || self.home.is_short() || self.home.lack() == Lack::Room;
-        let overwritten = idle && self.home.is_unmerged() && wants_room();
+        let wanted = || wants_room() || self.home.bytes_on_leaving().is_some();
+        let overwritten = idle && self.home.is_unmerged() && wanted();
         let left = !started && self.waits_for_merge() && !jobs.is_moving();
         if !overwritten && !left {
             return false;
@@ -132,8 +134,10 @@ impl Background {
             let work = self.kind_of(&job);
             let counter = self.under_way(work);
             counter.set(counter.get() + 1);
-            if work == Work::Rebuild {
-                self.start_progress();
+            match work {
+                Work::Rebuild => self.start_progress(),
+                Work::Rebalance => self.start_moving(),
+                Work::Clean | Work::Repair => {}
             }
             let claim = match job {
                 Job::Rewrite { into, .. } => {
@@ -161,7 +165,8 @@ impl Background {
     fn under_way(&self, work: Work) -> &Cell<usize> {
         match work {
             Work::Rebuild => &self.rebuilding,
-            _ => &self.cleaning,
+            Work::Rebalance => &self.moving,
+            Work::Clean | Work::Repair => &self.cleaning,
         }
     }
 
@@ -182,7 +187,7 @@ impl Background {
         fitting.unwrap_or(1).min(by_slots).clamp(1, JOBS_AT_ONCE)
     }
 
-    /// Whether a job gives a segment redundancy.
+    /// What a job does: whatever it is, with too little redundancy it is rebuild.
     fn kind_of(&self, job: &Job) -> Work {
         let segment = match job {
             Job::Columns { segment, .. }
@@ -194,6 +199,8 @@ impl Background {
         let short = |s: &Rc<Segment>| self.home.columns_lacking(s) > 0;
         if segments.get(&segment).is_some_and(short) {
             Work::Rebuild
+        } else if matches!(job, Job::Columns { .. }) {
+            Work::Rebalance
         } else {
             Work::Clean
         }
@@ -300,15 +307,20 @@ impl Background {
     /// Shows how work is, for people.
     fn show(&self, rests: bool) {
         let degraded = self.home.is_degraded();
+        let leaving = self.home.bytes_on_leaving();
         let states = [
             (Work::Rebuild, self.rebuilding.get(), degraded),
             (Work::Clean, self.cleaning.get(), self.home.is_short()),
+            (Work::Rebalance, self.moving.get(), leaving.is_some()),
         ];
         for (work, running, due) in states {
             let (state, reason) = match (running, due) {
                 (0, false) => (TaskState::Done, ""),
                 (0, true) if rests && work == Work::Clean => {
                     (TaskState::Waiting, "no segment is worth cleaning now")
+                }
+                (0, true) if rests && work == Work::Rebalance => {
+                    (TaskState::Waiting, self.why_not_emptied())
                 }
                 (0, true) if rests => (TaskState::Waiting, self.why_waiting()),
                 (0, true) => continue,
@@ -318,6 +330,58 @@ impl Background {
             let progress = tasks.progress_mut(work);
             if state != TaskState::Done || progress.state != TaskState::New {
                 (progress.state, progress.reason) = (state, reason);
+            }
+            if work == Work::Rebalance {
+                progress.total = progress.done + leaving.unwrap_or(0);
+            }
+        }
+    }
+
+    /// Columns begin to move, if they have not.
+    fn start_moving(&self) {
+        let mut tasks = self.home.tasks.borrow_mut();
+        let task = &mut tasks.rebalance;
+        if task.state != TaskState::Running {
+            (task.done, task.since) = (0, self.core.rt.now());
+            (task.state, task.reason) = (TaskState::Running, "");
+        }
+    }
+
+    /// A member that was to leave and has been emptied is removed.
+    fn remove_emptied(self: &Rc<Self>) {
+        let Some(index) = self.home.emptied_member() else {
+            return;
+        };
+        if self.removing.replace(true) {
+            return;
+        }
+        let background = self.clone();
+        self.core.rt.spawn(async move {
+            let home = &background.home;
+            home.unless_closed(async {
+                if home.remove(index).await.is_err() {
+                    // It was told to stay, it failed, or the journal needs it still.
+                    background.core.rt.sleep(LOOK).await;
+                }
+            })
+            .await;
+            background.removing.set(false);
+            home.demand.clean();
+        });
+    }
+
+    /// Why a member that is to leave still holds something.
+    pub(super) fn why_not_emptied(&self) -> &'static str {
+        match self.home.lack() {
+            _ if self.home.emptied_member().is_some() => {
+                "a device is empty, and is removed in a moment"
+            }
+            Lack::Room | Lack::Promised => {
+                "the other devices have too little free space for what a device that is to leave holds: 'ashlar online' \
+                 lets it stay"
+            }
+            _ => {
+                "what a device that is to leave holds cannot be moved to the others: 'ashlar online' lets it stay"
             }
         }
     }

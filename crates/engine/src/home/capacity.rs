@@ -8,7 +8,6 @@
 //!   the space that can be promised as it was.
 
 use ashlar_format::BLOCK_U64;
-use ashlar_format::superblock::MemberState;
 use ashlar_layout::Placement;
 use ashlar_space::fits::greatest;
 use ashlar_space::promise::{Charged, Packing, node_blocks};
@@ -24,7 +23,7 @@ use crate::space::thin::ThinCount;
 use crate::status::{Capacity, Health};
 
 /// The template of the group that lays data narrowest.
-fn narrowest(plan: &Plan) -> Template {
+pub(super) fn narrowest(plan: &Plan) -> Template {
     let least = plan.groups.iter().min_by_key(|t| t.k);
     *least.expect("an array has a group")
 }
@@ -69,7 +68,7 @@ impl Home {
     /// room is short. Nodes do not.
     pub(crate) fn count_thin(&self, oldest: Option<u64>, pending: u64, before: Charged) {
         let (best, shape) = (self.best_plan(), self.topology().shape().clone());
-        let (all, online) = (self.core.members.len(), self.core.taking_slots().len());
+        let (all, online) = (shape.devices(), self.core.taking_slots().len());
         let data = Template {
             k: shape.k,
             m: shape.m,
@@ -93,9 +92,7 @@ impl Home {
 
     /// Whether devices are gone without which not all of what volumes were promised can be redundant.
     pub(crate) fn lacks_room(&self) -> bool {
-        let mut members = self.core.members.iter();
-        let gone = |m: &Member| !m.is_counted() && m.state() != MemberState::Spare;
-        members.any(gone) && self.is_overpromised()
+        self.core.members.iter().any(Member::is_missed) && self.is_overpromised()
     }
 
     /// Whether the devices in use would not hold at full redundancy what volumes were promised.
@@ -150,8 +147,7 @@ impl Home {
 
     /// How much more may go wrong.
     pub(crate) fn health(&self) -> Health {
-        let members = self.core.members.iter();
-        let gone = members.filter(|m| !m.is_counted() && m.state() != MemberState::Spare);
+        let gone = self.core.members.iter().filter(|m| m.is_missed());
         let topology = self.topology();
         let groups = || 0..topology.groups();
         let devices = groups().map(|g| topology.taking(g).count()).max();

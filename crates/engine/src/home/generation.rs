@@ -191,7 +191,7 @@ impl Home {
             .core
             .members
             .iter()
-            .filter(|m| !m.is_written())
+            .filter(|m| !m.journals())
             .map(|m| m.index)
             .collect();
         let number = root.epochs.last().map_or(1, |e| e.number + 1);
@@ -219,7 +219,7 @@ impl Home {
 
     /// Sets of members in use, one of which holds each record, and their parity (R5).
     pub(crate) fn journal_sets(&self) -> (Vec<RecordSet>, u16) {
-        let in_use = |d| self.core.member(d).is_written();
+        let in_use = |d| self.core.member(d).journals();
         let topology = self.topology();
         record_sets(topology.shape(), topology.domains(), in_use)
     }
@@ -231,7 +231,7 @@ impl Home {
             let missing =
                 |c| !self.core.column_usable(s, c) || s.lies_on(c, devices) || s.lies_on(c, gone);
             (!s.live.borrow().is_empty() || !s.is_unpinned())
-                && (0..s.geometry.width()).any(|c| s.lies_on(c, devices))
+                && s.lies_on_any(devices)
                 && s.survives(missing).is_none()
         });
         would_lose || self.journal_needs(devices, gone)
@@ -335,7 +335,8 @@ impl Home {
         let topology = self.topology();
         let most_lost = topology.shape().most_lost();
         let written = self.core.written();
-        superblock.root_set = choose_root_set(&written, most_lost, topology.domains());
+        let journalling = self.core.journalling();
+        superblock.root_set = choose_root_set(&journalling, most_lost, topology.domains());
         superblock.writes += 1;
         let is_new = |index: &u16| !before.contains(&usize::from(*index));
         (before.len(), written.into_iter().filter(is_new).collect())

@@ -21,6 +21,7 @@ pub mod nodes;
 mod parts;
 mod records;
 mod redundancy;
+pub mod removal;
 mod returning;
 mod root;
 #[cfg(test)]

@@ -1,5 +1,10 @@
 //! Journal records of the home: deltas and data, and which records of data recovery still needs.
+//!
+//! Invariant: a record says that a column lies on a member only if the member is read when the record is written. What
+//! it says counts for an import for as long as the record is needed, and a member that comes back meanwhile holds none of
+//! what was being placed on it when it left.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use ashlar_format::journal::{DataEntry, Entry, Ring, encode_entries, entry_bytes};
@@ -9,7 +14,7 @@ use crate::home::Home;
 use crate::journal::{AppendError, Appended};
 use crate::planted::{self, Bug};
 use crate::protocol::Recorded;
-use crate::segment::{Segment, stripe};
+use crate::segment::{NO_SLOT, Segment, stripe};
 
 impl Home {
     /// Writes delta entries, in as many records as they need; the first sequence. A checkpoint cannot wait
@@ -21,8 +26,10 @@ impl Home {
     ) -> Option<u64> {
         let mut first = None;
         for group in split(entries, self.journal.max_payload(Ring::Delta)) {
-            let payload = encode_entries(group);
-            let appended = self.append(Ring::Delta, &payload, in_checkpoint).await?;
+            let out = |device: u16| !self.core.member(device).is_read();
+            // Made with the log lock held: no member leaves or comes back meanwhile.
+            let payload = || encode_entries(&places_that_count(group, out));
+            let appended = self.append(Ring::Delta, payload, in_checkpoint).await?;
             self.journal.window.deltas_appended(appended);
             first.get_or_insert(appended.sequence);
         }
@@ -45,8 +52,9 @@ impl Home {
         }
         let mut stripes = stripes.into_iter();
         for group in split(&entries, self.journal.max_payload(Ring::Data)) {
-            let payload = encode_entries(group);
-            let appended = self.append(Ring::Data, &payload, false).await;
+            let appended = self
+                .append(Ring::Data, || encode_entries(group), false)
+                .await;
             let appended = appended.expect("only a commit gives up");
             let held = stripes.by_ref().take(group.len());
             self.journal.window.data_appended(appended, held);
@@ -60,7 +68,7 @@ impl Home {
     async fn append(
         self: &Rc<Self>,
         ring: Ring,
-        payload: &[u8],
+        payload: impl Fn() -> Vec<u8>,
         in_checkpoint: bool,
     ) -> Option<Appended> {
         let mut pause = SECOND;
@@ -74,7 +82,7 @@ impl Home {
                 // After a failure nothing is sent before the epoch has changed: two records of one
                 // sequence, epoch and attempt could not be told apart.
                 if self.core.failing.is_empty() {
-                    self.journal.append(ring, payload).await
+                    self.journal.append(ring, &payload()).await
                 } else {
                     Err(AppendError::Broken)
                 }
@@ -148,6 +156,34 @@ impl Home {
     }
 }
 
+/// Entries without the places on devices that are `out` of use.
+fn places_that_count(entries: &[Entry], out: impl Fn(u16) -> bool) -> Cow<'_, [Entry]> {
+    let is_out = |device: u16, slot: u32| slot != NO_SLOT && out(device);
+    let names_out = |entry: &Entry| match entry {
+        Entry::Open { columns, .. } => columns.iter().any(|(device, slot)| is_out(*device, *slot)),
+        Entry::Column { device, slot, .. } => is_out(*device, *slot),
+        _ => false,
+    };
+    if !entries.iter().any(names_out) {
+        return Cow::Borrowed(entries);
+    }
+    let mut counting = Vec::with_capacity(entries.len());
+    for mut entry in entries.iter().cloned() {
+        match &mut entry {
+            Entry::Column { device, slot, .. } if is_out(*device, *slot) => continue,
+            Entry::Open { columns, .. } => {
+                let gone = columns
+                    .iter_mut()
+                    .filter(|(device, slot)| is_out(*device, *slot));
+                gone.for_each(|(_, slot)| *slot = NO_SLOT);
+            }
+            _ => {}
+        }
+        counting.push(entry);
+    }
+    Cow::Owned(counting)
+}
+
 /// Cuts entries into runs of at most `max` bytes (a larger entry stands alone).
 fn split(entries: &[Entry], max: usize) -> Vec<&[Entry]> {
     let mut runs = Vec::new();
@@ -164,4 +200,37 @@ fn split(entries: &[Entry], max: usize) -> Vec<&[Entry]> {
         runs.push(&entries[start..]);
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use ashlar_format::slot::SegmentKind;
+
+    use super::*;
+
+    /// A member that comes back while a record is needed holds nothing of what that says (#200).
+    #[test]
+    fn a_record_names_no_place_on_a_device_that_is_out() {
+        let open = |columns: &[(u16, u32)]| Entry::Open {
+            segment: 5,
+            kind: SegmentKind::Data,
+            code: 1,
+            k: 2,
+            m: 1,
+            strip_blocks: 1,
+            columns: columns.to_vec(),
+        };
+        let column = |device| Entry::Column {
+            segment: 6,
+            column: 1,
+            version: 2,
+            device,
+            slot: 9,
+        };
+        let entries = [open(&[(0, 3), (1, 4), (1, NO_SLOT)]), column(1), column(2)];
+        let counting = [open(&[(0, 3), (1, NO_SLOT), (1, NO_SLOT)]), column(2)];
+        assert_eq!(places_that_count(&entries, |d| d == 1)[..], counting);
+        let all = places_that_count(&entries, |d| d == 3);
+        assert!(matches!(all, Cow::Borrowed(all) if all.len() == 3));
+    }
 }

@@ -204,8 +204,9 @@ impl Home {
 
     /// How many lost devices nodes survive with all devices there.
     fn nodes_survive(&self) -> usize {
-        let devices = self.core.members.len();
-        nodes_survive(self.topology().shape()).min(devices.saturating_sub(1))
+        let topology = self.topology();
+        let devices = topology.shape().devices();
+        nodes_survive(topology.shape()).min(devices.saturating_sub(1))
     }
 
     /// How the array is: the worst of its live segments, and of what only the journal has.

@@ -1,8 +1,9 @@
 //! Members that come back, and devices that take the place of others: taken in while the array runs.
 //!
 //! Order of a take-in, and why:
-//! 1. Every epoch that the durable root names excludes the member. So no record that a replay may read says where a
-//!    column lies on it, and nothing of the journal is looked for there.
+//! 1. Every epoch that the durable root names excludes the member. Records name places only on members that are read
+//!    when they are written (`home/records.rs`): so none that a replay may read says where a column lies on it. And
+//!    nothing of the journal is looked for there.
 //! 2. Nothing that was sent to it before it left is still under way.
 //! 3. Its slot table and the headers of its slots are read; what counts is for [`crate::segment::behind`] to say. Its
 //!    table is written anew, with what counts and nothing else, and flushed.
@@ -32,7 +33,7 @@ use crate::members::arrival::{Arrival, Brought};
 use crate::members::slots::choose_copy;
 use crate::protocol::Reach;
 use crate::segment::behind::{Known, bound_of, is_whole};
-use crate::segment::{Column, Segment};
+use crate::segment::{Column, Pinned, Segment};
 
 /// How long a take-in waits for the journal to need nothing of a member, and for what was sent to it.
 const PATIENCE: Nanos = 120 * SECOND;
@@ -100,7 +101,7 @@ impl Home {
     }
 
     /// Merges until the journal needs nothing of a member that is out.
-    async fn free_journal_of(self: &Rc<Self>, index: u16) -> Result<(), Error> {
+    pub(super) async fn free_journal_of(self: &Rc<Self>, index: u16) -> Result<(), Error> {
         let until = self.core.rt.now() + PATIENCE;
         while !self.journal_is_free_of(index) {
             if self.core.closed.get() {
@@ -110,12 +111,7 @@ impl Home {
                 return Err(Error::JournalNeeds(index));
             }
             self.group_commit(Reach::Closed).await;
-            for segment in self.old_rows() {
-                match segment.recorded.get() == segment.next_stripe.get() {
-                    true if !segment.sealed.get() => self.seal(&segment).await,
-                    _ => segment.retired.set(true), // sealed once its last stripe is recorded
-                }
-            }
+            self.end(self.old_rows()).await;
             self.checkpoint(self.journal.next()).await;
             if !self.journal_is_free_of(index) {
                 let progress = self.core.progress.wait();
@@ -123,6 +119,16 @@ impl Home {
             }
         }
         Ok(())
+    }
+
+    /// Has no more written to these segments: they are sealed, at the latest once their last stripe is recorded.
+    pub(super) async fn end(self: &Rc<Self>, segments: Vec<Pinned>) {
+        for segment in segments {
+            match segment.recorded.get() == segment.next_stripe.get() {
+                true if !segment.sealed.get() => self.seal(&segment).await,
+                _ => segment.retired.set(true),
+            }
+        }
     }
 
     /// Waits until nothing that was sent to a member before it left is under way.
@@ -151,9 +157,12 @@ impl Home {
     ) -> Result<Taken, Error> {
         let (index, rt) = (arrival.index, self.core.rt.clone());
         let member = self.core.member(index);
-        if member.is_counted() {
-            return Err(Error::InUse(index));
-        }
+        let may_come = || match member.state() {
+            _ if member.is_counted() => Err(Error::InUse(index)),
+            MemberState::Removed => Err(Error::NoDevice(index)),
+            _ => Ok(()),
+        };
+        may_come()?;
         self.free_journal_of(index).await?;
         self.nothing_under_way(member).await?;
         // However long the device takes for this, nobody else waits.
@@ -188,9 +197,7 @@ impl Home {
         if *log || self.core.closed.get() {
             return Err(Error::Closed);
         }
-        if member.is_counted() {
-            return Err(Error::InUse(index));
-        }
+        may_come()?;
         self.count_in(&arrival).await?;
         drop(log);
         Ok(Taken {
@@ -202,7 +209,7 @@ impl Home {
     /// The segments that had a column on a member, by what it brings or by what is known here, that does not count.
     fn lacking(&self, index: u16, brought: &Brought, claims: &Claims) -> Vec<u64> {
         let segments = self.core.segments.borrow();
-        let lies = |s: &&Rc<Segment>| (0..s.geometry.width()).any(|c| s.lies_on(c, &[index]));
+        let lies = |s: &&Rc<Segment>| s.lies_on_any(&[index]);
         let here = segments.values().filter(lies).map(|s| s.number);
         let missing = |e: &SlotEntry| self.known(e).is_some_and(|known| !known.elsewhere);
         let named = brought.entries.iter().filter(|(_, e)| missing(e));
@@ -390,6 +397,9 @@ impl Home {
         let member = self.core.member(index);
         if member.is_counted() {
             return Err(Error::InUse(index));
+        }
+        if member.state() == MemberState::Removed {
+            return Err(Error::NoDevice(index));
         }
         if member.state() == state {
             return Ok(());

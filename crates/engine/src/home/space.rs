@@ -77,7 +77,9 @@ pub fn topology_of(members: &[Member], shape: Shape) -> Topology {
         replaces: None,
     };
     let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
-    Topology::new(members.iter().map(site).collect(), shape, domains)
+    let all = Topology::new(members.iter().map(site).collect(), shape, domains);
+    let removed = members.iter().filter(|m| m.state() == MemberState::Removed);
+    removed.fold(all, |all, m| all.without(m.index))
 }
 
 fn presence_of(member: &Member) -> Presence {
@@ -339,6 +341,7 @@ impl Home {
     /// Tells the index of every segment that may have changed. Those that are not settled are looked at again.
     pub(crate) fn refresh_index(&self) {
         let (topology, plan) = (self.topology(), self.plan());
+        let leaving = self.leaving();
         let segments = self.core.segments.borrow();
         let mut index = self.space.index();
         self.core.unsettled.borrow_mut().retain(|number| {
@@ -347,9 +350,9 @@ impl Home {
                 return false;
             };
             let settled = segment.sealed.get() && segment.is_unpinned() && !segment.needs_journal();
-            // With columns missing it is looked at sooner.
-            let known = segment.sealed.get()
-                && (segment.is_unpinned() || self.core.missing_columns(segment) > 0);
+            // With columns missing, or to be moved, it is looked at sooner.
+            let soon = || self.core.missing_columns(segment) > 0 || segment.lies_on_any(&leaving);
+            let known = segment.sealed.get() && (segment.is_unpinned() || soon());
             if !known && index.get(*number).is_none() {
                 return true;
             }

@@ -48,6 +48,8 @@ pub struct Tasks {
     pub clean: Progress,
     /// Repair of single blocks.
     pub repair: Progress,
+    /// Moves of columns.
+    pub rebalance: Progress,
     /// Columns rebuilt, blocks repaired.
     pub gains: u64,
     /// Group commits that unmapped something: what they unmapped can be cleaned.
@@ -91,6 +93,7 @@ impl Tasks {
             Work::Rebuild => &self.rebuild,
             Work::Clean => &self.clean,
             Work::Repair => &self.repair,
+            Work::Rebalance => &self.rebalance,
         }
     }
 
@@ -100,6 +103,7 @@ impl Tasks {
             Work::Rebuild => &mut self.rebuild,
             Work::Clean => &mut self.clean,
             Work::Repair => &mut self.repair,
+            Work::Rebalance => &mut self.rebalance,
         }
     }
 }

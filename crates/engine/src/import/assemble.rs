@@ -262,6 +262,7 @@ pub fn make_members(
         };
         let copy = candidate.as_ref().map_or(0, |c| c.copy);
         let device = candidate.map(|c| c.device);
+        let device = device.filter(|_| state != MemberState::Removed);
         let domain = entry.domain.clone();
         let member = Member::new(rt, index, entry.uuid, domain, geometry, device, state);
         member.super_copy.set(copy);

@@ -14,6 +14,8 @@ pub struct Duties {
     pub written: bool,
     /// It is one of those that must agree on a generation.
     pub counted: bool,
+    /// It holds records of new epochs of the journal, and roots.
+    pub journals: bool,
     /// New columns are placed on it.
     pub takes_slots: bool,
 }
@@ -23,7 +25,17 @@ impl Duties {
         read: true,
         written: true,
         counted: true,
+        journals: true,
         takes_slots: true,
+    };
+
+    /// Those of a member that is to leave, once nothing lies on it.
+    const LEAVING: Duties = Duties {
+        read: true,
+        written: true,
+        counted: true,
+        journals: false,
+        takes_slots: false,
     };
 
     /// Those of a member that is being taken in.
@@ -31,6 +43,7 @@ impl Duties {
         read: false,
         written: true,
         counted: true,
+        journals: true,
         takes_slots: false,
     };
 
@@ -38,6 +51,7 @@ impl Duties {
         read: false,
         written: false,
         counted: false,
+        journals: false,
         takes_slots: false,
     };
 
@@ -45,10 +59,12 @@ impl Duties {
     pub fn of(state: MemberState, present: bool) -> Duties {
         match (state, present) {
             (MemberState::Online, true) => Duties::ALL,
-            (MemberState::Online, false) => Duties::NONE,
+            (MemberState::Removing, true) => Duties::LEAVING,
+            (MemberState::Online | MemberState::Removing, false) => Duties::NONE,
             (
                 MemberState::Failed
                 | MemberState::Offline
+                | MemberState::Removed
                 | MemberState::Spare
                 | MemberState::Stale,
                 _,
@@ -62,12 +78,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_present_member_that_is_online_is_used() {
-        use MemberState::{Failed, Offline, Online, Spare, Stale};
-        for state in [Online, Failed, Offline, Spare, Stale] {
+    fn only_a_present_member_that_is_online_or_leaves_is_used() {
+        use MemberState::{Failed, Offline, Online, Removed, Removing, Spare, Stale};
+        for state in [Online, Failed, Offline, Removing, Removed, Spare, Stale] {
             for present in [true, false] {
-                let used = state == Online && present;
-                let expected = if used { Duties::ALL } else { Duties::NONE };
+                let expected = match (state, present) {
+                    (Online, true) => Duties::ALL,
+                    (Removing, true) => Duties::LEAVING,
+                    _ => Duties::NONE,
+                };
                 assert_eq!(Duties::of(state, present), expected, "{state:?} {present}");
             }
         }

@@ -15,6 +15,7 @@ pub mod events;
 pub mod failing;
 pub mod quorum;
 pub mod slots;
+pub mod wipe;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -188,6 +189,11 @@ impl Member {
         self.duties().counted
     }
 
+    /// Whether it holds records of new epochs of the journal, and roots.
+    pub fn journals(&self) -> bool {
+        self.duties().journals
+    }
+
     /// Whether new columns are placed on it.
     pub fn takes_slots(&self) -> bool {
         self.duties().takes_slots
@@ -203,6 +209,21 @@ impl Member {
         self.last_path.replace(self.path());
         self.close();
         self.changed.open();
+    }
+
+    /// One in use is to leave, or is to stay after all.
+    pub fn leave_or_stay(&self, leaves: bool) {
+        self.state.set(match leaves {
+            true => MemberState::Removing,
+            false => MemberState::Online,
+        });
+        self.changed.open();
+    }
+
+    /// Whether it is out of use, and was in use before.
+    pub fn is_missed(&self) -> bool {
+        let never = matches!(self.state.get(), MemberState::Spare | MemberState::Removed);
+        !self.is_counted() && !never
     }
 
     /// Since when it has been out of use, if it is.
@@ -245,6 +266,11 @@ impl Member {
     /// Whether its device is held open.
     pub fn is_held(&self) -> bool {
         self.device.borrow().is_some()
+    }
+
+    /// Its device, if it is held open.
+    pub fn held(&self) -> Option<DeviceRef> {
+        self.device.borrow().clone()
     }
 
     /// Waits until no write, flush or discard is under way.

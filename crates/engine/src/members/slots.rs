@@ -86,6 +86,12 @@ impl Slots {
         self.entries.borrow().iter().flatten().count()
     }
 
+    /// Whether every slot is free, or set aside: nothing lies here, and nothing is on its way here.
+    pub fn are_empty(&self) -> bool {
+        let aside = self.aside.borrow().len() + self.unkept_again.get();
+        self.free() + aside == self.entries.borrow().len()
+    }
+
     /// Takes the lowest free slot for `entry`.
     pub fn take(&self, entry: SlotEntry) -> Option<u32> {
         let slot = self.free.borrow_mut().pop_first()?;
@@ -230,6 +236,7 @@ mod tests {
     #[test]
     fn slots_are_taken_from_the_lowest_and_come_back_when_released() {
         let slots = Slots::new(16, 1);
+        assert!(slots.are_empty());
         assert_eq!(slots.take(entry(1)), Some(0));
         assert_eq!(slots.reserve(), Some(1));
         assert_eq!(
@@ -238,7 +245,13 @@ mod tests {
             "the table says nothing of the reserved one"
         );
         slots.set(0, None);
-        assert_eq!(slots.free(), 14, "not before it is released");
+        slots.release(1);
+        assert_eq!(slots.free(), 15, "not before it is released");
+        assert!(!slots.are_empty());
+        slots.release(0);
+        assert!(slots.are_empty());
+        assert_eq!(slots.reserve(), Some(0));
+        assert_eq!(slots.reserve(), Some(1));
         slots.release(0);
         assert_eq!(slots.take(entry(2)), Some(0));
         slots.claim(2, entry(3));
@@ -263,8 +276,11 @@ mod tests {
         let slots = Slots::new(4, 1);
         slots.take(entry(1));
         assert!(!slots.set_aside(0));
+        assert!(slots.are_empty());
         assert_eq!((slots.unkept(), slots.take_aside()), (0, Some(0)));
+        assert!(!slots.are_empty(), "it is tried");
         assert!(slots.set_aside(0), "for good");
+        assert!(slots.are_empty());
         assert_eq!((slots.unkept(), slots.take_aside()), (1, None));
     }
 

@@ -296,6 +296,12 @@ impl Segment {
         let place = self.columns.borrow()[column];
         place.is_placed() && devices.contains(&place.device)
     }
+
+    /// Whether any column lies on one of these devices.
+    pub fn lies_on_any(&self, devices: &[u16]) -> bool {
+        let mut columns = 0..self.geometry.width();
+        !devices.is_empty() && columns.any(|column| self.lies_on(column, devices))
+    }
 }
 
 #[cfg(test)]

@@ -117,6 +117,11 @@ impl Core {
         self.members_where(Member::is_written)
     }
 
+    /// Indexes of the members that hold roots and records of new epochs.
+    pub fn journalling(&self) -> Vec<u16> {
+        self.members_where(Member::journals)
+    }
+
     /// Indexes of the members that must agree on a generation.
     pub fn counted(&self) -> Vec<u16> {
         self.members_where(Member::is_counted)
@@ -175,6 +180,13 @@ impl Core {
     /// How many columns of a segment are missing.
     pub fn missing_columns(&self, segment: &Segment) -> usize {
         self.missing(segment).count()
+    }
+
+    /// Whether any column of a segment that holds something is missing.
+    pub fn is_missing_columns(&self) -> bool {
+        let segments = self.segments.borrow();
+        let mut held = segments.values().filter(|s| !s.live.borrow().is_empty());
+        held.any(|s| self.missing_columns(s) > 0)
     }
 
     /// How many more columns of a segment can be lost, whichever they are; `None`: too many are missing.

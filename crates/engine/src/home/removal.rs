@@ -1,0 +1,205 @@
+//! Members that are taken out of the array for good: emptied first, while they serve.
+//!
+//! Invariants:
+//! - A member that leaves is read, written and counted until nothing lies on it: no redundancy is missing meanwhile.
+//! - It gets no new column, no record of a new epoch of the journal and no new root.
+//!
+//! Crash argument. That a member leaves is said by a generation and a new epoch, as any other change of members; a crash
+//! before it takes effect leaves a member like the others, a crash after it one that goes on leaving. The generation
+//! that it is no member any more is stored once each of its slots is free, which a slot is only after the root that freed
+//! it is durable (R3), and once each epoch that the durable root names excludes it: so neither a table nor a record that
+//! an import may read names it, and an import before or after that generation needs nothing of it. Its superblocks are
+//! erased last. A crash before that leaves a device of an older generation, whose row in the newest one says that it is
+//! no member. Members are removed one after the other, each by a generation of its own: those that are left are never
+//! fewer than half of those counted before.
+
+use std::rc::Rc;
+
+use ashlar_format::BLOCK_U64;
+use ashlar_format::superblock::MemberState;
+use ashlar_space::plan::redundant_plan;
+use ashlar_space::topology::Topology;
+use ashlar_space::usable::{Spare, usable};
+
+use crate::error::Error;
+use crate::home::Home;
+use crate::home::capacity::narrowest;
+use crate::members::wipe::wipe;
+use crate::members::{DEADLINE, Member};
+use crate::planted::{self, Bug};
+use crate::protocol::Reach;
+use crate::segment::Segment;
+
+/// What an array is without some of its devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Without {
+    /// Bytes of the columns that are to be moved to other devices.
+    pub moved_bytes: u64,
+    /// Bytes that volumes may be promised in all on the other devices.
+    pub usable_bytes: u64,
+    /// Of these, bytes that volumes have been promised.
+    pub promised_bytes: u64,
+}
+
+impl Home {
+    fn members_leaving(&self) -> impl Iterator<Item = &Member> {
+        let leaves = |m: &&Member| m.state() == MemberState::Removing && m.is_counted();
+        self.core.members.iter().filter(leaves)
+    }
+
+    /// Members that are to leave.
+    pub(crate) fn leaving(&self) -> Vec<u16> {
+        self.members_leaving().map(|m| m.index).collect()
+    }
+
+    /// Bytes of the columns that lie on members that are to leave; `None` if none is.
+    pub(crate) fn bytes_on_leaving(&self) -> Option<u64> {
+        let slot = u64::from(self.core.slot_blocks) * BLOCK_U64;
+        let bytes = self.members_leaving().map(|m| m.slots.used() as u64 * slot);
+        bytes.reduce(|all, more| all + more)
+    }
+
+    /// A member that is to leave and holds nothing any more.
+    pub(crate) fn emptied_member(&self) -> Option<u16> {
+        let mut leaving = self.members_leaving();
+        let at_once = planted::on(Bug::RemovedBeforeEmpty);
+        let empty = leaving.find(|m| m.slots.are_empty() || at_once);
+        empty.map(|m| m.index)
+    }
+
+    /// What the array is without a member, and without those that are to leave anyway.
+    ///
+    /// # Errors
+    /// Why it cannot do without it.
+    pub(crate) fn check_removal(&self, index: u16) -> Result<Without, Error> {
+        let topology = self.topology();
+        let group = topology.group_of(index).ok_or(Error::NoDevice(index))?;
+        let left: Topology = self
+            .leaving()
+            .into_iter()
+            .chain([index])
+            .fold((*topology).clone(), |all, d| all.without(d));
+        let (have, need) = (left.group(group).len(), left.shape().width().into());
+        if have < need {
+            return Err(Error::TooFewLeft { index, have, need });
+        }
+        let member = self.core.member(index);
+        if !member.is_counted() && self.core.is_missing_columns() {
+            return Err(Error::NotRebuilt(index));
+        }
+        let geometry = self.geometry();
+        let plan = redundant_plan(&left, &geometry);
+        let promised = self.promises();
+        let (promised, _) = promised.blocks(&geometry, &narrowest(&plan), &plan.nodes);
+        let without = Without {
+            moved_bytes: match member.is_counted() {
+                true => member.slots.used() as u64 * u64::from(self.core.slot_blocks) * BLOCK_U64,
+                false => 0,
+            },
+            usable_bytes: usable(&left, &geometry, Spare::Left) * BLOCK_U64,
+            promised_bytes: promised * BLOCK_U64,
+        };
+        match without.promised_bytes <= without.usable_bytes {
+            true => Ok(without),
+            false => Err(Error::NoRoomWithout {
+                index,
+                promised: without.promised_bytes,
+                usable: without.usable_bytes,
+            }),
+        }
+    }
+
+    /// A member in use is to leave from now on, or is to stay.
+    pub(crate) async fn leave_or_stay(
+        self: &Rc<Self>,
+        index: u16,
+        leaves: bool,
+    ) -> Result<(), Error> {
+        let log = self.log.turn.lock().await;
+        if *log || self.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        let member = self.core.member(index);
+        let (from, to) = match leaves {
+            true => (MemberState::Online, MemberState::Removing),
+            false => (MemberState::Removing, MemberState::Online),
+        };
+        if member.state() == to {
+            return Ok(());
+        }
+        if member.state() != from || !member.is_read() {
+            return Err(Error::NotInUse(index));
+        }
+        if leaves {
+            self.check_removal(index)?;
+        }
+        member.leave_or_stay(leaves);
+        self.publish_members().await;
+        drop(log);
+        if leaves {
+            // What is half written there is finished: only then can it move.
+            let open = |s: &Segment| !s.sealed.get() && s.lies_on_any(&[index]);
+            self.end(self.core.pin_unsettled(open)).await;
+            self.group_commit(Reach::Closed).await;
+            self.end(self.core.pin_unsettled(open)).await;
+        }
+        match self.core.closed.get() {
+            true => Err(Error::Closed),
+            false => Ok(()),
+        }
+    }
+
+    /// A generation and an epoch of the members as they are now, and a root that says so. The caller holds the log lock.
+    async fn publish_members(self: &Rc<Self>) {
+        self.members_changed();
+        self.store_generation().await;
+        let mut root = self.root.borrow().clone();
+        root.number += 1;
+        self.close_epoch(&mut root, self.journal.next());
+        self.publish(root).await;
+        self.core.progress.open();
+    }
+
+    /// A member that holds nothing is no member any more, be it in use or not.
+    pub(crate) async fn remove(self: &Rc<Self>, index: u16) -> Result<(), Error> {
+        self.free_journal_of(index).await?;
+        let checkpoint = self.checkpoints.turn.lock().await;
+        let log = self.log.turn.lock().await;
+        if *log || self.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        let member = self.core.member(index);
+        let empty = member.slots.are_empty() || planted::on(Bug::RemovedBeforeEmpty);
+        let emptied = member.state() == MemberState::Removing && empty;
+        if member.is_counted() && !emptied {
+            return Err(Error::InUse(index));
+        }
+        if member.state() == MemberState::Removed {
+            return Ok(());
+        }
+        if !member.is_counted() {
+            self.check_removal(index)?;
+        }
+        let (device, path) = (member.held(), member.path());
+        member.take_out(MemberState::Removed);
+        self.publish_members().await;
+        drop((log, checkpoint));
+        if self.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        let text =
+            format!("device {index} ({path}) was removed: the array has nothing on it any more");
+        self.core.events.note("device-removed", Some(index), text);
+        if let Some(device) = device {
+            let wiped = self.core.rt.timeout(DEADLINE, wipe(&device));
+            if !matches!(wiped.await, Some(Ok(()))) {
+                let text = format!(
+                    "device {index} ({path}) was removed, and its superblocks could not be erased: erase them \
+                     before it is used elsewhere, 'ashlar device wipe'"
+                );
+                self.core.events.note("not-erased", Some(index), text);
+            }
+        }
+        Ok(())
+    }
+}

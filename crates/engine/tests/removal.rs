@@ -1,0 +1,256 @@
+//! Devices that are taken out of an array for good: emptied first, while they serve.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::rc::Rc;
+
+use ashlar_device::MemDevice;
+use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
+use ashlar_engine::{Array, Error, Import};
+use ashlar_rt::{Rt, SECOND};
+
+use common::{check, devices, fill, image, refs, small, volume, without};
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 2 * MIB;
+const DISK: u64 = 8 * MIB;
+/// Polls after which something that should end counts as endless.
+const ENDLESS: u64 = 3_000_000;
+
+/// Devices with the content of these.
+fn copies(disks: &[Rc<MemDevice>]) -> Vec<Rc<MemDevice>> {
+    let copy = |(i, disk): (usize, &Rc<MemDevice>)| {
+        let new = MemDevice::new(&format!("mem{i}"), DISK);
+        new.poke(0, &image(disk));
+        Rc::new(new)
+    };
+    disks.iter().enumerate().map(copy).collect()
+}
+
+async fn create(rt: &Rt, disks: &[Rc<MemDevice>], layout: &str) -> Array {
+    let array = Array::create(rt, refs(disks), small(layout)).await.unwrap();
+    array.volume_create("v", volume(SIZE)).await.unwrap();
+    write(&array, 1).await;
+    array
+}
+
+async fn write(array: &Array, version: u64) {
+    let v = array.volume("v").unwrap();
+    fill(&v, SIZE, 16 << 10, version, "written").await;
+}
+
+async fn read(array: &Array, version: u64, what: &str) {
+    check(&array.volume("v").unwrap(), SIZE, version, what).await;
+}
+
+/// Runs a story to its end, then the power goes.
+fn story<T: 'static>(run: impl AsyncFnOnce(Rt) -> T + 'static) -> T {
+    let rt = Rt::simulated(7);
+    let handle = rt.clone();
+    let done = rt.run_for(ENDLESS, async move { run(handle).await });
+    rt.shutdown();
+    done.expect("it ends")
+}
+
+fn state_of(status: &ArrayStatus, index: u16) -> Option<DeviceState> {
+    let device = status.devices.iter().find(|d| d.index == index);
+    device.map(|d| d.state)
+}
+
+/// Without the device, optimal, and all of this version is there.
+async fn is_gone(array: &Array, index: u16, version: u64, what: &str) {
+    array.wait_idle(&[]).await;
+    let status = array.status().await;
+    let stuck = array.stuck(&[]);
+    assert_eq!(state_of(&status, index), None, "{what}: {stuck:?}");
+    assert_eq!(status.state, ArrayState::Optimal, "{what}: {stuck:?}");
+    read(array, version, what).await;
+}
+
+/// Any one of these devices may be lost, and all of this version is read.
+fn survives_one(disks: &[Rc<MemDevice>], here: &[usize], version: u64) {
+    let gone: Vec<usize> = (0..disks.len()).filter(|d| !here.contains(d)).collect();
+    for lost in here {
+        let disks = copies(disks);
+        let away = [&gone[..], &[*lost]].concat();
+        story(async move |rt| {
+            let array = Array::import(&rt, without(&disks, &away), Import::default()).await;
+            read(&array.unwrap(), version, &format!("without {away:?}")).await;
+        });
+    }
+}
+
+/// All redundancy is there while a device is emptied, and nothing says afterwards that it was a member.
+#[test]
+fn a_device_is_emptied_and_leaves() {
+    let disks = devices(6, DISK);
+    let kept = disks.clone();
+    story(async move |rt| {
+        let array = create(&rt, &kept, "ec2+1").await;
+        let before = array.status().await;
+        assert!(before.devices[1].used_bytes > 0);
+        let without = array.remove(1).await.unwrap();
+        assert_eq!(without.moved_bytes, before.devices[1].used_bytes);
+        assert!(without.promised_bytes >= SIZE && without.usable_bytes > SIZE);
+        let status = array.status().await;
+        assert_eq!(state_of(&status, 1), Some(DeviceState::Removing));
+        assert_eq!(status.state, ArrayState::Optimal);
+        let again = array.remove(1).await.unwrap(); // said twice; some may have moved meanwhile
+        assert_eq!(again.usable_bytes, without.usable_bytes);
+        assert!(again.moved_bytes <= without.moved_bytes);
+        write(&array, 2).await;
+        is_gone(&array, 1, 2, "emptied").await;
+        let status = array.status().await;
+        assert_eq!((status.devices_total, status.health.more_losses), (5, 1));
+        assert!(status.capacity.raw_bytes < before.capacity.raw_bytes);
+        assert!(matches!(array.remove(1).await, Err(Error::NoDevice(1))));
+        assert!(matches!(
+            array.fail(1, false).await,
+            Err(Error::NoDevice(1))
+        ));
+        write(&array, 3).await;
+        array.export().await.unwrap();
+    });
+    let left = &image(&disks[1])[..4096];
+    assert!(left.iter().all(|byte| *byte == 0), "no superblock is left");
+    survives_one(&disks, &[0, 2, 3, 4, 5], 3);
+}
+
+/// A device that was to leave stays, and takes columns again.
+#[test]
+fn a_device_may_stay_after_all() {
+    let disks = devices(6, DISK);
+    let kept = disks.clone();
+    story(async move |rt| {
+        let array = create(&rt, &kept, "ec2+1").await;
+        array.remove(1).await.unwrap();
+        array.stay(1).await.unwrap();
+        array.stay(1).await.unwrap();
+        for version in 2..6 {
+            write(&array, version).await;
+        }
+        array.wait_idle(&[]).await;
+        let status = array.status().await;
+        assert_eq!(state_of(&status, 1), Some(DeviceState::Online));
+        assert!(status.devices[1].used_bytes > 0);
+    });
+    survives_one(&disks, &[0, 1, 2, 3, 4, 5], 5);
+}
+
+/// A device that fails while it is emptied is rebuilt, and one that is out of use is taken out of the books.
+#[test]
+fn what_fails_on_its_way_out_is_rebuilt() {
+    let disks = devices(6, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+1").await;
+        array.remove(1).await.unwrap();
+        array.fail(1, false).await.unwrap();
+        assert!(matches!(array.stay(1).await, Err(Error::NotInUse(1))));
+        assert!(matches!(array.remove(1).await, Err(Error::NotRebuilt(1))));
+        array.wait_idle(&[]).await;
+        array.remove(1).await.unwrap();
+        is_gone(&array, 1, 1, "failed").await;
+        assert_eq!(array.status().await.health.devices_gone, 0);
+        // The other four serve, and no further one can go.
+        array.remove(2).await.unwrap();
+        array.remove(3).await.unwrap();
+        let refused = array.remove(4).await;
+        let expected = matches!(
+            refused,
+            Err(Error::TooFewLeft {
+                index: 4,
+                have: 2,
+                need: 3
+            })
+        );
+        assert!(expected, "{refused:?}");
+        is_gone(&array, 2, 1, "two at once").await;
+        is_gone(&array, 3, 1, "two at once").await;
+        array.export().await.unwrap();
+        let array = Array::import(&rt, without(&disks, &[1, 2, 3]), Import::default()).await;
+        is_gone(&array.unwrap(), 3, 1, "imported").await;
+    });
+}
+
+/// What volumes were promised has to fit on the others.
+#[test]
+fn a_device_that_volumes_need_does_not_leave() {
+    let disks = devices(4, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+1").await;
+        let free = array.status().await.capacity.free_bytes;
+        array.volume_create("w", volume(free)).await.unwrap();
+        let refused = array.remove(1).await;
+        assert!(
+            matches!(refused, Err(Error::NoRoomWithout { index: 1, .. })),
+            "{refused:?}"
+        );
+        assert_eq!(
+            state_of(&array.status().await, 1),
+            Some(DeviceState::Online)
+        );
+        array.volume_destroy("w").await.unwrap();
+        rt.sleep(10 * SECOND).await; // its space comes back in the background
+        array.remove(1).await.unwrap();
+        // What is promised from now on fits without it.
+        let free = array.status().await.capacity.free_bytes;
+        array.volume_create("w", volume(free)).await.unwrap();
+        is_gone(&array, 1, 1, "full").await;
+        assert!(!array.status().await.capacity.overpromised);
+    });
+}
+
+/// The power goes at some moment of a removal: without any one device all is there, and the removal goes on.
+#[test]
+fn the_power_may_go_at_any_moment_of_a_removal() {
+    let before = devices(5, DISK);
+    let kept = before.clone();
+    story(async move |rt| {
+        let array = create(&rt, &kept, "ec2+1").await;
+        array.merge().await.unwrap();
+    });
+    let (mut ended, mut seen) = (0, [0; 3]);
+    for cut in (0..60).map(|n| 200 + n * 60) {
+        let disks = copies(&before);
+        let kept = disks.clone();
+        let rt = Rt::simulated(cut);
+        let handle = rt.clone();
+        let done = rt.run_for(cut, async move {
+            let array = Array::import(&handle, refs(&kept), Import::default()).await;
+            let array = array.unwrap();
+            array.remove(1).await.unwrap();
+            array.wait_idle(&[]).await;
+        });
+        rt.shutdown();
+        ended += u32::from(done.is_ok());
+        for lost in [None, Some(0), Some(1), Some(4)] {
+            let disks = copies(&disks);
+            let what = format!("cut {cut}, without {lost:?}");
+            let found = story(async move |rt| {
+                let here = without(&disks, &lost.map_or(vec![], |lost| vec![lost]));
+                let array = Array::import(&rt, here, Import::default()).await;
+                let array = array.unwrap_or_else(|e| panic!("{what}: {e}"));
+                let found = state_of(&array.status().await, 1);
+                read(&array, 1, &what).await;
+                if found == Some(DeviceState::Removing) && lost.is_none() {
+                    is_gone(&array, 1, 1, &what).await;
+                }
+                found
+            });
+            if lost.is_none() {
+                let states = [Some(DeviceState::Online), Some(DeviceState::Removing), None];
+                let at = states.iter().position(|state| *state == found);
+                seen[at.expect("one of these")] += 1;
+            }
+        }
+    }
+    assert!(
+        (1..60).contains(&ended),
+        "some cuts were before the end: {ended}"
+    );
+    assert!(
+        seen.iter().all(|n| *n > 0),
+        "before, during and after: {seen:?}"
+    );
+}
