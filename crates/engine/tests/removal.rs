@@ -10,23 +10,11 @@ use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
 use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{check, devices, fill, image, refs, small, volume, without};
+use common::{check, copies, devices, fill, image, refs, small, story, volume, without};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 2 * MIB;
 const DISK: u64 = 8 * MIB;
-/// Polls after which something that should end counts as endless.
-const ENDLESS: u64 = 3_000_000;
-
-/// Devices with the content of these.
-fn copies(disks: &[Rc<MemDevice>]) -> Vec<Rc<MemDevice>> {
-    let copy = |(i, disk): (usize, &Rc<MemDevice>)| {
-        let new = MemDevice::new(&format!("mem{i}"), DISK);
-        new.poke(0, &image(disk));
-        Rc::new(new)
-    };
-    disks.iter().enumerate().map(copy).collect()
-}
 
 async fn create(rt: &Rt, disks: &[Rc<MemDevice>], layout: &str) -> Array {
     let array = Array::create(rt, refs(disks), small(layout)).await.unwrap();
@@ -42,15 +30,6 @@ async fn write(array: &Array, version: u64) {
 
 async fn read(array: &Array, version: u64, what: &str) {
     check(&array.volume("v").unwrap(), SIZE, version, what).await;
-}
-
-/// Runs a story to its end, then the power goes.
-fn story<T: 'static>(run: impl AsyncFnOnce(Rt) -> T + 'static) -> T {
-    let rt = Rt::simulated(7);
-    let handle = rt.clone();
-    let done = rt.run_for(ENDLESS, async move { run(handle).await });
-    rt.shutdown();
-    done.expect("it ends")
 }
 
 fn state_of(status: &ArrayStatus, index: u16) -> Option<DeviceState> {

@@ -316,6 +316,15 @@ impl Home {
         stored
     }
 
+    /// A generation and an epoch of the members as they are now, and a root that says so. The caller holds the log lock.
+    pub(super) async fn publish_generation(self: &Rc<Self>) {
+        self.store_generation().await;
+        let mut root = self.root.borrow().clone();
+        root.number += 1;
+        self.close_epoch(&mut root, self.journal.next());
+        self.publish(root).await;
+    }
+
     /// Makes a new generation in memory; how many members the one before counted, and those in use that it did not.
     fn make_generation(&self) -> (usize, Vec<u16>) {
         let mut superblock = self.superblock.borrow_mut();

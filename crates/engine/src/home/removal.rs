@@ -149,14 +149,10 @@ impl Home {
         }
     }
 
-    /// A generation and an epoch of the members as they are now, and a root that says so. The caller holds the log lock.
+    /// Columns are placed by the members as they are now, and a generation says so. The caller holds the log lock.
     async fn publish_members(self: &Rc<Self>) {
         self.members_changed();
-        self.store_generation().await;
-        let mut root = self.root.borrow().clone();
-        root.number += 1;
-        self.close_epoch(&mut root, self.journal.next());
-        self.publish(root).await;
+        self.publish_generation().await;
         self.core.progress.open();
     }
 

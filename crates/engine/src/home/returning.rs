@@ -405,11 +405,7 @@ impl Home {
             return Ok(());
         }
         member.take_out(state);
-        self.store_generation().await;
-        let mut root = self.root.borrow().clone();
-        root.number += 1;
-        self.close_epoch(&mut root, self.journal.next());
-        self.publish(root).await;
+        self.publish_generation().await;
         self.look_who_is_awaited();
         self.try_again();
         self.core.progress.open();

@@ -9,7 +9,10 @@ use ashlar_device::{Device, DeviceRef, MemDevice};
 use ashlar_engine::{Create, Settings, Volume, VolumeOptions};
 use ashlar_format::DeviceGeometry;
 use ashlar_format::superblock::Superblock;
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::{Buf, Rt, Slice};
+
+/// Polls after which something that should end counts as endless.
+const ENDLESS: u64 = 3_000_000;
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;
@@ -124,4 +127,24 @@ pub fn tables(disk: &MemDevice) -> [std::ops::Range<u64>; 2] {
     let geometry = geometry(disk);
     let end = geometry.table_pages();
     [0, 1].map(|copy| geometry.page_offset(0, copy)..geometry.page_offset(end, copy))
+}
+
+/// Devices with the content of these.
+pub fn copies(disks: &[Rc<MemDevice>]) -> Vec<Rc<MemDevice>> {
+    let copy = |(i, disk): (usize, &Rc<MemDevice>)| {
+        let content = image(disk);
+        let new = MemDevice::new(&format!("mem{i}"), content.len() as u64);
+        new.poke(0, &content);
+        Rc::new(new)
+    };
+    disks.iter().enumerate().map(copy).collect()
+}
+
+/// Runs a story to its end, then the power goes.
+pub fn story<T: 'static>(run: impl AsyncFnOnce(Rt) -> T + 'static) -> T {
+    let rt = Rt::simulated(7);
+    let handle = rt.clone();
+    let done = rt.run_for(ENDLESS, async move { run(handle).await });
+    rt.shutdown();
+    done.expect("it ends")
 }
