@@ -187,6 +187,9 @@ pub enum Error {
     /// A device that is to come in, or to be replaced, is in use.
     #[error("device {0} is in use; 'ashlar offline ARRAY DEV' takes it out of use")]
     InUse(u16),
+    /// Another take-in of it is under way.
+    #[error("device {0} is just being taken in; 'ashlar status -v' shows what comes of it")]
+    ComesIn(u16),
     /// A device that is to leave, or to stay, is not in use.
     #[error(
         "device {0} is not in use; 'ashlar status -v' says why, and 'ashlar remove' takes it out of the books once its \

@@ -6,10 +6,10 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
+use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{Array, Error, Import};
-use ashlar_rt::Rt;
+use ashlar_rt::{MICROSECOND, Rt};
 
 use common::{check, copies, devices, fill, image, refs, small, story, volume, without};
 
@@ -309,6 +309,42 @@ fn a_device_may_go_again_while_it_is_taken_in() {
         });
         survives_one(&disks, 3);
     }
+}
+
+/// Of two take-ins of a device at once only one is made: the table that the one writes is not the other's to judge.
+#[test]
+fn a_device_is_taken_in_once_at_a_time() {
+    let mut refused = 0;
+    for after in (0..40).map(|n| n * 25 * MICROSECOND) {
+        let disks = devices(5, DISK);
+        let kept = disks.clone();
+        refused += story(async move |rt| {
+            let delay = Delay {
+                read: 50 * MICROSECOND,
+                write: 50 * MICROSECOND,
+                flush: 50 * MICROSECOND,
+                ..Delay::default()
+            };
+            let slow = |d: &Rc<MemDevice>| DelayFilter::new(&rt, d.clone(), delay) as DeviceRef;
+            let all: Vec<DeviceRef> = kept.iter().map(slow).collect();
+            let array = create(&rt, all.clone(), "ec2+1").await;
+            write(&array, 1).await;
+            array.merge().await.unwrap();
+            array.offline(1).await.unwrap();
+            let (other, device) = (array.clone(), all[1].clone());
+            let join = rt.spawn(async move { other.online(device, false).await });
+            rt.sleep(after).await;
+            let second = array.online(all[1].clone(), false).await;
+            let first = join.await;
+            assert!(first.is_ok() != second.is_ok(), "{first:?}, {second:?}");
+            while array.status().await.state != ArrayState::Optimal {
+                rt.sleep(100 * MICROSECOND).await;
+            }
+            u32::from(matches!(second, Err(Error::ComesIn(1))))
+        });
+        survives_one(&disks, 1);
+    }
+    assert!(refused > 0, "they never met");
 }
 
 /// A new device takes the place of a failed one; the failed one is no member any more.

@@ -163,6 +163,8 @@ impl Home {
             _ => Ok(()),
         };
         may_come()?;
+        // Two at once would each judge what the other writes.
+        let _coming = member.come().ok_or(Error::ComesIn(index))?;
         self.free_journal_of(index).await?;
         self.nothing_under_way(member).await?;
         // However long the device takes for this, nobody else waits.

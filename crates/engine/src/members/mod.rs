@@ -71,6 +71,8 @@ pub struct Member {
     state: Cell<MemberState>,
     /// It is written and counted, and not read yet: it is being taken in.
     joining: Cell<bool>,
+    /// Its slot table is being judged and written anew: by one take-in at a time.
+    coming: Cell<bool>,
     /// When it left, if it did.
     left_at: Cell<Nanos>,
     /// Of one that is out of use: the last checkpoint whose root counted it; 0: what it holds does not count.
@@ -107,6 +109,15 @@ impl Drop for Change<'_> {
     }
 }
 
+/// A take-in under way.
+pub struct Coming<'a>(&'a Member);
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.0.coming.set(false);
+    }
+}
+
 impl std::fmt::Debug for Member {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Member({}, {:?})", self.index, self.state.get())
@@ -133,6 +144,7 @@ impl Member {
             last_path: RefCell::default(),
             state: Cell::new(state),
             joining: Cell::new(false),
+            coming: Cell::new(false),
             left_at: Cell::new(rt.now()),
             stale_since: Cell::new(0),
             kept: RefCell::default(),
@@ -246,6 +258,11 @@ impl Member {
         self.stale_since.set(0);
         // What was flushed on another device, or before it left, says nothing of what is written now.
         self.writes_done.set(self.writes_done.get() + 1);
+    }
+
+    /// Begins a take-in; `None`: another one is under way.
+    pub fn come(&self) -> Option<Coming<'_>> {
+        (!self.coming.replace(true)).then_some(Coming(self))
     }
 
     /// It is in use, with no slot taken yet.
