@@ -117,6 +117,28 @@ fn a_device_may_stay_after_all() {
     survives_one(&disks, &[0, 1, 2, 3, 4, 5], 5);
 }
 
+/// What is out of use takes no columns: with a device of four gone, three are left, and none of these can go.
+#[test]
+fn devices_that_are_gone_do_not_stand_for_others() {
+    let disks = devices(4, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+1").await;
+        array.fail(3, false).await.unwrap();
+        array.wait_idle(&[]).await;
+        let refused = array.remove(0).await;
+        let expected = matches!(
+            refused,
+            Err(Error::TooFewLeft {
+                index: 0,
+                have: 2,
+                need: 3
+            })
+        );
+        assert!(expected, "{refused:?}");
+        array.remove(3).await.unwrap();
+    });
+}
+
 /// A device that fails while it is emptied is rebuilt, and one that is out of use is taken out of the books.
 #[test]
 fn what_fails_on_its_way_out_is_rebuilt() {

@@ -79,11 +79,14 @@ impl Home {
             .into_iter()
             .chain([index])
             .fold((*topology).clone(), |all, d| all.without(d));
-        let (have, need) = (left.group(group).len(), left.shape().width().into());
+        let member = self.core.member(index);
+        // One that is out of use is missed anyway: only its place in the table goes.
+        let counts = |d: &&u16| !member.is_counted() || self.core.member(**d).takes_slots();
+        let have = left.group(group).iter().filter(counts).count();
+        let need = left.shape().width().into();
         if have < need {
             return Err(Error::TooFewLeft { index, have, need });
         }
-        let member = self.core.member(index);
         if !member.is_counted() && self.core.is_missing_columns() {
             return Err(Error::NotRebuilt(index));
         }
