@@ -180,6 +180,8 @@ pub(crate) enum Call {
     },
     /// Put a device in the place of another.
     Replace(Replace),
+    /// Take devices in that are new.
+    Add(Add),
     /// Take a device out for good.
     Remove(Remove),
     /// What the devices of this machine hold, and which are free.
@@ -415,6 +417,7 @@ impl Call {
             Call::DeviceWipe { .. } => "device-wipe",
             Call::DeviceClear { .. } => "device-clear",
             Call::DeviceLocate { .. } => "device-locate",
+            Call::Add(_) => "add",
             Call::Remove(_) => "remove",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
@@ -437,6 +440,7 @@ impl Call {
             | Call::Get { .. } => true,
             Call::Create(create) => create.dry_run,
             Call::Replace(replace) => replace.dry_run,
+            Call::Add(add) => add.dry_run,
             Call::Remove(remove) => remove.dry_run,
             _ => false,
         }
@@ -460,6 +464,7 @@ impl Call {
             | Call::Online { array, .. }
             | Call::Replace(Replace { array, .. })
             | Call::DeviceClear { array, .. }
+            | Call::Add(Add { array, .. })
             | Call::Remove(Remove { array, .. })
             | Call::Wait { array, .. }
             | Call::Get { array, .. }

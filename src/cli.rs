@@ -23,8 +23,8 @@ pub(crate) mod usage;
 mod volume;
 
 pub(crate) use array::{
-    ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, OfflineArgs, OnlineArgs,
-    RemoveArgs, ReplaceArgs, SetArgs,
+    AddArgs, ArrayArgs, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, OfflineArgs,
+    OnlineArgs, RemoveArgs, ReplaceArgs, SetArgs,
 };
 pub(crate) use device::{
     DeviceClearArgs, DeviceLocateArgs, DeviceScanArgs, DeviceVerb, DeviceWipeArgs, Light,
@@ -119,6 +119,11 @@ pub(crate) enum Verb {
         after_help = "Examples:\n  ashlar replace tank 5 /dev/sdk\n  ashlar replace tank 5 -n\n"
     )]
     Replace(ReplaceArgs),
+    /// Add devices: new data lie on them as well
+    #[command(
+        after_help = "Examples:\n  ashlar add tank /dev/sdk -n\n  ashlar add tank /dev/sdk /dev/sdl\n"
+    )]
+    Add(AddArgs),
     /// Take a device out for good: it is emptied first, and serves until then
     #[command(
         after_help = "'ashlar online ARRAY DEV' lets it stay.\n\nExamples:\n  ashlar remove tank /dev/sdf -n\n  ashlar remove tank 5 -w\n"

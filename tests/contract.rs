@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn verbs_to_come_say_so_in_one_line_and_suggest_no_other() {
     for line in [
-        "add tank /dev/sdz",
+        "add tank /dev/sdz --hot-spare",
         "scrub tank -w",
         "snapshot tank/v@monday",
         "device set tank 4 domain=x",
@@ -55,7 +55,7 @@ fn errors_under_j_are_one_json_document() {
         ("status -j", "status", "broken", 1),
         ("-j volume attach t", "volume attach", "invalid", 2),
         ("list -j frob", "list", "invalid", 2),
-        ("add tank 4 -j", "add", "absent", 1),
+        ("scrub tank -j", "scrub", "absent", 1),
         ("destroy t --json", "destroy", "refused", 1),
         ("-j", "", "invalid", 2),
     ] {

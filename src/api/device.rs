@@ -48,6 +48,42 @@ pub(crate) struct TakenInReply {
     pub(crate) dry_run: bool,
 }
 
+/// Which devices are to come in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Add {
+    /// The array.
+    pub(crate) array: String,
+    /// Absolute paths.
+    pub(crate) devices: Vec<String>,
+    /// The failure domain of each, as pairs of device and label; none if the array's devices have none.
+    #[serde(default)]
+    pub(crate) domains: Vec<(String, String)>,
+    /// Only say what would be.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+    /// Overwrite what they hold.
+    #[serde(default)]
+    pub(crate) force: bool,
+}
+
+/// Devices that were added.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct AddReply {
+    /// The array.
+    pub(crate) array: String,
+    /// Their indexes; none if nothing was done.
+    pub(crate) devices: Vec<u16>,
+    /// Where they are.
+    pub(crate) paths: Vec<String>,
+    /// Bytes that volumes may be promised in all, before.
+    pub(crate) usable_before: u64,
+    /// And with them.
+    pub(crate) usable_bytes: u64,
+    /// Nothing was done.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
 /// Which device is to leave.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Remove {

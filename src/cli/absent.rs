@@ -5,14 +5,10 @@
 
 use crate::failure::{Failure, Kind};
 
-/// What to do about devices until they can be exchanged.
-const DEVICES: &str = "an array rebuilds onto its remaining devices while it has free space; 'ashlar status' \
-    shows how many more rebuilds that allows: copy the data to a new array in time";
 const SNAPSHOTS: &str = "use snapshots of the file system on the volume, or copy it";
 
 /// Verbs, as they are typed, and what to do instead.
 const VERBS: &[(&str, &str)] = &[
-    ("add", DEVICES),
     ("clone", SNAPSHOTS),
     (
         "convert",
@@ -44,6 +40,7 @@ const VERBS: &[(&str, &str)] = &[
 
 /// Flags of verbs there are.
 const FLAGS: &[(&str, &[&str])] = &[
+    ("add", &["--hot-spare"]),
     (
         "create",
         &[

@@ -168,6 +168,26 @@ pub(crate) struct ReplaceArgs {
     pub(crate) wait: bool,
 }
 
+/// `add`.
+#[derive(Debug, Args)]
+pub(crate) struct AddArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// New devices, of any size
+    #[arg(required = true, value_name = "DEV", add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) devices: Vec<std::path::PathBuf>,
+    /// A device's failure domain (enclosure, host, rack); give it for every device or none
+    #[arg(long, value_name = "DEV=LABEL", value_parser = parse_pair)]
+    pub(crate) domain: Vec<(String, String)>,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Overwrite what the devices hold
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
 /// `remove`.
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {

@@ -5,6 +5,7 @@
 //! that is one JSON document `{"version":1,"command":...}`; paths are made absolute before they
 //! leave this process, since the daemon has another working directory.
 
+mod addition;
 pub(crate) mod array;
 pub(crate) mod bench;
 pub(crate) mod completions;
@@ -62,6 +63,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Offline(args) => returning::offline(&context, args)?,
         Verb::Online(args) => returning::online(&context, args)?,
         Verb::Replace(args) => returning::replace(&context, args)?,
+        Verb::Add(args) => addition::add(&context, args)?,
         Verb::Remove(args) => removal::remove(&context, args)?,
         Verb::List(args) => status::list(&context, &args)?,
         Verb::Status(args) => return status::status(&context, &args),

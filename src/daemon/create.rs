@@ -358,18 +358,24 @@ fn engine_options(
         strip_bytes,
         slot_bytes: create.slot_bytes,
         spare: create.spare,
-        domains: domains(create, candidates)?,
+        domains: domains(&create.domains, candidates)?,
         settings: settings.clone(),
     })
 }
 
-/// One label per device, in the order of the devices.
-fn domains(create: &Create, candidates: &[Candidate]) -> Result<Vec<String>, Failure> {
-    if create.domains.is_empty() {
+/// One label per device, in the order of the devices, of what was `given` for each; none if nothing was.
+///
+/// # Errors
+/// If one is of no device, or a device has none.
+pub(super) fn domains(
+    given: &[(String, String)],
+    candidates: &[Candidate],
+) -> Result<Vec<String>, Failure> {
+    if given.is_empty() {
         return Ok(Vec::new());
     }
     let mut labels: BTreeMap<String, String> = BTreeMap::new();
-    for (device, label) in &create.domains {
+    for (device, label) in given {
         let known = candidates.iter().any(|c| c.given == *device);
         if !known {
             return Err(Failure::invalid(format!(

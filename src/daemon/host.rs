@@ -251,6 +251,7 @@ impl Host {
                 reply(&self.clear_errors(&array, &device).await?)
             }
             Call::DeviceLocate { device, on } => reply(&self.locate(&device, on).await?),
+            Call::Add(add) => reply(&self.add(add).await?),
             Call::Remove(remove) => reply(&self.remove_device(remove).await?),
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {

@@ -6,6 +6,7 @@
 //! and the next daemon with the same state directory brings them and their frontends back.
 
 pub(crate) mod actions;
+mod addition;
 pub(crate) mod arrays;
 pub(crate) mod create;
 pub(crate) mod destroy;

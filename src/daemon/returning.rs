@@ -209,7 +209,7 @@ impl Host {
     }
 
     /// A device of an array is at this path from now on: the next start finds it.
-    fn note_taken_in(&self, member: &Member, path: &Path) {
+    pub(super) fn note_taken_in(&self, member: &Member, path: &Path) {
         let path = path.display().to_string();
         if !member.devices.borrow().contains(&path) {
             member.devices.borrow_mut().push(path);
@@ -397,7 +397,10 @@ fn reply_of(name: &str, taken: TakenIn, path: &Path) -> TakenInReply {
 
 impl Host {
     /// Opens a device that is to become a member, erases old signatures, and gives a whole disk its partition.
-    async fn take_one(self: &Rc<Host>, candidate: &Candidate) -> Result<DeviceRef, Failure> {
+    pub(super) async fn take_one(
+        self: &Rc<Host>,
+        candidate: &Candidate,
+    ) -> Result<DeviceRef, Failure> {
         let mut taken = self.take_all(std::slice::from_ref(candidate)).await?;
         let none = || Failure::broken(format!("{} cannot be opened", candidate.given));
         taken.pop().ok_or_else(none)

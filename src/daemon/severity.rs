@@ -16,6 +16,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("degraded", Severity::Warning),
     ("destroyed", Severity::Info),
     ("detached", Severity::Info),
+    ("device-added", Severity::Info),
     ("device-awaited", Severity::Error),
     ("device-back", Severity::Info),
     ("device-failed", Severity::Error),

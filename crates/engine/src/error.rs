@@ -190,6 +190,26 @@ pub enum Error {
     /// Another take-in of it is under way.
     #[error("device {0} is just being taken in; 'ashlar status -v' shows what comes of it")]
     ComesIn(u16),
+    /// A device that is added has too little room to be of use.
+    #[error(
+        "the device has room for {have} slots, and needs {need}, a quarter of those of the smallest device in use; use \
+         a larger one"
+    )]
+    TooSmallToAdd {
+        /// Slots that fit.
+        have: u32,
+        /// Slots needed.
+        need: u32,
+    },
+    /// The table of members is full.
+    #[error(
+        "the smallest device has room for a table of {most} devices, and those that were removed count; use larger \
+         devices, or copy the data to a new array"
+    )]
+    TooManyMembers {
+        /// How many there may be.
+        most: usize,
+    },
     /// A device that is to leave, or to stay, is not in use.
     #[error(
         "device {0} is not in use; 'ashlar status -v' says why, and 'ashlar remove' takes it out of the books once its \

@@ -49,6 +49,7 @@ pub use api::volumes::VolumeOptions;
 pub use ashlar_block::{Extent, VolumeError};
 pub use ashlar_digest::Kind as DigestKind;
 pub use error::Error;
+pub use home::addition::With;
 pub use home::removal::Without;
 pub use import::assemble::probe;
 pub use import::decide::{Decision, Holder, decide};

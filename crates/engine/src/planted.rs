@@ -76,6 +76,7 @@ bugs! {
     NeededGivenUp: "Devices that refuse writes are given up though what they hold is needed (#187).",
     HeaderNotWaitedFor: "A record names a segment whose headers are still being written.",
     RemovedBeforeEmpty: "A device that is to leave is no member any more before what lies on it has moved.",
+    NewcomerInOldEpochs: "Epochs of the journal from before a device was added are looked for on it.",
     StaleColumnTrusted: "Every column that a device brings back counts as whole.",
     AdmittedTogether: "All who wait for room are let in at once.",
 }

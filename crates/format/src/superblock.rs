@@ -11,14 +11,20 @@ use crate::{BLOCK, DeviceGeometry, FormatError, VERSION};
 pub const MAGIC: &[u8; 8] = b"ASHLAR01";
 const CONTEXT: &[u8] = b"ashlar superblock";
 /// Incompatible feature: rows of the member table say since which checkpoint a member is out of use, and records of
-/// liveness in which one a segment was first sealed. Every array has it.
-pub const RETURNING_MEMBERS: u32 = 1 << 6;
+/// liveness in which one a segment was first sealed.
+const RETURNING_MEMBERS: u32 = 1 << 6;
+/// Incompatible feature: rows of the member table say which group a member belongs to, and the superblock K and M.
+const ADDED_MEMBERS: u32 = 1 << 12;
+/// The incompatible features of every array.
+pub const EVERY_ARRAY: u32 = RETURNING_MEMBERS | ADDED_MEMBERS;
 /// Incompatible feature bits this program knows.
-pub const KNOWN_INCOMPATIBLE: u32 = RETURNING_MEMBERS;
+pub const KNOWN_INCOMPATIBLE: u32 = EVERY_ARRAY;
 /// Read-only compatible feature bits this program knows.
 pub const KNOWN_READ_ONLY: u32 = 0;
 /// Bytes of a member's entry.
-const MEMBER_BYTES: usize = 64;
+const MEMBER_BYTES: usize = 96;
+/// The group of a member that belongs to none.
+const NO_GROUP: u16 = u16::MAX;
 /// Where the identities of past generations stand.
 const PAST_AT: usize = 1024;
 /// How many identities of past generations there are at most.
@@ -79,6 +85,10 @@ pub struct MemberEntry {
     pub state: MemberState,
     /// Of one that is out of use: the last checkpoint whose root counted it; 0 if what it holds does not count.
     pub stale_since: u64,
+    /// The independent group that it belongs to.
+    pub group: Option<u16>,
+    /// Epochs of the journal with a lower number do not know of it.
+    pub first_epoch: u64,
     /// Failure domain label, at most 32 bytes.
     pub domain: String,
 }
@@ -143,6 +153,8 @@ pub struct Superblock {
     pub name: String,
     /// Layout notation, at most 64 bytes.
     pub layout: String,
+    /// Data and parity strips of a stripe, as the layout gave them when the array was made.
+    pub shape: (u16, u16),
     /// Erasure code of new segments.
     pub code: u8,
     /// Blocks a strip of new data segments.
@@ -173,6 +185,8 @@ impl MemberEntry {
             .u32(self.slots)
             .u8(self.state as u8)
             .u64(self.stale_since)
+            .u16(self.group.unwrap_or(NO_GROUP))
+            .u64(self.first_epoch)
             .string(&self.domain);
         row.padded(MEMBER_BYTES)
     }
@@ -182,17 +196,27 @@ impl MemberEntry {
         let (uuid, slots) = (row.array()?, row.u32()?);
         let state = MemberState::from_byte(row.u8()?)?;
         let stale_since = row.u64()?;
+        let (group, first_epoch) = (row.u16()?, row.u64()?);
         Ok(MemberEntry {
             uuid,
             slots,
             state,
             stale_since,
+            group: (group != NO_GROUP).then_some(group),
+            first_epoch,
             domain: row.string(MAX_DOMAIN)?,
         })
     }
 }
 
 impl Superblock {
+    /// How many members a superblock area of so many bytes has room for.
+    pub fn most_members(area: u64) -> usize {
+        let room = usize::try_from(area).unwrap_or(usize::MAX);
+        let rows = room.saturating_sub(HEAD_BYTES + 32) / MEMBER_BYTES;
+        rows.min(u16::MAX.into())
+    }
+
     /// The stored bytes: whole blocks.
     ///
     /// # Panics
@@ -204,7 +228,7 @@ impl Superblock {
             w.u32(set);
         }
         let size = (HEAD_BYTES + self.members.len() * MEMBER_BYTES + 32).next_multiple_of(BLOCK);
-        w.u32(u32::try_from(size).expect("65,535 members take 4 MiB"));
+        w.u32(u32::try_from(size).expect("65,535 members take 6 MiB"));
         w.bytes(&self.array)
             .bytes(&self.key)
             .bytes(&self.device)
@@ -213,6 +237,7 @@ impl Superblock {
         w.u64(self.generation.number).bytes(&self.generation.id);
         self.geometry.write(&mut w);
         w.string(&self.name).string(&self.layout);
+        w.u16(self.shape.0).u16(self.shape.1);
         w.u8(self.code)
             .u32(self.strip_blocks)
             .u16(self.partitions)
@@ -270,15 +295,7 @@ impl Superblock {
             return Err(FormatError::Version(version));
         }
         let features = [r.u32()?, r.u32()?, r.u32()?];
-        // A newer writer's read-only compatible features would allow reading; importing writes.
-        for (set, known) in [(2, KNOWN_INCOMPATIBLE), (1, KNOWN_READ_ONLY)] {
-            if features[set] & !known != 0 {
-                return Err(FormatError::Unsupported(features[set]));
-            }
-        }
-        if features[2] & RETURNING_MEMBERS == 0 {
-            return Err(FormatError::Unsupported(0)); // an earlier proposal of this format
-        }
+        check_features(features)?;
         r.u32()?;
         let (array, key, device) = (r.array()?, r.array()?, r.array()?);
         let (index, writes) = (r.u16()?, r.u64()?);
@@ -290,6 +307,7 @@ impl Superblock {
         };
         let geometry = DeviceGeometry::read(&mut r)?;
         let (name, layout) = (r.string(MAX_NAME)?, r.string(MAX_NAME)?);
+        let shape = (r.u16()?, r.u16()?);
         let (code, strip_blocks, partitions, spare) = (r.u8()?, r.u32()?, r.u16()?, r.u16()?);
         let record_blocks = r.u32()?;
         let root_devices = r.u16()?;
@@ -304,7 +322,12 @@ impl Superblock {
         for _ in 0..count {
             members.push(MemberEntry::decode(table.bytes(MEMBER_BYTES)?)?);
         }
+        let groups = members.iter().filter_map(|m| m.group).max();
+        let width = u32::from(shape.0) + u32::from(shape.1);
         let sound = index < count
+            && shape.0 > 0
+            && width <= 256
+            && groups.is_none_or(|group| group < count)
             && (1..=256).contains(&strip_blocks)
             && partitions > 0
             && (1..=MAX_RECORD_BLOCKS).contains(&record_blocks)
@@ -325,6 +348,7 @@ impl Superblock {
             geometry,
             name,
             layout,
+            shape,
             code,
             strip_blocks,
             partitions,
@@ -336,6 +360,20 @@ impl Superblock {
     }
 }
 
+/// Whether this program may use an array with these features.
+fn check_features(features: [u32; 3]) -> Result<(), FormatError> {
+    // A newer writer's read-only compatible features would allow reading; importing writes.
+    for (set, known) in [(2, KNOWN_INCOMPATIBLE), (1, KNOWN_READ_ONLY)] {
+        if features[set] & !known != 0 {
+            return Err(FormatError::Unsupported(features[set]));
+        }
+    }
+    match features[2] & EVERY_ARRAY {
+        EVERY_ARRAY => Ok(()),
+        _ => Err(FormatError::Unsupported(0)), // an earlier proposal of this format
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -343,7 +381,7 @@ mod tests {
 
     pub(crate) fn sample(members: u16) -> Superblock {
         Superblock {
-            features: [0, 0, RETURNING_MEMBERS],
+            features: [0, 0, EVERY_ARRAY],
             array: [1; 16],
             key: [2; 32],
             device: [3; 16],
@@ -358,6 +396,7 @@ mod tests {
             geometry: DeviceGeometry::lay_out(64 << 20, 64 << 10, (1 << 20, 1 << 20), 8).unwrap(),
             name: "tank".into(),
             layout: "ec8+3".into(),
+            shape: (8, 3),
             code: 0,
             strip_blocks: 16,
             partitions: 64,
@@ -370,6 +409,8 @@ mod tests {
                     slots: 1000,
                     state: MemberState::Online,
                     stale_since: 77,
+                    group: (members > 2).then_some(1),
+                    first_epoch: 5,
                     domain: "rack-1".into(),
                 })
                 .collect(),
@@ -399,6 +440,29 @@ mod tests {
         );
         seal(CONTEXT, &mut newer);
         assert_eq!(Superblock::decode(&newer), Err(FormatError::Version(3)));
+    }
+
+    #[test]
+    fn an_area_has_room_for_so_many_members() {
+        for area in [64 << 10, 1 << 20, 8 << 20] {
+            let most = Superblock::most_members(area);
+            let bytes = |members| sample(members).encode().len() as u64;
+            let full = u16::try_from(most).unwrap();
+            assert!(bytes(full) <= area, "{most} in {area}");
+            assert!(
+                full == u16::MAX || bytes(full + 1) > area,
+                "{most} in {area}"
+            );
+        }
+        assert_eq!(Superblock::most_members(64 << 10), 661);
+    }
+
+    #[test]
+    fn an_array_of_an_earlier_proposal_is_not_guessed_at() {
+        let mut old = sample(2);
+        old.features[2] = RETURNING_MEMBERS;
+        let refused = Superblock::decode(&old.encode());
+        assert_eq!(refused, Err(FormatError::Unsupported(0)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::machine::{Driver, guarded};
 use crate::rng::Rng;
 use crate::store::Store;
 use crate::trace::Trace;
-use crate::world::World;
+use crate::world::{Budget, World};
 
 /// One seed in so many is tried.
 const ONE_IN: u64 = 3;
@@ -47,9 +47,13 @@ impl Driver<'_> {
         (config.read_only, config.array) = (true, world.array.get());
         let beyond = World::on(config, disks, trace.clone());
         *beyond.volumes.borrow_mut() = world.volumes.borrow().clone();
-        lost.iter().for_each(|device| {
-            beyond.budget.borrow_mut().damaged.insert(*device);
-        });
+        let unborn = world.budget.borrow().unborn.clone();
+        *beyond.budget.borrow_mut() = Budget {
+            damaged: lost.iter().copied().collect(),
+            gone: unborn.clone(),
+            unborn,
+            ..Budget::default()
+        };
         guarded(&beyond, || self.read_all(&beyond, &report));
         beyond.trace.line(|| report.to_string());
         world.fail_as(&beyond, |failure| {

@@ -305,6 +305,8 @@ pub struct Config {
     pub told: bool,
     /// Devices come back while the array runs.
     pub returns: bool,
+    /// Of the devices, the last ones that the array is not made of: they are added while it runs, or never.
+    pub more: usize,
     /// What is computed comes late.
     pub late: bool,
     /// The array is imported to be read only.
@@ -324,11 +326,16 @@ impl Config {
     pub fn reshaped(mut self, layout: &str, k: usize, m: usize, devices: usize) -> Config {
         self.layout = layout.to_string();
         (self.k, self.m, self.devices) = (k, m, devices);
-        (self.groups, self.spare) = (1, 0);
+        (self.groups, self.spare, self.more) = (1, 0, 0);
         self.domains.clear();
         self.more_slots.clear();
         self.slow_import_percent = 0;
         self
+    }
+
+    /// How many devices the array is made of.
+    pub fn first_devices(&self) -> usize {
+        self.devices - self.more
     }
 
     /// Bytes of a device.

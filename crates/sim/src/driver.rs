@@ -49,7 +49,7 @@ pub fn run_seed(subject: &dyn Subject, seed: u64, options: Options) -> Outcome {
     if !subject.knows_devices() {
         // A toy knows no groups.
         let layout = config.layout.clone();
-        let (k, m, devices) = (config.k, config.m, config.devices);
+        let (k, m, devices) = (config.k, config.m, config.first_devices());
         config = config.reshaped(&layout, k, m, devices);
     } else {
         config = config.widened();
@@ -183,7 +183,8 @@ impl Driver<'_> {
     }
 
     pub(crate) fn create(&mut self, rt: &Rt) -> Option<Rc<dyn Store>> {
-        let devices = self.attach(rt, true);
+        let mut devices = self.attach(rt, true);
+        devices.truncate(self.world.config.first_devices());
         let future = self.subject.create(rt, devices, &self.world.config);
         let store = match self.finish(rt, "create", future)? {
             Ok(store) => store,

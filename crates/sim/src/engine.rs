@@ -78,7 +78,10 @@ impl Subject for Engine {
                 strip_bytes: config.strip_bytes,
                 slot_bytes: Some(config.slot_bytes),
                 spare: config.spare,
-                domains: config.domains.iter().map(|d| format!("d{d}")).collect(),
+                domains: config.domains[..config.first_devices().min(config.domains.len())]
+                    .iter()
+                    .map(|d| format!("d{d}"))
+                    .collect(),
                 settings: settings(&config, &rt),
             };
             let array = Array::create(&rt, devices, options).await?;
@@ -252,6 +255,15 @@ impl Store for EngineStore {
     fn stay(&self, device: u16) -> StoreFuture<Result<(), StoreError>> {
         let array = self.0.clone();
         Box::pin(async move { Ok(array.stay(device).await?) })
+    }
+
+    fn add(&self, device: DeviceRef, domain: &str) -> StoreFuture<Result<usize, StoreError>> {
+        let (array, domain) = (self.0.clone(), domain.to_string());
+        Box::pin(async move { Ok(array.add(device, &domain).await?.index.into()) })
+    }
+
+    fn next_device(&self) -> usize {
+        self.0.next_device()
     }
 
     fn replace(&self, index: u16, device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {

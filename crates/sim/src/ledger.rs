@@ -304,8 +304,9 @@ impl Ledger {
         }
         let carries = |group: usize| {
             let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-            let leaving = &world.budget.borrow().leaving;
-            let of = |d: &usize| config.group_of(*d) == group && !leaving.contains_key(d);
+            let budget = world.budget.borrow();
+            let there = |d: &usize| !budget.leaving.contains_key(d) && !budget.unborn.contains(d);
+            let of = |d: &usize| config.group_of(*d) == group && there(d);
             for device in (0..config.devices).filter(of) {
                 *sizes.entry(config.domains[device]).or_default() += 1;
             }

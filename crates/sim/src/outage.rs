@@ -195,6 +195,9 @@ impl Driver<'_> {
         match known {
             None if self.rng.chance(30) => {
                 let device = self.rng.index(world.config.devices);
+                if world.budget.borrow().unborn.contains(&device) {
+                    return; // of a blank device nobody keeps a copy
+                }
                 *world.copy.borrow_mut() = Some((device, world.disks[device].durable()));
             }
             Some(device) if self.rng.chance(30) => {

@@ -56,6 +56,7 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::ShortParityForgotten
         | Bug::ParityOfOldData
         | Bug::RemovedBeforeEmpty
+        | Bug::NewcomerInOldEpochs
         | Bug::RowsOutOfTurn => &[("within", Mode::Within, false)],
         _ => &[
             ("crash", Mode::Crash, false),

@@ -1,6 +1,6 @@
 //! Devices come back while the array runs: those that answered nothing for a while, that were failed, or that were
 //! missing at an import; as they are, as an older image of themselves, or with another in their place. Others are taken
-//! out for good.
+//! out for good, and new ones are added.
 //!
 //! Invariants:
 //! - Within the promises, a device that may hold wrong bytes that nobody noticed does not come back as it is.
@@ -68,6 +68,9 @@ async fn take_in(
 ) {
     let status = store.status().await;
     for index in rng.shuffled(world.config.devices) {
+        if index >= store.next_device() {
+            continue; // not even a number has been given to it
+        }
         let disk = &world.disks[index];
         let out = !status.online.contains(&index);
         if !out || !rng.chance(70) || !is_there(world, disk) {
@@ -134,7 +137,11 @@ async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>,
                 world.offer.set(None);
             }
             let group = world.config.group_of(index);
-            world.budget.borrow_mut().comes_back(index, group);
+            let budget = &mut *world.budget.borrow_mut();
+            match budget.unborn.contains(&index) {
+                true => budget.was_added(index),
+                false => budget.comes_back(index, group),
+            }
             world.trace.mark(match how {
                 How::AsItIs => "return: a device",
                 How::OldImage => "return: an old image of a device",
@@ -188,6 +195,41 @@ async fn leave_or_stay(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut 
     }
 }
 
+/// Adds a device that was never one of the array. Nothing happens to it until the array says that it is optimal.
+async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
+    let index = store.next_device();
+    if !world.budget.borrow().unborn.contains(&index) {
+        return;
+    }
+    let disk = &world.disks[index];
+    if !is_there(world, disk) {
+        return;
+    }
+    world.budget.borrow_mut().is_added(index);
+    let domain = world.config.domains.get(index);
+    let domain = domain.map_or(String::new(), |d| format!("d{d}"));
+    let device = SimDevice::attach(rt, disk);
+    world.trace.line(|| {
+        let at = rt.now() / 1_000;
+        format!("{at:>9} us device {index} is added")
+    });
+    let Some(added) = bounded(world, rt, "an addition", store.add(device, &domain)).await else {
+        return;
+    };
+    world.trace.line(|| {
+        let at = rt.now() / 1_000;
+        format!("{at:>9} us device {index} was added: {added:?}")
+    });
+    match added {
+        Ok(number) if number == index => {
+            world.budget.borrow_mut().was_added(index);
+            world.trace.mark("addition");
+        }
+        Ok(number) => world.fail(|| format!("device {index} was added as {number}")),
+        Err(_) => world.trace.mark("addition: refused"),
+    }
+}
+
 /// Devices come back at random moments until the session ends; some are taken out for that.
 pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
     for _ in 0..rng.range(1, 4) {
@@ -210,6 +252,9 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
         take_in(&world, &rt, &store, &mut rng, (image, false)).await;
         if rng.chance(40) {
             leave_or_stay(&world, &rt, &store, &mut rng).await;
+        }
+        if world.config.more > 0 && rng.chance(50) {
+            add(&world, &rt, &store).await;
         }
     }
 }

@@ -168,6 +168,14 @@ pub trait Store {
     fn replace(&self, _index: u16, _device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
+    /// Adds a device, in this failure domain; its number.
+    fn add(&self, _device: DeviceRef, _domain: &str) -> StoreFuture<Result<usize, StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// The number that the next device gets that is added.
+    fn next_device(&self) -> usize {
+        0
+    }
     /// Changes a setting of a volume, or of the array.
     fn set(
         &self,

@@ -65,6 +65,8 @@ pub struct Budget {
     pub foreign: BTreeSet<usize>,
     /// Smaller than they were.
     pub shrunken: BTreeSet<usize>,
+    /// Not one of the array yet.
+    pub unborn: BTreeSet<usize>,
     /// To leave for good, or gone for good, and whether the array has said so: they are spared.
     pub leaving: BTreeMap<usize, bool>,
     /// How much redundancy of each group has gone with those that are gone, as far as it is known.
@@ -72,13 +74,37 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// Nothing has happened yet.
+    fn of(config: &Config) -> Budget {
+        let unborn: BTreeSet<usize> = (config.first_devices()..config.devices).collect();
+        Budget {
+            gone: unborn.clone(),
+            unborn,
+            ..Budget::default()
+        }
+    }
+
     /// Of so many devices the array, of one group if anything is `spent`, does without those that are not `online`:
     /// they count no more, but for the redundancy `spent` with them; nor do those that are to leave.
     pub fn let_go(&mut self, devices: usize, online: &[usize], spent: usize) {
         let goes = |d: &usize| !online.contains(d) || self.leaving.contains_key(d);
         self.gone = (0..devices).filter(goes).collect();
         self.damaged.retain(|d| !self.gone.contains(d));
+        self.unborn.retain(|d| !online.contains(d));
         self.spent = [(0, spent)].into();
+    }
+
+    /// A device is about to be added: if power goes it may count, and not know of it.
+    pub fn is_added(&mut self, device: usize) {
+        self.gone.remove(&device);
+        self.damaged.insert(device);
+    }
+
+    /// It was: it is spared until the array says that it is optimal.
+    pub fn was_added(&mut self, device: usize) {
+        self.unborn.remove(&device);
+        self.damaged.remove(&device);
+        self.gone.insert(device);
     }
 
     /// A damaged device of `group` is a member again: until all is rebuilt, its redundancy is spent and it is spared. One
@@ -200,7 +226,11 @@ impl std::fmt::Debug for World {
 /// and was repaired since does not count, as long as some group has the devices and the room for what is
 /// written now; else it does, since new data then lie where the devices are missing.
 fn within(config: &Config, budget: &Budget) -> bool {
-    let of = |group: usize| (0..config.devices).filter(move |d| config.group_of(*d) == group);
+    let born = |d: &usize| !budget.unborn.contains(d);
+    let of = |group: usize| {
+        let all = (0..config.devices).filter(born);
+        all.filter(move |d| config.group_of(*d) == group)
+    };
     let damaged = |group| of(group).filter(|d| budget.damaged.contains(d)).count();
     let ill = |d: &usize| budget.damaged.contains(d) || budget.gone.contains(d);
     let lacking = |group| of(group).filter(ill).count();
@@ -249,7 +279,7 @@ impl World {
             settings: RefCell::default(),
             disks,
             volumes: RefCell::default(),
-            budget: RefCell::default(),
+            budget: RefCell::new(Budget::of(&config)),
             trace,
             loose: Cell::new(false),
             failure: RefCell::default(),
@@ -312,7 +342,8 @@ impl World {
     pub fn promised_space(&self, status: &StoreStatus) -> bool {
         let budget = self.budget.borrow();
         let left = budget.leaving.keys().filter(|d| !status.online.contains(d));
-        status.online.len() + left.count() + self.config.m >= self.config.devices
+        let born = self.config.devices - budget.unborn.len();
+        status.online.len() + left.count() + self.config.m >= born
     }
 
     /// Whether a thin volume has all usable space to itself: there is room for each of its blocks.
@@ -421,7 +452,7 @@ impl World {
             .damaged
             .iter()
             .copied()
-            .filter(|d| !budget.gone.contains(d))
+            .filter(|d| !budget.gone.contains(d) && !budget.unborn.contains(d))
             .collect();
         let fresh: Vec<usize> = (0..self.config.devices)
             .filter(|d| !budget.damaged.contains(d) && !budget.gone.contains(d))
@@ -438,6 +469,7 @@ impl World {
         let budget = self.budget.borrow();
         match self.config.mode {
             Mode::Calm | Mode::Crash => false,
+            Mode::Within if budget.unborn.contains(&device) => false,
             Mode::Within if budget.damaged.contains(&device) => !budget.gone.contains(&device),
             Mode::Within => !budget.gone.contains(&device) && self.one_more(&budget, device),
             Mode::Beyond => true,

@@ -26,6 +26,15 @@ impl Domains {
         }
     }
 
+    /// The same with one device more, in the domain of `like`, or in one of its own.
+    #[must_use]
+    pub fn and(&self, like: Option<u16>) -> Domains {
+        let own = u16::try_from(self.first.len()).unwrap_or(u16::MAX);
+        let mut first = self.first.clone();
+        first.push(like.map_or(own, |like| self.of(like)));
+        Domains { first }
+    }
+
     /// The domain of a device, as the index of a device in it.
     pub fn of(&self, device: u16) -> u16 {
         self.first

@@ -93,6 +93,28 @@ impl Topology {
         other
     }
 
+    /// The group that a new device belongs to: the one with the fewest devices; `None` if there is none.
+    #[must_use]
+    pub fn group_of_next(&self) -> Option<u16> {
+        (0u16..)
+            .zip(&self.shape.groups)
+            .min_by_key(|(_, group)| group.len())
+            .map(|(number, _)| number)
+    }
+
+    /// The same with a device more of so many slots, in the failure domain of the device `like` or in one of its own.
+    #[must_use]
+    pub fn and(&self, slots: u32, like: Option<u16>) -> Topology {
+        let mut shape = self.shape.clone();
+        let index = u16::try_from(self.members.len()).unwrap_or(u16::MAX);
+        if let Some(group) = self.group_of_next() {
+            shape.groups[usize::from(group)].push(index);
+        }
+        let mut members = self.members.clone();
+        members.push(Member::in_use(slots));
+        Topology::new(members, shape, self.domains.and(like))
+    }
+
     /// The same with one device that belongs to no group: it is not one of the array any more.
     #[must_use]
     pub fn without(&self, device: u16) -> Topology {

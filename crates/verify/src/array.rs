@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::code::Code;
 use crate::digest::Key;
 use crate::journal::{self, Entry, Journal, Moved, Open, Stripe};
-use crate::layout::most_lost;
 use crate::members::{Device, Members, roots_of};
 use crate::report::{At, Kind, Report};
 use crate::root::Root;
@@ -472,16 +471,12 @@ impl<'a> Array<'a> {
     /// do: it is not rewritten for that.
     fn kind_of_missing(&self, segment: &Segment) -> Kind {
         let superblock = &self.members.superblock;
-        let members = u16::try_from(superblock.members.len()).unwrap_or(u16::MAX);
         let missing = segment.columns.iter().filter(|c| c.is_none()).count();
         let left = usize::from(segment.shape.m).checked_sub(missing);
-        match (most_lost(&superblock.layout, members), left) {
-            (Some(most), Some(left))
-                if segment.shape.kind == METADATA && left >= usize::from(most) =>
-            {
-                Kind::ColumnToSpare
-            }
-            _ => Kind::ColumnMissing,
+        let survives = left.is_some_and(|left| left >= usize::from(superblock.most_lost));
+        match segment.shape.kind == METADATA && survives {
+            true => Kind::ColumnToSpare,
+            false => Kind::ColumnMissing,
         }
     }
 

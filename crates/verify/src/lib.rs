@@ -16,7 +16,6 @@ mod code;
 mod digest;
 mod gf;
 mod journal;
-mod layout;
 mod liveness;
 mod map;
 mod members;

@@ -12,8 +12,8 @@ const CONTEXT: &[u8] = b"ashlar superblock";
 /// The only version of the format.
 const VERSION: u32 = 2;
 /// Read-only compatible and incompatible features of every array, as one number: rows of the member table say since when
-/// a member is out of use, and records of liveness when a segment was sealed.
-const RETURNING: u64 = 1 << (32 + 6);
+/// a member is out of use and which group it belongs to, and records of liveness when a segment was sealed.
+const FEATURES: u64 = (1 << 6 | 1 << 12) << 32;
 /// Entries of a slot table page.
 pub(crate) const PAGE_ENTRIES: u32 = 124;
 /// Bytes of a root entry.
@@ -122,6 +122,8 @@ pub(crate) struct Member {
     pub(crate) online: bool,
     /// It is counted, and is to leave: new epochs of the journal leave it out.
     pub(crate) leaves: bool,
+    /// Its independent group.
+    pub(crate) group: Option<u16>,
 }
 
 /// What a superblock says.
@@ -139,7 +141,8 @@ pub(crate) struct Superblock {
     pub(crate) before: u16,
     pub(crate) geometry: Geometry,
     pub(crate) name: String,
-    pub(crate) layout: String,
+    /// How many devices may be lost with every segment readable, at most: M of each group.
+    pub(crate) most_lost: u16,
     pub(crate) partitions: u16,
     /// Data blocks that a record of liveness has a bit for.
     pub(crate) record_blocks: u32,
@@ -174,7 +177,7 @@ impl Superblock {
         let superblock = Superblock::parse(body).ok_or(Refused::Value)?;
         let features = Fields(body.get(16..24).unwrap_or(&[])).u64();
         // Compatible ones none, read-only compatible ones none: and of the others only members that return.
-        if features != Some(RETURNING) {
+        if features != Some(FEATURES) {
             return Err(Refused::Foreign);
         }
         Ok(superblock)
@@ -193,7 +196,8 @@ impl Superblock {
             slots: f.u32()?,
             size: f.u64()?,
         };
-        let (name, layout) = (f.string(64)?, f.string(64)?);
+        let (name, _layout) = (f.string(64)?, f.string(64)?);
+        let (k, m) = (f.u16()?, f.u16()?);
         let (_code, strip, partitions, _spare) = (f.u8()?, f.u32()?, f.u16()?, f.u16()?);
         let record_blocks = f.u32()?;
         let count = f.u16()?;
@@ -205,10 +209,16 @@ impl Superblock {
         let parent = table.array()?;
         table.take(1024 - 16)?;
         let members: Vec<Member> = (0..count)
-            .map(|_| member(table.take(64)?))
+            .map(|_| member(table.take(96)?))
             .collect::<Option<_>>()?;
         let own = members.get(usize::from(index))?;
+        let groups = members.iter().filter_map(|row| row.group).max();
+        let groups = groups.map_or(0, |last| u32::from(last) + 1);
+        let most_lost = u16::try_from(groups * u32::from(m)).ok()?;
         let sound = geometry.is_sound()
+            && k > 0
+            && u32::from(k) + u32::from(m) <= 256
+            && groups <= u32::from(count)
             && (1..=256).contains(&strip)
             && partitions > 0
             && (1..=256 << 18).contains(&record_blocks)
@@ -227,7 +237,7 @@ impl Superblock {
             before,
             geometry,
             name,
-            layout,
+            most_lost,
             partitions,
             record_blocks,
             root_set,
@@ -253,11 +263,14 @@ fn member(row: &[u8]) -> Option<Member> {
     let mut f = Fields(row);
     let (uuid, slots, state) = (f.array()?, f.u32()?, f.u8()?);
     f.u64()?; // stale since: of one that is not in use
+    let group = f.u16()?;
+    f.u64()?; // its first epoch: records say which devices they lie on
     f.string(32)?;
     (1..=7).contains(&state).then_some(Member {
         uuid,
         slots,
         online: [1, 6].contains(&state),
         leaves: state == 6,
+        group: (group != u16::MAX && state != 7).then_some(group),
     })
 }

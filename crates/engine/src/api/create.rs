@@ -14,7 +14,7 @@ use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::{Epoch, RingPosition, Root, TreeRoot};
 use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
 use ashlar_format::superblock::{
-    Generation, MAX_DOMAIN, MemberEntry, MemberState, RETURNING_MEMBERS, Superblock,
+    EVERY_ARRAY, Generation, MAX_DOMAIN, MemberEntry, MemberState, Superblock,
 };
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_layout::{Layout, Shape};
@@ -25,6 +25,7 @@ use ashlar_space::usable::usable_whole;
 
 use crate::api::array::Array;
 use crate::error::Error;
+use crate::home::addition::check_rows;
 use crate::home::space::topology_of;
 use crate::home::{FIRST_VOLUME, Home, HomeParts};
 use crate::journal::Journal;
@@ -147,6 +148,7 @@ pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
         have: smallest,
         need: least_size(sizes, slot_bytes, |sizes| laid(sizes).is_some()),
     })?;
+    check_rows(&devices, sizes.len())?;
     Ok(Plan {
         usable_bytes: usable * BLOCK_U64,
         slot_bytes,
@@ -214,13 +216,20 @@ fn partitions(options: &Create, raw_bytes: u64) -> u16 {
     options.settings.partitions.unwrap_or(default).max(1)
 }
 
-fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
+fn new_superblock(rt: &Rt, options: &Create, plan: &Plan, shape: &Shape) -> Superblock {
+    let groups = |index: usize| {
+        let at = |group: &Vec<u16>| group.iter().any(|d| usize::from(*d) == index);
+        let group = shape.groups.iter().position(at);
+        group.and_then(|group| u16::try_from(group).ok())
+    };
     let members: Vec<MemberEntry> = (0..plan.devices.len())
         .map(|index| MemberEntry {
             uuid: rt.random_bytes(),
             slots: plan.devices[index].slots,
             state: MemberState::Online,
             stale_since: 0,
+            group: groups(index),
+            first_epoch: 1,
             domain: options
                 .domains
                 .get(index)
@@ -232,13 +241,9 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         })
         .collect();
     let all: Vec<u16> = (0..u16::try_from(members.len()).expect("checked by the layout")).collect();
-    let shape = options
-        .layout
-        .resolve_with_spare(u16::try_from(all.len()).expect("checked"), options.spare);
-    let (k, most_lost) = shape.map_or((1, 1), |s| (s.k, s.most_lost()));
     let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
     Superblock {
-        features: [0, 0, RETURNING_MEMBERS],
+        features: [0, 0, EVERY_ARRAY],
         array: rt.random_bytes(),
         key: rt.random_bytes(),
         device: members[0].uuid,
@@ -253,12 +258,13 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan) -> Superblock {
         geometry: plan.devices[0],
         name: options.name.clone(),
         layout: options.layout.to_string(),
+        shape: (shape.k, shape.m),
         code: CodeKind::IsalCauchy.tag(),
         strip_blocks: plan.strip_bytes / BLOCK as u32,
         partitions: partitions(options, plan.raw_bytes),
-        spare: options.spare,
-        record_blocks: RecordShape::data_blocks(slot_blocks(plan.slot_bytes), k),
-        root_set: choose_root_set(&all, most_lost, &domains),
+        spare: shape.spare,
+        record_blocks: RecordShape::data_blocks(slot_blocks(plan.slot_bytes), shape.k),
+        root_set: choose_root_set(&all, shape.most_lost(), &domains),
         members,
     }
 }
@@ -303,7 +309,7 @@ fn members_of(
         DeviceRef,
         ((&DeviceGeometry, &MemberEntry), u16),
     )| {
-        Member::new(
+        let mut member = Member::new(
             rt,
             index,
             entry.uuid,
@@ -311,7 +317,9 @@ fn members_of(
             *geometry,
             Some(device),
             MemberState::Online,
-        )
+        );
+        member.group = entry.group;
+        member
     };
     devices.into_iter().zip(places).map(member).collect()
 }
@@ -346,7 +354,7 @@ impl Array {
         let shape = options
             .layout
             .resolve_with_spare(u16::try_from(sizes.len()).expect("checked"), options.spare)?;
-        let superblock = new_superblock(rt, &options, &plan);
+        let superblock = new_superblock(rt, &options, &plan, &shape);
         let members = members_of(rt, devices, &plan, &superblock);
         let core = Core::new(
             rt,
@@ -362,7 +370,7 @@ impl Array {
                 .await
                 .map_err(|fault| Error::Device { device, fault })?;
         }
-        let topology = topology_of(&core.members, shape);
+        let topology = topology_of(&core.members, superblock.shape, superblock.spare);
         let birth = Rc::new(Cell::new(0));
         let (shards, to_home, at_home) = start_shards(
             &core,

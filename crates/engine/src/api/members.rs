@@ -11,6 +11,7 @@ use ashlar_format::superblock::{MemberState, Superblock};
 use crate::api::array::Array;
 use crate::error::Error;
 use crate::home::Home;
+use crate::home::addition::With;
 use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
@@ -98,6 +99,60 @@ impl Array {
             failed_reads: Rc::default(),
         };
         self.take_in(arrival, false).await
+    }
+
+    /// Adds a device: whatever it holds is overwritten. New data lie on it from now on.
+    ///
+    /// # Errors
+    /// Why it cannot: nothing of the device was changed.
+    pub async fn add(&self, device: DeviceRef, domain: &str) -> Result<TakenIn, Error> {
+        let geometry = self.laid_out(device.info().size_bytes)?;
+        let (path, domain) = (device.info().name.clone(), domain.to_string());
+        let (index, taken) = self
+            .change_of(async move |home| home.add(device, geometry, domain).await)
+            .await?;
+        let text = format!("{path} was added as device {index}");
+        let events = &self.0.home.core.events;
+        events.note("device-added", Some(index), text);
+        Ok(TakenIn {
+            index,
+            kept: taken.kept,
+            lacking: taken.lacking,
+        })
+    }
+
+    /// What the array is with devices more: the size of each, and its failure domain.
+    ///
+    /// # Errors
+    /// Why it cannot take them.
+    pub fn check_addition(&self, devices: &[(u64, String)]) -> Result<With, Error> {
+        let laid = |(size, domain): &(u64, String)| Ok((self.laid_out(*size)?, domain.clone()));
+        let laid: Vec<(DeviceGeometry, String)> =
+            devices.iter().map(laid).collect::<Result<_, Error>>()?;
+        let new: Vec<(DeviceGeometry, &str)> = laid.iter().map(|(g, d)| (*g, &d[..])).collect();
+        self.0.home.check_addition(&new)
+    }
+
+    /// The index that the next device gets that is added.
+    pub fn next_device(&self) -> usize {
+        self.0.home.core.members.len()
+    }
+
+    /// How a device of this size is laid out that is added.
+    fn laid_out(&self, size_bytes: u64) -> Result<DeviceGeometry, Error> {
+        self.check_open()?;
+        self.check_writable()?;
+        let array = self.0.home.superblock.borrow();
+        let rings = (
+            array.geometry.delta_ring_bytes,
+            array.geometry.data_ring_bytes,
+        );
+        let slots = self.0.home.core.members.iter().filter(|m| m.takes_slots());
+        let need = slots.map(|m| m.geometry().slots / 4).min().unwrap_or(0);
+        let laid = DeviceGeometry::lay_out(size_bytes, array.geometry.slot_bytes, rings, 1);
+        let have = laid.map_or(0, |laid| laid.slots);
+        let laid = laid.filter(|_| have >= need);
+        laid.ok_or(Error::TooSmallToAdd { have, need })
     }
 
     /// Whether a device of this size could take the place of a member.

@@ -7,6 +7,7 @@
 //! - A waiter for durability is answered only after a group commit that was collected after it asked.
 //! - Locks are taken in the order of [`crate::locks`].
 
+pub mod addition;
 mod agreement;
 mod allocate;
 mod capacity;

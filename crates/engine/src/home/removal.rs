@@ -90,7 +90,7 @@ impl Home {
         if !member.is_counted() && self.core.is_missing_columns() {
             return Err(Error::NotRebuilt(index));
         }
-        let geometry = self.geometry();
+        let geometry = self.geometry_on(&left, 0);
         let plan = redundant_plan(&left, &geometry);
         let promised = self.promises();
         let (promised, _) = promised.blocks(&geometry, &narrowest(&plan), &plan.nodes);
@@ -153,7 +153,7 @@ impl Home {
     }
 
     /// Columns are placed by the members as they are now, and a generation says so. The caller holds the log lock.
-    async fn publish_members(self: &Rc<Self>) {
+    pub(super) async fn publish_members(self: &Rc<Self>) {
         self.members_changed();
         self.publish_generation().await;
         self.core.progress.open();

@@ -34,7 +34,7 @@ use crate::home::Home;
 use crate::home::allocate::Placing;
 use crate::home::jobs::Jobs;
 use crate::home::step::Steps;
-use crate::members::Member;
+use crate::members::{Member, Members};
 use crate::planted::{self, Bug};
 use crate::segment::table::Core;
 use crate::segment::{Column, Segment};
@@ -69,17 +69,28 @@ struct Usable {
     best: Plan,
 }
 
-/// The members of an array as places for columns.
-pub fn topology_of(members: &[Member], shape: Shape) -> Topology {
+/// The members of an array as places for columns: so many data and parity columns, and devices of spare space.
+pub fn topology_of(members: &Members, (k, m): (u16, u16), spare: u16) -> Topology {
+    let mut groups: Vec<Vec<u16>> = Vec::new();
+    for member in members.iter().filter(|m| m.state() != MemberState::Removed) {
+        if let Some(group) = member.group.map(usize::from) {
+            groups.resize(groups.len().max(group + 1), Vec::new());
+            groups[group].push(member.index);
+        }
+    }
+    let shape = Shape {
+        k,
+        m,
+        groups,
+        spare,
+    };
     let site = |m: &Member| Site {
         slots: m.geometry().slots,
         presence: presence_of(m),
         replaces: None,
     };
     let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
-    let all = Topology::new(members.iter().map(site).collect(), shape, domains);
-    let removed = members.iter().filter(|m| m.state() == MemberState::Removed);
-    removed.fold(all, |all, m| all.without(m.index))
+    Topology::new(members.iter().map(site).collect(), shape, domains)
 }
 
 fn presence_of(member: &Member) -> Presence {
@@ -181,12 +192,21 @@ impl Home {
 
     /// The sizes that free space is reckoned with.
     pub(crate) fn geometry(&self) -> Geometry {
-        self.geometry_with(self.clean_reserve_percent(), 0)
+        self.geometry_on(&self.topology(), 0)
+    }
+
+    /// The same with other members, and so many volumes more.
+    pub(crate) fn geometry_on(&self, topology: &Topology, more: usize) -> Geometry {
+        geometry(topology, &self.sizes(self.clean_reserve_percent(), more))
     }
 
     /// The same, with so many percent kept for cleaning, and so many volumes more.
     pub(crate) fn geometry_with(&self, clean_reserve: u8, more: usize) -> Geometry {
-        let sizes = Sizes {
+        geometry(&self.topology(), &self.sizes(clean_reserve, more))
+    }
+
+    fn sizes(&self, clean_reserve: u8, more: usize) -> Sizes {
+        Sizes {
             strip_blocks: self.superblock.borrow().strip_blocks,
             slot_blocks: self.core.slot_blocks,
             least_data: self.least_data_columns(),
@@ -194,8 +214,7 @@ impl Home {
             catalog_nodes: u32::try_from(self.catalog_nodes()).unwrap_or(u32::MAX),
             volumes: self.catalog.borrow().volumes.len() + more,
             partitions: self.superblock.borrow().partitions,
-        };
-        geometry(&self.topology(), &sizes)
+        }
     }
 
     /// Nodes of the catalog, all of which a checkpoint may write.
@@ -273,8 +292,9 @@ impl Home {
 
     /// The ledger is told of the members.
     pub(super) fn change_topology(&self) {
-        let shape = self.topology().shape().clone();
-        let topology = topology_of(&self.core.members, shape);
+        let (before, members) = (self.topology(), &self.core.members);
+        let shape = before.shape();
+        let topology = topology_of(members, (shape.k, shape.m), shape.spare);
         let before = self.plan();
         let plan = plan(&topology, &self.geometry(), &self.promises(), Some(&before));
         self.space.ledger().change(topology, plan);

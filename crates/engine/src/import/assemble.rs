@@ -264,9 +264,11 @@ pub fn make_members(
         let device = candidate.map(|c| c.device);
         let device = device.filter(|_| state != MemberState::Removed);
         let domain = entry.domain.clone();
-        let member = Member::new(rt, index, entry.uuid, domain, geometry, device, state);
+        let mut member = Member::new(rt, index, entry.uuid, domain, geometry, device, state);
         member.super_copy.set(copy);
         member.stale_since.set(entry.stale_since);
+        member.group = entry.group;
+        member.first_epoch = entry.first_epoch;
         members.push(member);
     }
     (members, missing)

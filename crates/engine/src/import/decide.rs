@@ -263,6 +263,8 @@ mod tests {
                 false => MemberState::Failed,
             },
             stale_since: 0,
+            group: Some(0),
+            first_epoch: 1,
             domain: String::new(),
         };
         Named {

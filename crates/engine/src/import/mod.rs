@@ -39,7 +39,6 @@ use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT};
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::Root;
 use ashlar_format::superblock::{MemberState, Superblock};
-use ashlar_layout::Layout;
 use ashlar_rt::{Buf, Rt, Sender};
 use ashlar_space::plan::nodes_survive;
 use ashlar_space::promise::Packing;
@@ -184,11 +183,6 @@ async fn assemble_named(
 /// Finds the newest generation and root on these devices, the segments' columns, and the records of the journal.
 async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Found, Error> {
     let (newest, candidates, mut spread) = assemble_named(devices, options).await?;
-    let layout: Layout = newest.layout.parse()?;
-    let shape = layout.resolve_with_spare(
-        u16::try_from(newest.members.len()).expect("parsed from 16 bits"),
-        newest.spare,
-    )?;
     let blocks = slot_blocks(newest.geometry.slot_bytes);
     let held = generations(&candidates);
     let (members, missing) = make_members(rt, &newest, candidates);
@@ -212,9 +206,10 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
     if !newest.root_set.iter().any(online) && !options.degraded {
         return Err(Error::NoRoot);
     }
-    let (root, named) = newest_root(&core).await.ok_or(Error::NoRoot)?;
+    let (mut root, named) = newest_root(&core).await.ok_or(Error::NoRoot)?;
+    leave_newcomers_out(&core, &mut root);
     leave_out(&core, &mut spread, &held, &root, options.degraded)?;
-    let topology = topology_of(&core.members, shape);
+    let topology = topology_of(&core.members, newest.shape, newest.spare);
     let believed = match planted::on(Bug::PagesAdopted) {
         true => u64::MAX,
         false => root.checkpoint,
@@ -244,6 +239,21 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         recovered,
         records,
     })
+}
+
+/// No epoch of the journal that was begun before a member was added lies on it.
+fn leave_newcomers_out(core: &Core, root: &mut Root) {
+    if planted::on(Bug::NewcomerInOldEpochs) {
+        return;
+    }
+    for epoch in &mut root.epochs {
+        let newer = core.members.iter().filter(|m| m.first_epoch > epoch.number);
+        for index in newer.map(|m| m.index) {
+            if !epoch.excluded.contains(&index) {
+                epoch.excluded.push(index);
+            }
+        }
+    }
 }
 
 /// Members that do not count at this import: they are awaited. Those that are not here have seen the newest root. Of

@@ -27,6 +27,8 @@ use ashlar_format::slot::SlotEntry;
 use ashlar_format::superblock::MemberState;
 use ashlar_rt::{Buf, Gate, Lock, Nanos, Rt, SECOND, Slice};
 
+use elsa::FrozenVec;
+
 use crate::counters::add;
 use crate::locks;
 use crate::members::duties::Duties;
@@ -57,6 +59,9 @@ pub type LateDiscard = IoFuture<Result<(), Fault>>;
 /// A write that the device has, and that it is under way.
 type Writing<'a> = (IoFuture<Result<(), Fault>>, Change<'a>);
 
+/// The members of an array, by index. More come, and none goes: what is removed keeps its place.
+pub type Members = FrozenVec<Box<Member>>;
+
 /// One device of an array.
 pub struct Member {
     /// Its row in the member table.
@@ -77,6 +82,10 @@ pub struct Member {
     left_at: Cell<Nanos>,
     /// Of one that is out of use: the last checkpoint whose root counted it; 0: what it holds does not count.
     pub stale_since: Cell<u64>,
+    /// The independent group that it belongs to.
+    pub group: Option<u16>,
+    /// Epochs of the journal with a lower number do not know of it.
+    pub first_epoch: u64,
     /// By byte offset, the blocks written to a device that is only read.
     kept: RefCell<Option<BTreeMap<u64, Slice>>>,
     /// Faults and traffic.
@@ -147,6 +156,8 @@ impl Member {
             coming: Cell::new(false),
             left_at: Cell::new(rt.now()),
             stale_since: Cell::new(0),
+            group: None,
+            first_epoch: 0,
             kept: RefCell::default(),
             counters: Counters::default(),
             slots: Slots::new(geometry.slots, geometry.table_pages()),

@@ -12,10 +12,10 @@ use ashlar_format::SegmentNumber;
 use ashlar_rt::{Gate, Rt, Slice};
 
 use crate::counters::add;
-use crate::members::Member;
 use crate::members::closed::Closed;
 use crate::members::events::Events;
 use crate::members::failing::Failing;
+use crate::members::{Member, Members};
 use crate::phases::Meters;
 use crate::segment::bad::{Bad, BadBlock};
 use crate::segment::coder::{Accelerators, Coder};
@@ -32,7 +32,7 @@ pub struct Core {
     /// Blocks a slot.
     pub slot_blocks: u32,
     /// Every member.
-    pub members: Vec<Member>,
+    pub members: Members,
     /// Those that failed and are to be taken out.
     pub failing: Failing,
     /// Every segment.
@@ -61,7 +61,7 @@ pub struct Core {
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Core")
-            .field("members", &self.members)
+            .field("members", &self.members.len())
             .finish_non_exhaustive()
     }
 }
@@ -81,7 +81,7 @@ impl Core {
             rt: rt.clone(),
             identity: Identity::new(array, key),
             slot_blocks,
-            members,
+            members: members.into_iter().map(Box::new).collect(),
             failing: Failing::default(),
             segments: RefCell::default(),
             unsettled: RefCell::default(),

@@ -94,11 +94,7 @@ impl Config {
             weights,
             align,
             longest: BLOCK << rng.below(6),
-            crash_percent: if mode == Mode::Calm {
-                0
-            } else {
-                rng.pick(&[50, 80, 100])
-            },
+            crash_percent: crash_percent(rng, mode),
             import_crash_percent: match (mode, options.pressed) {
                 (Mode::Calm, _) => 0,
                 (_, true) => 60,
@@ -111,6 +107,7 @@ impl Config {
             without: options.without,
             told: options.told,
             returns: false,
+            more: 0,
             late: options.late,
             read_only: false,
             array: None,
@@ -119,6 +116,13 @@ impl Config {
             verify_crashed: options.verify_crashed,
         }
         .reduced(options)
+    }
+}
+
+fn crash_percent(rng: &mut Rng, mode: Mode) -> u64 {
+    match mode {
+        Mode::Calm => 0,
+        _ => rng.pick(&[50, 80, 100]),
     }
 }
 
@@ -352,6 +356,9 @@ impl Config {
         if self.may(Part::Domains) {
             self.failure_domains(&mut purpose(5));
         }
+        if self.returns {
+            self.more_devices(&mut purpose(15));
+        }
         if self.may(Part::LargeBlocks) {
             self.large_blocks(&mut purpose(6));
         }
@@ -535,6 +542,18 @@ impl Config {
             false => device % count,
         };
         self.domains = (0..self.devices).map(domain).collect();
+    }
+
+    /// Devices that are added: to an array of one group, so that nobody has to know which of them they belong to.
+    fn more_devices(&mut self, rng: &mut Rng) {
+        let (wanted, more) = (rng.chance(40), 1 + rng.index(3));
+        let domains = self.domains.iter().max().copied();
+        let domain = |_| domains.map(|last| rng.index(last + 2));
+        let domains: Vec<usize> = (0..more).filter_map(domain).collect();
+        if wanted && self.groups == 1 {
+            (self.more, self.devices) = (more, self.devices + more);
+            self.domains.extend(domains);
+        }
     }
 
     /// Volume blocks of up to a whole stripe: larger than the strips of a narrow one.

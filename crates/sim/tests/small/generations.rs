@@ -156,6 +156,8 @@ impl State {
                 slots: 0,
                 state: state(device),
                 stale_since: 0,
+                group: Some(0),
+                first_epoch: 1,
                 domain: String::new(),
             };
             let says = superblock::Generation {

@@ -1,0 +1,95 @@
+//! `add`.
+//!
+//! **Invariants**: what `-n` prints is what a run of the same line does.
+
+use crate::api::{Add, AddReply, Call};
+use crate::cli::{AddArgs, absent};
+
+use crate::command::returning::ask;
+use crate::failure::Failure;
+use crate::print::{Context, absolute};
+use crate::units::size;
+use crate::view::safe;
+
+/// `add`.
+///
+/// # Errors
+/// Why the array cannot take the devices.
+pub(crate) fn add(context: &Context, args: AddArgs) -> Result<(), Failure> {
+    for device in &args.devices {
+        absent::check_device(device)?;
+    }
+    let devices = args.devices.iter().map(|path| absolute(path));
+    let domain = |(device, label): &(String, String)| -> Result<(String, String), Failure> {
+        Ok((absolute(device.as_ref())?, label.clone()))
+    };
+    let call = Call::Add(Add {
+        array: args.array,
+        devices: devices.collect::<Result<_, Failure>>()?,
+        domains: args
+            .domain
+            .iter()
+            .map(domain)
+            .collect::<Result<_, Failure>>()?,
+        dry_run: args.dry_run,
+        force: args.force,
+    });
+    let (reply, shown): (AddReply, _) = ask(context, &call)?;
+    context.print("add", &shown, || text(&reply))
+}
+
+fn text(reply: &AddReply) -> String {
+    let array = &reply.array;
+    let paths: Vec<String> = reply
+        .paths
+        .iter()
+        .map(|path| safe(path).to_string())
+        .collect();
+    let space = |is: &str| {
+        let (now, before) = (size(reply.usable_bytes), size(reply.usable_before));
+        format!("Volumes {is} promised {now} in all, {before} without\n")
+    };
+    if reply.dry_run {
+        return format!(
+            "{array}: {} would be added\n{}Nothing was changed\n",
+            paths.join(", "),
+            space("could be")
+        );
+    }
+    let added = reply.devices.iter().zip(&paths);
+    let added: String = added
+        .map(|(index, path)| format!("{array}: {path} is device {index}\n"))
+        .collect();
+    format!(
+        "{added}{}New data lie on all devices; what is there stays where it is\n",
+        space("may be")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_addition_says_what_it_gives() {
+        let mut reply = AddReply {
+            array: "tank".into(),
+            devices: vec![],
+            paths: vec!["/dev/sdk".into(), "/dev/sdl".into()],
+            usable_before: 20 << 30,
+            usable_bytes: 30 << 30,
+            dry_run: true,
+        };
+        assert_eq!(
+            text(&reply),
+            "tank: /dev/sdk, /dev/sdl would be added\nVolumes could be promised 30G in all, 20G without\nNothing was \
+             changed\n"
+        );
+        (reply.dry_run, reply.devices) = (false, vec![5, 6]);
+        assert_eq!(
+            text(&reply),
+            "tank: /dev/sdk is device 5\ntank: /dev/sdl is device 6\nVolumes may be promised 30G in all, 20G \
+             without\nNew data lie on all devices; what is there stays where it is\n"
+        );
+    }
+}

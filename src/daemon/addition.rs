@@ -1,0 +1,149 @@
+//! Devices that are added to an array while it serves.
+//!
+//! **Invariants**: all are checked before the first is touched; what a dry run says is what is checked then. What could
+//! be a device of this array under another name is never overwritten, whatever is forced.
+
+use std::rc::Rc;
+
+use ashlar_engine::uuid_text;
+
+use crate::api::{Add, AddReply};
+use crate::daemon::create::domains;
+use crate::daemon::devices::{self, Candidate};
+use crate::daemon::host::{Host, Member, failure_of};
+use crate::daemon::open::on_thread;
+use crate::failure::Failure;
+
+impl Host {
+    /// `add`: one device after the other.
+    ///
+    /// # Errors
+    /// What stands against it: nothing was changed then, unless the text says which were added.
+    pub(super) async fn add(self: &Rc<Host>, call: Add) -> Result<AddReply, Failure> {
+        let member = self.member(&call.array)?;
+        let given = call.devices.clone();
+        let candidates = on_thread(move || devices::check(&given, None)).await??;
+        let domains = domains(&call.domains, &candidates)?;
+        let label = |at: usize| domains.get(at).cloned().unwrap_or_default();
+        let sizes: Vec<(u64, String)> = (0..)
+            .zip(&candidates)
+            .map(|(at, candidate)| (candidate.size_bytes, label(at)))
+            .collect();
+        let with = member.array.check_addition(&sizes).map_err(failure_of)?;
+        for candidate in &candidates {
+            self.check_new(&member, candidate, call.force).await?;
+        }
+        let path = |c: &Candidate| c.path.display().to_string();
+        let mut reply = AddReply {
+            array: call.array.clone(),
+            devices: Vec::new(),
+            paths: candidates.iter().map(path).collect(),
+            usable_before: with.usable_before,
+            usable_bytes: with.usable_bytes,
+            dry_run: call.dry_run,
+        };
+        if call.dry_run {
+            return Ok(reply);
+        }
+        for (candidate, (_, domain)) in candidates.iter().zip(&sizes) {
+            match self.add_one(&member, candidate, domain).await {
+                Ok(index) => reply.devices.push(index),
+                Err(failure) => return Err(after(&reply, failure)),
+            }
+        }
+        let status = self.status_of(&member).await;
+        reply.usable_bytes = status.capacity.usable_bytes;
+        Ok(reply)
+    }
+
+    async fn add_one(
+        self: &Rc<Host>,
+        member: &Rc<Member>,
+        candidate: &Candidate,
+        domain: &str,
+    ) -> Result<u16, Failure> {
+        // Of two names of one device the first has made it a device of this array by now.
+        self.check_other(member, candidate).await?;
+        let device = self.take_one(candidate).await?;
+        let added = member.array.add(device, domain).await;
+        let added = added.map_err(failure_of)?;
+        self.note_taken_in(member, &candidate.path);
+        Ok(added.index)
+    }
+
+    /// Refuses a device that holds something, or that is in use.
+    async fn check_new(
+        self: &Rc<Host>,
+        member: &Rc<Member>,
+        candidate: &Candidate,
+        force: bool,
+    ) -> Result<(), Failure> {
+        self.check_other(member, candidate).await?;
+        self.check_unused(candidate)?;
+        self.check_holds_nothing(candidate, force).await.map(drop)
+    }
+
+    /// Refuses a device that is one of this array by what its superblock says.
+    async fn check_other(
+        self: &Rc<Host>,
+        member: &Rc<Member>,
+        candidate: &Candidate,
+    ) -> Result<(), Failure> {
+        let label = self.label_at(&candidate.path).await;
+        let Some(label) = label.filter(|label| label.array_uuid == member.array.uuid()) else {
+            return Ok(());
+        };
+        let (uuids, array) = (member.array.device_uuids(), member.array.name());
+        let row = uuids
+            .iter()
+            .position(|uuid| *uuid == uuid_text(&label.device_uuid));
+        row.map_or(Ok(()), |row| {
+            Err(Failure::refused(format!(
+                "{} is device {row} of {array}, or a copy of it; 'ashlar online {array} {row}' takes that in",
+                candidate.given
+            )))
+        })
+    }
+}
+
+/// A failure, and what was done before it.
+fn after(reply: &AddReply, failure: Failure) -> Failure {
+    let done: Vec<&str> = reply
+        .paths
+        .iter()
+        .take(reply.devices.len())
+        .map(String::as_str)
+        .collect();
+    match &done[..] {
+        [] => failure,
+        done => Failure {
+            text: format!(
+                "{} (before that {} were added)",
+                failure.text,
+                done.join(", ")
+            ),
+            ..failure
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_half_way_says_what_was_done() {
+        let mut reply = AddReply {
+            array: "tank".into(),
+            devices: vec![7],
+            paths: vec!["/dev/sdh".into(), "/dev/sdi".into()],
+            usable_before: 1,
+            usable_bytes: 2,
+            dry_run: false,
+        };
+        let said = after(&reply, Failure::refused("no room")).text;
+        assert_eq!(said, "no room (before that /dev/sdh were added)");
+        reply.devices.clear();
+        assert_eq!(after(&reply, Failure::refused("no room")).text, "no room");
+    }
+}

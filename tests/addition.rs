@@ -1,0 +1,177 @@
+//! Devices that are added to an array while it serves, as an administrator meets them.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Daemon;
+use common::disk::pattern;
+
+const MIB: u64 = 1 << 20;
+
+fn write(daemon: &Daemon, seed: u64) {
+    let disk = daemon.disk("t");
+    let written = disk.write_range((0, 24 * MIB), 256 << 10, 8, pattern(seed));
+    assert!(written.is_empty(), "{written:?}");
+}
+
+fn read(daemon: &Daemon, seed: u64) {
+    let disk = daemon.disk("t");
+    let wrong = disk.compare_range((0, 24 * MIB), 256 << 10, 8, pattern(seed));
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// What a line that is refused says.
+fn refused(daemon: &Daemon, line: &[&str]) -> String {
+    let output = daemon.run(line);
+    assert!(!output.status.success(), "{line:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// An array of four files with a volume; where they are.
+fn created(daemon: &Daemon) -> Vec<String> {
+    let attach = format!("nbd=unix:{}", daemon.text("nbd.sock"));
+    let files: Vec<String> = (0..4).map(|i| daemon.text(&format!("t-{i}.img"))).collect();
+    let line = [
+        "create",
+        "t",
+        "--layout",
+        "ec2+1",
+        "--file-size",
+        "64M",
+        "--volume",
+        "v=24M",
+    ];
+    let line = line.into_iter().chain(["--attach", &attach]);
+    let line: Vec<&str> = line.chain(files.iter().map(String::as_str)).collect();
+    daemon.ok(&line);
+    files
+}
+
+/// A blank file of so many bytes.
+fn blank(daemon: &Daemon, name: &str, bytes: u64) -> String {
+    let path = daemon.text(name);
+    std::fs::File::create(&path)
+        .unwrap()
+        .set_len(bytes)
+        .unwrap();
+    path
+}
+
+fn usable(daemon: &Daemon) -> u64 {
+    daemon.status("t")["capacity"]["usable_bytes"]
+        .as_u64()
+        .unwrap()
+}
+
+#[test]
+fn an_array_grows_while_it_serves() {
+    let mut daemon = Daemon::start("addition");
+    let files = created(&daemon);
+    write(&daemon, 1);
+    let before = usable(&daemon);
+    let (same, large) = (
+        blank(&daemon, "same.img", 64 * MIB),
+        blank(&daemon, "large.img", 96 * MIB),
+    );
+    let would = daemon.ok(&["add", "t", &same, &large, "-n"]);
+    assert!(
+        would.contains("would be added") && would.contains("Nothing was changed"),
+        "{would}"
+    );
+    let would: serde_json::Value =
+        serde_json::from_str(&daemon.ok(&["add", "t", &same, &large, "-n", "-j"])).unwrap();
+    assert_eq!(usable(&daemon), before);
+    assert_eq!(daemon.status("t")["devices_total"], 4);
+
+    let said = daemon.ok(&["add", "t", &same, &large]);
+    assert!(
+        said.contains("is device 4") && said.contains("is device 5"),
+        "{said}"
+    );
+    let after = usable(&daemon);
+    assert!(after > before * 14 / 10, "{before} to {after}");
+    let foretold = would["usable_bytes"].as_u64().unwrap();
+    assert_eq!(would["usable_before"], before);
+    assert!(
+        foretold.abs_diff(after) * 100 <= after,
+        "{foretold} foretold, {after} there"
+    );
+    let status = daemon.status("t");
+    assert_eq!(
+        (&status["state"], &status["devices_total"]),
+        (&"optimal".into(), &6.into())
+    );
+    read(&daemon, 1);
+    write(&daemon, 2);
+    let used = |index: usize| {
+        daemon.status("t")["devices"][index]["used_bytes"]
+            .as_u64()
+            .unwrap()
+    };
+    assert!(used(4) > 0 && used(5) > 0, "new data lie on new devices");
+
+    // They are found again, and one of them may go as any other.
+    daemon.kill9();
+    daemon.launch();
+    read(&daemon, 2);
+    daemon.ok(&["fail", "t", "4", "-w"]);
+    read(&daemon, 2);
+    assert_eq!(daemon.status("t")["state"], "optimal");
+    daemon.ok(&["remove", "t", "4"]);
+    daemon.ok(&["remove", "t", "5", "-w"]);
+    let again = usable(&daemon);
+    assert!(
+        again.abs_diff(before) * 50 <= before,
+        "{before}, then {again}"
+    );
+    read(&daemon, 2);
+    daemon.ok(&["export", "t"]);
+    let line: Vec<&str> = ["verify"]
+        .into_iter()
+        .chain(files.iter().map(String::as_str))
+        .collect();
+    daemon.ok(&line);
+}
+
+#[test]
+fn what_cannot_be_added_is_refused_in_one_line() {
+    let daemon = Daemon::start("addition-refused");
+    let files = created(&daemon);
+    let before = daemon.status("t")["devices"].clone();
+    let (blank_one, tiny) = (
+        blank(&daemon, "new.img", 64 * MIB),
+        blank(&daemon, "tiny.img", MIB),
+    );
+    let short = blank(&daemon, "short.img", 16 * MIB);
+    let used = blank(&daemon, "used.img", 64 * MIB);
+    daemon.ok(&["create", "u", "--layout", "raid0", &used]);
+    let absent = daemon.text("absent.img");
+    for (line, says) in [
+        (vec!["add", "t", &tiny], "too small"),
+        (vec!["add", "t", &short], "has room for"),
+        (vec!["add", "t", &files[1]], "is device 1 of t"),
+        (vec!["add", "t", &files[1], "--force"], "is device 1 of t"),
+        (vec!["add", "t", &used], "in use"),
+        (vec!["add", "t", &used, "--force"], "in use"),
+        (vec!["add", "t", &blank_one, &blank_one], "twice"),
+        (vec!["add", "t", &blank_one, &absent], "absent.img"),
+        (
+            vec!["add", "t", &blank_one, "--domain", "/dev/null=x"],
+            "is not one of the devices",
+        ),
+        (vec!["add", "nothing", &blank_one], "nothing"),
+    ] {
+        let text = refused(&daemon, &line);
+        assert!(
+            text.contains(says) && text.lines().count() == 1,
+            "{line:?}: {text}"
+        );
+    }
+    // Another array's device, which nobody has open.
+    daemon.ok(&["export", "u"]);
+    let text = refused(&daemon, &["add", "t", &used]);
+    assert!(text.contains("--force"), "{text}");
+    assert_eq!(daemon.status("t")["devices"], before, "nothing was changed");
+    daemon.ok(&["add", "t", &used, "--force"]);
+    assert_eq!(daemon.status("t")["devices_total"], 5);
+}
