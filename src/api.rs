@@ -16,10 +16,13 @@ mod device;
 mod drive;
 #[path = "api/reply.rs"]
 mod reply;
+#[path = "api/task.rs"]
+mod task;
 
 pub(crate) use device::*;
 pub(crate) use drive::*;
 pub(crate) use reply::*;
+pub(crate) use task::*;
 
 /// The version of every JSON document the program prints or sends.
 pub(crate) const VERSION: u32 = 1;
@@ -184,6 +187,8 @@ pub(crate) enum Call {
     Add(Add),
     /// Take a device out for good.
     Remove(Remove),
+    /// Pause, resume or cancel background work.
+    Task(Task),
     /// What the devices of this machine hold, and which are free.
     DeviceScan {
         /// Directories to look into, besides the block devices.
@@ -419,6 +424,7 @@ impl Call {
             Call::DeviceLocate { .. } => "device-locate",
             Call::Add(_) => "add",
             Call::Remove(_) => "remove",
+            Call::Task(_) => "task",
             Call::Wait { .. } => "wait",
             Call::Get { .. } => "get",
             Call::Set { .. } => "set",
@@ -466,6 +472,7 @@ impl Call {
             | Call::DeviceClear { array, .. }
             | Call::Add(Add { array, .. })
             | Call::Remove(Remove { array, .. })
+            | Call::Task(Task { array, .. })
             | Call::Wait { array, .. }
             | Call::Get { array, .. }
             | Call::Set { array, .. } => Some(array),

@@ -34,8 +34,8 @@ use help::{
     STATUS_EXAMPLES, VERIFY_EXAMPLES,
 };
 pub(crate) use look::{
-    ArrayListArgs, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb, StatusArgs, TaskArgs,
-    WaitArgs,
+    ArrayListArgs, Change, EventsArgs, HistoryArgs, IostatArgs, ListArgs, NotifyVerb, StatusArgs,
+    TaskArgs, WaitArgs,
 };
 pub(crate) use other::{
     CompletionsArgs, DaemonArgs, DemoArgs, InspectArgs, ManPagesArgs, SupportArgs, VerifyArgs,
@@ -135,8 +135,10 @@ pub(crate) enum Verb {
     /// Wait until background work has ended
     #[command(after_help = "Examples:\n  ashlar wait tank\n  ashlar wait tank --for rebuild\n")]
     Wait(WaitArgs),
-    /// List an array's background work
-    #[command(after_help = "Examples:\n  ashlar task tank\n  ashlar task tank -Hp\n")]
+    /// List an array's background work, pause it, resume it, or cancel it
+    #[command(
+        after_help = "Examples:\n  ashlar task tank\n  ashlar task tank 1 pause\n  ashlar task tank rebuild resume\n"
+    )]
     Task(TaskArgs),
     /// Show an array's properties
     #[command(after_help = "Examples:\n  ashlar get tank\n  ashlar get tank clean.reserve\n")]

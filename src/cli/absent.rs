@@ -181,20 +181,6 @@ pub(crate) fn check_device(given: &std::path::Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is to become of a task.
-///
-/// # Errors
-/// If it is to be changed.
-pub(crate) fn check_task(array: &str, change: &[String]) -> Result<(), Failure> {
-    match change {
-        [] => Ok(()),
-        _ => Err(not_yet(
-            &format!("'ashlar task {array} {}'", change.join(" ")),
-            &format!("'ashlar task {array}' lists the work, which goes on by itself"),
-        )),
-    }
-}
-
 /// A kind of work for `wait --for`, as the daemon calls it.
 ///
 /// # Errors

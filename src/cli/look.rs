@@ -1,6 +1,6 @@
 //! Arguments of the verbs that only look: lists, status, events, figures, waiting.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 
 use super::complete;
@@ -125,15 +125,28 @@ pub(crate) enum NotifyVerb {
     Test,
 }
 
+/// What is to become of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Change {
+    /// It rests until it is resumed, the array is exported or the daemon ends
+    Pause,
+    /// It goes on
+    Resume,
+    /// It is given up: devices that were to leave stay
+    Cancel,
+}
+
 /// `task`.
 #[derive(Debug, Args)]
 pub(crate) struct TaskArgs {
     /// The array's name
     #[arg(add = ArgValueCompleter::new(complete::arrays))]
     pub(crate) array: String,
-    /// A task and what is to become of it: not in this version
-    #[arg(hide = true, num_args = 0..=2)]
-    pub(crate) change: Vec<String>,
+    /// A task: its number, or its kind
+    #[arg(requires = "change")]
+    pub(crate) id: Option<String>,
+    /// What is to become of it
+    pub(crate) change: Option<Change>,
     /// No header, tabs
     #[arg(short = 'H', long)]
     pub(crate) script: bool,

@@ -253,6 +253,7 @@ impl Host {
             Call::DeviceLocate { device, on } => reply(&self.locate(&device, on).await?),
             Call::Add(add) => reply(&self.add(add).await?),
             Call::Remove(remove) => reply(&self.remove_device(remove).await?),
+            Call::Task(task) => reply(&self.change_task(task).await?),
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
                 let guard = self.change.lock().await;

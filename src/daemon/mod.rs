@@ -39,6 +39,7 @@ pub(crate) mod severity;
 pub(crate) mod signals;
 mod smartctl;
 pub(crate) mod state;
+mod task;
 pub(crate) mod unread;
 mod users;
 pub(crate) mod volumes;

@@ -55,6 +55,8 @@ const KINDS: &[(&str, Severity)] = &[
     ("volume-destroyed", Severity::Info),
     ("volume-renamed", Severity::Info),
     ("volume-resized", Severity::Info),
+    ("work-paused", Severity::Warning),
+    ("work-resumed", Severity::Info),
     ("writes-accepted", Severity::Info),
     ("writes-refused", Severity::Critical),
     ("writes-wait", Severity::Critical),

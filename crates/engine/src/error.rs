@@ -235,6 +235,17 @@ pub enum Error {
          then remove it. A device that is to come back: 'ashlar online'"
     )]
     NotRebuilt(u16),
+    /// Writes need the room that cleaning makes.
+    #[error(
+        "cleaning cannot be paused: writes would fail for want of the room that it makes; it runs only while room is \
+         short, and ends by itself"
+    )]
+    CleaningNotPaused,
+    /// Blocks known to be bad are repaired.
+    #[error(
+        "repair of single blocks cannot be paused: what is known to be bad would stay so; it ends by itself"
+    )]
+    RepairNotPaused,
     /// The other devices do not hold what volumes were promised.
     #[error(
         "without device {index} volumes may be promised {usable} bytes, and have been promised {promised}; make a \

@@ -133,6 +133,12 @@ impl Work {
         }
     }
 
+    /// Its number in `status`.
+    pub fn id(self) -> u64 {
+        let before = Work::ALL.iter().take_while(|work| **work != self);
+        before.count() as u64 + 1
+    }
+
     /// The kind of this name.
     pub fn named(name: &str) -> Option<Work> {
         Work::ALL.into_iter().find(|work| work.name() == name)
@@ -149,6 +155,8 @@ pub enum TaskState {
     Running,
     /// There is something to do, and it cannot be done now.
     Waiting,
+    /// The operator has paused it.
+    Paused,
     /// There is nothing to do.
     Done,
 }
@@ -160,6 +168,7 @@ impl TaskState {
             TaskState::New => "",
             TaskState::Running => "running",
             TaskState::Waiting => "waiting",
+            TaskState::Paused => "paused",
             TaskState::Done => "done",
         }
     }

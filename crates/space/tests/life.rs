@@ -13,7 +13,7 @@ use ashlar_space::ledger::Ledger;
 use ashlar_space::plan::plan;
 use ashlar_space::promise::{Promises, Volume};
 use ashlar_space::topology::{Area, Member, Presence, Topology};
-use ashlar_space::work::{Job, Narrow, Policy, Table, lacks, next_job};
+use ashlar_space::work::{Job, Narrow, Paused, Policy, Table, lacks, next_job};
 
 struct Seg {
     area: Area,
@@ -260,6 +260,7 @@ impl Life {
     /// Does one job; whether there was one.
     fn work(&mut self) -> bool {
         let policy = Policy {
+            paused: Paused::default(),
             narrow: Narrow::Critical,
             reshape: false,
             least_gain: 20,

@@ -11,7 +11,7 @@ use ashlar_space::ledger::Ledger;
 use ashlar_space::plan::plan;
 use ashlar_space::promise::Promises;
 use ashlar_space::topology::{Area, Member, Presence, Topology};
-use ashlar_space::work::{Job, Narrow, Policy, Table, next_job};
+use ashlar_space::work::{Job, Narrow, Paused, Policy, Table, next_job};
 
 const DEVICES: u16 = 12;
 const DATA: Area = Area::Group(0);
@@ -93,6 +93,7 @@ impl Full {
             index: Index::new(geometry()),
             count,
             policy: Policy {
+                paused: Paused::default(),
                 narrow: Narrow::Critical,
                 reshape: false,
                 least_gain: 50,

@@ -79,6 +79,8 @@ fn kind_of(error: &ashlar_engine::Error) -> Kind {
         | Error::NoSpace { .. }
         | Error::Promised { .. }
         | Error::WouldLose(_)
+        | Error::CleaningNotPaused
+        | Error::RepairNotPaused
         | Error::ReadOnly => Kind::Refused,
         _ => Kind::Broken,
     }

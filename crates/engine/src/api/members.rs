@@ -15,7 +15,7 @@ use crate::home::addition::With;
 use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
-use crate::status::DeviceErrors;
+use crate::status::{DeviceErrors, Work};
 
 /// A device that was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct TakenIn {
 
 impl Array {
     /// Takes a device out of use. It is expected back: what lies on it is not rebuilt until [`Array::online`] or
-    /// [`Array::fail`], but for what has no redundancy left.
+    /// [`Array::fail`], also where no redundancy is left.
     ///
     /// # Errors
     /// [`Error::Needed`] where data would be left without a copy.
@@ -212,6 +212,30 @@ impl Array {
             events.note("device-removing", Some(index), text);
         }
         Ok(without)
+    }
+
+    /// Begins no more background work of a kind until it is resumed or the array is imported again, or resumes it;
+    /// whether that changed anything. Segments that are worked on are finished.
+    ///
+    /// # Errors
+    /// [`Error::CleaningNotPaused`] and [`Error::RepairNotPaused`].
+    pub fn pause(&self, work: Work, paused: bool) -> Result<bool, Error> {
+        self.check_writable()?;
+        let changed = self.0.home.pause(work, paused)?;
+        let (kind, name) = match paused {
+            true => ("work-paused", self.0.home.why_paused(work)),
+            false => ("work-resumed", "resumed".to_string()),
+        };
+        if changed {
+            let text = format!("background work ({}) was {name}", work.name());
+            self.0.home.core.events.note(kind, None, text);
+        }
+        Ok(changed)
+    }
+
+    /// Devices that are to leave.
+    pub fn leaving(&self) -> Vec<u16> {
+        self.0.home.leaving()
     }
 
     /// A device that was to leave stays.

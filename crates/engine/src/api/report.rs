@@ -257,29 +257,49 @@ fn exposure(home: &Home) -> Vec<Exposure> {
 fn task_status(home: &Home) -> Vec<TaskStatus> {
     let tasks = home.tasks.borrow();
     let now = home.core.rt.now();
-    let status = |(id, work, p): (u64, Work, &Progress)| TaskStatus {
-        id,
-        kind: work.name().to_string(),
-        state: p.state.name().to_string(),
-        done_bytes: p.done,
-        total_bytes: p.total.max(p.done),
-        bytes_per_second: rate(p, now),
-        eta_seconds: (p.state == TaskState::Running && rate(p, now) > 0)
-            .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
-        reason: p.reason.to_string(),
-        found: p.found,
-        healed: p.healed,
+    let status = |(work, p): (Work, &Progress)| {
+        let (state, total, reason) = match p.paused {
+            Some(_) => (
+                TaskState::Paused,
+                left_to_do(home, work),
+                home.why_paused(work),
+            ),
+            None => (p.state, p.total, p.reason.to_string()),
+        };
+        let now = p.paused.unwrap_or(now);
+        TaskStatus {
+            id: work.id(),
+            kind: work.name().to_string(),
+            state: state.name().to_string(),
+            done_bytes: p.done,
+            total_bytes: total.max(p.done),
+            bytes_per_second: rate(p, now),
+            eta_seconds: (state == TaskState::Running && rate(p, now) > 0)
+                .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
+            reason,
+            found: p.found,
+            healed: p.healed,
+        }
     };
-    let has_run = |(_, _, p): &(u64, Work, &Progress)| {
+    let has_run = |(_, p): &(Work, &Progress)| {
         let rested = p.done == 0 && p.found == 0 && p.state == TaskState::Done;
-        p.state != TaskState::New && !rested
+        p.paused.is_some() || p.state != TaskState::New && !rested
     };
-    (1..)
-        .zip(Work::ALL)
-        .map(|(id, work)| (id, work, tasks.progress(work)))
+    Work::ALL
+        .into_iter()
+        .map(|work| (work, tasks.progress(work)))
         .filter(has_run)
         .map(status)
         .collect()
+}
+
+/// All that paused work is about, what was done of it included.
+fn left_to_do(home: &Home, work: Work) -> u64 {
+    let done = home.tasks.borrow().progress(work).done;
+    match work {
+        Work::Rebuild => done + home.bytes_missing(),
+        _ => done + home.bytes_on_leaving().unwrap_or(0),
+    }
 }
 
 fn lost_ranges(home: &Home) -> Vec<LostRange> {

@@ -112,12 +112,13 @@ impl Background {
             Work::Rebalance => {
                 let leaving = self.home.bytes_on_leaving();
                 let stays = || settled() && self.home.emptied_member().is_none();
-                self.moving.get() == 0 && !self.removing.get() && (leaving.is_none() || stays())
+                let rests = leaving.is_none() || self.is_paused(work) || stays();
+                self.moving.get() == 0 && !self.removing.get() && rests
             }
             Work::Rebuild => {
                 let due = !self.core.failing.is_empty() || self.home.is_degraded();
-                let rests = !self.home.rebuild_comes() && settled();
-                self.rebuilding.get() == 0 && (rests || !due)
+                let rests = || !self.home.rebuild_comes() && settled();
+                self.rebuilding.get() == 0 && (!due || self.is_paused(work) || rests())
             }
         }
     }
@@ -132,6 +133,10 @@ impl Background {
             ));
         }
         let wants = |work| kinds.is_empty() || kinds.contains(&work);
+        let paused = |work: &Work| wants(*work) && self.is_paused(*work) && self.home.is_due(*work);
+        if !read_only && let Some(work) = Work::ALL.into_iter().find(paused) {
+            return Some(self.home.why_paused(work));
+        }
         if wants(Work::Rebalance)
             && self.is_idle(&[Work::Rebalance])
             && self.home.bytes_on_leaving().is_some()

@@ -99,7 +99,8 @@ impl Background {
         }
         let idle = !started && jobs.running.get() == 0;
         let wants_room = || self.home.is_short() || self.home.lack() == Lack::Room;
-        let wanted = || wants_room() || self.home.bytes_on_leaving().is_some();
+        let leaves = || self.home.bytes_on_leaving().is_some() && !self.is_paused(Work::Rebalance);
+        let wanted = || wants_room() || leaves();
         let overwritten = idle && self.home.is_unmerged() && wanted();
         let left = !started && self.waits_for_merge() && !jobs.is_moving();
         if !overwritten && !left {
@@ -187,7 +188,13 @@ impl Background {
         fitting.unwrap_or(1).min(by_slots).clamp(1, JOBS_AT_ONCE)
     }
 
-    /// What a job does: whatever it is, with too little redundancy it is rebuild.
+    /// Whether the operator has paused work of a kind.
+    pub(super) fn is_paused(&self, work: Work) -> bool {
+        self.home.tasks.borrow().is_paused(work)
+    }
+
+    /// What a job does: whatever it is, with too little redundancy it is rebuild. While that is paused it gives clients
+    /// room, as cleaning does.
     fn kind_of(&self, job: &Job) -> Work {
         let segment = match job {
             Job::Columns { segment, .. }
@@ -197,9 +204,9 @@ impl Background {
         };
         let segments = self.core.segments.borrow();
         let short = |s: &Rc<Segment>| self.home.columns_lacking(s) > 0;
-        if segments.get(&segment).is_some_and(short) {
+        if segments.get(&segment).is_some_and(short) && !self.is_paused(Work::Rebuild) {
             Work::Rebuild
-        } else if matches!(job, Job::Columns { .. }) {
+        } else if matches!(job, Job::Columns { .. }) && !self.is_paused(Work::Rebalance) {
             Work::Rebalance
         } else {
             Work::Clean
@@ -314,6 +321,9 @@ impl Background {
             (Work::Rebalance, self.moving.get(), leaving.is_some()),
         ];
         for (work, running, due) in states {
+            if self.is_paused(work) {
+                continue; // it stays as it was
+            }
             let (state, reason) = match (running, due) {
                 (0, false) => (TaskState::Done, ""),
                 (0, true) if rests && work == Work::Clean => {
@@ -352,6 +362,9 @@ impl Background {
         let Some(index) = self.home.emptied_member() else {
             return;
         };
+        if self.is_paused(Work::Rebalance) {
+            return;
+        }
         if self.removing.replace(true) {
             return;
         }
@@ -391,17 +404,12 @@ impl Background {
         if self.home.tasks.borrow().rebuild.state == TaskState::Running {
             return;
         }
-        let segments = self.core.segments.borrow();
-        let slot = u64::from(self.core.slot_blocks) * BLOCK as u64;
-        let missing = segments
-            .values()
-            .filter(|s| self.core.redundancy(s).is_some());
-        let total: usize = missing.map(|s| self.core.missing_columns(s)).sum();
+        let total = self.home.bytes_missing();
         let mut tasks = self.home.tasks.borrow_mut();
         let task = &mut tasks.rebuild;
         (task.done, task.since) = (0, self.core.rt.now());
         (task.state, task.reason) = (TaskState::Running, "");
-        task.total = total as u64 * slot;
+        task.total = total;
     }
 
     /// Why what is missing cannot be had now.

@@ -259,6 +259,7 @@ impl Home {
     /// Settings that the choice of work depends on. `least_gain`: in thousandths of a segment.
     fn policy(&self, least_gain: u16) -> Policy {
         Policy {
+            paused: self.tasks.borrow().paused(),
             narrow: self.narrow_policy(),
             reshape: false,
             least_gain,

@@ -1,7 +1,14 @@
-//! Progress of background work, for the status report (`jobs.rs` has the jobs).
+//! Progress of background work, for the status report (`jobs.rs` has the jobs), and what of it is paused.
+//!
+//! **Invariants**:
+//! - What gives clients room is never paused: writes would wait for it without end.
+//! - A pause is kept in memory only: after an import all work goes on.
 
+use ashlar_format::BLOCK_U64;
 use ashlar_rt::Nanos;
+use ashlar_space::work::Paused;
 
+use crate::error::Error;
 use crate::home::Home;
 use crate::segment::{Pinned, Segment};
 use crate::status::{TaskState, Work};
@@ -19,6 +26,8 @@ pub struct Progress {
     pub since: Nanos,
     /// Why it waits.
     pub reason: &'static str,
+    /// When the operator paused it, if it is paused. The other fields are as it left them.
+    pub paused: Option<Nanos>,
     /// Bad blocks found.
     pub found: u64,
     /// Of those, tried to repair.
@@ -59,6 +68,62 @@ pub struct Tasks {
 }
 
 impl Home {
+    /// Bytes of the columns that segments miss.
+    pub(crate) fn bytes_missing(&self) -> u64 {
+        let segments = self.core.segments.borrow();
+        let missing = (segments.values()).filter(|s| self.core.redundancy(s).is_some());
+        let columns: usize = missing.map(|s| self.core.missing_columns(s)).sum();
+        columns as u64 * u64::from(self.core.slot_blocks) * BLOCK_U64
+    }
+
+    /// Whether there is work of a kind that may be paused, done or not.
+    pub(crate) fn is_due(&self, work: Work) -> bool {
+        match work {
+            Work::Rebuild => self.is_degraded(),
+            Work::Rebalance => self.bytes_on_leaving().is_some(),
+            Work::Clean | Work::Repair => false,
+        }
+    }
+
+    /// Begins no more work of a kind, or begins it again; whether that changed anything.
+    pub(crate) fn pause(&self, work: Work, paused: bool) -> Result<bool, Error> {
+        match work {
+            Work::Rebuild | Work::Rebalance => {}
+            Work::Clean => return Err(Error::CleaningNotPaused),
+            Work::Repair => return Err(Error::RepairNotPaused),
+        }
+        let now = self.core.rt.now();
+        let missing = self.bytes_missing();
+        {
+            let mut tasks = self.tasks.borrow_mut();
+            let progress = tasks.progress_mut(work);
+            if progress.paused.is_some() == paused {
+                return Ok(false);
+            }
+            if let Some(since) = progress.paused {
+                progress.since += now - since; // nothing was to be done meanwhile
+                if work == Work::Rebuild {
+                    progress.total = progress.done + missing;
+                }
+            }
+            progress.paused = paused.then_some(now);
+        }
+        self.try_again();
+        self.space.index().unpark_all();
+        self.demand.clean();
+        self.core.progress.open();
+        Ok(true)
+    }
+
+    /// The words for work that is paused.
+    pub(crate) fn why_paused(&self, work: Work) -> String {
+        let name = self.superblock.borrow().name.clone();
+        let id = work.id();
+        format!(
+            "paused with 'ashlar task {name} {id} pause'; 'ashlar task {name} {id} resume' goes on"
+        )
+    }
+
     /// What missing redundancy looks like now.
     pub(crate) fn redundancy(&self) -> Redundancy {
         let missing = |s: &Segment| self.core.missing_columns(s) > 0;
@@ -87,6 +152,19 @@ impl Home {
 }
 
 impl Tasks {
+    /// Whether work of a kind is paused.
+    pub fn is_paused(&self, work: Work) -> bool {
+        self.progress(work).paused.is_some()
+    }
+
+    /// What the choice of jobs leaves out.
+    pub fn paused(&self) -> Paused {
+        Paused {
+            restore: self.is_paused(Work::Rebuild),
+            bring: self.is_paused(Work::Rebalance),
+        }
+    }
+
     /// How far work of one kind is.
     pub fn progress(&self, work: Work) -> &Progress {
         match work {
@@ -104,6 +182,24 @@ impl Tasks {
             Work::Clean => &mut self.clean,
             Work::Repair => &mut self.repair,
             Work::Rebalance => &mut self.rebalance,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_paused_is_left_out_and_counts_under_its_own_name() {
+        let mut tasks = Tasks::default();
+        assert_eq!(tasks.paused(), Paused::default());
+        tasks.progress_mut(Work::Rebuild).paused = Some(7);
+        assert!(tasks.is_paused(Work::Rebuild) && !tasks.is_paused(Work::Rebalance));
+        assert!(tasks.paused().restore && !tasks.paused().bring);
+        for work in Work::ALL {
+            tasks.progress_mut(work).done = work.id();
+            assert_eq!(tasks.progress(work).done, work.id());
         }
     }
 }

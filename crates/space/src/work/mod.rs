@@ -69,9 +69,20 @@ pub enum Narrow {
     Always,
 }
 
+/// Work that is held off. What gives clients room is not: they would find none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Paused {
+    /// Segments are not given the redundancy that they lack.
+    pub restore: bool,
+    /// Columns are not brought where the plan wants them.
+    pub bring: bool,
+}
+
 /// Settings that the choice of work depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
+    /// What is held off.
+    pub paused: Paused,
     /// When segments may be written narrower.
     pub narrow: Narrow,
     /// Whether every shape but that of the plan is unwanted: the array is being converted.
@@ -206,9 +217,22 @@ impl<'a> Search<'a> {
             let wanted = template(s, a);
             s.policy.reshape && v.redundancy >= 0 && (v.k, v.m) != (wanted.k, wanted.m)
         };
-        self.first_of(&areas, missing, Search::restore)
-            .or_else(|| self.first_of(&areas, elsewhere, Search::bring))
-            .or_else(|| self.first_of(&areas, outranked, Search::leave_group))
+        let paused = self.policy.paused;
+        let restored = match paused.restore {
+            true => None,
+            false => self.first_of(&areas, missing, Search::restore),
+        };
+        let brought = |search: &mut Self| match paused.bring {
+            true => None,
+            false => search.first_of(&areas, elsewhere, Search::bring),
+        };
+        let left = |search: &mut Self| match paused.restore {
+            true => None,
+            false => search.first_of(&areas, outranked, Search::leave_group),
+        };
+        restored
+            .or_else(|| brought(self))
+            .or_else(|| left(self))
             .or_else(|| self.first_of(&areas, unwanted, Search::reshape))
             .or_else(|| self.take_back(&areas))
             .or_else(|| self.even_out(&areas))

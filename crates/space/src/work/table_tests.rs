@@ -55,6 +55,7 @@ impl Fixture {
             ledger,
             segments: Vec::new(),
             policy: Policy {
+                paused: Paused::default(),
                 narrow: Narrow::Critical,
                 reshape: false,
                 least_gain: 50,
@@ -168,6 +169,32 @@ fn awaited_columns_are_left_alone() {
         });
         assert_eq!(to, given, "{columns:?}, {awaited}");
     }
+}
+
+/// What is held off is not offered; what gives clients room is, also of a segment that lacks a column.
+#[test]
+fn paused_work_is_not_offered() {
+    let mut all = Fixture::new("ec2+1", 100, 6, &[]);
+    all.policy.paused.restore = true;
+    let short = all.segment(2, &[0, 1, 100], 100, 0);
+    assert_eq!(all.next(), None);
+    all.policy.paused.restore = false;
+    assert!(matches!(all.next(), Some(Job::Columns { segment, .. }) if segment == short));
+
+    let mut all = Fixture::new("ec2+1", 10, 6, &[]);
+    all.policy.paused.restore = true;
+    all.policy.target = 100;
+    let short = all.segment(2, &[0, 1, 100], 10, 0);
+    assert!(matches!(all.next(), Some(Job::Rewrite { segment, .. }) if segment == short));
+
+    let drained = Fixture::new("ec2+1", 100, 6, &[]);
+    let topology = drained.ledger.topology().with(1, Presence::Draining);
+    let mut all = Fixture::with(topology, drained.ledger.plan().clone());
+    all.policy.paused.bring = true;
+    let there = all.segment(2, &[0, 1, 2], 100, 0);
+    assert_eq!(all.next(), None);
+    all.policy.paused.bring = false;
+    assert!(matches!(all.next(), Some(Job::Columns { segment, .. }) if segment == there));
 }
 
 /// Layout, devices, those that are gone, a segment, policy: what is done about it.

@@ -8,7 +8,7 @@ use ashlar_space::plan::plan;
 use ashlar_space::promise::{Promises, Volume};
 use ashlar_space::template::{Plan, Template};
 use ashlar_space::topology::{Area, Member, Presence, Topology};
-use ashlar_space::work::{Narrow, Policy, Table};
+use ashlar_space::work::{Narrow, Paused, Policy, Table};
 
 /// A mistake in the rules that the model is to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,7 @@ impl Array {
 
     pub fn policy(&self) -> Policy {
         Policy {
+            paused: Paused::default(),
             narrow: self.narrow,
             reshape: false,
             least_gain: 0,

@@ -1,0 +1,179 @@
+//! Background work that the operator has paused.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::rc::Rc;
+
+use ashlar_device::MemDevice;
+use ashlar_engine::status::{ArrayState, ArrayStatus, TaskStatus};
+use ashlar_engine::{Array, Error, Import, Work};
+use ashlar_rt::{Rt, SECOND};
+
+use common::{check, devices, fill, refs, small, story, volume};
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 2 * MIB;
+const DISK: u64 = 8 * MIB;
+
+async fn create(rt: &Rt, disks: &[Rc<MemDevice>], layout: &str) -> Array {
+    let array = Array::create(rt, refs(disks), small(layout)).await.unwrap();
+    array.volume_create("v", volume(SIZE)).await.unwrap();
+    write(&array, 1).await;
+    array
+}
+
+async fn write(array: &Array, version: u64) {
+    let v = array.volume("v").unwrap();
+    fill(&v, SIZE, 16 << 10, version, "written").await;
+}
+
+async fn read(array: &Array, version: u64, what: &str) {
+    check(&array.volume("v").unwrap(), SIZE, version, what).await;
+}
+
+fn task(status: &ArrayStatus, work: Work) -> TaskStatus {
+    let task = status.tasks.iter().find(|t| t.id == work.id());
+    task.cloned().unwrap()
+}
+
+/// Bytes that all devices have read and written.
+async fn traffic(array: &Array) -> u64 {
+    let status = array.status().await;
+    let of = status
+        .devices
+        .iter()
+        .map(|d| d.read_bytes + d.written_bytes);
+    of.sum()
+}
+
+/// It stays degraded, touches no device, says so, serves, and is whole again once it is resumed.
+#[test]
+fn a_paused_rebuild_rests_until_it_is_resumed() {
+    let disks = devices(6, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+2").await;
+        assert!(array.pause(Work::Rebuild, true).unwrap());
+        assert!(!array.pause(Work::Rebuild, true).unwrap(), "it was already");
+        let idle = task(&array.status().await, Work::Rebuild);
+        assert_eq!((idle.state.as_str(), idle.total_bytes), ("paused", 0));
+        array.wait_idle(&[]).await;
+        assert_eq!(array.stuck(&[]), None, "nothing is missing yet");
+
+        array.fail(1, false).await.unwrap();
+        rt.sleep(60 * SECOND).await;
+        let before = traffic(&array).await;
+        rt.sleep(600 * SECOND).await;
+        assert_eq!(traffic(&array).await, before, "nothing is done meanwhile");
+        array.wait_idle(&[Work::Rebuild]).await;
+        let stuck = array.stuck(&[]).unwrap();
+        assert!(
+            stuck.contains("task") && stuck.contains("1 resume"),
+            "{stuck}"
+        );
+        assert_eq!(array.stuck(&[Work::Clean]), None);
+        let status = array.status().await;
+        assert_eq!(status.state, ArrayState::Degraded);
+        let paused = task(&status, Work::Rebuild);
+        assert_eq!((paused.state.as_str(), paused.done_bytes), ("paused", 0));
+        assert!(
+            paused.total_bytes > 0 && paused.reason == stuck,
+            "{paused:?}"
+        );
+
+        // What is overwritten again and again needs room that cleaning makes.
+        for version in 2..12 {
+            write(&array, version).await;
+        }
+        read(&array, 11, "while it is paused").await;
+        array.fail(2, false).await.unwrap();
+        read(&array, 11, "with two gone").await;
+        assert!(array.status().await.state >= ArrayState::Degraded);
+
+        assert!(array.pause(Work::Rebuild, false).unwrap());
+        array.wait_idle(&[]).await;
+        let status = array.status().await;
+        assert_eq!(status.state, ArrayState::Optimal, "{:?}", array.stuck(&[]));
+        read(&array, 11, "rebuilt").await;
+        let events = array.events(0);
+        for kind in ["work-paused", "work-resumed"] {
+            assert_eq!(events.iter().filter(|e| e.kind == kind).count(), 1);
+        }
+        array.export().await.unwrap();
+    });
+}
+
+/// A rebuild that is under way stops, and goes on where it was.
+#[test]
+fn a_rebuild_under_way_keeps_its_progress() {
+    let disks = devices(6, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+1").await;
+        array.fail(0, false).await.unwrap();
+        let mut done = 0;
+        while done == 0 {
+            rt.sleep(SECOND / 1000).await;
+            let tasks = array.status().await.tasks;
+            done = tasks.iter().map(|t| t.done_bytes).sum();
+        }
+        array.pause(Work::Rebuild, true).unwrap();
+        array.wait_idle(&[]).await;
+        let paused = task(&array.status().await, Work::Rebuild);
+        rt.sleep(600 * SECOND).await;
+        array.pause(Work::Rebuild, false).unwrap();
+        array.wait_idle(&[]).await;
+        let status = array.status().await;
+        assert_eq!(status.state, ArrayState::Optimal);
+        assert!(task(&status, Work::Rebuild).done_bytes >= paused.done_bytes.max(done));
+        read(&array, 1, "rebuilt").await;
+    });
+}
+
+/// A device that is to leave keeps what it holds; cancelled, it stays.
+#[test]
+fn a_paused_rebalance_moves_nothing() {
+    let disks = devices(6, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+1").await;
+        array.pause(Work::Rebalance, true).unwrap();
+        array.remove(1).await.unwrap();
+        let held = task(&array.status().await, Work::Rebalance).total_bytes;
+        assert!(held > 0);
+        rt.sleep(600 * SECOND).await;
+        array.wait_idle(&[]).await;
+        let stuck = array.stuck(&[Work::Rebalance]).unwrap();
+        assert!(stuck.contains("4 resume"), "{stuck}");
+        let paused = task(&array.status().await, Work::Rebalance);
+        assert!(
+            paused.done_bytes == 0 && paused.total_bytes > 0,
+            "{paused:?}"
+        );
+        assert_eq!(array.leaving(), [1]);
+        array.pause(Work::Rebalance, false).unwrap();
+        array.wait_idle(&[]).await;
+        assert_eq!(array.status().await.devices_total, 5);
+        read(&array, 1, "moved").await;
+    });
+}
+
+/// What writes and reads depend on is not paused, and no pause outlives an export.
+#[test]
+fn cleaning_is_not_paused_and_a_pause_ends_with_the_array() {
+    let disks = devices(6, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+1").await;
+        let refused = array.pause(Work::Clean, true);
+        assert!(matches!(refused, Err(Error::CleaningNotPaused)));
+        let refused = array.pause(Work::Repair, true);
+        assert!(matches!(refused, Err(Error::RepairNotPaused)));
+        array.pause(Work::Rebuild, true).unwrap();
+        array.fail(3, false).await.unwrap();
+        array.export().await.unwrap();
+        let array = Array::import(&rt, refs(&disks), Import::default())
+            .await
+            .unwrap();
+        array.wait_idle(&[]).await;
+        assert_eq!(array.status().await.state, ArrayState::Optimal);
+        read(&array, 1, "imported").await;
+    });
+}

@@ -1,0 +1,144 @@
+//! Background work as an administrator pauses, resumes and cancels it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Daemon;
+use common::disk::pattern;
+
+const MIB: u64 = 1 << 20;
+
+/// The state and reason of a task in `status`; `None` if it is not listed.
+fn task(daemon: &Daemon, kind: &str) -> Option<(String, String)> {
+    let status = daemon.status("t");
+    let tasks = status["tasks"].as_array().unwrap();
+    let task = tasks.iter().find(|t| t["kind"] == kind)?;
+    let text = |field: &str| task[field].as_str().unwrap().to_string();
+    Some((text("state"), text("reason")))
+}
+
+fn created(name: &str, layout: &str, devices: usize) -> Daemon {
+    let daemon = Daemon::start(name);
+    let attach = format!("nbd=unix:{}", daemon.text("nbd.sock"));
+    let files: Vec<String> = (0..devices).map(|i| format!("t-{i}.img")).collect();
+    let line = ["create", "t", "--layout", layout, "--file-size", "64M"];
+    let volume = ["--volume", "v=24M", "--attach", &attach];
+    let files = files.iter().map(String::as_str);
+    daemon.ok(&line
+        .into_iter()
+        .chain(volume)
+        .chain(files)
+        .collect::<Vec<_>>());
+    let disk = daemon.disk("t");
+    let written = disk.write_range((0, 8 * MIB), 256 << 10, 8, pattern(1));
+    assert!(written.is_empty(), "{written:?}");
+    daemon
+}
+
+fn read(daemon: &Daemon) {
+    let disk = daemon.disk("t");
+    let wrong = disk.compare_range((0, 8 * MIB), 256 << 10, 8, pattern(1));
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn a_rebuild_is_paused_and_resumed() {
+    let mut daemon = created("task", "ec2+1", 5);
+    let said = daemon.ok(&["task", "t", "rebuild", "pause"]);
+    assert!(said.contains("'ashlar task t 1 resume' goes on"), "{said}");
+    assert_eq!(said.lines().count(), 1, "nothing is at risk: {said}");
+    daemon.ok(&["fail", "t", "1"]);
+    let (error, code) = daemon.fails(&["wait", "t"]);
+    assert!(code == 1 && error.contains("task t 1 resume"), "{error}");
+    let (state, reason) = task(&daemon, "reconstruct").unwrap();
+    assert_eq!(state, "paused");
+    assert!(
+        reason.contains("paused with 'ashlar task t 1 pause'"),
+        "{reason}"
+    );
+    let shown = daemon.ok(&["status", "t"]);
+    assert!(shown.contains("  paused\n"), "{shown}");
+    let rows = daemon.ok(&["task", "t", "-H"]);
+    assert!(rows.contains("1\trebuild\tpaused\t"), "{rows}");
+    let again = daemon.json(&["task", "t", "1", "pause", "-j"]);
+    assert_eq!(
+        (&again["already"], &again["degraded"], &again["more_losses"]),
+        (&true.into(), &true.into(), &0.into())
+    );
+    assert!(again["unprotected_bytes"].as_u64().unwrap() > 0, "{again}");
+    let said = daemon.ok(&["task", "t", "1", "pause"]);
+    assert!(
+        said.contains("the next device failure loses data"),
+        "{said}"
+    );
+    for kinds in ["rebuild", "rebuild,clean"] {
+        let (error, code) = daemon.fails(&["wait", "t", "--for", kinds]);
+        assert!(code == 1 && error.contains("paused"), "{error}");
+    }
+    daemon.ok(&["wait", "t", "--for", "clean"]);
+    let (error, _) = daemon.fails(&["task", "t", "1", "cancel"]);
+    assert!(
+        error.contains("cannot be cancelled") && error.contains("1 pause"),
+        "{error}"
+    );
+    daemon.ok(&["task", "t", "1", "resume"]);
+    daemon.ok(&["wait", "t", "--for", "rebuild"]);
+    assert_eq!(daemon.status("t")["state"], "optimal");
+    read(&daemon);
+
+    // A pause that was forgotten ends with the daemon.
+    daemon.ok(&["task", "t", "1", "pause"]);
+    daemon.ok(&["fail", "t", "2"]);
+    daemon.kill9();
+    daemon.launch();
+    daemon.ok(&["wait", "t", "--for", "rebuild"]);
+    assert_eq!(daemon.status("t")["state"], "optimal");
+    let events = daemon.ok(&["events", "t", "-j"]);
+    assert!(
+        events.contains("work-paused") && events.contains("work-resumed"),
+        "{events}"
+    );
+}
+
+#[test]
+fn a_rebalance_is_paused_and_cancelled() {
+    let daemon = created("task-cancel", "ec2+1", 5);
+    for kind in ["2", "clean", "repair", "heal"] {
+        for change in ["pause", "cancel"] {
+            let (error, code) = daemon.fails(&["task", "t", kind, change]);
+            assert!(
+                code == 1 && error.contains(&format!("cannot be {change}")),
+                "{error}"
+            );
+        }
+    }
+    let (error, _) = daemon.fails(&["task", "t", "4", "cancel"]);
+    assert!(error.contains("no device is to leave"), "{error}");
+    let (error, code) = daemon.fails(&["task", "t", "9", "pause"]);
+    assert!(code == 1 && error.contains("no task 9"), "{error}");
+    assert_eq!(daemon.fails(&["task", "t", "1"]).1, 2);
+    assert_eq!(daemon.fails(&["task", "t", "1", "stop"]).1, 2);
+
+    daemon.ok(&["task", "t", "rebalance", "pause"]);
+    daemon.ok(&["remove", "t", "1"]);
+    let (error, code) = daemon.fails(&["wait", "t", "--for", "rebalance"]);
+    assert!(code == 1 && error.contains("task t 4 resume"), "{error}");
+    let state = |index: usize| daemon.status("t")["devices"][index]["state"].clone();
+    assert_eq!(state(1), "removing");
+    let said = daemon.ok(&["task", "t", "4", "cancel"]);
+    assert!(said.contains("device(s) 1 stay"), "{said}");
+    assert_eq!(state(1), "online");
+    daemon.ok(&["wait", "t"]);
+    read(&daemon);
+
+    // What is offline is not rebuilt, paused or not.
+    daemon.ok(&["task", "t", "1", "pause"]);
+    daemon.ok(&["offline", "t", "3"]);
+    let said = daemon.ok(&["task", "t", "1", "resume"]);
+    assert!(said.contains("Device(s) 3 are offline"), "{said}");
+    let (error, _) = daemon.fails(&["wait", "t"]);
+    assert!(error.contains("a device is offline"), "{error}");
+    daemon.ok(&["online", "t", "3", "-w"]);
+    daemon.ok(&["remove", "t", "3", "-w"]);
+    read(&daemon);
+}
