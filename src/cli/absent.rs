@@ -41,16 +41,7 @@ const VERBS: &[(&str, &str)] = &[
 /// Flags of verbs there are.
 const FLAGS: &[(&str, &[&str])] = &[
     ("add", &["--hot-spare"]),
-    (
-        "create",
-        &[
-            "--code",
-            "--journal",
-            "--domain-file",
-            "--key",
-            "--optimize",
-        ],
-    ),
+    ("create", &["--code", "--journal", "--key", "--optimize"]),
     ("import", &["--incremental", "--export", "--force", "-f"]),
     (
         "daemon",

@@ -37,6 +37,9 @@ pub(crate) struct CreateArgs {
     /// A device's failure domain (enclosure, host, rack); give it for every device or none
     #[arg(long, value_name = "DEV=LABEL", value_parser = parse_pair)]
     pub(crate) domain: Vec<(String, String)>,
+    /// A file of failure domains, a line each: a device or a pattern for devices, and the label; --domain wins over it
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) domain_file: Option<PathBuf>,
     /// Make devices that do not exist as sparse files of this size
     #[arg(long, value_name = "SIZE", value_parser = parse_room)]
     pub(crate) file_size: Option<u64>,

@@ -14,7 +14,7 @@ use crate::api::{
 };
 use crate::cli::absent;
 use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
-use crate::command::wait;
+use crate::command::{domains, wait};
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
 use crate::units::{percent, size_or_exact};
@@ -43,17 +43,19 @@ pub(crate) fn create(context: &Context, args: &CreateArgs) -> Result<(), Failure
     let domain = |(device, label): &(String, String)| -> Result<(String, String), Failure> {
         Ok((absolute(device.as_ref())?, label.clone()))
     };
+    let given = args.domain.iter().map(domain);
+    let given = given.collect::<Result<Vec<_>, Failure>>()?;
+    let domains = match &args.domain_file {
+        Some(file) => domains::from_file(file, &args.devices, given)?,
+        None => given,
+    };
     let call = Call::Create(Create {
         array: args.array.clone(),
         layout: args.layout.clone(),
         spare: args.spare,
         strip_bytes: args.strip,
         slot_bytes: args.slot,
-        domains: args
-            .domain
-            .iter()
-            .map(domain)
-            .collect::<Result<Vec<_>, Failure>>()?,
+        domains,
         file_bytes: args.file_size,
         volume: args.volume.clone(),
         attach,

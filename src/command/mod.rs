@@ -11,6 +11,7 @@ pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod device;
 mod devices;
+mod domains;
 pub(crate) mod events;
 pub(crate) mod history;
 pub(crate) mod inspect;
