@@ -43,6 +43,11 @@ pub(crate) enum Call {
     },
     /// Start arrays.
     Import(Import),
+    /// A device has come: its array takes it in, starts, or waits for more.
+    Incremental {
+        /// Its path.
+        device: String,
+    },
     /// Close an array cleanly and forget it.
     Export {
         /// Its name.
@@ -401,6 +406,7 @@ impl Call {
             Call::Create(_) => "create",
             Call::Importable { .. } => "importable",
             Call::Import(_) => "import",
+            Call::Incremental { .. } => "incremental",
             Call::Export { .. } => "export",
             Call::Destroy { .. } => "destroy",
             Call::Status { .. } => "status",
@@ -483,6 +489,7 @@ impl Call {
             Call::Ping
             | Call::Importable { .. }
             | Call::NotifyTest
+            | Call::Incremental { .. }
             | Call::DeviceScan { .. }
             | Call::DeviceWipe { .. }
             | Call::DeviceLocate { .. } => None,

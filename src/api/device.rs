@@ -207,3 +207,43 @@ pub(crate) struct LocateReply {
     /// The slots whose light that is, as the enclosure calls them.
     pub(crate) slots: Vec<String>,
 }
+
+/// Whether the array of a device that has come runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Started {
+    /// It was started for it.
+    Yes,
+    /// It waits for other devices.
+    No,
+    /// It did before.
+    Already,
+}
+
+/// `import --incremental`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct IncrementalReply {
+    /// The device's array.
+    pub(crate) array: String,
+    /// The array's UUID.
+    pub(crate) uuid: String,
+    /// The device's index in it.
+    pub(crate) device: u16,
+    /// Where the device is.
+    pub(crate) path: String,
+    /// Whether the array runs.
+    pub(crate) started: Started,
+    /// Whether the array took the device in.
+    #[serde(default)]
+    pub(crate) joined: bool,
+    /// Devices that are here, of those that the array counts.
+    pub(crate) here: usize,
+    /// Devices that the array counts.
+    pub(crate) counted: usize,
+    /// Why it waits, if there is more to say.
+    #[serde(default)]
+    pub(crate) reason: String,
+    /// What is wrong though it was started.
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
+}

@@ -42,7 +42,7 @@ const VERBS: &[(&str, &str)] = &[
 const FLAGS: &[(&str, &[&str])] = &[
     ("add", &["--hot-spare"]),
     ("create", &["--code", "--journal", "--key", "--optimize"]),
-    ("import", &["--incremental", "--export", "--force", "-f"]),
+    ("import", &["--force", "-f"]),
     (
         "daemon",
         &["--listen", "--tls-dir", "--cpus", "--web", "--no-keeper"],

@@ -84,6 +84,13 @@ pub(crate) struct ImportArgs {
     /// Write nothing to the devices
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// A device that has come: its array takes it in, starts with it, or waits for more
+    #[arg(long, value_name = "DEV", value_hint = clap::ValueHint::FilePath,
+        conflicts_with_all = ["array", "all", "scan", "degraded", "read_only", "script"])]
+    pub(crate) incremental: Option<PathBuf>,
+    /// With --incremental: print KEY=VALUE lines, as udev imports them
+    #[arg(long, requires = "incremental")]
+    pub(crate) export: bool,
     /// No header, tabs
     #[arg(short = 'H', long)]
     pub(crate) script: bool,

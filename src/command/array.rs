@@ -14,7 +14,7 @@ use crate::api::{
 };
 use crate::cli::absent;
 use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
-use crate::command::{domains, wait};
+use crate::command::{domains, incremental, wait};
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
 use crate::units::{percent, size_or_exact};
@@ -228,6 +228,10 @@ pub(crate) fn nbd_address(text: &str) -> Result<String, Failure> {
 /// # Errors
 /// Why an array cannot be started, or devices cannot be looked at.
 pub(crate) fn import(context: &Context, args: &ImportArgs) -> Result<ExitCode, Failure> {
+    if let Some(device) = &args.incremental {
+        let done = incremental::incremental(context, device, args.export);
+        return done.map(|()| ExitCode::SUCCESS);
+    }
     let scan = args
         .scan
         .iter()

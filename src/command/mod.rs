@@ -14,6 +14,7 @@ mod devices;
 mod domains;
 pub(crate) mod events;
 pub(crate) mod history;
+mod incremental;
 pub(crate) mod inspect;
 pub(crate) mod iostat;
 pub(crate) mod notify;

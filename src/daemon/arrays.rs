@@ -120,7 +120,7 @@ impl Host {
     }
 
     /// The open array of this name or UUID.
-    fn imported(&self, wanted: &str) -> Option<Rc<Member>> {
+    pub(super) fn imported(&self, wanted: &str) -> Option<Rc<Member>> {
         let arrays = self.arrays.borrow();
         let mut all = arrays.values();
         all.find(|m| m.array.name() == wanted || uuid_text(&m.array.uuid()) == wanted)

@@ -191,6 +191,21 @@ impl Host {
         }
     }
 
+    /// The same, or why there is none.
+    ///
+    /// # Errors
+    /// If it is no device of an array, or cannot be looked at.
+    pub(super) async fn label_of(&self, path: &Path) -> Result<Label, Failure> {
+        match self.look(path).await {
+            Look::Device(label) => Ok(label),
+            Look::Unreadable(failure) | Look::Closed(failure) => Err(failure),
+            Look::Nothing => Err(Failure::refused(format!(
+                "{} is no device of an array; 'ashlar device scan' lists what devices hold",
+                path.display()
+            ))),
+        }
+    }
+
     /// What the device at `path` says of itself; one that does not answer is not waited for long.
     async fn look(&self, path: &Path) -> Look {
         let look = async {

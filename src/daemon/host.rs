@@ -254,6 +254,7 @@ impl Host {
             Call::Add(add) => reply(&self.add(add).await?),
             Call::Remove(remove) => reply(&self.remove_device(remove).await?),
             Call::Task(task) => reply(&self.change_task(task).await?),
+            Call::Incremental { device } => reply(&self.incremental(&device).await?),
             Call::Importable { scan } => reply(&self.importable(&scan).await?),
             changing => {
                 let guard = self.change.lock().await;

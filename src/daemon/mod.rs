@@ -20,6 +20,7 @@ pub(crate) mod history;
 mod holds;
 pub(crate) mod host;
 pub(crate) mod http;
+mod incremental;
 mod job;
 mod locate;
 pub(crate) mod log;
