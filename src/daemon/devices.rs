@@ -142,7 +142,7 @@ fn new_file(
             )));
         }
         return Err(Failure::not_found(format!(
-            "{given}: no such device; check the path, or give --file-size SIZE to make a file there"
+            "{given}: no such device; check the path ('create --file-size SIZE' makes files)"
         )));
     };
     let parent = match path.parent() {
