@@ -46,7 +46,7 @@ impl Host {
             return Ok(reply);
         }
         for (candidate, (_, domain)) in candidates.iter().zip(&sizes) {
-            match self.add_one(&member, candidate, domain).await {
+            match self.add_one(&member, candidate, domain, call.force).await {
                 Ok(index) => reply.devices.push(index),
                 Err(failure) => return Err(after(&reply, failure)),
             }
@@ -61,9 +61,10 @@ impl Host {
         member: &Rc<Member>,
         candidate: &Candidate,
         domain: &str,
+        force: bool,
     ) -> Result<u16, Failure> {
-        // Of two names of one device the first has made it a device of this array by now.
-        self.check_other(member, candidate).await?;
+        // Those before took their time, and of two names of one device the first has made it one of this array.
+        self.check_new(member, candidate, force).await?;
         let device = self.take_one(candidate).await?;
         let added = member.array.add(device, domain).await;
         let added = added.map_err(failure_of)?;
@@ -93,16 +94,19 @@ impl Host {
         let Some(label) = label.filter(|label| label.array_uuid == member.array.uuid()) else {
             return Ok(());
         };
-        let (uuids, array) = (member.array.device_uuids(), member.array.name());
-        let row = uuids
-            .iter()
-            .position(|uuid| *uuid == uuid_text(&label.device_uuid));
-        row.map_or(Ok(()), |row| {
-            Err(Failure::refused(format!(
-                "{} is device {row} of {array}, or a copy of it; 'ashlar online {array} {row}' takes that in",
-                candidate.given
-            )))
-        })
+        let (array, uuid) = (member.array.name(), uuid_text(&label.device_uuid));
+        let devices = self.status_of(member).await.devices;
+        let Some(known) = devices.into_iter().find(|d| d.uuid == uuid) else {
+            return Ok(()); // it was one: what it holds is refused as anything else is
+        };
+        let next = match known.state.is_in_use() {
+            true => "it is in use".to_string(),
+            false => format!("'ashlar online {array} {}' takes that in", known.index),
+        };
+        Err(Failure::refused(format!(
+            "{} is device {} of {array}, or a copy of it; {next}",
+            candidate.given, known.index
+        )))
     }
 }
 

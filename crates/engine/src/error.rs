@@ -201,6 +201,14 @@ pub enum Error {
         /// Slots needed.
         need: u32,
     },
+    /// Changes of members came faster than merges.
+    #[error(
+        "too many changes of devices came one after the other; try again once 'ashlar status' shows no work that waits"
+    )]
+    EpochsFull,
+    /// The label of a failure domain is too long.
+    #[error("the failure domain {0} is longer than 32 bytes; give it a shorter name")]
+    Domain(String),
     /// The table of members is full.
     #[error(
         "the smallest device has room for a table of {most} devices, and those that were removed count; use larger \

@@ -4,6 +4,7 @@
 //! of a later version, counts as the default.
 
 use ashlar_accel::Choice;
+use ashlar_format::superblock::MAX_DOMAIN;
 
 use crate::error::Error;
 use crate::segment::coder::Accelerators;
@@ -64,6 +65,14 @@ pub struct Label {
     pub size_bytes: u64,
     /// UUIDs of the devices that its generation counts.
     pub counted: Vec<[u8; 16]>,
+}
+
+/// Whether the label of a failure domain fits its place.
+pub(crate) fn check_domain(label: &str) -> Result<(), Error> {
+    match label.len() <= MAX_DOMAIN {
+        true => Ok(()),
+        false => Err(Error::Domain(label.to_string())),
+    }
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {

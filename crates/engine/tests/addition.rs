@@ -5,9 +5,9 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::MemDevice;
-use ashlar_engine::status::{ArrayState, DeviceState};
-use ashlar_engine::{Array, Error, Import};
+use ashlar_device::{Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
+use ashlar_engine::status::{ArrayState, DeviceState, DeviceStatus};
+use ashlar_engine::{Array, Error, Import, Work};
 use ashlar_rt::Rt;
 
 use common::{check, copies, devices, fill, refs, small, story, volume, without};
@@ -79,6 +79,30 @@ fn devices_are_added_and_used() {
     }
 }
 
+/// Records of the epoch that begins with a new device lie where an import looks for them.
+#[test]
+fn what_is_written_after_an_addition_is_durable() {
+    for layout in ["ec2+1", "raid5", "raid1"] {
+        let disks = devices(4, DISK);
+        let kept = disks.clone();
+        story(async move |rt| {
+            let array = create(&rt, &kept[..3], layout).await;
+            array.add(kept[3].clone(), "").await.unwrap();
+            let v = array.volume("v").unwrap();
+            v.write(0, common::run(0, 8, 2), true).await.unwrap();
+        });
+        for away in [[].as_slice(), &[0], &[1], &[2], &[3]] {
+            let (disks, away) = (copies(&disks), away.to_vec());
+            story(async move |rt| {
+                let v = import(&rt, &disks, &away).await.volume("v").unwrap();
+                let bytes = v.read(0, 8 * 4096).await.unwrap();
+                let same = bytes[..] == common::run(0, 8, 2)[..];
+                assert!(same, "{layout}, without {away:?}");
+            });
+        }
+    }
+}
+
 /// What is added leaves again, and its place in the table is not given to another.
 #[test]
 fn a_device_comes_and_goes() {
@@ -110,6 +134,164 @@ fn a_device_comes_and_goes() {
             "{refused:?}"
         );
         assert_eq!(array.status().await.devices_total, 5);
+    });
+}
+
+/// A label that does not fit its place is refused: a superblock with it could not be read.
+#[test]
+fn a_domain_has_a_short_name() {
+    let disks = devices(5, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks[..4], "ec2+1").await;
+        let long = "x".repeat(33);
+        let refused = array.add(disks[4].clone(), &long).await;
+        assert!(matches!(refused, Err(Error::Domain(_))), "{refused:?}");
+        let refused = array.check_addition(&[(DISK, long)]);
+        assert!(matches!(refused, Err(Error::Domain(_))), "{refused:?}");
+        array
+            .add(disks[4].clone(), &"\u{fc}".repeat(16))
+            .await
+            .unwrap();
+        array.export().await.unwrap();
+        read(&import(&rt, &disks, &[0]).await, 1, "imported").await;
+        let mut options = small("ec2+1");
+        options.domains = vec!["y".repeat(33); 4];
+        let refused = Array::create(&rt, refs(&disks[..4]), options).await;
+        assert!(matches!(refused, Err(Error::Domain(_))));
+    });
+}
+
+/// A device that refuses what is written to it is not added, and nothing is reckoned with it.
+#[test]
+fn an_addition_that_fails_leaves_nothing() {
+    let disks = devices(5, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks[..4], "raid5").await;
+        array.wait_idle(&[]).await;
+        let before = array.status().await;
+        for skip in 0..6 {
+            let flaky = FaultFilter::new(disks[4].clone());
+            let fail = Effect::Fail(Fault::Offline);
+            let rule = Rule {
+                skip,
+                ..Rule::always(OpKind::Write, fail)
+            };
+            flaky.add(rule);
+            let index = u16::try_from(array.next_device()).unwrap();
+            let added = array.add(flaky, "").await;
+            if added.is_ok() {
+                break; // it failed later, as any device may
+            }
+            array.wait_idle(&[]).await;
+            let after = array.status().await;
+            assert_eq!(after.devices_total, 4, "{added:?}");
+            // The plan may keep a shape that it took on for a moment.
+            let (now, then) = (after.capacity.usable_bytes, before.capacity.usable_bytes);
+            assert!(now.abs_diff(then) * 20 <= then, "{now}, {then}: {added:?}");
+            assert_eq!(after.state, ArrayState::Optimal, "{added:?}");
+            let replaced = array.check_replacement(index, DISK);
+            assert!(matches!(replaced, Err(Error::NoDevice(_))), "{replaced:?}");
+        }
+        assert!(array.next_device() > 5, "some failed");
+    });
+}
+
+/// A row that a crash has left is nothing: no space and no redundancy is reckoned with it. It is filled, or goes.
+#[test]
+fn a_row_without_a_device_counts_for_nothing() {
+    let before = devices(5, DISK);
+    let kept = before.clone();
+    let capacity = story(async move |rt| {
+        let array = create(&rt, &kept[..4], "raid5").await;
+        array.wait_idle(&[]).await;
+        array.status().await.capacity
+    });
+    let mut left = 0;
+    for cut in (0..400).map(|n| 300 + n * 5) {
+        let disks = copies(&before);
+        let kept = disks.clone();
+        let rt = Rt::simulated(3);
+        let handle = rt.clone();
+        let _ = rt.run_for(cut, async move {
+            let array = import(&handle, &kept, &[4]).await;
+            array.add(kept[4].clone(), "").await.unwrap();
+        });
+        rt.shutdown();
+        left += story(async move |rt| {
+            let array = import(&rt, &disks, &[]).await;
+            array.wait_idle(&[]).await;
+            let status = array.status().await;
+            let spare = |d: &&DeviceStatus| d.state == DeviceState::Spare;
+            let Some(row) = status.devices.iter().find(spare) else {
+                return 0;
+            };
+            assert_eq!(status.capacity.usable_bytes, capacity.usable_bytes, "{cut}");
+            assert_eq!(status.state, ArrayState::Optimal);
+            match cut % 2 {
+                0 => drop(array.replace(row.index, disks[4].clone()).await.unwrap()),
+                _ => drop(array.remove(row.index).await.unwrap()),
+            }
+            write(&array, 2).await;
+            array.wait_idle(&[]).await;
+            assert_eq!(array.status().await.state, ArrayState::Optimal);
+            read(&array, 2, "afterwards").await;
+            1
+        });
+    }
+    assert!(left > 0, "no cut fell in between");
+}
+
+/// A device that was being taken in when power went is no loss: nothing lies on it.
+#[test]
+fn a_device_that_does_not_know_yet_is_not_missed() {
+    for (layout, lost) in [("raid0", None), ("ec2+1", Some(0))] {
+        let before = devices(6, DISK);
+        let kept = before.clone();
+        story(async move |rt| drop(create(&rt, &kept[..5], layout).await));
+        let mut seen = [0; 2];
+        for cut in (0..600).map(|n| 1500 + n * 2) {
+            let disks = copies(&before);
+            let kept = disks.clone();
+            let rt = Rt::simulated(3);
+            let handle = rt.clone();
+            let _ = rt.run_for(cut, async move {
+                let array = import(&handle, &kept, &[5]).await;
+                array.add(kept[5].clone(), "").await.unwrap();
+            });
+            rt.shutdown();
+            let state = story(async move |rt| {
+                let away: Vec<usize> = lost.into_iter().collect();
+                let array = import(&rt, &disks, &away).await;
+                read(&array, 1, &format!("{layout}, cut {cut}")).await;
+                let devices = array.status().await.devices;
+                devices.iter().find(|d| d.index == 5).map(|d| d.state)
+            });
+            seen[0] += u32::from(state == Some(DeviceState::Spare));
+            seen[1] += u32::from(state == Some(DeviceState::Online));
+        }
+        assert!(seen[0] > 0 && seen[1] > 0, "around it: {seen:?}");
+    }
+}
+
+/// Changes of members one after the other leave no more epochs than a root has room for.
+#[test]
+fn many_changes_leave_room_in_roots() {
+    let disks = devices(5, 64 * DISK); // rings that no checkpoint is due for
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+1").await;
+        let v = array.volume("v").unwrap();
+        array.pause(Work::Rebalance, true).unwrap(); // it holds what it has
+        for _ in 0..150 {
+            for leaves in [true, false] {
+                match leaves {
+                    true => drop(array.remove(4).await.unwrap()),
+                    false => array.stay(4).await.unwrap(),
+                }
+                v.write(0, common::run(0, 1, 1), true).await.unwrap();
+            }
+        }
+        array.export().await.unwrap();
+        read(&import(&rt, &disks, &[]).await, 1, "imported").await;
     });
 }
 

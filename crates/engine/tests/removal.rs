@@ -5,7 +5,7 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::MemDevice;
+use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
 use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{Rt, SECOND};
@@ -137,6 +137,36 @@ fn devices_that_are_gone_do_not_stand_for_others() {
         assert!(expected, "{refused:?}");
         array.remove(3).await.unwrap();
     });
+}
+
+/// A generation that too few stored is followed by none: with all devices back the array starts.
+#[test]
+fn a_change_that_too_few_agree_to_keeps_nobody_out() {
+    for add in [false, true] {
+        let disks = devices(6, DISK);
+        let kept = disks.clone();
+        let rt = Rt::simulated(7);
+        let handle = rt.clone();
+        let _ = rt.run_for(300_000, async move {
+            let flaky: Vec<_> = kept.iter().map(|d| FaultFilter::new(d.clone())).collect();
+            let all = flaky[..5].iter().map(|d| d.clone() as DeviceRef).collect();
+            let array = Array::create(&handle, all, small("ec2+1")).await.unwrap();
+            array.volume_create("v", volume(SIZE)).await.unwrap();
+            write(&array, 1).await;
+            array.merge().await.unwrap();
+            flaky[2..5].iter().for_each(|d| d.set_offline(true));
+            match add {
+                true => drop(array.add(kept[5].clone(), "").await),
+                false => drop(array.remove(0).await),
+            }
+        });
+        rt.shutdown();
+        story(async move |rt| {
+            let array = Array::import(&rt, refs(&disks[..5]), Import::default()).await;
+            let array = array.unwrap_or_else(|e| panic!("add {add}: {e}"));
+            read(&array, 1, "all are back").await;
+        });
+    }
 }
 
 /// A device that fails while it is emptied is rebuilt, and one that is out of use is taken out of the books.

@@ -13,9 +13,7 @@ use ashlar_format::geometry::{DeviceGeometry, ROOT_BYTES, ROOT_COUNT, default_sl
 use ashlar_format::liveness::RecordShape;
 use ashlar_format::root::{Epoch, RingPosition, Root, TreeRoot};
 use ashlar_format::slot::{ENTRIES_PER_PAGE, TablePage};
-use ashlar_format::superblock::{
-    EVERY_ARRAY, Generation, MAX_DOMAIN, MemberEntry, MemberState, Superblock,
-};
+use ashlar_format::superblock::{EVERY_ARRAY, Generation, MemberEntry, MemberState, Superblock};
 use ashlar_format::{BLOCK, BLOCK_U64};
 use ashlar_layout::{Layout, Shape};
 use ashlar_rt::{Buf, Rt};
@@ -32,7 +30,7 @@ use crate::journal::Journal;
 use crate::map::system::SysTree;
 use crate::members::Member;
 use crate::members::quorum::choose_root_set;
-use crate::options::{Settings, check_name};
+use crate::options::{Settings, check_domain, check_name};
 use crate::segment::table::Core;
 use crate::shard::start::start_shards;
 use crate::space::geometry::{DEFAULT_CLEAN_RESERVE, Sizes, geometry, slot_blocks};
@@ -91,6 +89,7 @@ pub struct Plan {
 /// Checks what is asked and lays the devices out.
 pub fn plan(sizes: &[u64], options: &Create) -> Result<Plan, Error> {
     check_name(&options.name)?;
+    options.domains.iter().try_for_each(|d| check_domain(d))?;
     let shape = options.layout.resolve_with_spare(
         u16::try_from(sizes.len()).unwrap_or(u16::MAX),
         options.spare,
@@ -230,14 +229,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan, shape: &Shape) -> Supe
             stale_since: 0,
             group: groups(index),
             first_epoch: 1,
-            domain: options
-                .domains
-                .get(index)
-                .cloned()
-                .unwrap_or_default()
-                .chars()
-                .take(MAX_DOMAIN)
-                .collect(),
+            domain: options.domains.get(index).cloned().unwrap_or_default(),
         })
         .collect();
     let all: Vec<u16> = (0..u16::try_from(members.len()).expect("checked by the layout")).collect();

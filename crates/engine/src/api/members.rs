@@ -15,6 +15,7 @@ use crate::home::addition::With;
 use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
+use crate::options::check_domain;
 use crate::status::{DeviceErrors, Work};
 
 /// A device that was taken in.
@@ -107,6 +108,7 @@ impl Array {
     /// Why it cannot: nothing of the device was changed.
     pub async fn add(&self, device: DeviceRef, domain: &str) -> Result<TakenIn, Error> {
         let geometry = self.laid_out(device.info().size_bytes)?;
+        check_domain(domain)?;
         let (path, domain) = (device.info().name.clone(), domain.to_string());
         let (index, taken) = self
             .change_of(async move |home| home.add(device, geometry, domain).await)
@@ -126,7 +128,10 @@ impl Array {
     /// # Errors
     /// Why it cannot take them.
     pub fn check_addition(&self, devices: &[(u64, String)]) -> Result<With, Error> {
-        let laid = |(size, domain): &(u64, String)| Ok((self.laid_out(*size)?, domain.clone()));
+        let laid = |(size, domain): &(u64, String)| {
+            check_domain(domain)?;
+            Ok((self.laid_out(*size)?, domain.clone()))
+        };
         let laid: Vec<(DeviceGeometry, String)> =
             devices.iter().map(laid).collect::<Result<_, Error>>()?;
         let new: Vec<(DeviceGeometry, &str)> = laid.iter().map(|(g, d)| (*g, &d[..])).collect();
@@ -280,9 +285,10 @@ impl Array {
         if self.0.read_only {
             return Err(Error::ReadOnly);
         }
-        match self.0.home.topology().group_of(index) {
-            Some(_) => Ok(()),
-            None => Err(Error::NoDevice(index)),
+        let member = self.0.home.core.members.get(usize::from(index));
+        match member.is_some_and(|m| m.state() != MemberState::Removed) {
+            true => Ok(()),
+            false => Err(Error::NoDevice(index)),
         }
     }
 

@@ -23,6 +23,9 @@ use crate::home::returning::Taken;
 use crate::members::Member;
 use crate::members::arrival::Arrival;
 
+/// Rows that additions may lead to: roots name those of them that are out of use, for each of a few epochs.
+const MOST_ROWS: usize = 2048;
+
 /// What an array is with devices more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct With {
@@ -52,7 +55,11 @@ impl Home {
     fn check_table(&self, new: &[DeviceGeometry]) -> Result<(), Error> {
         let members = &self.core.members;
         let have: Vec<DeviceGeometry> = members.iter().map(|m| m.geometry()).collect();
-        check_rows(have.iter().chain(new), have.len() + new.len())
+        let rows = have.len() + new.len();
+        if rows > MOST_ROWS {
+            return Err(Error::TooManyMembers { most: MOST_ROWS });
+        }
+        check_rows(have.iter().chain(new), rows)
     }
 
     /// What the array is with these devices more, each with its failure domain.
@@ -86,6 +93,7 @@ impl Home {
         geometry: DeviceGeometry,
         domain: String,
     ) -> Result<(u16, Taken), Error> {
+        self.make_room_for_epochs().await?;
         let uuid = self.core.rt.random_bytes();
         let index = self.new_row(uuid, geometry, domain).await?;
         let arrival = Arrival {
@@ -100,7 +108,8 @@ impl Home {
         match self.take_in(arrival, false).await {
             Ok(taken) => Ok((index, taken)),
             Err(error) => {
-                let _ = self.restate(index, MemberState::Removed).await; // if that fails the array has stopped
+                // If that fails the array has stopped, or a `replace` has taken the row.
+                let _ = self.restate(index, MemberState::Removed).await;
                 Err(error)
             }
         }

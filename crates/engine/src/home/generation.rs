@@ -12,7 +12,7 @@
 use std::rc::Rc;
 
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
-use ashlar_format::superblock::MemberState;
+use ashlar_format::superblock::{MemberState, Superblock};
 use ashlar_rt::{BLOCK, Buf, MILLISECOND, Nanos, join_all};
 use ashlar_space::topology::Area;
 
@@ -25,6 +25,22 @@ use crate::planted::{self, Bug};
 
 /// A device that fails writes and answers a read within this time is there, and not to be trusted by itself.
 const GRACE: Nanos = 250 * MILLISECOND;
+
+/// How many have stored a generation.
+#[derive(Debug, Clone, Copy)]
+pub struct Agreed {
+    /// Members that stored it, of those counted before.
+    pub stored: usize,
+    /// Members that the generation before counted.
+    pub counted: usize,
+}
+
+impl Agreed {
+    /// Whether it has not taken effect.
+    pub fn are_too_few(&self) -> bool {
+        2 * self.stored < self.counted
+    }
+}
 
 impl Home {
     /// Makes `root` durable on every root-set device in use, taking out whatever fails on the way by a
@@ -76,7 +92,6 @@ impl Home {
     /// Crash argument: it stops before anything is written of the change, and nothing was told to anybody that rests
     /// on what the devices refused: it is as safe as a power cut, and with their backing mended nothing is lost.
     async fn change_generation(self: &Rc<Self>, root: &mut Root) {
-        let counted = self.core.counted().len();
         let failing = self.core.failing.take();
         // One that is being taken in holds nothing that is read.
         let mut read = failing.clone();
@@ -97,10 +112,13 @@ impl Home {
         }
         self.take_out(&failing).await;
         self.members_changed();
-        let stored = if planted::on(Bug::GenerationNotStored) {
-            counted
-        } else {
-            self.store_generation().await
+        let before = online_members(&self.superblock.borrow().members).count();
+        let Agreed { stored, counted } = match planted::on(Bug::GenerationNotStored) {
+            true => Agreed {
+                stored: before,
+                counted: before,
+            },
+            false => self.store_generation().await,
         };
         let failed = |d: &u16| self.core.failing.contains(*d);
         if self.core.counted().iter().all(failed) {
@@ -212,7 +230,7 @@ impl Home {
         root.epochs.push(epoch.clone());
         assert!(
             root.epoch_bytes() < MAX_EPOCH_BYTES,
-            "commits drop epochs before there are too many"
+            "changes of members wait for room, and an import makes some"
         );
         self.journal.begin_epoch(epoch, self.journal_sets().0);
     }
@@ -302,27 +320,47 @@ impl Home {
         true
     }
 
-    /// Writes a new generation to every member in use; how many of those that were counted before stored it.
+    /// Writes a new generation to every member in use; how many of those that the one before counted stored it.
     ///
     /// Crash argument: one that is being taken in stores it only once at least half of those counted before have: so it
     /// never makes a generation look as if it had taken effect, and never votes for one that has not (small model:
     /// `generations`).
-    pub(crate) async fn store_generation(self: &Rc<Self>) -> usize {
-        let (before, newcomers) = self.make_generation();
+    pub(crate) async fn store_generation(self: &Rc<Self>) -> Agreed {
+        let (counted, newcomers) = self.make_generation();
         let stored = self.store_on(|m| !newcomers.contains(&m.index)).await;
-        if 2 * stored >= before {
+        let agreed = Agreed { stored, counted };
+        if !agreed.are_too_few() {
             self.store_on(|m| newcomers.contains(&m.index)).await;
         }
-        stored
+        agreed
     }
 
     /// A generation and an epoch of the members as they are now, and a root that says so. The caller holds the log lock.
-    pub(super) async fn publish_generation(self: &Rc<Self>) {
-        self.store_generation().await;
+    /// A newcomer of a generation that does not take effect is out again, in this state.
+    ///
+    /// Crash argument: a generation is made only from one that is in effect (docs/format.md). One that too few stored is
+    /// taken back, and those that did not store it are failing: `publish` makes the next from the same one, with that
+    /// one's members as those who have to agree.
+    pub(super) async fn publish_generation(
+        self: &Rc<Self>,
+        newcomer: Option<(u16, MemberState)>,
+    ) -> Agreed {
+        let before = self.superblock.borrow().clone();
         let mut root = self.root.borrow().clone();
-        root.number += 1;
-        self.close_epoch(&mut root, self.journal.next());
+        let agreed = self.store_generation().await;
+        if agreed.are_too_few() {
+            let writes = self.superblock.borrow().writes;
+            self.superblock.replace(Superblock { writes, ..before });
+            if let Some((index, state)) = newcomer {
+                self.core.failing.ask(index, state);
+                self.core.report_failed(index);
+            }
+        } else {
+            root.number += 1;
+            self.close_epoch(&mut root, self.journal.next());
+        }
         self.publish(root).await;
+        agreed
     }
 
     /// Makes a new generation in memory; how many members the one before counted, and those in use that it did not.

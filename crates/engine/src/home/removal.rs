@@ -73,13 +73,16 @@ impl Home {
     /// Why it cannot do without it.
     pub(crate) fn check_removal(&self, index: u16) -> Result<Without, Error> {
         let topology = self.topology();
+        let member = self.core.member(index);
+        if member.state() == MemberState::Spare {
+            return Ok(self.space_on(&topology)); // nothing lies on it, and nothing is reckoned with it
+        }
         let group = topology.group_of(index).ok_or(Error::NoDevice(index))?;
         let left: Topology = self
             .leaving()
             .into_iter()
             .chain([index])
             .fold((*topology).clone(), |all, d| all.without(d));
-        let member = self.core.member(index);
         // One that is out of use is missed anyway: only its place in the table goes.
         let counts = |d: &&u16| !member.is_counted() || self.core.member(**d).takes_slots();
         let have = left.group(group).iter().filter(counts).count();
@@ -90,17 +93,12 @@ impl Home {
         if !member.is_counted() && self.core.is_missing_columns() {
             return Err(Error::NotRebuilt(index));
         }
-        let geometry = self.geometry_on(&left, 0);
-        let plan = redundant_plan(&left, &geometry);
-        let promised = self.promises();
-        let (promised, _) = promised.blocks(&geometry, &narrowest(&plan), &plan.nodes);
         let without = Without {
             moved_bytes: match member.is_counted() {
                 true => member.slots.used() as u64 * u64::from(self.core.slot_blocks) * BLOCK_U64,
                 false => 0,
             },
-            usable_bytes: usable(&left, &geometry, Spare::Left) * BLOCK_U64,
-            promised_bytes: promised * BLOCK_U64,
+            ..self.space_on(&left)
         };
         match without.promised_bytes <= without.usable_bytes {
             true => Ok(without),
@@ -112,12 +110,26 @@ impl Home {
         }
     }
 
+    /// The space of an array with these members; nothing is to be moved.
+    fn space_on(&self, topology: &Topology) -> Without {
+        let geometry = self.geometry_on(topology, 0);
+        let plan = redundant_plan(topology, &geometry);
+        let promised = self.promises();
+        let (promised, _) = promised.blocks(&geometry, &narrowest(&plan), &plan.nodes);
+        Without {
+            moved_bytes: 0,
+            usable_bytes: usable(topology, &geometry, Spare::Left) * BLOCK_U64,
+            promised_bytes: promised * BLOCK_U64,
+        }
+    }
+
     /// A member in use is to leave from now on, or is to stay.
     pub(crate) async fn leave_or_stay(
         self: &Rc<Self>,
         index: u16,
         leaves: bool,
     ) -> Result<(), Error> {
+        self.make_room_for_epochs().await?;
         let log = self.log.turn.lock().await;
         if *log || self.core.closed.get() {
             return Err(Error::Closed);
@@ -155,7 +167,7 @@ impl Home {
     /// Columns are placed by the members as they are now, and a generation says so. The caller holds the log lock.
     pub(super) async fn publish_members(self: &Rc<Self>) {
         self.members_changed();
-        self.publish_generation().await;
+        self.publish_generation(None).await;
         self.core.progress.open();
     }
 
@@ -175,6 +187,10 @@ impl Home {
         }
         if member.state() == MemberState::Removed {
             return Ok(());
+        }
+        // It may have been told to stay and to leave again meanwhile.
+        if !self.journal_is_free_of(index) {
+            return Err(Error::JournalNeeds(index));
         }
         if !member.is_counted() {
             self.check_removal(index)?;

@@ -22,12 +22,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use ashlar_format::root::MAX_EPOCH_BYTES;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
 use ashlar_format::superblock::MemberState;
 use ashlar_rt::{MILLISECOND, Nanos, SECOND, join_all};
 
 use crate::error::Error;
 use crate::home::Home;
+use crate::home::generation::Agreed;
 use crate::members::Member;
 use crate::members::arrival::{Arrival, Brought};
 use crate::members::slots::choose_copy;
@@ -95,25 +97,46 @@ impl Home {
     }
 
     /// Whether every epoch that the durable root names excludes a member.
-    fn journal_is_free_of(&self, index: u16) -> bool {
+    pub(super) fn journal_is_free_of(&self, index: u16) -> bool {
         let root = self.root.borrow();
         root.epochs.iter().all(|e| e.excluded.contains(&index))
     }
 
+    /// Whether a root has room for what changes of members add to it: each adds an epoch, which only merges drop.
+    fn has_room_for_epochs(&self) -> bool {
+        let root = self.root.borrow();
+        root.epochs.len() <= 2 || 2 * root.epoch_bytes() <= MAX_EPOCH_BYTES
+    }
+
+    /// Merges until a root has room for more changes of members.
+    pub(super) async fn make_room_for_epochs(self: &Rc<Self>) -> Result<(), Error> {
+        self.merge_until(Home::has_room_for_epochs, Error::EpochsFull)
+            .await
+    }
+
     /// Merges until the journal needs nothing of a member that is out.
     pub(super) async fn free_journal_of(self: &Rc<Self>, index: u16) -> Result<(), Error> {
+        let done = |home: &Home| home.journal_is_free_of(index) && home.has_room_for_epochs();
+        self.merge_until(done, Error::JournalNeeds(index)).await
+    }
+
+    async fn merge_until(
+        self: &Rc<Self>,
+        done: impl Fn(&Home) -> bool,
+        otherwise: Error,
+    ) -> Result<(), Error> {
         let until = self.core.rt.now() + PATIENCE;
-        while !self.journal_is_free_of(index) {
+        while !done(self) {
             if self.core.closed.get() {
                 return Err(Error::Closed);
             }
             if self.core.rt.now() >= until {
-                return Err(Error::JournalNeeds(index));
+                return Err(otherwise);
             }
             self.group_commit(Reach::Closed).await;
             self.end(self.old_rows()).await;
             self.checkpoint(self.journal.next()).await;
-            if !self.journal_is_free_of(index) {
+            if !done(self) {
                 let progress = self.core.progress.wait();
                 let _ = self.core.rt.timeout(500 * MILLISECOND, progress).await;
             }
@@ -303,23 +326,13 @@ impl Home {
         let before = member.state();
         member.super_copy.set(arrival.super_copy);
         member.join(arrival.device.clone(), arrival.uuid, arrival.geometry);
-        let counted = self.core.counted().len() - 1;
-        let stored = self.store_generation().await;
-        let mut root = self.root.borrow().clone();
-        let short = 2 * stored < counted;
-        if short {
-            // It did not take effect: another follows without it, and without those that failed.
-            self.core.failing.ask(arrival.index, before);
-            self.core.report_failed(arrival.index);
-        } else {
-            root.number += 1;
-            self.close_epoch(&mut root, self.journal.next());
-        }
-        self.publish(root).await;
+        self.change_topology(); // records of the epoch that begins lie on it
+        let agreed = self.publish_generation(Some((arrival.index, before))).await;
         if self.core.closed.get() {
             return Err(Error::Closed);
         }
-        if short {
+        if agreed.are_too_few() {
+            let Agreed { stored, counted } = agreed;
             return Err(Error::NoQuorum { stored, counted });
         }
         match member.is_counted() {
@@ -392,6 +405,7 @@ impl Home {
         index: u16,
         state: MemberState,
     ) -> Result<(), Error> {
+        self.make_room_for_epochs().await?;
         let log = self.log.turn.lock().await;
         if *log || self.core.closed.get() {
             return Err(Error::Closed);
@@ -407,10 +421,8 @@ impl Home {
             return Ok(());
         }
         member.take_out(state);
-        self.publish_generation().await;
+        self.publish_members().await;
         self.look_who_is_awaited();
-        self.try_again();
-        self.core.progress.open();
         match self.core.closed.get() {
             true => Err(Error::Closed),
             false => Ok(()),

@@ -326,7 +326,8 @@ pub async fn import(
     let (rest, opened) = replay_segments(&core, records, &root, &named).map_err(format)?;
     settle_segments(&core, &named, &opened);
     if !options.degraded {
-        check_missing(&core, &topology, &spread.missing, newest.generation.number)?;
+        let missing = missed(&core, &root, &spread.missing);
+        check_missing(&core, &topology, &missing, newest.generation.number)?;
     }
     check_codes(&core).map_err(format)?;
     let birth = Rc::new(Cell::new(root.checkpoint));
@@ -399,6 +400,16 @@ fn next_segment(core: &Core, root: u64, opened: &BTreeSet<u64>) -> u64 {
     }
     let least = u64::from(LEAST_SKIPPED);
     root.max(seen) + least + core.rt.random_below(MOST_SKIPPED - least)
+}
+
+/// Those of the members that are missing on which something may lie: on one that every epoch of the root leaves out
+/// nothing does, unless a table or record names it. It was being taken in, and power went before it knew.
+fn missed(core: &Core, root: &Root, missing: &[u16]) -> Vec<u16> {
+    let left_out = |d: &u16| root.epochs.iter().all(|e| e.excluded.contains(d));
+    let segments = core.segments.borrow();
+    let named = |d: &u16| segments.values().any(|s| s.lies_on_any(&[*d]));
+    let missed = missing.iter().copied();
+    missed.filter(|d| !left_out(d) || named(d)).collect()
 }
 
 /// Whether the array can be imported without these devices.

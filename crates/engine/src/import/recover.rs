@@ -187,7 +187,7 @@ async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> 
     }
     if !spread.missing.is_empty() {
         let counted = home.core.counted().len() + spread.missing.len();
-        let stored = home.store_generation().await;
+        let stored = home.store_generation().await.stored;
         enough(stored, counted)?;
     }
     Ok(())
