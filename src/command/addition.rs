@@ -4,7 +4,7 @@
 
 use crate::api::{Add, AddReply, Call};
 use crate::cli::{AddArgs, absent};
-
+use crate::command::domains;
 use crate::command::returning::ask;
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
@@ -20,17 +20,10 @@ pub(crate) fn add(context: &Context, args: AddArgs) -> Result<(), Failure> {
         absent::check_device(device)?;
     }
     let devices = args.devices.iter().map(|path| absolute(path));
-    let domain = |(device, label): &(String, String)| -> Result<(String, String), Failure> {
-        Ok((absolute(device.as_ref())?, label.clone()))
-    };
     let call = Call::Add(Add {
         array: args.array,
         devices: devices.collect::<Result<_, Failure>>()?,
-        domains: args
-            .domain
-            .iter()
-            .map(domain)
-            .collect::<Result<_, Failure>>()?,
+        domains: domains::given(&args.domain)?,
         dry_run: args.dry_run,
         force: args.force,
     });

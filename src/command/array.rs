@@ -40,11 +40,7 @@ pub(crate) fn create(context: &Context, args: &CreateArgs) -> Result<(), Failure
         .iter()
         .map(|path| absolute(path))
         .collect::<Result<Vec<_>, Failure>>()?;
-    let domain = |(device, label): &(String, String)| -> Result<(String, String), Failure> {
-        Ok((absolute(device.as_ref())?, label.clone()))
-    };
-    let given = args.domain.iter().map(domain);
-    let given = given.collect::<Result<Vec<_>, Failure>>()?;
+    let given = domains::given(&args.domain)?;
     let domains = match &args.domain_file {
         Some(file) => domains::from_file(file, &args.devices, given)?,
         None => given,

@@ -47,6 +47,16 @@ enum Match {
     Exact,
 }
 
+/// What `--domain` gives, with the absolute paths of the devices.
+///
+/// # Errors
+/// If there is no current folder that a path could be relative to.
+pub(super) fn given(pairs: &[(String, String)]) -> Result<Vec<(String, String)>, Failure> {
+    let whole =
+        |(device, label): &(String, String)| Ok((absolute(device.as_ref())?, label.clone()));
+    pairs.iter().map(whole).collect()
+}
+
 /// The label of each device but those that `given` has one for, and those.
 ///
 /// # Errors

@@ -10,27 +10,9 @@ use ashlar_engine::status::{ArrayState, DeviceState, DeviceStatus};
 use ashlar_engine::{Array, Error, Import, Work};
 use ashlar_rt::Rt;
 
-use common::{check, copies, devices, fill, refs, small, story, volume, without};
+use common::{DISK, SIZE, copies, create, devices, read, refs, small, story, without, write};
 
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = 2 * MIB;
-const DISK: u64 = 8 * MIB;
-
-async fn create(rt: &Rt, disks: &[Rc<MemDevice>], layout: &str) -> Array {
-    let array = Array::create(rt, refs(disks), small(layout)).await.unwrap();
-    array.volume_create("v", volume(SIZE)).await.unwrap();
-    write(&array, 1).await;
-    array
-}
-
-async fn write(array: &Array, version: u64) {
-    let v = array.volume("v").unwrap();
-    fill(&v, SIZE, 16 << 10, version, "written").await;
-}
-
-async fn read(array: &Array, version: u64, what: &str) {
-    check(&array.volume("v").unwrap(), SIZE, version, what).await;
-}
 
 async fn import(rt: &Rt, disks: &[Rc<MemDevice>], away: &[usize]) -> Array {
     let array = Array::import(rt, without(disks, away), Import::default()).await;

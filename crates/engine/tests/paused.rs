@@ -3,34 +3,11 @@
 
 mod common;
 
-use std::rc::Rc;
-
-use ashlar_device::MemDevice;
 use ashlar_engine::status::{ArrayState, ArrayStatus, TaskStatus};
 use ashlar_engine::{Array, Error, Import, Work};
-use ashlar_rt::{Rt, SECOND};
+use ashlar_rt::SECOND;
 
-use common::{check, devices, fill, refs, small, story, volume};
-
-const MIB: u64 = 1 << 20;
-const SIZE: u64 = 2 * MIB;
-const DISK: u64 = 8 * MIB;
-
-async fn create(rt: &Rt, disks: &[Rc<MemDevice>], layout: &str) -> Array {
-    let array = Array::create(rt, refs(disks), small(layout)).await.unwrap();
-    array.volume_create("v", volume(SIZE)).await.unwrap();
-    write(&array, 1).await;
-    array
-}
-
-async fn write(array: &Array, version: u64) {
-    let v = array.volume("v").unwrap();
-    fill(&v, SIZE, 16 << 10, version, "written").await;
-}
-
-async fn read(array: &Array, version: u64, what: &str) {
-    check(&array.volume("v").unwrap(), SIZE, version, what).await;
-}
+use common::{DISK, create, devices, read, refs, story, write};
 
 fn task(status: &ArrayStatus, work: Work) -> TaskStatus {
     let task = status.tasks.iter().find(|t| t.id == work.id());

@@ -10,27 +10,9 @@ use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
 use ashlar_engine::{Array, Error, Import};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{check, copies, devices, fill, image, refs, small, story, volume, without};
-
-const MIB: u64 = 1 << 20;
-const SIZE: u64 = 2 * MIB;
-const DISK: u64 = 8 * MIB;
-
-async fn create(rt: &Rt, disks: &[Rc<MemDevice>], layout: &str) -> Array {
-    let array = Array::create(rt, refs(disks), small(layout)).await.unwrap();
-    array.volume_create("v", volume(SIZE)).await.unwrap();
-    write(&array, 1).await;
-    array
-}
-
-async fn write(array: &Array, version: u64) {
-    let v = array.volume("v").unwrap();
-    fill(&v, SIZE, 16 << 10, version, "written").await;
-}
-
-async fn read(array: &Array, version: u64, what: &str) {
-    check(&array.volume("v").unwrap(), SIZE, version, what).await;
-}
+use common::{
+    DISK, SIZE, copies, create, devices, image, read, refs, small, story, volume, without, write,
+};
 
 fn state_of(status: &ArrayStatus, index: u16) -> Option<DeviceState> {
     let device = status.devices.iter().find(|d| d.index == index);

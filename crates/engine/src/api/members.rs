@@ -147,17 +147,19 @@ impl Array {
     fn laid_out(&self, size_bytes: u64) -> Result<DeviceGeometry, Error> {
         self.check_open()?;
         self.check_writable()?;
-        let array = self.0.home.superblock.borrow();
-        let rings = (
-            array.geometry.delta_ring_bytes,
-            array.geometry.data_ring_bytes,
-        );
         let slots = self.0.home.core.members.iter().filter(|m| m.takes_slots());
         let need = slots.map(|m| m.geometry().slots / 4).min().unwrap_or(0);
-        let laid = DeviceGeometry::lay_out(size_bytes, array.geometry.slot_bytes, rings, 1);
+        self.with_slots(size_bytes, need)
+            .map_err(|have| Error::TooSmallToAdd { have, need })
+    }
+
+    /// How a device of this size is laid out, if it has so many slots; else how many it has.
+    fn with_slots(&self, size_bytes: u64, need: u32) -> Result<DeviceGeometry, u32> {
+        let geometry = self.0.home.superblock.borrow().geometry;
+        let rings = (geometry.delta_ring_bytes, geometry.data_ring_bytes);
+        let laid = DeviceGeometry::lay_out(size_bytes, geometry.slot_bytes, rings, 1);
         let have = laid.map_or(0, |laid| laid.slots);
-        let laid = laid.filter(|_| have >= need);
-        laid.ok_or(Error::TooSmallToAdd { have, need })
+        laid.filter(|_| have >= need).ok_or(have)
     }
 
     /// Whether a device of this size could take the place of a member.
@@ -176,13 +178,9 @@ impl Array {
         if home.core.member(index).is_counted() {
             return Err(Error::InUse(index));
         }
-        let array = home.superblock.borrow();
-        let (need, geometry) = (array.members[usize::from(index)].slots, array.geometry);
-        let rings = (geometry.delta_ring_bytes, geometry.data_ring_bytes);
-        let laid = DeviceGeometry::lay_out(size_bytes, geometry.slot_bytes, rings, 1);
-        let have = laid.map_or(0, |laid| laid.slots);
-        let laid = laid.filter(|_| have >= need);
-        laid.ok_or(Error::SmallerThan { index, have, need })
+        let need = home.superblock.borrow().members[usize::from(index)].slots;
+        self.with_slots(size_bytes, need)
+            .map_err(|have| Error::SmallerThan { index, have, need })
     }
 
     /// What the array would be without a device.

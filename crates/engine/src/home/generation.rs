@@ -112,12 +112,14 @@ impl Home {
         }
         self.take_out(&failing).await;
         self.members_changed();
-        let before = online_members(&self.superblock.borrow().members).count();
         let Agreed { stored, counted } = match planted::on(Bug::GenerationNotStored) {
-            true => Agreed {
-                stored: before,
-                counted: before,
-            },
+            true => {
+                let all = online_members(&self.superblock.borrow().members).count();
+                Agreed {
+                    stored: all,
+                    counted: all,
+                }
+            }
             false => self.store_generation().await,
         };
         let failed = |d: &u16| self.core.failing.contains(*d);

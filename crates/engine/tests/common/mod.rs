@@ -6,7 +6,7 @@ pub mod room;
 use std::rc::Rc;
 
 use ashlar_device::{Device, DeviceRef, MemDevice};
-use ashlar_engine::{Create, Settings, Volume, VolumeOptions};
+use ashlar_engine::{Array, Create, Settings, Volume, VolumeOptions};
 use ashlar_format::DeviceGeometry;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
@@ -147,4 +147,28 @@ pub fn story<T: 'static>(run: impl AsyncFnOnce(Rt) -> T + 'static) -> T {
     let done = rt.run_for(ENDLESS, async move { run(handle).await });
     rt.shutdown();
     done.expect("it ends")
+}
+
+/// Bytes of the volume of [`create`].
+pub const SIZE: u64 = 2 << 20;
+/// Bytes of a device that [`create`] is mostly given.
+pub const DISK: u64 = 8 << 20;
+
+/// An array with a volume `v`, all of which is written in version 1.
+pub async fn create(rt: &Rt, disks: &[Rc<MemDevice>], layout: &str) -> Array {
+    let array = Array::create(rt, refs(disks), small(layout)).await.unwrap();
+    array.volume_create("v", volume(SIZE)).await.unwrap();
+    write(&array, 1).await;
+    array
+}
+
+/// Writes all of the volume of [`create`].
+pub async fn write(array: &Array, version: u64) {
+    let v = array.volume("v").unwrap();
+    fill(&v, SIZE, 16 << 10, version, "written").await;
+}
+
+/// Reads all of it.
+pub async fn read(array: &Array, version: u64, what: &str) {
+    check(&array.volume("v").unwrap(), SIZE, version, what).await;
 }
