@@ -79,6 +79,9 @@ pub(crate) struct AddReply {
     pub(crate) usable_before: u64,
     /// And with them.
     pub(crate) usable_bytes: u64,
+    /// Bytes of what is there that move to them.
+    #[serde(default)]
+    pub(crate) moved_bytes: u64,
     /// Nothing was done.
     #[serde(default)]
     pub(crate) dry_run: bool,

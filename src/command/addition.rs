@@ -42,21 +42,29 @@ fn text(reply: &AddReply) -> String {
         let (now, before) = (size(reply.usable_bytes), size(reply.usable_before));
         format!("Volumes {is} promised {now} in all, {before} without\n")
     };
+    let moved = size(reply.moved_bytes);
     if reply.dry_run {
+        let moves = match reply.moved_bytes {
+            0 => String::new(),
+            _ => format!("{moved} of what is there would move to them\n"),
+        };
         return format!(
-            "{array}: {} would be added\n{}Nothing was changed\n",
+            "{array}: {} would be added\n{}{moves}Nothing was changed\n",
             paths.join(", "),
             space("could be")
         );
     }
+    let moves = match reply.moved_bytes {
+        0 => "New data lie on all devices".to_string(),
+        _ => format!(
+            "{moved} of what is there move to them: 'ashlar wait {array} --for rebalance' waits for that"
+        ),
+    };
     let added = reply.devices.iter().zip(&paths);
     let added: String = added
         .map(|(index, path)| format!("{array}: {path} is device {index}\n"))
         .collect();
-    format!(
-        "{added}{}New data lie on all devices; what is there stays where it is\n",
-        space("may be")
-    )
+    format!("{added}{}{moves}\n", space("may be"))
 }
 
 #[cfg(test)]
@@ -71,18 +79,21 @@ mod tests {
             paths: vec!["/dev/sdk".into(), "/dev/sdl".into()],
             usable_before: 20 << 30,
             usable_bytes: 30 << 30,
+            moved_bytes: 5 << 30,
             dry_run: true,
         };
         assert_eq!(
             text(&reply),
-            "tank: /dev/sdk, /dev/sdl would be added\nVolumes could be promised 30G in all, 20G without\nNothing was \
-             changed\n"
+            "tank: /dev/sdk, /dev/sdl would be added\nVolumes could be promised 30G in all, 20G without\n5G of what is \
+             there would move to them\nNothing was changed\n"
         );
         (reply.dry_run, reply.devices) = (false, vec![5, 6]);
         assert_eq!(
             text(&reply),
             "tank: /dev/sdk is device 5\ntank: /dev/sdl is device 6\nVolumes may be promised 30G in all, 20G \
-             without\nNew data lie on all devices; what is there stays where it is\n"
+             without\n5G of what is there move to them: 'ashlar wait tank --for rebalance' waits for that\n"
         );
+        reply.moved_bytes = 0;
+        assert!(text(&reply).ends_with("\nNew data lie on all devices\n"));
     }
 }

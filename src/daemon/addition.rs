@@ -39,6 +39,7 @@ impl Host {
             devices: Vec::new(),
             paths: candidates.iter().map(path).collect(),
             usable_before: with.usable_before,
+            moved_bytes: with.moved_bytes,
             usable_bytes: with.usable_bytes,
             dry_run: call.dry_run,
         };
@@ -142,6 +143,7 @@ mod tests {
             devices: vec![7],
             paths: vec!["/dev/sdh".into(), "/dev/sdi".into()],
             usable_before: 1,
+            moved_bytes: 0,
             usable_bytes: 2,
             dry_run: false,
         };

@@ -62,8 +62,9 @@ impl Host {
             Some(error) if stay.is_empty() => return Err(failure_of(error)),
             None if stay.is_empty() => {
                 return Err(Failure::refused(format!(
-                    "{}: no device is to leave, so there is nothing to cancel; 'ashlar task {0}' lists the work",
-                    call.array
+                    "{}: no device is to leave, so there is nothing to cancel; 'ashlar task {0} {1} pause' holds off \
+                     moves to emptier devices",
+                    call.array, call.id
                 )));
             }
             _ => {}

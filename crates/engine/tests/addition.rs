@@ -8,7 +8,7 @@ use std::rc::Rc;
 use ashlar_device::{Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
 use ashlar_engine::status::{ArrayState, DeviceState, DeviceStatus};
 use ashlar_engine::{Array, Error, Import, Work};
-use ashlar_rt::Rt;
+use ashlar_rt::{Rt, SECOND};
 
 use common::{DISK, SIZE, copies, create, devices, read, refs, small, story, without, write};
 
@@ -59,6 +59,71 @@ fn devices_are_added_and_used() {
             story(async move |rt| read(&import(&rt, &disks, &away).await, 5, layout).await);
         }
     }
+}
+
+/// What is there moves to devices that are added, until all hold about as much; as much as was foretold; then it rests.
+#[test]
+fn what_is_there_moves_to_new_devices() {
+    const MORE: u64 = 6 << 20;
+    for layout in ["ec2+1", "raid5", "raid10", "grid:4(2+1+1)", "raid0"] {
+        let disks = devices(6, DISK);
+        let kept = disks.clone();
+        story(async move |rt| {
+            let array = create(&rt, &kept[..4], layout).await;
+            array
+                .volume_create("w", common::volume(MORE))
+                .await
+                .unwrap();
+            let w = array.volume("w").unwrap();
+            common::fill(&w, MORE, 16 << 10, 1, "written").await;
+            array.wait_idle(&[]).await;
+            let mut foretold = 0;
+            for disk in &kept[4..] {
+                let with = array.check_addition(&[(DISK, String::new())]).unwrap();
+                foretold += with.moved_bytes;
+                array.add(disk.clone(), "").await.unwrap();
+            }
+            array.wait_idle(&[Work::Rebalance]).await;
+            assert_eq!(array.stuck(&[]), None, "{layout}");
+            let status = array.status().await;
+            let task = status
+                .tasks
+                .iter()
+                .find(|t| t.id == Work::Rebalance.id())
+                .unwrap();
+            assert_eq!(task.state, "done", "{layout}: {task:?}");
+            assert_eq!(task.done_bytes, task.total_bytes, "{layout}");
+            assert!(foretold > 0 && task.done_bytes > 0, "{layout}");
+            let used: Vec<u64> = status.devices.iter().map(|d| d.used_bytes).collect();
+            let (least, most) = (used.iter().min().unwrap(), used.iter().max().unwrap());
+            assert!(most - least <= DISK / 8, "{layout}: {used:?}");
+            rt.sleep(60 * SECOND).await;
+            let before = moved(&array).await;
+            rt.sleep(600 * SECOND).await;
+            assert_eq!(moved(&array).await, before, "{layout}");
+            read(&array, 1, layout).await;
+            common::check(&w, MORE, 1, layout).await;
+        });
+        let losses: &[&[usize]] = match layout {
+            "raid0" => &[&[]],
+            _ => &[&[], &[0], &[4], &[5]],
+        };
+        for away in losses {
+            let disks = copies(&disks);
+            story(async move |rt| {
+                let array = import(&rt, &disks, away).await;
+                read(&array, 1, layout).await;
+                common::check(&array.volume("w").unwrap(), MORE, 1, layout).await;
+            });
+        }
+    }
+}
+
+/// Bytes of columns that have moved.
+async fn moved(array: &Array) -> u64 {
+    let tasks = array.status().await.tasks;
+    let task = tasks.iter().find(|t| t.id == Work::Rebalance.id());
+    task.map_or(0, |t| t.done_bytes)
 }
 
 /// Records of the epoch that begins with a new device lie where an import looks for them.

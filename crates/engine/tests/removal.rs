@@ -42,6 +42,47 @@ fn survives_one(disks: &[Rc<MemDevice>], here: &[usize], version: u64) {
     }
 }
 
+/// What moves is read where it is, and once more where it was written; what is bad there is computed from the others.
+#[test]
+fn what_moves_is_copied() {
+    for bad in [false, true] {
+        let disks = devices(9, DISK);
+        story(async move |rt| {
+            let array = create(&rt, &disks, "ec6+2").await;
+            array.merge().await.unwrap();
+            array.wait_idle(&[]).await;
+            if bad {
+                let held = image(&disks[1]);
+                let blocks = (0..SIZE / 4096).filter(|block| block % 9 < 3);
+                let hit = blocks.filter(|block| {
+                    let wanted = common::pattern(*block, 1);
+                    let at = held.chunks(4096).position(|held| held == &wanted[..]);
+                    at.inspect(|at| disks[1].poke(4096 * *at as u64, &[0xA5; 4096]))
+                        .is_some()
+                });
+                let hit = hit.count();
+                assert!(hit > 5, "{hit} blocks");
+            }
+            let reads = async || {
+                let devices = array.status().await.devices.into_iter();
+                let others = devices.filter(|d| d.index != 1);
+                others.map(|d| d.read_bytes).sum::<u64>()
+            };
+            let before = reads().await;
+            let moved = array.remove(1).await.unwrap().moved_bytes;
+            is_gone(&array, 1, 1, "moved").await;
+            let after = reads().await - SIZE; // `is_gone` reads all of the volume
+            let copied = after - before < 2 * moved;
+            assert_eq!(
+                copied,
+                !bad,
+                "{} of {moved} bytes were read",
+                after - before
+            );
+        });
+    }
+}
+
 /// All redundancy is there while a device is emptied, and nothing says afterwards that it was a member.
 #[test]
 fn a_device_is_emptied_and_leaves() {

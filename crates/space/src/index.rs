@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::capacity::Geometry;
+use crate::index::bucket::{Bucket, SHARES};
 use crate::template::{Plan, Template};
 use crate::topology::Area;
 
@@ -167,49 +168,6 @@ pub(crate) fn full(geometry: &Geometry, area: Area, k: u16) -> u64 {
     }
 }
 
-/// Lists by live share.
-const SHARES: usize = 256;
-
-/// The segments of one variant.
-#[derive(Debug, Clone)]
-pub(crate) struct Bucket {
-    lists: Vec<BTreeSet<(u64, u64)>>,
-    occupied: [u64; SHARES / 64],
-    count: usize,
-}
-
-impl Bucket {
-    fn new() -> Bucket {
-        Bucket {
-            lists: vec![BTreeSet::new(); SHARES],
-            occupied: [0; SHARES / 64],
-            count: 0,
-        }
-    }
-
-    fn insert(&mut self, share: usize, at: (u64, u64)) {
-        if self.lists[share].insert(at) {
-            self.count += 1;
-        }
-        self.occupied[share / 64] |= 1 << (share % 64);
-    }
-
-    fn remove(&mut self, share: usize, at: (u64, u64)) {
-        if self.lists[share].remove(&at) {
-            self.count -= 1;
-        }
-        if self.lists[share].is_empty() {
-            self.occupied[share / 64] &= !(1 << (share % 64));
-        }
-    }
-
-    /// The segment of each list that was closed first, those with the fewest live blocks before others.
-    pub(crate) fn heads(&self) -> impl Iterator<Item = u64> + '_ {
-        let lists = (0..SHARES).filter(|s| self.occupied[s / 64] >> (s % 64) & 1 == 1);
-        lists.filter_map(|s| self.lists[s].first().map(|(_, number)| *number))
-    }
-}
-
 /// Moves of one area that are under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream {
@@ -263,6 +221,8 @@ pub struct Index {
     held: [Held; 2],
     /// How often slots had come back when something was parked last.
     parked_at: u64,
+    /// How often they had when no column could be moved that evens out what devices hold, though it is uneven.
+    stays_uneven: Option<u64>,
 }
 
 type Lists = BTreeMap<Area, BTreeMap<Variant, Bucket>>;
@@ -283,6 +243,7 @@ impl Index {
             counts: BTreeMap::new(),
             held: [Held::default(); 2],
             parked_at: 0,
+            stays_uneven: None,
         }
     }
 
@@ -315,6 +276,22 @@ impl Index {
     pub fn is_in_flight(&self, number: u64) -> bool {
         let place = self.segments.get(&number).map(|(_, place)| *place);
         matches!(place, Some(Place::InFlight { .. }))
+    }
+
+    /// Whether a column of a segment may be moved: no work is under way on it, and none has come to nothing.
+    pub(crate) fn may_move(&self, number: u64) -> bool {
+        let place = self.segments.get(&number).map(|(_, place)| *place);
+        matches!(place, Some(Place::Listed | Place::Waiting(_)))
+    }
+
+    /// What devices hold stays uneven, though no slots have come back since it was so often; `None`: it does not.
+    pub(crate) fn set_uneven(&mut self, returns: Option<u64>) {
+        self.stays_uneven = returns;
+    }
+
+    /// How often slots had come back when nothing more could be evened out.
+    pub(crate) fn stays_uneven(&self) -> Option<u64> {
+        self.stays_uneven
     }
 
     /// A segment was closed, or something about it has changed.
@@ -403,6 +380,7 @@ impl Index {
 
     /// Lists all segments again that wait for something: after a change of policy or plan.
     pub fn unpark_all(&mut self) {
+        self.stays_uneven = None;
         let waiting = std::mem::take(&mut self.lacking);
         self.list(waiting.into_iter().flatten());
         let parked = std::mem::take(&mut self.parked);
@@ -572,6 +550,14 @@ impl Index {
         self.counts.keys()
     }
 
+    /// Segments that the devices of an area hold: its own, and those of nodes.
+    pub(crate) fn segments_on(&self, area: Area) -> u32 {
+        let on = |(of, _): &(Area, Variant)| [area, Area::Nodes].contains(of);
+        let all = self.counts.iter().filter(|(of, _)| on(of));
+        let count: u64 = all.map(|(_, [all, _])| all).sum();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
     /// What its segments of nodes hold, and what those of data do.
     #[must_use]
     pub fn held(&self) -> (Held, Held) {
@@ -596,5 +582,6 @@ impl Index {
     }
 }
 
+mod bucket;
 #[cfg(test)]
 mod tests;

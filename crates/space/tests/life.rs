@@ -264,6 +264,7 @@ impl Life {
             narrow: Narrow::Critical,
             reshape: false,
             least_gain: 20,
+            spread: 50,
             target: 2,
             now: self.next,
         };

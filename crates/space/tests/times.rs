@@ -97,6 +97,7 @@ impl Full {
                 narrow: Narrow::Critical,
                 reshape: false,
                 least_gain: 50,
+                spread: 50,
                 target: u32::MAX,
                 now: 2 * count,
             },

@@ -298,7 +298,7 @@ fn left_to_do(home: &Home, work: Work) -> u64 {
     let done = home.tasks.borrow().progress(work).done;
     match work {
         Work::Rebuild => done + home.bytes_missing(),
-        _ => done + home.bytes_on_leaving().unwrap_or(0),
+        _ => done + home.bytes_to_move().unwrap_or(0),
     }
 }
 

@@ -1,7 +1,8 @@
-//! Rebuild of one column: reconstructs it from the others, writes it to a new slot, reads it back and records it.
+//! A column gets another slot: it is copied from where it is, or reconstructed from the others, written to the new slot,
+//! read back and recorded.
 //!
 //! Invariants:
-//! - It writes only what was computed from inputs that match their rows (P4), flushes it and reads it
+//! - It writes only what matches its rows, or was computed from inputs that match theirs (P4), flushes it and reads it
 //!   back, and only then, by a journal record, says where the column is.
 //! - The old column and the new one are told apart by their version.
 //! - No two columns of a segment lie on one device, also where two are moved at once.
@@ -27,7 +28,7 @@ use crate::segment::summary::decode_owner_bytes;
 use crate::segment::{Column, Pinned, Segment};
 use crate::status::Work;
 
-/// A lost column on its way to a new slot.
+/// A column on its way to a new slot.
 #[derive(Debug, Clone, Copy)]
 struct Moving {
     index: usize,
@@ -35,6 +36,8 @@ struct Moving {
     new: Column,
     /// The life of the slots of the device that it goes to.
     life: u32,
+    /// Whether it can be copied from its old slot.
+    copied: bool,
     /// Whether it can still get there.
     stands: bool,
 }
@@ -57,9 +60,9 @@ fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
 }
 
 impl Background {
-    /// Computes columns from verified inputs, all of them in one pass over the others, writes them to new slots on
-    /// these devices, where the ledger has given one each, reads them back, and journals their new places. How many it
-    /// gave the segment.
+    /// Copies columns that are there, computes others from verified inputs, all of them in one pass, writes them to new
+    /// slots on these devices, where the ledger has given one each, reads them back, and journals their new places. How
+    /// many it gave the segment.
     ///
     /// Crash argument: a new slot belongs to nobody until the `Column` entry is durable, which is
     /// after everything in it was flushed and read back; its version is higher than the lost column's,
@@ -85,6 +88,7 @@ impl Background {
                 old,
                 new,
                 life: slots.life(),
+                copied: leaves == Leaves::Sound && self.core.column_usable(segment, index),
                 stands: true,
             });
         }
@@ -204,12 +208,11 @@ impl Background {
         };
         let headers = moving.iter().map(header).collect();
         self.write_moving(moving, headers).await;
-        let indexes: Vec<usize> = moving.iter().map(|m| m.index).collect();
         for course in courses_recorded(segment) {
             if !moving.iter().any(|m| m.stands) {
                 return;
             }
-            let Some(columns) = self.compute_course(segment, &indexes, course).await else {
+            let Some(columns) = self.course_of(segment, moving, course).await else {
                 moving.iter_mut().for_each(|m| m.stands = false);
                 return;
             };
@@ -253,6 +256,52 @@ impl Background {
                 self.core.report_failed(m.new.device);
             }
         }
+    }
+
+    /// The strips of one course of columns, and their rows: copied where the columns are and match, computed otherwise.
+    async fn course_of(
+        self: &Rc<Self>,
+        segment: &Pinned,
+        moving: &[Moving],
+        course: u32,
+    ) -> Option<Vec<(Slice, Vec<Row>)>> {
+        let (mut copied, mut others) = (Vec::new(), Vec::new());
+        for m in moving {
+            let copy = match m.copied {
+                true => self.copy_course(segment, m.index, course).await,
+                false => None,
+            };
+            if copy.is_none() {
+                others.push(m.index);
+            }
+            copied.push(copy);
+        }
+        let mut computed = match others.is_empty() {
+            true => Vec::new(),
+            false => self.compute_course(segment, &others, course).await?,
+        }
+        .into_iter();
+        let of = |copy: Option<_>| copy.or_else(|| computed.next());
+        copied.into_iter().map(of).collect()
+    }
+
+    /// One course of a column as it is there; `None` if some of it cannot be read, does not match its rows, or is not
+    /// recorded.
+    async fn copy_course(
+        self: &Rc<Self>,
+        segment: &Pinned,
+        index: usize,
+        course: u32,
+    ) -> Option<(Slice, Vec<Row>)> {
+        let column = read_course(&self.core, segment, course, index).await?;
+        let bad = verify_course(&self.core, segment, course, &column).await;
+        note_bad_blocks(&self.core, segment, course, &column, &bad);
+        let recorded = segment.recorded.get();
+        let unrecorded = |(at, row): (u32, &Row)| {
+            segment.geometry.in_course(course, at).0 >= recorded && *row != Row::default()
+        };
+        let as_recorded = !(0u32..).zip(&column.rows).any(unrecorded);
+        (bad.is_empty() && as_recorded).then_some((column.bytes, column.rows))
     }
 
     /// Computes the strips of one course of columns, and their rows. Whole strips at once from the

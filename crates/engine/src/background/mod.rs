@@ -110,9 +110,9 @@ impl Background {
             Work::Repair => self.core.bad.repairs.borrow().is_empty(),
             Work::Clean => self.cleaning.get() == 0 && (settled() || !self.home.is_short()),
             Work::Rebalance => {
-                let leaving = self.home.bytes_on_leaving();
+                let to_move = self.home.bytes_to_move();
                 let stays = || settled() && self.home.emptied_member().is_none();
-                let rests = leaving.is_none() || self.is_paused(work) || stays();
+                let rests = to_move.is_none() || self.is_paused(work) || stays();
                 self.moving.get() == 0 && !self.removing.get() && rests
             }
             Work::Rebuild => {
@@ -139,9 +139,9 @@ impl Background {
         }
         if wants(Work::Rebalance)
             && self.is_idle(&[Work::Rebalance])
-            && self.home.bytes_on_leaving().is_some()
+            && self.home.bytes_to_move().is_some()
         {
-            return Some(self.why_not_emptied().to_string());
+            return Some(self.why_not_moved().to_string());
         }
         if !wants(Work::Rebuild)
             || !self.is_idle(&[Work::Rebuild]) && !read_only

@@ -99,8 +99,8 @@ impl Background {
         }
         let idle = !started && jobs.running.get() == 0;
         let wants_room = || self.home.is_short() || self.home.lack() == Lack::Room;
-        let leaves = || self.home.bytes_on_leaving().is_some() && !self.is_paused(Work::Rebalance);
-        let wanted = || wants_room() || leaves();
+        let moves = || self.home.bytes_to_move().is_some() && !self.is_paused(Work::Rebalance);
+        let wanted = || wants_room() || moves();
         let overwritten = idle && self.home.is_unmerged() && wanted();
         let left = !started && self.waits_for_merge() && !jobs.is_moving();
         if !overwritten && !left {
@@ -314,11 +314,11 @@ impl Background {
     /// Shows how work is, for people.
     fn show(&self, rests: bool) {
         let degraded = self.home.is_degraded();
-        let leaving = self.home.bytes_on_leaving();
+        let to_move = self.home.bytes_to_move();
         let states = [
             (Work::Rebuild, self.rebuilding.get(), degraded),
             (Work::Clean, self.cleaning.get(), self.home.is_short()),
-            (Work::Rebalance, self.moving.get(), leaving.is_some()),
+            (Work::Rebalance, self.moving.get(), to_move.is_some()),
         ];
         for (work, running, due) in states {
             if self.is_paused(work) {
@@ -330,7 +330,7 @@ impl Background {
                     (TaskState::Waiting, "no segment is worth cleaning now")
                 }
                 (0, true) if rests && work == Work::Rebalance => {
-                    (TaskState::Waiting, self.why_not_emptied())
+                    (TaskState::Waiting, self.why_not_moved())
                 }
                 (0, true) if rests => (TaskState::Waiting, self.why_waiting()),
                 (0, true) => continue,
@@ -342,7 +342,7 @@ impl Background {
                 (progress.state, progress.reason) = (state, reason);
             }
             if work == Work::Rebalance {
-                progress.total = progress.done + leaving.unwrap_or(0);
+                progress.total = progress.done + to_move.unwrap_or(0);
             }
         }
     }
@@ -383,9 +383,12 @@ impl Background {
         });
     }
 
-    /// Why a member that is to leave still holds something.
-    pub(super) fn why_not_emptied(&self) -> &'static str {
+    /// Why columns are left that are to move.
+    pub(super) fn why_not_moved(&self) -> &'static str {
         match self.home.lack() {
+            _ if self.home.leaving().is_empty() => {
+                "no more data can be moved to the emptier devices now"
+            }
             _ if self.home.emptied_member().is_some() => {
                 "a device is empty, and is removed in a moment"
             }

@@ -33,6 +33,8 @@ pub struct With {
     pub usable_before: u64,
     /// The same with these devices.
     pub usable_bytes: u64,
+    /// Bytes of what is there that move to them.
+    pub moved_bytes: u64,
 }
 
 /// Whether the superblocks of devices have room for a table of so many members.
@@ -83,6 +85,7 @@ impl Home {
         Ok(With {
             usable_before: usable(&before),
             usable_bytes: usable(&with),
+            moved_bytes: self.bytes_to_even(&with),
         })
     }
 

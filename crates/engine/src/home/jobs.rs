@@ -12,10 +12,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use ashlar_format::SegmentNumber;
+use ashlar_format::{BLOCK_U64, SegmentNumber};
 use ashlar_space::index::SegmentFacts;
 use ashlar_space::ledger::{Claim, Ledger};
-use ashlar_space::topology::Area;
+use ashlar_space::topology::{Area, Topology};
+use ashlar_space::work::even::{slots_to_even, uneven_slots};
 use ashlar_space::work::{Job, Lack, Narrow, Policy, Table, lacks, next_job};
 
 use crate::home::Home;
@@ -32,6 +33,9 @@ const LEAST_GAIN: u16 = 50;
 
 /// The same before what was overwritten is merged.
 const LEAST_GAIN_UNMERGED: u16 = 200;
+
+/// Thousandths of its slots that a device may have more or fewer free than its share.
+const SPREAD: u16 = 50;
 
 /// A segment that is being emptied, or was, and that a merge frees.
 #[derive(Debug)]
@@ -263,6 +267,7 @@ impl Home {
             narrow: self.narrow_policy(),
             reshape: false,
             least_gain,
+            spread: SPREAD,
             target: self.target(),
             now: self.root.next_segment(),
         }
@@ -362,6 +367,28 @@ impl Home {
         let (mut index, mut ledger) = (self.space.index(), self.space.ledger());
         let at = (segment.number, column);
         ashlar_space::work::relocate(&mut index, &mut ledger, &table, &policy, at, facts)
+    }
+
+    /// Bytes of the columns that are to move: from members that are to leave, and to those that hold less than their
+    /// share; `None` if none are to, and no member is to leave.
+    pub(crate) fn bytes_to_move(&self) -> Option<u64> {
+        let policy = self.policy(0);
+        let uneven = slots_to_even(&self.space.index(), &self.space.ledger(), &policy);
+        let bytes = uneven * u64::from(self.core.slot_blocks) * BLOCK_U64;
+        match self.bytes_on_leaving() {
+            Some(leaving) => Some(leaving + bytes),
+            None => (bytes > 0).then_some(bytes),
+        }
+    }
+
+    /// Bytes of the columns that move to other devices once the members are these.
+    pub(super) fn bytes_to_even(&self, topology: &Topology) -> u64 {
+        let policy = self.policy(0);
+        let mut ledger = self.space.ledger().clone();
+        let plan = ledger.plan().clone();
+        ledger.change(topology.clone(), plan);
+        let slots = uneven_slots(&self.space.index(), &ledger, &policy);
+        slots * u64::from(self.core.slot_blocks) * BLOCK_U64
     }
 
     /// Why the rest of the work waits.

@@ -298,8 +298,10 @@ impl Home {
         let shape = before.shape();
         let topology = topology_of(members, (shape.k, shape.m), shape.spare);
         let before = self.plan();
-        let plan = plan(&topology, &self.geometry(), &self.promises(), Some(&before));
+        let geometry = self.geometry_on(&topology, 0);
+        let plan = plan(&topology, &geometry, &self.promises(), Some(&before));
         self.space.ledger().change(topology, plan);
+        self.space.index().unpark_all();
     }
 
     /// Every segment may have other facts.

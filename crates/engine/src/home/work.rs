@@ -80,7 +80,7 @@ impl Home {
     pub(crate) fn is_due(&self, work: Work) -> bool {
         match work {
             Work::Rebuild => self.is_degraded(),
-            Work::Rebalance => self.bytes_on_leaving().is_some(),
+            Work::Rebalance => self.bytes_to_move().is_some(),
             Work::Clean | Work::Repair => false,
         }
     }

@@ -24,6 +24,7 @@ use crate::template::Plan;
 use crate::topology::{Area, Member, Presence, Topology};
 
 mod choose;
+pub(crate) mod shares;
 mod slots;
 
 /// A mistake that tests make on purpose, to see that it is found.

@@ -5,7 +5,7 @@
 use crate::floors::Class;
 use crate::index::SegmentFacts;
 use crate::ledger::Claim;
-use crate::topology::{Area, Presence};
+use crate::topology::Presence;
 use crate::work::{Job, Lack, Search};
 
 impl Search<'_> {
@@ -103,81 +103,5 @@ impl Search<'_> {
             },
             claim,
         ))
-    }
-
-    /// Where much is free on some devices and too little on others for a segment, a column moves from the fullest
-    /// device to the one with most room.
-    pub(super) fn even_out(&mut self, areas: &[Area]) -> Option<(Job, Claim)> {
-        for area in areas.iter().skip(1) {
-            let coming = self.ledger.coming();
-            let laid = u32::from(self.ledger.plan().of(*area).laid().max(1));
-            let devices = self.topology().taking_in(*area);
-            let free_of = |d: &u16| coming[usize::from(*d)];
-            let all: u32 = devices.iter().map(free_of).sum();
-            let fit = self.ledger.laid_in(&coming, *area);
-            let floor: u32 = self.ledger.floors().of(Class::Client).1;
-            // At least one segment more would fit if the same slots were free evenly.
-            if fit >= self.policy.target || all < (fit + floor + 1) * laid {
-                continue;
-            }
-            let mut by_room = devices.clone();
-            by_room.sort_by_key(free_of);
-            for full in &by_room {
-                for roomy in by_room.iter().rev() {
-                    if free_of(roomy) < free_of(full) + 2 {
-                        break;
-                    }
-                    if let Some(job) = self.move_column(*full, *roomy) {
-                        return Some(job);
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// Moves a column of some segment from one device to another that holds none of it. Like cleaning it gives clients
-    /// room that they lack.
-    pub(super) fn move_column(&mut self, from: u16, to: u16) -> Option<(Job, Claim)> {
-        if !self.ledger.grants_slot(Class::Clean, to) {
-            return None;
-        }
-        for slot in 0..self.topology().slots(from) {
-            let Some(number) = self.table.segment_at(from, slot) else {
-                continue;
-            };
-            let facts = self.index.get(number).copied();
-            let Some(facts) = facts.filter(|_| !self.index.is_in_flight(number)) else {
-                continue;
-            };
-            let columns = self.table.columns(number);
-            let Some(column) = columns.iter().position(|d| *d == Some(from)) else {
-                continue;
-            };
-            let mut after = columns.clone();
-            after[column] = Some(to);
-            let topology = self.topology();
-            let elsewhere = self.ledger.plan().elsewhere(topology, facts.area, &after);
-            let identity = topology.identity(to);
-            let twice = columns
-                .iter()
-                .flatten()
-                .any(|d| *d != from && topology.identity(*d) == identity);
-            let needed = facts.usable <= facts.k; // nothing else could compute it
-            if facts.live == 0 || twice || needed || elsewhere > facts.elsewhere {
-                continue;
-            }
-            let claim = self.ledger.claim_slots(Class::Clean, &[to])?;
-            self.index.begin(number, None);
-            let to = vec![(column as u16, to)];
-            return Some((
-                Job::Columns {
-                    segment: number,
-                    to,
-                },
-                claim,
-            ));
-        }
-        None
     }
 }

@@ -24,6 +24,7 @@ use crate::topology::{Area, Topology};
 use crate::index::Measure;
 
 mod columns;
+pub mod even;
 mod rewrite;
 
 /// Thousandths of a segment of nodes that are gained at least where it is renewed for its waste.
@@ -89,6 +90,9 @@ pub struct Policy {
     pub reshape: bool,
     /// Thousandths of a segment that are to be gained at least where it is rewritten for its waste, 0 to 1,000.
     pub least_gain: u16,
+    /// Columns move until no device has so many thousandths of its slots more or fewer free than its share; 0: they do
+    /// not move for that.
+    pub spread: u16,
     /// Segments of each area that clients should find, once all is done: below that waste is taken back. At least 1.
     pub target: u32,
     /// The time, in the unit of [`SegmentFacts::closed`].

@@ -8,6 +8,7 @@ use crate::plan::plan;
 use crate::promise::{Promises, Volume};
 use crate::template::Plan;
 use crate::topology::{Member, Presence};
+use crate::work::even::slots_to_even;
 
 const GEOMETRY: Geometry = Geometry::SAMPLE;
 
@@ -59,6 +60,7 @@ impl Fixture {
                 narrow: Narrow::Critical,
                 reshape: false,
                 least_gain: 50,
+                spread: 0,
                 target: 6,
                 now: 100,
             },
@@ -103,6 +105,18 @@ impl Fixture {
             let _ = claim;
             job
         })
+    }
+
+    /// The job that moves a column has ended.
+    fn move_column(&mut self, segment: u64, column: u16, device: u16) {
+        let columns = &mut self.segments[segment as usize];
+        let from = columns[usize::from(column)].replace(device).unwrap();
+        let claim = Claim::from_number(0);
+        assert!(self.ledger.acquire_slot(&claim, device));
+        self.ledger.give_back(claim);
+        self.ledger.free_later(&[from], false);
+        self.ledger.release(&[from]);
+        self.index.end(segment);
     }
 
     fn lack(&self) -> Lack {
@@ -448,4 +462,62 @@ fn bad_slots_are_tried_again_where_room_is_short() {
     assert_eq!(all.next(), None);
     all.fill(2);
     assert_eq!(all.next(), Some(Job::Retry { device: 1 }));
+}
+
+/// Segments that devices hold, then a device more: columns go there until no device is further from its share than the
+/// policy allows, and never for less.
+#[test]
+fn columns_spread_to_a_device_that_holds_less_than_its_share() {
+    for (spread, held, moves) in [
+        (50, 60, true),
+        (0, 60, false),   // by policy
+        (50, 6, false),   // too little to move
+        (900, 60, false), // as the policy allows
+    ] {
+        let mut all = Fixture::new("ec2+1", 100, 4, &[]);
+        all.policy.spread = spread;
+        for _ in 0..held {
+            all.segment(2, &[0, 1, 2], 100, 0);
+        }
+        let due = slots_to_even(&all.index, &all.ledger, &all.policy);
+        assert_eq!(due > 0, moves, "{spread} {held}");
+        let mut moved = 0;
+        while let Some(job) = all.next() {
+            let Job::Columns { segment, to } = job else {
+                panic!("{job:?}");
+            };
+            let (column, device) = to[0];
+            assert_eq!(device, 3);
+            all.move_column(segment, column, device);
+            moved += 1;
+        }
+        assert_eq!(slots_to_even(&all.index, &all.ledger, &all.policy), 0);
+        // Each holds 45 in the end; one may hold 5 fewer.
+        let most = if moves { 40..=45 } else { 0..=0 };
+        assert!(most.contains(&moved), "{spread} {held}: {moved}");
+        assert_eq!(all.lack(), Lack::Nothing);
+    }
+}
+
+/// While the operator has paused moves nothing is spread; where no column can be moved the rest stays, until slots come
+/// back or members change.
+#[test]
+fn what_cannot_be_spread_stays() {
+    let mut all = Fixture::new("ec2+1", 100, 4, &[]);
+    all.policy.spread = 50;
+    for _ in 0..60 {
+        let one = all.segment(2, &[0, 1, 2], 100, 0);
+        all.index.give_up(one);
+    }
+    all.policy.paused.bring = true;
+    assert_eq!(all.next(), None);
+    let due = |all: &Fixture| slots_to_even(&all.index, &all.ledger, &all.policy) > 0;
+    assert!(due(&all), "it is only paused");
+    all.policy.paused.bring = false;
+    assert_eq!(all.next(), None);
+    assert!(!due(&all), "each was tried before");
+    all.index.unpark_all();
+    assert!(due(&all));
+    all.index.try_again();
+    assert!(matches!(all.next(), Some(Job::Columns { .. })));
 }

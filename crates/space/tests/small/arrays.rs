@@ -24,7 +24,7 @@ const ARRAY: Array = Array {
 
 fn holds(name: &str, array: &Array) {
     let since = Instant::now();
-    let found = explore(array, 3_000_000);
+    let found = explore(array, 4_000_000);
     println!(
         "{name}: {} on {:?}, {} promised, {} losses, {} jobs: {} states, {} steps, {:.1} s",
         array.layout,

@@ -99,6 +99,7 @@ impl Array {
             narrow: self.narrow,
             reshape: false,
             least_gain: 0,
+            spread: 0,
             target: 1,
             now: 0,
         }
