@@ -114,7 +114,7 @@ pub(crate) enum Verb {
         after_help = "Examples:\n  ashlar online tank /dev/sdf\n  ashlar online tank 5 -f -w\n"
     )]
     Online(OnlineArgs),
-    /// Put a new device in the place of one that is out of use; its data is rebuilt
+    /// Put a new device in the place of another; one in use serves until its data has moved
     #[command(
         after_help = "Examples:\n  ashlar replace tank 5 /dev/sdk\n  ashlar replace tank 5 -n\n"
     )]

@@ -132,8 +132,8 @@ fn a_failed_device_is_replaced_or_taken_in_by_force() {
     for (path, bytes) in [(&new, 64 * MIB), (&small, 32 * MIB)] {
         std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
     }
-    let (used, code) = daemon.fails(&["replace", "t", "3", &new]);
-    assert!(code == 1 && used.contains("ashlar offline"), "{used}");
+    let (used, code) = daemon.fails(&["replace", "t", "3"]);
+    assert!(code == 1 && used.contains("ashlar fail t 3"), "{used}");
     let said = daemon.ok(&["fail", "t", "3", "-w"]);
     assert!(said.contains("ashlar online t 3 -f"), "{said}");
     let (failed, _) = daemon.fails(&["online", "t", "3"]);

@@ -12,9 +12,10 @@ use super::Hardware;
 pub(crate) struct Replace {
     /// The array.
     pub(crate) array: String,
-    /// The device that is out of use: its path, UUID or index.
+    /// The device that is replaced: its path, UUID or index.
     pub(crate) old: String,
-    /// The absolute path of the one that takes its place; that which is now at the path of the old one if absent.
+    /// The absolute path of the one that takes its place; that which is now at the path of the old one if absent, where
+    /// that is out of use.
     #[serde(default)]
     pub(crate) new: Option<String>,
     /// Only say what would be.
@@ -43,6 +44,9 @@ pub(crate) struct TakenInReply {
     /// It was in use, was to leave, and stays.
     #[serde(default)]
     pub(crate) stays: bool,
+    /// The device in use whose place it takes, which serves until it is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) leaves: Option<RemoveReply>,
     /// Nothing was done.
     #[serde(default)]
     pub(crate) dry_run: bool,

@@ -161,10 +161,10 @@ pub(crate) struct ReplaceArgs {
     /// The array's name
     #[arg(add = ArgValueCompleter::new(complete::arrays))]
     pub(crate) array: String,
-    /// The device that is out of use: its path, UUID or index
+    /// The device that is replaced: its path, UUID or index
     #[arg(add = ArgValueCompleter::new(complete::devices))]
     pub(crate) old: String,
-    /// The device that takes its place; the one now at the old one's path if absent
+    /// The device that takes its place; if absent, the one now at the path of a device out of use
     #[arg(add = ArgValueCompleter::new(complete::devices))]
     pub(crate) new: Option<String>,
     /// Only say what would be done
@@ -173,7 +173,7 @@ pub(crate) struct ReplaceArgs {
     /// Overwrite what the new device holds
     #[arg(long)]
     pub(crate) force: bool,
-    /// Wait until its data is rebuilt
+    /// Wait until its data is rebuilt, or has moved
     #[arg(short = 'w', long)]
     pub(crate) wait: bool,
 }

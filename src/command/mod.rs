@@ -20,6 +20,7 @@ pub(crate) mod iostat;
 pub(crate) mod notify;
 pub(crate) mod plan;
 mod removal;
+mod replacement;
 pub(crate) mod resilience;
 mod returning;
 pub(crate) mod status;
@@ -64,7 +65,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Fail(args) => array::fail(&context, args)?,
         Verb::Offline(args) => returning::offline(&context, args)?,
         Verb::Online(args) => returning::online(&context, args)?,
-        Verb::Replace(args) => returning::replace(&context, args)?,
+        Verb::Replace(args) => replacement::replace(&context, args)?,
         Verb::Add(args) => addition::add(&context, args)?,
         Verb::Remove(args) => removal::remove(&context, args)?,
         Verb::List(args) => status::list(&context, &args)?,

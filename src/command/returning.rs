@@ -1,10 +1,10 @@
-//! `offline`, `online`, `replace`.
+//! `offline`, `online`.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::api::{Call, Replace, TakenInReply};
-use crate::cli::{OfflineArgs, OnlineArgs, ReplaceArgs};
+use crate::api::{Call, TakenInReply};
+use crate::cli::{OfflineArgs, OnlineArgs};
 use crate::command::wait;
 use crate::failure::{Failure, Kind};
 use crate::print::{Context, absolute};
@@ -85,40 +85,7 @@ pub(crate) fn online(context: &Context, args: OnlineArgs) -> Result<(), Failure>
     wait_if(context, &args.array, args.wait)
 }
 
-/// `replace`.
-///
-/// # Errors
-/// What stands against it.
-pub(crate) fn replace(context: &Context, args: ReplaceArgs) -> Result<(), Failure> {
-    let new = args.new.as_deref().map(named);
-    let call = Call::Replace(Replace {
-        array: args.array.clone(),
-        old: named(&args.old),
-        new,
-        dry_run: args.dry_run,
-        force: args.force,
-    });
-    let (reply, shown): (TakenInReply, _) = ask(context, &call)?;
-    context.print("replace", &shown, || {
-        let does = match reply.dry_run {
-            true => "would take the place of",
-            false => "takes the place of",
-        };
-        let next = match reply.dry_run {
-            true => "; nothing was changed".to_string(),
-            false => format!("; 'ashlar status {}' shows the rebuild", reply.array),
-        };
-        format!(
-            "{}: {} {does} device {}, and its data is rebuilt{next}\n",
-            reply.array,
-            safe(&reply.path),
-            reply.device
-        )
-    })?;
-    wait_if(context, &args.array, args.wait && !args.dry_run)
-}
-
-fn wait_if(context: &Context, array: &str, wanted: bool) -> Result<(), Failure> {
+pub(super) fn wait_if(context: &Context, array: &str, wanted: bool) -> Result<(), Failure> {
     match wanted {
         true => wait::wait(context, array, &["reconstruct".to_string()]),
         false => Ok(()),

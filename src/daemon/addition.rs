@@ -74,7 +74,7 @@ impl Host {
     }
 
     /// Refuses a device that holds something, or that is in use.
-    async fn check_new(
+    pub(super) async fn check_new(
         self: &Rc<Host>,
         member: &Rc<Member>,
         candidate: &Candidate,

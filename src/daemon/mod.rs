@@ -31,6 +31,7 @@ mod notifier;
 pub(crate) mod notify;
 pub(crate) mod open;
 mod removal;
+mod replacement;
 mod resize;
 mod restore;
 mod returning;

@@ -3,11 +3,33 @@
 //! **Invariants**: a device in use serves until what lies on it lies elsewhere; what a dry run says is what is checked
 //! before anything is changed.
 
+use ashlar_engine::Without;
 use ashlar_engine::status::DeviceStatus;
 
 use crate::api::{Remove, RemoveReply, TakenInReply};
 use crate::daemon::host::{Host, Member, failure_of};
 use crate::failure::Failure;
+
+/// What is said of a device that is taken out for good.
+pub(super) fn leaving(
+    array: String,
+    known: DeviceStatus,
+    without: Without,
+    more_losses: u16,
+    dry_run: bool,
+) -> RemoveReply {
+    RemoveReply {
+        array,
+        device: known.index,
+        in_use: known.state.is_in_use(),
+        path: known.last_path,
+        moved_bytes: without.moved_bytes,
+        usable_bytes: without.usable_bytes,
+        promised_bytes: without.promised_bytes,
+        more_losses,
+        dry_run,
+    }
+}
 
 impl Host {
     /// `remove`.
@@ -23,17 +45,13 @@ impl Host {
             false => member.array.remove(known.index).await,
         };
         let without = without.map_err(failure_of)?;
-        Ok(RemoveReply {
-            array: call.array,
-            device: known.index,
-            path: known.last_path,
-            in_use: known.state.is_in_use(),
-            moved_bytes: without.moved_bytes,
-            usable_bytes: without.usable_bytes,
-            promised_bytes: without.promised_bytes,
+        Ok(leaving(
+            call.array,
+            known,
+            without,
             more_losses,
-            dry_run: call.dry_run,
-        })
+            call.dry_run,
+        ))
     }
 
     /// `online` of a device that was to leave.
@@ -51,6 +69,7 @@ impl Host {
             kept: 0,
             lacking: 0,
             stays: true,
+            leaves: None,
             dry_run: false,
         })
     }

@@ -239,6 +239,7 @@ impl Host {
             kept: 0,
             lacking: 0,
             stays: false,
+            leaves: None,
             dry_run: false,
         })
     }
@@ -315,6 +316,9 @@ impl Host {
     pub(super) async fn replace(self: &Rc<Host>, call: Replace) -> Result<TakenInReply, Failure> {
         let member = self.member(&call.array)?;
         let old = self.device_named(&member, &call.old).await?;
+        if old.state.is_in_use() {
+            return self.replace_in_use(&member, old, call).await;
+        }
         let new = call.new.clone().unwrap_or_else(|| old.last_path.clone());
         let given = vec![new.clone()];
         let candidates = on_thread(move || devices::check(&given, None)).await??;
@@ -331,6 +335,7 @@ impl Host {
             kept: 0,
             lacking: 0,
             stays: false,
+            leaves: None,
             dry_run: call.dry_run,
         };
         if call.dry_run {
@@ -346,7 +351,7 @@ impl Host {
         Ok(reply)
     }
 
-    /// Refuses a replacement that holds something, or that is a member under another name.
+    /// Refuses a replacement of a device out of use that holds something, or that is a member under another name.
     async fn check_replacement(
         self: &Rc<Host>,
         member: &Member,
@@ -391,6 +396,7 @@ fn reply_of(name: &str, taken: TakenIn, path: &Path) -> TakenInReply {
         kept: taken.kept,
         lacking: taken.lacking,
         stays: false,
+        leaves: None,
         dry_run: false,
     }
 }

@@ -237,6 +237,45 @@ pub enum Error {
         /// Devices that a group has at least.
         need: usize,
     },
+    /// With a device in place of another the layout has too few.
+    #[error(
+        "with the new device in place of device {old} only {have} devices of its group would be in use, and the layout \
+         needs {need}; replace those that are out of use first ('ashlar status -v' shows them)"
+    )]
+    TooFewWith {
+        /// The device that is to leave.
+        old: u16,
+        /// Devices of its group that are in use then.
+        have: usize,
+        /// Devices that a group has at least.
+        need: usize,
+    },
+    /// With a device in place of another there is too little room for what volumes were promised.
+    #[error(
+        "the new device is too small: with it in place of device {old} volumes may be promised {usable} bytes, and have \
+         been promised {promised}; use a larger one"
+    )]
+    NoRoomWith {
+        /// The device that is to leave.
+        old: u16,
+        /// Promised to volumes.
+        promised: u64,
+        /// The most that may be promised then.
+        usable: u64,
+    },
+    /// The new device was added, and the old one does not leave.
+    #[error(
+        "the new device was added as device {index}, and device {old} stays as it is: {why}. To have it leave after \
+         all: 'ashlar remove ARRAY {old}'"
+    )]
+    OldStays {
+        /// The device that was added.
+        index: u16,
+        /// The device that was to leave.
+        old: u16,
+        /// Why it does not.
+        why: Box<Error>,
+    },
     /// A device cannot be taken out of the books before its data is rebuilt.
     #[error(
         "data that lay on device {0} or on others is not rebuilt yet; wait for it ('ashlar wait ARRAY --for rebuild'), \

@@ -102,13 +102,15 @@ impl Topology {
             .map(|(number, _)| number)
     }
 
-    /// The same with a device more of so many slots, in the failure domain of the device `like` or in one of its own.
+    /// The same with a device more of so many slots, in a group (in that of [`Topology::group_of_next`] if none is given),
+    /// and in the failure domain of the device `like` or in one of its own.
     #[must_use]
-    pub fn and(&self, slots: u32, like: Option<u16>) -> Topology {
+    pub fn and(&self, slots: u32, group: Option<u16>, like: Option<u16>) -> Topology {
         let mut shape = self.shape.clone();
         let index = u16::try_from(self.members.len()).unwrap_or(u16::MAX);
-        if let Some(group) = self.group_of_next() {
-            shape.groups[usize::from(group)].push(index);
+        let group = group.or_else(|| self.group_of_next()).map(usize::from);
+        if let Some(group) = group.and_then(|group| shape.groups.get_mut(group)) {
+            group.push(index);
         }
         let mut members = self.members.clone();
         members.push(Member::in_use(slots));
@@ -245,6 +247,16 @@ mod tests {
         assert!(!without.is_whole(0) && without.is_whole(1));
         assert!(!all.with(2, Presence::Draining).is_whole(1));
         assert_eq!(without.presence(7), Presence::Gone);
+    }
+
+    #[test]
+    fn a_new_device_is_of_the_group_that_is_said() {
+        let all = topology().without(3);
+        for (said, group) in [(None, 1), (Some(0), 0), (Some(1), 1)] {
+            let with = all.and(7, said, Some(0));
+            assert_eq!((with.group_of(4), with.slots(4)), (Some(group), 7));
+            assert_eq!(with.domains().of(4), 0);
+        }
     }
 
     /// A device and its replacement are one device as long as both are there.

@@ -111,11 +111,51 @@ impl Array {
         check_domain(domain)?;
         let (path, domain) = (device.info().name.clone(), domain.to_string());
         let (index, taken) = self
-            .change_of(async move |home| home.add(device, geometry, domain).await)
+            .change_of(async move |home| home.add(device, geometry, domain, None).await)
             .await?;
+        self.note_added(&path, index);
+        Ok(TakenIn {
+            index,
+            kept: taken.kept,
+            lacking: taken.lacking,
+        })
+    }
+
+    fn note_added(&self, path: &str, index: u16) {
         let text = format!("{path} was added as device {index}");
         let events = &self.0.home.core.events;
         events.note("device-added", Some(index), text);
+    }
+
+    /// What the array would be with a device of this size in place of one that is in use.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn check_replacement_in_use(&self, old: u16, size_bytes: u64) -> Result<Without, Error> {
+        self.check_member(old)?;
+        let geometry = self.laid_out(size_bytes)?;
+        self.0.home.check_replacement(old, geometry)
+    }
+
+    /// Adds a device in the group and failure domain of one that is in use, whatever it holds, and has that one leave: it
+    /// serves until what lies on it lies on the others.
+    ///
+    /// # Errors
+    /// Why it cannot: nothing of the device was changed. [`Error::OldStays`] where it was added, and the other one does
+    /// not leave.
+    pub async fn replace_in_use(&self, old: u16, device: DeviceRef) -> Result<TakenIn, Error> {
+        self.check_member(old)?;
+        let geometry = self.laid_out(device.info().size_bytes)?;
+        let path = device.info().name.clone();
+        let done = self
+            .change_of(async move |home| home.add_for(old, device, geometry).await)
+            .await;
+        if let Err(Error::OldStays { index, .. }) = &done {
+            self.note_added(&path, *index);
+        }
+        let (index, taken) = done?;
+        self.note_added(&path, index);
+        self.note_leaving(old);
         Ok(TakenIn {
             index,
             kept: taken.kept,
@@ -206,15 +246,19 @@ impl Array {
         })
         .await?;
         if in_use {
-            let path = self.0.home.core.member(index).path();
-            let text = format!(
-                "device {index} ({path}) is emptied and then removed: what lies on it moves to the others; 'ashlar \
-                 online' lets it stay"
-            );
-            let events = &self.0.home.core.events;
-            events.note("device-removing", Some(index), text);
+            self.note_leaving(index);
         }
         Ok(without)
+    }
+
+    fn note_leaving(&self, index: u16) {
+        let path = self.0.home.core.member(index).path();
+        let text = format!(
+            "device {index} ({path}) is emptied and then removed: what lies on it moves to the others; 'ashlar \
+             online' lets it stay"
+        );
+        let events = &self.0.home.core.events;
+        events.note("device-removing", Some(index), text);
     }
 
     /// Begins no more background work of a kind until it is resumed or the array is imported again, or resumes it;

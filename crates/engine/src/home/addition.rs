@@ -54,7 +54,7 @@ pub(crate) fn check_rows<'a>(
 
 impl Home {
     /// Whether the table of members has room for these as well.
-    fn check_table(&self, new: &[DeviceGeometry]) -> Result<(), Error> {
+    pub(super) fn check_table(&self, new: &[DeviceGeometry]) -> Result<(), Error> {
         let members = &self.core.members;
         let have: Vec<DeviceGeometry> = members.iter().map(|m| m.geometry()).collect();
         let rows = have.len() + new.len();
@@ -76,7 +76,8 @@ impl Home {
         let mut with = (*before).clone();
         for (geometry, label) in new {
             let like = labels.iter().position(|l| l == label && !l.is_empty());
-            with = with.and(geometry.slots, like.and_then(|at| u16::try_from(at).ok()));
+            let like = like.and_then(|at| u16::try_from(at).ok());
+            with = with.and(geometry.slots, None, like);
             labels.push(label);
         }
         let usable = |topology: &Topology| {
@@ -89,16 +90,17 @@ impl Home {
         })
     }
 
-    /// Adds a device, in the smallest group.
+    /// Adds a device, in a group; in the smallest if none is given.
     pub(crate) async fn add(
         self: &Rc<Self>,
         device: DeviceRef,
         geometry: DeviceGeometry,
         domain: String,
+        group: Option<u16>,
     ) -> Result<(u16, Taken), Error> {
         self.make_room_for_epochs().await?;
         let uuid = self.core.rt.random_bytes();
-        let index = self.new_row(uuid, geometry, domain).await?;
+        let index = self.new_row(uuid, geometry, domain, group).await?;
         let arrival = Arrival {
             index,
             uuid,
@@ -124,6 +126,7 @@ impl Home {
         uuid: [u8; 16],
         geometry: DeviceGeometry,
         domain: String,
+        group: Option<u16>,
     ) -> Result<u16, Error> {
         let _checkpoint = self.checkpoints.turn.lock().await;
         let log = self.log.turn.lock().await;
@@ -132,7 +135,7 @@ impl Home {
         }
         self.check_table(&[geometry])?;
         let index = u16::try_from(self.core.members.len()).expect("checked");
-        let group = self.topology().group_of_next();
+        let group = group.or_else(|| self.topology().group_of_next());
         let first_epoch = self.root.borrow().epochs.last().map_or(1, |e| e.number + 1);
         let state = MemberState::Spare;
         let mut member = Member::new(

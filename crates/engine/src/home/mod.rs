@@ -23,6 +23,7 @@ mod parts;
 mod records;
 mod redundancy;
 pub mod removal;
+pub mod replacement;
 mod returning;
 mod root;
 #[cfg(test)]

@@ -54,8 +54,7 @@ impl Home {
 
     /// Bytes of the columns that lie on members that are to leave; `None` if none is.
     pub(crate) fn bytes_on_leaving(&self) -> Option<u64> {
-        let slot = u64::from(self.core.slot_blocks) * BLOCK_U64;
-        let bytes = self.members_leaving().map(|m| m.slots.used() as u64 * slot);
+        let bytes = self.members_leaving().map(|m| self.bytes_on(m));
         bytes.reduce(|all, more| all + more)
     }
 
@@ -78,11 +77,7 @@ impl Home {
             return Ok(self.space_on(&topology)); // nothing lies on it, and nothing is reckoned with it
         }
         let group = topology.group_of(index).ok_or(Error::NoDevice(index))?;
-        let left: Topology = self
-            .leaving()
-            .into_iter()
-            .chain([index])
-            .fold((*topology).clone(), |all, d| all.without(d));
+        let left = self.left_without(index, &topology);
         // One that is out of use is missed anyway: only its place in the table goes.
         let counts = |d: &&u16| !member.is_counted() || self.core.member(**d).takes_slots();
         let have = left.group(group).iter().filter(counts).count();
@@ -95,7 +90,7 @@ impl Home {
         }
         let without = Without {
             moved_bytes: match member.is_counted() {
-                true => member.slots.used() as u64 * u64::from(self.core.slot_blocks) * BLOCK_U64,
+                true => self.bytes_on(member),
                 false => 0,
             },
             ..self.space_on(&left)
@@ -110,8 +105,19 @@ impl Home {
         }
     }
 
+    /// These members without one, and without those that are to leave anyway.
+    pub(super) fn left_without(&self, index: u16, topology: &Topology) -> Topology {
+        let leaving = self.leaving().into_iter().chain([index]);
+        leaving.fold(topology.clone(), |all, d| all.without(d))
+    }
+
+    /// Bytes of the columns that lie on a member.
+    pub(super) fn bytes_on(&self, member: &Member) -> u64 {
+        member.slots.used() as u64 * u64::from(self.core.slot_blocks) * BLOCK_U64
+    }
+
     /// The space of an array with these members; nothing is to be moved.
-    fn space_on(&self, topology: &Topology) -> Without {
+    pub(super) fn space_on(&self, topology: &Topology) -> Without {
         let geometry = self.geometry_on(topology, 0);
         let plan = redundant_plan(topology, &geometry);
         let promised = self.promises();
