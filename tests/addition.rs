@@ -175,3 +175,52 @@ fn what_cannot_be_added_is_refused_in_one_line() {
     daemon.ok(&["add", "t", &used, "--force"]);
     assert_eq!(daemon.status("t")["devices_total"], 5);
 }
+
+#[test]
+fn spare_space_is_set_once_there_are_devices_for_it() {
+    let mut daemon = Daemon::start("addition-spare");
+    created(&daemon);
+    write(&daemon, 1);
+    let text = refused(&daemon, &["set", "t", "spare=2"]);
+    assert!(
+        text.contains("takes 5 devices") && text.contains("has 4") && text.lines().count() == 1,
+        "{text}"
+    );
+    let before = usable(&daemon);
+    daemon.ok(&["add", "t", &blank(&daemon, "new.img", 64 * MIB)]);
+    let more = usable(&daemon);
+    daemon.ok(&["set", "t", "spare=2"]);
+    let less = usable(&daemon);
+    assert!(
+        less < before,
+        "{more} of five devices, {less} with two spare"
+    );
+    assert_eq!(daemon.status("t")["spare"], 2);
+    let generation = daemon.status("t")["generation"].clone();
+    daemon.ok(&["set", "t", "spare=2"]);
+    assert_eq!(daemon.status("t")["generation"], generation, "as it was");
+    let text = daemon.ok(&["status"]);
+    assert!(text.contains("2 spares"), "{text}");
+
+    // What is promised is not taken back, and what is spare is not promised.
+    daemon.ok(&["set", "t", "spare=1"]);
+    let free = daemon.status("t")["capacity"]["free_bytes"].clone();
+    let size = format!("{}K", free.as_u64().unwrap() / 1024 / 64 * 64);
+    daemon.ok(&["volume", "create", "t/w", "--size", &size]);
+    let text = refused(&daemon, &["set", "t", "spare=2"]);
+    assert!(
+        text.contains("have been promised") && text.lines().count() == 1,
+        "{text}"
+    );
+    daemon.kill9();
+    daemon.launch();
+    let got = daemon.json(&["get", "t", "spare", "-j"]);
+    assert_eq!(got["properties"]["spare"], "1", "{got}");
+    daemon.ok(&["fail", "t", "0", "-w"]);
+    let status = daemon.status("t");
+    assert_eq!(
+        (&status["state"], &status["spare"]),
+        (&"optimal".into(), &1.into())
+    );
+    read(&daemon, 1);
+}

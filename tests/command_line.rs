@@ -278,6 +278,8 @@ fn bad_devices_and_names_are_refused_with_one_line_each() {
             "clean.reserve, rebuild.delay, rebuild.narrow",
         ),
         ("set t rebuild.min=50M", "is not in this version"),
+        ("set t spare=two", "a number of devices, such as 1"),
+        ("set t spare=9", "devices in each group"),
         (
             "set t accelerator=gpu",
             "auto, cpu or cuda:N (default: auto)",

@@ -66,7 +66,6 @@ const SETTINGS: &[&str] = &[
     "scrub.max",
     "scrub.min",
     "slow.timeout",
-    "spare",
 ];
 
 /// Settings of a volume.

@@ -58,6 +58,9 @@ Settings:
   rebuild.narrow      with no device left to rebuild onto, which data is rewritten across fewer: data
                       with no redundancy left, all degraded data, none
                       critical, always or never [default: critical]
+  spare               devices' worth of space that is kept free for the data of lost devices, at first what
+                      create --spare gave; K, M and these together are at most the devices of a group
+                      a number of devices, such as 1 [default: 0]
   start.wait          how long the start of the daemon waits for devices that are not there yet; then the
                       array starts without them if it may
                       0s to 1h, such as 180s or 3m [default: 180s]

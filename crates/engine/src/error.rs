@@ -307,6 +307,40 @@ pub enum Error {
         /// The most that may be promised then.
         usable: u64,
     },
+    /// The layout names its spare space.
+    #[error("the layout {layout} names {named} spares, and an array of it keeps as many")]
+    SpareNamed {
+        /// The layout.
+        layout: String,
+        /// Devices' worth of spare space that it names.
+        named: u16,
+    },
+    /// More spare space than there are devices beside the layout's own.
+    #[error(
+        "spare={spare} takes {need} devices in each group, K + M and the spare ones, and one has {have}; add devices \
+         first: 'ashlar add ARRAY DEV'"
+    )]
+    TooFewToSpare {
+        /// Devices' worth of spare space asked for.
+        spare: u16,
+        /// Devices of the smallest group.
+        have: usize,
+        /// Devices that a group would need.
+        need: usize,
+    },
+    /// Volumes were promised what would be spare space.
+    #[error(
+        "with spare={spare} volumes may be promised {usable} bytes, and have been promised {promised}; make a volume \
+         smaller, destroy one, or trim file systems on thin ones, or add devices: 'ashlar add ARRAY DEV'"
+    )]
+    NoRoomToSpare {
+        /// Devices' worth of spare space asked for.
+        spare: u16,
+        /// Promised to volumes.
+        promised: u64,
+        /// The most that may be promised then.
+        usable: u64,
+    },
     /// Taking a device out of use would leave data without a copy.
     #[error(
         "taking device {0} out of use now would leave data that the other devices cannot compute; wait for the \

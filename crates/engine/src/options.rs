@@ -137,6 +137,13 @@ pub(crate) const DELAY: Setting = Setting {
     takes: "0s to 24h, such as 30s or 10m",
 };
 
+/// It stands in the superblock, not in the catalog: it says how space is reckoned.
+pub(crate) const SPARE: Setting = Setting {
+    key: "spare",
+    default: "0",
+    takes: "a number of devices, such as 1",
+};
+
 pub(crate) const START_WAIT: Setting = Setting {
     key: "start.wait",
     default: "180s",
@@ -149,7 +156,7 @@ const LONGEST_START_WAIT: u64 = 3600;
 const LONGEST_DELAY: u64 = 24 * 3600;
 
 /// All settings of an array.
-pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, DELAY, NARROW, START_WAIT];
+pub const SETTINGS: &[Setting] = &[ACCELERATOR, RESERVE, DELAY, NARROW, SPARE, START_WAIT];
 
 impl Setting {
     pub(crate) fn find(key: &str) -> Result<&'static Setting, Error> {
@@ -169,6 +176,7 @@ impl Setting {
             key if key == RESERVE.key => percent(value).map(|_| value.to_string()),
             key if key == DELAY.key => delay(value).map(|_| value.to_string()),
             key if key == START_WAIT.key => start_wait(value).map(|_| value.to_string()),
+            key if key == SPARE.key => spare(value).map(|spare| spare.to_string()),
             key if key == ACCELERATOR.key => value.parse().ok().map(|c: Choice| c.to_string()),
             _ => {
                 let policies = ["critical", "always", "never"];
@@ -189,6 +197,12 @@ pub(crate) fn percent(value: &str) -> Option<u8> {
     let digits = value.strip_suffix('%').unwrap_or(value);
     let percent: u8 = digits.parse().ok()?;
     (percent.to_string() == digits && CLEAN_RESERVE.contains(&percent)).then_some(percent)
+}
+
+/// Devices' worth of spare space.
+pub(crate) fn spare(value: &str) -> Option<u16> {
+    let spare: u16 = value.parse().ok()?;
+    (spare.to_string() == value).then_some(spare)
 }
 
 /// How long a start waits for devices, in seconds.
@@ -217,6 +231,22 @@ fn seconds(value: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spare_space_is_a_number_of_devices() {
+        for (value, devices) in [
+            ("0", Some(0)),
+            ("65535", Some(65_535)),
+            ("65536", None),
+            ("-1", None),
+            ("+1", None),
+            ("01", None),
+            ("1G", None),
+            ("", None),
+        ] {
+            assert_eq!(spare(value), devices, "{value}");
+        }
+    }
 
     #[test]
     fn a_start_waits_up_to_an_hour() {

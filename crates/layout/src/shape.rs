@@ -141,11 +141,17 @@ impl Layout {
         }
     }
 
-    fn spare_of(&self, asked: u16) -> Result<u16, LayoutError> {
-        let named = match *self {
+    /// Devices' worth of spare space that the notation itself names; 0: none.
+    #[must_use]
+    pub fn named_spare(&self) -> u16 {
+        match *self {
             Layout::Draid { spare, .. } | Layout::Grid { spare, .. } => spare,
-            _ => return Ok(asked),
-        };
+            _ => 0,
+        }
+    }
+
+    fn spare_of(&self, asked: u16) -> Result<u16, LayoutError> {
+        let named = self.named_spare();
         if asked != 0 && named != 0 && asked != named {
             return Err(LayoutError::SpareTwice {
                 layout: *self,

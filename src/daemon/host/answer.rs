@@ -78,6 +78,9 @@ fn kind_of(error: &ashlar_engine::Error) -> Kind {
         | Error::Resizing(_)
         | Error::NoSpace { .. }
         | Error::Promised { .. }
+        | Error::SpareNamed { .. }
+        | Error::TooFewToSpare { .. }
+        | Error::NoRoomToSpare { .. }
         | Error::WouldLose(_)
         | Error::CleaningNotPaused
         | Error::RepairNotPaused

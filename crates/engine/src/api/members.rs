@@ -341,7 +341,7 @@ impl Array {
     }
 
     /// A change of members, made to its end or until the array stops.
-    async fn change_of<T: 'static>(
+    pub(super) async fn change_of<T: 'static>(
         &self,
         change: impl AsyncFnOnce(&Rc<Home>) -> Result<T, Error> + 'static,
     ) -> Result<T, Error> {

@@ -6,7 +6,8 @@
 use crate::api::array::Array;
 use crate::error::Error;
 use crate::options::{
-    ACCELERATOR, DEFAULT_START_WAIT, RESERVE, SETTINGS, START_WAIT, Setting, percent, start_wait,
+    ACCELERATOR, DEFAULT_START_WAIT, RESERVE, SETTINGS, SPARE, START_WAIT, Setting, percent, spare,
+    start_wait,
 };
 
 impl Array {
@@ -30,11 +31,17 @@ impl Array {
     /// Changes a setting.
     ///
     /// # Errors
-    /// [`Error::NoSetting`], [`Error::Setting`], and [`Error::Promised`] for a reserve that volumes were
-    /// promised.
+    /// [`Error::NoSetting`], [`Error::Setting`], [`Error::Promised`] for a reserve that volumes were promised, and
+    /// why there can be no such spare space.
     pub async fn set(&self, key: &str, value: &str) -> Result<(), Error> {
         self.check_writable()?;
         let value = Setting::find(key)?.parse(value)?;
+        if key == SPARE.key {
+            let spare = spare(&value).unwrap_or(0);
+            return self
+                .change_of(async move |home| home.set_spare(spare).await)
+                .await;
+        }
         let home = &self.0.home;
         if key == RESERVE.key
             && let Some(percent) = percent(&value)

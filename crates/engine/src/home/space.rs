@@ -296,7 +296,8 @@ impl Home {
     pub(super) fn change_topology(&self) {
         let (before, members) = (self.topology(), &self.core.members);
         let shape = before.shape();
-        let topology = topology_of(members, (shape.k, shape.m), shape.spare);
+        let spare = self.superblock.borrow().spare;
+        let topology = topology_of(members, (shape.k, shape.m), spare);
         let before = self.plan();
         let geometry = self.geometry_on(&topology, 0);
         let plan = plan(&topology, &geometry, &self.promises(), Some(&before));
