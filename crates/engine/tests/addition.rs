@@ -8,7 +8,7 @@ use std::rc::Rc;
 use ashlar_device::{Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
 use ashlar_engine::status::{ArrayState, DeviceState, DeviceStatus};
 use ashlar_engine::{Array, Error, Import, Work};
-use ashlar_rt::{Rt, SECOND};
+use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
 use common::{DISK, SIZE, copies, create, devices, read, refs, small, story, without, write};
 
@@ -82,6 +82,11 @@ fn what_is_there_moves_to_new_devices() {
                 let with = array.check_addition(&[(DISK, String::new())]).unwrap();
                 foretold += with.moved_bytes;
                 array.add(disk.clone(), "").await.unwrap();
+            }
+            for _ in 0..2000 {
+                // Redundancy is full all the while.
+                assert_eq!(array.status().await.state, ArrayState::Optimal, "{layout}");
+                rt.sleep(MILLISECOND / 10).await;
             }
             array.wait_idle(&[Work::Rebalance]).await;
             assert_eq!(array.stuck(&[]), None, "{layout}");

@@ -18,6 +18,7 @@ use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, Slice};
 
 use crate::background::Background;
+use crate::home::log::Move;
 use crate::planted::{self, Bug};
 use crate::segment::coder::{Survivor, Wanted, decode_course, verify_course};
 use crate::segment::header::header_bytes;
@@ -137,8 +138,15 @@ impl Background {
             .borrow_mut()
             .moved(segment.number, column);
         self.home.tasks.borrow_mut().gains += 1;
+        let was_there = old.is_placed() && self.core.member(old.device).is_read();
+        let from = (was_there && leaves == Leaves::Sound)
+            .then(|| (old.device, self.core.member(old.device).slots.life()));
         self.home.log.moved(
-            (segment.number, index),
+            Move {
+                segment: segment.number,
+                column: index,
+                from,
+            },
             Entry::Column {
                 segment: segment.number,
                 column,
@@ -149,7 +157,6 @@ impl Background {
         );
         self.leave_slot(old, leaves);
         self.core.unsettled.borrow_mut().insert(segment.number);
-        let was_there = old.is_placed() && self.core.member(old.device).is_read();
         let mut tasks = self.home.tasks.borrow_mut();
         let task = tasks.progress_mut(match was_there {
             true => Work::Rebalance,

@@ -14,6 +14,18 @@ use ashlar_rt::Lock;
 use crate::locks;
 use crate::segment::{Pinned, Segment};
 
+/// A column that was moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// Its segment.
+    pub segment: SegmentNumber,
+    /// Its number.
+    pub column: usize,
+    /// The device that it was whole on, and the life of the slots there: until the record is durable, a power cut takes it
+    /// back there. `None`: it was missing.
+    pub from: Option<(u16, u32)>,
+}
+
 /// Entries that wait for a record.
 #[derive(Debug)]
 pub struct Log {
@@ -23,7 +35,7 @@ pub struct Log {
     pub group_commit: Lock<()>,
     opened: RefCell<Vec<Pinned>>,
     extra: RefCell<Vec<Entry>>,
-    unrecorded: RefCell<Vec<(SegmentNumber, usize)>>,
+    unrecorded: RefCell<Vec<Move>>,
     recorded_at: Cell<u64>,
 }
 
@@ -71,8 +83,8 @@ impl Log {
     }
 
     /// A column of a segment was moved: the next group commit says so.
-    pub fn moved(&self, column: (SegmentNumber, usize), entry: Entry) {
-        self.unrecorded.borrow_mut().push(column);
+    pub fn moved(&self, of: Move, entry: Entry) {
+        self.unrecorded.borrow_mut().push(of);
         self.extra.borrow_mut().push(entry);
     }
 
@@ -91,8 +103,8 @@ impl Log {
         self.unrecorded.borrow_mut().drain(..count);
     }
 
-    /// The columns, by segment, of which no durable record tells the new place.
-    pub fn unrecorded(&self) -> Ref<'_, Vec<(SegmentNumber, usize)>> {
+    /// The columns of which no durable record tells the new place.
+    pub fn unrecorded(&self) -> Ref<'_, Vec<Move>> {
         self.unrecorded.borrow()
     }
 
@@ -135,12 +147,17 @@ mod tests {
             count: 1,
             part: (1, 0),
         };
-        log.moved((3, 0), entry(3));
+        let of = |segment| Move {
+            segment,
+            column: 1,
+            from: None,
+        };
+        log.moved(of(3), entry(3));
         let taken = log.take_moves();
-        log.moved((4, 1), entry(4));
+        log.moved(of(4), entry(4));
         assert_eq!((taken.len(), log.moves()), (1, 1));
-        assert_eq!(*log.unrecorded(), vec![(3, 0), (4, 1)]);
+        assert_eq!(*log.unrecorded(), vec![of(3), of(4)]);
         log.moves_recorded(taken.len());
-        assert_eq!(*log.unrecorded(), vec![(4, 1)]);
+        assert_eq!(*log.unrecorded(), vec![of(4)]);
     }
 }

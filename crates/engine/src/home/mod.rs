@@ -17,7 +17,7 @@ mod generation;
 mod group_commit;
 pub mod jobs;
 mod left;
-mod log;
+pub(crate) mod log;
 pub mod nodes;
 mod parts;
 mod records;

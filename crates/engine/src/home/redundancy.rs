@@ -8,6 +8,7 @@ use ashlar_space::plan::nodes_survive;
 use ashlar_space::topology::Area;
 
 use crate::home::Home;
+use crate::home::log::Move;
 use crate::journal::sets::{losses_left, too_few};
 use crate::planted::{self, Bug};
 use crate::segment::Segment;
@@ -89,7 +90,8 @@ impl Home {
     pub(crate) fn unsettled(&self) -> bool {
         let checkpoint = self.core.failing.before_checkpoint();
         let short = checkpoint.is_some_and(|(short, _)| short);
-        self.core.failing.maybe_degraded() && (short || !self.log.unrecorded().is_empty())
+        self.core.failing.maybe_degraded()
+            && (short || self.log.unrecorded().iter().any(|m| self.is_lost_if_cut(m)))
     }
 
     /// Whether the journal still needs records of an epoch whose device set has lost a member: what they
@@ -131,7 +133,8 @@ impl Home {
         let segments = self.core.segments.borrow();
         let moved = unrecorded
             .iter()
-            .filter_map(|(number, _)| segments.get(number));
+            .filter(|m| self.is_lost_if_cut(m))
+            .filter_map(|m| segments.get(&m.segment));
         let moved = moved.filter(|s| !self.holds_nothing(s));
         let left = moved.map(|s| self.redundancy_if_cut(s).unwrap_or(0));
         let checkpoint = self
@@ -147,11 +150,24 @@ impl Home {
         left.min().unwrap_or(0)
     }
 
+    /// Whether a power cut would leave a moved column missing: it was, or its old place is not read any more. Else it is
+    /// there again: the tables that name the old place stand until a root whose records name the new one.
+    fn is_lost_if_cut(&self, of: &Move) -> bool {
+        let stands = |(device, life): (u16, u32)| {
+            let member = self.core.member(device);
+            member.is_read() && member.slots.life() == life
+        };
+        !of.from.is_some_and(stands)
+    }
+
     /// How many more columns of a segment can be lost if the power goes with them: columns whose new places no record
-    /// tells yet are missing then.
+    /// tells yet are missing then, if they were before.
     fn redundancy_if_cut(&self, segment: &Segment) -> Option<usize> {
         let unrecorded = self.log.unrecorded();
-        let moved = |column| unrecorded.contains(&(segment.number, column));
+        let moved = |column| {
+            let is = |m: &&Move| (m.segment, m.column) == (segment.number, column);
+            unrecorded.iter().filter(is).any(|m| self.is_lost_if_cut(m))
+        };
         segment.survives(|c| moved(c) || !self.core.column_usable(segment, c))
     }
 
