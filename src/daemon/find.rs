@@ -97,9 +97,9 @@ impl Host {
     pub(crate) fn user_of(&self, path: &std::path::Path) -> Option<String> {
         let path = path.display().to_string();
         let arrays = self.arrays.borrow();
-        let user = arrays
-            .iter()
-            .find(|(_, member)| member.devices.borrow().contains(&path));
+        let user = arrays.iter().find(|(_, member)| {
+            member.devices.borrow().contains(&path) && !member.array.was_removed(&path)
+        });
         user.map(|(name, _)| name.clone())
     }
 

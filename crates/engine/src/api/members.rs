@@ -178,6 +178,13 @@ impl Array {
         self.0.home.check_addition(&new)
     }
 
+    /// Whether the device at this path was a member and is none any more.
+    pub fn was_removed(&self, path: &str) -> bool {
+        let members = self.0.home.core.members.iter();
+        let mut here = members.filter(|m| m.path() == path).peekable();
+        here.peek().is_some() && here.all(|m| m.state() == MemberState::Removed)
+    }
+
     /// The index that the next device gets that is added.
     pub fn next_device(&self) -> usize {
         self.0.home.core.members.len()
