@@ -30,6 +30,13 @@ impl MemDevice {
         }
     }
 
+    /// The same, said to have a head: whoever uses it reads and writes in long pieces.
+    #[must_use]
+    pub fn with_head(mut self) -> MemDevice {
+        self.info.rotational = true;
+        self
+    }
+
     /// The bytes at `offset`, as [`Device::read`] would give them.
     pub fn peek(&self, offset: u64, out: &mut [u8]) {
         check_range(&self.info, offset, out.len() as u64);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
-use ashlar_engine::{Array, Error, Import};
+use ashlar_engine::{Array, Create, Error, Import};
 use ashlar_rt::{Rt, SECOND};
 
 use common::{
@@ -80,6 +80,53 @@ fn what_moves_is_copied() {
                 after - before
             );
         });
+    }
+}
+
+/// On drives with a head columns move, and are rebuilt, several courses at once: so too where blocks and summaries are
+/// bad.
+#[test]
+fn courses_are_read_together_on_drives_with_a_head() {
+    const LARGE: u64 = 8 << 20;
+    for leaves in [false, true] {
+        let disk = |i| Rc::new(MemDevice::new(&format!("disk{i}"), 96 << 20).with_head());
+        let disks: Vec<Rc<MemDevice>> = (0..7).map(disk).collect();
+        let kept = disks.clone();
+        story(async move |rt| {
+            let options = Create {
+                slot_bytes: Some(2 << 20),
+                ..small("ec3+2")
+            };
+            let array = Array::create(&rt, refs(&kept), options).await.unwrap();
+            array.volume_create("v", volume(LARGE)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            common::fill(&v, LARGE, 64 << 10, 1, "written").await;
+            array.merge().await.unwrap();
+            array.wait_idle(&[]).await;
+            // Some blocks of one other device, summaries among them.
+            for (at, block) in image(&kept[2]).chunks(4096).enumerate() {
+                if at > 4096 && at % 5 == 0 && block.iter().any(|byte| *byte != 0) {
+                    kept[2].poke(4096 * at as u64, &[0xA5; 4096]);
+                }
+            }
+            match leaves {
+                true => drop(array.remove(1).await.unwrap()),
+                false => array.fail(1, false).await.unwrap(),
+            }
+            array.wait_idle(&[]).await;
+            let status = array.status().await;
+            assert_eq!(status.state, ArrayState::Optimal, "{:?}", array.stuck(&[]));
+            common::check(&v, LARGE, 1, "moved").await;
+            array.export().await.unwrap();
+        });
+        for away in [[0, 1], [1, 3], [1, 6]] {
+            let disks = copies(&disks);
+            story(async move |rt| {
+                let array = Array::import(&rt, without(&disks, &away), Import::default()).await;
+                let v = array.unwrap().volume("v").unwrap();
+                common::check(&v, LARGE, 1, &format!("without {away:?}")).await;
+            });
+        }
     }
 }
 

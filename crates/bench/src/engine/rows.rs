@@ -88,21 +88,24 @@ impl Setup {
         } else {
             None
         };
-        let strip_bytes: u32 = if sustained.is_some() || k > 16 {
-            8 << 10
-        } else {
-            16 << 10
+        // A rebuild goes through slots in order: with a head they are as large as on devices of 128 GiB, and on larger
+        // ones larger.
+        let rotates = kind == Kind::Rebuild && options.profile.rotation.is_some();
+        let strip_bytes: u32 = match () {
+            () if rotates => 128 << 10,
+            () if sustained.is_some() || k > 16 => 8 << 10,
+            () => 16 << 10,
         };
-        let slot_bytes: u64 = if sustained.is_some() {
-            128 << 10
-        } else {
-            1 << 20
+        let slot_bytes: u64 = match () {
+            () if rotates => 8 << 20,
+            () if sustained.is_some() => 128 << 10,
+            () => 1 << 20,
         };
         let device_bytes = match sustained {
             // Slots, and room for what lies before them.
             Some(_) => (u64::from(options.slots) * slot_bytes * 102 / 100 + (2 << 20))
                 .next_multiple_of(slot_bytes),
-            None => 16 << 30,
+            None => 16384 * slot_bytes,
         };
         let sizes = Sizes {
             device_bytes,

@@ -18,12 +18,14 @@ use ashlar_format::summary::{OWNER_BYTES, Owner, Row};
 use ashlar_rt::{Buf, Slice};
 
 use crate::background::Background;
+use crate::background::stretch::Read;
 use crate::home::log::Move;
 use crate::planted::{self, Bug};
 use crate::segment::coder::{Survivor, Wanted, decode_course, verify_course};
+use crate::segment::course::{read_course, read_course_rows, read_courses};
 use crate::segment::header::header_bytes;
 use crate::segment::plan::{How, Span};
-use crate::segment::read::{fetch, first_found, note_bad_blocks, read_course, read_course_rows};
+use crate::segment::read::{fetch, first_found, note_bad_blocks};
 use crate::segment::stripe::{device_offset, strip_digest, summary_bytes};
 use crate::segment::summary::decode_owner_bytes;
 use crate::segment::{Column, Pinned, Segment};
@@ -50,14 +52,6 @@ pub(super) enum Leaves {
     Sound,
     /// It did not keep what was written.
     Unkept,
-}
-
-/// The courses of a segment of which something is recorded.
-fn courses_recorded(segment: &Segment) -> std::ops::Range<u32> {
-    0..segment
-        .recorded
-        .get()
-        .div_ceil(segment.geometry.course_strips())
 }
 
 impl Background {
@@ -215,25 +209,43 @@ impl Background {
         };
         let headers = moving.iter().map(header).collect();
         self.write_moving(moving, headers).await;
-        for course in courses_recorded(segment) {
+        let of = |copied: bool| {
+            moving
+                .iter()
+                .filter(move |m| m.copied == copied)
+                .map(|m| m.index)
+        };
+        let computed: Vec<usize> = of(false).collect();
+        let columns = self.columns_to_read(segment, of(true).collect(), &computed);
+        let stretches = self.stretches(segment);
+        let mut ahead = stretches
+            .first()
+            .map(|first| self.read_ahead(segment, &columns, first));
+        for (stretch, next) in stretches.iter().zip((1..).map(|next| stretches.get(next))) {
             if !moving.iter().any(|m| m.stands) {
                 return;
             }
-            let Some(columns) = self.course_of(segment, moving, course).await else {
-                moving.iter_mut().for_each(|m| m.stands = false);
-                return;
+            let read = match ahead.take() {
+                Some(ahead) => Read::new(ahead.await),
+                None => Read::default(),
             };
-            let first = geometry.strip_block(course * geometry.course_strips());
-            let mut writes = Vec::new();
-            for (m, (strips, mut rows)) in moving.iter().zip(columns) {
-                if planted::on(Bug::RebuildWithoutSummary) {
-                    rows.fill(Row::default());
+            ahead = next.map(|next| self.read_ahead(segment, &columns, next));
+            let first = geometry.strip_block(stretch.start * geometry.course_strips());
+            let write = |m: &Moving| (device_offset(&self.core, m.new, first), Vec::new());
+            let mut writes: Vec<(u64, Vec<Slice>)> = moving.iter().map(write).collect();
+            for course in stretch.clone() {
+                let Some(columns) = self.course_of(segment, moving, course, &read).await else {
+                    moving.iter_mut().for_each(|m| m.stands = false);
+                    return;
+                };
+                for ((m, write), (strips, mut rows)) in moving.iter().zip(&mut writes).zip(columns)
+                {
+                    if planted::on(Bug::RebuildWithoutSummary) {
+                        rows.fill(Row::default());
+                    }
+                    let summary = summary_bytes(&self.core, segment, course, m.index, &rows);
+                    write.1.extend([strips, summary]);
                 }
-                let summary = summary_bytes(&self.core, segment, course, m.index, &rows);
-                writes.push((
-                    device_offset(&self.core, m.new, first),
-                    vec![strips, summary],
-                ));
             }
             self.write_moving(moving, writes).await;
         }
@@ -271,11 +283,12 @@ impl Background {
         segment: &Pinned,
         moving: &[Moving],
         course: u32,
+        read: &Read,
     ) -> Option<Vec<(Slice, Vec<Row>)>> {
         let (mut copied, mut others) = (Vec::new(), Vec::new());
         for m in moving {
             let copy = match m.copied {
-                true => self.copy_course(segment, m.index, course).await,
+                true => self.copy_course(segment, m.index, course, read).await,
                 false => None,
             };
             if copy.is_none() {
@@ -285,7 +298,7 @@ impl Background {
         }
         let mut computed = match others.is_empty() {
             true => Vec::new(),
-            false => self.compute_course(segment, &others, course).await?,
+            false => self.compute_course(segment, &others, course, read).await?,
         }
         .into_iter();
         let of = |copy: Option<_>| copy.or_else(|| computed.next());
@@ -299,8 +312,13 @@ impl Background {
         segment: &Pinned,
         index: usize,
         course: u32,
+        read: &Read,
     ) -> Option<(Slice, Vec<Row>)> {
-        let column = read_course(&self.core, segment, course, index).await?;
+        let ahead = read.borrow_mut().remove(&(course, index));
+        let column = match ahead {
+            Some(column) => column,
+            None => read_course(&self.core, segment, course, index).await?,
+        };
         let bad = verify_course(&self.core, segment, course, &column).await;
         note_bad_blocks(&self.core, segment, course, &column, &bad);
         let recorded = segment.recorded.get();
@@ -318,8 +336,9 @@ impl Background {
         segment: &Pinned,
         indexes: &[usize],
         course: u32,
+        read: &Read,
     ) -> Option<Vec<(Slice, Vec<Row>)>> {
-        let survivors = self.read_survivors(segment, indexes, course).await?;
+        let survivors = self.read_survivors(segment, indexes, course, read).await?;
         let wanted = self.owners_of(segment, indexes, &survivors)?;
         let decoded = decode_course(&self.core, segment, course, &survivors, &wanted).await?;
         let mut doubtful: BTreeSet<usize> = BTreeSet::new();
@@ -327,9 +346,18 @@ impl Background {
             note_bad_blocks(&self.core, segment, course, survivor, bad);
             doubtful.extend(bad);
         }
+        let strip = segment.geometry.strip_blocks as usize;
+        let has_row = |rows: &[Row]| rows.iter().any(|row| row.digest != [0; 16]);
+        let of_strip = |rows: &[Row]| rows.chunks(strip).map(has_row).collect::<Vec<bool>>();
+        let mut seen = vec![false; segment.geometry.strips_in(course) as usize];
+        for rows in survivors.iter().map(|s| of_strip(&s.rows)) {
+            seen.iter_mut()
+                .zip(rows)
+                .for_each(|(seen, has)| *seen |= has);
+        }
         let mut columns = Vec::new();
         for ((index, owners), (bytes, digests)) in wanted.iter().zip(decoded.columns) {
-            let column = (*index, &owners[..], &doubtful);
+            let column = (*index, &owners[..], &doubtful, &seen[..]);
             columns.push(
                 self.check_course(segment, course, column, bytes, digests)
                     .await?,
@@ -344,13 +372,20 @@ impl Background {
         segment: &Pinned,
         without: &[usize],
         course: u32,
+        ahead: &Read,
     ) -> Option<Vec<Survivor>> {
         let k = usize::from(segment.geometry.k);
         let usable = |c: &usize| !without.contains(c) && self.core.column_usable(segment, *c);
         let others = (0..segment.geometry.width()).filter(usable);
         let read = |other| {
             let (core, segment) = (self.core.clone(), segment.clone());
-            let read = async move { read_course(&core, &segment, course, other).await };
+            let ahead = ahead.borrow_mut().remove(&(course, other));
+            let read = async move {
+                match ahead {
+                    Some(survivor) => Some(survivor),
+                    None => read_course(&core, &segment, course, other).await,
+                }
+            };
             self.core.rt.spawn(read)
         };
         let survivors = first_found(k, others, read).await?;
@@ -382,7 +417,7 @@ impl Background {
         self: &Rc<Self>,
         segment: &Pinned,
         course: u32,
-        (index, owners, doubtful): (usize, &[Owner], &BTreeSet<usize>),
+        (index, owners, doubtful, seen): (usize, &[Owner], &BTreeSet<usize>, &[bool]),
         mut out: Buf,
         digests: Vec<Option<[u8; 16]>>,
     ) -> Option<(Slice, Vec<Row>)> {
@@ -392,7 +427,8 @@ impl Background {
         for ((at, owner), mut digest) in (0u32..).zip(owners).zip(digests) {
             let (stripe, within) = geometry.in_course(course, at);
             let bytes = &mut out[at as usize * BLOCK..(at as usize + 1) * BLOCK];
-            if !self.is_written(segment, stripe, index).await? {
+            let seen = seen[(at / geometry.strip_blocks) as usize];
+            if !self.is_written(segment, stripe, index, seen).await? {
                 bytes.fill(0);
                 rows.push(Row::default());
                 continue;
@@ -414,12 +450,14 @@ impl Background {
 
     /// Whether a lost column's strip of a stripe was written: a parity strip if any parity row of the
     /// stripe exists, a data strip if also its owners or a later strip's rows say so. A strip that was
-    /// not written decodes to zeros, which is what it counts as; writing it as padding is as good.
+    /// not written decodes to zeros, which is what it counts as; writing it as padding is as good. `seen`: some other
+    /// column has rows of the stripe.
     async fn is_written(
         self: &Rc<Self>,
         segment: &Pinned,
         stripe: u32,
         index: usize,
+        seen: bool,
     ) -> Option<bool> {
         if stripe >= segment.recorded.get() {
             return Some(false);
@@ -431,16 +469,24 @@ impl Background {
                 return Some(false);
             }
             // A void stripe has no rows anywhere.
-            return self.stripe_has_rows(segment, stripe).await;
+            return self.stripe_has_rows(segment, stripe, seen).await;
         }
         if let Some(used) = segment.short.borrow().get(&stripe) {
             return Some(index < usize::from(*used));
         }
-        self.stripe_has_rows(segment, stripe).await
+        self.stripe_has_rows(segment, stripe, seen).await
     }
 
     /// Whether any column's row of the stripe is not empty; `None` if no summary can be read.
-    async fn stripe_has_rows(self: &Rc<Self>, segment: &Pinned, stripe: u32) -> Option<bool> {
+    async fn stripe_has_rows(
+        self: &Rc<Self>,
+        segment: &Pinned,
+        stripe: u32,
+        seen: bool,
+    ) -> Option<bool> {
+        if seen {
+            return Some(true);
+        }
         if let Some(rows) = segment.rows.borrow().get(&stripe) {
             return Some(rows.iter().any(|column| !column.is_empty()));
         }
@@ -490,14 +536,17 @@ impl Background {
             u32::MAX,
         );
         copy.recorded.set(segment.recorded.get());
-        for course in courses_recorded(segment) {
-            let Some(column) = read_course(&self.core, &copy, course, index).await else {
+        for stretch in self.stretches(segment) {
+            let read = read_courses(&self.core, &copy, stretch.clone(), index).await;
+            if read.len() < stretch.len() {
                 return false;
-            };
-            let bad = verify_course(&self.core, &copy, course, &column).await;
-            note_bad_blocks(&self.core, &copy, course, &column, &bad);
-            if !bad.is_empty() {
-                return false;
+            }
+            for (course, column) in read {
+                let bad = verify_course(&self.core, &copy, course, &column).await;
+                note_bad_blocks(&self.core, &copy, course, &column, &bad);
+                if !bad.is_empty() {
+                    return false;
+                }
             }
         }
         true

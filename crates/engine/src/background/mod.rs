@@ -2,7 +2,7 @@
 //!
 //! [`mod@work`] does the jobs that the books of free space offer: [`mod@clean`] moves live blocks out of segments,
 //! [`mod@column`] gives columns other slots. [`mod@broken`] makes segments that lost columns ready for that;
-//! [`mod@repair`] rewrites single bad blocks.
+//! [`mod@stretch`] reads ahead for that; [`mod@repair`] rewrites single bad blocks.
 //!
 //! Invariants:
 //! - None of it changes a map; what it writes becomes part of the array by a journal record only.
@@ -13,6 +13,7 @@ mod broken;
 mod clean;
 mod column;
 mod repair;
+mod stretch;
 mod work;
 
 use std::cell::{Cell, RefCell};

@@ -16,12 +16,14 @@ use ashlar_format::{BLOCK, SegmentNumber};
 
 use crate::background::Background;
 use crate::background::column::Leaves;
+use crate::background::stretch::Read;
 use crate::counters::add;
 use crate::home::jobs::End;
 use crate::protocol::Reach;
 use crate::segment::bad::{BadBlock, SUMMARY};
+use crate::segment::course::read_course_rows;
 use crate::segment::plan::{How, Span};
-use crate::segment::read::{fetch, read_course_rows};
+use crate::segment::read::fetch;
 use crate::segment::stripe::{device_offset, summary_bytes};
 use crate::segment::{Column, Pinned};
 use crate::status::TaskState;
@@ -328,7 +330,9 @@ impl Background {
             return Summary::Failed;
         }
         let place = segment.columns.borrow()[index];
-        let computed = self.compute_course(segment, &[index], course).await;
+        let computed = self
+            .compute_course(segment, &[index], course, &Read::default())
+            .await;
         let Some((_, rows)) = computed.and_then(|mut columns| columns.pop()) else {
             return Summary::Failed;
         };

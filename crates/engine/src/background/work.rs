@@ -13,7 +13,7 @@ use ashlar_format::{BLOCK, SegmentGeometry};
 use ashlar_rt::{MILLISECOND, Nanos, SECOND};
 use ashlar_space::floors::Class;
 use ashlar_space::ledger::Claim;
-use ashlar_space::topology::Area;
+use ashlar_space::topology::{Area, Presence};
 use ashlar_space::work::{Job, Lack};
 
 use crate::background::Background;
@@ -25,9 +25,12 @@ use crate::protocol::{Moved, Reach};
 use crate::segment::{Column, Segment};
 use crate::status::{TaskState, Work};
 
-/// Jobs at once: so many, or as many as a course of each of their columns takes so many bytes.
+/// Jobs at once: so many, or as many as what they read at once of all their columns takes so many bytes.
 const JOBS_AT_ONCE: usize = 32;
-const BYTES_AT_ONCE: u64 = 64 << 20;
+const BYTES_AT_ONCE: (u64, u64) = (64 << 20, 512 << 20);
+
+/// Reads and writes of a device that jobs are to have under way together.
+const IN_FLIGHT: u64 = 4;
 
 /// One job more is done at once for so many slots of a device: where slots are few, on few segments.
 const SLOTS_PER_JOB: usize = 128;
@@ -182,9 +185,14 @@ impl Background {
             strip_blocks: self.home.superblock.borrow().strip_blocks,
             slot_blocks: self.core.slot_blocks,
         };
-        let strips = u64::from(geometry.course_strips().min(geometry.stripes()));
-        let course = strips * geometry.width() as u64 * u64::from(geometry.strip_blocks);
-        let fitting = usize::try_from(BYTES_AT_ONCE / (course * BLOCK as u64).max(1));
+        let bytes = self.bytes_at_once(geometry);
+        let in_use = topology
+            .members()
+            .iter()
+            .filter(|m| m.presence != Presence::Gone);
+        let most = IN_FLIGHT * self.stretch_bytes() * in_use.count() as u64;
+        let most = most.clamp(BYTES_AT_ONCE.0, BYTES_AT_ONCE.1);
+        let fitting = usize::try_from(most / bytes.max(1));
         fitting.unwrap_or(1).min(by_slots).clamp(1, JOBS_AT_ONCE)
     }
 

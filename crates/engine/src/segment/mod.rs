@@ -10,6 +10,7 @@
 pub mod bad;
 pub mod behind;
 pub mod coder;
+pub mod course;
 pub mod header;
 pub mod identity;
 pub mod plan;

@@ -103,7 +103,7 @@ pub async fn fetch(core: &Rc<Core>, segment: &Pinned, span: Span, how: How) -> O
 }
 
 /// Where a column can be read just now: what a bad block found there is held against.
-fn usable_place(core: &Core, segment: &Segment, column: usize) -> Option<Column> {
+pub(super) fn usable_place(core: &Core, segment: &Segment, column: usize) -> Option<Column> {
     let usable = core.column_usable(segment, column);
     usable.then(|| segment.columns.borrow()[column])
 }
@@ -311,7 +311,7 @@ async fn read_rows(core: &Rc<Core>, segment: &Pinned, span: Span) -> Option<Vec<
     (wanted.len() == span.count as usize).then_some(wanted)
 }
 
-async fn read_summary_part(
+pub(super) async fn read_summary_part(
     core: &Rc<Core>,
     segment: &Pinned,
     course: u32,
@@ -384,68 +384,6 @@ pub async fn summary_stands(core: &Rc<Core>, segment: &Pinned) -> bool {
         }
     }
     true
-}
-
-/// All rows of a column of a course: from memory, else from its summary; `None` if it cannot be read.
-pub async fn read_course_rows(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    course: u32,
-    column: usize,
-) -> Option<Vec<Row>> {
-    let geometry = segment.geometry;
-    let (first, strips) = (
-        course * geometry.course_strips(),
-        geometry.strips_in(course),
-    );
-    if segment.rows.borrow().contains_key(&first) {
-        let rows = segment.rows.borrow();
-        let mut all = Vec::new();
-        for stripe in first..first + strips {
-            let start = all.len();
-            if let Some(columns) = rows.get(&stripe) {
-                all.extend_from_slice(&columns[column]);
-            }
-            all.resize(start + geometry.strip_blocks as usize, Row::default());
-        }
-        return Some(all);
-    }
-    let mut all = Vec::new();
-    for part in 0..geometry.summary_blocks(strips) {
-        all.extend(read_summary_part(core, segment, course, column, part).await?);
-    }
-    (all.len() == (strips * geometry.strip_blocks) as usize).then_some(all)
-}
-
-/// All strips of a column of a course with one device read, not verified yet, with their rows. Strips that
-/// were never written are zeros. `None` if rows or strips cannot be read.
-pub async fn read_course(
-    core: &Rc<Core>,
-    segment: &Pinned,
-    course: u32,
-    column: usize,
-) -> Option<Survivor> {
-    let geometry = segment.geometry;
-    let rows = read_course_rows(core, segment, course, column).await?;
-    let first = course * geometry.course_strips();
-    let place = segment.columns.borrow()[column];
-    let offset = device_offset(core, place, geometry.strip_block(first));
-    let mut bytes = core
-        .member(place.device)
-        .read(offset, rows.len() * BLOCK)
-        .await
-        .ok()?;
-    for (row, block) in rows.iter().zip(bytes.chunks_mut(BLOCK)) {
-        if row.digest == [0; 16] {
-            block.fill(0);
-        }
-    }
-    Some(Survivor {
-        column,
-        place,
-        bytes: bytes.freeze(),
-        rows,
-    })
 }
 
 #[cfg(test)]

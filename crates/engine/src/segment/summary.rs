@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use ashlar_format::summary::{OWNER_BYTES, Row};
 
-use crate::segment::read::{first_found, read_course_rows};
+use crate::segment::course::read_course_rows;
+use crate::segment::read::first_found;
 use crate::segment::table::Core;
 use crate::segment::{Pinned, Segment};
 
