@@ -124,6 +124,37 @@ fn what_is_there_moves_to_new_devices() {
     }
 }
 
+/// Where devices differ in size, what placement does is not undone: writes move nothing.
+#[test]
+fn writes_move_nothing() {
+    const ALL: u64 = 8 << 20;
+    let sizes = [16, 16, 16, 8, 8, 8, 4];
+    let disk = |mib: u64| Rc::new(MemDevice::new("disk", mib << 20));
+    let disks: Vec<Rc<MemDevice>> = sizes.map(disk).to_vec();
+    story(async move |rt| {
+        let array = Array::create(&rt, refs(&disks), small("ec2+1"))
+            .await
+            .unwrap();
+        array.volume_create("v", common::volume(ALL)).await.unwrap();
+        let v = array.volume("v").unwrap();
+        for version in 1..12 {
+            common::fill(&v, ALL, 16 << 10, version, "written").await;
+            array.wait_idle(&[]).await;
+        }
+        let moved = moved(&array).await;
+        let of_written = moved * 1000 / (11 * ALL * 3 / 2);
+        assert!(of_written <= 20, "{of_written} of 1000 bytes moved again");
+        let used = array
+            .status()
+            .await
+            .devices
+            .into_iter()
+            .map(|d| d.used_bytes);
+        let used: Vec<u64> = used.collect();
+        assert!(used[0] > used[3] && used[3] > used[6], "{used:?}");
+    });
+}
+
 /// Bytes of columns that have moved.
 async fn moved(array: &Array) -> u64 {
     let tasks = array.status().await.tasks;

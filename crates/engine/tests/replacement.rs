@@ -13,6 +13,8 @@ use ashlar_rt::{MILLISECOND, Rt, SECOND};
 
 use common::{DISK, SIZE, copies, create, devices, read, refs, small, story, volume, without};
 
+const MIB: u64 = 1 << 20;
+
 async fn import(rt: &Rt, disks: &[Rc<MemDevice>], away: &[usize]) -> Array {
     let array = Array::import(rt, without(disks, away), Import::default()).await;
     array.unwrap_or_else(|e| panic!("without {away:?}: {e}"))
@@ -254,4 +256,29 @@ fn the_power_may_go_at_any_moment_of_a_replacement() {
         seen.iter().all(|n| *n > 0),
         "before, between, after, at the end: {seen:?}"
     );
+}
+
+/// Where a device is missing already and all space was promised, a device may be replaced: there is no less space then.
+#[test]
+fn a_device_is_replaced_where_another_is_missing() {
+    let disks = devices(9, DISK);
+    story(async move |rt| {
+        let array = Array::create(&rt, refs(&disks[..8]), small("ec4+2"));
+        let array = array.await.unwrap();
+        let all = array.status().await.capacity.usable_bytes / MIB * MIB;
+        array.volume_create("v", volume(all)).await.unwrap();
+        common::fill(&array.volume("v").unwrap(), SIZE, 16 << 10, 1, "written").await;
+        array.fail(0, false).await.unwrap();
+        array.wait_idle(&[]).await;
+        let smaller = array.check_replacement_in_use(3, DISK / 2);
+        assert!(
+            matches!(smaller, Err(Error::NoRoomWith { .. })),
+            "{smaller:?}"
+        );
+        array.replace_in_use(3, disks[8].clone()).await.unwrap();
+        array.wait_idle(&[]).await;
+        let status = array.status().await;
+        assert_eq!(state_of(&status, 3), None, "{:?}", array.stuck(&[]));
+        read(&array, 1, "replaced").await;
+    });
 }

@@ -221,8 +221,8 @@ pub struct Index {
     held: [Held; 2],
     /// How often slots had come back when something was parked last.
     parked_at: u64,
-    /// How often they had when no column could be moved that evens out what devices hold, though it is uneven.
-    stays_uneven: Option<u64>,
+    /// How often they had when no column could be moved that evens out what devices hold, though it is uneven, by area.
+    stay_uneven: BTreeMap<Area, u64>,
 }
 
 type Lists = BTreeMap<Area, BTreeMap<Variant, Bucket>>;
@@ -243,7 +243,7 @@ impl Index {
             counts: BTreeMap::new(),
             held: [Held::default(); 2],
             parked_at: 0,
-            stays_uneven: None,
+            stay_uneven: BTreeMap::new(),
         }
     }
 
@@ -284,14 +284,17 @@ impl Index {
         matches!(place, Some(Place::Listed | Place::Waiting(_)))
     }
 
-    /// What devices hold stays uneven, though no slots have come back since it was so often; `None`: it does not.
-    pub(crate) fn set_uneven(&mut self, returns: Option<u64>) {
-        self.stays_uneven = returns;
+    /// What the devices of an area hold stays uneven, since slots had come back so often; `None`: it does not.
+    pub(crate) fn set_uneven(&mut self, area: Area, returns: Option<u64>) {
+        match returns {
+            Some(returns) => drop(self.stay_uneven.insert(area, returns)),
+            None => drop(self.stay_uneven.remove(&area)),
+        }
     }
 
-    /// How often slots had come back when nothing more could be evened out.
-    pub(crate) fn stays_uneven(&self) -> Option<u64> {
-        self.stays_uneven
+    /// How often slots had come back when nothing more of an area could be evened out.
+    pub(crate) fn stays_uneven(&self, area: Area) -> Option<u64> {
+        self.stay_uneven.get(&area).copied()
     }
 
     /// A segment was closed, or something about it has changed.
@@ -350,6 +353,7 @@ impl Index {
 
     /// Lists those that were given up again.
     pub fn try_again(&mut self) {
+        self.stay_uneven.clear();
         let given_up = std::mem::take(&mut self.given_up);
         self.list(given_up);
     }
@@ -380,7 +384,7 @@ impl Index {
 
     /// Lists all segments again that wait for something: after a change of policy or plan.
     pub fn unpark_all(&mut self) {
-        self.stays_uneven = None;
+        self.stay_uneven.clear();
         let waiting = std::mem::take(&mut self.lacking);
         self.list(waiting.into_iter().flatten());
         let parked = std::mem::take(&mut self.parked);
@@ -548,14 +552,6 @@ impl Index {
     /// The variants of segments that hold something, and where these lie.
     pub fn holding(&self) -> impl Iterator<Item = &(Area, Variant)> {
         self.counts.keys()
-    }
-
-    /// Segments that the devices of an area hold: its own, and those of nodes.
-    pub(crate) fn segments_on(&self, area: Area) -> u32 {
-        let on = |(of, _): &(Area, Variant)| [area, Area::Nodes].contains(of);
-        let all = self.counts.iter().filter(|(of, _)| on(of));
-        let count: u64 = all.map(|(_, [all, _])| all).sum();
-        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// What its segments of nodes hold, and what those of data do.

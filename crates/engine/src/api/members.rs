@@ -236,7 +236,7 @@ impl Array {
     /// Why it cannot do without it.
     pub fn check_removal(&self, index: u16) -> Result<Without, Error> {
         self.check_member(index)?;
-        self.0.home.check_removal(index)
+        self.0.home.check_removal(index, u64::MAX)
     }
 
     /// Takes a device out for good. One in use is emptied first, in the background, and serves until then; of one that
@@ -248,7 +248,7 @@ impl Array {
         let without = self.check_removal(index)?;
         let in_use = self.0.home.core.member(index).is_counted();
         self.change_of(async move |home| match in_use {
-            true => home.leave_or_stay(index, true).await,
+            true => home.leave(index, u64::MAX).await,
             false => home.remove(index).await,
         })
         .await?;
@@ -298,7 +298,7 @@ impl Array {
     /// [`Error::NotInUse`] where it has left already.
     pub async fn stay(&self, index: u16) -> Result<(), Error> {
         self.check_member(index)?;
-        self.change_of(async move |home| home.leave_or_stay(index, false).await)
+        self.change_of(async move |home| home.stay(index).await)
             .await
     }
 

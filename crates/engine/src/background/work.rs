@@ -27,7 +27,7 @@ use crate::status::{TaskState, Work};
 
 /// Jobs at once: so many, or as many as what they read at once of all their columns takes so many bytes.
 const JOBS_AT_ONCE: usize = 32;
-const BYTES_AT_ONCE: (u64, u64) = (64 << 20, 512 << 20);
+const BYTES_AT_ONCE: (u64, u64) = (64 << 20, 256 << 20);
 
 /// Reads and writes of a device that jobs are to have under way together.
 const IN_FLIGHT: u64 = 4;
@@ -285,10 +285,12 @@ impl Background {
         match self.core.segment(number) {
             Some(segment) => {
                 let columns = segment.columns.borrow().clone();
+                let is_missing = |(c, _): &&(usize, u16)| !self.core.column_usable(&segment, *c);
+                let missing = targets.iter().filter(is_missing).count();
                 given = self
                     .rebuild_columns(&segment, &targets, Leaves::Sound)
                     .await;
-                self.given.set(self.given.get() + given);
+                self.given.set(self.given.get() + given.min(missing));
                 // A device may have come back, or taken the place of another.
                 changed = columns != *segment.columns.borrow();
                 if self.home.log.moves() > 32 {

@@ -387,7 +387,7 @@ impl Home {
         let mut ledger = self.space.ledger().clone();
         let plan = ledger.plan().clone();
         ledger.change(topology.clone(), plan);
-        let slots = uneven_slots(&self.space.index(), &ledger, &policy);
+        let slots = uneven_slots(&ledger, &policy);
         slots * u64::from(self.core.slot_blocks) * BLOCK_U64
     }
 

@@ -66,11 +66,12 @@ impl Home {
         empty.map(|m| m.index)
     }
 
-    /// What the array is without a member, and without those that are to leave anyway.
+    /// What the array is without a member, and without those that are to leave anyway. It can do without it if volumes
+    /// may be promised `enough` bytes still, or as many as they were.
     ///
     /// # Errors
     /// Why it cannot do without it.
-    pub(crate) fn check_removal(&self, index: u16) -> Result<Without, Error> {
+    pub(crate) fn check_removal(&self, index: u16, enough: u64) -> Result<Without, Error> {
         let topology = self.topology();
         let member = self.core.member(index);
         if member.state() == MemberState::Spare {
@@ -95,7 +96,7 @@ impl Home {
             },
             ..self.space_on(&left)
         };
-        match without.promised_bytes <= without.usable_bytes {
+        match without.usable_bytes >= without.promised_bytes.min(enough) {
             true => Ok(without),
             false => Err(Error::NoRoomWithout {
                 index,
@@ -129,19 +130,24 @@ impl Home {
         }
     }
 
-    /// A member in use is to leave from now on, or is to stay.
-    pub(crate) async fn leave_or_stay(
-        self: &Rc<Self>,
-        index: u16,
-        leaves: bool,
-    ) -> Result<(), Error> {
+    /// A member in use is to leave from now on. Then volumes may be promised so many bytes still, or as many as they were.
+    pub(crate) async fn leave(self: &Rc<Self>, index: u16, enough: u64) -> Result<(), Error> {
+        self.leave_or_stay(index, Some(enough)).await
+    }
+
+    /// A member that was to leave stays.
+    pub(crate) async fn stay(self: &Rc<Self>, index: u16) -> Result<(), Error> {
+        self.leave_or_stay(index, None).await
+    }
+
+    async fn leave_or_stay(self: &Rc<Self>, index: u16, leaves: Option<u64>) -> Result<(), Error> {
         self.make_room_for_epochs().await?;
         let log = self.log.turn.lock().await;
         if *log || self.core.closed.get() {
             return Err(Error::Closed);
         }
         let member = self.core.member(index);
-        let (from, to) = match leaves {
+        let (from, to) = match leaves.is_some() {
             true => (MemberState::Online, MemberState::Removing),
             false => (MemberState::Removing, MemberState::Online),
         };
@@ -151,13 +157,13 @@ impl Home {
         if member.state() != from || !member.is_read() {
             return Err(Error::NotInUse(index));
         }
-        if leaves {
-            self.check_removal(index)?;
+        if let Some(enough) = leaves {
+            self.check_removal(index, enough)?;
         }
-        member.leave_or_stay(leaves);
+        member.leave_or_stay(leaves.is_some());
         self.publish_members().await;
         drop(log);
-        if leaves {
+        if leaves.is_some() {
             // What is half written there is finished: only then can it move.
             let open = |s: &Segment| !s.sealed.get() && s.lies_on_any(&[index]);
             self.end(self.core.pin_unsettled(open)).await;
@@ -199,7 +205,7 @@ impl Home {
             return Err(Error::JournalNeeds(index));
         }
         if !member.is_counted() {
-            self.check_removal(index)?;
+            self.check_removal(index, u64::MAX)?;
         }
         let (device, path) = (member.held(), member.path());
         member.take_out(MemberState::Removed);

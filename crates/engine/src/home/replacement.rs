@@ -52,7 +52,9 @@ impl Home {
             moved_bytes: self.bytes_on(member),
             ..self.space_on(&left)
         };
-        match without.promised_bytes <= without.usable_bytes {
+        // With devices missing there may be too little space already: then it is enough that there is no less.
+        let before = self.space_on(&topology).usable_bytes;
+        match without.usable_bytes >= without.promised_bytes.min(before) {
             true => Ok(without),
             false => Err(Error::NoRoomWith {
                 old,
@@ -70,11 +72,14 @@ impl Home {
         geometry: DeviceGeometry,
     ) -> Result<(u16, Taken), Error> {
         self.check_replacement(old, geometry)?;
+        let enough = self.space_on(&self.topology()).usable_bytes;
         let member = self.core.member(old);
         let (domain, group) = (member.domain.clone(), member.group);
         let (index, taken) = self.add(device, geometry, domain, group).await?;
-        match self.leave_or_stay(old, true).await {
+        match self.leave(old, enough).await {
             Ok(()) => Ok((index, taken)),
+            // It was to leave already, and has.
+            Err(_) if member.state() == MemberState::Removed => Ok((index, taken)),
             Err(why) => Err(Error::OldStays {
                 index,
                 old,

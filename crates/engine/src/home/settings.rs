@@ -121,6 +121,7 @@ impl Home {
         if self.superblock.borrow().spare == spare {
             return Ok(());
         }
+        self.merge().await; // what thin volumes have written is counted
         self.check_spare(spare)?;
         self.make_room_for_epochs().await?;
         let log = self.log.turn.lock().await;

@@ -6,8 +6,10 @@
 //! come in the place of another.
 //!
 //! Invariants:
-//! - A move goes to a device with two free slots more at least: the sum of the squares of free slots falls. So moves end.
+//! - For room a move goes to a device with two free slots more at least: the sum of the squares of free slots falls. For
+//!   shares it goes from a device above its share to one below: what all are off it falls. So moves end.
 //! - No segment gets two columns on one device, nor more columns that the plan wants elsewhere than it has.
+//! - A search looks at a bounded number of slots.
 
 use crate::floors::Class;
 use crate::index::{Index, SegmentFacts};
@@ -16,82 +18,66 @@ use crate::ledger::{Claim, Ledger};
 use crate::topology::Area;
 use crate::work::{Job, Policy, Search};
 
-/// Slots that a device may have more or fewer free than its share, at least.
+/// Slots that a device may be off its share, at least.
 const LEAST: i64 = 4;
 
-/// Devices that hold more than their share of which columns are looked for, in one search.
-const TRIED: usize = 8;
+/// Slots that a search looks at.
+const LOOKS: usize = 10_000;
 
-/// How far from its share a device may be.
-fn allowed(ledger: &Ledger, device: u16, policy: &Policy) -> i64 {
-    let slots = i64::from(ledger.topology().slots(device));
-    (slots * i64::from(policy.spread) / 1000).max(LEAST)
+/// By how many slots a device is further from its share than the policy allows; less than 0 if it is above its share.
+fn too_far(ledger: &Ledger, share: Share, policy: &Policy) -> i64 {
+    let slots = i64::from(ledger.topology().slots(share.device));
+    let allowed = (slots * i64::from(policy.spread) / 1000).max(LEAST);
+    (share.below.abs() - allowed).max(0) * share.below.signum()
 }
 
-/// By how many slots a device is further from its share than the policy allows; less than 0 if it is below its share.
-fn too_far(ledger: &Ledger, share: Share, policy: &Policy) -> i64 {
-    let far = share.beyond.abs() - allowed(ledger, share.device, policy);
-    far.max(0) * share.beyond.signum()
+/// The slots of an area that are to move before no device is further from its share than the policy allows.
+fn slots_of(ledger: &Ledger, policy: &Policy, area: Area) -> u64 {
+    let shares = ledger.shares(area).into_iter();
+    let far = shares.map(|one| too_far(ledger, one, policy));
+    let (below, above): (Vec<i64>, Vec<i64>) = far.partition(|far| *far > 0);
+    let sum = |all: Vec<i64>| all.into_iter().map(i64::unsigned_abs).sum::<u64>();
+    sum(below).max(sum(above))
 }
 
 /// Slots whose columns are to move before no device is further from its share than the policy allows; 0 if none can.
 #[must_use]
 pub fn slots_to_even(index: &Index, ledger: &Ledger, policy: &Policy) -> u64 {
-    match index.stays_uneven() {
-        Some(_) => 0,
-        None => uneven_slots(index, ledger, policy),
-    }
+    let groups = (0..ledger.topology().groups()).map(Area::Group);
+    let moves = groups.filter(|area| policy.spread > 0 && index.stays_uneven(*area).is_none());
+    moves.map(|area| slots_of(ledger, policy, area)).sum()
 }
 
 /// The same, be it that none could be moved when last it was tried.
 #[must_use]
-pub fn uneven_slots(index: &Index, ledger: &Ledger, policy: &Policy) -> u64 {
-    if policy.spread == 0 {
-        return 0;
-    }
-    let of = |group: u16| {
-        let area = Area::Group(group);
-        let shares = ledger.shares(area, index.segments_on(area));
-        let far = shares.into_iter().map(|one| too_far(ledger, one, policy));
-        let (more, less): (Vec<i64>, Vec<i64>) = far.partition(|far| *far > 0);
-        let sum = |all: Vec<i64>| all.into_iter().map(i64::unsigned_abs).sum::<u64>();
-        sum(more).max(sum(less))
-    };
-    (0..ledger.topology().groups()).map(of).sum()
+pub fn uneven_slots(ledger: &Ledger, policy: &Policy) -> u64 {
+    let groups = (0..ledger.topology().groups()).map(Area::Group);
+    let moves = groups.filter(|_| policy.spread > 0);
+    moves.map(|area| slots_of(ledger, policy, area)).sum()
 }
 
 impl Search<'_> {
-    /// A column moves from one of the devices that hold most beyond their share to one of those that hold least of it.
+    /// A column moves from a device that holds more than its share to one that holds less.
     pub(super) fn even_out(&mut self, areas: &[Area]) -> Option<(Job, Claim)> {
-        let mut stays_uneven = None;
         for area in areas.iter().skip(1) {
-            if self.gains_room(*area) {
-                let shares = self.ledger.shares(*area, self.index.segments_on(*area));
-                if let Some(job) = self.move_column(Class::Clean, &shares) {
-                    return Some(job);
-                }
-                continue;
-            }
             let returns = Some(self.ledger.returns());
-            let tried = self.index.stays_uneven() == returns;
-            if self.policy.paused.bring || self.policy.spread == 0 || tried {
+            let for_room = self.gains_room(*area);
+            let held_off = self.policy.paused.bring || self.policy.spread == 0;
+            if !for_room && (held_off || self.index.stays_uneven(*area) == returns) {
                 continue;
             }
-            let shares = self.ledger.shares(*area, self.index.segments_on(*area));
-            if shares
-                .iter()
-                .all(|one| too_far(self.ledger, *one, self.policy) == 0)
-            {
+            let shares = self.ledger.shares(*area);
+            let far = |one: &Share| too_far(self.ledger, *one, self.policy) != 0;
+            let uneven = shares.iter().any(far);
+            if !for_room && !uneven {
                 continue;
             }
-            if let Some(job) = self.move_column(Class::Client, &shares) {
-                self.index.set_uneven(None);
-                return Some(job);
+            let found = self.move_column(for_room, &shares);
+            let stays = found.is_none() && uneven;
+            self.index.set_uneven(*area, returns.filter(|_| stays));
+            if found.is_some() {
+                return found;
             }
-            stays_uneven = returns;
-        }
-        if stays_uneven.is_some() {
-            self.index.set_uneven(stays_uneven);
         }
         None
     }
@@ -107,20 +93,24 @@ impl Search<'_> {
         fit < self.policy.target && all >= (fit + floor + 1) * laid
     }
 
-    /// Moves a column of some segment between two of these devices. Where it is not for room that clients lack, one of
-    /// them is too far from its share, and clients have the slot that it takes.
-    fn move_column(&mut self, class: Class, shares: &[Share]) -> Option<(Job, Claim)> {
-        for from in shares.iter().take(TRIED) {
-            let is_far = |one: &Share| too_far(self.ledger, *one, self.policy) != 0;
-            let reason = |to: &Share| class == Class::Clean || is_far(from) || is_far(to);
-            let nearer = |to: &&Share| to.free >= from.free + 2 && reason(to);
-            let to: Vec<u16> = shares
-                .iter()
-                .rev()
-                .filter(nearer)
-                .map(|to| to.device)
-                .collect();
-            if let Some(job) = self.move_from(class, from.device, to) {
+    /// Moves a column of some segment between two of these devices: for room that clients lack, or for the share of one
+    /// of them, and then clients have the slot that it takes.
+    fn move_column(&mut self, for_room: bool, shares: &[Share]) -> Option<(Job, Claim)> {
+        let class = if for_room {
+            Class::Clean
+        } else {
+            Class::Client
+        };
+        let mut looks = LOOKS;
+        for from in shares {
+            let far = |one: &Share| too_far(self.ledger, *one, self.policy) != 0;
+            let nearer = |to: &&Share| match for_room {
+                true => to.free >= from.free + 2,
+                false => from.below < 0 && to.below > 0 && (far(from) || far(to)),
+            };
+            let to = shares.iter().rev().filter(nearer).map(|to| to.device);
+            let to: Vec<u16> = to.collect();
+            if let Some(job) = self.move_from(class, from.device, to, &mut looks) {
                 return Some(job);
             }
         }
@@ -128,11 +118,18 @@ impl Search<'_> {
     }
 
     /// Moves a column of some segment from a device to the first of these that may hold it.
-    fn move_from(&mut self, class: Class, from: u16, mut to: Vec<u16>) -> Option<(Job, Claim)> {
+    fn move_from(
+        &mut self,
+        class: Class,
+        from: u16,
+        mut to: Vec<u16>,
+        looks: &mut usize,
+    ) -> Option<(Job, Claim)> {
         for slot in 0..self.topology().slots(from) {
-            if to.is_empty() {
+            if to.is_empty() || *looks == 0 {
                 break;
             }
+            *looks -= 1;
             let Some(number) = self.table.segment_at(from, slot) else {
                 continue;
             };

@@ -518,6 +518,8 @@ fn what_cannot_be_spread_stays() {
     assert!(!due(&all), "each was tried before");
     all.index.unpark_all();
     assert!(due(&all));
+    assert_eq!(all.next(), None);
     all.index.try_again();
+    assert!(due(&all));
     assert!(matches!(all.next(), Some(Job::Columns { .. })));
 }
