@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
-use ashlar_engine::{Array, Create, Error, Import};
+use ashlar_engine::{Array, Create, Error, Import, Work};
 use ashlar_rt::{Rt, SECOND};
 
 use common::{
@@ -237,6 +237,31 @@ fn a_change_that_too_few_agree_to_keeps_nobody_out() {
             read(&array, 1, "all are back").await;
         });
     }
+}
+
+/// Where only a device that is to leave is left nothing can be written: the array stops, and says so.
+#[test]
+fn a_device_that_is_to_leave_does_not_write_alone() {
+    let disks = devices(3, DISK);
+    story(async move |rt| {
+        let flaky: Vec<_> = disks.iter().map(|d| FaultFilter::new(d.clone())).collect();
+        let all = flaky.iter().map(|d| d.clone() as DeviceRef).collect();
+        let array = Array::create(&rt, all, small("ec1+1")).await.unwrap();
+        array.volume_create("v", volume(SIZE)).await.unwrap();
+        write(&array, 1).await;
+        array.merge().await.unwrap();
+        array.pause(Work::Rebalance, true).unwrap();
+        array.remove(2).await.unwrap();
+        array.offline(0).await.unwrap();
+        flaky[1].set_offline(true);
+        let v = array.volume("v").unwrap();
+        let mut outcome = Ok(());
+        for _ in 0..10 {
+            outcome = v.write(0, common::run(0, 1, 1), true).await;
+            rt.sleep(SECOND).await;
+        }
+        assert!(outcome.is_err(), "{outcome:?}");
+    });
 }
 
 /// A device that fails while it is emptied is rebuilt, and one that is out of use is taken out of the books.

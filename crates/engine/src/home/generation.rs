@@ -42,7 +42,17 @@ impl Agreed {
     }
 }
 
+/// Nothing can be written any more.
+const NONE_LEFT: &str = "no device is left in use, or only such as are to leave; export the array, reconnect its devices \
+                         and import it again";
+
 impl Home {
+    /// Whether some member is left that holds the journal: one that is to leave does not.
+    fn takes_writes(&self) -> bool {
+        let failed = |m: &Member| self.core.failing.contains(m.index);
+        self.core.members.iter().any(|m| m.journals() && !failed(m))
+    }
+
     /// Makes `root` durable on every root-set device in use, taking out whatever fails on the way by a
     /// generation change. The caller holds the log lock.
     pub(crate) async fn publish(self: &Rc<Self>, mut root: Root) {
@@ -53,8 +63,8 @@ impl Home {
             if self.core.closed.get() {
                 return;
             }
-            if self.core.counted().is_empty() {
-                self.halt("no device is left in use; export the array, reconnect its devices and import it again");
+            if !self.takes_writes() {
+                self.halt(NONE_LEFT);
                 return;
             }
             let set = self.superblock.borrow().root_set.clone();
@@ -122,10 +132,9 @@ impl Home {
             }
             false => self.store_generation().await,
         };
-        let failed = |d: &u16| self.core.failing.contains(*d);
-        if self.core.counted().iter().all(failed) {
+        if !self.takes_writes() {
             // Nobody is left to agree, or to go on with whatever the operator says.
-            self.halt("no device is left in use; export the array, reconnect its devices and import it again");
+            self.halt(NONE_LEFT);
             return;
         }
         let short = stored * 2 < counted;
