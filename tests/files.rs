@@ -327,7 +327,7 @@ fn a_device_that_is_not_steady_is_stamped_and_a_volume_is_looked_behind() {
         at.to_str().unwrap(),
         "-j",
         "--size",
-        "128M",
+        "256M",
         "--repeat",
         "1",
         "--beside",
