@@ -4,57 +4,14 @@
 mod common;
 
 use common::Daemon;
-use common::disk::pattern;
 
 const MIB: u64 = 1 << 20;
-
-fn write(daemon: &Daemon, seed: u64) {
-    let disk = daemon.disk("t");
-    let written = disk.write_range((0, 24 * MIB), 256 << 10, 8, pattern(seed));
-    assert!(written.is_empty(), "{written:?}");
-}
-
-fn read(daemon: &Daemon, seed: u64) {
-    let disk = daemon.disk("t");
-    let wrong = disk.compare_range((0, 24 * MIB), 256 << 10, 8, pattern(seed));
-    assert!(wrong.is_empty(), "{wrong:?}");
-}
 
 /// What a line that is refused says.
 fn refused(daemon: &Daemon, line: &[&str]) -> String {
     let output = daemon.run(line);
     assert!(!output.status.success(), "{line:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// An array of four files with a volume; where they are.
-fn created(daemon: &Daemon) -> Vec<String> {
-    let attach = format!("nbd=unix:{}", daemon.text("nbd.sock"));
-    let files: Vec<String> = (0..4).map(|i| daemon.text(&format!("t-{i}.img"))).collect();
-    let line = [
-        "create",
-        "t",
-        "--layout",
-        "ec2+1",
-        "--file-size",
-        "64M",
-        "--volume",
-        "v=24M",
-    ];
-    let line = line.into_iter().chain(["--attach", &attach]);
-    let line: Vec<&str> = line.chain(files.iter().map(String::as_str)).collect();
-    daemon.ok(&line);
-    files
-}
-
-/// A blank file of so many bytes.
-fn blank(daemon: &Daemon, name: &str, bytes: u64) -> String {
-    let path = daemon.text(name);
-    std::fs::File::create(&path)
-        .unwrap()
-        .set_len(bytes)
-        .unwrap();
-    path
 }
 
 fn usable(daemon: &Daemon) -> u64 {
@@ -66,12 +23,12 @@ fn usable(daemon: &Daemon) -> u64 {
 #[test]
 fn an_array_grows_while_it_serves() {
     let mut daemon = Daemon::start("addition");
-    let files = created(&daemon);
-    write(&daemon, 1);
+    let files = daemon.create_served("ec2+1", 4);
+    daemon.write(24 * MIB, 1);
     let before = usable(&daemon);
     let (same, large) = (
-        blank(&daemon, "same.img", 64 * MIB),
-        blank(&daemon, "large.img", 96 * MIB),
+        daemon.blank("same.img", 64 * MIB),
+        daemon.blank("large.img", 96 * MIB),
     );
     let would = daemon.ok(&["add", "t", &same, &large, "-n"]);
     assert!(
@@ -101,8 +58,8 @@ fn an_array_grows_while_it_serves() {
         (&status["state"], &status["devices_total"]),
         (&"optimal".into(), &6.into())
     );
-    read(&daemon, 1);
-    write(&daemon, 2);
+    daemon.read(24 * MIB, 1);
+    daemon.write(24 * MIB, 2);
     let used = |index: usize| {
         daemon.status("t")["devices"][index]["used_bytes"]
             .as_u64()
@@ -113,9 +70,9 @@ fn an_array_grows_while_it_serves() {
     // They are found again, and one of them may go as any other.
     daemon.kill9();
     daemon.launch();
-    read(&daemon, 2);
+    daemon.read(24 * MIB, 2);
     daemon.ok(&["fail", "t", "4", "-w"]);
-    read(&daemon, 2);
+    daemon.read(24 * MIB, 2);
     assert_eq!(daemon.status("t")["state"], "optimal");
     daemon.ok(&["remove", "t", "4"]);
     daemon.ok(&["remove", "t", "5", "-w"]);
@@ -124,7 +81,7 @@ fn an_array_grows_while_it_serves() {
         again.abs_diff(before) * 50 <= before,
         "{before}, then {again}"
     );
-    read(&daemon, 2);
+    daemon.read(24 * MIB, 2);
     daemon.ok(&["export", "t"]);
     let line: Vec<&str> = ["verify"]
         .into_iter()
@@ -136,14 +93,14 @@ fn an_array_grows_while_it_serves() {
 #[test]
 fn what_cannot_be_added_is_refused_in_one_line() {
     let daemon = Daemon::start("addition-refused");
-    let files = created(&daemon);
+    let files = daemon.create_served("ec2+1", 4);
     let before = daemon.status("t")["devices"].clone();
     let (blank_one, tiny) = (
-        blank(&daemon, "new.img", 64 * MIB),
-        blank(&daemon, "tiny.img", MIB),
+        daemon.blank("new.img", 64 * MIB),
+        daemon.blank("tiny.img", MIB),
     );
-    let short = blank(&daemon, "short.img", 16 * MIB);
-    let used = blank(&daemon, "used.img", 64 * MIB);
+    let short = daemon.blank("short.img", 16 * MIB);
+    let used = daemon.blank("used.img", 64 * MIB);
     daemon.ok(&["create", "u", "--layout", "raid0", &used]);
     let absent = daemon.text("absent.img");
     for (line, says) in [
@@ -179,15 +136,15 @@ fn what_cannot_be_added_is_refused_in_one_line() {
 #[test]
 fn spare_space_is_set_once_there_are_devices_for_it() {
     let mut daemon = Daemon::start("addition-spare");
-    created(&daemon);
-    write(&daemon, 1);
+    daemon.create_served("ec2+1", 4);
+    daemon.write(24 * MIB, 1);
     let text = refused(&daemon, &["set", "t", "spare=2"]);
     assert!(
         text.contains("takes 5 devices") && text.contains("has 4") && text.lines().count() == 1,
         "{text}"
     );
     let before = usable(&daemon);
-    daemon.ok(&["add", "t", &blank(&daemon, "new.img", 64 * MIB)]);
+    daemon.ok(&["add", "t", &daemon.blank("new.img", 64 * MIB)]);
     let more = usable(&daemon);
     daemon.ok(&["set", "t", "spare=2"]);
     let less = usable(&daemon);
@@ -222,5 +179,5 @@ fn spare_space_is_set_once_there_are_devices_for_it() {
         (&status["state"], &status["spare"]),
         (&"optimal".into(), &1.into())
     );
-    read(&daemon, 1);
+    daemon.read(24 * MIB, 1);
 }

@@ -280,6 +280,49 @@ impl Daemon {
         files.iter().map(|file| self.path(file)).collect()
     }
 
+    /// Makes an array `t` of so many files of 64 MiB with a volume of 24 MiB, served over NBD; where the files are.
+    pub fn create_served(&self, layout: &str, devices: usize) -> Vec<String> {
+        let attach = format!("nbd=unix:{}", self.text("nbd.sock"));
+        let file = |i| self.text(&format!("t-{i}.img"));
+        let files: Vec<String> = (0..devices).map(file).collect();
+        let line = ["create", "t", "--layout", layout, "--file-size", "64M"];
+        let volume = ["--volume", "v=24M", "--attach", &attach];
+        let line = line.into_iter().chain(volume);
+        let line: Vec<&str> = line.chain(files.iter().map(String::as_str)).collect();
+        self.ok(&line);
+        files
+    }
+
+    /// Writes the first bytes of the volume of `t`.
+    pub fn write(&self, bytes: u64, seed: u64) {
+        let disk = self.disk("t");
+        let written = disk.write_range((0, bytes), 256 << 10, 8, disk::pattern(seed));
+        assert!(written.is_empty(), "{written:?}");
+    }
+
+    /// Reads them.
+    pub fn read(&self, bytes: u64, seed: u64) {
+        let disk = self.disk("t");
+        let wrong = disk.compare_range((0, bytes), 256 << 10, 8, disk::pattern(seed));
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+
+    /// Makes a blank file of so many bytes; where it is.
+    pub fn blank(&self, name: &str, bytes: u64) -> String {
+        let path = self.text(name);
+        let file = File::create(&path).unwrap();
+        file.set_len(bytes).unwrap();
+        path
+    }
+
+    /// The state of a device of `t`, by its index; `None` if the array has none of that.
+    pub fn device_state(&self, index: u64) -> Option<String> {
+        let status = self.status("t");
+        let devices = status["devices"].as_array().unwrap();
+        let device = devices.iter().find(|d| d["index"] == index)?;
+        Some(device["state"].as_str().unwrap().to_string())
+    }
+
     /// A connection to the volume `v` of `array` at `nbd.sock`.
     pub fn disk(&self, array: &str) -> disk::Disk {
         disk::Disk::connect(&self.path("nbd.sock"), &format!("{array}/v"))
