@@ -43,16 +43,18 @@ fn slots_of(ledger: &Ledger, policy: &Policy, area: Area) -> u64 {
 /// Slots whose columns are to move before no device is further from its share than the policy allows; 0 if none can.
 #[must_use]
 pub fn slots_to_even(index: &Index, ledger: &Ledger, policy: &Policy) -> u64 {
-    let groups = (0..ledger.topology().groups()).map(Area::Group);
-    let moves = groups.filter(|area| policy.spread > 0 && index.stays_uneven(*area).is_none());
-    moves.map(|area| slots_of(ledger, policy, area)).sum()
+    slots_where(ledger, policy, |area| index.stays_uneven(area).is_none())
 }
 
 /// The same, be it that none could be moved when last it was tried.
 #[must_use]
 pub fn uneven_slots(ledger: &Ledger, policy: &Policy) -> u64 {
+    slots_where(ledger, policy, |_| true)
+}
+
+fn slots_where(ledger: &Ledger, policy: &Policy, counts: impl Fn(Area) -> bool) -> u64 {
     let groups = (0..ledger.topology().groups()).map(Area::Group);
-    let moves = groups.filter(|_| policy.spread > 0);
+    let moves = groups.filter(|area| policy.spread > 0 && counts(*area));
     moves.map(|area| slots_of(ledger, policy, area)).sum()
 }
 
