@@ -43,7 +43,7 @@ const ENGINE_EXAMPLES: &str = "Examples:
   ashlar bench engine --layout ec8+2,ec80+20 --rows read,fresh --map-to-cache cached,12
   ashlar bench engine --rows sustained70 --profile nvme-tlc -j
   ashlar bench engine --rows fresh --map-to-cache cached --where
-  ashlar bench engine --rows rebuild --devices 12 --map-to-cache cached
+  ashlar bench engine --rows rebuild --profile hdd --devices 10,12,41 --size 40G --map-to-cache cached
   ashlar bench engine --cpu
 ";
 
@@ -121,11 +121,11 @@ pub(crate) struct EngineArgs {
     /// Modelled drive: data24, nvme-tlc, nvme5-tlc, qlc, hdd, nvdimm, data24-drive, data24-3200, orion100, sonexion
     #[arg(long, value_name = "NAME", default_value = "data24", value_parser = parse_profile)]
     profile: Profile,
-    /// Devices [default: as many as a stripe has columns]
-    #[arg(long, value_name = "N")]
-    devices: Option<u16>,
+    /// Numbers of devices, each measured alone [default: as many as a stripe has columns]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    devices: Vec<u16>,
     /// read, degraded-read, fresh, degraded-write, mixed (70 % reads), sequential-write, sequential-read, durableN (N
-    /// at once), sustainedN (N % full), rebuild (wants --devices above K+M) [default: all but degraded ones and
+    /// at once), sustainedN (N % full), rebuild (with no more than K+M devices: onto a replacement) [default: all but degraded ones and
     /// rebuild, with durable1, durable32, sustained70, sustained80]
     #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = parse_kind)]
     rows: Vec<Kind>,
@@ -221,7 +221,7 @@ fn run_engine(args: &EngineArgs, json: bool) -> Result<(), Failure> {
     let options = engine::Options {
         profile: args.profile,
         layouts: args.layout.clone(),
-        devices: args.devices,
+        devices: args.devices.clone(),
         rows: if args.rows.is_empty() {
             defaults.rows.clone()
         } else {
@@ -244,12 +244,37 @@ fn run_engine(args: &EngineArgs, json: bool) -> Result<(), Failure> {
     let texts = rows.iter().map(engine_text).collect();
     let right = [2, 4, 6, 7, 8, 9, 10, 11];
     out(&table::table(&titles, texts, &right, args.script))?;
+    let rebuilds: Vec<Vec<String>> = rows.iter().filter_map(rebuild_text).collect();
+    if !rebuilds.is_empty() {
+        let titles = ["DEVICES", "LAYOUT", "ONTO", "OF FORM", "1 TB BACK IN"];
+        out(&table::table(&titles, rebuilds, &[0, 3, 4], args.script))?;
+    }
     if args.phases {
         for row in &rows {
             out(&phases_text(row, args.script))?;
         }
     }
     Ok(())
+}
+
+/// Of a rebuild: on how many devices, where to, and how long it takes to give back 1 TB.
+fn rebuild_text(row: &engine::Row) -> Option<Vec<String>> {
+    let (rate, form) = row
+        .value
+        .zip(row.closed_form)
+        .filter(|_| row.row == "rebuild")?;
+    let onto = if row.onto_replacement {
+        "a replacement"
+    } else {
+        "the devices left"
+    };
+    Some(vec![
+        row.devices.to_string(),
+        row.layout.clone(),
+        onto.to_string(),
+        format!("{:.0}%", rate / form * 100.0),
+        format!("{:.2} h", 1e12 / rate / 3600.0),
+    ])
 }
 
 /// Where the time of a row went.

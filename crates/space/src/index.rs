@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::capacity::Geometry;
 use crate::index::bucket::{Bucket, SHARES};
+use crate::index::load::Load;
 use crate::template::{Plan, Template};
 use crate::topology::Area;
 
@@ -88,43 +89,6 @@ impl Variant {
     #[must_use]
     pub fn worth(&self, template: &Template, full: u64) -> u64 {
         full * u64::from(self.usable) / u64::from(template.laid().max(1))
-    }
-}
-
-/// The work that is left, in the order in which it counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Measure {
-    /// Columns that segments lack beside segments of the plan.
-    pub missing: u64,
-    /// Columns that the plan wants elsewhere, and those by which another group gives more redundancy.
-    pub elsewhere: u64,
-    /// Live blocks in a shape that the plan does not want.
-    pub unwanted: u64,
-    /// Blocks that the slots of closed segments could hold by the plan, less their live blocks. (Dead blocks of a
-    /// segment that is being filled are waste too, as it will be closed: moves into it make none.)
-    pub waste: u64,
-}
-
-/// The share of one segment in the measure. `reshape`: whether every shape but that of the plan is unwanted.
-#[must_use]
-pub fn measure_of(
-    facts: &SegmentFacts,
-    plan: &Plan,
-    geometry: &Geometry,
-    reshape: bool,
-) -> Measure {
-    let (variant, template) = (Variant::of(facts), plan.of(facts.area));
-    if facts.live == 0 {
-        return Measure::default(); // the next checkpoint frees it
-    }
-    let other = (facts.k, facts.m) != (template.k, template.m);
-    let unwanted = if reshape && other { facts.live } else { 0 };
-    let worth = variant.worth(&template, full(geometry, facts.area, template.k));
-    Measure {
-        missing: variant.lacks(&template).into(),
-        elsewhere: u64::from(facts.elsewhere) + u64::from(plan.outranked(facts.area)),
-        unwanted,
-        waste: worth.saturating_sub(facts.live),
     }
 }
 
@@ -223,6 +187,8 @@ pub struct Index {
     parked_at: u64,
     /// How often they had when no column could be moved that evens out what devices hold, though it is uneven, by area.
     stay_uneven: BTreeMap<Area, u64>,
+    /// How busy jobs keep devices.
+    load: Load,
 }
 
 type Lists = BTreeMap<Area, BTreeMap<Variant, Bucket>>;
@@ -244,6 +210,7 @@ impl Index {
             held: [Held::default(); 2],
             parked_at: 0,
             stay_uneven: BTreeMap::new(),
+            load: Load::default(),
         }
     }
 
@@ -313,6 +280,7 @@ impl Index {
 
     /// A segment is no more.
     pub fn remove(&mut self, number: u64) {
+        self.load.end(number);
         if let Some((facts, place)) = self.segments.remove(&number) {
             self.take_out(number, &facts, place);
         }
@@ -321,6 +289,18 @@ impl Index {
     /// A job has taken a segment; `into`: where its blocks are moved to, if they are.
     pub fn begin(&mut self, number: u64, into: Option<Area>) {
         self.move_to(number, Place::InFlight { into });
+    }
+
+    /// A job has taken a segment to give columns of it other slots. It reads and writes these devices.
+    pub(crate) fn begin_on(&mut self, number: u64, devices: Vec<u16>) {
+        self.begin(number, None);
+        self.load.begin(number, devices);
+    }
+
+    /// How busy such jobs keep a device: the columns that they read and write there.
+    #[must_use]
+    pub fn load(&self, device: u16) -> u32 {
+        self.load.of(device)
     }
 
     /// A job is done with a segment, which stays.
@@ -400,6 +380,7 @@ impl Index {
     fn move_to(&mut self, number: u64, place: Place) {
         if let Some((facts, old)) = self.segments.get(&number) {
             let (facts, old) = (*facts, *old);
+            self.load.end(number);
             self.take_out(number, &facts, old);
             self.put(number, facts, place);
         }
@@ -490,9 +471,10 @@ impl Index {
         }
     }
 
-    /// A listed segment of a variant: of those with the fewest live blocks the one that was closed first.
-    pub(crate) fn first(&self, area: Area, variant: &Variant) -> Option<u64> {
-        self.listed.get(&area)?.get(variant)?.heads().next()
+    /// Some listed segments of a variant: those with the fewest live blocks, of these the ones that were closed first.
+    pub(crate) fn first(&self, area: Area, variant: &Variant, most: usize) -> Vec<u64> {
+        let bucket = self.listed.get(&area).and_then(|area| area.get(variant));
+        bucket.map_or_else(Vec::new, |bucket| bucket.all().take(most).collect())
     }
 
     /// The variants of an area of which segments are listed, those with the least redundancy first.
@@ -549,6 +531,15 @@ impl Index {
         self.counts.iter().map(of).fold((0, 0), add)
     }
 
+    /// The facts of the segments that no job works on: of all, so for tests.
+    pub(crate) fn at_rest(&self) -> impl Iterator<Item = &SegmentFacts> {
+        let rests = |place: &Place| !matches!(place, Place::InFlight { .. });
+        let segments = self.segments.values();
+        segments
+            .filter(move |(_, place)| rests(place))
+            .map(|(facts, _)| facts)
+    }
+
     /// The variants of segments that hold something, and where these lie.
     pub fn holding(&self) -> impl Iterator<Item = &(Area, Variant)> {
         self.counts.keys()
@@ -559,25 +550,9 @@ impl Index {
     pub fn held(&self) -> (Held, Held) {
         (self.held[0], self.held[1])
     }
-
-    /// Adds up the measure of all segments, as if all work in flight were done: for tests, as it looks at every
-    /// segment.
-    #[must_use]
-    pub fn measure(&self, plan: &Plan, reshape: bool) -> Measure {
-        let mut sum = Measure::default();
-        for (facts, place) in self.segments.values() {
-            if !matches!(place, Place::InFlight { .. }) {
-                let one = measure_of(facts, plan, &self.geometry, reshape);
-                sum.missing += one.missing;
-                sum.elsewhere += one.elsewhere;
-                sum.unwanted += one.unwanted;
-                sum.waste += one.waste;
-            }
-        }
-        sum
-    }
 }
 
 mod bucket;
+mod load;
 #[cfg(test)]
 mod tests;

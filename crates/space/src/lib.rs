@@ -87,6 +87,7 @@ pub mod fits;
 pub mod floors;
 pub mod index;
 pub mod ledger;
+pub mod measure;
 pub mod plan;
 pub mod promise;
 pub mod template;

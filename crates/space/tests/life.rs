@@ -421,7 +421,7 @@ fn promised_room_can_be_written_again_and_again() {
             life.come(*device);
         }
         life.rest();
-        let measure = life.index.measure(life.ledger.plan(), false);
+        let measure = ashlar_space::measure::measure(&life.index, life.ledger.plan(), false);
         assert_eq!(measure.missing, 0, "{}: all is redundant again", life.what);
         (0..writes).for_each(|_| life.write());
         life.rest();

@@ -18,6 +18,14 @@ pub use values::{
     BenchError, Kind, MOST_AMPLIFICATION, MapCache, Options, PhaseRow, Row, Scale, TOLERANCE,
 };
 
+/// Each number of devices that is asked for; `None`, once, if none is.
+fn asked_counts(asked: &[u16]) -> Vec<Option<u16>> {
+    match asked {
+        [] => vec![None],
+        asked => asked.iter().copied().map(Some).collect(),
+    }
+}
+
 /// Measures every row of `options`, `each` being called as soon as one is there.
 ///
 /// # Errors
@@ -25,12 +33,14 @@ pub use values::{
 pub fn run_each(options: &Options, mut each: impl FnMut(&Row)) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for layout in &options.layouts {
-        let devices = rig::device_count(layout, options.devices)?;
-        for kind in &options.rows {
-            for map in &options.maps {
-                let row = rows::measure(options, layout, devices, *kind, *map)?;
-                each(&row);
-                rows.push(row);
+        for asked in asked_counts(&options.devices) {
+            let devices = rig::device_count(layout, asked)?;
+            for kind in &options.rows {
+                for map in &options.maps {
+                    let row = rows::measure(options, layout, devices, *kind, *map)?;
+                    each(&row);
+                    rows.push(row);
+                }
             }
         }
     }

@@ -39,7 +39,7 @@ pub(super) struct Sizes {
     pub(super) strip_bytes: u32,
 }
 
-/// Devices for a layout.
+/// Devices for a layout: those asked for, else what it names, else the fewest that it fits.
 pub(crate) fn device_count(layout: &Layout, asked: Option<u16>) -> Result<u16, BenchError> {
     let first = |from: u16| (from..=300).find(|n| layout.resolve(*n).is_ok());
     let named = layout.named_devices();
@@ -64,6 +64,8 @@ pub(super) fn finish<T: 'static>(
 pub(super) struct Rig {
     pub(super) rt: Rt,
     meters: Vec<Rc<Meter>>,
+    /// A device that the array does not use.
+    blank: Rc<Meter>,
     array: Array,
 }
 
@@ -143,6 +145,7 @@ impl Rig {
             )))
         };
         let meters: Vec<Rc<Meter>> = (0..devices).map(meter).collect();
+        let blank = meter(devices);
         let create = Create {
             name: "bench".to_string(),
             layout: *layout,
@@ -156,7 +159,7 @@ impl Rig {
             },
         };
         let geometry = plan(&vec![sizes.device_bytes; usize::from(devices)], &create)?.devices[0];
-        for meter in &meters {
+        for meter in meters.iter().chain([&blank]) {
             meter.lay_out(Borders {
                 journal: (
                     geometry.delta_ring_offset(),
@@ -180,7 +183,12 @@ impl Rig {
             array.volume_create("bench", volume).await?;
             Ok::<Array, BenchError>(array)
         })??;
-        Ok(Rig { rt, meters, array })
+        Ok(Rig {
+            rt,
+            meters,
+            blank,
+            array,
+        })
     }
 
     /// Exports the array, imports it with other memory, and waits until what an import finds in the
@@ -247,14 +255,25 @@ impl Rig {
         finish(&self.rt, async move { rt.sleep(SETTLE).await })
     }
 
-    /// Takes a device out, and waits until what it held has been rebuilt: how long that took, and what the devices
-    /// did meanwhile.
-    pub(super) fn rebuild(&self, device: u16) -> Result<(Nanos, Snapshot), BenchError> {
+    /// Takes a device out, puts another in its place if asked to, and waits until what it held has been rebuilt: how long
+    /// that took, and what the devices did meanwhile.
+    pub(super) fn rebuild(
+        &mut self,
+        device: u16,
+        replaced: bool,
+    ) -> Result<(Nanos, Snapshot), BenchError> {
         let (array, rt) = (self.array.clone(), self.rt.clone());
+        let new = members(&[self.blank.clone()]);
+        if replaced {
+            self.meters.push(self.blank.clone());
+        }
         let before = snapshot(&self.meters, &self.array);
         let took = finish(&self.rt, async move {
             let begun = rt.now();
             array.fail(device, false).await?;
+            for new in new.into_iter().filter(|_| replaced) {
+                array.replace(device, new).await?;
+            }
             array.wait_idle(&[Work::Rebuild]).await;
             Ok::<Nanos, BenchError>(rt.now() - begun)
         })??;

@@ -197,22 +197,18 @@ impl Setup {
         )
     }
 
-    /// Fills an array, takes a device out and measures how fast what it held comes back.
+    /// Fills an array, takes a device out and measures how fast what it held comes back: to the devices left, or, where
+    /// these are fewer than K+M, to one in its place.
     ///
-    /// Closed form, for each lost byte: K bytes read, one written, and that read back, shared by the devices left.
+    /// Closed form, for each lost byte: K bytes read, one written, and that read back, shared by the devices left; to a
+    /// replacement, what that one writes and reads back.
     fn rebuild(&self, row: &mut Row, options: &Options, layout: &Layout) -> Result<(), BenchError> {
-        if self.devices <= self.k + self.m {
-            row.reason = format!(
-                "a rebuild needs a free device: give --devices, more than {}",
-                self.k + self.m
-            );
-            return Ok(());
-        }
+        let replaced = self.devices <= self.k + self.m;
         let memory = fill_memory(self.memory);
-        let rig = self.rig(options, layout, memory)?;
+        let mut rig = self.rig(options, layout, memory)?;
         rig.fill()?;
         rig.settle()?;
-        let (took, done) = rig.rebuild(self.devices / 2)?;
+        let (took, done) = rig.rebuild(self.devices / 2, replaced)?;
         let (k, m, devices) = (
             f64::from(self.k),
             f64::from(self.m),
@@ -226,18 +222,22 @@ impl Setup {
             options.profile.write_bytes_per_second as f64,
         );
         let total = done.regions.total();
-        let (value, form) = (
-            lost * 1e9 / took as f64,
-            left / ((k + 1.0) / read + 1.0 / write),
-        );
+        let shared = left / ((k + 1.0) / read + 1.0 / write);
+        let value = lost * 1e9 / took as f64;
+        let form = match replaced {
+            true => shared.min(1.0 / (1.0 / read + 1.0 / write)),
+            false => shared,
+        };
         let bytes = (total.read_bytes + total.written_bytes) as f64 / lost;
+        row.onto_replacement = replaced;
         row.value = Some(value);
         row.raw = Some(write);
         row.share_of_raw = Some(value / write);
         row.closed_form = Some(form);
         row.device_bytes_per_host_byte = Some(bytes);
         row.closed_form_device_bytes = Some(k + 2.0);
-        row.busy = Some(done.busy as f64 / took as f64 / left);
+        let busy = left + f64::from(u8::from(replaced));
+        row.busy = Some(done.busy as f64 / took as f64 / busy);
         row.regions = done.regions;
         row.valid = (bytes / (k + 2.0) - 1.0).abs() <= TOLERANCE;
         if !row.valid {
@@ -388,6 +388,7 @@ impl Setup {
             profile: options.profile.name,
             layout: layout.to_string(),
             devices: self.devices,
+            onto_replacement: false,
             map_to_cache: self.map,
             durability: if durable { "durable" } else { "cached" },
             value: None,

@@ -38,7 +38,7 @@ pub enum Kind {
     /// 4 KiB random writes, each durable, so many at once.
     Durable(u16),
     /// One device of a filled array is lost, and what it held is rebuilt into free space of the others, with no
-    /// other load. Wants more devices than a stripe has columns.
+    /// other load. With no more devices than a stripe has columns: to a replacement.
     Rebuild,
 }
 
@@ -137,8 +137,8 @@ pub struct Options {
     pub profile: Profile,
     /// Layouts, each measured alone.
     pub layouts: Vec<Layout>,
-    /// Devices; `None`: as many as a stripe has columns.
-    pub devices: Option<u16>,
+    /// Numbers of devices, each measured alone; none: as many as a stripe has columns.
+    pub devices: Vec<u16>,
     /// What.
     pub rows: Vec<Kind>,
     /// Map to cache.
@@ -160,7 +160,7 @@ impl Default for Options {
         Options {
             profile: Profile::DATA24,
             layouts: Vec::new(),
-            devices: None,
+            devices: Vec::new(),
             rows: Kind::DEFAULT.to_vec(),
             maps: vec![MapCache::Cached, MapCache::Ratio(12.0)],
             depth: 128,
@@ -221,6 +221,8 @@ pub struct Row {
     pub layout: String,
     /// Devices.
     pub devices: u16,
+    /// Of `rebuild`: whether what was lost came back on a device in the place of the lost one.
+    pub onto_replacement: bool,
     /// Map size : cache size.
     pub map_to_cache: MapCache,
     /// `cached` or `durable`.

@@ -217,19 +217,11 @@ impl Background {
         };
         let computed: Vec<usize> = of(false).collect();
         let columns = self.columns_to_read(segment, of(true).collect(), &computed);
-        let stretches = self.stretches(segment);
-        let mut ahead = stretches
-            .first()
-            .map(|first| self.read_ahead(segment, &columns, first));
-        for (stretch, next) in stretches.iter().zip((1..).map(|next| stretches.get(next))) {
+        for stretch in self.stretches(segment) {
             if !moving.iter().any(|m| m.stands) {
                 return;
             }
-            let read = match ahead.take() {
-                Some(ahead) => Read::new(ahead.await),
-                None => Read::default(),
-            };
-            ahead = next.map(|next| self.read_ahead(segment, &columns, next));
+            let read = self.read_stretch(segment, &columns, &stretch).await;
             let first = geometry.strip_block(stretch.start * geometry.course_strips());
             let write = |m: &Moving| (device_offset(&self.core, m.new, first), Vec::new());
             let mut writes: Vec<(u64, Vec<Slice>)> = moving.iter().map(write).collect();
@@ -366,35 +358,34 @@ impl Background {
         Some(columns)
     }
 
-    /// Reads a course of the first K columns, but for some, that can be read; `None` if there are fewer.
+    /// A course of K columns, but for some, that can be read, first of those that were read already; `None` if there are
+    /// fewer.
     async fn read_survivors(
         self: &Rc<Self>,
         segment: &Pinned,
         without: &[usize],
         course: u32,
-        ahead: &Read,
+        stretch: &Read,
     ) -> Option<Vec<Survivor>> {
         let k = usize::from(segment.geometry.k);
         let usable = |c: &usize| !without.contains(c) && self.core.column_usable(segment, *c);
-        let others = (0..segment.geometry.width()).filter(usable);
+        let mut others: Vec<usize> = (0..segment.geometry.width()).filter(usable).collect();
+        others.sort_by_key(|other| !stretch.borrow().contains_key(&(course, *other)));
         let read = |other| {
             let (core, segment) = (self.core.clone(), segment.clone());
-            let ahead = ahead.borrow_mut().remove(&(course, other));
+            let already = stretch.borrow_mut().remove(&(course, other));
             let read = async move {
-                match ahead {
+                match already {
                     Some(survivor) => Some(survivor),
                     None => read_course(&core, &segment, course, other).await,
                 }
             };
             self.core.rt.spawn(read)
         };
-        let survivors = first_found(k, others, read).await?;
-        Some(
-            survivors
-                .into_iter()
-                .map(|(_, survivor)| survivor)
-                .collect(),
-        )
+        let found = first_found(k, others.into_iter(), read).await?;
+        let mut survivors: Vec<Survivor> = found.into_iter().map(|(_, s)| s).collect();
+        survivors.sort_by_key(|s| s.column); // as the decoder takes them
+        Some(survivors)
     }
 
     /// The owners of the blocks of columns, decoded from the rows of K others.

@@ -1,13 +1,12 @@
 //! Stretches: several courses of a column that are read and written together.
 //!
-//! Invariant: what is read ahead is only a copy of what is asked for. What cannot be read so is read course by course.
+//! Invariant: a stretch is only a copy of what is asked for. What cannot be read so is read course by course.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ashlar_format::{BLOCK_U64, SegmentGeometry};
-use ashlar_rt::Join;
 
 use crate::background::Background;
 use crate::members::Member;
@@ -25,7 +24,7 @@ const BYTES_OF_JOB: u64 = 32 << 20;
 /// Courses of columns, by course and column.
 type Courses = BTreeMap<(u32, usize), Survivor>;
 
-/// Those that were read before they were asked for.
+/// Those of a stretch that were read, and not asked for yet.
 pub(super) type Read = RefCell<Courses>;
 
 /// Courses of such a segment that take so many bytes of a column.
@@ -62,7 +61,8 @@ impl Background {
         starts.map(stretch).collect()
     }
 
-    /// The columns to read where these are copied and those are computed: of others the first K that can be read.
+    /// The columns to read where these are copied and those are computed: of others K that can be read, on devices that
+    /// jobs keep least busy.
     pub(super) fn columns_to_read(
         &self,
         segment: &Segment,
@@ -73,20 +73,21 @@ impl Background {
         if !computed.is_empty() {
             let moves = |c: &usize| columns.contains(c) || computed.contains(c);
             let usable = |c: &usize| !moves(c) && self.core.column_usable(segment, *c);
-            let others = (0..segment.geometry.width()).filter(usable);
-            let others: Vec<usize> = others.take(segment.geometry.k.into()).collect();
-            columns.extend(others);
+            let mut others: Vec<usize> = (0..segment.geometry.width()).filter(usable).collect();
+            let (places, index) = (segment.columns.borrow(), self.home.space.index());
+            others.sort_by_key(|c| index.load(places[*c].device));
+            columns.extend(others.into_iter().take(segment.geometry.k.into()));
         }
         columns
     }
 
-    /// Begins to read several courses of these columns.
-    pub(super) fn read_ahead(
+    /// Reads several courses of these columns.
+    pub(super) async fn read_stretch(
         &self,
         segment: &Pinned,
         columns: &[usize],
         courses: &Range<u32>,
-    ) -> Join<Courses> {
+    ) -> Read {
         let ask = |column: &usize| {
             let (core, segment, courses) = (self.core.clone(), segment.clone(), courses.clone());
             let column = *column;
@@ -94,14 +95,12 @@ impl Background {
             self.core.rt.spawn(ask)
         };
         let asked: Vec<_> = columns.iter().map(ask).collect();
-        self.core.rt.spawn(async move {
-            let mut read = Courses::default();
-            for answer in asked {
-                let courses = answer.await.into_iter();
-                read.extend(courses.map(|(course, found)| ((course, found.column), found)));
-            }
-            read
-        })
+        let mut read = Courses::default();
+        for answer in asked {
+            let courses = answer.await.into_iter();
+            read.extend(courses.map(|(course, found)| ((course, found.column), found)));
+        }
+        Read::new(read)
     }
 }
 

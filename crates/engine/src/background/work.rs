@@ -27,10 +27,10 @@ use crate::status::{TaskState, Work};
 
 /// Jobs at once: so many, or as many as what they read at once of all their columns takes so many bytes.
 const JOBS_AT_ONCE: usize = 32;
-const BYTES_AT_ONCE: (u64, u64) = (64 << 20, 256 << 20);
+const BYTES_AT_ONCE: (u64, u64) = (64 << 20, 512 << 20);
 
 /// Reads and writes of a device that jobs are to have under way together.
-const IN_FLIGHT: u64 = 4;
+const IN_FLIGHT: u64 = 8;
 
 /// One job more is done at once for so many slots of a device: where slots are few, on few segments.
 const SLOTS_PER_JOB: usize = 128;

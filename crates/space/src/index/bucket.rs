@@ -42,8 +42,19 @@ impl Bucket {
 
     /// The segment of each list that was closed first, those with the fewest live blocks before others.
     pub(crate) fn heads(&self) -> impl Iterator<Item = u64> + '_ {
+        self.occupied()
+            .filter_map(|list| list.first())
+            .map(|(_, number)| *number)
+    }
+
+    /// All segments, those with the fewest live blocks before others, of each list the one that was closed first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = u64> + '_ {
+        self.occupied().flatten().map(|(_, number)| *number)
+    }
+
+    fn occupied(&self) -> impl Iterator<Item = &BTreeSet<(u64, u64)>> {
         let lists = (0..SHARES).filter(|s| self.occupied[s / 64] >> (s % 64) & 1 == 1);
-        lists.filter_map(|s| self.lists[s].first().map(|(_, number)| *number))
+        lists.map(|s| &self.lists[s])
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::measure::measure;
 
 const GEOMETRY: Geometry = Geometry::SAMPLE;
 
@@ -29,31 +30,6 @@ fn facts(k: u16, m: u16, usable: u16, live: u64) -> SegmentFacts {
         awaited: 0,
         live,
         closed: 0,
-    }
-}
-
-/// Shape and columns of a segment that is all live, shape of the plan: missing columns, unwanted blocks and waste
-/// in tenths of a segment of the plan.
-#[test]
-fn the_measure_goes_by_the_plan() {
-    for (segment, plan, is) in [
-        ((8, 2, 10), (8, 2, 0), (0, 0, 0)),
-        ((8, 2, 9), (8, 2, 0), (1, 0, 0)),
-        ((8, 2, 7), (8, 2, 0), (0, 0, 0)), // lost
-        ((8, 2, 9), (8, 2, 1), (0, 0, 0)),
-        ((8, 2, 10), (8, 2, 1), (0, 0, 1)), // gives a column back
-        ((8, 2, 9), (7, 2, 0), (1, 8, 0)),
-        ((7, 2, 9), (8, 2, 0), (0, 7, 0)),
-        ((1, 1, 2), (2, 1, 0), (0, 1, 1)), // a mirror that was narrow
-    ] {
-        let (k, m, usable) = segment;
-        let plan = self::plan(plan.0, plan.1, plan.2);
-        let live = GEOMETRY.data_blocks(k);
-        let one = measure_of(&facts(k, m, usable, live), &plan, &GEOMETRY, true);
-        let strips = live / u64::from(k);
-        let full = GEOMETRY.data_blocks(plan.groups[0].k);
-        let said = (one.missing, one.unwanted / strips, one.waste * 10 / full);
-        assert_eq!(said, is, "{segment:?} {plan:?}");
     }
 }
 
@@ -131,7 +107,7 @@ fn totals_follow_the_segments() {
     let plan = plan(8, 2, 0);
     let mut index = Index::new(GEOMETRY);
     let check = |index: &Index, columns: u64, live: u64| {
-        let sum = index.measure(&plan, false);
+        let sum = measure(index, &plan, false);
         assert_eq!(index.left(&plan), (sum.missing, sum.elsewhere));
         let data = Held { columns, live };
         assert_eq!(index.held(), (Held::default(), data));

@@ -35,6 +35,20 @@ impl Search<'_> {
         self.rewrite(number, &facts, facts.area, Class::Rebuild)
     }
 
+    /// Devices with the most free slots first; of those that have nearly as many, the least busy.
+    fn by_room_and_load(&self, devices: &mut [u16]) {
+        let free = |d: u16| self.ledger.book(d).free();
+        let most = devices.iter().map(|d| free(*d)).max().unwrap_or(0);
+        let has_fewer = |d: u16| {
+            let near = u64::from(self.topology().slots(d)) * u64::from(self.policy.spread) / 2;
+            u64::from(most - free(d)) * 1000 > near
+        };
+        devices.sort_by_cached_key(|d| match has_fewer(*d) {
+            false => (false, self.index.load(*d), most - free(*d)),
+            true => (true, most - free(*d), self.index.load(*d)),
+        });
+    }
+
     /// Slots for these columns of a segment, or for as many of them as there are: on devices that hold none of its
     /// others, in domains that have room by the plan before others (`within_cap`: in these only).
     pub(super) fn columns(
@@ -60,7 +74,7 @@ impl Search<'_> {
             .collect();
         let mut devices = topology.taking_in(facts.area);
         devices.retain(|d| !leaving.contains(d));
-        devices.sort_by_key(|d| std::cmp::Reverse(self.ledger.book(*d).free()));
+        self.by_room_and_load(&mut devices);
         let (mut to, mut slots) = (Vec::new(), Vec::new());
         let mut some_device = false;
         for column in wanted {
@@ -95,7 +109,17 @@ impl Search<'_> {
             return None;
         }
         let claim = self.ledger.claim_slots(Class::Rebuild, &slots)?;
-        self.index.begin(number, None);
+        // Columns that are there are copied; for others the rest of the segment is read.
+        let copied = to
+            .iter()
+            .all(|(column, _)| columns[usize::from(*column)].is_some());
+        let read = if copied {
+            leaving
+        } else {
+            columns.iter().flatten().copied().collect()
+        };
+        self.index
+            .begin_on(number, [read, slots.clone(), slots].concat());
         Some((
             Job::Columns {
                 segment: number,

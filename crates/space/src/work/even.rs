@@ -148,7 +148,7 @@ impl Search<'_> {
             };
             while let Some(device) = self.first_that_holds(&to, &facts, &columns, column) {
                 if let Some(claim) = self.ledger.claim_slots(class, &[device]) {
-                    self.index.begin(number, None);
+                    self.index.begin_on(number, vec![from, device, device]);
                     let column = u16::try_from(column).expect("at most 256 columns");
                     let job = Job::Columns {
                         segment: number,

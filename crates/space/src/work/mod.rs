@@ -21,7 +21,7 @@ use crate::ledger::{Claim, Ledger};
 use crate::topology::{Area, Topology};
 
 #[cfg(doc)]
-use crate::index::Measure;
+use crate::measure::Measure;
 
 mod columns;
 pub mod even;
@@ -29,6 +29,9 @@ mod rewrite;
 
 /// Thousandths of a segment of nodes that are gained at least where it is renewed for its waste.
 pub const HALF: u16 = 500;
+
+/// Segments of a variant that one is chosen from by how busy jobs keep its devices.
+const AMONG: usize = 32;
 
 /// Something to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -259,7 +262,7 @@ impl<'a> Search<'a> {
         self.ledger.topology()
     }
 
-    /// The first segment of these variants, those with the least redundancy first, for which there is a job.
+    /// A segment of these variants, those with the least redundancy first, for which there is a job.
     fn first_of(
         &mut self,
         areas: &[Area],
@@ -273,18 +276,38 @@ impl<'a> Search<'a> {
         }
         variants.sort_unstable();
         for (_, area, variant) in variants {
-            while let Some(number) = self.index.first(area, &variant) {
-                let facts = *self.index.get(number)?;
-                self.lack = Lack::Nothing;
-                if facts.live > 0
-                    && let Some(found) = job(self, number, facts)
-                {
-                    return Some(found);
+            loop {
+                let some = self.least_busy_first(self.index.first(area, &variant, AMONG));
+                if some.is_empty() {
+                    break;
                 }
-                self.index.wait(number, self.lack);
+                for number in some {
+                    let facts = *self.index.get(number)?;
+                    self.lack = Lack::Nothing;
+                    if facts.live > 0
+                        && let Some(found) = job(self, number, facts)
+                    {
+                        return Some(found);
+                    }
+                    self.index.wait(number, self.lack);
+                }
             }
         }
         None
+    }
+
+    /// Segments whose devices jobs keep least busy first. One device that is busy with two counts more than two that
+    /// are with one each: a job is as slow as the slowest of its devices.
+    fn least_busy_first(&self, mut segments: Vec<u64>) -> Vec<u64> {
+        segments.sort_by_cached_key(|number| {
+            let columns = self.table.columns(*number);
+            let loads = columns
+                .iter()
+                .flatten()
+                .map(|d| u64::from(self.index.load(*d)));
+            loads.map(|load| load * load).sum::<u64>()
+        });
+        segments
     }
 
     /// Tries slots again that were set aside, where their area is short of room.

@@ -152,6 +152,33 @@ fn missing_columns_come_first() {
     assert_eq!(all.lack(), Lack::Lost);
 }
 
+/// Of segments that are alike those come first whose devices no job reads or writes, and of devices that have as much
+/// room, those take columns that are not busy.
+#[test]
+fn jobs_go_to_devices_that_are_not_busy() {
+    let mut all = Fixture::new("ec2+2", 1000, 12, &[]);
+    all.policy.spread = 50;
+    let one = all.segment(2, &[0, 1, 2, 100], 100, 0);
+    let beside = all.segment(2, &[0, 1, 3, 100], 100, 1);
+    let apart = all.segment(2, &[4, 5, 6, 100], 100, 2);
+    let mut taken = Vec::new();
+    for expected in [one, apart, beside] {
+        let Some(Job::Columns { segment, to }) = all.next() else {
+            panic!("columns are missing");
+        };
+        assert_eq!((segment, to.len()), (expected, 1));
+        taken.push(to[0].1);
+    }
+    let busy = |job: usize, devices: &[u16]| devices.contains(&taken[job]);
+    assert!(!busy(1, &[0, 1, 2, taken[0]]), "{taken:?}");
+    assert!(!busy(2, &[2, 4, 5, 6, taken[0], taken[1]]), "{taken:?}");
+    assert_eq!([0, taken[0]].map(|d| all.index.load(d)), [2, 2]);
+    for segment in [one, beside, apart] {
+        all.index.end(segment);
+    }
+    assert_eq!([0, taken[0]].map(|d| all.index.load(d)), [0, 0]);
+}
+
 /// Columns that are expected back are not computed anew; what a segment lacks besides is.
 #[test]
 fn awaited_columns_are_left_alone() {
