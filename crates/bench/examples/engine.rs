@@ -39,7 +39,7 @@ fn parse() -> Result<(Options, bool, bool), String> {
                     .collect::<Result<_, _>>()?
             }
             "--profile" => options.profile = Profile::named(&value).ok_or_else(bad)?,
-            "--devices" => options.devices = Some(number()?.try_into().map_err(|_| bad())?),
+            "--devices" => options.devices = vec![number()?.try_into().map_err(|_| bad())?],
             "--depth" => options.depth = number()?.try_into().map_err(|_| bad())?,
             "--slots" => options.slots = number()?.try_into().map_err(|_| bad())?,
             "--volume-mib" => options.volume_bytes = number()? << 20,

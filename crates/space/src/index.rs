@@ -378,9 +378,9 @@ impl Index {
     }
 
     fn move_to(&mut self, number: u64, place: Place) {
+        self.load.end(number);
         if let Some((facts, old)) = self.segments.get(&number) {
             let (facts, old) = (*facts, *old);
-            self.load.end(number);
             self.take_out(number, &facts, old);
             self.put(number, facts, place);
         }

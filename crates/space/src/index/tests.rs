@@ -101,6 +101,31 @@ fn what_waits_for_redundancy_may_be_cleaned() {
     }
 }
 
+/// However a job ends, the devices that it kept busy are not busy any more; also where the index does not know its
+/// segment.
+#[test]
+fn a_job_that_ends_leaves_no_load() {
+    for end in [
+        Index::end,
+        Index::park,
+        Index::give_up,
+        Index::remove,
+        |index: &mut Index, number| index.wait(number, Lack::Room),
+        |index: &mut Index, number| index.begin(number, None),
+    ] {
+        let mut index = Index::new(GEOMETRY);
+        index.set(1, facts(8, 2, 9, 100));
+        for number in [1, 2] {
+            index.begin_on(number, vec![4, 5, 5]);
+            assert_eq!([4, 5, 6].map(|d| index.load(d)), [1, 2, 0]);
+            index.set(1, facts(8, 2, 8, 100));
+            assert_eq!(index.load(5), 2, "the segment changes under the job");
+            end(&mut index, number);
+            assert_eq!([4, 5, 6].map(|d| index.load(d)), [0; 3]);
+        }
+    }
+}
+
 /// The totals are those of the segments, wherever they are but in flight.
 #[test]
 fn totals_follow_the_segments() {

@@ -109,7 +109,7 @@ impl Search<'_> {
             way.push(key);
             if in_flight(&state) == 0 && state.roots == 0 && state.dirty == 0 {
                 let mut measure =
-                    ashlar_space::measure::measure(state.index(self.array), state.plan(), false);
+                    ashlar_space::measure::measure(&state.index(self.array), state.plan(), false);
                 measure.waste += state.dead_in_open();
                 let uneven: u64 = state
                     .ledger
