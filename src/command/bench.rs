@@ -125,8 +125,8 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     devices: Vec<u16>,
     /// read, degraded-read, fresh, degraded-write, mixed (70 % reads), sequential-write, sequential-read, durableN (N
-    /// at once), sustainedN (N % full), rebuild (with no more than K+M devices: onto a replacement) [default: all but degraded ones and
-    /// rebuild, with durable1, durable32, sustained70, sustained80]
+    /// at once), sustainedN (N % full), rebuild (with no more than K+M devices: onto a replacement) [default: all but
+    /// degraded ones and rebuild, with durable1, durable32, sustained70, sustained80]
     #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = parse_kind)]
     rows: Vec<Kind>,
     /// Map size : cache size: `cached`, or a number

@@ -263,7 +263,7 @@ impl Rig {
         replaced: bool,
     ) -> Result<(Nanos, Snapshot), BenchError> {
         let (array, rt) = (self.array.clone(), self.rt.clone());
-        let new = members(&[self.blank.clone()]);
+        let new = members(std::slice::from_ref(&self.blank));
         if replaced {
             self.meters.push(self.blank.clone());
         }
