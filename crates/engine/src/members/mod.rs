@@ -273,7 +273,7 @@ impl Member {
 
     /// Begins a take-in; `None`: another one is under way.
     pub fn come(&self) -> Option<Coming<'_>> {
-        (!self.coming.replace(true)).then_some(Coming(self))
+        (!self.coming.replace(true)).then(|| Coming(self))
     }
 
     /// It is in use, with no slot taken yet.
@@ -544,6 +544,13 @@ mod tests {
         let mut held = [1; BLOCK];
         bed.disks[0].peek(BLOCK as u64, &mut held);
         assert_eq!(held, [0; BLOCK]);
+    }
+
+    #[test]
+    fn one_change_of_a_member_at_a_time() {
+        let bed = bed(1);
+        let first = bed.core.member(0).come();
+        assert!(first.is_some() && (0..2).all(|_| bed.core.member(0).come().is_none()));
     }
 
     #[test]
