@@ -555,4 +555,4 @@ impl Index {
 mod bucket;
 mod load;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -60,8 +60,7 @@ pub fn measure(index: &Index, plan: &Plan, reshape: bool) -> Measure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::template::Template;
-    use crate::topology::Area;
+    use crate::index::tests::{self, facts};
 
     const GEOMETRY: Geometry = Geometry::SAMPLE;
 
@@ -80,28 +79,9 @@ mod tests {
             ((1, 1, 2), (2, 1, 0), (0, 1, 1)), // a mirror that was narrow
         ] {
             let (k, m, usable) = segment;
-            let template = Template {
-                k: plan.0,
-                m: plan.1,
-                absent: plan.2,
-                cap: plan.0 + plan.1,
-            };
-            let plan = Plan {
-                groups: vec![template],
-                nodes: template,
-            };
+            let plan = tests::plan(plan.0, plan.1, plan.2);
             let live = GEOMETRY.data_blocks(k);
-            let facts = SegmentFacts {
-                area: Area::Group(0),
-                k,
-                m,
-                usable,
-                elsewhere: 0,
-                awaited: 0,
-                live,
-                closed: 0,
-            };
-            let one = measure_of(&facts, &plan, &GEOMETRY, true);
+            let one = measure_of(&facts(k, m, usable, live), &plan, &GEOMETRY, true);
             let strips = live / u64::from(k);
             let full = GEOMETRY.data_blocks(plan.groups[0].k);
             let said = (one.missing, one.unwanted / strips, one.waste * 10 / full);

@@ -263,15 +263,15 @@ impl Rig {
         replaced: bool,
     ) -> Result<(Nanos, Snapshot), BenchError> {
         let (array, rt) = (self.array.clone(), self.rt.clone());
-        let new = members(std::slice::from_ref(&self.blank));
-        if replaced {
+        let new = replaced.then(|| {
             self.meters.push(self.blank.clone());
-        }
+            self.blank.clone() as DeviceRef
+        });
         let before = snapshot(&self.meters, &self.array);
         let took = finish(&self.rt, async move {
             let begun = rt.now();
             array.fail(device, false).await?;
-            for new in new.into_iter().filter(|_| replaced) {
+            if let Some(new) = new {
                 array.replace(device, new).await?;
             }
             array.wait_idle(&[Work::Rebuild]).await;

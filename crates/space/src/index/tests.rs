@@ -7,7 +7,7 @@ use crate::measure::measure;
 
 const GEOMETRY: Geometry = Geometry::SAMPLE;
 
-fn plan(k: u16, m: u16, absent: u16) -> Plan {
+pub(crate) fn plan(k: u16, m: u16, absent: u16) -> Plan {
     let template = Template {
         k,
         m,
@@ -20,7 +20,7 @@ fn plan(k: u16, m: u16, absent: u16) -> Plan {
     }
 }
 
-fn facts(k: u16, m: u16, usable: u16, live: u64) -> SegmentFacts {
+pub(crate) fn facts(k: u16, m: u16, usable: u16, live: u64) -> SegmentFacts {
     SegmentFacts {
         area: Area::Group(0),
         k,
