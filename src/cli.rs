@@ -121,7 +121,7 @@ pub(crate) enum Verb {
     Replace(ReplaceArgs),
     /// Add devices: new data lie on them as well
     #[command(
-        after_help = "Examples:\n  ashlar add tank /dev/sdk -n\n  ashlar add tank /dev/sdk /dev/sdl\n"
+        after_help = "Examples:\n  ashlar add tank /dev/sdk -n\n  ashlar add tank /dev/sdm --hot-spare\n  ashlar add tank /dev/sdk /dev/sdl\n"
     )]
     Add(AddArgs),
     /// Take a device out for good: it is emptied first, and serves until then

@@ -25,7 +25,6 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn verbs_to_come_say_so_in_one_line_and_suggest_no_other() {
     for line in [
-        "add tank /dev/sdz --hot-spare",
         "scrub tank -w",
         "snapshot tank/v@monday",
         "device set tank 4 domain=x",

@@ -62,6 +62,9 @@ pub(crate) struct Add {
     /// The failure domain of each, as pairs of device and label; none if the array's devices have none.
     #[serde(default)]
     pub(crate) domains: Vec<(String, String)>,
+    /// They hold nothing until another device is lost.
+    #[serde(default)]
+    pub(crate) hot_spare: bool,
     /// Only say what would be.
     #[serde(default)]
     pub(crate) dry_run: bool,
@@ -86,6 +89,9 @@ pub(crate) struct AddReply {
     /// Bytes of what is there that move to them.
     #[serde(default)]
     pub(crate) moved_bytes: u64,
+    /// They are hot spares.
+    #[serde(default)]
+    pub(crate) hot_spare: bool,
     /// Nothing was done.
     #[serde(default)]
     pub(crate) dry_run: bool,

@@ -40,7 +40,6 @@ const VERBS: &[(&str, &str)] = &[
 
 /// Flags of verbs there are.
 const FLAGS: &[(&str, &[&str])] = &[
-    ("add", &["--hot-spare"]),
     ("create", &["--code", "--journal", "--key", "--optimize"]),
     ("import", &["--force", "-f"]),
     (

@@ -190,6 +190,9 @@ pub(crate) struct AddArgs {
     /// A device's failure domain (enclosure, host, rack); give it for every device or none
     #[arg(long, value_name = "DEV=LABEL", value_parser = parse_pair)]
     pub(crate) domain: Vec<(String, String)>,
+    /// They hold nothing until another device is lost, and then take its place
+    #[arg(long)]
+    pub(crate) hot_spare: bool,
     /// Only say what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,

@@ -24,6 +24,7 @@ pub(crate) fn add(context: &Context, args: AddArgs) -> Result<(), Failure> {
         array: args.array,
         devices: devices.collect::<Result<_, Failure>>()?,
         domains: domains::given(&args.domain)?,
+        hot_spare: args.hot_spare,
         dry_run: args.dry_run,
         force: args.force,
     });
@@ -42,6 +43,9 @@ fn text(reply: &AddReply) -> String {
         let (now, before) = (size(reply.usable_bytes), size(reply.usable_before));
         format!("Volumes {is} promised {now} in all, {before} without\n")
     };
+    if reply.hot_spare {
+        return spares(reply, &paths);
+    }
     let moved = size(reply.moved_bytes);
     if reply.dry_run {
         let moves = match reply.moved_bytes {
@@ -67,6 +71,22 @@ fn text(reply: &AddReply) -> String {
     format!("{added}{}{moves}\n", space("may be"))
 }
 
+/// What is said of hot spares.
+fn spares(reply: &AddReply, paths: &[String]) -> String {
+    let array = &reply.array;
+    if reply.dry_run {
+        return format!(
+            "{array}: {} would be added as hot spares\nNothing was changed\n",
+            paths.join(", ")
+        );
+    }
+    let added = reply.devices.iter().zip(paths);
+    let added: String = added
+        .map(|(index, path)| format!("{array}: {path} is hot spare {index}\n"))
+        .collect();
+    format!("{added}The smallest that is large enough takes the place of a device that is lost\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +100,7 @@ mod tests {
             usable_before: 20 << 30,
             usable_bytes: 30 << 30,
             moved_bytes: 5 << 30,
+            hot_spare: false,
             dry_run: true,
         };
         assert_eq!(
@@ -95,5 +116,7 @@ mod tests {
         );
         reply.moved_bytes = 0;
         assert!(text(&reply).ends_with("\nNew data lie on all devices\n"));
+        reply.hot_spare = true;
+        assert!(text(&reply).starts_with("tank: /dev/sdk is hot spare 5\n"));
     }
 }

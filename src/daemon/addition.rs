@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use ashlar_engine::status::DeviceState;
 use ashlar_engine::uuid_text;
 
 use crate::api::{Add, AddReply};
@@ -30,6 +31,10 @@ impl Host {
             .map(|(at, candidate)| (candidate.size_bytes, label(at)))
             .collect();
         let with = member.array.check_addition(&sizes).map_err(failure_of)?;
+        for (size, domain) in sizes.iter().filter(|_| call.hot_spare) {
+            let laid = member.array.check_hot_spare(*size, domain);
+            laid.map_err(failure_of)?;
+        }
         for candidate in &candidates {
             self.check_new(&member, candidate, call.force).await?;
         }
@@ -41,13 +46,17 @@ impl Host {
             usable_before: with.usable_before,
             moved_bytes: with.moved_bytes,
             usable_bytes: with.usable_bytes,
+            hot_spare: call.hot_spare,
             dry_run: call.dry_run,
         };
+        if call.hot_spare {
+            (reply.moved_bytes, reply.usable_bytes) = (0, with.usable_before);
+        }
         if call.dry_run {
             return Ok(reply);
         }
         for (candidate, (_, domain)) in candidates.iter().zip(&sizes) {
-            match self.add_one(&member, candidate, domain, call.force).await {
+            match self.add_one(&member, candidate, domain, &call).await {
                 Ok(index) => reply.devices.push(index),
                 Err(failure) => return Err(after(&reply, failure)),
             }
@@ -62,15 +71,18 @@ impl Host {
         member: &Rc<Member>,
         candidate: &Candidate,
         domain: &str,
-        force: bool,
+        call: &Add,
     ) -> Result<u16, Failure> {
         // Those before took their time, and of two names of one device the first has made it one of this array.
-        self.check_new(member, candidate, force).await?;
+        self.check_new(member, candidate, call.force).await?;
         let device = self.take_one(candidate).await?;
-        let added = member.array.add(device, domain).await;
-        let added = added.map_err(failure_of)?;
+        let added = match call.hot_spare {
+            true => member.array.add_hot_spare(device, domain).await,
+            false => member.array.add(device, domain).await.map(|a| a.index),
+        };
+        let index = added.map_err(failure_of)?;
         self.note_taken_in(member, &candidate.path);
-        Ok(added.index)
+        Ok(index)
     }
 
     /// Refuses a device that holds something, or that is in use.
@@ -100,9 +112,10 @@ impl Host {
         let Some(known) = devices.into_iter().find(|d| d.uuid == uuid) else {
             return Ok(()); // it was one: what it holds is refused as anything else is
         };
-        let next = match known.state.is_in_use() {
-            true => "it is in use".to_string(),
-            false => format!("'ashlar online {array} {}' takes that in", known.index),
+        let next = match known.state {
+            DeviceState::Spare => "it is a hot spare".to_string(),
+            state if state.is_in_use() => "it is in use".to_string(),
+            _ => format!("'ashlar online {array} {}' takes that in", known.index),
         };
         Err(Failure::refused(format!(
             "{} is device {} of {array}, or a copy of it; {next}",
@@ -145,6 +158,7 @@ mod tests {
             usable_before: 1,
             moved_bytes: 0,
             usable_bytes: 2,
+            hot_spare: false,
             dry_run: false,
         };
         let said = after(&reply, Failure::refused("no room")).text;

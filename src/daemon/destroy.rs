@@ -81,7 +81,7 @@ impl Host {
         let mut lines = Vec::new();
         for device in table {
             let here = by_device.remove(&device.uuid).unwrap_or_default();
-            let was_used = device.state.is_in_use();
+            let was_used = device.is_held();
             if here.is_empty()
                 && let Some(why) = not_here(device, was_used, &seen)
             {

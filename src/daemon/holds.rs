@@ -102,9 +102,9 @@ impl Here {
         )
     }
 
-    /// Whether the array uses what is at this path.
+    /// Whether the array has what is at this path.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
-        self.device.state.is_in_use() && Path::new(&self.device.path) == path
+        self.device.is_held() && Path::new(&self.device.path) == path
     }
 
     /// Whether this is the device that says so of itself.

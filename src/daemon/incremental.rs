@@ -60,12 +60,12 @@ impl Host {
             ))
         })?;
         let mut joined = false;
-        if !before.state.is_in_use() {
+        if !before.is_held() {
             let taken = self.online(&name, &path.display().to_string(), false).await;
             joined = taken.is_ok();
             let now = row(self.status_of(member).await.devices);
             // The daemon looks for it as well, and may have been first.
-            if !now.is_some_and(|d| d.state.is_in_use()) {
+            if !now.is_some_and(|d| d.is_held()) {
                 taken?;
             }
         }
@@ -75,7 +75,8 @@ impl Host {
             .iter()
             .filter(|d| d.state.is_in_use())
             .count();
-        let mut reply = reply_of(label, path, Started::Already, (here, status.devices.len()));
+        let total = usize::from(status.devices_total);
+        let mut reply = reply_of(label, path, Started::Already, (here, total));
         (reply.array, reply.joined) = (name, joined);
         Ok(reply)
     }

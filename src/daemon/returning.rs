@@ -23,13 +23,13 @@ use crate::failure::Failure;
 const LOOK_EVERY: Nanos = 2 * SECOND;
 /// In how many looks the folders of an array's devices are searched as well.
 const SEARCH_EVERY: u32 = 5;
-/// A device that was refused is tried again after this time, then after twice as long, and so on.
+/// A device that was refused, or an array that refused a hot spare, is tried again after this time, then after twice as long, and so on.
 const PAUSES: (Nanos, Nanos) = (4 * SECOND, 60 * SECOND);
 
 /// A device is taken in by itself once it has answered in so many looks one after another.
 const STEADY: u32 = 3;
 
-/// What is remembered of devices that are awaited, by identity.
+/// What is remembered of devices that are awaited, by identity, or of arrays that hot spares are used in.
 #[derive(Debug, Default)]
 struct Watched {
     /// In how many looks one after another each has answered.
@@ -77,6 +77,7 @@ impl Host {
     pub(crate) fn watch_returning(self: &Rc<Host>) {
         let (host, rt) = (Rc::downgrade(self), self.rt.clone());
         let (watched, looking) = (Rc::default(), Rc::default());
+        let (refusing, replacing) = (Rc::default(), Rc::default());
         self.rt.spawn(async move {
             for count in 1u32.. {
                 rt.sleep(LOOK_EVERY).await;
@@ -90,11 +91,54 @@ impl Host {
                 let search = count.is_multiple_of(SEARCH_EVERY);
                 for member in members {
                     let awaits = !member.read_only && member.array.is_open();
+                    if awaits && member.array.hot_spare_due().is_some() {
+                        host.use_hot_spare(member.clone(), &refusing, &replacing);
+                    }
                     if awaits && !member.array.awaited().is_empty() {
                         host.look_for_returning(member, search, &watched, &looking);
                     }
                 }
             }
+        });
+    }
+
+    /// Puts a hot spare in the place of a lost device, in a task of its own, unless one is at it.
+    fn use_hot_spare(
+        self: &Rc<Host>,
+        member: Rc<Member>,
+        refusing: &Rc<RefCell<Watched>>,
+        replacing: &Rc<RefCell<BTreeSet<[u8; 16]>>>,
+    ) {
+        let array = member.array.uuid();
+        let due = refusing.borrow().is_due(&array, self.rt.now());
+        if !due || !replacing.borrow_mut().insert(array) {
+            return;
+        }
+        let (host, refusing, replacing) = (self.clone(), refusing.clone(), replacing.clone());
+        self.rt.spawn(async move {
+            let before = host.status_of(&member).await.devices;
+            let path = |index: u16| {
+                before
+                    .iter()
+                    .find(|d| d.index == index)
+                    .map(|d| &d.last_path)
+            };
+            match member.array.use_hot_spare().await {
+                Ok(due) => {
+                    refusing.borrow_mut().taken(&array);
+                    if let Some(due) = due
+                        && let (Some(old), Some(new)) = (path(due.lost), path(due.spare))
+                    {
+                        host.note_replaced(&member, old, Path::new(new));
+                    }
+                }
+                Err(error) if refusing.borrow_mut().refused(array, host.rt.now()) => {
+                    let array = member.array.name();
+                    tracing::warn!(array, "no hot spare is taken in: {error}");
+                }
+                Err(_) => {}
+            }
+            replacing.borrow_mut().remove(&array);
         });
     }
 
@@ -223,6 +267,12 @@ impl Host {
         }
     }
 
+    /// A device has taken the place of the one that was at `old`.
+    fn note_replaced(&self, member: &Member, old: &str, new: &Path) {
+        member.devices.borrow_mut().retain(|path| path != old);
+        self.note_taken_in(member, new);
+    }
+
     /// `offline`.
     ///
     /// # Errors
@@ -276,8 +326,11 @@ impl Host {
         member: &Member,
         known: &DeviceStatus,
     ) -> Result<PathBuf, Failure> {
-        if known.state.is_in_use() {
-            let error = ashlar_engine::Error::InUse(known.index);
+        if known.is_held() {
+            let error = match known.state {
+                DeviceState::Spare => ashlar_engine::Error::HotSpare(known.index),
+                _ => ashlar_engine::Error::InUse(known.index),
+            };
             return Err(failure_of(error));
         }
         let uuids = member.array.device_uuids();
@@ -344,9 +397,7 @@ impl Host {
         let device = self.take_one(candidate).await?;
         let taken = member.array.replace(old.index, device).await;
         let taken = taken.map_err(failure_of)?;
-        let is_old = |path: &String| *path == old.last_path;
-        member.devices.borrow_mut().retain(|path| !is_old(path));
-        self.note_taken_in(&member, &candidate.path);
+        self.note_replaced(&member, &old.last_path, &candidate.path);
         (reply.kept, reply.lacking) = (taken.kept, taken.lacking);
         Ok(reply)
     }

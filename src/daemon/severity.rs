@@ -35,6 +35,8 @@ const KINDS: &[(&str, Severity)] = &[
     ("failed", Severity::Critical),
     ("halted", Severity::Critical),
     ("healed", Severity::Info),
+    ("hot-spare-failed", Severity::Error),
+    ("hot-spare-used", Severity::Info),
     ("imported", Severity::Info),
     ("inconsistent", Severity::Error),
     ("journal-full", Severity::Warning),

@@ -246,6 +246,9 @@ fn check_not_needed(given: &str, label: &Label, here: &[Here]) -> Result<Option<
              under another name, or a copy: delete a copy in a file, wipe another when {array} is exported",
             own.device.path
         ))),
+        DeviceState::Spare => Err(Failure::refused(format!(
+            "{given} is a hot spare of array {array}; 'ashlar remove {array} {index}' takes it out and erases it"
+        ))),
         DeviceState::Failed if own.array_state == ArrayState::Optimal => Ok(Some(own.clone())),
         DeviceState::Failed => Err(Failure::refused(format!(
             "{given} is device {index} of array {array}, which failed, and its data is not rebuilt yet: it may hold what \

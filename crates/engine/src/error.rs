@@ -201,6 +201,28 @@ pub enum Error {
         /// Slots needed.
         need: u32,
     },
+    /// A hot spare is in no use that could be taken from it.
+    #[error(
+        "device {0} is a hot spare: it holds nothing until another device is lost; 'ashlar remove' takes it out"
+    )]
+    HotSpare(u16),
+    /// A hot spare could take the place of no device, since none is of its failure domain.
+    #[error(
+        "no device of the array is in the failure domain '{0}', and a hot spare takes the place of devices of its own \
+         only: name the domain that the device is in, and add one hot spare to each"
+    )]
+    NoDomainToSpare(String),
+    /// A hot spare could take the place of no device.
+    #[error(
+        "the device has room for {have} slots, and the smallest device that it could take the place of has {need}; use \
+         a larger one"
+    )]
+    TooSmallToSpare {
+        /// Slots that fit.
+        have: u32,
+        /// Slots needed.
+        need: u32,
+    },
     /// Changes of members came faster than merges.
     #[error(
         "too many changes of devices came one after the other; try again once 'ashlar status' shows no work that waits"

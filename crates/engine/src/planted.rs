@@ -77,6 +77,7 @@ bugs! {
     HeaderNotWaitedFor: "A record names a segment whose headers are still being written.",
     RemovedBeforeEmpty: "A device that is to leave is no member any more before what lies on it has moved.",
     NewcomerInOldEpochs: "Epochs of the journal from before a device was added are looked for on it.",
+    SpareUsedTwice: "A hot spare that has taken the place of a device stays a hot spare as well.",
     StaleColumnTrusted: "Every column that a device brings back counts as whole.",
     AdmittedTogether: "All who wait for room are let in at once.",
 }

@@ -319,6 +319,14 @@ pub struct DeviceStatus {
     pub written_bytes: u64,
 }
 
+impl DeviceStatus {
+    /// Whether the array has its device open: it serves, or is a hot spare that is here.
+    pub fn is_held(&self) -> bool {
+        let waits = self.state == DeviceState::Spare && !self.path.is_empty();
+        self.state.is_in_use() || waits
+    }
+}
+
 /// Faults seen on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceErrors {

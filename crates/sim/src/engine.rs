@@ -3,6 +3,7 @@
 //! Invariants: nothing is added and nothing is hidden; errors are only sorted into what the model
 //! distinguishes.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
@@ -271,6 +272,28 @@ impl Store for EngineStore {
         Box::pin(async move { Ok(array.replace(index, device).await.map(drop)?) })
     }
 
+    fn take_place(&self, index: u16, device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move {
+            let status = array.status().await;
+            let lost = status.devices.iter().find(|d| d.index == index);
+            let domain = lost.map_or(String::new(), |lost| lost.domain.clone());
+            if lost.is_some_and(|lost| lost.state != DeviceState::Failed) {
+                array.fail(index, false).await?; // it is not awaited
+            }
+            let spare = array.add_hot_spare(device, &domain).await?;
+            // Where another device is due first nothing is done: the simulator's disks keep their numbers.
+            let used = match array.hot_spare_due() {
+                Some(due) if due.lost == index => array.use_hot_spare().await.map(drop),
+                _ => Err(Error::InUse(index)),
+            };
+            if used.is_err() {
+                array.remove(spare).await?;
+            }
+            Ok(used?)
+        })
+    }
+
     fn set(
         &self,
         volume: Option<&str>,
@@ -349,6 +372,7 @@ impl Store for EngineStore {
                 errors: status
                     .devices
                     .iter()
+                    .filter(|d| d.state != DeviceState::Spare) // its row is the number of no disk
                     .map(|d| {
                         let errors = (d.errors.read, d.errors.write, d.errors.digest);
                         (usize::from(d.index), errors)
@@ -359,7 +383,10 @@ impl Store for EngineStore {
     }
 
     fn inconsistent(&self) -> bool {
-        self.0.events(0).iter().any(|e| e.kind == "inconsistent")
+        let devices = self.0.device_paths();
+        let paths: BTreeSet<&String> = devices.iter().map(|(_, path)| path).collect();
+        let twice = paths.len() < devices.len();
+        twice || self.0.events(0).iter().any(|e| e.kind == "inconsistent")
     }
 
     fn describe(&self) -> StoreFuture<Vec<String>> {

@@ -118,7 +118,7 @@ impl Driver<'_> {
             self.world.trace.mark("inconsistent beyond M");
             if self.world.promised() && !self.world.loose.get() {
                 self.world
-                    .fail(|| "liveness is not the image of the trees".to_string());
+                    .fail(|| "what the array keeps contradicts itself".to_string());
             }
         }
     }

@@ -57,6 +57,7 @@ fn kinds(bug: Bug) -> &'static [(&'static str, Mode, bool)] {
         | Bug::ParityOfOldData
         | Bug::RemovedBeforeEmpty
         | Bug::NewcomerInOldEpochs
+        | Bug::SpareUsedTwice
         | Bug::RowsOutOfTurn => &[("within", Mode::Within, false)],
         _ => &[
             ("crash", Mode::Crash, false),

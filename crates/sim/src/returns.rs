@@ -1,6 +1,6 @@
 //! Devices come back while the array runs: those that answered nothing for a while, that were failed, or that were
 //! missing at an import; as they are, as an older image of themselves, or with another in their place. Others are taken
-//! out for good, and new ones are added.
+//! out for good, and new ones are added, also as hot spares.
 //!
 //! Invariants:
 //! - Within the promises, a device that may hold wrong bytes that nobody noticed does not come back as it is.
@@ -31,6 +31,15 @@ enum How {
     OldImage,
     /// Another, blank one takes its place.
     Replaced,
+    /// Another one becomes a hot spare, which takes its place.
+    Spared,
+}
+
+impl How {
+    /// Whether it holds nothing.
+    fn is_blank(self) -> bool {
+        matches!(self, How::Replaced | How::Spared)
+    }
 }
 
 /// Whether a device could be taken in now: it is there, and nothing that was sent to it is under way.
@@ -80,13 +89,14 @@ async fn take_in(
         let how = match rng.below(10) {
             0..2 if quiet => How::Replaced,
             2..8 if image.is_some() => How::OldImage,
+            8..10 if quiet => How::Spared,
             _ => How::AsItIs,
         };
-        if how != How::Replaced && too_wrong(world, index) {
+        if !how.is_blank() && too_wrong(world, index) {
             continue;
         }
         match (how, image) {
-            (How::Replaced, _) => disk.replace_content(&Pages::new(disk.pages())),
+            (How::Replaced | How::Spared, _) => disk.replace_content(&Pages::new(disk.pages())),
             (How::OldImage, Some((_, content))) => disk.replace_content(content),
             _ => {}
         }
@@ -115,12 +125,13 @@ async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>,
         let at = rt.now() / 1_000;
         format!("{at:>9} us device {index} comes: {how:?}")
     });
-    if how == How::Replaced {
+    if how.is_blank() {
         world.budget.borrow_mut().tainted.remove(&index);
     }
     let number = u16::try_from(index).expect("few devices");
     let coming = match how {
         How::Replaced => store.replace(number, device),
+        How::Spared => store.take_place(number, device),
         _ => store.online(device),
     };
     let Some(taken) = bounded(world, rt, "a take-in", coming).await else {
@@ -132,7 +143,7 @@ async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>,
     });
     match taken {
         Ok(()) => {
-            if how == How::Replaced && world.copy.borrow().as_ref().is_some_and(|c| c.0 == index) {
+            if how.is_blank() && world.copy.borrow().as_ref().is_some_and(|c| c.0 == index) {
                 world.copy.take(); // of a device that is no member any more
                 world.offer.set(None);
             }
@@ -146,6 +157,7 @@ async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>,
                 How::AsItIs => "return: a device",
                 How::OldImage => "return: an old image of a device",
                 How::Replaced => "return: another device in its place",
+                How::Spared => "return: a hot spare in its place",
             });
         }
         Err(StoreError::Unsupported) => {}

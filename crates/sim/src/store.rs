@@ -168,6 +168,10 @@ pub trait Store {
     fn replace(&self, _index: u16, _device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
+    /// Adds a blank device as a hot spare, and has it take the place of one that is out of use.
+    fn take_place(&self, index: u16, device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
+        self.replace(index, device)
+    }
     /// Adds a device, in this failure domain; its number.
     fn add(&self, _device: DeviceRef, _domain: &str) -> StoreFuture<Result<usize, StoreError>> {
         Box::pin(async { Err(StoreError::Unsupported) })
@@ -195,7 +199,7 @@ pub trait Store {
     }
     /// How it is.
     fn status(&self) -> StoreFuture<StoreStatus>;
-    /// Whether it has noticed that what it keeps contradicts itself.
+    /// Whether what it keeps contradicts itself: it has noticed that, or a device is two of the array.
     fn inconsistent(&self) -> bool {
         false
     }

@@ -76,6 +76,7 @@ fn faults_within_the_redundancy_are_survived() {
         "return: a device",
         "return: an old image of a device",
         "return: another device in its place",
+        "return: a hot spare in its place",
         "addition",
         "removal",
         "full redundancy back",

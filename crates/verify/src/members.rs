@@ -196,7 +196,13 @@ pub(crate) fn assemble<'a>(devices: &[&'a dyn Source], report: &mut Report) -> O
         let own = &candidate.superblock;
         let row = superblock.members.get(usize::from(own.index));
         if row.is_none_or(|row| !row.online || row.uuid != own.device) {
-            report.find(Kind::NotAMember).device(candidate.position);
+            let spare = row.is_some_and(|row| row.spare && row.uuid == own.device);
+            let kind = if spare {
+                Kind::HotSpare
+            } else {
+                Kind::NotAMember
+            };
+            report.find(kind).device(candidate.position);
             continue;
         }
         if own.identity != superblock.identity {

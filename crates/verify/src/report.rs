@@ -167,6 +167,8 @@ kinds! {
     TwoDevices Note "two-devices" "its two superblocks name different devices: it is no member";
     /// A device that the newest generation does not count.
     NotAMember Note "not-a-member" "is not in use by the array now";
+    /// A device that waits for another to be lost.
+    HotSpare Note "hot-spare" "is a hot spare of the array: it holds no data";
     /// A device with an older generation.
     Behind Note "behind" "holds an older generation than the others";
     /// A column of metadata is nowhere, and what is left survives as many losses as the layout.

@@ -120,6 +120,8 @@ pub(crate) struct Member {
     pub(crate) uuid: [u8; 16],
     pub(crate) slots: u32,
     pub(crate) online: bool,
+    /// It is a hot spare: it holds nothing until another is lost.
+    pub(crate) spare: bool,
     /// It is counted, and is to leave: new epochs of the journal leave it out.
     pub(crate) leaves: bool,
     /// Its independent group.
@@ -270,6 +272,7 @@ fn member(row: &[u8]) -> Option<Member> {
         uuid,
         slots,
         online: [1, 6].contains(&state),
+        spare: state == 4,
         leaves: state == 6,
         group: (group != u16::MAX && state != 7).then_some(group),
     })

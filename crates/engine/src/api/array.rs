@@ -17,6 +17,7 @@ use crate::api::volume::Sizes;
 use crate::background::Background;
 use crate::error::Error;
 use crate::home::Home;
+use crate::members::wipe::wipe;
 use crate::options::{Import, uuid_text};
 use crate::phases::PhaseTally;
 use crate::protocol::{HomeMessage, ShardMessage, ask};
@@ -229,9 +230,14 @@ impl Array {
     /// Wipes all that can be wiped; the error of one that could not.
     async fn wipe(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
-        for member in self.0.home.core.members.iter().filter(|m| m.is_written()) {
-            let device = usize::from(member.index);
-            if let Err(fault) = wipe_member(member).await {
+        for member in &self.0.home.core.members {
+            let wiped = match member.held() {
+                Some(_) if member.is_written() => wipe_member(member).await,
+                Some(spare) => wipe(&spare).await,
+                None => Ok(()),
+            };
+            if let Err(fault) = wiped {
+                let device = usize::from(member.index);
                 outcome = Err(Error::Device { device, fault });
             }
         }
@@ -270,16 +276,8 @@ impl Array {
     /// Takes a device out of use. Refused without `force` if data would be left without a copy. With
     /// `force` it also lets an array go on that waits for enough devices to agree, be it being exported.
     pub async fn fail(&self, index: u16, force: bool) -> Result<(), Error> {
+        self.check_in_part(index)?;
         let home = &self.0.home;
-        if home.core.closed.get() {
-            return Err(Error::Closed);
-        }
-        if self.0.read_only {
-            return Err(Error::ReadOnly);
-        }
-        if home.topology().group_of(index).is_none() {
-            return Err(Error::NoDevice(index));
-        }
         let out = |home: &Home| !home.core.member(index).is_counted();
         if out(home) && home.agreement.waiting().is_none() {
             match self.restate(index, MemberState::Failed).await {

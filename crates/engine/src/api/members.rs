@@ -12,6 +12,7 @@ use crate::api::array::Array;
 use crate::error::Error;
 use crate::home::Home;
 use crate::home::addition::With;
+use crate::home::hot_spare::Due;
 use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
@@ -36,7 +37,7 @@ impl Array {
     /// # Errors
     /// [`Error::Needed`] where data would be left without a copy.
     pub async fn offline(&self, index: u16) -> Result<(), Error> {
-        self.check_member(index)?;
+        self.check_in_part(index)?;
         let home = &self.0.home;
         if !home.core.member(index).is_counted() {
             match self.restate(index, MemberState::Offline).await {
@@ -67,6 +68,9 @@ impl Array {
         let member = home.core.member(index);
         if member.is_counted() {
             return Err(Error::InUse(index));
+        }
+        if member.state() == MemberState::Spare {
+            return self.hold_spare(index, device, &superblock);
         }
         if member.state() == MemberState::Failed && !force {
             return Err(Error::Untrusted(index));
@@ -163,6 +167,81 @@ impl Array {
         })
     }
 
+    /// Adds a device that holds nothing until another one is lost: whatever is on it is overwritten.
+    ///
+    /// # Errors
+    /// Why it cannot: nothing of the device was changed.
+    pub async fn add_hot_spare(&self, device: DeviceRef, domain: &str) -> Result<u16, Error> {
+        let geometry = self.check_hot_spare(device.info().size_bytes, domain)?;
+        let (path, domain) = (device.info().name.clone(), domain.to_string());
+        let index = self
+            .change_of(async move |home| home.add_hot_spare(device, geometry, domain).await)
+            .await?;
+        let text = format!("{path} was added as hot spare {index}");
+        let events = &self.0.home.core.events;
+        events.note("device-added", Some(index), text);
+        Ok(index)
+    }
+
+    /// How a hot spare of this size and failure domain is laid out.
+    ///
+    /// # Errors
+    /// It could take the place of no device of the array.
+    pub fn check_hot_spare(&self, size_bytes: u64, domain: &str) -> Result<DeviceGeometry, Error> {
+        self.check_writable()?;
+        check_domain(domain)?;
+        let never = [MemberState::Spare, MemberState::Removed];
+        let members = self.0.home.core.members.iter();
+        let near = members.filter(|m| m.domain == domain && !never.contains(&m.state()));
+        let need = near.map(|m| m.geometry().slots).min();
+        let need = need.ok_or_else(|| Error::NoDomainToSpare(domain.to_string()))?;
+        self.with_slots(size_bytes, need)
+            .map_err(|have| Error::TooSmallToSpare { have, need })
+    }
+
+    /// Which hot spare is to take the place of which device that is lost and not awaited.
+    pub fn hot_spare_due(&self) -> Option<Due> {
+        self.0.home.hot_spare_due()
+    }
+
+    /// Puts a hot spare in the place of a device that is lost and not awaited, if there are both; which.
+    ///
+    /// # Errors
+    /// Why it was not taken in.
+    pub async fn use_hot_spare(&self) -> Result<Option<Due>, Error> {
+        self.check_writable()?;
+        let Some(due) = self.0.home.hot_spare_due() else {
+            return Ok(None);
+        };
+        self.change_of(async move |home| home.use_hot_spare(due).await)
+            .await?;
+        Ok(Some(due))
+    }
+
+    /// A hot spare that was away is here again.
+    fn hold_spare(
+        &self,
+        index: u16,
+        device: DeviceRef,
+        found: &Superblock,
+    ) -> Result<TakenIn, Error> {
+        let member = self.0.home.core.member(index);
+        let _coming = member.come().ok_or(Error::ComesIn(index))?;
+        if member.is_held() {
+            return Err(Error::HotSpare(index));
+        }
+        let path = device.info().name.clone();
+        member.hold(device, found.geometry);
+        let text = format!("hot spare {index} ({path}) is back");
+        let events = &self.0.home.core.events;
+        events.note("device-back", Some(index), text);
+        Ok(TakenIn {
+            index,
+            kept: 0,
+            lacking: 0,
+        })
+    }
+
     /// What the array is with devices more: the size of each, and its failure domain.
     ///
     /// # Errors
@@ -222,8 +301,12 @@ impl Array {
         self.check_member(index)?;
         self.check_writable()?;
         let home = &self.0.home;
-        if home.core.member(index).is_counted() {
+        let member = home.core.member(index);
+        if member.is_counted() {
             return Err(Error::InUse(index));
+        }
+        if member.state() == MemberState::Spare && member.is_held() {
+            return Err(Error::HotSpare(index));
         }
         let need = home.superblock.borrow().members[usize::from(index)].slots;
         self.with_slots(size_bytes, need)
@@ -338,6 +421,15 @@ impl Array {
         match member.is_some_and(|m| m.state() != MemberState::Removed) {
             true => Ok(()),
             false => Err(Error::NoDevice(index)),
+        }
+    }
+
+    /// The same, and it is no hot spare.
+    pub(super) fn check_in_part(&self, index: u16) -> Result<(), Error> {
+        self.check_member(index)?;
+        match self.0.home.core.member(index).state() {
+            MemberState::Spare => Err(Error::HotSpare(index)),
+            _ => Ok(()),
         }
     }
 

@@ -40,7 +40,12 @@ impl Background {
     /// Bytes of a column that are read and written together at most.
     pub(super) fn stretch_bytes(&self) -> u64 {
         let has_head = |m: &Member| m.held().is_some_and(|device| device.info().rotational);
-        let some = self.core.members.iter().any(has_head);
+        let some = self
+            .core
+            .members
+            .iter()
+            .filter(|m| m.is_written())
+            .any(has_head);
         STRETCH[usize::from(some)]
     }
 

@@ -121,7 +121,7 @@ impl Home {
     }
 
     /// A generation with a row for a device that does not count yet.
-    async fn new_row(
+    pub(super) async fn new_row(
         self: &Rc<Self>,
         uuid: [u8; 16],
         geometry: DeviceGeometry,

@@ -15,6 +15,7 @@ mod checkpoint;
 mod demand;
 mod generation;
 mod group_commit;
+pub mod hot_spare;
 pub mod jobs;
 mod left;
 pub(crate) mod log;

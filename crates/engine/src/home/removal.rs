@@ -185,13 +185,14 @@ impl Home {
 
     /// A member that holds nothing is no member any more, be it in use or not.
     pub(crate) async fn remove(self: &Rc<Self>, index: u16) -> Result<(), Error> {
+        let member = self.core.member(index);
+        let _coming = member.come().ok_or(Error::ComesIn(index))?;
         self.free_journal_of(index).await?;
         let checkpoint = self.checkpoints.turn.lock().await;
         let log = self.log.turn.lock().await;
         if *log || self.core.closed.get() {
             return Err(Error::Closed);
         }
-        let member = self.core.member(index);
         let empty = member.slots.are_empty() || planted::on(Bug::RemovedBeforeEmpty);
         let emptied = member.state() == MemberState::Removing && empty;
         if member.is_counted() && !emptied {

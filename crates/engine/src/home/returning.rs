@@ -57,7 +57,7 @@ type Claims = BTreeMap<u32, SlotEntry>;
 
 impl Home {
     /// Whether what lies on a member that is out of use is not computed anew yet.
-    fn is_awaited(&self, member: &Member) -> bool {
+    pub(super) fn is_awaited(&self, member: &Member) -> bool {
         match member.state() {
             MemberState::Offline => true,
             MemberState::Stale => self.core.rt.now() < member.left_at() + self.rebuild_delay(),
@@ -155,7 +155,7 @@ impl Home {
     }
 
     /// Waits until nothing that was sent to a member before it left is under way.
-    async fn nothing_under_way(&self, member: &Member) -> Result<(), Error> {
+    pub(super) async fn nothing_under_way(&self, member: &Member) -> Result<(), Error> {
         let until = self.core.rt.now() + PATIENCE;
         let busy = || Error::Device {
             device: member.index.into(),

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use ashlar_device::DeviceRef;
 use ashlar_format::geometry::{ROOT_BYTES, ROOT_COUNT, super_bytes};
 use ashlar_format::root::Root;
-use ashlar_format::superblock::{MemberState, Superblock};
+use ashlar_format::superblock::{MemberEntry, MemberState, Superblock};
 use ashlar_format::{BLOCK, FormatError};
 use ashlar_rt::{Buf, Rt};
 
 use crate::error::Error;
 use crate::import::decide::{Holder, decide, to_ask};
-use crate::members::Member;
 use crate::members::duties::Duties;
 use crate::members::quorum::online_members;
+use crate::members::{Member, Members};
 use crate::options::Label;
 use crate::planted::{self, Bug};
 
@@ -133,6 +133,7 @@ pub(crate) async fn look(device: &DeviceRef) -> Result<Option<(Superblock, u32)>
 /// What a device says of itself.
 pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
     let found = read_superblock(device, 0).await?;
+    let never = |m: &&MemberEntry| matches!(m.state, MemberState::Spare | MemberState::Removed);
     Ok(found.map(|(s, _)| Label {
         counted: online_members(&s.members)
             .map(|i| s.members[i].uuid)
@@ -141,7 +142,8 @@ pub async fn probe(device: &DeviceRef) -> Result<Option<Label>, Error> {
         array_name: s.name,
         device_uuid: s.device,
         index: s.index,
-        devices_total: u16::try_from(s.members.len()).expect("parsed from 16 bits"),
+        devices_total: u16::try_from(s.members.iter().filter(|m| !never(m)).count())
+            .expect("parsed from 16 bits"),
         generation: s.generation.number,
         layout: s.layout,
         size_bytes: device.info().size_bytes,
@@ -182,6 +184,10 @@ pub struct Spread {
     pub unsure: bool,
     /// Not every member that is here holds it, or has the array's name.
     pub behind: bool,
+    /// Devices that are hot spares by it.
+    pub spares: Vec<Candidate>,
+    /// Those of them that have another name than the array, by row.
+    pub renamed: Vec<u16>,
 }
 
 /// The members of the newest generation among the devices, its superblock, and how far it had come. Of the array that
@@ -224,14 +230,42 @@ pub async fn assemble(
     // What is written from now on is newer than all that was ever seen.
     let writes = candidates.iter().map(|c| c.superblock.writes).max();
     newest.writes = writes.unwrap_or(newest.writes);
-    let chosen = candidates.into_iter().enumerate();
-    let chosen = chosen.filter(|(at, _)| found.members.contains(at));
+    let all = candidates.into_iter().enumerate();
+    let (chosen, others): (Vec<_>, Vec<_>) = all.partition(|(at, _)| found.members.contains(at));
+    let is_spare = |c: &Candidate| {
+        let row = newest.members.get(usize::from(c.superblock.index));
+        row.is_some_and(|r| r.state == MemberState::Spare && r.uuid == c.superblock.device)
+    };
+    let spares = others
+        .into_iter()
+        .map(|(_, c)| c)
+        .filter(is_spare)
+        .collect();
     let spread = Spread {
         missing: Vec::new(),
+        spares,
+        renamed: Vec::new(),
         unsure: found.unsure,
         behind: found.behind,
     };
-    Ok((newest, chosen.map(|(_, c)| c).collect(), spread))
+    let chosen = chosen.into_iter().map(|(_, c)| c).collect();
+    Ok((newest, chosen, spread))
+}
+
+/// Holds the devices that are hot spares; those that have another name than the array, by row.
+pub fn hold_spares(members: &Members, spares: Vec<Candidate>, name: &str) -> Vec<u16> {
+    let mut renamed = Vec::new();
+    for spare in spares {
+        let Some(member) = members.get(usize::from(spare.superblock.index)) else {
+            continue;
+        };
+        if spare.name() != name {
+            renamed.push(member.index);
+        }
+        member.super_copy.set(spare.copy);
+        member.hold(spare.device, spare.superblock.geometry);
+    }
+    renamed
 }
 
 /// Members in the order of the table, and those that are counted and not here.

@@ -47,7 +47,9 @@ use ashlar_space::topology::Topology;
 use crate::error::Error;
 use crate::home::space::topology_of;
 use crate::home::{CATALOG_TREE, Home, HomeParts, LIVENESS_TREE};
-use crate::import::assemble::{Candidate, Spread, assemble, generations, make_members};
+use crate::import::assemble::{
+    Candidate, Spread, assemble, generations, hold_spares, make_members,
+};
 use crate::import::decide::is_majority;
 use crate::import::segments::{
     PageCopy, Replayed, decode_records, find_rebuilt, load_tree, make_segments, read_tables,
@@ -195,9 +197,12 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         members,
         &options.settings.accelerators,
     );
+    let spares = std::mem::take(&mut spread.spares);
+    spread.renamed = hold_spares(&core.members, spares, &newest.name);
     if options.read_only {
         // What is recovered is made durable in memory.
         core.members.iter().for_each(Member::keep_writes);
+        spread.renamed.clear();
     }
     let online = |index: &u16| {
         let member = core.members.get(usize::from(*index));

@@ -72,6 +72,7 @@ pub(super) async fn recover(
         } else {
             home.publish(root).await;
         }
+        home.rename_spares(&spread.renamed).await;
     }
     home.start(mailbox);
     let oldest = rest

@@ -171,6 +171,19 @@ impl Arrival {
         Ok(present)
     }
 
+    /// Writes both copies of its superblock, first over the older one.
+    ///
+    /// # Errors
+    /// What the device answered.
+    pub async fn write_superblocks(&self, rt: &Rt, superblock: Slice) -> Result<(), Fault> {
+        for copy in [1 - self.super_copy, self.super_copy] {
+            let offset = self.geometry.super_offset(copy);
+            self.write(rt, offset, superblock.clone()).await?;
+            self.flush(rt).await?;
+        }
+        Ok(())
+    }
+
     /// Clears what another device, or another array, has left: superblocks, roots and the beginning of the journal.
     ///
     /// # Errors

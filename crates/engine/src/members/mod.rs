@@ -271,6 +271,12 @@ impl Member {
         self.writes_done.set(self.writes_done.get() + 1);
     }
 
+    /// A device is held for this row as a hot spare: nothing is read from it or written to it.
+    pub fn hold(&self, device: DeviceRef, geometry: DeviceGeometry) {
+        self.geometry.set(geometry);
+        self.device.replace(Some(device));
+    }
+
     /// Begins a take-in; `None`: another one is under way.
     pub fn come(&self) -> Option<Coming<'_>> {
         (!self.coming.replace(true)).then(|| Coming(self))

@@ -1,0 +1,260 @@
+//! Hot spares: devices that hold nothing until another is lost, and then take its place.
+//!
+//! Invariants:
+//! - A hot spare is a row in state Spare whose device is held: it counts for nothing, and is neither read nor written.
+//! - It takes the row of a device that is lost, so that there is no second one for the same loss.
+//! - A device is in one row: while one takes another row, nothing else is done with its own (`Member::come`).
+//!
+//! Crash argument. A generation has the row before the device has superblocks of the array: one that has them is one
+//! that a generation named. They are of a generation that is in effect, so the device never makes one look as if it were
+//! (`import/decide.rs` counts who holds a generation): they are made under the log lock, and only then. A crash between
+//! leaves a row without a device, and a device that holds nothing. In the other direction the device is cleared, and then
+//! taken in as a replacement is (`home/returning.rs`), with an identity of its own; the row goes last. So an import finds
+//! the device as a spare, or blank, or as the member: a crash between leaves a row without a device, a spare that is
+//! absent, which nothing waits for.
+
+use std::rc::Rc;
+
+use ashlar_device::DeviceRef;
+use ashlar_format::DeviceGeometry;
+use ashlar_format::superblock::MemberState;
+
+use crate::error::Error;
+use crate::home::Home;
+use crate::members::arrival::Arrival;
+use crate::members::{Member, Members};
+use crate::planted::{self, Bug};
+
+/// A hot spare that takes the place of a lost device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// The row of the hot spare.
+    pub spare: u16,
+    /// The row of the device that is lost.
+    pub lost: u16,
+}
+
+/// The smallest hot spare that can take the place of a lost device: one that is as large, and in the same failure domain,
+/// which the row says. `awaited`: what lies on a device may come back with it.
+fn due(members: &Members, awaited: impl Fn(&Member) -> bool) -> Option<Due> {
+    let is_spare = |m: &&Member| m.state() == MemberState::Spare && m.is_held();
+    let is_lost = |m: &&Member| m.is_missed() && !awaited(m);
+    members.iter().filter(is_lost).find_map(|lost| {
+        let fits =
+            |m: &&Member| m.geometry().slots >= lost.geometry().slots && m.domain == lost.domain;
+        let spares = members.iter().filter(is_spare).filter(fits);
+        let spare = spares.min_by_key(|m| (m.geometry().slots, m.index))?;
+        let (spare, lost) = (spare.index, lost.index);
+        Some(Due { spare, lost })
+    })
+}
+
+impl Home {
+    /// Adds a device that holds nothing until another is lost.
+    pub(crate) async fn add_hot_spare(
+        self: &Rc<Self>,
+        device: DeviceRef,
+        geometry: DeviceGeometry,
+        domain: String,
+    ) -> Result<u16, Error> {
+        self.make_room_for_epochs().await?;
+        let uuid = self.core.rt.random_bytes();
+        let index = self.new_row(uuid, geometry, domain, None).await?;
+        let member = self.core.member(index);
+        let _coming = member.come().ok_or(Error::ComesIn(index))?;
+        let arrival = Arrival {
+            index,
+            uuid,
+            device: device.clone(),
+            geometry,
+            super_copy: 1,
+            returns: false,
+            failed_reads: Rc::default(),
+        };
+        match self.claim(&arrival).await {
+            Ok(()) => {
+                member.hold(device, geometry);
+                Ok(index)
+            }
+            Err(error) => {
+                // If that fails the array has stopped.
+                let _ = self.restate(index, MemberState::Removed).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a device one of the array that takes no part: nothing but its superblocks is on it.
+    async fn claim(&self, arrival: &Arrival) -> Result<(), Error> {
+        let rt = &self.core.rt;
+        let superblock = {
+            let log = self.log.turn.lock().await;
+            if *log || self.core.closed.get() {
+                return Err(Error::Closed);
+            }
+            self.superblock_for(arrival.index)
+        };
+        let written = async {
+            arrival.clear(rt).await?;
+            arrival.write_superblocks(rt, superblock).await
+        };
+        written.await.map_err(|fault| Error::Device {
+            device: arrival.index.into(),
+            fault,
+        })
+    }
+
+    /// Hot spares get the array's name, which an import has changed. One that does not store it is let go: another array
+    /// may get the name that it has.
+    ///
+    /// Crash argument: the generation that is written with it is in effect, as the module says; one copy of the
+    /// superblock is whole at each moment.
+    pub(crate) async fn rename_spares(&self, spares: &[u16]) {
+        for index in spares.iter().copied() {
+            if self.core.closed.get() {
+                return;
+            }
+            let member = self.core.member(index);
+            let Some(device) = member.held() else {
+                continue;
+            };
+            let arrival = Arrival {
+                index,
+                uuid: member.uuid(),
+                device,
+                geometry: member.geometry(),
+                super_copy: member.super_copy.get(),
+                returns: true,
+                failed_reads: Rc::default(),
+            };
+            let superblock = self.superblock_for(index);
+            let written = arrival.write_superblocks(&self.core.rt, superblock).await;
+            if let Err(fault) = written {
+                let text = format!(
+                    "hot spare {index} ({}) does not store the array's new name, and is not used: {fault}",
+                    member.path()
+                );
+                let events = &self.core.events;
+                events.note("hot-spare-failed", Some(index), text);
+                member.close();
+            }
+        }
+    }
+
+    /// Which hot spare is to take the place of which device that is lost and not awaited, if there are both.
+    pub(crate) fn hot_spare_due(&self) -> Option<Due> {
+        due(&self.core.members, |m| self.is_awaited(m))
+    }
+
+    /// Puts a hot spare in the place of a lost device.
+    pub(crate) async fn use_hot_spare(self: &Rc<Self>, due: Due) -> Result<(), Error> {
+        let Due { spare, lost } = due;
+        let member = self.core.member(spare);
+        let _coming = member.come().ok_or(Error::ComesIn(spare))?;
+        let device = member.held().ok_or(Error::NoDevice(spare))?;
+        // What the lost device has under way is no fault of this one.
+        self.nothing_under_way(self.core.member(lost)).await?;
+        let (path, geometry) = (member.path(), member.geometry());
+        let arrival = Arrival {
+            index: lost,
+            uuid: self.core.rt.random_bytes(),
+            device,
+            geometry,
+            super_copy: 1,
+            returns: false,
+            failed_reads: Rc::default(),
+        };
+        let taken = self.take_in(arrival, false).await;
+        let (kind, text) = match &taken {
+            Ok(_) => (
+                "hot-spare-used",
+                format!(
+                    "hot spare {spare} ({path}) takes the place of device {lost}: it is device {lost} now, and its data \
+                     is rebuilt"
+                ),
+            ),
+            Err(Error::Device { fault, .. }) => (
+                "hot-spare-failed",
+                format!(
+                    "hot spare {spare} ({path}) failed as it was to take the place of device {lost}, and is none any \
+                     more: {fault}"
+                ),
+            ),
+            Err(_) => return taken.map(drop), // nothing was changed
+        };
+        self.core.events.note(kind, Some(lost), text);
+        if !planted::on(Bug::SpareUsedTwice) {
+            // If that fails the array has stopped; the row is that of a spare that is absent then.
+            let _ = self.restate(spare, MemberState::Removed).await;
+        }
+        taken.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ashlar_device::MemDevice;
+    use ashlar_rt::Rt;
+
+    use super::*;
+
+    /// Members of a table: state, slots, failure domain, whether a device is held.
+    fn members(rows: &[(MemberState, u32, &str, bool)]) -> Members {
+        let rt = Rt::simulated(1);
+        let geometry = DeviceGeometry::lay_out(1 << 20, 64 << 10, (64 << 10, 64 << 10), 1).unwrap();
+        let members = Members::new();
+        for ((state, slots, domain, held), index) in rows.iter().zip(0..) {
+            let device: DeviceRef = Rc::new(MemDevice::new("mem", 1 << 20));
+            members.push(Box::new(Member::new(
+                &rt,
+                index,
+                [0; 16],
+                (*domain).to_string(),
+                geometry.with_slots(*slots),
+                held.then_some(device),
+                *state,
+            )));
+        }
+        members
+    }
+
+    #[test]
+    fn the_smallest_hot_spare_that_fits_is_taken() {
+        use MemberState::{Failed, Offline, Online, Removed, Spare, Stale};
+        let lost = (Failed, 8, "a", false);
+        let found = |rows: &[(MemberState, u32, &str, bool)]| {
+            let due = due(&members(rows), |m| m.state() == Offline);
+            due.map(|due| (due.spare, due.lost))
+        };
+        let spare = |slots, domain, held| (Spare, slots, domain, held);
+        assert_eq!(found(&[lost]), None);
+        assert_eq!(
+            found(&[lost, spare(9, "a", true), spare(8, "a", true)]),
+            Some((2, 0))
+        );
+        assert_eq!(found(&[lost, spare(7, "a", true)]), None, "too small");
+        assert_eq!(
+            found(&[lost, spare(8, "b", true)]),
+            None,
+            "in another failure domain"
+        );
+        assert_eq!(found(&[lost, spare(8, "a", false)]), None, "not here");
+        assert_eq!(
+            found(&[lost, (Removed, 8, "a", true)]),
+            None,
+            "used, or removed"
+        );
+        let large = (Stale, 9, "a", false);
+        assert_eq!(
+            found(&[large, lost, spare(8, "a", true)]),
+            Some((2, 1)),
+            "the first that it fits"
+        );
+        for state in [Offline, Online, Removed, Spare] {
+            let row = (state, 8, "a", state == Online);
+            assert_eq!(found(&[row, spare(8, "a", true)]), None, "{state:?}");
+        }
+    }
+}
