@@ -208,6 +208,8 @@ pub(crate) enum Call {
         #[serde(default)]
         confirm: Option<String>,
     },
+    /// Use a device otherwise.
+    DeviceSet(DeviceSet),
     /// Set a device's counters of errors to zero.
     DeviceClear {
         /// Its array.
@@ -427,6 +429,7 @@ impl Call {
             Call::DeviceScan { .. } => "device-scan",
             Call::DeviceWipe { .. } => "device-wipe",
             Call::DeviceClear { .. } => "device-clear",
+            Call::DeviceSet(_) => "device-set",
             Call::DeviceLocate { .. } => "device-locate",
             Call::Add(_) => "add",
             Call::Remove(_) => "remove",
@@ -476,6 +479,7 @@ impl Call {
             | Call::Online { array, .. }
             | Call::Replace(Replace { array, .. })
             | Call::DeviceClear { array, .. }
+            | Call::DeviceSet(DeviceSet { array, .. })
             | Call::Add(Add { array, .. })
             | Call::Remove(Remove { array, .. })
             | Call::Task(Task { array, .. })

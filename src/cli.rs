@@ -27,7 +27,8 @@ pub(crate) use array::{
     OnlineArgs, RemoveArgs, ReplaceArgs, SetArgs,
 };
 pub(crate) use device::{
-    DeviceClearArgs, DeviceLocateArgs, DeviceScanArgs, DeviceVerb, DeviceWipeArgs, Light,
+    DeviceClearArgs, DeviceLocateArgs, DeviceScanArgs, DeviceSetArgs, DeviceVerb, DeviceWipeArgs,
+    Light,
 };
 use help::{
     CREATE_EXAMPLES, EVENTS_EXAMPLES, IMPORT_EXAMPLES, INSPECT_EXAMPLES, IOSTAT_EXAMPLES, SET_HELP,

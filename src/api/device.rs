@@ -97,6 +97,38 @@ pub(crate) struct AddReply {
     pub(crate) dry_run: bool,
 }
 
+/// What of a device is set.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeviceSet {
+    /// Its array.
+    pub(crate) array: String,
+    /// Path, UUID or index.
+    pub(crate) device: String,
+    /// What.
+    pub(crate) key: String,
+    /// To what.
+    pub(crate) value: String,
+}
+
+/// A device of which something was set.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeviceSetReply {
+    /// The array.
+    pub(crate) array: String,
+    /// The device's index.
+    pub(crate) device: u16,
+    /// Where it is.
+    pub(crate) path: String,
+    /// Bytes of it that the array used before.
+    pub(crate) was_bytes: u64,
+    /// And uses now.
+    pub(crate) size_bytes: u64,
+    /// Bytes that volumes may be promised in all, before.
+    pub(crate) usable_before: u64,
+    /// And now.
+    pub(crate) usable_bytes: u64,
+}
+
 /// Which device is to leave.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Remove {

@@ -9,9 +9,11 @@ use clap_complete::engine::ArgValueCompleter;
 
 use super::complete;
 use super::help::{
-    DEVICE_CLEAR_EXAMPLES, DEVICE_LOCATE_EXAMPLES, DEVICE_SCAN_EXAMPLES, DEVICE_WIPE_EXAMPLES,
+    DEVICE_CLEAR_EXAMPLES, DEVICE_LOCATE_EXAMPLES, DEVICE_SCAN_EXAMPLES, DEVICE_SET_EXAMPLES,
+    DEVICE_WIPE_EXAMPLES,
 };
 use super::look::ArrayListArgs;
+use super::parse::parse_pair;
 
 /// `device ...`.
 #[derive(Debug, Subcommand)]
@@ -28,6 +30,9 @@ pub(crate) enum DeviceVerb {
     /// Set a device's counters of errors to zero
     #[command(after_help = DEVICE_CLEAR_EXAMPLES)]
     Clear(DeviceClearArgs),
+    /// Change how an array uses a device
+    #[command(after_help = DEVICE_SET_EXAMPLES)]
+    Set(DeviceSetArgs),
     /// Erase what says what a device holds, so that it is taken as new; its data is lost
     #[command(after_help = DEVICE_WIPE_EXAMPLES)]
     Wipe(DeviceWipeArgs),
@@ -75,6 +80,20 @@ pub(crate) struct DeviceClearArgs {
     /// The device: its path, UUID or index
     #[arg(value_name = "DEV", add = ArgValueCompleter::new(complete::devices))]
     pub(crate) device: String,
+}
+
+/// `device set`.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceSetArgs {
+    /// The array's name
+    #[arg(add = ArgValueCompleter::new(complete::arrays))]
+    pub(crate) array: String,
+    /// The device: its path, UUID or index
+    #[arg(value_name = "DEV", add = ArgValueCompleter::new(complete::devices))]
+    pub(crate) device: String,
+    /// size=max: use all of a device that has grown
+    #[arg(value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) pair: (String, String),
 }
 
 /// `device wipe`.

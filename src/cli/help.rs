@@ -109,6 +109,10 @@ pub(super) const DEVICE_LOCATE_EXAMPLES: &str = "Examples:
 
 The enclosure has to speak SES, and the kernel's module ses has to be loaded.
 ";
+pub(super) const DEVICE_SET_EXAMPLES: &str = "Examples:
+  ashlar device set tank /dev/sdf size=max   the LUN, partition or file has grown
+";
+
 pub(super) const DEVICE_CLEAR_EXAMPLES: &str = "Examples:
   ashlar device clear tank /dev/sdf
   ashlar device clear tank 5                 after a cable was changed: do errors come again?

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::api::{Call, Hardware, Health, StatusReply};
 use crate::cli::{ArrayListArgs, DeviceVerb};
-use crate::command::devices;
+use crate::command::{device_set, devices};
 use crate::failure::Failure;
 use crate::print::Context;
 use crate::units::size_or_exact;
@@ -22,6 +22,7 @@ pub(crate) fn run(context: &Context, verb: DeviceVerb) -> Result<(), Failure> {
         DeviceVerb::Scan(args) => devices::scan(context, &args),
         DeviceVerb::Locate(args) => devices::locate(context, &args),
         DeviceVerb::Clear(args) => devices::clear(context, args),
+        DeviceVerb::Set(args) => device_set::set(context, args),
         DeviceVerb::Wipe(args) => devices::wipe(context, &args),
     }
 }

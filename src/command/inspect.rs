@@ -16,7 +16,7 @@ use ashlar_engine::uuid_text;
 use ashlar_format::root::Root;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SegmentKind, SlotEntry, TablePage};
 use ashlar_format::superblock::{MemberState, Superblock};
-use ashlar_format::{BLOCK, DeviceGeometry, FormatError, geometry};
+use ashlar_format::{BLOCK, FormatError, geometry};
 use ashlar_rt::Rt;
 use serde_json::{Value, json};
 
@@ -62,6 +62,24 @@ pub(crate) fn inspect(args: &InspectArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
+/// The last copy: at the end of the device, or, of one that has grown since, where the first copy has its end.
+fn last_superblock(
+    file: &Placed,
+    bytes: u64,
+    first: Option<&Superblock>,
+) -> Result<Superblock, String> {
+    let end = bytes.checked_sub(geometry::super_bytes(bytes));
+    let last = match end {
+        Some(end) => superblock(file, end),
+        None => Err(FormatError::Magic.to_string()),
+    };
+    let known = first.map(|first| first.geometry.super_offset(1));
+    match known.filter(|known| Some(*known) != end) {
+        Some(known) if last.is_err() => superblock(file, known),
+        _ => last,
+    }
+}
+
 fn read(path: &Path) -> Result<Found, Failure> {
     let at = path.display();
     // Through the device library first: it says best why something cannot be opened.
@@ -77,15 +95,7 @@ fn read(path: &Path) -> Result<Found, Failure> {
     let file = File::open(path).map_err(|e| Failure::broken(format!("{at}: {e}")))?;
     let file = Placed { file, first };
     let first = superblock(&file, 0);
-    // The last copy's place follows from the device's size as the first copy, or this device, has it.
-    let geometry = match &first {
-        Ok(superblock) => Some(superblock.geometry),
-        Err(_) => DeviceGeometry::lay_out(bytes, 64 << 10, (4096, 4096), 1),
-    };
-    let second = match geometry {
-        Some(geometry) => superblock(&file, geometry.super_offset(1)),
-        None => Err(FormatError::Magic.to_string()),
-    };
+    let second = last_superblock(&file, bytes, first.as_ref().ok());
     let copies =
         [&first, &second].map(|copy| copy.as_ref().map(|s| s.writes).map_err(Clone::clone));
     let newest = [first, second]

@@ -10,6 +10,7 @@ pub(crate) mod array;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod device;
+mod device_set;
 mod devices;
 mod domains;
 pub(crate) mod events;

@@ -250,6 +250,7 @@ impl Host {
             Call::DeviceClear { array, device } => {
                 reply(&self.clear_errors(&array, &device).await?)
             }
+            Call::DeviceSet(set) => reply(&self.set_device(set).await?),
             Call::DeviceLocate { device, on } => reply(&self.locate(&device, on).await?),
             Call::Add(add) => reply(&self.add(add).await?),
             Call::Remove(remove) => reply(&self.remove_device(remove).await?),

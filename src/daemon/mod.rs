@@ -10,6 +10,7 @@ mod addition;
 pub(crate) mod arrays;
 pub(crate) mod create;
 pub(crate) mod destroy;
+mod device_set;
 pub(crate) mod devices;
 pub(crate) mod drives;
 pub(crate) mod find;

@@ -20,6 +20,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("device-awaited", Severity::Error),
     ("device-back", Severity::Info),
     ("device-failed", Severity::Error),
+    ("device-grown", Severity::Info),
     ("device-missing", Severity::Error),
     ("device-offline", Severity::Warning),
     ("device-readonly", Severity::Error),

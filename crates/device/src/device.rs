@@ -65,6 +65,11 @@ pub trait Device {
     fn flush(&self) -> IoFuture<Result<(), Fault>>;
     /// Tells the device that the range's content is no longer needed; reading it gives anything.
     fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>>;
+    /// The same device with the size that it has now; what is under way goes on at the one as it was. `None`: its size
+    /// does not change while it is open.
+    fn resized(&self) -> IoFuture<Result<Option<DeviceRef>, Fault>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// Erases what is recognisable at the ends of the device, for whoever gives it up: signatures of anything, of a
     /// partition of a disk also the disk's partition table. Durable when it ends. What holds no such thing, as memory,
     /// does nothing.

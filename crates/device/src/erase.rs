@@ -60,17 +60,19 @@ pub(crate) fn erase_now(mut file: &File, presence: &Presence) -> Result<(), Faul
     })
 }
 
-/// The same on a thread of its own, so that no other device waits; in place if there is no thread to be had.
-pub(crate) fn erase_aside(
+/// Does what may wait for a device on a thread of its own, so that no other device waits; in place if there is no thread
+/// to be had.
+pub(crate) fn aside<T: Send + 'static>(
     file: &Arc<File>,
     presence: &Arc<Presence>,
-) -> IoFuture<Result<(), Fault>> {
+    work: fn(&File, &Presence) -> Result<T, Fault>,
+) -> IoFuture<Result<T, Fault>> {
     let (reply, receiver) = oneshot();
     let (own, known) = (file.clone(), presence.clone());
-    let thread = std::thread::Builder::new().name("erase".into());
-    let started = thread.spawn(move || reply.send(erase_now(&own, &known)));
+    let thread = std::thread::Builder::new().name("aside".into());
+    let started = thread.spawn(move || reply.send(work(&own, &known)));
     if started.is_err() {
-        return Box::pin(std::future::ready(erase_now(file, presence)));
+        return Box::pin(std::future::ready(work(file, presence)));
     }
     Box::pin(async move { receiver.await.unwrap_or(Err(Fault::Offline)) })
 }

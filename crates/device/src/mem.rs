@@ -1,17 +1,20 @@
 //! A device in memory: sparse, without volatility (its flush has nothing to do).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use ashlar_rt::{BLOCK, Buf, Slice};
 
 use crate::sparse::Sparse;
-use crate::{Device, DeviceInfo, Fault, IoFuture, check_range, check_write};
+use crate::{Device, DeviceInfo, DeviceRef, Fault, IoFuture, check_range, check_write};
 
 /// Sparse bytes in memory; unwritten blocks read as zero.
 #[derive(Debug)]
 pub struct MemDevice {
     info: DeviceInfo,
-    content: RefCell<Sparse>,
+    content: Rc<RefCell<Sparse>>,
+    /// Its size now.
+    size: Rc<Cell<u64>>,
 }
 
 impl MemDevice {
@@ -26,7 +29,23 @@ impl MemDevice {
         };
         MemDevice {
             info,
-            content: RefCell::default(),
+            content: Rc::default(),
+            size: Rc::new(Cell::new(size_bytes)),
+        }
+    }
+
+    /// It has another size from now on. The same device with that size; whoever has it open sees it as it was.
+    #[must_use]
+    pub fn resize(&self, size_bytes: u64) -> MemDevice {
+        assert_eq!(size_bytes % BLOCK as u64, 0, "a device is whole blocks");
+        self.size.set(size_bytes);
+        MemDevice {
+            info: DeviceInfo {
+                size_bytes,
+                ..self.info.clone()
+            },
+            content: self.content.clone(),
+            size: self.size.clone(),
         }
     }
 
@@ -73,6 +92,11 @@ impl Device for MemDevice {
 
     fn flush(&self) -> IoFuture<Result<(), Fault>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn resized(&self) -> IoFuture<Result<Option<DeviceRef>, Fault>> {
+        let now: DeviceRef = Rc::new(self.resize(self.size.get()));
+        Box::pin(std::future::ready(Ok(Some(now))))
     }
 
     fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {

@@ -10,15 +10,16 @@
 )]
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 
-use ashlar_rt::{Buf, Slice};
+use ashlar_rt::{BLOCK, Buf, Slice};
 
 use crate::erase::erase_now;
 use crate::fault::Presence;
-use crate::{Device, DeviceInfo, Fault, IoFuture, aligned, check_range, check_write};
+use crate::{Device, DeviceInfo, DeviceRef, Fault, IoFuture, aligned, check_range, check_write};
 
 /// The most iovecs the kernel takes in one call.
 const IOVECS_MAX: usize = 1024;
@@ -63,6 +64,12 @@ impl SyncDevice {
         };
         self.file.write_all_at(one, offset)
     }
+}
+
+/// The size of a file or block device now, in whole blocks.
+pub(crate) fn size_of(mut file: &File) -> io::Result<u64> {
+    let size = file.seek(SeekFrom::End(0))?;
+    Ok(size - size % BLOCK as u64)
 }
 
 fn now<T: 'static>(value: T) -> IoFuture<T> {
@@ -114,6 +121,17 @@ impl Device for SyncDevice {
             return now(Ok(()));
         }
         now(discard_now(&self.file, &self.presence, offset, length))
+    }
+
+    fn resized(&self) -> IoFuture<Result<Option<DeviceRef>, Fault>> {
+        let again = || -> io::Result<DeviceRef> {
+            let info = DeviceInfo {
+                size_bytes: size_of(&self.file)?,
+                ..self.info.clone()
+            };
+            Ok(Rc::new(SyncDevice::new(self.file.try_clone()?, info)))
+        };
+        now(again().map(Some).map_err(|error| Fault::from_io(&error)))
     }
 
     fn erase(&self) -> IoFuture<Result<(), Fault>> {

@@ -33,9 +33,10 @@ use io_uring::{IoUring, types};
 use op::{Lane, Op, Reply, Step, Work};
 
 use crate::discard::Discards;
-use crate::erase::erase_aside;
+use crate::erase::{aside, erase_now};
 use crate::fault::Presence;
-use crate::{Device, DeviceInfo, Fault, IoFuture, aligned, check_range, check_write};
+use crate::sync::size_of;
+use crate::{Device, DeviceInfo, DeviceRef, Fault, IoFuture, aligned, check_range, check_write};
 
 /// Operations in flight per device.
 const LANE_MAX: usize = 128;
@@ -476,7 +477,21 @@ impl Device for UringDevice {
         self.run(offset, length, |reply| Work::Discard { reply })
     }
 
+    fn resized(&self) -> IoFuture<Result<Option<DeviceRef>, Fault>> {
+        let (ring, lane, info) = (self.ring.clone(), self.lane.clone(), self.info.clone());
+        let size = aside(&lane.file, &lane.presence, |file, _| {
+            size_of(file).map_err(|error| Fault::from_io(&error))
+        });
+        Box::pin(async move {
+            let info = DeviceInfo {
+                size_bytes: size.await?,
+                ..info
+            };
+            Ok(Some(Rc::new(UringDevice { ring, lane, info }) as DeviceRef))
+        })
+    }
+
     fn erase(&self) -> IoFuture<Result<(), Fault>> {
-        erase_aside(&self.lane.file, &self.lane.presence)
+        aside(&self.lane.file, &self.lane.presence, erase_now)
     }
 }

@@ -246,6 +246,40 @@ pub enum Error {
          data is rebuilt"
     )]
     NotInUse(u16),
+    /// A device is to be used whole, and is.
+    #[error(
+        "device {index} has not grown: it has {have} bytes, and the array uses them; enlarge the file, partition or LUN \
+         first"
+    )]
+    NotGrown {
+        /// The device.
+        index: u16,
+        /// Its size.
+        have: u64,
+    },
+    /// What a device has grown by gives no slot.
+    #[error(
+        "device {index} has grown by {more} bytes, too few to be of use; enlarge the file, partition or LUN further"
+    )]
+    GrownTooLittle {
+        /// The device.
+        index: u16,
+        /// Bytes more than it had.
+        more: u64,
+    },
+    /// A device is smaller than the array takes it for.
+    #[error(
+        "device {index} has shrunk: it has {have} bytes, and the array uses {need}; what lay behind its end is lost: \
+         'ashlar replace ARRAY OLD NEW'"
+    )]
+    Shrunk {
+        /// The device.
+        index: u16,
+        /// Its size.
+        have: u64,
+        /// The size that the array uses.
+        need: u64,
+    },
     /// Without a device fewer would be left than the layout needs.
     #[error(
         "without device {index} {have} devices would be left, and the layout needs {need}; put another in its place \

@@ -51,6 +51,7 @@ pub use ashlar_digest::Kind as DigestKind;
 pub use error::Error;
 pub use home::addition::With;
 pub use home::hot_spare::Due;
+pub use home::growth::Grown;
 pub use home::removal::Without;
 pub use import::assemble::probe;
 pub use import::decide::{Decision, Holder, decide};

@@ -6,6 +6,9 @@
 //! course   | strip of stripe 0 | strip of stripe 1 | ... | summary blocks of these strips |
 //! ```
 //!
+//! A device that has grown has further pages of its slot table before the superblock at its end: what lies before its
+//! slots stays where it is.
+//!
 //! Invariants: regions do not overlap; the two copies of anything lie in two regions, with the rings between; a slot
 //! begins at a multiple of the smaller of its size and 1 MiB; a course's summary has one 32-byte row for every strip
 //! block of the course.
@@ -22,6 +25,8 @@ pub const ROWS_PER_SUMMARY: u32 = 126;
 
 /// Entries of a table page.
 pub const ENTRIES_PER_PAGE: u32 = 124;
+/// Bytes between the two copies of further pages of a slot table.
+const APART: u64 = 1 << 20;
 
 /// The regions of one device. All devices of an array have the same but for the slot count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +41,10 @@ pub struct DeviceGeometry {
     pub slot_bytes: u64,
     /// Slots of this device.
     pub slots: u32,
-    /// The device's size when it was added, in bytes.
+    /// The device's size in bytes when it was added, or when the array began to use more of it.
     pub size_bytes: u64,
+    /// Of a device that has grown, the pages of the slot table that lie in the two regions; the others lie at its end.
+    pub region_pages: Option<u32>,
 }
 
 impl DeviceGeometry {
@@ -57,24 +64,51 @@ impl DeviceGeometry {
             slot_bytes,
             slots: u32::try_from(size_bytes / slot_bytes).ok()?.min(1 << 24),
             size_bytes,
+            region_pages: None,
         };
-        while geometry.slots > 0 {
-            let end = geometry.slot_offset(geometry.slots);
-            if end.checked_add(super_bytes)? <= size_bytes {
+        geometry.drop_excess()?;
+        (geometry.slots >= min_slots && geometry.slots > 0).then_some(geometry)
+    }
+
+    /// Leaves out the slots that do not fit.
+    fn drop_excess(&mut self) -> Option<()> {
+        while self.slots > 0 {
+            let needed = self.slot_offset(self.slots).checked_add(self.end_bytes())?;
+            if needed <= self.size_bytes {
                 break;
             }
-            let excess = (end + super_bytes - size_bytes).div_ceil(slot_bytes);
-            geometry.slots = geometry.slots.saturating_sub(u32::try_from(excess).ok()?);
+            let excess = (needed - self.size_bytes).div_ceil(self.slot_bytes);
+            self.slots = self.slots.saturating_sub(u32::try_from(excess).ok()?);
         }
-        (geometry.slots >= min_slots && geometry.slots > 0).then_some(geometry)
+        Some(())
+    }
+
+    /// The layout of the device once it has grown to `size_bytes`: regions and slots stay where they are, and slots are
+    /// added behind them, no more than a new device of that size has. `None` if that gives no slot more, or if what lies
+    /// at the end would not lie wholly behind the end that there was.
+    pub fn grown_to(&self, size_bytes: u64) -> Option<DeviceGeometry> {
+        let rings = (self.delta_ring_bytes, self.data_ring_bytes);
+        let new = DeviceGeometry::lay_out(size_bytes, self.slot_bytes, rings, 1)?;
+        let mut grown = DeviceGeometry {
+            super_bytes: self.super_bytes,
+            region_pages: Some(self.region_pages()),
+            ..new
+        };
+        grown.drop_excess()?;
+        let behind = grown.size_bytes.checked_sub(grown.end_bytes())? >= self.size_bytes;
+        (behind && grown.slots > self.slots).then_some(grown)
     }
 
     /// The smallest device of the same array with so many slots: what is known of one that is not here.
     pub fn with_slots(self, slots: u32) -> DeviceGeometry {
-        DeviceGeometry {
+        let like = DeviceGeometry {
             slots,
-            size_bytes: self.slot_offset(slots) + self.super_bytes,
+            region_pages: None,
             ..self
+        };
+        DeviceGeometry {
+            size_bytes: like.slot_offset(slots) + self.super_bytes,
+            ..like
         }
     }
 
@@ -83,7 +117,7 @@ impl DeviceGeometry {
         if copy == 0 {
             0
         } else {
-            self.size_bytes - self.super_bytes
+            self.size_bytes - super_bytes(self.size_bytes)
         }
     }
 
@@ -106,8 +140,42 @@ impl DeviceGeometry {
         self.slots.div_ceil(ENTRIES_PER_PAGE)
     }
 
+    /// Pages of the slot table that lie in the two regions.
+    fn region_pages(&self) -> u32 {
+        self.region_pages.unwrap_or(self.table_pages())
+    }
+
+    /// Pages of the slot table that lie at the end.
+    pub fn further_pages(&self) -> std::ops::Range<u32> {
+        self.region_pages()..self.table_pages()
+    }
+
+    /// Bytes of each copy of these.
+    fn further_bytes(&self) -> u64 {
+        self.further_pages().len() as u64 * BLOCK_U64
+    }
+
+    /// Bytes behind the last slot that are in use: further pages, twice, and a superblock.
+    fn end_bytes(&self) -> u64 {
+        let twice = match self.further_bytes() {
+            0 => 0,
+            bytes => 2 * bytes + APART,
+        };
+        twice + super_bytes(self.size_bytes)
+    }
+
+    /// Offset of the end of the pages in copy 0 or 1 of the region that has roots and slot table.
+    fn region_end(&self, copy: u64) -> u64 {
+        let pages = u64::from(self.region_pages()) * BLOCK_U64;
+        self.region_offset(copy) + ROOT_COUNT / 2 * ROOT_BYTES + pages
+    }
+
     /// Offset of copy 0 or 1 of a slot table page.
     pub fn page_offset(&self, page: u32, copy: u32) -> u64 {
+        if let Some(further) = page.checked_sub(self.region_pages()) {
+            let end = self.super_offset(1) - u64::from(1 - copy) * (self.further_bytes() + APART);
+            return end - self.further_bytes() + u64::from(further) * BLOCK_U64;
+        }
         self.region_offset(u64::from(copy))
             + ROOT_COUNT / 2 * ROOT_BYTES
             + u64::from(page) * BLOCK_U64
@@ -115,7 +183,7 @@ impl DeviceGeometry {
 
     /// Offset of the ring of delta records.
     pub fn delta_ring_offset(&self) -> u64 {
-        self.page_offset(self.table_pages(), 0)
+        self.region_end(0)
     }
 
     /// Offset of the ring of data records.
@@ -126,9 +194,7 @@ impl DeviceGeometry {
     /// Offset of a slot.
     pub fn slot_offset(&self, slot: u32) -> u64 {
         let align = self.slot_bytes.min(1 << 20);
-        let start = self
-            .page_offset(self.table_pages(), 1)
-            .next_multiple_of(align);
+        let start = self.region_end(1).next_multiple_of(align);
         start + u64::from(slot) * self.slot_bytes
     }
 
@@ -139,7 +205,11 @@ impl DeviceGeometry {
         w.u64(self.slot_bytes).u32(self.slots).u64(self.size_bytes);
     }
 
-    pub(crate) fn read(r: &mut Reader<'_>) -> Result<DeviceGeometry, FormatError> {
+    /// Reads it; `region_pages` stands elsewhere.
+    pub(crate) fn read(
+        r: &mut Reader<'_>,
+        region_pages: Option<u32>,
+    ) -> Result<DeviceGeometry, FormatError> {
         let geometry = DeviceGeometry {
             super_bytes: r.u64()?,
             delta_ring_bytes: r.u64()?,
@@ -147,12 +217,14 @@ impl DeviceGeometry {
             slot_bytes: r.u64()?,
             slots: r.u32()?,
             size_bytes: r.u64()?,
+            region_pages,
         };
         let plausible = geometry.slot_bytes.is_power_of_two()
             && (32 << 10..=1 << 30).contains(&geometry.slot_bytes)
             && geometry.slots > 0
             && geometry.slots <= 1 << 24
-            && geometry.super_bytes <= 16 << 20
+            && region_pages.is_none_or(|pages| (1..=geometry.table_pages()).contains(&pages))
+            && geometry.super_bytes <= super_bytes(geometry.size_bytes)
             && geometry.delta_ring_bytes <= 1 << 40
             && geometry.data_ring_bytes <= 1 << 40
             && [
@@ -165,7 +237,7 @@ impl DeviceGeometry {
             .all(|n| n % BLOCK_U64 == 0 && *n > 0)
             && geometry.size_bytes <= 1 << 60;
         if plausible
-            && geometry.slot_offset(geometry.slots) + geometry.super_bytes <= geometry.size_bytes
+            && geometry.slot_offset(geometry.slots) + geometry.end_bytes() <= geometry.size_bytes
         {
             Ok(geometry)
         } else {
@@ -348,7 +420,62 @@ mod tests {
             );
             let mut w = Writer::new();
             g.write(&mut w);
-            assert_eq!(DeviceGeometry::read(&mut Reader::new(&w.0)).unwrap(), g);
+            assert_eq!(
+                DeviceGeometry::read(&mut Reader::new(&w.0), None).unwrap(),
+                g
+            );
+        }
+    }
+
+    /// What lies on a device that grows stays where it is; what is at its end lies wholly in what is new.
+    #[test]
+    fn a_device_that_grows_keeps_what_lies_on_it() {
+        const MIB: u64 = 1 << 20;
+        for (size, slot, sizes) in [
+            (8 * MIB, 64 << 10, &[12 * MIB, 16 * MIB, 64 * MIB][..]),
+            (64 * MIB, 64 << 10, &[65 * MIB, 1500 * MIB, 20_000 * MIB]),
+            (1 << 40, 64 * MIB, &[2 << 40, 20 << 40]),
+        ] {
+            let mut old = DeviceGeometry::lay_out(size, slot, (MIB / 4, MIB / 4), 8).unwrap();
+            for to in sizes {
+                let grown = old.grown_to(*to).unwrap();
+                let new = DeviceGeometry::lay_out(*to, slot, (MIB / 4, MIB / 4), 8).unwrap();
+                assert!(grown.slots > old.slots && grown.slots <= new.slots);
+                assert!(
+                    u64::from(new.slots - grown.slots) <= 20 * MIB / slot + 1,
+                    "{to}"
+                );
+                for slot in [0, 1, old.slots - 1] {
+                    assert_eq!(grown.slot_offset(slot), old.slot_offset(slot));
+                }
+                assert_eq!(grown.root_offset(3), old.root_offset(3));
+                assert_eq!(grown.data_ring_offset(), old.data_ring_offset());
+                let mut last = grown.slot_offset(grown.slots);
+                for copy in 0..2 {
+                    for page in grown.further_pages() {
+                        let at = grown.page_offset(page, copy);
+                        assert!(
+                            at >= last && at >= old.size_bytes,
+                            "page {page}, copy {copy}"
+                        );
+                        last = at + BLOCK_U64;
+                    }
+                    for page in 0..grown.region_pages() {
+                        assert_eq!(grown.page_offset(page, copy), old.page_offset(page, copy));
+                    }
+                }
+                assert!(last <= grown.super_offset(1));
+                assert_eq!(grown.super_offset(1) + super_bytes(*to), *to);
+                let mut w = Writer::new();
+                grown.write(&mut w);
+                let read = DeviceGeometry::read(&mut Reader::new(&w.0), grown.region_pages);
+                assert_eq!(read.unwrap(), grown);
+                old = grown;
+            }
+            let (end, none) = (old.size_bytes, None);
+            for to in [0, end / 2, end, end + 4096, end + super_bytes(end) - 4096] {
+                assert_eq!(old.grown_to(to), none, "{end} to {to}");
+            }
         }
     }
 

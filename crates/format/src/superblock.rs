@@ -15,10 +15,12 @@ const CONTEXT: &[u8] = b"ashlar superblock";
 const RETURNING_MEMBERS: u32 = 1 << 6;
 /// Incompatible feature: rows of the member table say which group a member belongs to, and the superblock K and M.
 const ADDED_MEMBERS: u32 = 1 << 12;
+/// Incompatible feature: the device has grown, and its superblock says how many pages of its slot table lie in the regions.
+const GROWN_DEVICE: u32 = 1 << 13;
 /// The incompatible features of every array.
 pub const EVERY_ARRAY: u32 = RETURNING_MEMBERS | ADDED_MEMBERS;
 /// Incompatible feature bits this program knows.
-pub const KNOWN_INCOMPATIBLE: u32 = EVERY_ARRAY;
+pub const KNOWN_INCOMPATIBLE: u32 = EVERY_ARRAY | GROWN_DEVICE;
 /// Read-only compatible feature bits this program knows.
 pub const KNOWN_READ_ONLY: u32 = 0;
 /// Bytes of a member's entry.
@@ -33,6 +35,8 @@ pub const PAST_GENERATIONS: usize = 64;
 const HEAD_BYTES: usize = PAST_AT + PAST_GENERATIONS * 16;
 /// Where it says how many devices the generation before counted.
 const BEFORE_AT: usize = PAST_AT - 2;
+/// Where it says how many pages of the slot table lie in the regions of a device that has grown.
+const REGION_PAGES_AT: usize = BEFORE_AT - 4;
 
 /// A member's part in the array, as of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +137,7 @@ impl Generation {
 /// Everything a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Feature sets: compatible, read-only compatible, incompatible.
+    /// Feature sets: compatible, read-only compatible, incompatible. Whether the device has grown its geometry says.
     pub features: [u32; 3],
     /// The array.
     pub array: [u8; 16],
@@ -226,9 +230,13 @@ impl Superblock {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.bytes(MAGIC).u32(VERSION);
-        for set in self.features {
-            w.u32(set);
-        }
+        let grown = match self.geometry.region_pages {
+            Some(_) => GROWN_DEVICE,
+            None => 0,
+        };
+        let [compatible, read_only, incompatible] = self.features;
+        w.u32(compatible).u32(read_only);
+        w.u32(incompatible & !GROWN_DEVICE | grown);
         let size = (HEAD_BYTES + self.members.len() * MEMBER_BYTES + 32).next_multiple_of(BLOCK);
         w.u32(u32::try_from(size).expect("65,535 members take 6 MiB"));
         w.bytes(&self.array)
@@ -250,7 +258,8 @@ impl Superblock {
             w.u16(*index);
         }
         w.u16(u16::try_from(self.members.len()).expect("at most 65,535 members"));
-        let mut w = Writer(w.padded(BEFORE_AT));
+        let mut w = Writer(w.padded(REGION_PAGES_AT));
+        w.u32(self.geometry.region_pages.unwrap_or(0));
         w.u16(self.generation.before);
         for id in &self.generation.past {
             w.bytes(id);
@@ -285,7 +294,8 @@ impl Superblock {
         }
         let mut r = Reader::new(unseal(CONTEXT, bytes)?);
         let mut table = r.clone();
-        table.bytes(BEFORE_AT)?;
+        table.bytes(REGION_PAGES_AT)?;
+        let region_pages = table.u32()?;
         let before = table.u16()?;
         let past = table.bytes(HEAD_BYTES - PAST_AT)?.chunks_exact(16);
         let past = past.take_while(|id| id.iter().any(|byte| *byte != 0));
@@ -298,6 +308,7 @@ impl Superblock {
         }
         let features = [r.u32()?, r.u32()?, r.u32()?];
         check_features(features)?;
+        let grown = features[2] & GROWN_DEVICE != 0;
         r.u32()?;
         let (array, key, device) = (r.array()?, r.array()?, r.array()?);
         let (index, writes) = (r.u16()?, r.u64()?);
@@ -307,7 +318,7 @@ impl Superblock {
             past,
             before,
         };
-        let geometry = DeviceGeometry::read(&mut r)?;
+        let geometry = DeviceGeometry::read(&mut r, grown.then_some(region_pages))?;
         let (name, layout) = (r.string(MAX_NAME)?, r.string(MAX_NAME)?);
         let shape = (r.u16()?, r.u16()?);
         let (code, strip_blocks, partitions, spare) = (r.u8()?, r.u32()?, r.u16()?, r.u16()?);
@@ -442,6 +453,30 @@ mod tests {
         );
         seal(CONTEXT, &mut newer);
         assert_eq!(Superblock::decode(&newer), Err(FormatError::Version(3)));
+    }
+
+    /// A program that does not know of devices that have grown refuses one, and takes the others.
+    #[test]
+    fn a_device_that_has_grown_says_so() {
+        let mut block = sample(2);
+        block.geometry = block.geometry.grown_to(96 << 20).unwrap();
+        let bytes = block.encode();
+        assert_eq!(bytes[20..24], (EVERY_ARRAY | 1 << 13).to_le_bytes());
+        assert_eq!(
+            bytes[1018..1022],
+            8_u32.to_le_bytes(),
+            "as docs/format.md says"
+        );
+        let read = Superblock::decode(&bytes).unwrap();
+        assert_eq!(
+            (read.geometry, read.features[2]),
+            (block.geometry, EVERY_ARRAY | 1 << 13)
+        );
+        let other = Superblock {
+            geometry: sample(2).geometry,
+            ..read
+        };
+        assert_eq!(other.encode(), sample(2).encode());
     }
 
     #[test]

@@ -141,6 +141,11 @@ impl Device for SimDevice {
         }))
     }
 
+    fn resized(&self) -> IoFuture<Result<Option<DeviceRef>, Fault>> {
+        let now = SimDevice::attach(&self.port.rt, &self.port.disk);
+        Box::pin(std::future::ready(Ok(Some(now))))
+    }
+
     fn discard(&self, offset: u64, length: u64) -> IoFuture<Result<(), Fault>> {
         let id = self.port.disk.submit_discard(offset, length);
         let delay = self.port.disk.latency(0);

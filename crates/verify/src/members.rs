@@ -46,12 +46,20 @@ fn candidate<'a>(
         return None;
     }
     let first = Superblock::read(source, 0, area);
-    // The other copy lies at the end: of the device as it was when it was added, should it have grown. The first
-    // copy may be another device's, so its word for where that is comes second.
+    // The other copy lies at the end: of the device as the array has it, should it have grown. The first copy may be
+    // another device's, so its word for where that is comes second. Where one is at both ends the newer counts.
     let mut second = Superblock::read(source, size / 4096 * 4096 - area, area);
-    if let (Ok(found), Err(_)) = (&first, &second) {
-        let end = found.geometry.size.saturating_sub(found.geometry.area);
-        second = Superblock::read(source, end, area);
+    let known = first.as_ref().or(second.as_ref()).ok();
+    if let Some((known, end)) = known.and_then(|k| Some((k, k.geometry.second()?)))
+        && known.geometry.size < size / 4096 * 4096
+        && let Ok(inside) = Superblock::read(source, end, area)
+        && inside.device == known.device
+        && second
+            .as_ref()
+            .ok()
+            .is_none_or(|s| inside.writes > s.writes)
+    {
+        second = Ok(inside);
     }
     let mut best: Option<Superblock> = None;
     let mut bad = Vec::new();

@@ -14,6 +14,10 @@ const VERSION: u32 = 2;
 /// Read-only compatible and incompatible features of every array, as one number: rows of the member table say since when
 /// a member is out of use and which group it belongs to, and records of liveness when a segment was sealed.
 const FEATURES: u64 = (1 << 6 | 1 << 12) << 32;
+/// The feature of a device that has grown.
+const GROWN: u64 = 1 << 13 << 32;
+/// Bytes between the two copies of the pages of a slot table that lie at the end of a device.
+const APART: u64 = 1 << 20;
 /// Entries of a slot table page.
 pub(crate) const PAGE_ENTRIES: u32 = 124;
 /// Bytes of a root entry.
@@ -45,9 +49,36 @@ pub(crate) struct Geometry {
     pub(crate) slot_bytes: u64,
     pub(crate) slots: u32,
     pub(crate) size: u64,
+    /// Of a device that has grown, pages of the slot table that lie in the regions.
+    pub(crate) inner_pages: Option<u32>,
 }
 
 impl Geometry {
+    /// How many pages of the slot table lie in the regions.
+    fn inner(&self) -> u32 {
+        self.inner_pages.unwrap_or(self.pages())
+    }
+
+    /// Bytes of each copy of the pages at the end.
+    fn outer_bytes(&self) -> u64 {
+        u64::from(self.pages() - self.inner()) * BLOCK_BYTES
+    }
+
+    /// Where the second superblock lies.
+    pub(crate) fn second(&self) -> Option<u64> {
+        self.size.checked_sub(area_of(self.size))
+    }
+
+    /// Where the pages at the end begin, in copy 0 or 1.
+    fn outer(&self, copy: u32) -> Option<u64> {
+        let outer = self.outer_bytes();
+        let second = self.second()?.checked_sub(outer)?;
+        match copy {
+            0 if outer > 0 => second.checked_sub(APART)?.checked_sub(outer),
+            _ => Some(second),
+        }
+    }
+
     /// Where copy 0 or 1 of the region of roots and slot table begins.
     fn region(&self, copy: u32) -> u64 {
         if copy == 0 {
@@ -67,12 +98,22 @@ impl Geometry {
     }
 
     pub(crate) fn page(&self, page: u32, copy: u32) -> u64 {
+        if page >= self.inner() {
+            let first = self.outer(copy).unwrap_or(0); // a sound geometry has it
+            return first + BLOCK_BYTES * u64::from(page - self.inner());
+        }
         self.region(copy) + ROOTS / 2 * ROOT_BYTES + BLOCK_BYTES * u64::from(page)
+    }
+
+    /// Where the pages end that lie in copy 0 or 1 of the region.
+    fn pages_end(&self, copy: u32) -> u64 {
+        let inner = BLOCK_BYTES * u64::from(self.inner());
+        self.region(copy) + ROOTS / 2 * ROOT_BYTES + inner
     }
 
     /// Where ring 0 (delta) or 1 (data) begins.
     pub(crate) fn ring(&self, ring: usize) -> u64 {
-        let first = self.page(self.pages(), 0);
+        let first = self.pages_end(0);
         if ring == 0 {
             first
         } else {
@@ -82,7 +123,7 @@ impl Geometry {
 
     pub(crate) fn slot(&self, slot: u32) -> u64 {
         let align = self.slot_bytes.min(1 << 20);
-        let first = self.page(self.pages(), 1).next_multiple_of(align);
+        let first = self.pages_end(1).next_multiple_of(align);
         first + u64::from(slot) * self.slot_bytes
     }
 
@@ -98,10 +139,15 @@ impl Geometry {
             && whole
                 .iter()
                 .all(|n| *n > 0 && n.is_multiple_of(BLOCK_BYTES))
-            && self.area <= 16 << 20
+            && self.area <= area_of(self.size)
+            && self
+                .inner_pages
+                .is_none_or(|inner| (1..=self.pages()).contains(&inner))
             && self.rings.iter().all(|ring| *ring <= 1 << 40)
             && self.size <= 1 << 60
-            && self.slot(self.slots) + self.area <= self.size
+            && self
+                .outer(0)
+                .is_some_and(|end| self.slot(self.slots) <= end)
     }
 }
 
@@ -176,18 +222,20 @@ impl Superblock {
             .read(offset, &mut bytes)
             .map_err(|_| Refused::Unreadable)?;
         let body = unseal(CONTEXT, &bytes).ok_or(Refused::Seal)?;
-        let superblock = Superblock::parse(body).ok_or(Refused::Value)?;
         let features = Fields(body.get(16..24).unwrap_or(&[])).u64();
-        // Compatible ones none, read-only compatible ones none: and of the others only members that return.
-        if features != Some(FEATURES) {
+        let grown = features == Some(FEATURES | GROWN);
+        let superblock = Superblock::parse(body, grown).ok_or(Refused::Value)?;
+        // Read-only compatible ones none, and of the others those that this program knows.
+        if !grown && features != Some(FEATURES) {
             return Err(Refused::Foreign);
         }
         Ok(superblock)
     }
 
-    fn parse(body: &[u8]) -> Option<Superblock> {
+    fn parse(body: &[u8], grown: bool) -> Option<Superblock> {
         let mut f = Fields(body);
         f.take(28)?;
+        let inner_pages = Fields(body.get(1018..)?).u32()?;
         let (array, key, device) = (f.array()?, f.array()?, f.array()?);
         let (index, writes) = (f.u16()?, f.u64()?);
         let (generation, identity) = (f.u64()?, f.array()?);
@@ -197,6 +245,7 @@ impl Superblock {
             slot_bytes: f.u64()?,
             slots: f.u32()?,
             size: f.u64()?,
+            inner_pages: grown.then_some(inner_pages),
         };
         let (name, _layout) = (f.string(64)?, f.string(64)?);
         let (k, m) = (f.u16()?, f.u16()?);

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::home::Home;
 use crate::home::addition::With;
 use crate::home::hot_spare::Due;
+use crate::home::growth::Grown;
 use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
@@ -368,6 +369,24 @@ impl Array {
             self.0.home.core.events.note(kind, None, text);
         }
         Ok(changed)
+    }
+
+    /// Uses all of a device that has grown.
+    ///
+    /// # Errors
+    /// [`Error::NotGrown`], [`Error::GrownTooLittle`], [`Error::Shrunk`]; [`Error::NotInUse`]: nothing was changed.
+    pub async fn use_all_of(&self, index: u16) -> Result<Grown, Error> {
+        self.check_member(index)?;
+        let done = self.change_of(async move |home| home.grow(index).await);
+        let grown = done.await?;
+        let path = self.0.home.core.member(index).path();
+        let (before, now) = (grown.before_bytes, grown.size_bytes);
+        let text = format!(
+            "device {index} ({path}) has grown from {before} to {now} bytes, and all of it is used"
+        );
+        let events = &self.0.home.core.events;
+        events.note("device-grown", Some(index), text);
+        Ok(grown)
     }
 
     /// Devices that are to leave.

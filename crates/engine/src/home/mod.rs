@@ -16,6 +16,7 @@ mod demand;
 mod generation;
 mod group_commit;
 pub mod hot_spare;
+pub(crate) mod growth;
 pub mod jobs;
 mod left;
 pub(crate) mod log;

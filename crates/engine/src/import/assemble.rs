@@ -109,7 +109,7 @@ async fn read_superblock(
         }
     }
     match (best, refused) {
-        (Some(found), _) => Ok(Some(found)),
+        (Some(found), _) => Ok(Some(newer_inside(device, found).await)),
         (None, Some(source @ FormatError::Unsupported(_))) => Err(Error::Format {
             device: position,
             source,
@@ -119,6 +119,22 @@ async fn read_superblock(
             fault: ashlar_device::Fault::Media,
         }),
         (None, _) => Ok(None),
+    }
+}
+
+/// Of a device that has grown, and of which the array does not use what is new, a superblock that is newer than the one
+/// found may lie at the end that it had. A superblock of another device there is none of its own.
+async fn newer_inside(device: &DeviceRef, found: (Superblock, u32)) -> (Superblock, u32) {
+    let geometry = found.0.geometry;
+    if geometry.size_bytes >= device.info().size_bytes {
+        return found;
+    }
+    let area = super_bytes(geometry.size_bytes);
+    match read_copy(device, geometry.super_offset(1), area).await {
+        Some(Ok(inside)) if inside.device == found.0.device && inside.writes > found.0.writes => {
+            (inside, 1)
+        }
+        _ => found,
     }
 }
 

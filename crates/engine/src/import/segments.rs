@@ -125,15 +125,20 @@ async fn read_table(core: &Rc<Core>, index: u16, checkpoint: u64) -> DeviceTable
     let member = core.member(index);
     let geometry = member.geometry();
     let mut table = DeviceTable::default();
-    let length = geometry.table_pages() as usize * BLOCK;
-    let mut whole = Vec::new();
+    let (further, mut whole) = (geometry.further_pages(), Vec::new());
     for copy in 0..2 {
-        whole.push(
-            member
-                .read(geometry.page_offset(0, copy), length)
-                .await
-                .ok(),
-        );
+        let mut pages = Vec::new();
+        for run in [0..further.start, further.clone()] {
+            let length = run.len() * BLOCK;
+            if length == 0 {
+                continue;
+            }
+            let offset = geometry.page_offset(run.start, copy);
+            let bytes = member.read(offset, length).await.ok();
+            let page = |at: usize| bytes.as_ref().map(|b| b[at..at + BLOCK].to_vec());
+            pages.extend((0..length).step_by(BLOCK).map(page));
+        }
+        whole.push(pages);
     }
     for page in 0..geometry.table_pages() {
         let decode = |bytes: &[u8]| {
@@ -141,8 +146,8 @@ async fn read_table(core: &Rc<Core>, index: u16, checkpoint: u64) -> DeviceTable
         };
         let mut copies = [None, None];
         for (found, copy) in copies.iter_mut().zip(0u32..) {
-            let (at, whole) = (page as usize * BLOCK, whole[copy as usize].as_ref());
-            *found = whole.and_then(|w| decode(&w[at..at + BLOCK]).ok());
+            let bytes = whole[copy as usize][page as usize].as_ref();
+            *found = bytes.and_then(|bytes| decode(bytes).ok());
             if found.is_none() {
                 let again = member.read(geometry.page_offset(page, copy), BLOCK).await;
                 *found = again.ok().and_then(|bytes| decode(&bytes).ok());

@@ -277,6 +277,14 @@ impl Member {
         self.device.replace(Some(device));
     }
 
+    /// Its device has grown: this is the same with its present size, laid out so, with its newer superblock at its end.
+    pub fn grow(&self, device: DeviceRef, geometry: DeviceGeometry) {
+        self.device.replace(Some(device));
+        self.geometry.set(geometry);
+        self.slots.grow(geometry.slots, geometry.table_pages());
+        self.super_copy.set(1);
+    }
+
     /// Begins a take-in; `None`: another one is under way.
     pub fn come(&self) -> Option<Coming<'_>> {
         (!self.coming.replace(true)).then(|| Coming(self))

@@ -71,6 +71,15 @@ impl Slots {
         self.life.set(self.life.get() + 1);
     }
 
+    /// The device has grown: it has so many slots now, in a table of so many pages; those that it has more are free.
+    pub fn grow(&self, slots: u32, pages: u32) {
+        let mut entries = self.entries.borrow_mut();
+        let had = u32::try_from(entries.len()).expect("slots have 32-bit numbers");
+        self.free.borrow_mut().extend(had..slots);
+        entries.resize(slots as usize, None);
+        self.page_copy.borrow_mut().resize(pages as usize, 0);
+    }
+
     /// How often [`Slots::renew`] was called: a slot taken in an earlier life is nobody's.
     pub fn life(&self) -> u32 {
         self.life.get()
@@ -256,6 +265,19 @@ mod tests {
         assert_eq!(slots.take(entry(2)), Some(0));
         slots.claim(2, entry(3));
         assert_eq!(slots.reserve(), Some(3));
+    }
+
+    #[test]
+    fn a_device_that_grows_has_more_slots() {
+        let slots = Slots::new(124, 1);
+        slots.take(entry(1));
+        slots.grow(200, 2);
+        assert_eq!(
+            (slots.free(), slots.used(), slots.page_copy(1)),
+            (199, 1, 0)
+        );
+        slots.claim(199, entry(2));
+        assert_eq!(slots.page(1, 5, |_| true).entries.len(), 76);
     }
 
     #[test]

@@ -110,7 +110,8 @@ impl Ledger {
     }
 
     /// Members have changed. A device that is gone has no slots any more, and nothing that was claimed of it; one that
-    /// came has its slots, all free, until [`Ledger::occupy`] takes those that segments have.
+    /// came has its slots, all free, until [`Ledger::occupy`] takes those that segments have; one that has grown has
+    /// more.
     pub fn change(&mut self, topology: impl Into<Arc<Topology>>, plan: Plan) {
         let topology = topology.into();
         let groups = topology.groups();
@@ -119,8 +120,8 @@ impl Ledger {
             let gone = member.presence == Presence::Gone;
             if gone {
                 *book = Book::default();
-            } else if book.slots == 0 {
-                book.slots = member.slots;
+            } else {
+                book.slots = member.slots - book.worn;
             }
         }
         for entry in self.claims.values_mut() {

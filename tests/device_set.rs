@@ -1,0 +1,129 @@
+//! What is set of single devices, as an administrator meets it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Daemon;
+
+const MIB: u64 = 1 << 20;
+
+/// What a line that is refused says.
+fn refused(daemon: &Daemon, line: &[&str]) -> String {
+    let output = daemon.run(line);
+    assert!(!output.status.success(), "{line:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn usable(daemon: &Daemon) -> u64 {
+    daemon.status("t")["capacity"]["usable_bytes"]
+        .as_u64()
+        .unwrap()
+}
+
+fn resize(file: &str, bytes: u64) {
+    let file = std::fs::File::options().write(true).open(file).unwrap();
+    file.set_len(bytes).unwrap();
+}
+
+#[test]
+fn a_device_that_has_grown_is_used_whole() {
+    let mut daemon = Daemon::start("device-set");
+    let files = daemon.create_served("ec2+1", 4);
+    daemon.write(24 * MIB, 1);
+    let before = usable(&daemon);
+    for (index, file) in files.iter().enumerate() {
+        resize(file, 160 * MIB);
+        let said = match index {
+            0 => daemon.ok(&["device", "set", "t", file, "size=max"]),
+            _ => daemon.ok(&["device", "set", "t", &index.to_string(), "size=max"]),
+        };
+        assert!(said.contains("160M of device"), "{said}");
+    }
+    let after = usable(&daemon);
+    assert!(after > 2 * before, "{before} to {after}");
+    let status = daemon.status("t");
+    assert!(
+        (status["devices"].as_array().unwrap())
+            .iter()
+            .all(|d| d["size_bytes"] == 160 * MIB)
+    );
+    assert_eq!(status["state"], "optimal");
+    daemon.read(24 * MIB, 1);
+    let events = daemon.ok(&["events", "t", "-j"]);
+    assert!(events.contains("device-grown"), "{events}");
+
+    // What is new holds data; after a kill, without a device, and after it has grown again.
+    let size = format!("{}K", (after - before) / 1024 / 64 * 64);
+    daemon.ok(&["volume", "create", "t/w", "--size", &size]);
+    daemon.write(24 * MIB, 2);
+    daemon.kill9();
+    daemon.launch();
+    daemon.read(24 * MIB, 2);
+    assert!(usable(&daemon) > 2 * before);
+    resize(&files[3], 200 * MIB);
+    let set = daemon.json(&["device", "set", "t", "3", "size=max", "-j"]);
+    assert_eq!(
+        (&set["was_bytes"], &set["size_bytes"]),
+        (&(160 * MIB).into(), &(200 * MIB).into())
+    );
+    daemon.ok(&["fail", "t", "0", "-w"]);
+    daemon.read(24 * MIB, 2);
+    daemon.ok(&["export", "t"]);
+    let inspected = daemon.json(&["inspect", &files[3], "-j"]);
+    assert_eq!(inspected["size_bytes"], 200 * MIB);
+    let line: Vec<&str> = ["verify"]
+        .into_iter()
+        .chain(files[1..].iter().map(String::as_str))
+        .collect();
+    daemon.ok(&line);
+}
+
+#[test]
+fn what_cannot_be_set_is_refused_in_one_line() {
+    let daemon = Daemon::start("device-set-refused");
+    let files = daemon.create_served("ec2+1", 4);
+    let before = daemon.status("t");
+    resize(&files[2], 64 * MIB + 8192);
+    for (line, says) in [
+        (vec!["t", "1", "size=max"], "has not grown"),
+        (vec!["t", "2", "size=max"], "by 8192 bytes, too few"),
+        (vec!["t", "1", "size=10G"], "size=max"),
+        (vec!["t", "1", "colour=red"], "no 'colour' to set"),
+        (vec!["t", "9", "size=max"], "9 is not a device of t"),
+        (vec!["u", "1", "size=max"], "u"),
+    ] {
+        let line: Vec<&str> = ["device", "set"].into_iter().chain(line).collect();
+        let text = refused(&daemon, &line);
+        assert!(
+            text.contains(says) && text.lines().count() == 1,
+            "{line:?}: {text}"
+        );
+    }
+    resize(&files[1], 63 * MIB);
+    let text = refused(&daemon, &["device", "set", "t", "1", "size=max"]);
+    assert!(
+        text.contains("has shrunk") && text.lines().count() == 1,
+        "{text}"
+    );
+    resize(&files[1], 64 * MIB);
+    assert_eq!(daemon.status("t")["devices"], before["devices"]);
+    assert_eq!(daemon.status("t")["generation"], before["generation"]);
+    resize(&files[3], 128 * MIB);
+    daemon.ok(&["offline", "t", "3"]);
+    let text = refused(&daemon, &["device", "set", "t", "3", "size=max"]);
+    assert!(
+        text.contains("is not in use") && text.lines().count() == 1,
+        "{text}"
+    );
+    daemon.ok(&["online", "t", "3", "-w"]);
+    daemon.ok(&["device", "set", "t", "3", "size=max"]);
+    daemon.ok(&["export", "t"]);
+    let scan = daemon.text("");
+    daemon.ok(&["import", "t", "--scan", &scan, "--read-only"]);
+    resize(&files[0], 128 * MIB);
+    let text = refused(&daemon, &["device", "set", "t", "0", "size=max"]);
+    assert!(
+        text.contains("read-only") && text.lines().count() == 1,
+        "{text}"
+    );
+}
