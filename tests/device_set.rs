@@ -79,16 +79,69 @@ fn a_device_that_has_grown_is_used_whole() {
 }
 
 #[test]
+fn a_device_gets_another_failure_domain() {
+    let mut daemon = Daemon::start("device-set-domain");
+    let files = daemon.create_served("ec2+1", 6);
+    daemon.write(24 * MIB, 1);
+    for (index, file) in files.iter().enumerate() {
+        let shelf = format!("domain=shelf {}", index / 2);
+        let said = daemon.ok(&["device", "set", "t", file, &shelf]);
+        assert!(said.contains("was in one of its own"), "{said}");
+    }
+    daemon.ok(&["device", "set", "t", "2", "domain=shelf 0"]);
+    let before = daemon.status("t")["generation"].clone();
+    let text = refused(&daemon, &["device", "set", "t", "3", "domain=shelf 0"]);
+    assert!(
+        text.contains("could lose data") && text.lines().count() == 1,
+        "{text}"
+    );
+    assert_eq!(daemon.status("t")["generation"], before);
+    daemon.ok(&["device", "set", "t", "2", "domain=shelf 1"]);
+    let said = daemon.ok(&["device", "set", "t", "2", "domain=shelf 1"]);
+    assert!(said.contains("as before"), "{said}");
+    daemon.ok(&["wait", "t", "--for", "rebalance"]);
+    let set = daemon.json(&["device", "set", "t", "5", "domain=", "-j"]);
+    assert_eq!(
+        (&set["was_domain"], &set["domain"]),
+        (&"shelf 2".into(), &"".into())
+    );
+    daemon.ok(&["device", "set", "t", "5", "domain=shelf 2"]);
+    daemon.ok(&["wait", "t", "--for", "rebalance"]);
+    let events = daemon.ok(&["events", "t", "-j"]);
+    assert!(events.contains("domain-set"), "{events}");
+
+    // They are known again, and a shelf may go.
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(daemon.status("t")["devices"][3]["domain"], "shelf 1");
+    daemon.read(24 * MIB, 1);
+    for index in ["2", "3"] {
+        daemon.ok(&["fail", "t", index]);
+    }
+    daemon.read(24 * MIB, 1);
+    daemon.ok(&["wait", "t", "--for", "rebuild"]);
+    daemon.ok(&["export", "t"]);
+    let left = [&files[0], &files[1], &files[4], &files[5]];
+    let line: Vec<&str> = ["verify"]
+        .into_iter()
+        .chain(left.into_iter().map(String::as_str))
+        .collect();
+    daemon.ok(&line);
+}
+
+#[test]
 fn what_cannot_be_set_is_refused_in_one_line() {
     let daemon = Daemon::start("device-set-refused");
     let files = daemon.create_served("ec2+1", 4);
     let before = daemon.status("t");
+    let long = format!("domain={}", "x".repeat(33));
     resize(&files[2], 64 * MIB + 8192);
     for (line, says) in [
         (vec!["t", "1", "size=max"], "has not grown"),
         (vec!["t", "2", "size=max"], "by 8192 bytes, too few"),
         (vec!["t", "1", "size=10G"], "size=max"),
         (vec!["t", "1", "colour=red"], "no 'colour' to set"),
+        (vec!["t", "1", &long], "longer than 32 bytes"),
         (vec!["t", "9", "size=max"], "9 is not a device of t"),
         (vec!["u", "1", "size=max"], "u"),
     ] {

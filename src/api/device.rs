@@ -123,6 +123,10 @@ pub(crate) struct DeviceSetReply {
     pub(crate) was_bytes: u64,
     /// And uses now.
     pub(crate) size_bytes: u64,
+    /// Its failure domain before; empty: one of its own.
+    pub(crate) was_domain: String,
+    /// And now.
+    pub(crate) domain: String,
     /// Bytes that volumes may be promised in all, before.
     pub(crate) usable_before: u64,
     /// And now.

@@ -111,18 +111,6 @@ pub(crate) fn check_setting(key: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A setting of a device.
-///
-/// # Errors
-/// If it is to come.
-pub(crate) fn check_device_setting(key: &str) -> Result<(), Failure> {
-    if key == "domain" {
-        let next = "give domains when the array is made: 'ashlar create --domain DEV=LABEL'";
-        return Err(not_yet("'ashlar device set domain='", next));
-    }
-    Ok(())
-}
-
 /// A setting of a volume.
 ///
 /// # Errors

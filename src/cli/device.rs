@@ -91,7 +91,7 @@ pub(crate) struct DeviceSetArgs {
     /// The device: its path, UUID or index
     #[arg(value_name = "DEV", add = ArgValueCompleter::new(complete::devices))]
     pub(crate) device: String,
-    /// size=max: use all of a device that has grown
+    /// size=max: use all of a device that has grown; domain=LABEL: what it can fail together with
     #[arg(value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) pair: (String, String),
 }

@@ -111,6 +111,8 @@ The enclosure has to speak SES, and the kernel's module ses has to be loaded.
 ";
 pub(super) const DEVICE_SET_EXAMPLES: &str = "Examples:
   ashlar device set tank /dev/sdf size=max   the LUN, partition or file has grown
+  ashlar device set tank 5 domain=shelf2     it was moved to another enclosure
+  ashlar device set tank 5 domain=           it fails with no other
 ";
 
 pub(super) const DEVICE_CLEAR_EXAMPLES: &str = "Examples:

@@ -21,6 +21,8 @@ impl Host {
             path: found.last_path,
             was_bytes: found.size_bytes,
             size_bytes: found.size_bytes,
+            was_domain: found.domain.clone(),
+            domain: found.domain,
             usable_before,
             usable_bytes: usable_before,
         };
@@ -34,9 +36,14 @@ impl Host {
                     "size cannot be '{value}': the array uses all of a device; size=max, once it has grown"
                 )));
             }
+            ("domain", label) => {
+                let set = member.array.set_domain(found.index, label).await;
+                set.map_err(failure_of)?;
+                reply.domain = label.to_string();
+            }
             (key, _) => {
                 return Err(Failure::invalid(format!(
-                    "a device has no '{key}' to set; what can be set is size=max"
+                    "a device has no '{key}' to set; what can be set is size=max and domain=LABEL"
                 )));
             }
         }

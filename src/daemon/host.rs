@@ -218,17 +218,7 @@ impl Host {
                 kinds,
                 seconds,
             } => reply(&self.wait(&array, &kinds, seconds).await?),
-            Call::Get { array, key } => {
-                let member = self.member(&array)?;
-                let mut properties = self.get_notify(&member, key.as_deref());
-                if key.is_none() || properties.is_empty() {
-                    let key = key.as_deref().map(settings::engines);
-                    let found = member.array.get(key.as_deref());
-                    let found = found.map_err(settings::explain)?;
-                    properties.extend(found.into_iter().map(settings::shown));
-                }
-                reply(&GetReply { properties })
-            }
+            Call::Get { array, key } => reply(&self.get(&array, key.as_deref())?),
             Call::Fail {
                 array,
                 device,
@@ -265,6 +255,17 @@ impl Host {
                 outcome
             }
         }
+    }
+
+    fn get(&self, array: &str, key: Option<&str>) -> Result<GetReply, Failure> {
+        let member = self.member(array)?;
+        let mut properties = self.get_notify(&member, key);
+        if key.is_none() || properties.is_empty() {
+            let found = member.array.get(key.map(settings::engines).as_deref());
+            let found = found.map_err(settings::explain)?;
+            properties.extend(found.into_iter().map(settings::shown));
+        }
+        Ok(GetReply { properties })
     }
 
     async fn change_something(self: Rc<Host>, call: Call) -> Result<Value, Failure> {

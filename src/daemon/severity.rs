@@ -29,6 +29,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("device-replaced", Severity::Info),
     ("device-slow", Severity::Warning),
     ("device-wiped", Severity::Info),
+    ("domain-set", Severity::Info),
     ("drive-failing", Severity::Error),
     ("drive-warning", Severity::Warning),
     ("errors-cleared", Severity::Info),

@@ -246,6 +246,36 @@ pub enum Error {
          data is rebuilt"
     )]
     NotInUse(u16),
+    /// In other failure domains an array could not lose any of them any more.
+    #[error(
+        "with device {index} in that failure domain the loss of a domain could lose data: with at most {m} column(s) in \
+         each, segments have room for {have} columns in a group, and the layout has {need}; give it another domain, or \
+         add devices in others"
+    )]
+    TooFewDomains {
+        /// The device.
+        index: u16,
+        /// Columns of a segment that have room.
+        have: usize,
+        /// Columns of a segment.
+        need: usize,
+        /// Columns that may lie in a domain.
+        m: usize,
+    },
+    /// In other failure domains the devices do not hold what volumes were promised.
+    #[error(
+        "with device {index} in that failure domain volumes may be promised {usable} bytes, and have been promised \
+         {promised}; make a volume smaller, destroy one, or trim file systems on thin ones, or add devices: 'ashlar add \
+         ARRAY DEV'"
+    )]
+    NoRoomInDomain {
+        /// The device.
+        index: u16,
+        /// Promised to volumes.
+        promised: u64,
+        /// The most that may be promised then.
+        usable: u64,
+    },
     /// A device is to be used whole, and is.
     #[error(
         "device {index} has not grown: it has {have} bytes, and the array uses them; enlarge the file, partition or LUN \

@@ -17,14 +17,18 @@ const RETURNING_MEMBERS: u32 = 1 << 6;
 const ADDED_MEMBERS: u32 = 1 << 12;
 /// Incompatible feature: the device has grown, and its superblock says how many pages of its slot table lie in the regions.
 const GROWN_DEVICE: u32 = 1 << 13;
+/// Incompatible feature: rows of the member table say since when a member is in its failure domain.
+const MOVED_MEMBERS: u32 = 1 << 14;
 /// The incompatible features of every array.
 pub const EVERY_ARRAY: u32 = RETURNING_MEMBERS | ADDED_MEMBERS;
 /// Incompatible feature bits this program knows.
-pub const KNOWN_INCOMPATIBLE: u32 = EVERY_ARRAY | GROWN_DEVICE;
+pub const KNOWN_INCOMPATIBLE: u32 = EVERY_ARRAY | GROWN_DEVICE | MOVED_MEMBERS;
 /// Read-only compatible feature bits this program knows.
 pub const KNOWN_READ_ONLY: u32 = 0;
 /// Bytes of a member's entry.
 const MEMBER_BYTES: usize = 96;
+/// Where a member's entry says since when it is in its failure domain.
+const DOMAIN_SINCE_AT: usize = MEMBER_BYTES - 8;
 /// The group of a member that belongs to none.
 const NO_GROUP: u16 = u16::MAX;
 /// Where the identities of past generations stand.
@@ -95,6 +99,8 @@ pub struct MemberEntry {
     pub first_epoch: u64,
     /// Failure domain label, at most 32 bytes.
     pub domain: String,
+    /// Epochs of the journal with a lower number are not laid by this label; 0: it never had another.
+    pub domain_since: u64,
 }
 
 /// A membership: a counter, a random identity, and the identities it follows.
@@ -137,7 +143,8 @@ impl Generation {
 /// Everything a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Feature sets: compatible, read-only compatible, incompatible. Whether the device has grown its geometry says.
+    /// Feature sets: compatible, read-only compatible, incompatible. Whether the device has grown its geometry says, and
+    /// whether a member has moved to another failure domain the table.
     pub features: [u32; 3],
     /// The array.
     pub array: [u8; 16],
@@ -193,10 +200,12 @@ impl MemberEntry {
             .u16(self.group.unwrap_or(NO_GROUP))
             .u64(self.first_epoch)
             .string(&self.domain);
-        row.padded(MEMBER_BYTES)
+        let mut row = Writer(row.padded(DOMAIN_SINCE_AT));
+        row.u64(self.domain_since);
+        row.0
     }
 
-    fn decode(bytes: &[u8]) -> Result<MemberEntry, FormatError> {
+    fn decode(bytes: &[u8], moved: bool) -> Result<MemberEntry, FormatError> {
         let mut row = Reader::new(bytes);
         let (uuid, slots) = (row.array()?, row.u32()?);
         let state = MemberState::from_byte(row.u8()?)?;
@@ -210,6 +219,10 @@ impl MemberEntry {
             group: (group != NO_GROUP).then_some(group),
             first_epoch,
             domain: row.string(MAX_DOMAIN)?,
+            domain_since: match moved {
+                true => Reader::new(&bytes[DOMAIN_SINCE_AT..]).u64()?,
+                false => 0,
+            },
         })
     }
 }
@@ -236,7 +249,11 @@ impl Superblock {
         };
         let [compatible, read_only, incompatible] = self.features;
         w.u32(compatible).u32(read_only);
-        w.u32(incompatible & !GROWN_DEVICE | grown);
+        let moved = match self.members.iter().any(|m| m.domain_since > 0) {
+            true => MOVED_MEMBERS,
+            false => 0,
+        };
+        w.u32(incompatible & !(GROWN_DEVICE | MOVED_MEMBERS) | grown | moved);
         let size = (HEAD_BYTES + self.members.len() * MEMBER_BYTES + 32).next_multiple_of(BLOCK);
         w.u32(u32::try_from(size).expect("65,535 members take 6 MiB"));
         w.bytes(&self.array)
@@ -308,7 +325,7 @@ impl Superblock {
         }
         let features = [r.u32()?, r.u32()?, r.u32()?];
         check_features(features)?;
-        let grown = features[2] & GROWN_DEVICE != 0;
+        let [grown, moved] = [GROWN_DEVICE, MOVED_MEMBERS].map(|bit| features[2] & bit != 0);
         r.u32()?;
         let (array, key, device) = (r.array()?, r.array()?, r.array()?);
         let (index, writes) = (r.u16()?, r.u64()?);
@@ -333,7 +350,7 @@ impl Superblock {
         let count = r.u16()?;
         let mut members = Vec::new();
         for _ in 0..count {
-            members.push(MemberEntry::decode(table.bytes(MEMBER_BYTES)?)?);
+            members.push(MemberEntry::decode(table.bytes(MEMBER_BYTES)?, moved)?);
         }
         let groups = members.iter().filter_map(|m| m.group).max();
         let width = u32::from(shape.0) + u32::from(shape.1);
@@ -425,6 +442,7 @@ mod tests {
                     group: (members > 2).then_some(1),
                     first_epoch: 5,
                     domain: "rack-1".into(),
+                    domain_since: 0,
                 })
                 .collect(),
         }
@@ -477,6 +495,24 @@ mod tests {
             ..read
         };
         assert_eq!(other.encode(), sample(2).encode());
+    }
+
+    /// So does the superblock of an array of which a member has another failure domain than it had.
+    #[test]
+    fn a_member_in_another_domain_is_told() {
+        let mut block = sample(3);
+        block.members[1].domain = "x".repeat(MAX_DOMAIN);
+        block.members[1].domain_since = 0x0102;
+        let bytes = block.encode();
+        let row = HEAD_BYTES + MEMBER_BYTES;
+        assert_eq!(
+            bytes[row + 88..row + 91],
+            [2, 1, 0],
+            "as docs/format.md says"
+        );
+        let read = Superblock::decode(&bytes).unwrap();
+        assert_eq!(read.members, block.members);
+        assert_eq!(read.features[2], EVERY_ARRAY | 1 << 14);
     }
 
     #[test]

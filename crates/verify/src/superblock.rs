@@ -16,6 +16,8 @@ const VERSION: u32 = 2;
 const FEATURES: u64 = (1 << 6 | 1 << 12) << 32;
 /// The feature of a device that has grown.
 const GROWN: u64 = 1 << 13 << 32;
+/// The feature of an array of which a member has another failure domain than it had.
+const MOVED: u64 = 1 << 14 << 32;
 /// Bytes between the two copies of the pages of a slot table that lie at the end of a device.
 const APART: u64 = 1 << 20;
 /// Entries of a slot table page.
@@ -223,10 +225,11 @@ impl Superblock {
             .map_err(|_| Refused::Unreadable)?;
         let body = unseal(CONTEXT, &bytes).ok_or(Refused::Seal)?;
         let features = Fields(body.get(16..24).unwrap_or(&[])).u64();
-        let grown = features == Some(FEATURES | GROWN);
+        let known = features.map(|features| features & !MOVED); // it is about the journal, of what may be missing
+        let grown = known == Some(FEATURES | GROWN);
         let superblock = Superblock::parse(body, grown).ok_or(Refused::Value)?;
         // Read-only compatible ones none, and of the others those that this program knows.
-        if !grown && features != Some(FEATURES) {
+        if !grown && known != Some(FEATURES) {
             return Err(Refused::Foreign);
         }
         Ok(superblock)

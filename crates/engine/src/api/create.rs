@@ -229,6 +229,7 @@ fn new_superblock(rt: &Rt, options: &Create, plan: &Plan, shape: &Shape) -> Supe
             stale_since: 0,
             group: groups(index),
             first_epoch: 1,
+            domain_since: 0,
             domain: options.domains.get(index).cloned().unwrap_or_default(),
         })
         .collect();

@@ -389,6 +389,34 @@ impl Array {
         Ok(grown)
     }
 
+    /// Puts a device into another failure domain, or without a label into one of its own: new data are placed by it, and
+    /// columns move that lie where it does not want them. Whether that changed anything.
+    ///
+    /// # Errors
+    /// [`Error::TooFewDomains`], [`Error::NoRoomInDomain`], [`Error::Domain`]: nothing was changed.
+    pub async fn set_domain(&self, index: u16, label: &str) -> Result<bool, Error> {
+        self.check_member(index)?;
+        check_domain(label)?;
+        let member = self.0.home.core.member(index);
+        let (was, is) = (member.domain(), label.to_string());
+        if was == is {
+            return Ok(false);
+        }
+        let done = self.change_of(async move |home| home.set_domain(index, is).await);
+        done.await?;
+        let path = self.0.home.core.member(index).path();
+        let named = |label: &str| match label {
+            "" => "one of its own".to_string(),
+            label => format!("'{label}'"),
+        };
+        let (was, is) = (named(&was), named(label));
+        let text =
+            format!("device {index} ({path}) is in failure domain {is} now, and was in {was}");
+        let events = &self.0.home.core.events;
+        events.note("domain-set", Some(index), text);
+        Ok(true)
+    }
+
     /// Devices that are to leave.
     pub fn leaving(&self) -> Vec<u16> {
         self.0.home.leaving()

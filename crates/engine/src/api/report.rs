@@ -180,7 +180,7 @@ fn device_status(member: &crate::members::Member) -> Option<DeviceStatus> {
         path: member.path(),
         last_path: String::new(),
         size_bytes: member.geometry().size_bytes,
-        domain: member.domain.clone(),
+        domain: member.domain(),
         state,
         errors: DeviceErrors {
             read: member.counters.read_errors.get(),

@@ -72,13 +72,13 @@ impl Home {
         let geometries: Vec<DeviceGeometry> = new.iter().map(|(geometry, _)| *geometry).collect();
         self.check_table(&geometries)?;
         let before = self.topology();
-        let mut labels: Vec<&str> = self.core.members.iter().map(|m| &m.domain[..]).collect();
+        let mut labels: Vec<String> = self.core.members.iter().map(Member::domain).collect();
         let mut with = (*before).clone();
         for (geometry, label) in new {
-            let like = labels.iter().position(|l| l == label && !l.is_empty());
+            let like = labels.iter().position(|l| l == *label && !l.is_empty());
             let like = like.and_then(|at| u16::try_from(at).ok());
             with = with.and(geometry.slots, None, like);
-            labels.push(label);
+            labels.push((*label).to_string());
         }
         let usable = |topology: &Topology| {
             usable(topology, &self.geometry_on(topology, 1), Spare::Left) * BLOCK_U64
@@ -158,6 +158,7 @@ impl Home {
             group,
             first_epoch,
             domain,
+            domain_since: 0,
         });
         self.root.leave_out(index);
         self.publish_members().await;

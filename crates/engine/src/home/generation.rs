@@ -385,6 +385,7 @@ impl Home {
         for (entry, member) in superblock.members.iter_mut().zip(&self.core.members) {
             entry.state = member.state();
             (entry.uuid, entry.slots) = (member.uuid(), member.geometry().slots);
+            (entry.domain, entry.domain_since) = (member.domain(), member.domain_since());
             entry.stale_since = match member.is_counted() {
                 true => 0,
                 false => member.stale_since.get(),

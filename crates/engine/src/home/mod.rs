@@ -13,6 +13,7 @@ mod allocate;
 mod capacity;
 mod checkpoint;
 mod demand;
+mod domain;
 mod generation;
 mod group_commit;
 pub mod hot_spare;

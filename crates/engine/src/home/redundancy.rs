@@ -175,7 +175,10 @@ impl Home {
     pub(crate) fn losses_left_to_journal(&self) -> usize {
         let gone = |i: u16| !self.core.member(i).is_read();
         let topology = self.topology();
-        let left = |e: &Epoch| losses_left(topology.shape(), topology.domains(), e, gone);
+        let left = |e: &Epoch| {
+            let domains = self.core.domains_of(e);
+            losses_left(topology.shape(), &domains, e, gone)
+        };
         let root = self.root.borrow();
         root.epochs.iter().map(left).min().unwrap_or(usize::MAX)
     }
@@ -190,7 +193,8 @@ impl Home {
         let topology = self.topology();
         epochs.any(|e| {
             let holds = members.iter().any(|index| !e.excluded.contains(index));
-            holds && too_few(topology.shape(), topology.domains(), e, gone).is_some()
+            let domains = self.core.domains_of(e);
+            holds && too_few(topology.shape(), &domains, e, gone).is_some()
         })
     }
 

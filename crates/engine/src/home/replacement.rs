@@ -74,7 +74,7 @@ impl Home {
         self.check_replacement(old, geometry)?;
         let enough = self.space_on(&self.topology()).usable_bytes;
         let member = self.core.member(old);
-        let (domain, group) = (member.domain.clone(), member.group);
+        let (domain, group) = (member.domain(), member.group);
         let (index, taken) = self.add(device, geometry, domain, group).await?;
         match self.leave(old, enough).await {
             Ok(()) => Ok((index, taken)),

@@ -120,7 +120,7 @@ impl Home {
         self.merge_until(done, Error::JournalNeeds(index)).await
     }
 
-    async fn merge_until(
+    pub(super) async fn merge_until(
         self: &Rc<Self>,
         done: impl Fn(&Home) -> bool,
         otherwise: Error,

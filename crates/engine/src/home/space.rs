@@ -91,7 +91,8 @@ pub fn topology_of(members: &Members, (k, m): (u16, u16), spare: u16) -> Topolog
         presence: presence_of(m),
         replaces: None,
     };
-    let domains = Domains::new(members.iter().map(|m| m.domain.as_str()));
+    let labels: Vec<String> = members.iter().map(Member::domain).collect();
+    let domains = Domains::new(labels.iter().map(String::as_str));
     Topology::new(members.iter().map(site).collect(), shape, domains)
 }
 

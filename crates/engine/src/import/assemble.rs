@@ -319,6 +319,7 @@ pub fn make_members(
         member.stale_since.set(entry.stale_since);
         member.group = entry.group;
         member.first_epoch = entry.first_epoch;
+        member.set_domain(entry.domain.clone(), entry.domain_since);
         members.push(member);
     }
     (members, missing)

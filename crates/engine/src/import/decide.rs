@@ -265,6 +265,7 @@ mod tests {
             stale_since: 0,
             group: Some(0),
             first_epoch: 1,
+            domain_since: 0,
             domain: String::new(),
         };
         Named {

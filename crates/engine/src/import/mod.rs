@@ -476,8 +476,8 @@ fn check_journal(
     }
     for epoch in root.epochs.iter().filter(|_| !root.clean) {
         let gone = |d: u16| !core.member(d).is_read();
-        if let Some((missing, counted)) = too_few(topology.shape(), topology.domains(), epoch, gone)
-        {
+        let domains = core.domains_of(epoch);
+        if let Some((missing, counted)) = too_few(topology.shape(), &domains, epoch, gone) {
             return Err(Error::TooFew {
                 seen: counted - missing,
                 counted,

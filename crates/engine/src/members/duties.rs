@@ -20,6 +20,15 @@ pub struct Duties {
     pub takes_slots: bool,
 }
 
+/// How far a member is that is being taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ComesIn {
+    /// Its slot table is being judged and written anew: by one take-in at a time.
+    pub judged: bool,
+    /// It is written and counted, and not read yet.
+    pub joining: bool,
+}
+
 impl Duties {
     const ALL: Duties = Duties {
         read: true,

@@ -31,7 +31,7 @@ use elsa::FrozenVec;
 
 use crate::counters::add;
 use crate::locks;
-use crate::members::duties::Duties;
+use crate::members::duties::{ComesIn, Duties};
 use crate::members::slots::Slots;
 use crate::planted::{self, Bug};
 
@@ -62,22 +62,25 @@ type Writing<'a> = (IoFuture<Result<(), Fault>>, Change<'a>);
 /// The members of an array, by index. More come, and none goes: what is removed keeps its place.
 pub type Members = FrozenVec<Box<Member>>;
 
+/// The failure domain of a member.
+struct FailureDomain {
+    label: String,
+    /// Epochs of the journal with a lower number are not laid by it.
+    since: u64,
+}
+
 /// One device of an array.
 pub struct Member {
     /// Its row in the member table.
     pub index: u16,
-    /// Its failure domain.
-    pub domain: String,
+    domain: RefCell<FailureDomain>,
     uuid: Cell<[u8; 16]>,
     geometry: Cell<DeviceGeometry>,
     device: RefCell<Option<DeviceRef>>,
     /// How the device was reached that was let go.
     last_path: RefCell<String>,
     state: Cell<MemberState>,
-    /// It is written and counted, and not read yet: it is being taken in.
-    joining: Cell<bool>,
-    /// Its slot table is being judged and written anew: by one take-in at a time.
-    coming: Cell<bool>,
+    comes_in: Cell<ComesIn>,
     /// When it left, if it did.
     left_at: Cell<Nanos>,
     /// Of one that is out of use: the last checkpoint whose root counted it; 0: what it holds does not count.
@@ -123,7 +126,7 @@ pub struct Coming<'a>(&'a Member);
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
-        self.0.coming.set(false);
+        self.0.come_in(|c| c.judged = false);
     }
 }
 
@@ -146,14 +149,16 @@ impl Member {
     ) -> Member {
         Member {
             index,
-            domain,
+            domain: RefCell::new(FailureDomain {
+                label: domain,
+                since: 0,
+            }),
             uuid: Cell::new(uuid),
             geometry: Cell::new(geometry),
             device: RefCell::new(device),
             last_path: RefCell::default(),
             state: Cell::new(state),
-            joining: Cell::new(false),
-            coming: Cell::new(false),
+            comes_in: Cell::default(),
             left_at: Cell::new(rt.now()),
             stale_since: Cell::new(0),
             group: None,
@@ -183,6 +188,21 @@ impl Member {
         self.geometry.get()
     }
 
+    /// The label of its failure domain.
+    pub fn domain(&self) -> String {
+        self.domain.borrow().label.clone()
+    }
+
+    /// Epochs of the journal with a lower number are not laid by that label.
+    pub fn domain_since(&self) -> u64 {
+        self.domain.borrow().since
+    }
+
+    /// It is in another failure domain, since this epoch of the journal.
+    pub fn set_domain(&self, label: String, since: u64) {
+        self.domain.replace(FailureDomain { label, since });
+    }
+
     /// Its part in the array.
     pub fn state(&self) -> MemberState {
         self.state.get()
@@ -191,7 +211,7 @@ impl Member {
     /// What it is used for.
     fn duties(&self) -> Duties {
         let there = self.device.borrow().is_some();
-        match self.joining.get() {
+        match self.comes_in.get().joining {
             true if there => Duties::JOINING,
             _ => Duties::of(self.state.get(), there),
         }
@@ -228,7 +248,7 @@ impl Member {
             self.left_at.set(self.rt.now());
         }
         self.state.set(state);
-        self.joining.set(false);
+        self.come_in(|c| c.joining = false);
         self.last_path.replace(self.path());
         self.close();
         self.changed.open();
@@ -265,7 +285,7 @@ impl Member {
         self.uuid.set(uuid);
         self.geometry.set(geometry);
         self.state.set(MemberState::Online);
-        self.joining.set(true);
+        self.come_in(|c| c.joining = true);
         self.stale_since.set(0);
         // What was flushed on another device, or before it left, says nothing of what is written now.
         self.writes_done.set(self.writes_done.get() + 1);
@@ -287,14 +307,22 @@ impl Member {
 
     /// Begins a take-in; `None`: another one is under way.
     pub fn come(&self) -> Option<Coming<'_>> {
-        (!self.coming.replace(true)).then(|| Coming(self))
+        let free = !self.comes_in.get().judged;
+        self.come_in(|c| c.judged = true);
+        free.then(|| Coming(self))
+    }
+
+    fn come_in(&self, change: impl FnOnce(&mut ComesIn)) {
+        let mut now = self.comes_in.get();
+        change(&mut now);
+        self.comes_in.set(now);
     }
 
     /// It is in use, with no slot taken yet.
     pub fn joined(&self) {
         let geometry = self.geometry.get();
         self.slots.renew(geometry.slots, geometry.table_pages());
-        self.joining.set(false);
+        self.come_in(|c| c.joining = false);
         self.changed.open();
     }
 

@@ -9,7 +9,9 @@ use std::rc::Rc;
 
 use ashlar_codec::Code;
 use ashlar_format::SegmentNumber;
+use ashlar_format::root::Epoch;
 use ashlar_rt::{Gate, Rt, Slice};
+use ashlar_space::domains::Domains;
 
 use crate::counters::add;
 use crate::members::closed::Closed;
@@ -67,6 +69,17 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
+    /// The failure domains that an epoch of the journal is judged by: those that its records were laid by, with each
+    /// device that has moved since alone.
+    pub fn domains_of(&self, epoch: &Epoch) -> Domains {
+        let label = |m: &Member| match m.domain_since() > epoch.number {
+            true => String::new(),
+            false => m.domain(),
+        };
+        let labels: Vec<String> = self.members.iter().map(label).collect();
+        Domains::new(labels.iter().map(String::as_str))
+    }
+
     /// The state of an array with these members.
     pub fn new(
         rt: &Rt,

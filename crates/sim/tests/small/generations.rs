@@ -158,6 +158,7 @@ impl State {
                 stale_since: 0,
                 group: Some(0),
                 first_epoch: 1,
+                domain_since: 0,
                 domain: String::new(),
             };
             let says = superblock::Generation {
