@@ -121,7 +121,7 @@ struct State {
 /// A disk's content and its faults.
 pub struct SimDisk {
     index: usize,
-    pages: usize,
+    pages: Cell<usize>,
     /// Fewer than `pages` while it says that it is smaller than it was.
     visible: Cell<usize>,
     /// Writes submitted so far.
@@ -170,7 +170,7 @@ impl SimDisk {
         };
         Rc::new(SimDisk {
             index,
-            pages,
+            pages: Cell::new(pages),
             visible: Cell::new(pages),
             writes: Cell::new(0),
             flushes: Cell::new(0),
@@ -216,7 +216,7 @@ impl SimDisk {
 
     /// Its true capacity in pages.
     pub fn pages(&self) -> usize {
-        self.pages
+        self.pages.get()
     }
 
     /// How many writes were ever submitted.
@@ -329,10 +329,10 @@ impl SimDisk {
         assert!(
             offset.is_multiple_of(BLOCK as u64)
                 && len.is_multiple_of(BLOCK)
-                && page + len / BLOCK <= self.pages,
+                && page + len / BLOCK <= self.pages(),
             "the engine touches whole blocks inside disk {}: {offset}+{len} of {}",
             self.index,
-            self.pages * BLOCK
+            self.pages() * BLOCK
         );
         page
     }
@@ -397,7 +397,7 @@ impl SimDisk {
             out[(which - first) * BLOCK..(which - first + 1) * BLOCK].copy_from_slice(old);
         }
         if !out.is_empty() && state.rng.rare(rates.misdirected_read) {
-            let other = state.rng.index(self.pages);
+            let other = state.rng.index(self.pages());
             self.trace.mark("fault: misdirected read");
             self.trace
                 .line(|| format!("    disk {}: page {other} read for {which}", self.index));

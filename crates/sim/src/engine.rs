@@ -263,6 +263,11 @@ impl Store for EngineStore {
         Box::pin(async move { Ok(array.add(device, &domain).await?.index.into()) })
     }
 
+    fn use_all_of(&self, device: u16) -> StoreFuture<Result<(), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move { Ok(array.use_all_of(device).await.map(drop)?) })
+    }
+
     fn next_device(&self) -> usize {
         self.0.next_device()
     }

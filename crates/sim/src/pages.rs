@@ -40,6 +40,13 @@ impl Pages {
         self.len
     }
 
+    /// There are more, `len` in all, none of the new ones written.
+    pub fn grow(&mut self, len: usize) {
+        assert!(len >= self.len, "{len} pages, less than {}", self.len);
+        self.groups.resize(len.div_ceil(GROUP), None);
+        self.len = len;
+    }
+
     /// Whether there is not one.
     pub fn is_empty(&self) -> bool {
         self.len == 0

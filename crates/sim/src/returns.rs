@@ -1,6 +1,6 @@
 //! Devices come back while the array runs: those that answered nothing for a while, that were failed, or that were
 //! missing at an import; as they are, as an older image of themselves, or with another in their place. Others are taken
-//! out for good, and new ones are added, also as hot spares.
+//! out for good, new ones are added, also as hot spares, and some grow.
 //!
 //! Invariants:
 //! - Within the promises, a device that may hold wrong bytes that nobody noticed does not come back as it is.
@@ -21,6 +21,9 @@ use crate::world::World;
 
 /// How long a change of members may take.
 const BOUND: u64 = 1800 * SECOND;
+
+/// Pages that a device grows by at most.
+const MOST_GROWTH: u64 = 1536;
 
 /// How a device comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +47,17 @@ impl How {
 
 /// Whether a device could be taken in now: it is there, and nothing that was sent to it is under way.
 fn is_there(world: &World, disk: &SimDisk) -> bool {
+    answers(world, disk) && !disk.is_busy()
+}
+
+/// Whether a device is there, and is what it was.
+fn answers(world: &World, disk: &SimDisk) -> bool {
     let budget = world.budget.borrow();
     let index = disk.index();
     let away = budget.absent.contains(&index)
         || budget.shrunken.contains(&index)
         || budget.foreign.contains(&index);
-    !away && !disk.is_offline() && !disk.is_busy() && disk.refusal().is_none()
+    !away && !disk.is_offline() && disk.refusal().is_none()
 }
 
 /// Whether it may hold wrong bytes, where none may be.
@@ -242,8 +250,30 @@ async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
     }
 }
 
+/// A device grows, by enough to be of use or by less, and the array is told to use all of it.
+async fn grow(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
+    let index = rng.index(store.next_device().min(world.config.devices));
+    let disk = &world.disks[index];
+    if !answers(world, disk) || world.budget.borrow().unborn.contains(&index) {
+        return;
+    }
+    let more = usize::try_from(rng.range(1, MOST_GROWTH)).expect("a few pages");
+    disk.grow(more);
+    let number = u16::try_from(index).expect("few devices");
+    let used = bounded(world, rt, "a growth", store.use_all_of(number)).await;
+    world.trace.line(|| {
+        let at = rt.now() / 1_000;
+        format!("{at:>9} us device {index} has {more} pages more: {used:?}")
+    });
+    world.trace.mark(match used {
+        Some(Ok(())) => "growth: the device is used whole",
+        _ => "growth: refused",
+    });
+}
+
 /// Devices come back at random moments until the session ends; some are taken out for that.
 pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
+    let mut sizes = rng.clone().fork(11);
     for _ in 0..rng.range(1, 4) {
         let leaving = if rng.chance(60) { world.victim() } else { None };
         let copied = leaving.filter(|_| rng.chance(60));
@@ -267,6 +297,9 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
         }
         if world.config.more > 0 && rng.chance(50) {
             add(&world, &rt, &store).await;
+        }
+        if sizes.chance(30) {
+            grow(&world, &rt, &store, &mut sizes).await;
         }
     }
 }

@@ -176,6 +176,10 @@ pub trait Store {
     fn add(&self, _device: DeviceRef, _domain: &str) -> StoreFuture<Result<usize, StoreError>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
+    /// Uses all of a device that has grown.
+    fn use_all_of(&self, _device: u16) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
     /// The number that the next device gets that is added.
     fn next_device(&self) -> usize {
         0

@@ -148,7 +148,7 @@ impl SimDisk {
         let Some((first, _)) = state.any_page() else {
             return false;
         };
-        let end = self.pages.min(first + 1 + state.rng.index(most));
+        let end = self.pages().min(first + 1 + state.rng.index(most));
         for page in first..end {
             let new = match zeros {
                 true => Slice::zeroed(BLOCK),
@@ -179,7 +179,7 @@ impl SimDisk {
         let Some((any, _)) = state.any_page() else {
             return false;
         };
-        let page = at.filter(|page| *page < self.pages).unwrap_or(any);
+        let page = at.filter(|page| *page < self.pages()).unwrap_or(any);
         self.becomes(state, page, content, 78);
         self.trace
             .line(|| format!("    disk {}: a foreign page at {page}", self.index));
@@ -194,9 +194,10 @@ impl SimDisk {
     /// Another disk is put in its place: `content`, an old copy of this one, durably.
     pub fn replace_content(&self, content: &Pages) {
         let state = &mut *self.state.borrow_mut();
-        assert_eq!(content.len(), self.pages, "a copy of this disk");
+        let mut content = content.clone();
+        content.grow(self.pages()); // it may have grown since
         state.durable = content.clone();
-        state.current = content.clone();
+        state.current = content;
         state.pending.clear();
         state.earlier.clear();
         state.bad.clear();
@@ -205,10 +206,21 @@ impl SimDisk {
         self.tell(|| Io::Replaced);
     }
 
+    /// It has so many pages more from now on.
+    pub fn grow(&self, more: usize) {
+        let pages = self.pages() + more;
+        let state = &mut *self.state.borrow_mut();
+        state.durable.grow(pages);
+        state.current.grow(pages);
+        self.pages.set(pages);
+        self.visible.set(pages);
+        self.trace.mix(&[self.index as u64, pages as u64, 82]);
+    }
+
     /// Says from now on that it has only `pages` pages, and fails what lies beyond; `None`: all of them
     /// again, with what they held.
     pub fn shrink(&self, pages: Option<usize>) {
-        let pages = pages.map_or(self.pages, |few| few.min(self.pages));
+        let pages = pages.map_or(self.pages(), |few| few.min(self.pages()));
         self.visible.set(pages);
         self.trace.mix(&[self.index as u64, pages as u64, 80]);
     }

@@ -123,7 +123,7 @@ impl SimDisk {
         }
         if state.rng.rare(rates.misdirected_write) {
             let len = state.pending[at].pages.len();
-            let page = state.rng.index(self.pages - len + 1);
+            let page = state.rng.index(self.pages() - len + 1);
             self.trace.mark("fault: misdirected write");
             self.trace.line(|| {
                 let from = state.pending[at].page;
