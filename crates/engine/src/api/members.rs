@@ -12,8 +12,8 @@ use crate::api::array::Array;
 use crate::error::Error;
 use crate::home::Home;
 use crate::home::addition::With;
-use crate::home::hot_spare::Due;
 use crate::home::growth::Grown;
+use crate::home::hot_spare::Due;
 use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
@@ -193,7 +193,7 @@ impl Array {
         check_domain(domain)?;
         let never = [MemberState::Spare, MemberState::Removed];
         let members = self.0.home.core.members.iter();
-        let near = members.filter(|m| m.domain == domain && !never.contains(&m.state()));
+        let near = members.filter(|m| m.domain() == domain && !never.contains(&m.state()));
         let need = near.map(|m| m.geometry().slots).min();
         let need = need.ok_or_else(|| Error::NoDomainToSpare(domain.to_string()))?;
         self.with_slots(size_bytes, need)

@@ -40,8 +40,9 @@ fn due(members: &Members, awaited: impl Fn(&Member) -> bool) -> Option<Due> {
     let is_spare = |m: &&Member| m.state() == MemberState::Spare && m.is_held();
     let is_lost = |m: &&Member| m.is_missed() && !awaited(m);
     members.iter().filter(is_lost).find_map(|lost| {
-        let fits =
-            |m: &&Member| m.geometry().slots >= lost.geometry().slots && m.domain == lost.domain;
+        let fits = |m: &&Member| {
+            m.geometry().slots >= lost.geometry().slots && m.domain() == lost.domain()
+        };
         let spares = members.iter().filter(is_spare).filter(fits);
         let spare = spares.min_by_key(|m| (m.geometry().slots, m.index))?;
         let (spare, lost) = (spare.index, lost.index);

@@ -479,17 +479,6 @@ impl Member {
         Ok(Some((device.write(offset, data), under_way)))
     }
 
-    /// Erases what is recognisable at the ends of the device, of a whole disk its partition table too: nothing is
-    /// written to it any more.
-    pub async fn erase(&self) -> Result<(), Fault> {
-        let device = self.device(self.is_written())?;
-        if self.keeps_writes() {
-            return Ok(());
-        }
-        let erased = self.rt.timeout(DEADLINE, device.erase()).await;
-        erased.unwrap_or(Err(Fault::Timeout))
-    }
-
     /// Makes durable every write completed so far.
     pub async fn flush(&self) -> Result<(), Fault> {
         if self.keeps_writes() {

@@ -7,6 +7,8 @@ use ashlar_format::BLOCK;
 use ashlar_format::geometry::super_bytes;
 use ashlar_rt::Buf;
 
+use crate::members::{DEADLINE, Member};
+
 /// Wipes both superblocks of a device that no open array uses, and what else is recognisable at its ends: no array is
 /// found on it any more. The one is wiped also if the other could not be.
 ///
@@ -21,6 +23,19 @@ pub async fn wipe(device: &DeviceRef) -> Result<(), Fault> {
         outcome = outcome.and(written).and(device.flush().await);
     }
     outcome.and(device.erase().await)
+}
+
+impl Member {
+    /// Erases what is recognisable at the ends of the device, of a whole disk its partition table too: nothing is
+    /// written to it any more.
+    pub async fn erase(&self) -> Result<(), Fault> {
+        let device = self.device(self.is_written())?;
+        if self.keeps_writes() {
+            return Ok(());
+        }
+        let erased = self.rt.timeout(DEADLINE, device.erase()).await;
+        erased.unwrap_or(Err(Fault::Timeout))
+    }
 }
 
 #[cfg(test)]
