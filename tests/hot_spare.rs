@@ -76,12 +76,15 @@ fn a_hot_spare_takes_the_place_of_a_device_that_fails() {
     // Nobody else gets it, and nothing but a removal can be done with it.
     let (error, _) = daemon.fails(&["create", "u", "--layout", "raid0", &path, "--force"]);
     assert!(error.contains("in use"), "{error}");
-    for line in [
-        ["fail", "t", "4"],
-        ["offline", "t", "4"],
-        ["online", "t", "4"],
-    ] {
-        let (error, _) = daemon.fails(&line);
+    let refused: [&[&str]; 5] = [
+        &["fail", "t", "4"],
+        &["offline", "t", "4"],
+        &["online", "t", "4"],
+        &["device", "set", "t", "4", "domain=x"],
+        &["device", "set", "t", "4", "size=max"],
+    ];
+    for line in refused {
+        let (error, _) = daemon.fails(line);
         assert!(error.contains("hot spare"), "{line:?}: {error}");
     }
     let said = daemon.ok(&["import", "--incremental", &path]);

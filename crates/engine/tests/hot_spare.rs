@@ -167,6 +167,8 @@ fn a_hot_spare_can_only_be_removed() {
             array.fail(4, true).await,
             array.replace(4, disks[5].clone()).await.map(drop),
             array.online(disks[4].clone(), true).await.map(drop),
+            array.set_domain(4, "x").await.map(drop),
+            array.use_all_of(4).await.map(drop),
         ];
         for refused in refused {
             assert!(matches!(refused, Err(Error::HotSpare(4))), "{refused:?}");

@@ -374,9 +374,10 @@ impl Array {
     /// Uses all of a device that has grown.
     ///
     /// # Errors
-    /// [`Error::NotGrown`], [`Error::GrownTooLittle`], [`Error::Shrunk`]; [`Error::NotInUse`]: nothing was changed.
+    /// [`Error::NotGrown`], [`Error::GrownTooLittle`], [`Error::Shrunk`]; [`Error::NotInUse`], [`Error::HotSpare`]:
+    /// nothing was changed.
     pub async fn use_all_of(&self, index: u16) -> Result<Grown, Error> {
-        self.check_member(index)?;
+        self.check_in_part(index)?;
         let done = self.change_of(async move |home| home.grow(index).await);
         let grown = done.await?;
         let path = self.0.home.core.member(index).path();
@@ -393,9 +394,9 @@ impl Array {
     /// columns move that lie where it does not want them. Whether that changed anything.
     ///
     /// # Errors
-    /// [`Error::TooFewDomains`], [`Error::NoRoomInDomain`], [`Error::Domain`]: nothing was changed.
+    /// [`Error::TooFewDomains`], [`Error::NoRoomInDomain`], [`Error::Domain`], [`Error::HotSpare`]: nothing was changed.
     pub async fn set_domain(&self, index: u16, label: &str) -> Result<bool, Error> {
-        self.check_member(index)?;
+        self.check_in_part(index)?;
         check_domain(label)?;
         let member = self.0.home.core.member(index);
         let (was, is) = (member.domain(), label.to_string());
