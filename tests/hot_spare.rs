@@ -165,3 +165,24 @@ fn a_hot_spare_is_told_by_verify_and_has_the_name_of_its_array() {
     let bytes = std::fs::read(&path).unwrap();
     assert!(bytes[..4096].iter().all(|b| *b == 0), "erased");
 }
+
+/// An import goes on without a hot spare that it cannot open; `online` takes it in once that is mended.
+#[test]
+fn a_hot_spare_that_is_in_use_elsewhere_does_not_stop_an_import() {
+    let daemon = Daemon::start("hot-spare-busy");
+    let (path, _) = created(&daemon);
+    daemon.ok(&["export", "t"]);
+    let holder = std::fs::File::open(&path).unwrap();
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let scan = daemon.scratch.0.to_str().unwrap();
+    daemon.ok(&["import", "t", "--scan", scan]);
+    let status = daemon.status("t");
+    assert_eq!(
+        (&status["state"], &status["devices"][4]["path"]),
+        (&"optimal".into(), &"".into()),
+        "{status}"
+    );
+    drop(holder);
+    daemon.ok(&["online", "t", "4"]);
+    is_spare(&daemon, &path);
+}

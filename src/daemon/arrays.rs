@@ -13,7 +13,7 @@ use ashlar_rt::SECOND;
 
 use crate::api::{Import, ImportReply};
 use crate::daemon::devices::check_name;
-use crate::daemon::find::{Devices, Seen, complete, copies};
+use crate::daemon::find::{Devices, Seen, complete, copies, counted};
 use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::failure::{Failure, Kind};
@@ -247,7 +247,8 @@ impl Host {
         Ok(())
     }
 
-    /// Opens the devices of array `name`. Without `--degraded` none may be left out that is there.
+    /// Opens the devices of array `name`. Without `--degraded` none may be left out that is there and in use: a hot spare,
+    /// or one that failed, may be.
     async fn open_members(
         &self,
         devices: Devices,
@@ -263,8 +264,10 @@ impl Host {
         let mut opened = Opened::default();
         let mut last = None;
         let patience = self.rt.now() + BUSY_WAIT;
+        let counted = counted(&devices);
         for (path, label) in devices {
             let (uuid, at) = (uuid_text(&label.device_uuid), path.display().to_string());
+            let in_use = counted.contains(&label.device_uuid);
             self.note_path(&uuid, &at);
             match self.open_when_free(&path, access, patience).await {
                 Ok(device) => {
@@ -273,11 +276,17 @@ impl Host {
                 }
                 // It is there: going on without would leave it behind for good, and cost a loss
                 // the array may not have to spare. Whoever has it may be writing to it, too.
-                Err(failure) if failure.kind != Kind::NotFound && !import.degraded => {
+                Err(failure) if in_use && failure.kind != Kind::NotFound && !import.degraded => {
                     return Err(without(name, &failure));
                 }
                 Err(failure) => {
-                    warnings.push(failure.text.clone());
+                    warnings.push(match in_use {
+                        true => failure.text.clone(),
+                        false => format!(
+                            "array {name} is imported without device {}, which was not in use: {failure}",
+                            label.index
+                        ),
+                    });
                     last = Some(failure);
                 }
             }

@@ -50,6 +50,13 @@ pub(crate) fn newest(devices: &[(PathBuf, Label)]) -> Option<&Label> {
     labels.max_by_key(|label| label.generation)
 }
 
+/// The identities of the devices that the newest of these counts: an array that starts without one has lost it.
+pub(crate) fn counted(devices: &[(PathBuf, Label)]) -> BTreeSet<[u8; 16]> {
+    newest(devices).map_or(BTreeSet::new(), |newest| {
+        newest.counted.iter().copied().collect()
+    })
+}
+
 /// The identities of these devices.
 pub(crate) fn identities(devices: &[(PathBuf, Label)]) -> BTreeSet<[u8; 16]> {
     devices.iter().map(|(_, label)| label.device_uuid).collect()
@@ -63,10 +70,9 @@ pub(crate) fn complete(devices: &[(PathBuf, Label)]) -> bool {
 
 /// A line for each device, of those that the newest counts, that is found at more than one place.
 pub(crate) fn copies(devices: &[(PathBuf, Label)]) -> Vec<String> {
-    let newest = newest(devices);
-    let counted = |uuid| newest.is_some_and(|newest| newest.counted.contains(uuid));
+    let counted = counted(devices);
     let mut places: BTreeMap<[u8; 16], Vec<&(PathBuf, Label)>> = BTreeMap::new();
-    for found in devices.iter().filter(|(_, l)| counted(&l.device_uuid)) {
+    for found in devices.iter().filter(|(_, l)| counted.contains(&l.device_uuid)) {
         places.entry(found.1.device_uuid).or_default().push(found);
     }
     let several = places.into_values().filter(|places| places.len() > 1);
