@@ -186,3 +186,38 @@ fn a_hot_spare_that_is_in_use_elsewhere_does_not_stop_an_import() {
     daemon.ok(&["online", "t", "4"]);
     is_spare(&daemon, &path);
 }
+
+/// A hot spare that was away has the name that its array had before, which another array may have got meanwhile.
+#[test]
+fn a_hot_spare_with_an_old_name_does_not_stop_an_import() {
+    let mut daemon = Daemon::start("hot-spare-name");
+    let (path, _) = created(&daemon);
+    let scan = daemon.scratch.0.to_str().unwrap().to_string();
+    let away = format!("{scan}/away");
+    std::fs::create_dir(&away).unwrap();
+    let away = format!("{away}/spare.img");
+    daemon.ok(&["export", "t"]);
+    std::fs::rename(&path, &away).unwrap();
+    daemon.ok(&["import", "t", "u", "--scan", &scan]);
+    let other = daemon.blank("other.img", 64 * MIB);
+    daemon.ok(&["create", "t", "--layout", "raid0", &other]);
+    daemon.ok(&["export", "u"]);
+    daemon.ok(&["export", "t"]);
+    std::fs::rename(&away, &path).unwrap();
+    daemon.ok(&["import", "t", "--scan", &scan]);
+    daemon.ok(&["import", "u", "--scan", &scan]);
+    let is_there = |daemon: &Daemon| {
+        let spare = &daemon.status("u")["devices"][4];
+        assert_eq!(
+            (&spare["state"], &spare["path"]),
+            (&"spare".into(), &path[..].into())
+        );
+    };
+    is_there(&daemon);
+    restarted(&mut daemon);
+    wait_until("both are imported", LIMIT, || {
+        let all = daemon.json(&["list", "-j"]);
+        all["arrays"].as_array().is_some_and(|a| a.len() == 2)
+    });
+    is_there(&daemon);
+}

@@ -2,7 +2,6 @@
 //!
 //! **Invariants**: an array's frontends are stopped before it is closed; of two arrays of one name one is open.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -13,7 +12,7 @@ use ashlar_rt::SECOND;
 
 use crate::api::{Import, ImportReply};
 use crate::daemon::devices::check_name;
-use crate::daemon::find::{Devices, Seen, complete, copies, counted};
+use crate::daemon::find::{Devices, Seen, complete, copies, counted, name_of, names};
 use crate::daemon::host::{Host, Member, explain, failure_of};
 use crate::daemon::open::{Access, on_thread};
 use crate::failure::{Failure, Kind};
@@ -57,7 +56,7 @@ impl Host {
         };
         let Some(wanted) = &import.array else {
             for (uuid, devices) in found {
-                let name = devices[0].1.array_name.clone();
+                let name = name_of(&devices);
                 let imported = async {
                     self.check_complete(&uuid, &devices, &import)?;
                     let given = (devices, &closed[..]);
@@ -95,9 +94,9 @@ impl Host {
                 .push(format!("array {name} is already imported"));
             return Ok(reply);
         }
-        let mut matching = found.into_iter().filter(|(uuid, devices)| {
-            uuid == wanted || devices.iter().any(|(_, label)| label.array_name == *wanted)
-        });
+        let mut matching = found
+            .into_iter()
+            .filter(|(uuid, devices)| uuid == wanted || names(devices).contains(&wanted[..]));
         let Some((uuid, devices)) = matching.next() else {
             return Err(Failure::not_found(format!(
                 "no device of an array {wanted} was found; give --scan DIR to search files too; 'ashlar import' \
@@ -141,8 +140,7 @@ impl Host {
         import: &Import,
         warnings: &mut Vec<String>,
     ) -> Result<Rc<Member>, Failure> {
-        let label = &devices[0].1;
-        let (mut name, wanted) = (label.array_name.clone(), label.array_uuid);
+        let (mut name, wanted) = (name_of(&devices), devices[0].1.array_uuid);
         self.check_name_is_free(uuid, &devices, import)?;
         if let Some(line) = copies(&devices).into_iter().next() {
             return Err(Failure::refused(line));
@@ -201,7 +199,7 @@ impl Host {
             true => None,
             false => self.still_waits(uuid),
         };
-        let name = &devices[0].1.array_name;
+        let name = name_of(devices);
         waits.map_or(Ok(()), |line| {
             Err(Failure::refused(format!(
                 "array {name}: {line}; 'ashlar wait {name}' waits for it, --degraded imports it without them"
@@ -221,9 +219,9 @@ impl Host {
             arrays.get(name).map(|m| uuid_text(&m.array.uuid()))
         };
         let Some(new) = import.new_name.as_deref() else {
-            // An import that was cut off may have given some of them another name.
-            let names: BTreeSet<&str> = devices.iter().map(|(_, l)| &*l.array_name).collect();
-            let taken = names.into_iter().find_map(|n| Some((n, other(n)?)));
+            let taken = names(devices)
+                .into_iter()
+                .find_map(|n| Some((n, other(n)?)));
             return taken.map_or(Ok(()), |(name, other)| {
                 Err(Failure::refused(format!(
                     "another array named {name} ({other}) is imported; 'ashlar import {uuid} NEWNAME' imports \

@@ -44,10 +44,15 @@ pub(crate) struct Seen {
     pub(crate) closed: Vec<(PathBuf, Failure)>,
 }
 
-/// What the device of the newest generation says.
+/// What the device of the newest generation says; of several one that it counts.
 pub(crate) fn newest(devices: &[(PathBuf, Label)]) -> Option<&Label> {
     let labels = devices.iter().map(|(_, label)| label);
-    labels.max_by_key(|label| label.generation)
+    let generation = labels.clone().map(|label| label.generation).max()?;
+    let mut holders = labels.filter(|label| label.generation == generation);
+    let first = holders.clone().next();
+    holders
+        .find(|l| l.counted.contains(&l.device_uuid))
+        .or(first)
 }
 
 /// The identities of the devices that the newest of these counts: an array that starts without one has lost it.
@@ -55,6 +60,20 @@ pub(crate) fn counted(devices: &[(PathBuf, Label)]) -> BTreeSet<[u8; 16]> {
     newest(devices).map_or(BTreeSet::new(), |newest| {
         newest.counted.iter().copied().collect()
     })
+}
+
+/// What the devices call their array, of those that the newest counts: an import that was cut off may have given some of
+/// them another name. Others say what it was called when they were last in use.
+pub(crate) fn names(devices: &[(PathBuf, Label)]) -> BTreeSet<&str> {
+    let counted = counted(devices);
+    let labels = devices.iter().map(|(_, label)| label);
+    let in_use = labels.filter(|label| counted.contains(&label.device_uuid));
+    in_use.map(|label| &*label.array_name).collect()
+}
+
+/// What the newest device calls its array.
+pub(crate) fn name_of(devices: &[(PathBuf, Label)]) -> String {
+    newest(devices).map_or_else(String::new, |newest| newest.array_name.clone())
 }
 
 /// The identities of these devices.
@@ -72,7 +91,10 @@ pub(crate) fn complete(devices: &[(PathBuf, Label)]) -> bool {
 pub(crate) fn copies(devices: &[(PathBuf, Label)]) -> Vec<String> {
     let counted = counted(devices);
     let mut places: BTreeMap<[u8; 16], Vec<&(PathBuf, Label)>> = BTreeMap::new();
-    for found in devices.iter().filter(|(_, l)| counted.contains(&l.device_uuid)) {
+    for found in devices
+        .iter()
+        .filter(|(_, l)| counted.contains(&l.device_uuid))
+    {
         places.entry(found.1.device_uuid).or_default().push(found);
     }
     let several = places.into_values().filter(|places| places.len() > 1);
@@ -272,5 +294,46 @@ impl Host {
             devices.extend(new);
         }
         (devices, seen.closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices of an array, the first two of which their newest counts: generation, name.
+    fn devices(labels: &[(u64, &str)]) -> Devices {
+        let label = |(at, (generation, name)): (u8, &(u64, &str))| Label {
+            array_uuid: [9; 16],
+            array_name: (*name).to_string(),
+            device_uuid: [at; 16],
+            index: at.into(),
+            devices_total: 2,
+            generation: *generation,
+            layout: "raid1".into(),
+            size_bytes: 1 << 30,
+            counted: vec![[0; 16], [1; 16]],
+        };
+        let path = |at: u8| PathBuf::from(format!("/dev/d{at}"));
+        let all = (0u8..).zip(labels);
+        all.map(|(at, given)| (path(at), label((at, given))))
+            .collect()
+    }
+
+    /// A hot spare, or a device that failed, may have the name that the array had before.
+    #[test]
+    fn the_name_is_that_of_devices_in_use() {
+        let t = |labels: &[(u64, &str)], expected: &[&str]| {
+            let devices = devices(labels);
+            let found: Vec<&str> = names(&devices).into_iter().collect();
+            assert_eq!(found, expected, "{labels:?}");
+            let newest = newest(&devices).map(|l| &*l.array_name);
+            assert_eq!(newest, expected.first().copied(), "{labels:?}");
+        };
+        t(&[(5, "pool"), (5, "pool")], &["pool"]);
+        t(&[(5, "pool"), (5, "pool"), (4, "tank")], &["pool"]);
+        t(&[(5, "pool"), (5, "pool"), (5, "tank")], &["pool"]);
+        t(&[(5, "a"), (5, "b"), (5, "tank")], &["a", "b"]);
+        t(&[], &[]);
     }
 }
