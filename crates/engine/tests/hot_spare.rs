@@ -285,22 +285,49 @@ fn a_hot_spare_gets_the_name_of_its_array() {
         assert_eq!(says(&kept[4]).await, ("pool".to_string(), 4));
         array.export().await.unwrap();
     });
-    // One that was away meanwhile gets it at the next import.
+    // One that was away meanwhile gets it when it is back.
     let kept = disks.clone();
     story(async move |rt| {
         let without = without(&kept, &[4]);
         let array = Array::import(&rt, without, options(Some("lake")))
             .await
             .unwrap();
+        assert_eq!(says(&kept[4]).await, ("pool".to_string(), 4));
         array.online(kept[4].clone(), false).await.unwrap();
+        assert_eq!(says(&kept[4]).await, ("lake".to_string(), 4));
         array.export().await.unwrap();
+    });
+    // Or at the next import that finds it.
+    let kept = disks.clone();
+    story(async move |rt| {
+        let without = without(&kept, &[4]);
+        let array = Array::import(&rt, without, options(Some("sea"))).await;
+        array.unwrap().export().await.unwrap();
     });
     story(async move |rt| {
         let array = import(&rt, &disks, &[]).await;
-        assert_eq!(array.name(), "lake");
-        assert_eq!(says(&disks[4]).await, ("lake".to_string(), 4));
+        assert_eq!(array.name(), "sea");
+        assert_eq!(says(&disks[4]).await, ("sea".to_string(), 4));
         array.fail(3, false).await.unwrap();
         used_for(&rt, &array, 3).await;
+    });
+}
+
+/// A generation names 64 before it, and a hot spare has superblocks of the one in which it was here last.
+#[test]
+fn a_hot_spare_that_was_away_for_long_comes_back() {
+    let disks = devices(5, DISK);
+    let kept = disks.clone();
+    story(async move |rt| drop(with_spare(&rt, &kept).await));
+    story(async move |rt| {
+        let array = import(&rt, &disks, &[4]).await;
+        for _ in 0..35 {
+            array.offline(0).await.unwrap();
+            array.online(disks[0].clone(), false).await.unwrap();
+        }
+        array.online(disks[4].clone(), false).await.unwrap();
+        array.fail(2, false).await.unwrap();
+        used_for(&rt, &array, 2).await;
     });
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
 use ashlar_format::DeviceGeometry;
-use ashlar_format::superblock::{MemberState, Superblock};
+use ashlar_format::superblock::{MemberEntry, MemberState, Superblock};
 
 use crate::api::array::Array;
 use crate::error::Error;
@@ -70,21 +70,13 @@ impl Array {
         if member.is_counted() {
             return Err(Error::InUse(index));
         }
+        let arrival = Arrival::returning(device, &superblock, super_copy);
         if member.state() == MemberState::Spare {
-            return self.hold_spare(index, device, &superblock);
+            return self.hold_spare(arrival).await;
         }
         if member.state() == MemberState::Failed && !force {
             return Err(Error::Untrusted(index));
         }
-        let arrival = Arrival {
-            index,
-            uuid: superblock.device,
-            device,
-            geometry: superblock.geometry,
-            super_copy,
-            returns: true,
-            failed_reads: Rc::default(),
-        };
         self.take_in(arrival, force).await
     }
 
@@ -95,15 +87,8 @@ impl Array {
     /// Why it cannot: nothing of the device was changed.
     pub async fn replace(&self, index: u16, device: DeviceRef) -> Result<TakenIn, Error> {
         let geometry = self.laid_out_for(index, device.info().size_bytes)?;
-        let arrival = Arrival {
-            index,
-            uuid: self.0.home.core.rt.random_bytes(),
-            device,
-            geometry,
-            super_copy: 1,
-            returns: false,
-            failed_reads: Rc::default(),
-        };
+        let uuid = self.0.home.core.rt.random_bytes();
+        let arrival = Arrival::new(index, uuid, device, geometry);
         self.take_in(arrival, false).await
     }
 
@@ -220,19 +205,10 @@ impl Array {
     }
 
     /// A hot spare that was away is here again.
-    fn hold_spare(
-        &self,
-        index: u16,
-        device: DeviceRef,
-        found: &Superblock,
-    ) -> Result<TakenIn, Error> {
-        let member = self.0.home.core.member(index);
-        let _coming = member.come().ok_or(Error::ComesIn(index))?;
-        if member.is_held() {
-            return Err(Error::HotSpare(index));
-        }
-        let path = device.info().name.clone();
-        member.hold(device, found.geometry);
+    async fn hold_spare(&self, arrival: Arrival) -> Result<TakenIn, Error> {
+        let (index, path) = (arrival.index, arrival.device.info().name.clone());
+        self.change_of(async move |home| home.hold_spare(arrival).await)
+            .await?;
         let text = format!("hot spare {index} ({path}) is back");
         let events = &self.0.home.core.events;
         events.note("device-back", Some(index), text);
@@ -527,17 +503,19 @@ impl Array {
     }
 }
 
-/// The row of the member table that a device is of, if what it holds has the history of this array.
+/// The row of the member table that a device is of, if what it holds has the history of this array. Of a hot spare it has
+/// not to: nothing lies on it, and its superblocks are as old as when it was here last.
 fn row_of(home: &Home, found: &Superblock) -> Result<u16, Error> {
     let array = home.superblock.borrow();
+    let is_own = |row: &&MemberEntry| {
+        let member = row.state != MemberState::Removed && row.uuid == found.device;
+        member && found.array == array.array
+    };
     let row = array.members.get(usize::from(found.index));
-    let row = row.filter(|row| row.state != MemberState::Removed);
-    if found.array != array.array || row.is_none_or(|row| row.uuid != found.device) {
-        return Err(Error::NotMember);
-    }
+    let row = row.filter(is_own).ok_or(Error::NotMember)?;
     let own = &array.generation;
     let known = own.id == found.generation.id || own.past.contains(&found.generation.id);
-    match known {
+    match known || row.state == MemberState::Spare {
         true => Ok(found.index),
         false => Err(Error::OtherHistory(found.index)),
     }

@@ -101,15 +101,7 @@ impl Home {
         self.make_room_for_epochs().await?;
         let uuid = self.core.rt.random_bytes();
         let index = self.new_row(uuid, geometry, domain, group).await?;
-        let arrival = Arrival {
-            index,
-            uuid,
-            device,
-            geometry,
-            super_copy: 1,
-            returns: false,
-            failed_reads: Rc::default(),
-        };
+        let arrival = Arrival::new(index, uuid, device, geometry);
         match self.take_in(arrival, false).await {
             Ok(taken) => Ok((index, taken)),
             Err(error) => {

@@ -11,9 +11,10 @@
 
 use std::rc::Rc;
 
+use ashlar_format::DeviceGeometry;
 use ashlar_format::root::{Epoch, MAX_EPOCH_BYTES, Root};
 use ashlar_format::superblock::{MemberState, Superblock};
-use ashlar_rt::{BLOCK, Buf, MILLISECOND, Nanos, join_all};
+use ashlar_rt::{BLOCK, Buf, MILLISECOND, Nanos, Slice, join_all};
 use ashlar_space::topology::Area;
 
 use crate::error::Error;
@@ -427,12 +428,24 @@ impl Home {
         stored.into_iter().filter(|done| *done).count()
     }
 
-    pub(crate) fn superblock_for(&self, index: u16) -> ashlar_rt::Slice {
-        let mut superblock = self.superblock.borrow().clone();
+    pub(crate) fn superblock_for(&self, index: u16) -> Slice {
         let member = self.core.member(index);
-        superblock.index = index;
-        superblock.device = member.uuid();
-        superblock.geometry = member.geometry();
+        self.superblock_of(index, member.uuid(), member.geometry())
+    }
+
+    /// The superblock of a device of this row.
+    pub(super) fn superblock_of(
+        &self,
+        index: u16,
+        device: [u8; 16],
+        geometry: DeviceGeometry,
+    ) -> Slice {
+        let superblock = Superblock {
+            index,
+            device,
+            geometry,
+            ..self.superblock.borrow().clone()
+        };
         Buf::copy_of(&superblock.encode()).freeze()
     }
 

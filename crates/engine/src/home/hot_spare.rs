@@ -8,7 +8,8 @@
 //! Crash argument. A generation has the row before the device has superblocks of the array: one that has them is one
 //! that a generation named. They are of a generation that is in effect, so the device never makes one look as if it were
 //! (`import/decide.rs` counts who holds a generation): they are made under the log lock, and only then. A crash between
-//! leaves a row without a device, and a device that holds nothing. In the other direction the device is cleared, and then
+//! leaves a row without a device, and a device that holds nothing. A device that was away gets them anew in the same way,
+//! one copy after the other, so that one is whole at each moment. In the other direction the device is cleared, and then
 //! taken in as a replacement is (`home/returning.rs`), with an identity of its own; the row goes last. So an import finds
 //! the device as a spare, or blank, or as the member: a crash between leaves a row without a device, a spare that is
 //! absent, which nothing waits for.
@@ -63,15 +64,7 @@ impl Home {
         let index = self.new_row(uuid, geometry, domain, None).await?;
         let member = self.core.member(index);
         let _coming = member.come().ok_or(Error::ComesIn(index))?;
-        let arrival = Arrival {
-            index,
-            uuid,
-            device: device.clone(),
-            geometry,
-            super_copy: 1,
-            returns: false,
-            failed_reads: Rc::default(),
-        };
+        let arrival = Arrival::new(index, uuid, device.clone(), geometry);
         match self.claim(&arrival).await {
             Ok(()) => {
                 member.hold(device, geometry);
@@ -85,18 +78,35 @@ impl Home {
         }
     }
 
+    /// A hot spare that was away is here again. Its superblocks are written anew: they may have an old name of the array.
+    pub(crate) async fn hold_spare(&self, arrival: Arrival) -> Result<(), Error> {
+        let member = self.core.member(arrival.index);
+        let _coming = member.come().ok_or(Error::ComesIn(member.index))?;
+        if member.state() != MemberState::Spare {
+            return Err(Error::NotMember);
+        }
+        if member.is_held() {
+            return Err(Error::HotSpare(member.index));
+        }
+        self.claim(&arrival).await?;
+        member.hold(arrival.device, arrival.geometry);
+        Ok(())
+    }
+
     /// Makes a device one of the array that takes no part: nothing but its superblocks is on it.
     async fn claim(&self, arrival: &Arrival) -> Result<(), Error> {
-        let rt = &self.core.rt;
         let superblock = {
             let log = self.log.turn.lock().await;
             if *log || self.core.closed.get() {
                 return Err(Error::Closed);
             }
-            self.superblock_for(arrival.index)
+            self.superblock_of(arrival.index, arrival.uuid, arrival.geometry)
         };
+        let rt = &self.core.rt;
         let written = async {
-            arrival.clear(rt).await?;
+            if !arrival.returns {
+                arrival.clear(rt).await?;
+            }
             arrival.write_superblocks(rt, superblock).await
         };
         written.await.map_err(|fault| Error::Device {
@@ -105,11 +115,8 @@ impl Home {
         })
     }
 
-    /// Hot spares get the array's name, which an import has changed. One that does not store it is let go: another array
-    /// may get the name that it has.
-    ///
-    /// Crash argument: the generation that is written with it is in effect, as the module says; one copy of the
-    /// superblock is whole at each moment.
+    /// Hot spares get the array's name, which an import has changed. One that does not store it is let go. The caller
+    /// holds the log lock.
     pub(crate) async fn rename_spares(&self, spares: &[u16]) {
         for index in spares.iter().copied() {
             if self.core.closed.get() {
@@ -120,13 +127,8 @@ impl Home {
                 continue;
             };
             let arrival = Arrival {
-                index,
-                uuid: member.uuid(),
-                device,
-                geometry: member.geometry(),
                 super_copy: member.super_copy.get(),
-                returns: true,
-                failed_reads: Rc::default(),
+                ..Arrival::new(index, member.uuid(), device, member.geometry())
             };
             let superblock = self.superblock_for(index);
             let written = arrival.write_superblocks(&self.core.rt, superblock).await;
@@ -156,15 +158,8 @@ impl Home {
         // What the lost device has under way is no fault of this one.
         self.nothing_under_way(self.core.member(lost)).await?;
         let (path, geometry) = (member.path(), member.geometry());
-        let arrival = Arrival {
-            index: lost,
-            uuid: self.core.rt.random_bytes(),
-            device,
-            geometry,
-            super_copy: 1,
-            returns: false,
-            failed_reads: Rc::default(),
-        };
+        let uuid = self.core.rt.random_bytes();
+        let arrival = Arrival::new(lost, uuid, device, geometry);
         let taken = self.take_in(arrival, false).await;
         let (kind, text) = match &taken {
             Ok(_) => (

@@ -9,6 +9,7 @@ use ashlar_device::{DeviceRef, Fault};
 use ashlar_format::BLOCK;
 use ashlar_format::geometry::{DeviceGeometry, ROOT_BYTES, ROOT_COUNT};
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, SlotHeader, TablePage};
+use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
 
 use crate::members::DEADLINE;
@@ -60,6 +61,28 @@ impl Brought {
 }
 
 impl Arrival {
+    /// A device that takes a row, whatever it holds.
+    pub fn new(index: u16, uuid: [u8; 16], device: DeviceRef, geometry: DeviceGeometry) -> Arrival {
+        Arrival {
+            index,
+            uuid,
+            device,
+            geometry,
+            super_copy: 1,
+            returns: false,
+            failed_reads: Rc::default(),
+        }
+    }
+
+    /// The device of a row that was away, with the superblock found on it, and which copy that is.
+    pub fn returning(device: DeviceRef, found: &Superblock, super_copy: u32) -> Arrival {
+        Arrival {
+            super_copy,
+            returns: true,
+            ..Arrival::new(found.index, found.device, device, found.geometry)
+        }
+    }
+
     async fn read(&self, rt: &Rt, offset: u64, length: usize) -> Result<Buf, Fault> {
         let read = self.device.read(offset, Buf::scratch(length));
         let read = match rt.timeout(DEADLINE, read).await {
@@ -221,13 +244,9 @@ mod tests {
         let (rt, core) = (bed.rt.clone(), bed.core.clone());
         let geometry = core.member(0).geometry();
         let arrival = Arrival {
-            index: 0,
-            uuid: [0; 16],
-            device: bed.disks[0].clone(),
-            geometry,
             super_copy: 0,
             returns: true,
-            failed_reads: Rc::default(),
+            ..Arrival::new(0, [0; 16], bed.disks[0].clone(), geometry)
         };
         let (array, blocks) = (core.identity.array, core.slot_blocks);
         let newest = |since: u64| {
