@@ -10,7 +10,9 @@ use ashlar_engine::status::{ArrayState, ArrayStatus, DeviceState};
 use ashlar_engine::{Array, Create, Due, Error, Import, Work};
 use ashlar_rt::{Rt, SECOND};
 
-use common::{DISK, copies, create, devices, image, read, refs, small, story, without, write};
+use common::{
+    DISK, SIZE, copies, create, devices, image, read, refs, small, story, volume, without, write,
+};
 
 async fn import(rt: &Rt, disks: &[Rc<MemDevice>], away: &[usize]) -> Array {
     let array = Array::import(rt, without(disks, away), Import::default()).await;
@@ -240,6 +242,55 @@ fn a_hot_spare_that_fails_makes_room_for_the_next() {
         array.wait_idle(&[Work::Rebuild]).await;
         read(&array, 1, "rebuilt").await;
     });
+}
+
+/// A device that fails once it was erased, as it takes the place of one that was only unplugged, takes nothing of that with
+/// it: the other is awaited as before, and comes back with what it holds.
+#[test]
+fn a_device_that_fails_late_leaves_the_lost_one_its_row() {
+    for spare in [true, false] {
+        let disks = devices(5, DISK);
+        let lost = FaultFilter::new(disks[2].clone());
+        let late = FaultFilter::new(disks[4].clone());
+        story(async move |rt| {
+            let mut all = refs(&disks[..4]);
+            all[2] = lost.clone();
+            let array = Array::create(&rt, all, small("ec2+1")).await.unwrap();
+            array.volume_create("v", volume(SIZE)).await.unwrap();
+            write(&array, 1).await;
+            array.merge().await.unwrap();
+            if spare {
+                array.add_hot_spare(late.clone(), "").await.unwrap();
+            }
+            lost.set_offline(true);
+            write(&array, 2).await;
+            let awaited = array.awaited();
+            assert_eq!(awaited.len(), 1, "{awaited:?}");
+            array.set("reconstruct.delay", "0").await.unwrap();
+            // Its first superblock is erased, and not written again.
+            let superblock = Rule::within(OpKind::Write, 0..4096, Effect::Fail(Fault::Media));
+            late.add(Rule {
+                skip: 1,
+                ..superblock
+            });
+            let failed = match spare {
+                true => array.use_hot_spare().await.map(drop),
+                false => array.replace(2, late.clone()).await.map(drop),
+            };
+            assert!(matches!(failed, Err(Error::Device { .. })), "{failed:?}");
+            assert_eq!(array.awaited(), awaited, "with its own identity");
+            let status = array.status().await;
+            assert_eq!(status.devices[2].state, DeviceState::Missing);
+            assert_eq!(status.devices.len(), 4, "the spare is none any more");
+            lost.clear();
+            let taken = array.online(lost.clone(), false).await.unwrap();
+            assert!(taken.kept > 0, "{taken:?}");
+            array.wait_idle(&[Work::Rebuild]).await;
+            rt.sleep(5 * SECOND).await;
+            assert_eq!(array.status().await.state, ArrayState::Optimal);
+            read(&array, 2, "the lost device is back").await;
+        });
+    }
 }
 
 /// The row of a lost device says its failure domain, and so must be the spare's.

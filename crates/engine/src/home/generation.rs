@@ -168,7 +168,16 @@ impl Home {
             if !member.is_counted() {
                 continue;
             }
-            let state = match self.core.failing.take_asked(index) {
+            let (asked, path) = (self.core.failing.take_asked(index), member.path());
+            if member.leave_row() {
+                asked.into_iter().for_each(|state| member.take_out(state));
+                let text = format!(
+                    "{path} could not be taken in as device {index} and is not used; device {index} is what it was before"
+                );
+                self.core.events.note("device-failed", Some(index), text);
+                continue;
+            }
+            let state = match asked {
                 Some(asked) => asked,
                 None if answer.contains(&index) => MemberState::Failed,
                 None => MemberState::Stale,
@@ -177,7 +186,6 @@ impl Home {
             member.stale_since.set(since);
             // Whoever looked since it was reported has seen it in use.
             self.core.failing.set_maybe_degraded(true);
-            let path = member.path();
             let (kind, text) = match state {
                 MemberState::Offline => (
                     "device-offline",

@@ -160,6 +160,7 @@ impl Home {
         let (path, geometry) = (member.path(), member.geometry());
         let uuid = self.core.rt.random_bytes();
         let arrival = Arrival::new(lost, uuid, device, geometry);
+        let cleared = arrival.cleared.clone();
         let taken = self.take_in(arrival, false).await;
         let (kind, text) = match &taken {
             Ok(_) => (
@@ -169,18 +170,22 @@ impl Home {
                      is rebuilt"
                 ),
             ),
-            Err(Error::Device { fault, .. }) => (
-                "hot-spare-failed",
-                format!(
-                    "hot spare {spare} ({path}) failed as it was to take the place of device {lost}, and is none any \
-                     more: {fault}"
-                ),
-            ),
-            Err(_) => return taken.map(drop), // nothing was changed
+            Err(_) if !cleared.get() => return taken.map(drop), // nothing was changed
+            Err(error) => {
+                let why = match error {
+                    Error::Device { fault, .. } => fault.to_string(),
+                    other => other.to_string(),
+                };
+                let text = format!(
+                    "hot spare {spare} ({path}) could not take the place of device {lost}, and is none any more: {why}"
+                );
+                ("hot-spare-failed", text)
+            }
         };
         self.core.events.note(kind, Some(lost), text);
         if !planted::on(Bug::SpareUsedTwice) {
-            // If that fails the array has stopped; the row is that of a spare that is absent then.
+            member.close(); // whether or not the table can say so
+            // If that fails the array has stopped, or its table has no room for more changes now.
             let _ = self.restate(spare, MemberState::Removed).await;
         }
         taken.map(drop)

@@ -12,12 +12,13 @@
 //!
 //! Crash argument: until 4 its superblock is of an older generation than the newest root, so an import takes it for one
 //! that is out; a take-in that finds the table written anew already takes none of it, since its number is above the one
-//! that the member left at. A crash in 4 leaves a generation that counts it: if the device holds that as well, its table was written
-//! before; if it does not, its superblock is older than the newest root, and it is out. No checkpoint runs in 4 and 5: none
-//! writes pages of a table that is not the member's. A segment may be freed, or get the column elsewhere, after 3: then
-//! its slot here is given up by the next checkpoint, as that of a column that has moved; until that, a table that names
-//! it says nothing that counts, since a segment's number is never used again and the column elsewhere is named by a
-//! table or record of a counted member.
+//! that the member left at. A crash in 4 leaves a generation that counts it: if the device holds that as well, its
+//! table was written before; if it does not, its superblock is older than the newest root, and it is out. One that
+//! takes the place of another and fails in 4 leaves that its row (`members/coming.rs`). No checkpoint runs in 4 and 5:
+//! none writes pages of a table that is not the member's. A segment may be freed, or get the column elsewhere, after 3:
+//! then its slot here is given up by the next checkpoint, as that of a column that has moved; until that, a table that
+//! names it says nothing that counts, since a segment's number is never used again and the column elsewhere is named by
+//! a table or record of a counted member.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -325,12 +326,17 @@ impl Home {
         let member = self.core.member(arrival.index);
         let before = member.state();
         member.super_copy.set(arrival.super_copy);
-        member.join(arrival.device.clone(), arrival.uuid, arrival.geometry);
+        let (device, geometry) = (arrival.device.clone(), arrival.geometry);
+        match arrival.returns {
+            true => member.rejoin(device, geometry),
+            false => member.join(device, arrival.uuid, geometry),
+        }
         self.change_topology(); // records of the epoch that begins lie on it
         let agreed = self.publish_generation(Some((arrival.index, before))).await;
         if self.core.closed.get() {
             return Err(Error::Closed);
         }
+        self.look_who_is_awaited();
         if agreed.are_too_few() {
             let Agreed { stored, counted } = agreed;
             return Err(Error::NoQuorum { stored, counted });

@@ -31,6 +31,8 @@ pub struct Arrival {
     pub returns: bool,
     /// Reads that failed.
     pub failed_reads: Rc<Cell<u64>>,
+    /// Whether what it held is being erased, or is.
+    pub cleared: Rc<Cell<bool>>,
 }
 
 impl std::fmt::Debug for Arrival {
@@ -71,6 +73,7 @@ impl Arrival {
             super_copy: 1,
             returns: false,
             failed_reads: Rc::default(),
+            cleared: Rc::default(),
         }
     }
 
@@ -212,6 +215,7 @@ impl Arrival {
     /// # Errors
     /// What the device answered.
     pub async fn clear(&self, rt: &Rt) -> Result<(), Fault> {
+        self.cleared.set(true);
         let geometry = self.geometry;
         for copy in 0..2 {
             self.write(rt, geometry.super_offset(copy), Slice::zeroed(BLOCK))

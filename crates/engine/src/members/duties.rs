@@ -3,6 +3,7 @@
 //! Invariant: whoever asks names the use. `takes_slots` also stands for "not gone" where room is reckoned
 //! (`home/capacity.rs`, `home/allocate.rs`, `home/room.rs`).
 
+use ashlar_format::geometry::DeviceGeometry;
 use ashlar_format::superblock::MemberState;
 
 /// What a member is used for.
@@ -20,13 +21,28 @@ pub struct Duties {
     pub takes_slots: bool,
 }
 
-/// How far a member is that is being taken in.
+/// How far a member is that comes or goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ComesIn {
     /// Its slot table is being judged and written anew: by one take-in at a time.
     pub judged: bool,
     /// It is written and counted, and not read yet.
     pub joining: bool,
+    /// Where another device is joining in its row: what the row was before.
+    pub before: Option<Row>,
+}
+
+/// What a row of the member table says of its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Its identity.
+    pub uuid: [u8; 16],
+    /// Where things lie on it.
+    pub geometry: DeviceGeometry,
+    /// Its part in the array.
+    pub state: MemberState,
+    /// The last checkpoint whose root counted it.
+    pub stale_since: u64,
 }
 
 impl Duties {

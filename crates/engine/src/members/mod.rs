@@ -10,6 +10,7 @@
 
 pub mod arrival;
 pub mod closed;
+pub mod coming;
 pub mod duties;
 pub mod events;
 pub mod failing;
@@ -118,15 +119,6 @@ impl Drop for Change<'_> {
         if self.0.changing.get() == 0 {
             self.0.quiet.open();
         }
-    }
-}
-
-/// A take-in under way.
-pub struct Coming<'a>(&'a Member);
-
-impl Drop for Coming<'_> {
-    fn drop(&mut self) {
-        self.0.come_in(|c| c.judged = false);
     }
 }
 
@@ -279,18 +271,6 @@ impl Member {
         self.device.borrow_mut().take();
     }
 
-    /// A device takes this place: it is written and counted, and not read before [`Member::joined`].
-    pub fn join(&self, device: DeviceRef, uuid: [u8; 16], geometry: DeviceGeometry) {
-        self.device.replace(Some(device));
-        self.uuid.set(uuid);
-        self.geometry.set(geometry);
-        self.state.set(MemberState::Online);
-        self.come_in(|c| c.joining = true);
-        self.stale_since.set(0);
-        // What was flushed on another device, or before it left, says nothing of what is written now.
-        self.writes_done.set(self.writes_done.get() + 1);
-    }
-
     /// A device is held for this row as a hot spare: nothing is read from it or written to it.
     pub fn hold(&self, device: DeviceRef, geometry: DeviceGeometry) {
         self.geometry.set(geometry);
@@ -305,25 +285,10 @@ impl Member {
         self.super_copy.set(1);
     }
 
-    /// Begins a take-in; `None`: another one is under way.
-    pub fn come(&self) -> Option<Coming<'_>> {
-        let free = !self.comes_in.get().judged;
-        self.come_in(|c| c.judged = true);
-        free.then(|| Coming(self))
-    }
-
     fn come_in(&self, change: impl FnOnce(&mut ComesIn)) {
         let mut now = self.comes_in.get();
         change(&mut now);
         self.comes_in.set(now);
-    }
-
-    /// It is in use, with no slot taken yet.
-    pub fn joined(&self) {
-        let geometry = self.geometry.get();
-        self.slots.renew(geometry.slots, geometry.table_pages());
-        self.come_in(|c| c.joining = false);
-        self.changed.open();
     }
 
     /// How it was reached, or is; empty if it never was.
