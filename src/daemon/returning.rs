@@ -91,7 +91,7 @@ impl Host {
                 let search = count.is_multiple_of(SEARCH_EVERY);
                 for member in members {
                     let awaits = !member.read_only && member.array.is_open();
-                    if awaits && member.array.hot_spare_due().is_some() {
+                    if awaits && !member.array.hot_spares_due().is_empty() {
                         host.use_hot_spare(member.clone(), &refusing, &replacing);
                     }
                     if awaits && !member.array.awaited().is_empty() {

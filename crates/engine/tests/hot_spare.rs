@@ -217,6 +217,24 @@ fn a_hot_spare_is_used_once() {
     });
 }
 
+/// Both devices of a pair are lost, and with them some data: a device that is lost besides gets the spare all the same.
+#[test]
+fn a_device_that_cannot_be_given_up_does_not_keep_the_spare_from_another() {
+    let disks = devices(5, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks[..4], "raid10").await;
+        array.merge().await.unwrap();
+        array.add_hot_spare(disks[4].clone(), "").await.unwrap();
+        for lost in [0, 1, 2] {
+            array.fail(lost, true).await.unwrap();
+        }
+        let first = Due { spare: 4, lost: 2 };
+        assert_eq!(array.hot_spares_due(), [first]);
+        assert_eq!(array.use_hot_spare().await.unwrap(), Some(first));
+        assert_eq!(array.use_hot_spare().await.unwrap(), None);
+    });
+}
+
 /// A device that fails as it is taken in is no spare any more, and the next one is used.
 #[test]
 fn a_hot_spare_that_fails_makes_room_for_the_next() {
@@ -315,9 +333,9 @@ fn a_hot_spare_stays_in_its_failure_domain() {
         array.add_hot_spare(disks[4].clone(), "a").await.unwrap();
         array.add_hot_spare(disks[5].clone(), "b").await.unwrap();
         array.fail(2, false).await.unwrap();
-        assert_eq!(array.hot_spare_due(), None, "it is in c");
+        assert_eq!(array.hot_spares_due(), [], "it is in c");
         array.fail(1, true).await.unwrap();
-        assert_eq!(array.hot_spare_due(), Some(Due { spare: 5, lost: 1 }));
+        assert_eq!(array.hot_spares_due(), [Due { spare: 5, lost: 1 }]);
     });
 }
 

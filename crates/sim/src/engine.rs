@@ -287,10 +287,14 @@ impl Store for EngineStore {
                 array.fail(index, false).await?; // it is not awaited
             }
             let spare = array.add_hot_spare(device, &domain).await?;
-            // Where another device is due first nothing is done: the simulator's disks keep their numbers.
-            let used = match array.hot_spare_due() {
-                Some(due) if due.lost == index => array.use_hot_spare().await.map(drop),
-                _ => Err(Error::InUse(index)),
+            // In the place of no other: the simulator's disks keep their numbers.
+            let due = array.hot_spares_due();
+            let used = match due
+                .into_iter()
+                .find(|due| (due.spare, due.lost) == (spare, index))
+            {
+                Some(due) => array.use_hot_spare_for(due).await,
+                None => Err(Error::InUse(index)),
             };
             if used.is_err() {
                 array.remove(spare).await?;

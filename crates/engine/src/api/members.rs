@@ -185,23 +185,40 @@ impl Array {
             .map_err(|have| Error::TooSmallToSpare { have, need })
     }
 
-    /// Which hot spare is to take the place of which device that is lost and not awaited.
-    pub fn hot_spare_due(&self) -> Option<Due> {
-        self.0.home.hot_spare_due()
+    /// Which hot spare is to take the place of which lost device: the same for several, of which it takes the first that
+    /// it can.
+    pub fn hot_spares_due(&self) -> Vec<Due> {
+        self.0.home.hot_spares_due()
     }
 
-    /// Puts a hot spare in the place of a device that is lost and not awaited, if there are both; which.
+    /// Puts a hot spare in the place of a lost device, if there are both: of the first where nothing stands against it.
+    ///
+    /// # Errors
+    /// Why it was not taken in, in the place of the first.
+    pub async fn use_hot_spare(&self) -> Result<Option<Due>, Error> {
+        let (mut tried, mut refused) = (Vec::new(), None);
+        let next = |tried: &[u16]| {
+            let mut due = self.hot_spares_due().into_iter();
+            due.find(|due| !tried.contains(&due.lost))
+        };
+        while let Some(due) = next(&tried) {
+            match self.use_hot_spare_for(due).await {
+                Ok(()) => return Ok(Some(due)),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+            tried.push(due.lost);
+        }
+        refused.map_or(Ok(None), Err)
+    }
+
+    /// Puts this hot spare in the place of this lost device.
     ///
     /// # Errors
     /// Why it was not taken in.
-    pub async fn use_hot_spare(&self) -> Result<Option<Due>, Error> {
+    pub async fn use_hot_spare_for(&self, due: Due) -> Result<(), Error> {
         self.check_writable()?;
-        let Some(due) = self.0.home.hot_spare_due() else {
-            return Ok(None);
-        };
         self.change_of(async move |home| home.use_hot_spare(due).await)
-            .await?;
-        Ok(Some(due))
+            .await
     }
 
     /// A hot spare that was away is here again.

@@ -35,12 +35,15 @@ pub struct Due {
     pub lost: u16,
 }
 
-/// The smallest hot spare that can take the place of a lost device: one that is as large, and in the same failure domain,
-/// which the row says. `awaited`: what lies on a device may come back with it.
-fn due(members: &Members, awaited: impl Fn(&Member) -> bool) -> Option<Due> {
+/// For each lost device the smallest hot spare that can take its place: one that is as large, and in the same failure
+/// domain, which the row says. `stays`: no other device may take this row.
+fn due(members: &Members, stays: impl Fn(&Member) -> bool) -> Vec<Due> {
     let is_spare = |m: &&Member| m.state() == MemberState::Spare && m.is_held();
-    let is_lost = |m: &&Member| m.is_missed() && !awaited(m);
-    members.iter().filter(is_lost).find_map(|lost| {
+    let is_lost = |m: &&Member| m.is_missed() && !stays(m);
+    if !members.iter().any(|m| is_spare(&m)) {
+        return Vec::new();
+    }
+    let pair = |lost: &Member| {
         let fits = |m: &&Member| {
             m.geometry().slots >= lost.geometry().slots && m.domain() == lost.domain()
         };
@@ -48,7 +51,8 @@ fn due(members: &Members, awaited: impl Fn(&Member) -> bool) -> Option<Due> {
         let spare = spares.min_by_key(|m| (m.geometry().slots, m.index))?;
         let (spare, lost) = (spare.index, lost.index);
         Some(Due { spare, lost })
-    })
+    };
+    members.iter().filter(is_lost).filter_map(pair).collect()
 }
 
 impl Home {
@@ -144,9 +148,12 @@ impl Home {
         }
     }
 
-    /// Which hot spare is to take the place of which device that is lost and not awaited, if there are both.
-    pub(crate) fn hot_spare_due(&self) -> Option<Due> {
-        due(&self.core.members, |m| self.is_awaited(m))
+    /// Which hot spare is to take the place of which lost device: of none that is awaited, and of none that something can
+    /// be had from only.
+    pub(crate) fn hot_spares_due(&self) -> Vec<Due> {
+        due(&self.core.members, |m| {
+            self.is_awaited(m) || self.has_last_copy(m.index)
+        })
     }
 
     /// Puts a hot spare in the place of a lost device.
@@ -227,7 +234,7 @@ mod tests {
         let lost = (Failed, 8, "a", false);
         let found = |rows: &[(MemberState, u32, &str, bool)]| {
             let due = due(&members(rows), |m| m.state() == Offline);
-            due.map(|due| (due.spare, due.lost))
+            due.first().map(|due| (due.spare, due.lost))
         };
         let spare = |slots, domain, held| (Spare, slots, domain, held);
         assert_eq!(found(&[lost]), None);
@@ -253,6 +260,10 @@ mod tests {
             Some((2, 1)),
             "the first that it fits"
         );
+        let both = members(&[large, lost, spare(9, "a", true), spare(8, "a", true)]);
+        let pairs = due(&both, |_| false);
+        let pairs: Vec<_> = pairs.iter().map(|due| (due.spare, due.lost)).collect();
+        assert_eq!(pairs, [(2, 0), (3, 1)], "each that is lost");
         for state in [Offline, Online, Removed, Spare] {
             let row = (state, 8, "a", state == Online);
             assert_eq!(found(&[row, spare(8, "a", true)]), None, "{state:?}");

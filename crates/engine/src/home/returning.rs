@@ -206,7 +206,7 @@ impl Home {
             false => (Brought::none(arrival.geometry.table_pages()), Claims::new()),
         };
         let lacking = self.lacking(index, &brought, &claims);
-        if !force && lacking.iter().any(|number| self.is_lost(*number)) {
+        if !force && self.is_any_lost(&lacking) {
             return Err(Error::LastCopy(index));
         }
         if !arrival.returns {
@@ -246,12 +246,22 @@ impl Home {
         all.into_iter().collect()
     }
 
-    /// Whether a segment holds something that its columns in use cannot give.
-    fn is_lost(&self, number: u64) -> bool {
+    /// Whether one of these segments holds something that its columns in use cannot give.
+    fn is_any_lost(&self, numbers: &[u64]) -> bool {
         let segments = self.core.segments.borrow();
-        let lost =
-            |s: &Rc<Segment>| !s.live.borrow().is_empty() && self.core.redundancy(s).is_none();
-        segments.get(&number).is_some_and(lost)
+        let mut found = numbers.iter().filter_map(|number| segments.get(number));
+        found.any(|s| self.is_lost(s))
+    }
+
+    fn is_lost(&self, segment: &Rc<Segment>) -> bool {
+        !segment.live.borrow().is_empty() && self.core.redundancy(segment).is_none()
+    }
+
+    /// Whether something that the array holds can be had only with a member that is out of use.
+    pub(super) fn has_last_copy(&self, index: u16) -> bool {
+        let segments = self.core.segments.borrow();
+        let mut here = segments.values().filter(|s| s.lies_on_any(&[index]));
+        here.any(|s| self.is_lost(s))
     }
 
     /// Which columns count that a member brings back.
