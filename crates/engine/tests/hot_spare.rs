@@ -235,6 +235,36 @@ fn a_device_that_cannot_be_given_up_does_not_keep_the_spare_from_another() {
     });
 }
 
+/// A device that is lost while it is replaced has its place taken already, and one that is removed leaves none.
+#[test]
+fn no_hot_spare_is_used_for_a_device_that_was_leaving() {
+    for replaced in [true, false] {
+        let disks = devices(6, DISK);
+        story(async move |rt| {
+            let array = with_spare(&rt, &disks[..5]).await;
+            match replaced {
+                true => drop(array.replace_in_use(1, disks[5].clone()).await.unwrap()),
+                false => {
+                    array.add(disks[5].clone(), "").await.unwrap();
+                    let _ = array.remove(1).await.unwrap();
+                }
+            }
+            assert_eq!(array.leaving(), [1]);
+            array.fail(1, false).await.unwrap();
+            assert_eq!(array.use_hot_spare().await.unwrap(), None, "it was leaving");
+            array.wait_idle(&[Work::Rebuild]).await;
+            rt.sleep(5 * SECOND).await;
+            array.remove(1).await.unwrap();
+            assert_eq!(array.status().await.state, ArrayState::Optimal);
+            read(&array, 1, "rebuilt").await;
+            // It is there for the next that is lost.
+            array.fail(2, false).await.unwrap();
+            let due = array.use_hot_spare().await.unwrap();
+            assert_eq!(due, Some(Due { spare: 4, lost: 2 }));
+        });
+    }
+}
+
 /// A device that fails as it is taken in is no spare any more, and the next one is used.
 #[test]
 fn a_hot_spare_that_fails_makes_room_for_the_next() {

@@ -148,11 +148,11 @@ impl Home {
         }
     }
 
-    /// Which hot spare is to take the place of which lost device: of none that is awaited, and of none that something can
-    /// be had from only.
+    /// Which hot spare is to take the place of which lost device: of none that is awaited or was to leave anyway, and of
+    /// none that something can be had from only.
     pub(crate) fn hot_spares_due(&self) -> Vec<Due> {
         due(&self.core.members, |m| {
-            self.is_awaited(m) || self.has_last_copy(m.index)
+            self.is_awaited(m) || m.was_leaving() || self.has_last_copy(m.index)
         })
     }
 

@@ -73,8 +73,13 @@ impl Member {
     pub fn joined(&self) {
         let geometry = self.geometry.get();
         self.slots.renew(geometry.slots, geometry.table_pages());
-        self.come_in(|c| (c.joining, c.before) = (false, None));
+        self.come_in(|c| (c.joining, c.before, c.was_leaving) = (false, None, false));
         self.changed.open();
+    }
+
+    /// Whether it was to leave when it was lost: known until the next import.
+    pub fn was_leaving(&self) -> bool {
+        self.comes_in.get().was_leaving
     }
 }
 

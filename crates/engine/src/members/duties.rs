@@ -30,6 +30,8 @@ pub struct ComesIn {
     pub joining: bool,
     /// Where another device is joining in its row: what the row was before.
     pub before: Option<Row>,
+    /// It was to leave when it was lost.
+    pub was_leaving: bool,
 }
 
 /// What a row of the member table says of its device.

@@ -239,8 +239,11 @@ impl Member {
         if self.is_counted() {
             self.left_at.set(self.rt.now());
         }
-        self.state.set(state);
-        self.come_in(|c| c.joining = false);
+        let leaves = self.state.replace(state) == MemberState::Removing;
+        self.come_in(|c| {
+            c.joining = false;
+            c.was_leaving |= leaves;
+        });
         self.last_path.replace(self.path());
         self.close();
         self.changed.open();
