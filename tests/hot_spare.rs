@@ -183,8 +183,15 @@ fn a_hot_spare_that_is_in_use_elsewhere_does_not_stop_an_import() {
         "{status}"
     );
     drop(holder);
+    let (error, _) = daemon.fails(&["add", "t", &path, "--hot-spare"]);
+    assert!(
+        error.contains("'ashlar online t 4' takes that in"),
+        "{error}"
+    );
     daemon.ok(&["online", "t", "4"]);
     is_spare(&daemon, &path);
+    let (error, _) = daemon.fails(&["add", "t", &path, "--hot-spare"]);
+    assert!(error.contains("it is a hot spare"), "{error}");
 }
 
 /// A hot spare that was away has the name that its array had before, which another array may have got meanwhile.

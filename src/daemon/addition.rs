@@ -113,7 +113,7 @@ impl Host {
             return Ok(()); // it was one: what it holds is refused as anything else is
         };
         let next = match known.state {
-            DeviceState::Spare => "it is a hot spare".to_string(),
+            DeviceState::Spare if known.is_held() => "it is a hot spare".to_string(),
             state if state.is_in_use() => "it is in use".to_string(),
             _ => format!("'ashlar online {array} {}' takes that in", known.index),
         };
