@@ -4,6 +4,8 @@
 //!
 //! Invariants:
 //! - Within the promises, a device that may hold wrong bytes that nobody noticed does not come back as it is.
+//! - One device after the other comes, leaves or grows, also where a session and the wait for its array do both: a hot
+//!   spare takes a number of the table, and a device that is added has to get its own.
 //! - Of a device that is back nothing more happens until the array says that it is optimal: what is written meanwhile
 //!   may lie on it, and the redundancy that went with it is spent.
 
@@ -83,6 +85,7 @@ async fn take_in(
     rng: &mut Rng,
     (image, quiet): (Image, bool),
 ) {
+    let _turn = world.turn.lock().await;
     let status = store.status().await;
     for index in rng.shuffled(world.config.devices) {
         if index >= store.next_device() {
@@ -120,6 +123,9 @@ async fn bounded<T>(
     future: impl Future<Output = T>,
 ) -> Option<T> {
     let done = rt.timeout(BOUND, future).await;
+    if done.is_none() {
+        world.mishaps.given_up.set(true);
+    }
     if done.is_none() && world.config.mode != Mode::Beyond {
         world.fail(|| format!("{what} hangs"));
     }
@@ -178,6 +184,7 @@ async fn come(world: &World, rt: &Rt, store: &Rc<dyn Store>, disk: &Rc<SimDisk>,
 
 /// Has a device taken out for good, or lets one stay that was to leave.
 async fn leave_or_stay(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
+    let _turn = world.turn.lock().await;
     let leaving = world.budget.borrow().leaving.clone();
     let any = rng.index(world.config.devices);
     let device = leaving.keys().next().copied().filter(|_| rng.chance(30));
@@ -217,9 +224,11 @@ async fn leave_or_stay(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut 
 
 /// Adds a device that was never one of the array. Nothing happens to it until the array says that it is optimal.
 async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
+    let _turn = world.turn.lock().await;
     let index = store.next_device();
-    if !world.budget.borrow().unborn.contains(&index) {
-        return;
+    let is_next = world.budget.borrow().unborn.contains(&index);
+    if !is_next || world.mishaps.given_up.get() {
+        return; // one that was given up may take the number
     }
     let disk = &world.disks[index];
     if !is_there(world, disk) {
@@ -252,6 +261,7 @@ async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
 
 /// A device grows, by enough to be of use or by less, and the array is told to use all of it.
 async fn grow(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
+    let _turn = world.turn.lock().await;
     let index = rng.index(store.next_device().min(world.config.devices));
     let disk = &world.disks[index];
     if !answers(world, disk) || world.budget.borrow().unborn.contains(&index) {

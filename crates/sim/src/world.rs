@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use ashlar_rt::Gate;
+use ashlar_rt::{Gate, Lock};
 
 use crate::config::{Config, Mode, VolumeConfig};
 use crate::content::Version;
@@ -156,6 +156,8 @@ pub struct World {
     pub array: Cell<Option<[u8; 16]>>,
     /// The copy that turns up at the next import.
     pub offer: Cell<Option<Offer>>,
+    /// Devices come and go one after the other: each addition takes the number that was the next when it began.
+    pub turn: Lock<()>,
 }
 
 /// Generators, one for each kind of choice, so that a new kind leaves the histories of others as they are.
@@ -182,6 +184,8 @@ pub struct Mishaps {
     pub was_slow: Cell<bool>,
     /// Whether all devices refuse writes: an array may stop then.
     pub all_refuse: Cell<bool>,
+    /// Whether a change of members was given up, which may be made later.
+    pub given_up: Cell<bool>,
 }
 
 /// A copy of a device that turns up beside it.
@@ -294,6 +298,7 @@ impl World {
             copy: RefCell::default(),
             array: Cell::new(config.array),
             offer: Cell::new(None),
+            turn: Lock::new(()),
             config,
         })
     }
