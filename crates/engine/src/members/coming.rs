@@ -22,9 +22,11 @@ impl Drop for Coming<'_> {
 impl Member {
     /// Begins a take-in; `None`: another one is under way.
     pub fn come(&self) -> Option<Coming<'_>> {
-        let free = !self.comes_in.get().judged;
+        if self.comes_in.get().judged {
+            return None;
+        }
         self.come_in(|c| c.judged = true);
-        free.then_some(Coming(self))
+        Some(Coming(self))
     }
 
     /// The device of this row is back: it is written and counted, and not read before [`Member::joined`].
@@ -94,9 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// A device that fails as it takes a row leaves it as it was; one that is in use keeps it.
-    #[test]
-    fn a_row_is_what_it_was_until_another_device_is_in_use() {
+    fn member() -> (Member, DeviceGeometry) {
         let rt = Rt::simulated(1);
         let geometry = DeviceGeometry::lay_out(1 << 20, 64 << 10, (64 << 10, 64 << 10), 1).unwrap();
         let (had, has) = (geometry.with_slots(5), geometry.with_slots(7));
@@ -109,6 +109,25 @@ mod tests {
             None,
             MemberState::Stale,
         );
+        (member, has)
+    }
+
+    /// One that is refused does not end the one under way.
+    #[test]
+    fn one_take_in_is_under_way_at_a_time() {
+        let (member, _) = member();
+        let first = member.come();
+        assert!(first.is_some());
+        assert!(member.come().is_none());
+        assert!(member.come().is_none(), "still");
+        drop(first);
+        assert!(member.come().is_some());
+    }
+
+    /// A device that fails as it takes a row leaves it as it was; one that is in use keeps it.
+    #[test]
+    fn a_row_is_what_it_was_until_another_device_is_in_use() {
+        let (member, has) = member();
         member.stale_since.set(9);
         let row = || {
             let (state, since) = (member.state(), member.stale_since.get());
