@@ -183,8 +183,8 @@ pub struct Health {
     pub more_losses: u16,
     /// So many more may be lost one after another with what was lost rebuilt each time.
     pub reconstructs: u16,
-    /// Whether what is written with all devices there survives the loss of any one failure domain; absent where
-    /// each device is a domain of its own.
+    /// Whether what is written with all devices there survives the loss of any one failure domain, and all columns lie
+    /// where that wants them; absent where each device is a domain of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub survives_domain: Option<bool>,
 }

@@ -531,6 +531,16 @@ impl Index {
         self.counts.iter().map(of).fold((0, 0), add)
     }
 
+    /// Columns that lie elsewhere than the plan wants, of segments that hold something and can be read, also while jobs
+    /// move them.
+    #[must_use]
+    pub fn elsewhere(&self) -> u64 {
+        let counts = self.counts.iter();
+        let readable = counts.filter(|((_, variant), _)| variant.redundancy >= 0);
+        let columns = readable.map(|((_, variant), [all, _])| u64::from(variant.elsewhere) * all);
+        columns.sum()
+    }
+
     /// The facts of the segments that no job works on: of all, so for tests.
     pub(crate) fn at_rest(&self) -> impl Iterator<Item = &SegmentFacts> {
         let rests = |place: &Place| !matches!(place, Place::InFlight { .. });

@@ -60,7 +60,7 @@ impl Background {
             self.remove_emptied();
             let started = self.start_jobs();
             let merges = self.merge_if_due(started);
-            let rests = !started && !merges && self.is_at_rest();
+            let rests = !started && !merges && self.is_at_rest() && !self.ends_crowded().await;
             if rests {
                 self.home.rest(self.home.seen());
                 let now = (self.home.seen().changes(), self.home.tasks.borrow().gains);
@@ -78,6 +78,11 @@ impl Background {
             let asked = self.home.demand.clean_wanted();
             let _ = self.core.rt.timeout(LOOK, asked).await;
         }
+    }
+
+    /// Ends segments that are written, and whose columns could not move before; whether there are any.
+    async fn ends_crowded(&self) -> bool {
+        !self.is_paused(Work::Rebalance) && self.home.end_crowded().await
     }
 
     /// Whether nothing runs, and nothing waits for a merge.
@@ -201,8 +206,8 @@ impl Background {
         self.home.tasks.borrow().is_paused(work)
     }
 
-    /// What a job does: whatever it is, with too little redundancy it is rebuild. While that is paused it gives clients
-    /// room, as cleaning does.
+    /// What a job does: whatever it is, with too little redundancy it is rebuild. Else it is a move where columns move, or
+    /// lie elsewhere than the plan wants. While that is paused it gives clients room, as cleaning does.
     fn kind_of(&self, job: &Job) -> Work {
         let segment = match job {
             Job::Columns { segment, .. }
@@ -212,9 +217,15 @@ impl Background {
         };
         let segments = self.core.segments.borrow();
         let short = |s: &Rc<Segment>| self.home.columns_lacking(s) > 0;
+        let lies_elsewhere = || {
+            let index = self.home.space.index();
+            index.get(segment).is_some_and(|facts| facts.elsewhere > 0)
+        };
         if segments.get(&segment).is_some_and(short) && !self.is_paused(Work::Rebuild) {
             Work::Rebuild
-        } else if matches!(job, Job::Columns { .. }) && !self.is_paused(Work::Rebalance) {
+        } else if self.is_paused(Work::Rebalance) {
+            Work::Clean
+        } else if matches!(job, Job::Columns { .. }) || lies_elsewhere() {
             Work::Rebalance
         } else {
             Work::Clean
@@ -245,6 +256,7 @@ impl Background {
                 match work {
                     Work::Rebuild if !moved.refused => tasks.rebuild.done += missing,
                     Work::Rebuild => {}
+                    Work::Rebalance => tasks.rebalance.done += moved.bytes,
                     _ => tasks.clean.done += moved.bytes,
                 }
             }
@@ -396,6 +408,11 @@ impl Background {
     /// Why columns are left that are to move.
     pub(super) fn why_not_moved(&self) -> &'static str {
         match self.home.lack() {
+            _ if self.home.leaving().is_empty() && self.home.columns_elsewhere() > 0 => {
+                "too many columns of some data are in one failure domain, which may not be lost, and the devices of the \
+                 others have too little free space for them: delete files and trim ('fstrim'), or add devices there \
+                 ('ashlar add')"
+            }
             _ if self.home.leaving().is_empty() => {
                 "no more data can be moved to the emptier devices now"
             }

@@ -159,8 +159,16 @@ impl Home {
             devices_gone: count(gone.count()),
             more_losses: count(more_losses),
             reconstructs: count(reconstructs.unwrap_or(0)),
-            survives_domain: survives_domain(&topology),
+            survives_domain: survives_domain(&topology).map(|may| may && self.lies_by_domains()),
         }
+    }
+
+    /// Whether all that is there lies by the failure domains as they are now.
+    fn lies_by_domains(&self) -> bool {
+        let since = self.core.members.iter().map(Member::domain_since);
+        let since = since.max().unwrap_or(0);
+        let root = self.root.borrow();
+        root.epochs.iter().all(|e| e.number >= since) && self.columns_elsewhere() == 0
     }
 
     /// How many more devices of a group can be lost, one after another, and what is written now be

@@ -96,6 +96,23 @@ impl Home {
         })
     }
 
+    /// Has no more written to segments of which a failure domain has too many columns: only then can these move. Whether
+    /// there are any that were written.
+    pub(crate) async fn end_crowded(self: &Rc<Self>) -> bool {
+        let (topology, plan) = (self.topology(), self.plan());
+        let crowded =
+            |s: &Segment| !s.sealed.get() && self.facts(&topology, &plan, s).elsewhere > 0;
+        let written = |s: &Segment| !s.retired.get() && crowded(s);
+        let segments = self.core.pin_unsettled(written);
+        if segments.is_empty() {
+            return false;
+        }
+        self.end(segments).await;
+        self.group_commit(Reach::Closed).await;
+        self.end(self.core.pin_unsettled(crowded)).await;
+        true
+    }
+
     /// A member is in this failure domain from now on; in one of its own without a label.
     pub(crate) async fn set_domain(
         self: &Rc<Self>,
@@ -121,13 +138,7 @@ impl Home {
         self.core.member(index).set_domain(label, since);
         self.publish_members().await;
         drop(log);
-        // What is half written in too few domains is finished: only then can it move.
-        let (topology, plan) = (self.topology(), self.plan());
-        let crowded =
-            |s: &Segment| !s.sealed.get() && self.facts(&topology, &plan, s).elsewhere > 0;
-        self.end(self.core.pin_unsettled(crowded)).await;
-        self.group_commit(Reach::Closed).await;
-        self.end(self.core.pin_unsettled(crowded)).await;
+        self.end_crowded().await;
         let is_new = |home: &Home| {
             let root = home.root.borrow();
             root.epochs.iter().all(|e| e.number >= since)

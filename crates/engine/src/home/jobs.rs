@@ -369,16 +369,17 @@ impl Home {
         ashlar_space::work::relocate(&mut index, &mut ledger, &table, &policy, at, facts)
     }
 
-    /// Bytes of the columns that are to move: from members that are to leave, and to those that hold less than their
-    /// share; `None` if none are to, and no member is to leave.
+    /// Bytes of the columns that are to move: from members that are to leave, from failure domains that have too many of
+    /// a segment, and to members that hold less than their share; `None` if none are to, and no member is to leave.
     pub(crate) fn bytes_to_move(&self) -> Option<u64> {
         let policy = self.policy(0);
+        let elsewhere = self.columns_elsewhere();
         let uneven = slots_to_even(&self.space.index(), &self.space.ledger(), &policy);
-        let bytes = uneven * u64::from(self.core.slot_blocks) * BLOCK_U64;
-        match self.bytes_on_leaving() {
-            Some(leaving) => Some(leaving + bytes),
-            None => (bytes > 0).then_some(bytes),
-        }
+        let bytes = |slots: u64| slots * u64::from(self.core.slot_blocks) * BLOCK_U64;
+        let leaving = self.bytes_on_leaving();
+        // What lies on members that are to leave lies elsewhere than the plan wants.
+        let all = leaving.unwrap_or(0).max(bytes(elsewhere)) + bytes(uneven);
+        (all > 0 || leaving.is_some()).then_some(all)
     }
 
     /// Bytes of the columns that move to other devices once the members are these.

@@ -367,7 +367,6 @@ impl Home {
     /// Tells the index of every segment that may have changed. Those that are not settled are looked at again.
     pub(crate) fn refresh_index(&self) {
         let (topology, plan) = (self.topology(), self.plan());
-        let leaving = self.leaving();
         let segments = self.core.segments.borrow();
         let mut index = self.space.index();
         self.core.unsettled.borrow_mut().retain(|number| {
@@ -375,17 +374,37 @@ impl Home {
                 index.remove(*number);
                 return false;
             };
-            let settled = segment.sealed.get() && segment.is_unpinned() && !segment.needs_journal();
-            // With columns missing, or to be moved, it is looked at sooner.
-            let soon = || self.core.missing_columns(segment) > 0 || segment.lies_on_any(&leaving);
-            let known = segment.sealed.get() && (segment.is_unpinned() || soon());
-            if !known && index.get(*number).is_none() {
+            if !segment.sealed.get() && index.get(*number).is_none() {
                 return true;
             }
             let facts = self.facts(&topology, &plan, segment);
+            // With columns missing, or to be moved, it is looked at sooner.
+            let soon = self.core.missing_columns(segment) > 0 || facts.elsewhere > 0;
+            if !segment.is_unpinned() && !soon && index.get(*number).is_none() {
+                return true;
+            }
+            let settled = segment.sealed.get() && segment.is_unpinned() && !segment.needs_journal();
             index.set(*number, facts);
             !settled || facts.live == 0 // the next checkpoint frees it
         });
+    }
+
+    /// Columns that lie elsewhere than the plan wants: on members that are to leave, or where a failure domain has too many
+    /// of their segment. Those of segments are among them that are written still, or not merged: no job moves these yet.
+    pub(crate) fn columns_elsewhere(&self) -> u64 {
+        self.refresh_index();
+        let (topology, plan) = (self.topology(), self.plan());
+        let (segments, index) = (self.core.segments.borrow(), self.space.index());
+        let unmerged = self.is_unmerged();
+        let unsettled = self.core.unsettled.borrow();
+        let young = unsettled.iter().filter_map(|number| segments.get(number));
+        let young = young.filter(|s| {
+            let written = s.next_stripe.get() > 0 && !s.is_unpinned();
+            let known = index.get(s.number).is_some_and(|facts| facts.live > 0);
+            !known && (written && unmerged || !s.live.borrow().is_empty())
+        });
+        let columns = young.map(|s| u64::from(self.facts(&topology, &plan, s).elsewhere));
+        columns.sum::<u64>() + index.elsewhere()
     }
 
     /// The facts of a segment.
