@@ -95,6 +95,31 @@ fn columns_move_to_where_new_domains_want_them() {
     }
 }
 
+/// What is written as soon as devices have got their domains lies by these: no set of devices is used any more that was
+/// picked before.
+#[test]
+fn what_is_written_next_lies_by_new_domains() {
+    for written in 0..6 {
+        let disks = devices(6, DISK);
+        story(async move |rt| {
+            let array = labelled(&rt, &disks, ["a", "a", "", "", "", ""]).await;
+            for version in 0..written {
+                write(&array, version).await;
+            }
+            array.pause(Work::Rebalance, true).unwrap();
+            for (index, label) in (2..).zip(["b", "b", "c", "c"]) {
+                array.set_domain(index, label).await.unwrap();
+            }
+            // All that was there before dies.
+            write(&array, 9).await;
+            array.merge().await.unwrap();
+            let survives = survives_domain(&array).await;
+            assert_eq!(survives, Some(true), "written {written} times");
+            read(&array, 9, "by new domains").await;
+        });
+    }
+}
+
 /// What the devices could not carry is refused, and nothing is changed.
 #[test]
 fn domains_that_carry_less_are_refused() {

@@ -38,6 +38,13 @@ pub struct Placing {
     round: Cell<u64>,
 }
 
+impl Placing {
+    /// Members or failure domains have changed: what was picked by those before is not to be had any more.
+    pub(super) fn forget(&self) {
+        self.picks.borrow_mut().clear();
+    }
+}
+
 /// Devices column by column, those that are missing at another place in each `number`; `None`: missing.
 fn with_missing(picked: &[u16], width: usize, number: usize) -> Vec<Option<u16>> {
     let mut devices: Vec<Option<u16>> = picked.iter().copied().map(Some).collect();

@@ -303,6 +303,7 @@ impl Home {
         let geometry = self.geometry_on(&topology, 0);
         let plan = plan(&topology, &geometry, &self.promises(), Some(&before));
         self.space.ledger().change(topology, plan);
+        self.space.placing.forget();
         self.space.index().unpark_all();
     }
 

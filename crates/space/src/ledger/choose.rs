@@ -1,6 +1,7 @@
 //! Chooses the devices of a new segment.
 //!
-//! Invariant: the devices chosen leave the room that has to be kept, or none are chosen.
+//! Invariant: the devices chosen leave the room that has to be kept, and no more of them than the plan says are of one
+//! failure domain, or none are chosen.
 
 use std::collections::BTreeMap;
 
@@ -40,14 +41,9 @@ impl Ledger {
             chosen.iter().for_each(takes);
             chosen.len() == laid && leaves(&left)
         };
-        let is_set = {
-            let mut sorted = preferred.to_vec();
-            sorted.sort_unstable();
-            sorted.dedup();
-            sorted.len() == preferred.len()
-        };
         let all_free = preferred.iter().all(|d| devices.contains(d));
-        if is_set && all_free && good(preferred) {
+        let apart = self.within_cap(preferred, laid, template.cap, |_| true) == preferred;
+        if all_free && apart && good(preferred) {
             return Some(preferred.to_vec());
         }
         let most_free = self.within_cap(&devices, laid, template.cap, |_| true);

@@ -134,6 +134,25 @@ fn devices_are_chosen_so_that_room_is_left() {
     }
 }
 
+/// Devices that are asked for are not taken if more of them are of one failure domain than the plan says.
+#[test]
+fn devices_are_chosen_by_their_domains() {
+    let mut ledger = reckoned([9; 4]);
+    let (all, mut plan) = (ledger.topology().clone(), ledger.plan().clone());
+    let labels = ["a", "a", "b", "c"];
+    let labelled = Topology::new(
+        all.members().to_vec(),
+        all.shape().clone(),
+        Domains::new(labels.into_iter()),
+    );
+    plan.groups[0].cap = 1;
+    ledger.change(labelled, plan);
+    for (preferred, chosen) in [([0, 1, 2], [0, 2, 3]), ([3, 1, 2], [3, 1, 2])] {
+        let is = ledger.take_segment(Class::Clean, DATA, &preferred);
+        assert_eq!(is.unwrap(), chosen, "{preferred:?}");
+    }
+}
+
 /// A device that is gone takes its slots and what was claimed of it along.
 #[test]
 fn a_loss_ends_what_was_claimed_there() {
