@@ -5,10 +5,11 @@ mod common;
 
 use std::rc::Rc;
 
-use ashlar_device::{Device, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
+use ashlar_device::{Device, DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Error, Import};
-use ashlar_rt::Rt;
+use ashlar_format::superblock::Superblock;
+use ashlar_rt::{MILLISECOND, Rt};
 
 use common::{
     DISK, SIZE, copies, create, devices, geometry, pattern, read, refs, story, without, write,
@@ -247,16 +248,66 @@ fn the_power_may_go_at_any_moment_of_a_growth() {
     }
 }
 
+/// The power goes when only the device that grows has stored the generation of its growth, and when only the others have.
+/// The table of members may say other slots than the device then: after the next import it does not.
+#[test]
+fn a_growth_that_was_cut_off_is_in_the_table_after_an_import() {
+    for hanging in [&[2][..], &[0, 1, 3]] {
+        let disks = devices(4, DISK);
+        let kept = disks.clone();
+        story(async move |rt| drop(create(&rt, &kept, "ec2+1").await));
+        let disks = resized(&disks, 3 * DISK);
+        let kept = disks.clone();
+        story(async move |rt| {
+            let flaky: Vec<_> = kept.iter().map(|d| FaultFilter::new(d.clone())).collect();
+            let all = flaky.iter().map(|f| f.clone() as DeviceRef).collect();
+            let array = Array::import(&rt, all, Import::default()).await.unwrap();
+            array.wait_idle(&[]).await;
+            for index in hanging {
+                for copy in 0..2 {
+                    let at = geometry(&kept[*index]).super_offset(copy);
+                    let hangs = Rule::within(OpKind::Write, at..at + 4096, Effect::Hang);
+                    flaky[*index].add(hangs);
+                }
+            }
+            rt.spawn(async move { array.use_all_of(2).await });
+            while hanging.iter().any(|index| flaky[*index].hits() == 0) {
+                rt.sleep(MILLISECOND).await;
+            }
+        });
+        let says = |disks: &[Rc<MemDevice>]| {
+            let rows = disks.iter().map(|disk| newest(disk).members[2].slots);
+            (newest(&disks[2]).geometry.slots, rows.collect::<Vec<u32>>())
+        };
+        let (slots, rows) = says(&disks);
+        assert!(rows.iter().any(|row| *row != slots), "{slots}: {rows:?}");
+        let kept = disks.clone();
+        story(async move |rt| {
+            let array = import(&rt, &kept, &[]).await;
+            read(&array, 1, "imported").await;
+            array.export().await.unwrap();
+        });
+        let (slots, rows) = says(&disks);
+        assert_eq!(rows, [slots; 4], "{hanging:?} were cut off");
+    }
+}
+
 /// Where the newer superblock of a device says that its regions lie.
 fn geometry_of(disk: &MemDevice, bytes: u64) -> ashlar_format::DeviceGeometry {
-    use ashlar_format::superblock::Superblock;
-    let area = ashlar_format::geometry::super_bytes(bytes);
     assert_eq!(disk.info().size_bytes, bytes);
+    newest(disk).geometry
+}
+
+/// The newest superblock of a device, whether or not it is used whole.
+fn newest(disk: &MemDevice) -> Superblock {
+    let ends = [DISK, 3 * DISK, 8 * DISK].into_iter();
+    let ends = ends.filter(|end| *end <= disk.info().size_bytes);
+    let offsets = ends.map(|end| end - ashlar_format::geometry::super_bytes(end));
     let at = |offset: u64| {
         let mut block = vec![0; 4096];
         disk.peek(offset, &mut block);
         Superblock::decode(&block).ok()
     };
-    let newest = [at(0), at(bytes - area)].into_iter().flatten();
-    newest.max_by_key(|s| s.writes).unwrap().geometry
+    let all = offsets.chain([0]).filter_map(at);
+    all.max_by_key(|s| s.writes).unwrap()
 }

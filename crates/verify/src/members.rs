@@ -242,7 +242,8 @@ pub(crate) fn assemble<'a>(devices: &[&'a dyn Source], report: &mut Report) -> O
     Some(Members { superblock, here })
 }
 
-/// All devices of an array have the same slots and rings, and as many slots as the table says.
+/// All devices of an array have the same slots and rings. How many slots a device has it says itself; so does the table,
+/// unless the power went while the device grew, until the next import.
 fn check_geometry(
     candidate: &Candidate<'_>,
     superblock: &Superblock,
@@ -256,7 +257,7 @@ fn check_geometry(
     let index = usize::from(candidate.superblock.index);
     let slots = superblock.members.get(index).map(|row| row.slots);
     if slots != Some(own.slots) {
-        report.find(Kind::Geometry).device(candidate.position);
+        report.find(Kind::Growing).device(candidate.position);
     }
     Some(())
 }

@@ -171,6 +171,8 @@ kinds! {
     HotSpare Note "hot-spare" "is a hot spare of the array: it holds no data";
     /// A device with an older generation.
     Behind Note "behind" "holds an older generation than the others";
+    /// A device whose number of slots the table of members does not say.
+    Growing Note "growing" "was enlarged when the power went; the next import ends that";
     /// A column of metadata is nowhere, and what is left survives as many losses as the layout.
     ColumnToSpare Note "column-to-spare" "a column of metadata is missing; metadata still survives as many \
         failures as data";

@@ -171,7 +171,8 @@ fn check_room_for(
     Ok(())
 }
 
-/// Has the generation that decides in effect, and then one without the members that are missing.
+/// Has the generation that decides in effect, and then one without the members that are missing. Also if a device was
+/// growing when the power went: its row may say other slots than it has, or the other way round.
 async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> Result<(), Error> {
     let enough = |stored: usize, counted: usize| {
         if stored * 2 < counted && !degraded {
@@ -186,7 +187,13 @@ async fn settle_generation(home: &Rc<Home>, spread: &Spread, degraded: bool) -> 
             enough(stored, before)?;
         }
     }
-    if !spread.missing.is_empty() {
+    let grew = {
+        let superblock = home.superblock.borrow();
+        let rows = superblock.members.iter().zip(&home.core.members);
+        let mut here = rows.filter(|(_, member)| member.is_written());
+        here.any(|(row, member)| row.slots != member.geometry().slots)
+    };
+    if grew || !spread.missing.is_empty() {
         let counted = home.core.counted().len() + spread.missing.len();
         let stored = home.store_generation().await.stored;
         enough(stored, counted)?;
