@@ -175,7 +175,7 @@ fn a_growth_that_fails_loses_nothing() {
             usize::from(grown.is_err())
         });
     }
-    assert!(failed > 3, "{failed} of 12 failed");
+    assert!(failed >= 3, "{failed} of 12 failed");
 }
 
 /// The power goes at any moment of a growth under writes, the first and the second time: without any one device all is

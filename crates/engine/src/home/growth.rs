@@ -6,15 +6,19 @@
 //! - Its newer superblock lies where an import of the device as it is now looks for it, at every moment.
 //!
 //! Crash argument. What is written first lies behind the end that the device had, where nothing lies: both copies of the
-//! further pages of its slot table, which say what the durable root says of their slots, and the superblock as it is, of
-//! the same generation and with the old geometry. They are flushed. Then a generation is stored, and with it, over the
-//! superblock at the beginning, the new geometry. A write of that which is cut off leaves the superblock at the end. A
-//! crash before it leaves the old geometry: what was written behind its end is nowhere named, and is written again next
-//! time. A crash after it leaves the new one, with a table that is whole, whether or not that generation takes effect:
-//! what is laid on a device its own superblock says, not the table of members. No checkpoint runs meanwhile, which would
-//! write a page where it was, and no group commit: a record names a new slot only after the root that follows the
-//! generation.
+//! further pages of its slot table, and the superblock as it is, of the same generation and with the old geometry. Pages
+//! of slots that there were not are empty, whatever is laid meanwhile, so that they are written beside checkpoints and
+//! group commits. Those that lay at the old end say what the durable root says of their slots: they, and the superblock,
+//! are written while neither runs. All is flushed. Then a generation is stored, and with it, over the superblock at the
+//! beginning, the new geometry. A write of that which is cut off leaves the superblock at the end. A crash before it
+//! leaves the old geometry: what was written behind its end is nowhere named, and is written again next time. A crash
+//! after it leaves the new one, with a table that is whole, whether or not that generation takes effect: what is laid on
+//! a device its own superblock says, not the table of members. The row in that may say otherwise then: the import makes
+//! a generation in which it does not (`import/recover.rs`). Until the generation is stored no checkpoint writes a page
+//! where it was, and no record names a new slot: a group commit does so only after the root that follows it. One growth
+//! of a device runs at a time, and no take-in or removal beside it: the end that it writes behind stays.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use ashlar_device::{DeviceRef, Fault};
@@ -25,6 +29,9 @@ use ashlar_rt::{Buf, Slice};
 use crate::error::Error;
 use crate::home::Home;
 use crate::members::{DEADLINE, Member};
+
+/// Pages of a slot table that are read or written at once.
+const PAGES_AT_ONCE: u32 = 256;
 
 /// How much of a device the array uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,18 +56,23 @@ fn grown(index: u16, had: &DeviceGeometry, have: u64) -> Result<DeviceGeometry, 
     }
 }
 
+/// Pages in runs that are read or written at once.
+fn runs(pages: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    let end = pages.end;
+    let firsts = pages.step_by(PAGES_AT_ONCE as usize);
+    firsts.map(move |first| first..end.min(first + PAGES_AT_ONCE))
+}
+
 impl Home {
     /// Uses all of a member's device, which has grown.
     pub(crate) async fn grow(self: &Rc<Self>, index: u16) -> Result<Grown, Error> {
-        self.make_room_for_epochs().await?;
-        let checkpoint = self.checkpoints.turn.lock().await;
-        let log = self.log.turn.lock().await;
-        if *log || self.core.closed.get() {
-            return Err(Error::Closed);
-        }
         let member = self.core.member(index);
-        let held = member.held().filter(|_| member.is_read());
-        let held = held.ok_or(Error::NotInUse(index))?;
+        let in_use = || {
+            let held = member.held().filter(|_| member.is_read());
+            held.ok_or(Error::NotInUse(index))
+        };
+        let held = in_use()?;
+        let _coming = member.come().ok_or(Error::ComesIn(index))?;
         let failed = |fault| Error::Device {
             device: index.into(),
             fault,
@@ -70,6 +82,15 @@ impl Home {
         let device = resized.unwrap_or(held);
         let had = member.geometry();
         let geometry = grown(index, &had, device.info().size_bytes)?;
+        let empty = self.write_empty_pages(member, &device, &geometry);
+        empty.await.map_err(failed)?;
+        self.make_room_for_epochs().await?;
+        let checkpoint = self.checkpoints.turn.lock().await;
+        let log = self.log.turn.lock().await;
+        if *log || self.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        in_use()?; // it may have failed meanwhile
         self.prepare(member, &device, &geometry)
             .await
             .map_err(failed)?;
@@ -85,55 +106,100 @@ impl Home {
         }
     }
 
-    /// Writes what has to lie at the end of a device before it is used up to there.
+    /// Writes the pages of slots that the device did not have. Most are written here, so that nobody waits for them.
+    async fn write_empty_pages(
+        &self,
+        member: &Member,
+        device: &DeviceRef,
+        geometry: &DeviceGeometry,
+    ) -> Result<(), Fault> {
+        let checkpoint = self.root.borrow().checkpoint;
+        let empty = |page: u32| {
+            let entries = (geometry.slots - page * ENTRIES_PER_PAGE).min(ENTRIES_PER_PAGE);
+            let empty = TablePage {
+                page,
+                checkpoint,
+                entries: vec![None; entries as usize],
+            };
+            Buf::copy_of(&empty.encode(&self.core.identity.array, member.index)).freeze()
+        };
+        for run in runs(member.geometry().table_pages()..geometry.table_pages()) {
+            let pages = run.clone().map(empty).collect();
+            self.write_pages_to(device, geometry, run.start, pages)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what else has to lie at the end of a device before it is used up to there: pages that lay at its end
+    /// before, and its superblock. The caller holds the locks of checkpoints and of the log.
     async fn prepare(
         &self,
         member: &Member,
         device: &DeviceRef,
         geometry: &DeviceGeometry,
     ) -> Result<(), Fault> {
-        for page in geometry.further_pages() {
-            let bytes = self.page_as_it_is(member, page, geometry.slots).await?;
-            for copy in 0..2 {
-                let offset = geometry.page_offset(page, copy);
-                self.write_to(device, offset, bytes.clone()).await?;
-            }
+        for run in runs(member.geometry().further_pages()) {
+            let pages = self.pages_as_they_are(member, run.clone()).await?;
+            self.write_pages_to(device, geometry, run.start, pages)
+                .await?;
         }
         self.superblock.borrow_mut().writes += 1;
         let bytes = self.superblock_for(member.index);
-        self.write_to(device, geometry.super_offset(1), bytes)
+        self.write_to(device, geometry.super_offset(1), vec![bytes])
             .await?;
         let flush = self.core.rt.timeout(DEADLINE, device.flush());
         flush.await.unwrap_or(Err(Fault::Timeout))
     }
 
-    async fn write_to(&self, device: &DeviceRef, offset: u64, bytes: Slice) -> Result<(), Fault> {
-        let write = self
-            .core
-            .rt
-            .timeout(DEADLINE, device.write(offset, vec![bytes]));
+    /// Writes both copies of pages that follow each other.
+    async fn write_pages_to(
+        &self,
+        device: &DeviceRef,
+        geometry: &DeviceGeometry,
+        first: u32,
+        pages: Vec<Slice>,
+    ) -> Result<(), Fault> {
+        for copy in 0..2 {
+            let offset = geometry.page_offset(first, copy);
+            self.write_to(device, offset, pages.clone()).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_to(
+        &self,
+        device: &DeviceRef,
+        offset: u64,
+        data: Vec<Slice>,
+    ) -> Result<(), Fault> {
+        let write = device.write(offset, data);
+        let write = self.core.rt.timeout(DEADLINE, write);
         write.await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// A page of a member's slot table as the durable root has it; an empty one if there is none yet.
-    async fn page_as_it_is(&self, member: &Member, page: u32, slots: u32) -> Result<Slice, Fault> {
-        let (array, index) = (&self.core.identity.array, member.index);
+    /// Pages of a member's slot table as the durable root has them: some of those at the end of its device.
+    async fn pages_as_they_are(
+        &self,
+        member: &Member,
+        pages: Range<u32>,
+    ) -> Result<Vec<Slice>, Fault> {
         let had = member.geometry();
-        if page < had.table_pages() {
-            let copy = member.slots.page_copy(page);
-            let bytes = member
-                .read(had.page_offset(page, copy.into()), BLOCK)
-                .await?;
-            let valid = TablePage::decode(array, index, page, self.core.slot_blocks, &bytes);
-            return valid.map(|_| bytes.freeze()).map_err(|_| Fault::Media);
+        let mut copies = Vec::new();
+        for copy in 0..2 {
+            let read = member.read(had.page_offset(pages.start, copy), pages.len() * BLOCK);
+            copies.push(read.await?.freeze());
         }
-        let entries = (slots - page * ENTRIES_PER_PAGE).min(ENTRIES_PER_PAGE);
-        let empty = TablePage {
-            page,
-            checkpoint: self.root.borrow().checkpoint,
-            entries: vec![None; entries as usize],
+        let present = |(at, page): (usize, u32)| {
+            let copy = &copies[usize::from(member.slots.page_copy(page))];
+            let bytes = copy.cut(at * BLOCK..(at + 1) * BLOCK);
+            let (array, slot_blocks) = (&self.core.identity.array, self.core.slot_blocks);
+            match TablePage::decode(array, member.index, page, slot_blocks, &bytes) {
+                Ok(_) => Ok(bytes),
+                Err(_) => Err(Fault::Media),
+            }
         };
-        Ok(Buf::copy_of(&empty.encode(array, index)).freeze())
+        pages.enumerate().map(present).collect()
     }
 }
 
@@ -152,5 +218,14 @@ mod tests {
         assert!(refused(8 * MIB + 4096).contains("by 4096 bytes"));
         assert!(refused(7 * MIB).contains("has shrunk"));
         assert!(grown(3, &had, 12 * MIB).unwrap().slots > had.slots);
+    }
+
+    #[test]
+    fn runs_are_all_pages_in_order() {
+        for pages in [7..7, 7..8, 0..256, 3..1000] {
+            let all: Vec<Range<u32>> = runs(pages.clone()).collect();
+            assert!(all.iter().all(|run| run.len() <= PAGES_AT_ONCE as usize));
+            assert!(all.into_iter().flatten().eq(pages));
+        }
     }
 }
