@@ -344,7 +344,10 @@ fn a_full_array_goes_on_without_devices_of_small_domains() {
                 assert!(done.is_ok(), "{what}: {done:?}");
             }
             common::check(&v, size, 2, "without two").await;
-            assert_eq!(array.status().await.state, ArrayState::Optimal);
+            let status = array.status().await;
+            assert_eq!(status.state, ArrayState::Optimal);
+            let survives = status.health.survives_domain;
+            assert_eq!(survives, Some(false), "columns lie where there is room");
         });
         rt.shutdown();
     }

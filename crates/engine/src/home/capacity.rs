@@ -165,6 +165,13 @@ impl Home {
 
     /// Whether all that is there lies by the failure domains as they are now.
     fn lies_by_domains(&self) -> bool {
+        let (topology, plan) = (self.topology(), self.plan());
+        let heeds = |(group, t): (u16, &Template)| {
+            topology.is_whole(group) || (t.absent == 0 && t.cap <= t.m)
+        };
+        if !(0..).zip(&plan.groups).all(heeds) {
+            return false; // room is short, and columns are wanted where they are
+        }
         let since = self.core.members.iter().map(Member::domain_since);
         let since = since.max().unwrap_or(0);
         let root = self.root.borrow();
