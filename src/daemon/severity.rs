@@ -38,6 +38,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("halted", Severity::Critical),
     ("healed", Severity::Info),
     ("hot-spare-failed", Severity::Error),
+    ("hot-spare-unused", Severity::Warning),
     ("hot-spare-used", Severity::Info),
     ("imported", Severity::Info),
     ("inconsistent", Severity::Error),

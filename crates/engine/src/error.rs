@@ -206,6 +206,9 @@ pub enum Error {
         "device {0} is a hot spare: it holds nothing until another device is lost; 'ashlar remove' takes it out"
     )]
     HotSpare(u16),
+    /// No hot spare takes the place of a device that has come back, or is expected back.
+    #[error("device {0} is expected back, or is there again: no hot spare takes its place")]
+    Awaited(u16),
     /// A hot spare could take the place of no device, since none is of its failure domain.
     #[error(
         "no device of the array is in the failure domain '{0}', and a hot spare takes the place of devices of its own \
@@ -279,7 +282,7 @@ pub enum Error {
     /// A device is to be used whole, and is.
     #[error(
         "device {index} has not grown: it has {have} bytes, and the array uses them; enlarge the file, partition or LUN \
-         first"
+         first (a whole disk is used as far as the partition that Ashlar made on it)"
     )]
     NotGrown {
         /// The device.

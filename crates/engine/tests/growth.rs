@@ -8,6 +8,7 @@ use std::rc::Rc;
 use ashlar_device::{Device, DeviceRef, Effect, Fault, FaultFilter, MemDevice, OpKind, Rule};
 use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Error, Import};
+use ashlar_format::geometry::super_bytes;
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{MILLISECOND, Rt};
 
@@ -145,6 +146,65 @@ fn a_device_that_has_grown_is_known_again() {
     }
 }
 
+/// What another device of the same size has left at the end that a device has got again is not taken for its own.
+#[test]
+fn a_device_that_has_grown_over_the_end_of_another_is_known_again() {
+    let disks = devices(4, DISK);
+    let kept = disks.clone();
+    story(async move |rt| drop(create(&rt, &kept, "ec2+1").await));
+    let others = devices(4, 2 * DISK);
+    let kept = others.clone();
+    story(async move |rt| {
+        let _of_its_own: [u8; 16] = rt.random_bytes(); // the identities that follow are others
+        drop(create(&rt, &kept, "ec2+1").await);
+    });
+    let disks = resized(&disks, 2 * DISK);
+    for (disk, other) in disks.iter().zip(&others) {
+        let end = geometry(other).super_offset(1);
+        let mut left = vec![0; usize::try_from(2 * DISK - end).unwrap()];
+        other.peek(end, &mut left);
+        disk.poke(end, &left);
+    }
+    story(async move |rt| {
+        let array = import(&rt, &disks, &[]).await;
+        assert_eq!(array.status().await.state, ArrayState::Optimal);
+        for index in 0..4 {
+            array.use_all_of(index).await.unwrap();
+        }
+        array.export().await.unwrap();
+        read(&import(&rt, &disks, &[]).await, 1, "imported").await;
+    });
+}
+
+/// The new slots are there once the device says that it has them: the first of them lies over the end that it had.
+#[test]
+fn new_slots_are_taken_once_the_device_says_so() {
+    let disks = devices(4, DISK);
+    let kept = disks.clone();
+    story(async move |rt| drop(create(&rt, &kept, "ec2+1").await));
+    let disks = resized(&disks, 3 * DISK);
+    story(async move |rt| {
+        let flaky = FaultFilter::new(disks[2].clone());
+        let mut all = refs(&disks);
+        all[2] = flaky.clone();
+        let array = Array::import(&rt, all, Import::default()).await.unwrap();
+        array.wait_idle(&[]).await;
+        let raw = array.status().await.capacity.raw_bytes;
+        flaky.add(Rule::within(OpKind::Write, 0..4096, Effect::Hang));
+        let grows = array.clone();
+        let grown = rt.spawn(async move { grows.use_all_of(2).await });
+        while flaky.hits() == 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        assert_eq!(array.status().await.capacity.raw_bytes, raw, "not yet");
+        assert!(grown.await.is_err());
+        array.wait_idle(&[]).await;
+        let status = array.status().await;
+        assert_eq!(status.health.devices_gone, 1, "it is out of use");
+        read(&array, 1, "without it").await;
+    });
+}
+
 /// Writes fail on the device that has grown: it stays as it was, or is out of use as any device whose writes fail.
 #[test]
 fn a_growth_that_fails_loses_nothing() {
@@ -264,10 +324,15 @@ fn a_growth_that_was_cut_off_is_in_the_table_after_an_import() {
             let array = Array::import(&rt, all, Import::default()).await.unwrap();
             array.wait_idle(&[]).await;
             for index in hanging {
-                for copy in 0..2 {
-                    let at = geometry(&kept[*index]).super_offset(copy);
+                // Of the device that grows the third: it says by two what it has, one after the other.
+                let (ends, skip) = match index {
+                    2 => (&[3 * DISK][..], 1),
+                    _ => (&[DISK, 3 * DISK][..], 0),
+                };
+                let at = ends.iter().map(|end| end - super_bytes(*end));
+                for at in at.chain((*index != 2).then_some(0)) {
                     let hangs = Rule::within(OpKind::Write, at..at + 4096, Effect::Hang);
-                    flaky[*index].add(hangs);
+                    flaky[*index].add(Rule { skip, ..hangs });
                 }
             }
             rt.spawn(async move { array.use_all_of(2).await });
@@ -302,7 +367,7 @@ fn geometry_of(disk: &MemDevice, bytes: u64) -> ashlar_format::DeviceGeometry {
 fn newest(disk: &MemDevice) -> Superblock {
     let ends = [DISK, 3 * DISK, 8 * DISK].into_iter();
     let ends = ends.filter(|end| *end <= disk.info().size_bytes);
-    let offsets = ends.map(|end| end - ashlar_format::geometry::super_bytes(end));
+    let offsets = ends.map(|end| end - super_bytes(end));
     let at = |offset: u64| {
         let mut block = vec![0; 4096];
         disk.peek(offset, &mut block);

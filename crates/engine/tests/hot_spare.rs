@@ -237,6 +237,89 @@ fn a_device_that_cannot_be_given_up_does_not_keep_the_spare_from_another() {
     });
 }
 
+/// After an import nobody knows which columns lie on devices that are out of use: a hot spare takes the place of none that
+/// may have the last copy of something, nor does another device.
+#[test]
+fn an_import_does_not_give_a_device_up_that_may_have_the_last_copy() {
+    for mend in [false, true] {
+        let disks = devices(8, DISK);
+        let kept = disks.clone();
+        story(async move |rt| {
+            let array = create(&rt, &kept[..6], "ec2+1").await;
+            array.merge().await.unwrap();
+            array.add_hot_spare(kept[6].clone(), "").await.unwrap();
+            array.pause(Work::Rebuild, true).unwrap();
+            array.fail(0, false).await.unwrap();
+            array.fail(1, true).await.unwrap();
+            assert_eq!(array.hot_spares_due(), []);
+            array.merge().await.unwrap();
+            array.export().await.unwrap();
+        });
+        story(async move |rt| {
+            let array = import(&rt, &disks, &[0, 1]).await;
+            assert_eq!(array.hot_spares_due(), [], "both may have the last copy");
+            let other = array.replace(0, disks[7].clone()).await;
+            assert!(matches!(other, Err(Error::LastCopy(0))), "{other:?}");
+            if mend {
+                // What the one that is back holds is known: what is lost without the other lies on that.
+                array.online(disks[1].clone(), true).await.unwrap();
+                array.wait_idle(&[Work::Rebuild]).await;
+                read(&array, 1, "with one of them").await;
+                let due = array.use_hot_spare().await.unwrap();
+                assert_eq!(due, Some(Due { spare: 6, lost: 0 }));
+            } else {
+                array.fail(2, true).await.unwrap();
+                let due: Vec<u16> = array.hot_spares_due().iter().map(|d| d.lost).collect();
+                assert_eq!(due, [], "device 2 has the last copy of some as well");
+            }
+        });
+    }
+}
+
+/// A hot spare that has become smaller is let go: neither the import nor what follows writes behind its end.
+#[test]
+fn a_hot_spare_that_has_shrunk_is_not_used() {
+    let disks = devices(5, DISK);
+    let kept = disks.clone();
+    story(async move |rt| drop(with_spare(&rt, &kept).await));
+    let small = Rc::new(disks[4].resize(DISK / 2));
+    let mut disks = disks;
+    disks[4] = small;
+    story(async move |rt| {
+        let named = Import {
+            name: Some("other".into()),
+            ..Import::default()
+        };
+        let array = Array::import(&rt, refs(&disks), named).await.unwrap();
+        array.fail(0, false).await.unwrap();
+        assert_eq!(array.use_hot_spare().await.unwrap(), None);
+        let told = array.events(0);
+        let told = told.iter().find(|e| e.kind == "hot-spare-failed").unwrap();
+        assert!(told.text.contains("has shrunk"), "{}", told.text);
+        let back = array.online(disks[4].clone(), false).await;
+        assert!(
+            matches!(back, Err(Error::Shrunk { index: 4, .. })),
+            "{back:?}"
+        );
+        array.remove(4).await.unwrap();
+        read(&array, 1, "without it").await;
+    });
+}
+
+/// A row of a hot spare that is away is no place for a device that would hold data.
+#[test]
+fn a_hot_spare_that_is_away_is_not_replaced() {
+    let disks = devices(6, DISK);
+    let kept = disks.clone();
+    story(async move |rt| drop(with_spare(&rt, &kept[..5]).await));
+    story(async move |rt| {
+        let array = import(&rt, &disks[..4], &[]).await;
+        let refused = array.replace(4, disks[5].clone()).await;
+        assert!(matches!(refused, Err(Error::HotSpare(4))), "{refused:?}");
+        assert!(image(&disks[5]).iter().all(|byte| *byte == 0));
+    });
+}
+
 /// A device that is lost while it is replaced has its place taken already, and one that is removed leaves none.
 #[test]
 fn no_hot_spare_is_used_for_a_device_that_was_leaving() {
@@ -367,6 +450,14 @@ fn a_hot_spare_stays_in_its_failure_domain() {
         }
         array.add_hot_spare(disks[4].clone(), "a").await.unwrap();
         array.add_hot_spare(disks[5].clone(), "b").await.unwrap();
+        let unused = || {
+            let events = array.events(0).into_iter();
+            events.filter(|e| e.kind == "hot-spare-unused").count()
+        };
+        array.set_domain(0, "x").await.unwrap();
+        assert_eq!(unused(), 1, "no device is in a");
+        array.set_domain(0, "a").await.unwrap();
+        assert_eq!(unused(), 1);
         array.fail(2, false).await.unwrap();
         assert_eq!(array.hot_spares_due(), [], "it is in c");
         array.fail(1, true).await.unwrap();

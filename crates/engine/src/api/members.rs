@@ -156,7 +156,7 @@ impl Array {
     /// Adds a device that holds nothing until another one is lost: whatever is on it is overwritten.
     ///
     /// # Errors
-    /// Why it cannot: nothing of the device was changed.
+    /// Why it cannot: nothing of the device was changed, unless it failed itself.
     pub async fn add_hot_spare(&self, device: DeviceRef, domain: &str) -> Result<u16, Error> {
         let geometry = self.check_hot_spare(device.info().size_bytes, domain)?;
         let (path, domain) = (device.info().name.clone(), domain.to_string());
@@ -299,7 +299,7 @@ impl Array {
         if member.is_counted() {
             return Err(Error::InUse(index));
         }
-        if member.state() == MemberState::Spare && member.is_held() {
+        if member.state() == MemberState::Spare {
             return Err(Error::HotSpare(index));
         }
         let need = home.superblock.borrow().members[usize::from(index)].slots;

@@ -105,7 +105,7 @@ impl Home {
         match self.take_in(arrival, false).await {
             Ok(taken) => Ok((index, taken)),
             Err(error) => {
-                // If that fails the array has stopped, or a `replace` has taken the row.
+                // If that fails the array has stopped.
                 let _ = self.restate(index, MemberState::Removed).await;
                 Err(error)
             }

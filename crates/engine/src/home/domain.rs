@@ -16,6 +16,7 @@
 use std::rc::Rc;
 
 use ashlar_format::BLOCK_U64;
+use ashlar_format::superblock::MemberState;
 use ashlar_layout::Placement;
 use ashlar_space::domains::Domains;
 use ashlar_space::topology::Topology;
@@ -113,6 +114,26 @@ impl Home {
         true
     }
 
+    /// An event for each hot spare of a failure domain that no device is in any more.
+    fn note_spares_without_use(&self, domain: &str) {
+        let is_spare = |m: &Member| m.state() == MemberState::Spare;
+        let mut others = self.core.members.iter().filter(|m| !is_spare(m));
+        if others.any(|m| m.state() != MemberState::Removed && m.domain() == domain) {
+            return;
+        }
+        let spares = self.core.members.iter().filter(|m| is_spare(m));
+        for spare in spares.filter(|m| m.domain() == domain) {
+            let text = format!(
+                "hot spare {} ({}) can take the place of no device any more: none is in its failure domain '{domain}'; \
+                 remove it, and add it with the label that devices have now",
+                spare.index,
+                spare.path()
+            );
+            let events = &self.core.events;
+            events.note("hot-spare-unused", Some(spare.index), text);
+        }
+    }
+
     /// A member is in this failure domain from now on; in one of its own without a label.
     pub(crate) async fn set_domain(
         self: &Rc<Self>,
@@ -135,9 +156,11 @@ impl Home {
             let members = self.core.members.iter();
             members.for_each(|m| m.set_domain(m.domain(), since));
         }
+        let before = self.core.member(index).domain();
         self.core.member(index).set_domain(label, since);
         self.publish_members().await;
         drop(log);
+        self.note_spares_without_use(&before);
         self.end_crowded().await;
         let is_new = |home: &Home| {
             let root = home.root.borrow();

@@ -9,14 +9,15 @@
 //! further pages of its slot table, and the superblock as it is, of the same generation and with the old geometry. Pages
 //! of slots that there were not are empty, whatever is laid meanwhile, so that they are written beside checkpoints and
 //! group commits. Those that lay at the old end say what the durable root says of their slots: they, and the superblock,
-//! are written while neither runs. All is flushed. Then a generation is stored, and with it, over the superblock at the
-//! beginning, the new geometry. A write of that which is cut off leaves the superblock at the end. A crash before it
-//! leaves the old geometry: what was written behind its end is nowhere named, and is written again next time. A crash
-//! after it leaves the new one, with a table that is whole, whether or not that generation takes effect: what is laid on
-//! a device its own superblock says, not the table of members. The row in that may say otherwise then: the import makes
-//! a generation in which it does not (`import/recover.rs`). Until the generation is stored no checkpoint writes a page
-//! where it was, and no record names a new slot: a group commit does so only after the root that follows it. One growth
-//! of a device runs at a time, and no take-in or removal beside it: the end that it writes behind stays.
+//! are written while neither runs. All is flushed. Then the superblock at the beginning is written, of the same
+//! generation and with the new geometry, and flushed. A write of that which is cut off leaves the superblock at the end.
+//! A crash before it leaves the old geometry: what was written behind its end is nowhere named, and is written again next
+//! time. A crash after it leaves the new one, with a table that is whole: what is laid on a device its own superblock
+//! says, not the table of members. The row in that may say otherwise then: the import makes a generation in which it does
+//! not (`import/recover.rs`). Only then are the new slots there to be taken: the first of them lies over the old end,
+//! where the old geometry has pages of the slot table. Until then no checkpoint writes a page where it was either. A
+//! device that does not say whether it stored the new geometry is failed: an import reads it by one or the other. One
+//! growth of a device runs at a time, and no take-in or removal beside it: the end that it writes behind stays.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -94,6 +95,15 @@ impl Home {
         self.prepare(member, &device, &geometry)
             .await
             .map_err(failed)?;
+        let said = self.say(member, &device, &geometry).await;
+        if self.core.closed.get() {
+            return Err(Error::Closed);
+        }
+        if said.is_err() {
+            // Nobody knows by which geometry the next import would read it.
+            self.core.report_failed(index);
+        }
+        said.map_err(failed)?;
         member.grow(device, geometry);
         self.publish_members().await;
         drop((log, checkpoint));
@@ -144,10 +154,33 @@ impl Home {
             self.write_pages_to(device, geometry, run.start, pages)
                 .await?;
         }
+        let now = member.geometry();
+        self.write_superblock(member, device, geometry.super_offset(1), now)
+            .await
+    }
+
+    /// Has the device say that it is laid out so. The caller holds the locks of checkpoints and of the log.
+    async fn say(
+        &self,
+        member: &Member,
+        device: &DeviceRef,
+        geometry: &DeviceGeometry,
+    ) -> Result<(), Fault> {
+        self.write_superblock(member, device, geometry.super_offset(0), *geometry)
+            .await
+    }
+
+    /// Writes a superblock that is newer than all before, and flushes what was written.
+    async fn write_superblock(
+        &self,
+        member: &Member,
+        device: &DeviceRef,
+        offset: u64,
+        says: DeviceGeometry,
+    ) -> Result<(), Fault> {
         self.superblock.borrow_mut().writes += 1;
-        let bytes = self.superblock_for(member.index);
-        self.write_to(device, geometry.super_offset(1), vec![bytes])
-            .await?;
+        let bytes = self.superblock_of(member.index, member.uuid(), says);
+        self.write_to(device, offset, vec![bytes]).await?;
         let flush = self.core.rt.timeout(DEADLINE, device.flush());
         flush.await.unwrap_or(Err(Fault::Timeout))
     }
@@ -185,21 +218,27 @@ impl Home {
         pages: Range<u32>,
     ) -> Result<Vec<Slice>, Fault> {
         let had = member.geometry();
-        let mut copies = Vec::new();
-        for copy in 0..2 {
+        let (array, slot_blocks) = (&self.core.identity.array, self.core.slot_blocks);
+        let mut copies = [None, None];
+        for (run, copy) in copies.iter_mut().zip(0..) {
             let read = member.read(had.page_offset(pages.start, copy), pages.len() * BLOCK);
-            copies.push(read.await?.freeze());
+            *run = read.await.ok().map(Buf::freeze);
         }
-        let present = |(at, page): (usize, u32)| {
-            let copy = &copies[usize::from(member.slots.page_copy(page))];
-            let bytes = copy.cut(at * BLOCK..(at + 1) * BLOCK);
-            let (array, slot_blocks) = (&self.core.identity.array, self.core.slot_blocks);
-            match TablePage::decode(array, member.index, page, slot_blocks, &bytes) {
-                Ok(_) => Ok(bytes),
-                Err(_) => Err(Fault::Media),
-            }
-        };
-        pages.enumerate().map(present).collect()
+        let mut present = Vec::new();
+        for (at, page) in pages.enumerate() {
+            let copy = member.slots.page_copy(page);
+            let bytes = match &copies[usize::from(copy)] {
+                Some(run) => run.cut(at * BLOCK..(at + 1) * BLOCK),
+                None => {
+                    let offset = had.page_offset(page, copy.into());
+                    member.read(offset, BLOCK).await?.freeze()
+                }
+            };
+            TablePage::decode(array, member.index, page, slot_blocks, &bytes)
+                .map_err(|_| Fault::Media)?;
+            present.push(bytes);
+        }
+        Ok(present)
     }
 }
 

@@ -92,6 +92,7 @@ impl Home {
         if member.is_held() {
             return Err(Error::HotSpare(member.index));
         }
+        arrival.check_size()?;
         self.claim(&arrival).await?;
         member.hold(arrival.device, arrival.geometry);
         Ok(())
@@ -162,8 +163,12 @@ impl Home {
         let member = self.core.member(spare);
         let _coming = member.come().ok_or(Error::ComesIn(spare))?;
         let device = member.held().ok_or(Error::NoDevice(spare))?;
-        // What the lost device has under way is no fault of this one.
+        // What the lost device has under way is no fault of this one, nor what keeps it meanwhile.
+        self.free_journal_of(lost).await?;
         self.nothing_under_way(self.core.member(lost)).await?;
+        if !self.hot_spares_due().iter().any(|due| due.lost == lost) {
+            return Err(Error::Awaited(lost));
+        }
         let (path, geometry) = (member.path(), member.geometry());
         let uuid = self.core.rt.random_bytes();
         let arrival = Arrival::new(lost, uuid, device, geometry);

@@ -27,10 +27,12 @@ use ashlar_format::root::MAX_EPOCH_BYTES;
 use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, TablePage};
 use ashlar_format::superblock::MemberState;
 use ashlar_rt::{MILLISECOND, Nanos, SECOND, join_all};
+use ashlar_space::topology::Area;
 
 use crate::error::Error;
 use crate::home::Home;
 use crate::home::generation::Agreed;
+use crate::home::space::area_of;
 use crate::members::Member;
 use crate::members::arrival::{Arrival, Brought};
 use crate::members::slots::choose_copy;
@@ -187,6 +189,7 @@ impl Home {
             _ => Ok(()),
         };
         may_come()?;
+        arrival.check_size()?;
         // Two at once would each judge what the other writes.
         let _coming = member.come().ok_or(Error::ComesIn(index))?;
         self.free_journal_of(index).await?;
@@ -206,7 +209,11 @@ impl Home {
             false => (Brought::none(arrival.geometry.table_pages()), Claims::new()),
         };
         let lacking = self.lacking(index, &brought, &claims);
-        if !force && self.is_any_lost(&lacking) {
+        let loses = || match arrival.returns {
+            true => self.is_any_lost(&lacking),
+            false => self.has_last_copy(index),
+        };
+        if !force && loses() {
             return Err(Error::LastCopy(index));
         }
         if !arrival.returns {
@@ -257,10 +264,19 @@ impl Home {
         !segment.live.borrow().is_empty() && self.core.redundancy(segment).is_none()
     }
 
-    /// Whether something that the array holds can be had only with a member that is out of use.
+    /// Whether something that the array holds may be had only with a member that is out of use.
     pub(super) fn has_last_copy(&self, index: u16) -> bool {
+        let (topology, unread) = (self.topology(), self.core.member(index).is_unread());
+        let may_hold = |s: &Segment| match area_of(&topology, s) {
+            Area::Group(group) => unread && topology.group_of(index) == Some(group),
+            Area::Nodes => unread,
+        };
+        let lies = |s: &&Rc<Segment>| {
+            let nowhere = || s.columns.borrow().iter().any(|c| !c.is_placed());
+            s.lies_on_any(&[index]) || may_hold(s) && nowhere()
+        };
         let segments = self.core.segments.borrow();
-        let mut here = segments.values().filter(|s| s.lies_on_any(&[index]));
+        let mut here = segments.values().filter(lies);
         here.any(|s| self.is_lost(s))
     }
 

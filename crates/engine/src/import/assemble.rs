@@ -13,11 +13,12 @@ use ashlar_rt::{Buf, Rt};
 
 use crate::error::Error;
 use crate::import::decide::{Holder, decide, to_ask};
+use crate::members::Member;
 use crate::members::duties::Duties;
 use crate::members::quorum::online_members;
-use crate::members::{Member, Members};
 use crate::options::Label;
 use crate::planted::{self, Bug};
+use crate::segment::table::Core;
 
 /// A device with the superblock found on it.
 pub struct Candidate {
@@ -92,8 +93,14 @@ async fn read_superblock(
         match read_copy(device, offset, area).await {
             Some(Ok(found)) => {
                 read = true;
-                if best.as_ref().is_some_and(|(b, _)| b.device != found.device) {
-                    return Err(Error::TwoDevices(position));
+                if let Some((first, _)) = &best
+                    && first.device != found.device
+                {
+                    // Another may have left its own at the end that this one has got since.
+                    if inside(device, first).await.is_none() {
+                        return Err(Error::TwoDevices(position));
+                    }
+                    continue;
                 }
                 if best.as_ref().is_none_or(|(b, _)| found.writes > b.writes) {
                     best = Some((found, copy));
@@ -122,18 +129,24 @@ async fn read_superblock(
     }
 }
 
-/// Of a device that has grown, and of which the array does not use what is new, a superblock that is newer than the one
-/// found may lie at the end that it had. A superblock of another device there is none of its own.
-async fn newer_inside(device: &DeviceRef, found: (Superblock, u32)) -> (Superblock, u32) {
-    let geometry = found.0.geometry;
+/// Of a device that has grown, and of which the array does not use what is new, the superblock at the end that it had. One
+/// of another device there is none of its own.
+async fn inside(device: &DeviceRef, found: &Superblock) -> Option<Superblock> {
+    let geometry = found.geometry;
     if geometry.size_bytes >= device.info().size_bytes {
-        return found;
+        return None;
     }
     let area = super_bytes(geometry.size_bytes);
-    match read_copy(device, geometry.super_offset(1), area).await {
-        Some(Ok(inside)) if inside.device == found.0.device && inside.writes > found.0.writes => {
-            (inside, 1)
-        }
+    let inside = read_copy(device, geometry.super_offset(1), area)
+        .await?
+        .ok()?;
+    (inside.device == found.device).then_some(inside)
+}
+
+/// The newer one of a superblock that was found and that at the end which the device had.
+async fn newer_inside(device: &DeviceRef, found: (Superblock, u32)) -> (Superblock, u32) {
+    match inside(device, &found.0).await {
+        Some(inside) if inside.writes > found.0.writes => (inside, 1),
         _ => found,
     }
 }
@@ -269,12 +282,27 @@ pub async fn assemble(
 }
 
 /// Holds the devices that are hot spares; those that have another name than the array, by row.
-pub fn hold_spares(members: &Members, spares: Vec<Candidate>, name: &str) -> Vec<u16> {
+pub fn hold_spares(core: &Core, spares: Vec<Candidate>, name: &str) -> Vec<u16> {
     let mut renamed = Vec::new();
     for spare in spares {
-        let Some(member) = members.get(usize::from(spare.superblock.index)) else {
+        let Some(member) = core.members.get(usize::from(spare.superblock.index)) else {
             continue;
         };
+        let (have, need) = (
+            spare.device.info().size_bytes,
+            spare.superblock.geometry.size_bytes,
+        );
+        if have < need {
+            let path = &spare.device.info().name;
+            let text = format!(
+                "hot spare {} ({path}) has shrunk from {need} bytes to {have}, and is not used: 'ashlar remove' takes it \
+                 out",
+                member.index
+            );
+            core.events
+                .note("hot-spare-failed", Some(member.index), text);
+            continue;
+        }
         if spare.name() != name {
             renamed.push(member.index);
         }

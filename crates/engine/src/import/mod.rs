@@ -198,7 +198,7 @@ async fn find(rt: &Rt, devices: Vec<DeviceRef>, options: &Import) -> Result<Foun
         &options.settings.accelerators,
     );
     let spares = std::mem::take(&mut spread.spares);
-    spread.renamed = hold_spares(&core.members, spares, &newest.name);
+    spread.renamed = hold_spares(&core, spares, &newest.name);
     if options.read_only {
         // What is recovered is made durable in memory.
         core.members.iter().for_each(Member::keep_writes);

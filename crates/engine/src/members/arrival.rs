@@ -12,7 +12,8 @@ use ashlar_format::slot::{ENTRIES_PER_PAGE, SlotEntry, SlotHeader, TablePage};
 use ashlar_format::superblock::Superblock;
 use ashlar_rt::{Buf, Rt, Slice};
 
-use crate::members::DEADLINE;
+use crate::error::Error;
+use crate::members::{DEADLINE, Member};
 
 /// The device.
 #[derive(Clone)]
@@ -86,13 +87,27 @@ impl Arrival {
         }
     }
 
+    /// Whether it is as large as it was.
+    pub fn check_size(&self) -> Result<(), Error> {
+        let (have, need) = (self.device.info().size_bytes, self.geometry.size_bytes);
+        let index = self.index;
+        (have >= need)
+            .then_some(())
+            .ok_or(Error::Shrunk { index, have, need })
+    }
+
     async fn read(&self, rt: &Rt, offset: u64, length: usize) -> Result<Buf, Fault> {
-        let read = self.device.read(offset, Buf::scratch(length));
-        let read = match rt.timeout(DEADLINE, read).await {
-            Some((bytes, Ok(()))) => Ok(bytes),
-            Some((_, Err(fault))) => Err(fault),
-            None => Err(Fault::Timeout),
+        let within = Member::reaches(&self.device, offset + length as u64);
+        let read = async {
+            within?;
+            let read = self.device.read(offset, Buf::scratch(length));
+            match rt.timeout(DEADLINE, read).await {
+                Some((bytes, Ok(()))) => Ok(bytes),
+                Some((_, Err(fault))) => Err(fault),
+                None => Err(Fault::Timeout),
+            }
         };
+        let read = read.await;
         if read.is_err() {
             self.failed_reads.set(self.failed_reads.get() + 1);
         }
@@ -100,6 +115,7 @@ impl Arrival {
     }
 
     async fn write(&self, rt: &Rt, offset: u64, bytes: Slice) -> Result<(), Fault> {
+        Member::reaches(&self.device, offset + bytes.len() as u64)?;
         let write = self.device.write(offset, vec![bytes]);
         rt.timeout(DEADLINE, write)
             .await

@@ -8,7 +8,7 @@ use ashlar_format::geometry::DeviceGeometry;
 use ashlar_format::superblock::MemberState;
 
 use crate::members::Member;
-use crate::members::duties::Row;
+use crate::members::duties::{ComesIn, Row};
 
 /// A take-in under way.
 pub struct Coming<'a>(&'a Member);
@@ -75,8 +75,18 @@ impl Member {
     pub fn joined(&self) {
         let geometry = self.geometry.get();
         self.slots.renew(geometry.slots, geometry.table_pages());
-        self.come_in(|c| (c.joining, c.before, c.was_leaving) = (false, None, false));
+        self.come_in(|c| {
+            *c = ComesIn {
+                judged: c.judged,
+                ..ComesIn::default()
+            };
+        });
         self.changed.open();
+    }
+
+    /// Whether nobody has read its slot table since the import: any column that is nowhere may lie on it.
+    pub fn is_unread(&self) -> bool {
+        self.comes_in.get().unread
     }
 
     /// Whether it was to leave when it was lost: known until the next import.

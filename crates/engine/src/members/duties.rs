@@ -32,6 +32,8 @@ pub struct ComesIn {
     pub before: Option<Row>,
     /// It was to leave when it was lost.
     pub was_leaving: bool,
+    /// Its slot table has not been read since the import, which had no use for it.
+    pub unread: bool,
 }
 
 /// What a row of the member table says of its device.

@@ -139,6 +139,7 @@ impl Member {
         device: Option<DeviceRef>,
         state: MemberState,
     ) -> Member {
+        let unread = device.is_none();
         Member {
             index,
             domain: RefCell::new(FailureDomain {
@@ -150,7 +151,10 @@ impl Member {
             device: RefCell::new(device),
             last_path: RefCell::default(),
             state: Cell::new(state),
-            comes_in: Cell::default(),
+            comes_in: Cell::new(ComesIn {
+                unread,
+                ..ComesIn::default()
+            }),
             left_at: Cell::new(rt.now()),
             stale_since: Cell::new(0),
             group: None,
@@ -280,12 +284,12 @@ impl Member {
         self.device.replace(Some(device));
     }
 
-    /// Its device has grown: this is the same with its present size, laid out so, with its newer superblock at its end.
+    /// Its device has grown: this is the same with its present size, and its newer superblock says that it is laid out so.
     pub fn grow(&self, device: DeviceRef, geometry: DeviceGeometry) {
         self.device.replace(Some(device));
         self.geometry.set(geometry);
         self.slots.grow(geometry.slots, geometry.table_pages());
-        self.super_copy.set(1);
+        self.super_copy.set(0);
     }
 
     fn come_in(&self, change: impl FnOnce(&mut ComesIn)) {
@@ -372,7 +376,7 @@ impl Member {
 
     /// Whether the device still reaches that far: one may have shrunk since it was taken in, and what lay
     /// beyond its end is gone.
-    fn reaches(device: &DeviceRef, end: u64) -> Result<(), Fault> {
+    pub(crate) fn reaches(device: &DeviceRef, end: u64) -> Result<(), Fault> {
         let there = end <= device.info().size_bytes;
         there.then_some(()).ok_or(Fault::Media)
     }
