@@ -268,6 +268,11 @@ impl Store for EngineStore {
         Box::pin(async move { Ok(array.use_all_of(device).await.map(drop)?) })
     }
 
+    fn set_domain(&self, device: u16, label: &str) -> StoreFuture<Result<(), StoreError>> {
+        let (array, label) = (self.0.clone(), label.to_string());
+        Box::pin(async move { Ok(array.set_domain(device, &label).await.map(drop)?) })
+    }
+
     fn next_device(&self) -> usize {
         self.0.next_device()
     }

@@ -1,6 +1,6 @@
 //! Devices come back while the array runs: those that answered nothing for a while, that were failed, or that were
 //! missing at an import; as they are, as an older image of themselves, or with another in their place. Others are taken
-//! out for good, new ones are added, also as hot spares, and some grow.
+//! out for good, new ones are added, also as hot spares, some grow, and some get another failure domain.
 //!
 //! Invariants:
 //! - Within the promises, a device that may hold wrong bytes that nobody noticed does not come back as it is.
@@ -281,9 +281,34 @@ async fn grow(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
     });
 }
 
+/// A device gets another failure domain, of an array that was made without: no domain is lost as a whole then.
+async fn relabel(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
+    let index = rng.index(store.next_device().min(world.config.devices));
+    if !world.config.domains.is_empty() || world.budget.borrow().unborn.contains(&index) {
+        return;
+    }
+    let label = rng.pick(&["", "a", "b", "c"]);
+    let number = u16::try_from(index).expect("few devices");
+    let set = bounded(
+        world,
+        rt,
+        "a failure domain",
+        store.set_domain(number, label),
+    )
+    .await;
+    world.trace.line(|| {
+        let at = rt.now() / 1_000;
+        format!("{at:>9} us device {index} in failure domain '{label}': {set:?}")
+    });
+    world.trace.mark(match set {
+        Some(Ok(())) => "failure domain: another",
+        _ => "failure domain: refused",
+    });
+}
+
 /// Devices come back at random moments until the session ends; some are taken out for that.
 pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
-    let mut sizes = rng.clone().fork(11);
+    let (mut sizes, mut labels) = (rng.clone().fork(11), rng.clone().fork(12));
     for _ in 0..rng.range(1, 4) {
         let leaving = if rng.chance(60) { world.victim() } else { None };
         let copied = leaving.filter(|_| rng.chance(60));
@@ -310,6 +335,9 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
         }
         if sizes.chance(30) {
             grow(&world, &rt, &store, &mut sizes).await;
+        }
+        if labels.chance(30) {
+            relabel(&world, &rt, &store, &mut labels).await;
         }
     }
 }

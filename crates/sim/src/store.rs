@@ -180,6 +180,10 @@ pub trait Store {
     fn use_all_of(&self, _device: u16) -> StoreFuture<Result<(), StoreError>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
+    /// Puts a device into another failure domain.
+    fn set_domain(&self, _device: u16, _label: &str) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
     /// The number that the next device gets that is added.
     fn next_device(&self) -> usize {
         0
