@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::status::{ArrayState, DeviceState};
-use ashlar_engine::{Array, Error, Import};
-use ashlar_rt::{MICROSECOND, Rt};
+use ashlar_engine::{Array, Error, Import, Work};
+use ashlar_rt::{MICROSECOND, Rt, SECOND};
 
 use common::{check, copies, devices, fill, image, refs, small, story, volume, without};
 
@@ -414,4 +414,42 @@ fn a_device_that_was_used_elsewhere_is_refused() {
         optimal(&array, "the right one").await;
         read(&array, 1, "the right one").await;
     });
+}
+
+/// What could not be read while more devices were out of use than the layout survives is not lost once they are back.
+#[test]
+fn what_was_lost_without_a_device_is_found_with_it() {
+    for reads in [false, true] {
+        let disks = devices(4, DISK);
+        story(async move |rt| {
+            let array = create(&rt, refs(&disks), "ec2+1").await;
+            write(&array, 1).await;
+            array.merge().await.unwrap();
+            array.pause(Work::Rebuild, true).unwrap();
+            array.fail(0, false).await.unwrap();
+            array.fail(1, true).await.unwrap();
+            let v = array.volume("v").unwrap();
+            for at in (0..SIZE).step_by(4096) {
+                let _ = v.read(at, 4096).await;
+            }
+            let status = array.status().await;
+            assert_eq!(status.state, ArrayState::Failed);
+            assert!(!status.lost.is_empty());
+            if reads {
+                // Somebody reads before all of it was tried again.
+                array.online(disks[1].clone(), true).await.unwrap();
+                read(&array, 1, "back").await;
+            } else {
+                array.online(disks[1].clone(), true).await.unwrap();
+                rt.sleep(SECOND).await;
+            }
+            let status = array.status().await;
+            assert_eq!(status.lost, [], "all can be read");
+            assert_eq!(status.state, ArrayState::Critical);
+            array.online(disks[0].clone(), true).await.unwrap();
+            array.pause(Work::Rebuild, false).unwrap();
+            optimal(&array, "all back").await;
+            read(&array, 1, "all back").await;
+        });
+    }
 }

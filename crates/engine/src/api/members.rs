@@ -9,6 +9,7 @@ use ashlar_format::DeviceGeometry;
 use ashlar_format::superblock::{MemberEntry, MemberState, Superblock};
 
 use crate::api::array::Array;
+use crate::api::report::lost_ranges;
 use crate::error::Error;
 use crate::home::Home;
 use crate::home::addition::With;
@@ -508,6 +509,7 @@ impl Array {
                 "device {index} ({path}) is back: {kept} of its columns count again, {lacking} are rebuilt"
             );
             events.note("device-back", Some(index), text);
+            self.read_lost_again();
         } else {
             let text = format!("{path} takes the place of device {index}: its data is rebuilt");
             events.note("device-replaced", Some(index), text);
@@ -517,6 +519,24 @@ impl Array {
             kept,
             lacking,
         })
+    }
+
+    /// Reads what is listed as lost: a device is back that may have some of it, and what can be read leaves the list.
+    fn read_lost_again(&self) {
+        let (array, lost) = (self.clone(), lost_ranges(&self.0.home));
+        self.0.home.core.rt.spawn(async move {
+            for range in lost {
+                let Some(volume) = array.volume(&range.volume) else {
+                    continue;
+                };
+                let block = volume.info().block_bytes;
+                let blocks = range.length_bytes / u64::from(block);
+                for at in 0..blocks {
+                    let offset = range.offset_bytes + at * u64::from(block);
+                    let _ = volume.read(offset, block as usize).await;
+                }
+            }
+        });
     }
 }
 

@@ -302,7 +302,8 @@ fn left_to_do(home: &Home, work: Work) -> u64 {
     }
 }
 
-fn lost_ranges(home: &Home) -> Vec<LostRange> {
+/// What cannot be read, as far as it was tried.
+pub(super) fn lost_ranges(home: &Home) -> Vec<LostRange> {
     let catalog = home.catalog.borrow();
     let mut ranges: Vec<LostRange> = Vec::new();
     for (tree, address) in home.core.bad.lost.borrow().iter() {

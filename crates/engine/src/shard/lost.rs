@@ -1,8 +1,10 @@
 //! The list of lost blocks: volume blocks that cannot be read, and all blocks under a node of the map that cannot be.
 //!
 //! Invariants: listed is what a reader would get an error for; of a leaf, the blocks within the volume that no delta
-//! holds. A block that is written or unmapped again leaves the list. An array that has stopped asks its devices for
-//! nothing more: what cannot be read then is not lost.
+//! holds. A block that is written or unmapped again leaves the list, and one that is read: a device is back that has it.
+//! An array that has stopped asks its devices for nothing more: what cannot be read then is not lost.
+
+use std::ops::Range;
 
 use ashlar_block::VolumeError;
 use ashlar_format::node::LEAF_ENTRIES;
@@ -39,5 +41,16 @@ impl Shard {
         let mut listed = self.core.bad.lost.borrow_mut();
         listed.extend(addresses.into_iter().map(|address| (shape.tree, address)));
         VolumeError::Lost
+    }
+
+    /// Notes that volume blocks were read.
+    pub(crate) fn found(&self, tree: u32, addresses: Range<u64>) {
+        let listed = &self.core.bad.lost;
+        if !listed.borrow().is_empty() {
+            let mut listed = listed.borrow_mut();
+            addresses.for_each(|address| {
+                listed.remove(&(tree, address));
+            });
+        }
     }
 }

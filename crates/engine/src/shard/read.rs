@@ -226,6 +226,19 @@ impl Shard {
         first: u64,
         count: u64,
     ) -> Result<Buf, VolumeError> {
+        let read = self.read_blocks(tree, first, count).await;
+        if read.is_ok() {
+            self.found(tree, first..first + count);
+        }
+        read
+    }
+
+    async fn read_blocks(
+        self: &Rc<Self>,
+        tree: u32,
+        first: u64,
+        count: u64,
+    ) -> Result<Buf, VolumeError> {
         let shape = self.shape(tree)?;
         let unit = shape.pieces as usize * BLOCK;
         let mut out = Buf::scratch(usize::try_from(count).expect("a read is bounded") * unit);
