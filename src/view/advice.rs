@@ -59,9 +59,12 @@ fn service(array: &ArrayStatus, lines: &mut Vec<String>) {
 fn lost(array: &ArrayStatus, lines: &mut Vec<String>) {
     let Some(first) = array.lost.first() else {
         if array.state == ArrayState::Failed {
+            let what = match array.unreadable_bytes {
+                0 => "data cannot be read".to_string(),
+                bytes => format!("{} of data cannot be read", size(bytes)),
+            };
             lines.push(format!(
-                "data is lost: more devices are out of use than the layout survives, and reads of that data fail. \
-                 {}",
+                "{what}: more devices are out of use than the layout survives. {}",
                 whence(array, "Restore it")
             ));
         }
@@ -69,7 +72,7 @@ fn lost(array: &ArrayStatus, lines: &mut Vec<String>) {
     };
     let bytes: u64 = array.lost.iter().map(|l| l.length_bytes).sum();
     lines.push(format!(
-        "{} of data in {} is lost (first: volume {} at byte {}); reading more may find more. {}; \
+        "{} of data in {} could not be read (first: volume {} at byte {}); reading more may find more. {}; \
          'ashlar status {} -j' lists them",
         size(bytes),
         count(array.lost.len(), "range"),
@@ -80,18 +83,37 @@ fn lost(array: &ArrayStatus, lines: &mut Vec<String>) {
     ));
 }
 
-/// Where lost data comes from: a read-only import has left nobody out yet.
+/// Where lost data comes from: devices that are out of use may have it. A read-only import has left nobody out yet.
 fn whence(array: &ArrayStatus, restore: &str) -> String {
-    let missing = array
-        .devices
-        .iter()
-        .any(|d| d.state == DeviceState::Missing);
-    match array.service {
-        Service::ReadOnly if missing => format!(
-            "Reconnect the missing devices: 'ashlar export {0}', then 'ashlar import {0}'",
-            safe(&array.name)
+    let name = safe(&array.name);
+    let any = |state| array.devices.iter().any(|d| d.state == state);
+    let missing = any(DeviceState::Missing);
+    if array.service == Service::ReadOnly && missing {
+        return format!(
+            "Reconnect the missing devices: 'ashlar export {name}', then 'ashlar import {name}'"
+        );
+    }
+    let ways = [
+        (missing, "reconnect those that are missing".to_string()),
+        (
+            any(DeviceState::Offline),
+            format!("'ashlar online {name} DEV' those that are offline"),
         ),
-        _ => format!("{restore} from a backup"),
+        (
+            any(DeviceState::Failed),
+            format!("'ashlar online {name} DEV -f' those that failed and may be sound"),
+        ),
+    ];
+    let ways: Vec<String> = ways
+        .into_iter()
+        .filter_map(|(is, way)| is.then_some(way))
+        .collect();
+    match ways.as_slice() {
+        [] => format!("{restore} from a backup"),
+        some => format!(
+            "Devices that are out of use may still have it: {}. {restore} from a backup only if they do not come back",
+            some.join("; ")
+        ),
     }
 }
 
@@ -140,7 +162,7 @@ fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
 /// What more losses would do to an array that has lost some.
 fn room(array: &ArrayStatus) -> String {
     if array.state == ArrayState::Failed {
-        return "Copy the data that can still be read to a new array".to_string();
+        return "Replace none of them before that: what only they hold is lost then".to_string();
     }
     let name = safe(&array.name);
     let whole = if array.state == ArrayState::Optimal {
@@ -165,7 +187,7 @@ fn room(array: &ArrayStatus) -> String {
              use, 'ashlar replace {name} OLD NEW'"
         ),
         n => format!(
-            "{whole}Free space allows {}",
+            "{whole}Free space allows {}; 'ashlar replace {name} OLD NEW' puts another device in the place of each",
             count(usize::from(n), "more rebuild"),
         ),
     }
@@ -193,7 +215,7 @@ fn redundancy(array: &ArrayStatus, lines: &mut Vec<String>) {
     }
     let held = array.exposure.iter().filter(|e| e.bytes > 0);
     let still = match held.map(|e| e.redundancy).min().unwrap_or(0) {
-        0 if array.state == ArrayState::Failed => "part of it is lost".to_string(),
+        0 if array.state == ArrayState::Failed => "part of it cannot be read".to_string(),
         0 => "the next device failure loses data".to_string(),
         n => format!(
             "the worst of it survives {}, normally {}",
@@ -369,7 +391,17 @@ pub(crate) fn in_short(array: &ArrayStatus) -> String {
         n => parts.push(format!("{n} with errors")),
     }
     if !array.lost.is_empty() {
-        parts.push("data lost".to_string());
+        let back = |d: &DeviceStatus| {
+            matches!(
+                d.state,
+                DeviceState::Failed | DeviceState::Missing | DeviceState::Offline
+            )
+        };
+        let text = match array.devices.iter().any(back) {
+            true => "data not readable", // which these may have
+            false => "data lost",
+        };
+        parts.push(text.to_string());
     }
     parts.join(", ")
 }

@@ -236,6 +236,15 @@ fn exposure(out: &mut Exposition, arrays: &[ArrayStatus]) {
             out.sample("array_exposure_bytes", &labels, e.bytes);
         }
     }
+    out.family(
+        "array_unreadable_bytes",
+        "gauge",
+        "Data that cannot be read without devices that are out of use.",
+    );
+    for a in arrays {
+        let labels = [("array", a.name.as_str())];
+        out.sample("array_unreadable_bytes", &labels, a.unreadable_bytes);
+    }
 }
 
 fn tasks(out: &mut Exposition, arrays: &[ArrayStatus]) {

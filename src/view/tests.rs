@@ -82,6 +82,7 @@ pub(super) fn sample(states: &[DeviceState]) -> ArrayStatus {
         tasks: Vec::new(),
         volumes: Vec::new(),
         lost: Vec::new(),
+        unreadable_bytes: 0,
     }
 }
 
@@ -429,10 +430,22 @@ fn lost_data_is_said_first_and_exactly() {
     let lines = advice(&array);
     assert!(
         lines[0].starts_with(
-            "8K of data in 1 range is lost (first: volume v at byte 4096); reading more"
+            "8K of data in 1 range could not be read (first: volume v at byte 4096); reading more"
         ),
         "{lines:?}"
     );
+    // What a device that is out of use may have is not given up.
+    let all = lines.join("\n");
+    assert!(all.contains("'ashlar online tank DEV -f'"), "{all}");
+    array.lost.clear();
+    array.unreadable_bytes = 1 << 20;
+    assert!(advice(&array)[0].starts_with("1M of data cannot be read"));
+    array.devices[1].state = DeviceState::Missing;
+    let line = &advice(&array)[0];
+    assert!(line.contains("reconnect those that are missing"), "{line}");
+    array.devices[1].state = DeviceState::Online;
+    let line = &advice(&array)[0];
+    assert!(line.ends_with("Restore it from a backup"), "{line}");
 }
 
 #[test]

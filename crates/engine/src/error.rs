@@ -83,9 +83,9 @@ pub enum Error {
     Diverged(u64),
     /// Too few devices to start by itself.
     #[error(
-        "only {seen} of the {counted} devices that generation {generation} counts are here, too few to know that \
-         the newest writes are among them; connect the others, or use --degraded to start without them: they are \
-         then out of use for good, with the writes that only they hold"
+        "only {seen} of the {counted} devices that generation {generation} counts are here, more are missing than the \
+         layout survives, or some that may have the newest writes; connect the others, or use --degraded to start \
+         without them: writes that only they hold are lost then, and what else they hold counts again when they come back"
     )]
     TooFew {
         /// Devices seen.

@@ -94,8 +94,11 @@ pub struct ArrayStatus {
     pub memory: MemoryStatus,
     /// What computes parity and digests.
     pub accelerator: Accelerator,
-    /// Live bytes by redundancy left, most first.
+    /// Live bytes that can be read, by redundancy left, most first.
     pub exposure: Vec<Exposure>,
+    /// Live bytes that cannot be read, since too few devices are in use that hold what belongs to them.
+    #[serde(default)]
+    pub unreadable_bytes: u64,
     /// Every device.
     pub devices: Vec<DeviceStatus>,
     /// Background work.

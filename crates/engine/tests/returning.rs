@@ -435,6 +435,13 @@ fn what_was_lost_without_a_device_is_found_with_it() {
             let status = array.status().await;
             assert_eq!(status.state, ArrayState::Failed);
             assert!(!status.lost.is_empty());
+            let lost: u64 = status.lost.iter().map(|range| range.length_bytes).sum();
+            assert_eq!(
+                status.unreadable_bytes, lost,
+                "as many as a reader could not read"
+            );
+            let readable: u64 = status.exposure.iter().map(|e| e.bytes).sum();
+            assert_eq!(readable + lost, SIZE);
             if reads {
                 // Somebody reads before all of it was tried again.
                 array.online(disks[1].clone(), true).await.unwrap();
@@ -445,6 +452,7 @@ fn what_was_lost_without_a_device_is_found_with_it() {
             }
             let status = array.status().await;
             assert_eq!(status.lost, [], "all can be read");
+            assert_eq!(status.unreadable_bytes, 0);
             assert_eq!(status.state, ArrayState::Critical);
             array.online(disks[0].clone(), true).await.unwrap();
             array.pause(Work::Rebuild, false).unwrap();

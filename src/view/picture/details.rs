@@ -26,6 +26,14 @@ pub(super) fn details(array: &ArrayStatus, style: Style, more: &More<'_>) -> Str
             count(usize::from(exposure.redundancy), "more device failure")
         );
     }
+    if array.unreadable_bytes > 0 {
+        let _ = writeln!(
+            out,
+            "{}{} cannot be read without devices that are out of use",
+            label("exposure"),
+            n(array.unreadable_bytes)
+        );
+    }
     out + &device_table(array, style, more)
 }
 

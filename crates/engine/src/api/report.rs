@@ -16,6 +16,7 @@ use crate::home::Home;
 use crate::home::work::Progress;
 use crate::options::uuid_text;
 use crate::protocol::{ShardMessage, ask};
+use crate::segment::Segment;
 use crate::status::{
     Accelerator, ArrayStatus, Clean, DeviceErrors, DeviceState, DeviceStatus, Exposure, Frontend,
     HostCounters, JournalStatus, LostRange, MapStatus, MemoryStatus, Service, TaskState,
@@ -36,6 +37,7 @@ impl Array {
         let (delta_size, delta_used) = home.journal.usage(Ring::Delta);
         let (data_size, data_used) = home.journal.usage(Ring::Data);
         let columns = home.core.written().len() as u64;
+        let (exposure, unreadable_bytes) = exposure(home);
         ArrayStatus {
             name: superblock.name.clone(),
             uuid: uuid_text(&home.core.identity.array),
@@ -68,7 +70,8 @@ impl Array {
                 used_bytes: cached + dirty,
             },
             accelerator: self.accelerator(),
-            exposure: exposure(home),
+            exposure,
+            unreadable_bytes,
             devices: home.core.members.iter().filter_map(device_status).collect(),
             tasks: task_status(home),
             volumes: self.volume_status(),
@@ -230,28 +233,37 @@ fn kernel(home: &Home) -> String {
     code.map_or_else(|_| "-".to_string(), |c| c.kernel().to_string())
 }
 
-fn exposure(home: &Home) -> Vec<Exposure> {
+/// What can be read, by redundancy left, and how many bytes cannot.
+fn exposure(home: &Home) -> (Vec<Exposure>, u64) {
     let mut by_redundancy: BTreeMap<u16, u64> = BTreeMap::new();
-    for segment in home
-        .core
-        .segments
-        .borrow()
-        .values()
-        .filter(|s| s.kind == SegmentKind::Data)
-    {
-        let live = u64::from(segment.live.borrow().count()) * BLOCK_U64;
-        let left = home.core.redundancy(segment).unwrap_or(0);
+    let mut unreadable = 0;
+    let segments = home.core.segments.borrow();
+    for segment in segments.values().filter(|s| s.kind == SegmentKind::Data) {
+        let mut live = u64::from(segment.live.borrow().count());
+        let left = home.core.redundancy(segment);
+        if left.is_none() {
+            let gone = blocks_on_missing_columns(home, segment);
+            unreadable += gone;
+            live -= gone;
+        }
         if live > 0 {
-            *by_redundancy
-                .entry(u16::try_from(left).expect("at most 255"))
-                .or_default() += live;
+            let left = u16::try_from(left.unwrap_or(0)).expect("at most 255");
+            *by_redundancy.entry(left).or_default() += live * BLOCK_U64;
         }
     }
-    by_redundancy
-        .into_iter()
-        .rev()
-        .map(|(redundancy, bytes)| Exposure { redundancy, bytes })
-        .collect()
+    let exposure = |(redundancy, bytes)| Exposure { redundancy, bytes };
+    let by_redundancy = by_redundancy.into_iter().rev().map(exposure);
+    (by_redundancy.collect(), unreadable * BLOCK_U64)
+}
+
+/// Live blocks of a segment that lie on columns which are missing.
+fn blocks_on_missing_columns(home: &Home, segment: &Segment) -> u64 {
+    let live = segment.live.borrow();
+    let missing: Vec<usize> = home.core.missing(segment).collect();
+    let column = |block: u32| usize::from(segment.geometry.locate(block).1);
+    live.iter()
+        .filter(|block| missing.contains(&column(*block)))
+        .count() as u64
 }
 
 fn task_status(home: &Home) -> Vec<TaskStatus> {
