@@ -54,7 +54,7 @@ fn who_did_what_is_kept_over_restarts_also_what_failed() {
     );
     let said = daemon.ok(&["history", "t", "-n", "1"]);
     assert!(
-        said.contains("fail t nothere") && said.contains("failed: nothere is not a device of t"),
+        said.contains("fail t nothere") && said.contains("/nothere is not a device of t"),
         "{said}"
     );
     assert!(

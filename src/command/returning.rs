@@ -1,5 +1,7 @@
 //! `offline`, `online`.
 
+use std::path::Path;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -10,11 +12,23 @@ use crate::failure::{Failure, Kind};
 use crate::print::{Context, absolute};
 use crate::view::safe;
 
-/// A path that exists is meant as a path; anything else as the daemon knows the device.
+/// A device as the daemon knows it. What looks like no index and no UUID is a path, also where nothing is there any more.
 pub(crate) fn named(device: &str) -> String {
-    match absolute(device.as_ref()) {
-        Ok(path) if std::path::Path::new(&path).exists() => path,
-        _ => device.to_string(),
+    let Ok(path) = absolute(device.as_ref()) else {
+        return device.to_string();
+    };
+    let known_otherwise = device.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    let full = Path::new(&path);
+    match (full.exists(), known_otherwise) {
+        (true, _) => path,
+        (false, true) => device.to_string(),
+        // The daemon has the path without links in it.
+        (false, false) => {
+            let folder = full.parent().and_then(|dir| dir.canonicalize().ok());
+            let there = folder.zip(full.file_name());
+            let there = there.and_then(|(dir, name)| Some(dir.join(name).to_str()?.to_string()));
+            there.unwrap_or(path)
+        }
     }
 }
 
@@ -89,5 +103,23 @@ pub(super) fn wait_if(context: &Context, array: &str, wanted: bool) -> Result<()
     match wanted {
         true => wait::wait(context, array, &["reconstruct".to_string()]),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_device_whose_file_is_gone_is_named_by_its_path() {
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        let path = here.join("no-such.img");
+        assert_eq!(named("no-such.img"), path.to_str().unwrap());
+        assert_eq!(named("./src/../no-such.img"), path.to_str().unwrap());
+        for known in ["7", "03c76f3c-5d61-fe81-3b1b-916a4802b2f1"] {
+            assert_eq!(named(known), known);
+        }
     }
 }

@@ -39,7 +39,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("healed", Severity::Info),
     ("hot-spare-failed", Severity::Error),
     ("hot-spare-unused", Severity::Warning),
-    ("hot-spare-used", Severity::Info),
+    ("hot-spare-used", Severity::Warning),
     ("imported", Severity::Info),
     ("inconsistent", Severity::Error),
     ("journal-full", Severity::Warning),

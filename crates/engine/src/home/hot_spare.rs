@@ -149,6 +149,13 @@ impl Home {
         }
     }
 
+    /// How many other hot spares there are.
+    fn hot_spares_besides(&self, index: u16) -> usize {
+        let is_spare = |m: &&Member| m.state() == MemberState::Spare && m.is_held();
+        let spares = self.core.members.iter().filter(is_spare);
+        spares.filter(|m| m.index != index).count()
+    }
+
     /// Which hot spare is to take the place of which lost device: of none that is awaited or was to leave anyway, and of
     /// none that something can be had from only.
     pub(crate) fn hot_spares_due(&self) -> Vec<Due> {
@@ -179,7 +186,8 @@ impl Home {
                 "hot-spare-used",
                 format!(
                     "hot spare {spare} ({path}) takes the place of device {lost}: it is device {lost} now, and its data \
-                     is rebuilt"
+                     is rebuilt; hot spares left: {}",
+                    self.hot_spares_besides(spare)
                 ),
             ),
             Err(_) if !cleared.get() => return taken.map(drop), // nothing was changed
