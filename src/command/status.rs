@@ -124,7 +124,7 @@ fn pictures(reply: &StatusReply, args: &StatusArgs) -> String {
     }
     for refusing in &reply.refusing {
         let next = format!(
-            "no free space is left for it: delete files and trim ('fstrim'), or destroy a volume; 'ashlar events \
+            "no free space is left for it: delete files and trim ('fstrim'), add devices, or destroy a volume; 'ashlar events \
              {}' shows since when",
             safe(&refusing.array)
         );

@@ -142,7 +142,7 @@ fn new_file(
             )));
         }
         return Err(Failure::not_found(format!(
-            "{given}: no such device; check the path ('create --file-size SIZE' makes files)"
+            "{given}: no such device; check the path (only 'create --file-size SIZE' makes files)"
         )));
     };
     let parent = match path.parent() {

@@ -191,8 +191,8 @@ impl Host {
                     .refusing
                     .push((volume.clone(), self.unix_seconds(now)));
                 let text = format!(
-                    "volume {volume} refuses writes: no free space is left for it; delete files and trim \
-                     ('fstrim'), or destroy a volume"
+                    "volume {volume} refuses writes: no free space is left for it; add devices ('ashlar add \
+                     {name} DEV...'), delete files and trim ('fstrim'), or destroy a volume"
                 );
                 self.tell(name, "writes-refused", None, text);
             }

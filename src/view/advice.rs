@@ -338,20 +338,20 @@ pub(crate) fn of_drives(array: &ArrayStatus, hardware: &[DeviceHardware]) -> Vec
 }
 
 fn space(array: &ArrayStatus, lines: &mut Vec<String>) {
-    let capacity = &array.capacity;
+    let (capacity, name) = (&array.capacity, safe(&array.name));
     if capacity.overpromised {
-        lines.push(
+        lines.push(format!(
             "over-committed: volumes were promised more space than the remaining devices hold at full \
-             redundancy. As they fill, new data is written with less redundancy; destroy volumes that are not \
-             needed, or delete files and trim ('fstrim')"
-                .to_string(),
-        );
+             redundancy. As they fill, new data is written with less redundancy; replace those that are out of \
+             use, add devices ('ashlar add {name} DEV...'), destroy volumes that are not needed, or delete files \
+             and trim ('fstrim')"
+        ));
     }
     let full = percent(capacity.used_bytes, capacity.usable_bytes);
     if full >= 80 {
         lines.push(format!(
             "{full} % full, and writes get slower as it fills: delete files and trim ('fstrim'), destroy a \
-             volume, or use a larger array{}",
+             volume, or add devices ('ashlar add {name} DEV...'){}",
             if full >= 95 { " now" } else { "" }
         ));
     }

@@ -211,7 +211,7 @@ impl Home {
                     .to_string(),
                 _ => format!(
                     "{percent} % of usable space is used: delete files and trim ('fstrim'), destroy a volume, or \
-                     use a larger array"
+                     add devices ('ashlar add')"
                 ),
             };
             self.core.events.note("space-low", None, text);
