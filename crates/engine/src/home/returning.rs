@@ -267,14 +267,15 @@ impl Home {
     /// Whether something that the array holds may be had only with a member that is out of use.
     pub(super) fn has_last_copy(&self, index: u16) -> bool {
         let (topology, unread) = (self.topology(), self.core.member(index).is_unread());
-        let may_hold = |s: &Segment| match area_of(&topology, s) {
-            Area::Group(group) => unread && topology.group_of(index) == Some(group),
-            Area::Nodes => unread,
+        let may_hold = |s: &Segment| {
+            let nowhere = s.columns.borrow().iter().any(|c| !c.is_placed());
+            nowhere
+                && match area_of(&topology, s) {
+                    Area::Group(group) => topology.group_of(index) == Some(group),
+                    Area::Nodes => true,
+                }
         };
-        let lies = |s: &&Rc<Segment>| {
-            let nowhere = || s.columns.borrow().iter().any(|c| !c.is_placed());
-            s.lies_on_any(&[index]) || may_hold(s) && nowhere()
-        };
+        let lies = |s: &&Rc<Segment>| s.lies_on_any(&[index]) || unread && may_hold(s);
         let segments = self.core.segments.borrow();
         let mut here = segments.values().filter(lies);
         here.any(|s| self.is_lost(s))
