@@ -31,7 +31,7 @@ pub(crate) enum Held {
         /// No device of an array lies in its partition.
         empty: bool,
     },
-    /// Something of others.
+    /// Something of others; of a file, any data.
     Other(&'static str),
 }
 
@@ -145,7 +145,13 @@ impl Host {
             let empty = holds.held.is_empty();
             holds.held.push(Held::Table { empty });
         } else if holds.held.is_empty() {
+            let (bare, data) = on_thread(move || {
+                let data = bare.holds_data();
+                (bare, data)
+            })
+            .await?;
             let found = ashlar_device::signature(&self.opener.serve(bare)).await;
+            let found = found.or(data.then_some("data that is not known"));
             holds.held.extend(found.map(Held::Other));
         }
         Ok(holds)

@@ -71,8 +71,8 @@ pub trait Device {
         Box::pin(std::future::ready(Ok(None)))
     }
     /// Erases what is recognisable at the ends of the device, for whoever gives it up: signatures of anything, of a
-    /// partition of a disk also the disk's partition table. Durable when it ends. What holds no such thing, as memory,
-    /// does nothing.
+    /// partition of a disk also the disk's partition table; a file becomes one hole. Durable when it ends. What holds no
+    /// such thing, as memory, does nothing.
     fn erase(&self) -> IoFuture<Result<(), Fault>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use ashlar_rt::{BLOCK, Buf};
 
-use crate::erase::{erase_ends, forget_partitions, reopen};
+use crate::erase::{erase_device, erase_ends, forget_partitions, holds_data, reopen};
 use crate::open::Unserved;
 use crate::table::{own_part, write_table};
 use crate::whole::{has_partition_there, is_whole_disk};
@@ -58,13 +58,18 @@ impl Unserved {
         self.part
     }
 
+    /// Whether it is a file that holds anything but zeros, as far as a bounded look finds; one that cannot be read may.
+    pub fn holds_data(&self) -> bool {
+        !matches!(holds_data(&self.file), Ok(false))
+    }
+
     /// Erases what is recognisable at its ends; as a whole disk (`part`) it gets a partition table then, and shows the
     /// partition.
     ///
     /// # Errors
     /// What the system says.
     pub fn take(self, part: Option<Part>) -> io::Result<Unserved> {
-        erase_ends(&self.file, self.size, part)?;
+        erase_ends(&self.file, self.size, part)?; // space that a file was given in advance stays its own
         let Some(part) = part else { return Ok(self) };
         let cached = reopen(&self.file, true)?;
         write_table(&cached, self.size, self.sector, part)?;
@@ -73,11 +78,11 @@ impl Unserved {
         Ok(self.within(Some(part)))
     }
 
-    /// Erases what is recognisable at its ends, and at those of what it shows.
+    /// Erases a file, or what is recognisable at the ends of a device, and at those of what it shows.
     ///
     /// # Errors
     /// What the system says.
     pub fn erase(&self) -> io::Result<()> {
-        erase_ends(&self.file, self.size, self.part)
+        erase_device(&self.file, self.size, self.part)
     }
 }
