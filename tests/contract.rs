@@ -47,6 +47,21 @@ fn verbs_to_come_say_so_in_one_line_and_suggest_no_other() {
     );
 }
 
+/// Regression: the answer to `scrub` said that reading a volume checks all it holds.
+#[test]
+fn scrub_says_what_reading_checks_and_what_it_does_not() {
+    let error = text(&offline("scrub tank").stderr);
+    for words in [
+        "iflag=direct bs=1M",
+        "data blocks, not parity, summaries and slot headers",
+        "'ashlar export ARRAY', then 'ashlar verify DEV...' checks everything",
+        "'ashlar replace ARRAY DEV NEW'",
+    ] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    assert!(!error.contains("checks all it holds"), "{error}");
+}
+
 #[test]
 fn errors_under_j_are_one_json_document() {
     for (line, command, code, exit) in [

@@ -21,7 +21,10 @@ const VERBS: &[(&str, &str)] = &[
     ("rollback", SNAPSHOTS),
     (
         "scrub",
-        "every read verifies and repairs, so reading a volume to its end ('dd if=/dev/ashlar/ARRAY/VOL of=/dev/null bs=1M') checks all it holds; 'ashlar verify DEV...' checks an exported array",
+        "reading a volume to its end ('dd if=/dev/ashlar/ARRAY/VOL of=/dev/null iflag=direct bs=1M') verifies and \
+         repairs its data blocks, not parity, summaries and slot headers: 'ashlar export ARRAY', then 'ashlar verify \
+         DEV...' checks everything. Replace a device with many repaired bad blocks ('ashlar replace ARRAY DEV NEW'), \
+         since reading does not check its parity",
     ),
     ("snapshot", SNAPSHOTS),
     (
