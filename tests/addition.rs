@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::Daemon;
+use common::{Daemon, have, have_kernel_devices, tool, try_tool};
 
 const MIB: u64 = 1 << 20;
 
@@ -88,6 +88,52 @@ fn an_array_grows_while_it_serves() {
         .chain(files.iter().map(String::as_str))
         .collect();
     daemon.ok(&line);
+}
+
+/// Regression: of a loop device and the file under it, one was added before the other was refused; an import took them
+/// for a device and its copy.
+#[test]
+fn a_loop_device_and_the_file_under_it_are_one_device() {
+    if !have_kernel_devices() || !have(&["losetup"]) {
+        return;
+    }
+    let mut daemon = Daemon::start("addition-loop");
+    daemon.create_served("ec2+1", 4);
+    let image = daemon.blank("new.img", 64 * MIB);
+    let node = tool("losetup", &["-f", "--show", &image]);
+    let node = node.trim();
+    let gone = Detached(node.to_string());
+    let before = daemon.status("t")["devices"].clone();
+    for line in [
+        &["add", "t", node, &image][..],
+        &["add", "t", &image, node, "-n"],
+        &["create", "u", "--layout", "raid1", &image, node, "-n"],
+    ] {
+        let text = refused(&daemon, line);
+        assert!(text.contains("are the same device"), "{line:?}: {text}");
+    }
+    assert_eq!(daemon.status("t")["devices"], before, "nothing was changed");
+    daemon.ok(&["add", "t", node]);
+    daemon.write(8 * MIB, 1);
+    daemon.ok(&["export", "t"]);
+    let dir = daemon.scratch.0.display().to_string();
+    let found = daemon.json(&["import", "--scan", &dir, "-j"]);
+    let found = &found["importable"][0];
+    assert_eq!(found["copies"], serde_json::json!([]), "{found}");
+    daemon.ok(&["import", "t", "--scan", &dir]);
+    assert_eq!(daemon.status("t")["devices"][4]["path"], node);
+    daemon.read(8 * MIB, 1);
+    assert!(daemon.stop());
+    drop(gone);
+}
+
+/// A loop device that goes at the end.
+struct Detached(String);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        let _ = try_tool("losetup", &["-d", &self.0]);
+    }
 }
 
 #[test]

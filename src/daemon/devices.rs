@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ashlar_device::Part;
 
+use crate::daemon::users;
 use crate::failure::Failure;
 use crate::seat::part_of_disk;
 use crate::units::{as_given, size};
@@ -67,7 +68,13 @@ pub(crate) fn check(paths: &[String], file_bytes: Option<u64>) -> Result<Vec<Can
     let mut candidates = Vec::with_capacity(paths.len());
     for given in paths {
         let (candidate, identity) = check_one(given, file_bytes)?;
-        if let Some(first) = seen.insert(identity, given) {
+        let below = backing(&candidate.path).and_then(|below| identity_of(&below));
+        let names = [Some(identity), below];
+        let first = names.into_iter().flatten().fold(None, |first, name| {
+            let known = seen.insert(name, given);
+            first.or(known)
+        });
+        if let Some(first) = first {
             return Err(Failure::invalid(if first == given {
                 format!("{given} is given twice; name every device once")
             } else {
@@ -77,6 +84,38 @@ pub(crate) fn check(paths: &[String], file_bytes: Option<u64>) -> Result<Vec<Can
         candidates.push(candidate);
     }
     Ok(candidates)
+}
+
+/// What a path names.
+fn identity_of(path: &Path) -> Option<Identity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some(match metadata.file_type().is_block_device() {
+        true => Identity::Block(metadata.rdev()),
+        false => Identity::File(metadata.dev(), metadata.ino()),
+    })
+}
+
+/// The file, or other device, all of which a loop device shows; nothing is asked of that file.
+fn backing(path: &Path) -> Option<PathBuf> {
+    let node = path.starts_with("/dev").then_some(path)?;
+    let metadata = std::fs::metadata(node).ok()?;
+    if !metadata.file_type().is_block_device() {
+        return None;
+    }
+    let entry = users::entry_of(Path::new("/sys"), &metadata).join("loop");
+    let read = |name| std::fs::read_to_string(entry.join(name)).ok();
+    let number = |name| read(name)?.trim().parse::<u64>().ok();
+    if (number("offset"), number("sizelimit")) != (Some(0), Some(0)) {
+        return None; // several may show parts of one file
+    }
+    Some(read("backing_file")?.trim_end_matches('\n').into())
+}
+
+/// These without what loop devices among them show: that is one device, and the loop device is kept.
+pub(crate) fn without_backing(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let below: BTreeSet<PathBuf> = paths.iter().filter_map(|path| backing(path)).collect();
+    paths.retain(|path| !below.contains(path));
+    paths
 }
 
 fn check_one(given: &str, file_bytes: Option<u64>) -> Result<(Candidate, Identity), Failure> {

@@ -178,6 +178,7 @@ impl Host {
         }
         paths.sort();
         paths.dedup();
+        let paths = on_thread(move || devices::without_backing(paths)).await?;
         Ok(self.look_at(paths).await)
     }
 
