@@ -259,6 +259,26 @@ mod tests {
             text.contains("Assumed:") && text.contains("1.200 % of them a year"),
             "{text}"
         );
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (above, below) = words
+            .join(" ")
+            .split_once("Assumed:")
+            .map_or(Default::default(), |(above, below)| {
+                (above.to_string(), below.to_string())
+            });
+        assert!(
+            above.contains("a check of all devices every 30 days, which this version does not do"),
+            "{above}"
+        );
+        for words in [
+            "no scrub",
+            "iflag=direct",
+            "not parity",
+            "'ashlar replace ARRAY OLD NEW'",
+        ] {
+            assert!(below.contains(words), "{words}: {below}");
+        }
+        assert!(!text.contains("neither replaces"), "{text}");
         let text = ask("plan --devices 24 --size 16T --afr 1.2 --survive 2", true).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["command"], "plan");

@@ -253,9 +253,11 @@ fn errors(array: &ArrayStatus, lines: &mut Vec<String>) {
                 device.index
             )
         } else {
-            "it may be failing, and there is too little free space to rebuild it: copy the data to a new \
-             array"
-                .to_string()
+            format!(
+                "it may be failing, and there is too little free space to rebuild it: 'ashlar replace {} {} NEW'",
+                safe(&array.name),
+                device.index
+            )
         };
         lines.push(format!(
             "device {} gave {} error{} since the import or 'device clear': {next}",
@@ -317,7 +319,11 @@ pub(crate) fn of_drives(array: &ArrayStatus, hardware: &[DeviceHardware]) -> Vec
                 device.index
             )
         } else {
-            "there is too little free space to rebuild it: copy the data to a new array".to_string()
+            format!(
+                "there is too little free space to rebuild it: 'ashlar replace {} {} NEW'",
+                safe(&array.name),
+                device.index
+            )
         };
         let texts: Vec<String> = urgent.iter().map(|w| safe(&w.text)).collect();
         lines.push(format!(

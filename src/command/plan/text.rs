@@ -119,6 +119,7 @@ pub(super) fn plan_text(plan: &Plan, assumptions: &Assumptions, args: &Args) -> 
             &right,
             false,
         ));
+        out.push_str(&counts_on(assumptions));
         if args.layout.is_empty() {
             let _ = writeln!(out, "\nBest of {} layouts considered:", plan.considered);
             for choice in &plan.best {
@@ -161,9 +162,28 @@ fn state(out: &mut String, assumptions: &Assumptions) {
     }
     let _ = writeln!(
         out,
-        "  This version neither replaces devices nor scrubs. Do both yourself: copy to a new array in time, and \
-         read every volume to its end, which verifies and repairs it."
+        "  {NO_SCRUB} To check all of an array: 'ashlar export ARRAY', 'ashlar verify DEV...', and import it again. \
+         Reading a volume to its end ('dd if=/dev/ashlar/ARRAY/VOL of=/dev/null iflag=direct bs=1M') verifies and \
+         repairs its data blocks, not parity, summaries and slot headers. Replace a device with many repaired bad \
+         blocks, since reading does not check its parity."
     );
+    let _ = writeln!(
+        out,
+        "  A failed device is replaced by you ('ashlar replace ARRAY OLD NEW'), or at once by a hot spare ('ashlar add \
+         ARRAY DEV --hot-spare')."
+    );
+}
+
+/// What the figures count on and nobody does by itself.
+const NO_SCRUB: &str = "This version has no scrub; nothing checks by itself what nobody reads.";
+
+/// Stands with the figures: how often all is to be checked for them to be true.
+fn counts_on(assumptions: &Assumptions) -> String {
+    format!(
+        "Years to data loss and nines count on a check of all devices every {:.0} days, which this version does not do \
+         by itself: see below; --scrub DAYS says how often you do it.\n",
+        assumptions.scrub_days
+    )
 }
 
 pub(super) fn array_text(
@@ -215,6 +235,7 @@ pub(super) fn array_text(
         prospect.whole.nines(),
         hours(prospect.whole.rebuild_hours)
     );
+    out.push_str(&counts_on(assumptions));
     let _ = writeln!(
         out,
         "Devices of a group that can still fail before stripes become narrower: {}.",
