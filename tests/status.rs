@@ -52,6 +52,52 @@ fn narrow(text: &str) {
     }
 }
 
+/// Regression: `status -x` said "nothing is wrong" until the next import missed the device.
+#[test]
+fn files_that_are_deleted_replaced_or_cut_off_are_told() {
+    let daemon = Daemon::start("storage");
+    let files = daemon.create("t", "ec2+3", 6, "64M", &[]);
+    write(&daemon, 8 << 20);
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(daemon.ok(&["status", "-x"]), "nothing is wrong\n");
+    std::fs::remove_file(&files[2]).unwrap();
+    std::fs::remove_file(&files[4]).unwrap();
+    daemon.blank("t-4.img", 64 << 20);
+    let cut = std::fs::File::options().write(true).open(&files[3]);
+    cut.unwrap().set_len(1 << 20).unwrap();
+    let said = |index: usize| daemon.status("t")["devices"][index]["storage"].clone();
+    for (index, words) in [
+        (2, "the file was deleted or moved"),
+        (3, "the file has become smaller than the 64M"),
+        (4, "another file is at this path now"),
+    ] {
+        common::wait_until("it to be told", Duration::from_secs(30), || {
+            said(index).as_str().unwrap().contains(words)
+        });
+        let replace = format!("'ashlar replace t {index} NEW'");
+        let text = daemon.ok(&["status", "-x"]);
+        narrow(&text);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(words) && text.contains(&replace), "{text}");
+        let events = daemon.ok(&["events", "t", "-j"]);
+        let events = events.lines().map(|l| serde_json::from_str(l).unwrap());
+        let told = events.filter(|e: &Value| e["kind"] == "storage-lost" && e["device"] == index);
+        let told: Vec<Value> = told.collect();
+        assert!(
+            told.len() == 1 && told[0]["severity"] == "error",
+            "{told:?}"
+        );
+    }
+    assert_eq!(said(0), "");
+    let new = daemon.blank("new.img", 96 << 20);
+    daemon.ok(&["replace", "t", "2", &new, "-w"]);
+    let text = daemon.ok(&["status", "-x"]);
+    assert!(
+        text.contains("t-3.img") && !text.contains("t-2.img"),
+        "{text}"
+    );
+}
+
 #[test]
 fn an_optimal_array_with_devices_gone_says_what_is_left() {
     let daemon = Daemon::start("left");

@@ -1,4 +1,4 @@
-//! What is known of drives, and that there are new ones.
+//! What is known of drives and of what else devices lie on, and that there are new drives.
 //!
 //! **Invariants**: values only.
 
@@ -17,6 +17,17 @@ pub(crate) struct Drives {
     /// There are new ones, which have not been asked.
     new: Cell<bool>,
     gate: Gate,
+    /// What is wrong with what lies under devices in use, by their UUID.
+    pub(super) stored: RefCell<BTreeMap<String, Stored>>,
+}
+
+/// Something that is wrong with what lies under a device.
+#[derive(Debug)]
+pub(super) struct Stored {
+    /// What, for people.
+    pub(super) wrong: String,
+    /// It was so twice in a row.
+    pub(super) sure: bool,
 }
 
 impl Drives {

@@ -42,6 +42,7 @@ pub(crate) mod severity;
 pub(crate) mod signals;
 mod smartctl;
 pub(crate) mod state;
+mod storage;
 mod task;
 pub(crate) mod unread;
 mod users;
@@ -139,6 +140,7 @@ async fn serve(
     };
     host.watch();
     host.watch_hardware();
+    host.watch_storage();
     host.watch_returning();
     while let Some(job) = requests.receive().await {
         match job {

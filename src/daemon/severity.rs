@@ -55,6 +55,7 @@ const KINDS: &[(&str, Severity)] = &[
     ("set", Severity::Info),
     ("space-low", Severity::Warning),
     ("still-wrong", Severity::Warning),
+    ("storage-lost", Severity::Error),
     ("test", Severity::Info),
     ("volume-created", Severity::Info),
     ("volume-destroyed", Severity::Info),

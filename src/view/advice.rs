@@ -25,6 +25,7 @@ pub(crate) fn advice(array: &ArrayStatus) -> Vec<String> {
     lost(array, &mut lines);
     redundancy(array, &mut lines);
     gone(array, &mut lines);
+    storage(array, &mut lines);
     errors(array, &mut lines);
     space(array, &mut lines);
     if let Some(fault) = &array.accelerator.fault {
@@ -156,6 +157,31 @@ fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
             n => format!(" (and {n} more)"),
         };
         lines.push(format!("device {}{others} {what}", device_name(first)));
+    }
+}
+
+/// Devices in use that lie on something that is not as it was.
+fn storage(array: &ArrayStatus, lines: &mut Vec<String>) {
+    let wrong: Vec<&DeviceStatus> = array
+        .devices
+        .iter()
+        .filter(|d| !d.storage.is_empty())
+        .collect();
+    for device in wrong.iter().take(NAMED) {
+        lines.push(format!(
+            "device {}: {}: 'ashlar replace {} {} NEW'",
+            device_name(device),
+            safe(&device.storage),
+            safe(&array.name),
+            device.index
+        ));
+    }
+    if wrong.len() > NAMED {
+        lines.push(format!(
+            "{} like that; 'ashlar status {} -j' lists them",
+            count(wrong.len() - NAMED, "more device"),
+            safe(&array.name)
+        ));
     }
 }
 
@@ -395,6 +421,15 @@ pub(crate) fn in_short(array: &ArrayStatus) -> String {
     match faulty.count() {
         0 => {}
         n => parts.push(format!("{n} with errors")),
+    }
+    match array
+        .devices
+        .iter()
+        .filter(|d| !d.storage.is_empty())
+        .count()
+    {
+        0 => {}
+        n => parts.push(format!("{n} deleted or cut off")),
     }
     if !array.lost.is_empty() {
         let back = |d: &DeviceStatus| {

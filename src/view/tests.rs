@@ -18,6 +18,7 @@ fn device(index: u16, state: DeviceState) -> DeviceStatus {
             format!("/dev/sd{index}")
         },
         last_path: String::new(),
+        storage: String::new(),
         size_bytes: 1 << 30,
         domain: String::new(),
         state,

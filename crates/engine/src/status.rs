@@ -306,6 +306,9 @@ pub struct DeviceStatus {
     /// Where it was last seen from here, empty if that is not known.
     #[serde(default)]
     pub last_path: String,
+    /// What is wrong with the file or block device under it, as far as is known here; empty if nothing is.
+    #[serde(default)]
+    pub storage: String,
     /// Its capacity.
     pub size_bytes: u64,
     /// Its failure domain, empty if none was given.

@@ -67,6 +67,9 @@ impl Host {
                 device.path.clone()
             };
         }
+        for device in status.devices.iter_mut().filter(|d| d.is_held()) {
+            device.storage = self.wrong_storage(&device.uuid);
+        }
         if member.read_only {
             for volume in &mut status.volumes {
                 volume.frontends = self.frontends.running(&status.name, &volume.name);

@@ -316,6 +316,17 @@ impl Array {
         paths.filter(|(_, path)| !path.is_empty()).collect()
     }
 
+    /// The devices in use: index, UUID, where each is, and how much of it is used.
+    pub fn device_places(&self) -> Vec<(u16, String, String, u64)> {
+        let members = self.0.home.core.members.iter().filter(|m| m.is_held());
+        let place = |m: &crate::members::Member| {
+            let bytes = m.geometry().size_bytes;
+            (m.index, uuid_text(&m.uuid()), m.path(), bytes)
+        };
+        let places = members.map(place);
+        places.filter(|(_, _, path, _)| !path.is_empty()).collect()
+    }
+
     /// UUIDs of all its devices.
     pub fn device_uuids(&self) -> Vec<String> {
         let members = self.0.home.core.members.iter();

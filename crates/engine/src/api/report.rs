@@ -182,6 +182,7 @@ fn device_status(member: &crate::members::Member) -> Option<DeviceStatus> {
         uuid: uuid_text(&member.uuid()),
         path: member.path(),
         last_path: String::new(),
+        storage: String::new(),
         size_bytes: member.geometry().size_bytes,
         domain: member.domain(),
         state,
