@@ -9,7 +9,7 @@ use std::rc::Rc;
 use ashlar_device::{Delay, DelayFilter, DeviceRef, FaultFilter, MemDevice};
 use ashlar_engine::status::{ArrayState, DeviceState};
 use ashlar_engine::{Array, Error, Import, Work};
-use ashlar_rt::{MICROSECOND, Rt, SECOND};
+use ashlar_rt::{MICROSECOND, MILLISECOND, Rt, SECOND};
 
 use common::{check, copies, devices, fill, image, refs, small, story, volume, without};
 
@@ -157,6 +157,24 @@ fn a_device_that_does_not_come_is_rebuilt_after_the_delay() {
         optimal(&array, "taken in").await;
     });
     survives_one(&disks, 3);
+}
+
+/// A wait for the rebuild goes on over the end of the delay, whenever that is asked: the rebuild is under way then.
+#[test]
+fn a_wait_goes_on_over_the_end_of_the_delay() {
+    let disks = devices(6, DISK);
+    story(async move |rt| {
+        let array = create(&rt, refs(&disks), "ec2+2").await;
+        write(&array, 1).await;
+        array.export().await.unwrap();
+        let array = import(&rt, without(&disks, &[2])).await;
+        array.set("reconstruct.delay", "10s").await.unwrap();
+        while array.status().await.state != ArrayState::Optimal {
+            let ended = rt.timeout(MILLISECOND, array.wait_idle(&[])).await;
+            let why = ended.and_then(|()| array.stuck(&[]));
+            assert_eq!(why, None, "the rebuild comes, or runs");
+        }
+    });
 }
 
 /// An older image of a device is judged by what it holds, not by what it held when it left.
@@ -442,13 +460,11 @@ fn what_was_lost_without_a_device_is_found_with_it() {
             );
             let readable: u64 = status.exposure.iter().map(|e| e.bytes).sum();
             assert_eq!(readable + lost, SIZE);
-            if reads {
+            array.online(disks[1].clone(), true).await.unwrap();
+            match reads {
                 // Somebody reads before all of it was tried again.
-                array.online(disks[1].clone(), true).await.unwrap();
-                read(&array, 1, "back").await;
-            } else {
-                array.online(disks[1].clone(), true).await.unwrap();
-                rt.sleep(SECOND).await;
+                true => read(&array, 1, "back").await,
+                false => rt.sleep(SECOND).await,
             }
             let status = array.status().await;
             assert_eq!(status.lost, [], "all can be read");

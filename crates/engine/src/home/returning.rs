@@ -80,10 +80,13 @@ impl Home {
         }
     }
 
-    /// Whether work on missing columns begins by itself after a time.
+    /// Whether work on missing columns begins by itself after a time. Once the time has passed it still comes until
+    /// [`Home::look_who_is_awaited`] has seen that: only then work is looked for.
     pub(crate) fn rebuild_comes(&self) -> bool {
-        let waits = |m: &&Member| m.state() == MemberState::Stale && self.is_awaited(m);
-        self.core.members.iter().any(|m| waits(&m))
+        let noted = self.space.awaited.borrow();
+        let waits = |m: &Member| self.is_awaited(m) || noted.contains(&m.index);
+        let stale = |m: &&Member| m.state() == MemberState::Stale;
+        self.core.members.iter().filter(stale).any(waits)
     }
 
     /// Why missing columns are not computed anew, if that is because a member is expected back.
