@@ -106,6 +106,49 @@ fn a_rebuild_under_way_keeps_its_progress() {
     });
 }
 
+/// What was rebuilt after an earlier loss is nothing of the next rebuild, be that paused or without a device to write to.
+#[test]
+fn a_rebuild_that_has_done_nothing_is_at_nought() {
+    let disks = devices(6, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+2").await;
+        array.set("reconstruct.narrow", "never").await.unwrap();
+        array.fail(5, false).await.unwrap();
+        array.wait_idle(&[]).await;
+        rt.sleep(SECOND).await;
+        let done = task(&array.status().await, Work::Rebuild);
+        assert!(done.state == "done" && done.done_bytes > 0, "{done:?}");
+
+        let mut totals = Vec::new();
+        let mut at_nought = async |state: &str| {
+            rt.sleep(10 * SECOND).await;
+            let task = task(&array.status().await, Work::Rebuild);
+            assert_eq!(
+                (task.state.as_str(), task.done_bytes),
+                (state, 0),
+                "{task:?}"
+            );
+            totals.push(task.total_bytes);
+        };
+        array.offline(4).await.unwrap();
+        at_nought("waiting").await;
+        array.online(disks[4].clone(), false).await.unwrap();
+        array.wait_idle(&[]).await;
+        rt.sleep(SECOND).await;
+        array.pause(Work::Rebuild, true).unwrap();
+        at_nought("paused").await;
+        array.fail(4, false).await.unwrap();
+        at_nought("paused").await;
+        array.pause(Work::Rebuild, false).unwrap();
+        array.wait_idle(&[]).await;
+        rt.sleep(SECOND).await;
+        array.fail(3, false).await.unwrap();
+        at_nought("waiting").await;
+        assert!(totals[0] > 0 && totals[1] == 0, "{totals:?}");
+        assert!(totals[2] > 0 && totals[3] > 0, "{totals:?}");
+    });
+}
+
 /// A device that is to leave keeps what it holds; cancelled, it stays.
 #[test]
 fn a_paused_rebalance_moves_nothing() {

@@ -277,15 +277,24 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
                 left_to_do(home, work),
                 home.why_paused(work),
             ),
+            // What waits grows with each device that is lost meanwhile.
+            None if work == Work::Rebuild && p.state == TaskState::Waiting => {
+                (p.state, left_to_do(home, work), p.reason.to_string())
+            }
             None => (p.state, p.total, p.reason.to_string()),
         };
         let now = p.paused.unwrap_or(now);
+        // Paused before there is anything to do, nothing of that is done.
+        let (done, total) = match state {
+            TaskState::Paused if p.is_over() => (0, total - p.done),
+            _ => (p.done, total.max(p.done)),
+        };
         TaskStatus {
             id: work.id(),
             kind: work.name().to_string(),
             state: state.name().to_string(),
-            done_bytes: p.done,
-            total_bytes: total.max(p.done),
+            done_bytes: done,
+            total_bytes: total,
             bytes_per_second: rate(p, now),
             eta_seconds: (state == TaskState::Running && rate(p, now) > 0)
                 .then(|| p.total.saturating_sub(p.done) / rate(p, now)),
@@ -306,7 +315,7 @@ fn task_status(home: &Home) -> Vec<TaskStatus> {
         .collect()
 }
 
-/// All that paused work is about, what was done of it included.
+/// All that paused or waiting work is about, what was done of it included.
 fn left_to_do(home: &Home, work: Work) -> u64 {
     let done = home.tasks.borrow().progress(work).done;
     match work {

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use ashlar_format::{BLOCK, SegmentGeometry};
+use ashlar_format::SegmentGeometry;
 use ashlar_rt::{MILLISECOND, Nanos, SECOND};
 use ashlar_space::floors::Class;
 use ashlar_space::ledger::Claim;
@@ -234,10 +234,9 @@ impl Background {
 
     /// Bytes of the columns that a segment misses, as progress counts them.
     fn missing_bytes(&self, number: u64) -> u64 {
-        let slot = u64::from(self.core.slot_blocks) * BLOCK as u64;
         let segments = self.core.segments.borrow();
-        let missing = segments.get(&number).map(|s| self.core.missing_columns(s));
-        missing.unwrap_or(0) as u64 * slot
+        let segment = segments.get(&number);
+        segment.map_or(0, |s| self.home.bytes_missing_of(s))
     }
 
     async fn run(self: &Rc<Self>, job: Job, work: Work, claim: Option<Claim>) {
@@ -344,7 +343,8 @@ impl Background {
         ];
         for (work, running, due) in states {
             if self.is_paused(work) {
-                continue; // it stays as it was
+                self.home.tasks.borrow_mut().show_paused(work, running, due);
+                continue;
             }
             let (state, reason) = match (running, due) {
                 (0, false) => (TaskState::Done, ""),
@@ -360,6 +360,9 @@ impl Background {
             };
             let mut tasks = self.home.tasks.borrow_mut();
             let progress = tasks.progress_mut(work);
+            if state == TaskState::Waiting && progress.is_over() && work != Work::Clean {
+                progress.done = 0; // what was done before is of an earlier loss, or move
+            }
             if state != TaskState::Done || progress.state != TaskState::New {
                 (progress.state, progress.reason) = (state, reason);
             }

@@ -36,6 +36,13 @@ pub struct Progress {
     pub healed: u64,
 }
 
+impl Progress {
+    /// Whether all that was to do was done, or there was nothing: what comes next is other work.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, TaskState::New | TaskState::Done)
+    }
+}
+
 /// What missing redundancy looks like. As long as it is the same, what could not be settled cannot be.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub struct Redundancy {
@@ -68,11 +75,18 @@ pub struct Tasks {
 }
 
 impl Home {
-    /// Bytes of the columns that segments miss.
+    /// Bytes of the columns that segments miss, be they to be had or lost.
     pub(crate) fn bytes_missing(&self) -> u64 {
         let segments = self.core.segments.borrow();
-        let missing = (segments.values()).filter(|s| self.core.redundancy(s).is_some());
-        let columns: usize = missing.map(|s| self.core.missing_columns(s)).sum();
+        let holding = segments.values().filter(|s| !self.holds_nothing(s));
+        holding.map(|s| self.bytes_missing_of(s)).sum()
+    }
+
+    /// Bytes of the columns that a segment misses, as progress counts them: one that was written across too few devices
+    /// misses those of its kind.
+    pub(crate) fn bytes_missing_of(&self, segment: &Segment) -> u64 {
+        let missing = self.core.missing_columns(segment);
+        let columns = missing.max(self.columns_lacking(segment));
         columns as u64 * u64::from(self.core.slot_blocks) * BLOCK_U64
     }
 
@@ -155,6 +169,18 @@ impl Tasks {
     /// Whether work of a kind is paused.
     pub fn is_paused(&self, work: Work) -> bool {
         self.progress(work).paused.is_some()
+    }
+
+    /// Paused work stays as it was. What is to do once all that was begun is done is other work, of which nothing is done.
+    pub fn show_paused(&mut self, work: Work, running: usize, due: bool) {
+        let progress = self.progress_mut(work);
+        match (running, due) {
+            (0, true) if progress.is_over() => {
+                (progress.state, progress.done) = (TaskState::Waiting, 0)
+            }
+            (0, false) if !progress.is_over() => progress.state = TaskState::Done,
+            _ => {}
+        }
     }
 
     /// What the choice of jobs leaves out.
