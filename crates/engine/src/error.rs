@@ -326,6 +326,21 @@ pub enum Error {
         /// Devices that a group has at least.
         need: usize,
     },
+    /// The spare space would be for more devices than there are beyond the layout's own.
+    #[error(
+        "without device {index} its group has {have} devices, and spare={spare} takes {need}; set fewer spares first: \
+         'ashlar set ARRAY spare=N', or replace the device instead: 'ashlar replace ARRAY OLD NEW'"
+    )]
+    SpareNeeds {
+        /// The device.
+        index: u16,
+        /// Devices of its group that are left.
+        have: usize,
+        /// Devices that a group has at least.
+        need: usize,
+        /// Devices' worth of spare space.
+        spare: u16,
+    },
     /// With a device in place of another the layout has too few.
     #[error(
         "with the new device in place of device {old} only {have} devices of its group would be in use, and the layout \

@@ -181,3 +181,43 @@ fn a_crash_leaves_one_number_or_the_other() {
     }
     assert_eq!(seen, [true; 2], "crashes before and after it took effect");
 }
+
+/// Devices may not leave what spare space needs, and what it is set to already is judged as anew.
+#[test]
+fn no_device_leaves_that_spare_space_needs() {
+    let disks = devices(6, DISK);
+    story(async move |rt| {
+        let array = create(&rt, &disks, "ec2+1").await;
+        array.set("spare", "2").await.unwrap();
+        array.remove(5).await.unwrap();
+        array.wait_idle(&[]).await;
+        let expected = Error::SpareNeeds {
+            index: 4,
+            have: 4,
+            need: 5,
+            spare: 2,
+        };
+        let refused = array.remove(4).await.unwrap_err();
+        assert_eq!(refused.to_string(), expected.to_string());
+        array.set("spare", "1").await.unwrap();
+        array.remove(4).await.unwrap();
+        array.wait_idle(&[]).await;
+        assert_eq!(array.status().await.devices_total, 4);
+        // One that is out of use leaves as ever: nothing is left for a spare then.
+        array.fail(3, false).await.unwrap();
+        array.wait_idle(&[]).await;
+        array.merge().await.unwrap();
+        array.wait_idle(&[]).await;
+        array.remove(3).await.unwrap();
+        let refused = array.set("spare", "1").await;
+        let expected = matches!(
+            refused,
+            Err(Error::TooFewToSpare {
+                have: 3,
+                need: 4,
+                ..
+            })
+        );
+        assert!(expected, "{refused:?}");
+    });
+}

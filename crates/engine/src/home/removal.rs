@@ -86,6 +86,18 @@ impl Home {
         if have < need {
             return Err(Error::TooFewLeft { index, have, need });
         }
+        // Spare space is for as many devices as there are beyond K + M, those included that are out of use and whose
+        // place it takes.
+        let (places, shape) = (left.group(group).len(), left.shape());
+        let each = usize::from(shape.spare / left.groups().max(1));
+        if member.is_counted() && each > 0 && places < need + each {
+            return Err(Error::SpareNeeds {
+                index,
+                have: places,
+                need: need + each,
+                spare: shape.spare,
+            });
+        }
         if !member.is_counted() && self.core.is_missing_columns() {
             return Err(Error::NotRebuilt(index));
         }

@@ -118,11 +118,11 @@ impl Home {
 
     /// So many devices' worth of space is spare from now on: a new generation says so.
     pub(crate) async fn set_spare(self: &Rc<Self>, spare: u16) -> Result<(), Error> {
+        self.merge().await; // what thin volumes have written is counted
+        self.check_spare(spare)?; // also of what is set already: devices may have left since
         if self.superblock.borrow().spare == spare {
             return Ok(());
         }
-        self.merge().await; // what thin volumes have written is counted
-        self.check_spare(spare)?;
         self.make_room_for_epochs().await?;
         let log = self.log.turn.lock().await;
         if *log || self.core.closed.get() {
