@@ -13,8 +13,8 @@ use std::sync::Arc;
 use ashlar_rt::{BLOCK, oneshot};
 
 use crate::fault::Presence;
+use crate::holes::{punch_hole, seek};
 use crate::reread::reread_partitions;
-use crate::sync::{punch_hole, seek};
 use crate::{Fault, IoFuture, Part};
 
 /// How much is erased at each end: all that `blkid` knows lies nearer (bcachefs and VMFS at 2 MiB, others below 1 MiB).

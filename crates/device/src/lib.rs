@@ -14,6 +14,7 @@ mod disk;
 mod erase;
 mod fault;
 pub mod filter;
+mod holes;
 pub mod mem;
 pub mod model;
 mod open;
