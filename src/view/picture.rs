@@ -98,12 +98,7 @@ pub(crate) fn state_word(state: ArrayState) -> (&'static str, Tone) {
 
 fn head(array: &ArrayStatus, style: Style) -> String {
     let (word, tone) = state_word(array.state);
-    let gone = array.health.devices_gone;
-    let spare = match array.spare {
-        0 => String::new(),
-        n if gone >= n => ", spare in use".to_string(),
-        n => format!(", {}", count(usize::from(n - gone), "spare")),
-    };
+    let spare = spare_words(array);
     let code = code(array);
     let short = match in_short(array) {
         short if short.is_empty() => short,
@@ -116,6 +111,21 @@ fn head(array: &ArrayStatus, style: Style) -> String {
         safe(&array.layout),
         count(usize::from(array.devices_total), "device"),
     )
+}
+
+/// How many devices may be lost, one after the other, and rebuilt onto the others: never more than there are in use
+/// beyond K + M.
+fn spare_words(array: &ArrayStatus) -> String {
+    let in_use = |d: &&DeviceStatus| matches!(d.state, DeviceState::Online | DeviceState::Slow);
+    let in_use = array.devices.iter().filter(in_use).count();
+    let beyond = in_use.saturating_sub(usize::from(array.k + array.m));
+    let left = array.spare.saturating_sub(array.health.devices_gone);
+    match (array.spare, left, usize::from(left).min(beyond)) {
+        (0, ..) => String::new(),
+        (_, 0, _) => ", spare in use".to_string(),
+        (_, _, 0) => ", no spare left".to_string(),
+        (.., n) => format!(", {}", count(n, "spare")),
+    }
 }
 
 /// ` (K+M)`, where the notation does not say it.

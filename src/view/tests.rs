@@ -489,3 +489,24 @@ fn a_bar_shows_something_as_soon_as_there_is_something() {
     assert_eq!(bar(500, 100), "[##########]");
     assert_eq!(bar(0, 0), "[----------]");
 }
+
+#[test]
+fn no_more_spares_are_named_than_devices_beyond_the_layout() {
+    let words = |devices: u16, spare: u16, gone: u16| {
+        let states: Vec<DeviceState> = (0..devices)
+            .map(|i| match i < gone {
+                true => DeviceState::Failed,
+                false => DeviceState::Online,
+            })
+            .collect();
+        let mut array = sample(&states);
+        array.spare = spare;
+        let text = picture(&array, Style::PLAIN, &More::default());
+        text.lines().next().unwrap().to_string()
+    };
+    assert!(words(14, 2, 0).ends_with("14 devices, 2 spares"));
+    assert!(words(12, 2, 0).ends_with("12 devices, 1 spare"));
+    assert!(words(11, 2, 0).ends_with("11 devices, no spare left"));
+    assert!(words(11, 2, 1).ends_with("11 devices, no spare left"));
+    assert!(words(13, 2, 2).ends_with("13 devices, spare in use"));
+}
