@@ -63,12 +63,12 @@ fn present(array: &ArrayStatus, kinds: &[String]) -> String {
                 color: false,
                 ..Style::detect(false)
             };
-            format!(
-                "{}: {} {}",
-                array.name,
-                work_word(&task.kind),
-                task_line(task, style, Tone::Good)
-            )
+            let line = task_line(task, style, Tone::Good);
+            let why = match task.reason.as_str() {
+                reason if task.state == "running" || reason.is_empty() => String::new(),
+                reason => format!(": {}", safe(reason)),
+            };
+            format!("{}: {} {line}{why}", array.name, work_word(&task.kind))
         }
         None => format!("{}: waiting", array.name),
     }

@@ -1,12 +1,14 @@
 //! Progress of long work: a line that is drawn over on a terminal, plain lines now and then
 //! otherwise.
 //!
-//! **Invariants**: on a terminal the line is erased at the end; in a pipe a line appears at most
-//! every [`PLAIN_EVERY`] seconds, so that a log stays readable.
+//! **Invariants**: on a terminal the line takes one row, and is erased at the end; in a pipe a line appears when it is
+//! another than before, at most every [`PLAIN_EVERY`] seconds, so that a log stays readable.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
+
+use crate::view::Style;
 
 /// How often a line is printed where it cannot be drawn over.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -20,7 +22,8 @@ pub(crate) struct Progress {
     terminal: bool,
     quiet: bool,
     drawn: bool,
-    last: Option<Instant>,
+    /// The line that was printed last, and when.
+    last: Option<(Instant, String)>,
 }
 
 impl Progress {
@@ -36,11 +39,9 @@ impl Progress {
     }
 
     /// The same, and nothing where it cannot be drawn over.
-    pub(crate) fn on_terminals(self) -> Progress {
-        Progress {
-            quiet: self.quiet || !self.terminal,
-            ..self
-        }
+    pub(crate) fn on_terminals(mut self) -> Progress {
+        self.quiet |= !self.terminal;
+        self
     }
 
     /// Shows `line`.
@@ -50,13 +51,24 @@ impl Progress {
         }
         let mut err = std::io::stderr();
         if self.terminal {
-            let _ = write!(err, "\r\u{1b}[K{line}");
+            // A longer one would wrap, and only its last row would be erased.
+            let row: String = line.chars().take(Style::detect(false).width - 1).collect();
+            let _ = write!(err, "\r\u{1b}[K{row}");
             let _ = err.flush();
             self.drawn = true;
-        } else if self.last.is_none_or(|at| at.elapsed() >= PLAIN_EVERY) {
+        } else if self.is_due(line, Instant::now()) {
             let _ = writeln!(err, "{line}");
-            self.last = Some(Instant::now());
         }
+    }
+
+    /// Whether a line is to be printed now where it cannot be drawn over.
+    fn is_due(&mut self, line: &str, now: Instant) -> bool {
+        let is_new = |(at, before): &(Instant, String)| now - *at >= PLAIN_EVERY && before != line;
+        let due = self.last.as_ref().is_none_or(is_new);
+        if due {
+            self.last = Some((now, line.to_string()));
+        }
+        due
     }
 
     /// Erases the line.
@@ -94,5 +106,22 @@ pub(crate) fn beside<T>(
 impl Drop for Progress {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_printed_when_it_is_another() {
+        let mut progress = Progress::new(false);
+        let begun = Instant::now();
+        let mut due = |seconds, line| progress.is_due(line, begun + Duration::from_secs(seconds));
+        assert!(due(0, "waiting"));
+        assert!(!due(10, "waiting") && !due(600, "waiting"), "said already");
+        assert!(due(601, "5 %"));
+        assert!(!due(602, "6 %"), "too soon");
+        assert!(due(611, "7 %"));
     }
 }
