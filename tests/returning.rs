@@ -60,6 +60,7 @@ fn a_device_goes_offline_and_comes_back() {
     write(&daemon, 1);
     let said = daemon.ok(&["offline", "t", "2"]);
     assert!(said.contains("ashlar online t 2"), "{said}");
+    assert!(said.contains("any 1 more device(s) may fail"), "{said}");
     assert_eq!(state(&daemon, 2), "offline");
     write(&daemon, 2);
     assert_eq!(
@@ -77,6 +78,20 @@ fn a_device_goes_offline_and_comes_back() {
     read(&daemon, 2);
     let (again, code) = daemon.fails(&["online", "t", "2"]);
     assert!(code == 1 && again.contains("in use"), "{again}");
+
+    // The answer says what is at risk, and what to type where no more may go.
+    daemon.ok(&["offline", "t", "2"]);
+    let said = daemon.ok(&["offline", "t", "3"]);
+    assert!(
+        said.contains("CRITICAL: the next device failure loses"),
+        "{said}"
+    );
+    let (refused, code) = daemon.fails(&["offline", "t", "4"]);
+    let words = "'ashlar online t 2' takes it in again first";
+    assert!(code == 1 && refused.contains(words), "{refused}");
+    daemon.ok(&["online", "t", "2"]);
+    daemon.ok(&["online", "t", "3"]);
+    optimal(&daemon);
     verified(&daemon, &files);
 }
 

@@ -41,6 +41,9 @@ pub(crate) struct TakenInReply {
     /// Columns that are rebuilt.
     #[serde(default)]
     pub(crate) lacking: usize,
+    /// After a device went offline: any so many more may be lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) more_losses: Option<u16>,
     /// It was in use, was to leave, and stays.
     #[serde(default)]
     pub(crate) stays: bool,

@@ -90,6 +90,7 @@ mod tests {
             path: "/dev/sdk".into(),
             kept: 0,
             lacking: 0,
+            more_losses: None,
             stays: false,
             leaves: Some(RemoveReply {
                 array: "tank".into(),

@@ -58,9 +58,14 @@ pub(crate) fn offline(context: &Context, args: OfflineArgs) -> Result<(), Failur
     };
     let (reply, shown): (TakenInReply, _) = ask(context, &call)?;
     context.print("offline", &shown, || {
+        let risk = match reply.more_losses {
+            None => String::new(),
+            Some(0) => "At risk, CRITICAL: the next device failure loses data\n".to_string(),
+            Some(more) => format!("Meanwhile any {more} more device(s) may fail\n"),
+        };
         format!(
             "{0}: device {1} ({2}) is offline; its data is not rebuilt. 'ashlar online {0} {1}' takes it in again, \
-             'ashlar fail {0} {1}' has its data rebuilt\n",
+             'ashlar fail {0} {1}' has its data rebuilt\n{risk}",
             reply.array,
             reply.device,
             safe(&reply.path)

@@ -68,6 +68,7 @@ impl Host {
             path: known.last_path.clone(),
             kept: 0,
             lacking: 0,
+            more_losses: None,
             stays: true,
             leaves: None,
             dry_run: false,

@@ -46,6 +46,7 @@ impl Host {
             path: candidate.path.display().to_string(),
             kept: 0,
             lacking: 0,
+            more_losses: None,
             stays: false,
             leaves: Some(leaving(name, old, without, more_losses, call.dry_run)),
             dry_run: call.dry_run,

@@ -280,18 +280,36 @@ impl Host {
     pub(super) async fn offline(&self, name: &str, device: &str) -> Result<TakenInReply, Failure> {
         let member = self.member(name)?;
         let found = self.device_named(&member, device).await?;
-        let out = member.array.offline(found.index).await;
-        out.map_err(failure_of)?;
+        if let Err(error) = member.array.offline(found.index).await {
+            return Err(self.not_offline(&member, error).await);
+        }
+        let health = self.status_of(&member).await.health;
         Ok(TakenInReply {
             array: name.to_string(),
             device: found.index,
             path: found.last_path,
             kept: 0,
             lacking: 0,
+            more_losses: Some(health.more_losses),
             stays: false,
             leaves: None,
             dry_run: false,
         })
+    }
+
+    /// Why a device does not go offline. Where others are, no rebuild comes that could be waited for.
+    async fn not_offline(&self, member: &Member, error: ashlar_engine::Error) -> Failure {
+        let name = member.array.name();
+        let devices = self.status_of(member).await.devices;
+        let offline = devices.iter().find(|d| d.state == DeviceState::Offline);
+        match (&error, offline) {
+            (ashlar_engine::Error::Needed(index), Some(first)) => Failure::refused(format!(
+                "taking device {index} out of use now would leave data that the other devices cannot compute; device \
+                 {} is offline: 'ashlar online {name} {0}' takes it in again first",
+                first.index
+            )),
+            _ => failure_of(error),
+        }
     }
 
     /// `online`: a device of the array by its path, UUID or index, wherever it answers.
@@ -387,6 +405,7 @@ impl Host {
             path: candidate.path.display().to_string(),
             kept: 0,
             lacking: 0,
+            more_losses: None,
             stays: false,
             leaves: None,
             dry_run: call.dry_run,
@@ -446,6 +465,7 @@ fn reply_of(name: &str, taken: TakenIn, path: &Path) -> TakenInReply {
         path: path.display().to_string(),
         kept: taken.kept,
         lacking: taken.lacking,
+        more_losses: None,
         stays: false,
         leaves: None,
         dry_run: false,
