@@ -21,7 +21,7 @@ pub(crate) struct Replace {
     /// Only say what would be.
     #[serde(default)]
     pub(crate) dry_run: bool,
-    /// Overwrite what the new one holds.
+    /// Overwrite what the new one holds, and give up what only the old one has.
     #[serde(default)]
     pub(crate) force: bool,
 }

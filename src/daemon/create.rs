@@ -259,7 +259,7 @@ impl Host {
             let erased = match bare.await {
                 Ok(bare) => {
                     let bare = bare.within(candidate.part);
-                    let erased = on_thread(move || bare.erase()).await;
+                    let erased = on_thread(move || bare.erase_signatures()).await;
                     erased.and_then(|e| e.map_err(|e| Failure::broken(e.to_string())))
                 }
                 Err(failure) => Err(failure),

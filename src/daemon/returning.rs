@@ -395,7 +395,7 @@ impl Host {
         let candidates = on_thread(move || devices::check(&given, None)).await??;
         let candidate = &candidates[0];
         let bytes = candidate.size_bytes;
-        let fits = member.array.check_replacement(old.index, bytes);
+        let fits = member.array.check_replacement(old.index, bytes, call.force);
         fits.map_err(failure_of)?;
         self.check_replacement(&member, &old, candidate, call.force)
             .await?;
@@ -414,7 +414,7 @@ impl Host {
             return Ok(reply);
         }
         let device = self.take_one(candidate).await?;
-        let taken = member.array.replace(old.index, device).await;
+        let taken = member.array.replace(old.index, device, call.force).await;
         let taken = taken.map_err(failure_of)?;
         self.note_replaced(&member, &old.last_path, &candidate.path);
         (reply.kept, reply.lacking) = (taken.kept, taken.lacking);

@@ -78,6 +78,15 @@ impl Unserved {
         Ok(self.within(Some(part)))
     }
 
+    /// Erases what is recognisable at its ends, and at those of what it shows: what [`Unserved::take`] had erased is gone,
+    /// and a file keeps the rest.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn erase_signatures(&self) -> io::Result<()> {
+        erase_ends(&self.file, self.size, self.part)
+    }
+
     /// Erases a file, or what is recognisable at the ends of a device, and at those of what it shows.
     ///
     /// # Errors

@@ -85,7 +85,7 @@ pub enum Error {
     #[error(
         "only {seen} of the {counted} devices that generation {generation} counts are here, more are missing than the \
          layout survives, or some that may have the newest writes; connect the others, or use --degraded to start \
-         without them: writes that only they hold are lost then, and what else they hold counts again when they come back"
+         without them: what only they hold is lost then"
     )]
     TooFew {
         /// Devices seen.
@@ -206,8 +206,10 @@ pub enum Error {
         "device {0} is a hot spare: it holds nothing until another device is lost; 'ashlar remove' takes it out"
     )]
     HotSpare(u16),
-    /// No hot spare takes the place of a device that has come back, or is expected back.
-    #[error("device {0} is expected back, or is there again: no hot spare takes its place")]
+    /// No hot spare takes the place of a device that has come back, is expected back, or may have the last copy of something.
+    #[error(
+        "device {0} is expected back, is there again, or may have the last copy of something: no hot spare takes its place"
+    )]
     Awaited(u16),
     /// A hot spare could take the place of no device, since none is of its failure domain.
     #[error(
@@ -469,10 +471,16 @@ pub enum Error {
          ARRAY DEV -f' takes it in again"
     )]
     Untrusted(u16),
+    /// What a device holds is of segments that the import has seen nothing of.
+    #[error(
+        "device {0} holds data of which no device was here when the array was imported without it; this version cannot take \
+         that in again, and would erase it: keep the device as it is, or give -f to give that data up"
+    )]
+    UnknownHere(u16),
     /// What a device holds is the last copy of something.
     #[error(
-        "device {0} holds data that the devices in use cannot compute, and that would be given up if it were taken in \
-         now; connect the other missing devices first, or give -f to give that data up"
+        "device {0} holds data, or may, that the devices in use cannot compute, and that would be given up if this were \
+         done now; connect the other missing devices first, or give -f to give that data up"
     )]
     LastCopy(u16),
     /// A device is smaller than the one whose place it is to take.

@@ -272,7 +272,7 @@ fn an_addition_that_fails_leaves_nothing() {
             let (now, then) = (after.capacity.usable_bytes, before.capacity.usable_bytes);
             assert!(now.abs_diff(then) * 20 <= then, "{now}, {then}: {added:?}");
             assert_eq!(after.state, ArrayState::Optimal, "{added:?}");
-            let replaced = array.check_replacement(index, DISK);
+            let replaced = array.check_replacement(index, DISK, false);
             assert!(matches!(replaced, Err(Error::NoDevice(_))), "{replaced:?}");
         }
         assert!(array.next_device() > 5, "some failed");

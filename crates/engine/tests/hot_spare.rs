@@ -168,7 +168,7 @@ fn a_hot_spare_can_only_be_removed() {
         let refused = [
             array.offline(4).await,
             array.fail(4, true).await,
-            array.replace(4, disks[5].clone()).await.map(drop),
+            array.replace(4, disks[5].clone(), true).await.map(drop),
             array.online(disks[4].clone(), true).await.map(drop),
             array.set_domain(4, "x").await.map(drop),
             array.use_all_of(4).await.map(drop),
@@ -258,7 +258,7 @@ fn an_import_does_not_give_a_device_up_that_may_have_the_last_copy() {
         story(async move |rt| {
             let array = import(&rt, &disks, &[0, 1]).await;
             assert_eq!(array.hot_spares_due(), [], "both may have the last copy");
-            let other = array.replace(0, disks[7].clone()).await;
+            let other = array.replace(0, disks[7].clone(), false).await;
             assert!(matches!(other, Err(Error::LastCopy(0))), "{other:?}");
             if mend {
                 // What the one that is back holds is known: what is lost without the other lies on that.
@@ -271,9 +271,48 @@ fn an_import_does_not_give_a_device_up_that_may_have_the_last_copy() {
                 array.fail(2, true).await.unwrap();
                 let due: Vec<u16> = array.hot_spares_due().iter().map(|d| d.lost).collect();
                 assert_eq!(due, [], "device 2 has the last copy of some as well");
+                // The operator may give it up.
+                array.replace(0, disks[7].clone(), true).await.unwrap();
             }
         });
     }
+}
+
+/// All devices that hold something were away at an import, which knows nothing of it then: when they come back they are not
+/// taken in for empty, and nothing takes their place.
+#[test]
+fn devices_of_which_an_import_saw_nothing_keep_what_they_hold() {
+    let disks = devices(7, DISK);
+    let kept = disks.clone();
+    story(async move |rt| {
+        let array = create(&rt, &kept[..6], "raid10").await;
+        array.merge().await.unwrap();
+        array.export().await.unwrap();
+    });
+    let kept = disks.clone();
+    story(async move |rt| {
+        let options = Import {
+            degraded: true,
+            ..Import::default()
+        };
+        let array = Array::import(&rt, without(&kept, &[0, 1, 6]), options)
+            .await
+            .unwrap();
+        array.add_hot_spare(kept[6].clone(), "").await.unwrap();
+        array.set("reconstruct.delay", "0").await.unwrap();
+        assert_eq!(array.hot_spares_due(), []);
+        for index in [0u16, 1] {
+            let disk = kept[usize::from(index)].clone();
+            let before = image(&disk);
+            let back = array.online(disk.clone(), false).await;
+            assert!(image(&disk) == before, "nothing is written");
+            assert!(matches!(back, Err(Error::UnknownHere(_))), "{back:?}");
+            let check = array.check_replacement(index, DISK, false);
+            assert!(matches!(check, Err(Error::LastCopy(_))), "{check:?}");
+        }
+        // The operator may give it up.
+        array.online(kept[0].clone(), true).await.unwrap();
+    });
 }
 
 /// A hot spare that has become smaller is let go: neither the import nor what follows writes behind its end.
@@ -314,7 +353,7 @@ fn a_hot_spare_that_is_away_is_not_replaced() {
     story(async move |rt| drop(with_spare(&rt, &kept[..5]).await));
     story(async move |rt| {
         let array = import(&rt, &disks[..4], &[]).await;
-        let refused = array.replace(4, disks[5].clone()).await;
+        let refused = array.replace(4, disks[5].clone(), true).await;
         assert!(matches!(refused, Err(Error::HotSpare(4))), "{refused:?}");
         assert!(image(&disks[5]).iter().all(|byte| *byte == 0));
     });
@@ -410,7 +449,7 @@ fn a_device_that_fails_late_leaves_the_lost_one_its_row() {
             });
             let failed = match spare {
                 true => array.use_hot_spare().await.map(drop),
-                false => array.replace(2, late.clone()).await.map(drop),
+                false => array.replace(2, late.clone(), false).await.map(drop),
             };
             assert!(matches!(failed, Err(Error::Device { .. })), "{failed:?}");
             assert_eq!(array.awaited(), awaited, "with its own identity");

@@ -374,19 +374,19 @@ fn a_failed_device_is_replaced() {
         let array = create(&rt, refs(&kept[..5]), "ec2+1").await;
         write(&array, 1).await;
         assert!(matches!(
-            array.replace(1, kept[5].clone()).await,
+            array.replace(1, kept[5].clone(), false).await,
             Err(Error::InUse(1))
         ));
         array.fail(1, false).await.unwrap();
         let failed = array.online(kept[1].clone(), false).await;
         assert!(matches!(failed, Err(Error::Untrusted(1))), "{failed:?}");
         let tiny = Rc::new(MemDevice::new("tiny", DISK / 2));
-        let small = array.replace(1, tiny).await;
+        let small = array.replace(1, tiny, false).await;
         assert!(
             matches!(small, Err(Error::SmallerThan { index: 1, .. })),
             "{small:?}"
         );
-        let taken = array.replace(1, kept[5].clone()).await.unwrap();
+        let taken = array.replace(1, kept[5].clone(), false).await.unwrap();
         assert_eq!((taken.index, taken.kept), (1, 0));
         optimal(&array, "replaced").await;
         let old = array.online(kept[1].clone(), true).await;

@@ -45,6 +45,21 @@ impl Bitmap {
         self.count
     }
 
+    /// How many of these bits are in it.
+    pub fn count_in(&self, bits: std::ops::Range<u32>) -> u32 {
+        let of_word = |word: u32| {
+            let first = word * 64;
+            let from = bits.start.max(first) - first;
+            let to = bits.end.min(first + 64) - first;
+            let mask = u64::MAX >> (64 - (to - from)) << from;
+            (self.words[word as usize] & mask).count_ones()
+        };
+        match bits.is_empty() {
+            true => 0,
+            false => (bits.start / 64..=(bits.end - 1) / 64).map(of_word).sum(),
+        }
+    }
+
     /// Whether no bit is in it.
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -97,6 +112,21 @@ impl Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bits_of_a_range_are_counted() {
+        let mut map = Bitmap::new(300);
+        let bits = [0, 1, 63, 64, 65, 127, 128, 200, 299];
+        for bit in bits {
+            map.set(bit);
+        }
+        for from in 0..=300 {
+            for to in from..=300 {
+                let expected = bits.iter().filter(|b| (from..to).contains(*b)).count();
+                assert_eq!(map.count_in(from..to) as usize, expected, "{from}..{to}");
+            }
+        }
+    }
 
     #[test]
     fn a_bitmap_counts_and_survives_its_bytes() {

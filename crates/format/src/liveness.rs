@@ -158,6 +158,12 @@ pub fn decode_header(bytes: &[u8]) -> Result<RecordHeader, FormatError> {
     })
 }
 
+/// Whether a record's bitmap has any bit set.
+pub fn holds_any(bytes: &[u8]) -> bool {
+    let bitmap = bytes.get(HEADER_BYTES..).unwrap_or(&[]);
+    bitmap.iter().any(|byte| *byte != 0)
+}
+
 /// Reads a record's bitmap.
 pub fn decode_bitmap(geometry: SegmentGeometry, bytes: &[u8]) -> Bitmap {
     Bitmap::from_bytes(

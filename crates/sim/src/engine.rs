@@ -279,7 +279,7 @@ impl Store for EngineStore {
 
     fn replace(&self, index: u16, device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {
         let array = self.0.clone();
-        Box::pin(async move { Ok(array.replace(index, device).await.map(drop)?) })
+        Box::pin(async move { Ok(array.replace(index, device, false).await.map(drop)?) })
     }
 
     fn take_place(&self, index: u16, device: DeviceRef) -> StoreFuture<Result<(), StoreError>> {

@@ -272,7 +272,7 @@ impl Rig {
             let begun = rt.now();
             array.fail(device, false).await?;
             if let Some(new) = new {
-                array.replace(device, new).await?;
+                array.replace(device, new, false).await?;
             }
             array.wait_idle(&[Work::Rebuild]).await;
             Ok::<Nanos, BenchError>(rt.now() - begun)

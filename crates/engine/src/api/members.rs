@@ -4,6 +4,7 @@
 
 use std::rc::Rc;
 
+use ashlar_block::VolumeError;
 use ashlar_device::DeviceRef;
 use ashlar_format::DeviceGeometry;
 use ashlar_format::superblock::{MemberEntry, MemberState, Superblock};
@@ -19,7 +20,7 @@ use crate::home::removal::Without;
 use crate::import::assemble::look;
 use crate::members::arrival::Arrival;
 use crate::options::check_domain;
-use crate::status::{DeviceErrors, Work};
+use crate::status::{DeviceErrors, LostRange, Work};
 
 /// A device that was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,15 +83,20 @@ impl Array {
     }
 
     /// Puts a device in the place of one that is out of use: whatever it holds is overwritten, and what lay on the other
-    /// is computed anew.
+    /// is computed anew; `force`: also where the other may have the last copy of something.
     ///
     /// # Errors
     /// Why it cannot: nothing of the device was changed.
-    pub async fn replace(&self, index: u16, device: DeviceRef) -> Result<TakenIn, Error> {
-        let geometry = self.laid_out_for(index, device.info().size_bytes)?;
+    pub async fn replace(
+        &self,
+        index: u16,
+        device: DeviceRef,
+        force: bool,
+    ) -> Result<TakenIn, Error> {
+        let geometry = self.laid_out_for(index, device.info().size_bytes, force)?;
         let uuid = self.0.home.core.rt.random_bytes();
         let arrival = Arrival::new(index, uuid, device, geometry);
-        self.take_in(arrival, false).await
+        self.take_in(arrival, force).await
     }
 
     /// Adds a device: whatever it holds is overwritten. New data lie on it from now on.
@@ -287,12 +293,17 @@ impl Array {
     ///
     /// # Errors
     /// Why it cannot.
-    pub fn check_replacement(&self, index: u16, size_bytes: u64) -> Result<(), Error> {
-        self.laid_out_for(index, size_bytes).map(drop)
+    pub fn check_replacement(&self, index: u16, size_bytes: u64, force: bool) -> Result<(), Error> {
+        self.laid_out_for(index, size_bytes, force).map(drop)
     }
 
     /// How a device of this size is laid out in the place of a member that is out of use.
-    fn laid_out_for(&self, index: u16, size_bytes: u64) -> Result<DeviceGeometry, Error> {
+    fn laid_out_for(
+        &self,
+        index: u16,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<DeviceGeometry, Error> {
         self.check_member(index)?;
         self.check_writable()?;
         let home = &self.0.home;
@@ -302,6 +313,9 @@ impl Array {
         }
         if member.state() == MemberState::Spare {
             return Err(Error::HotSpare(index));
+        }
+        if !force && home.has_last_copy(index) {
+            return Err(Error::LastCopy(index));
         }
         let need = home.superblock.borrow().members[usize::from(index)].slots;
         self.with_slots(size_bytes, need)
@@ -523,20 +537,47 @@ impl Array {
 
     /// Reads what is listed as lost: a device is back that may have some of it, and what can be read leaves the list.
     fn read_lost_again(&self) {
-        let (array, lost) = (self.clone(), lost_ranges(&self.0.home));
+        let again = &self.0.home.core.bad.again;
+        again.set(again.get() + 1);
+        if again.get() > 1 {
+            return; // it is under way, and goes over all once more
+        }
+        let array = self.clone();
         self.0.home.core.rt.spawn(async move {
-            for range in lost {
-                let Some(volume) = array.volume(&range.volume) else {
-                    continue;
-                };
-                let block = volume.info().block_bytes;
-                let blocks = range.length_bytes / u64::from(block);
-                for at in 0..blocks {
-                    let offset = range.offset_bytes + at * u64::from(block);
-                    let _ = volume.read(offset, block as usize).await;
+            let home = &array.0.home;
+            let again = &home.core.bad.again;
+            loop {
+                let asked = again.get();
+                for range in lost_ranges(home) {
+                    array.read_again(&range).await;
+                }
+                if again.get() == asked || home.core.closed.get() {
+                    break again.set(0);
                 }
             }
         });
+    }
+
+    /// Reads a range that is listed as lost: in large pieces, and block by block those that have something lost in them.
+    async fn read_again(&self, range: &LostRange) {
+        let Some(volume) = self.volume(&range.volume) else {
+            return;
+        };
+        let end = range.offset_bytes + range.length_bytes;
+        let block = u64::from(volume.info().block_bytes);
+        let large = (1 << 20) / block * block;
+        for from in (range.offset_bytes..end).step_by(large as usize) {
+            let to = end.min(from + large);
+            if volume.read(from, (to - from) as usize).await.is_ok() {
+                continue;
+            }
+            for at in (from..to).step_by(block as usize) {
+                let read = volume.read(at, block as usize).await;
+                if !matches!(read, Ok(_) | Err(VolumeError::Lost)) {
+                    return; // closed, or smaller now
+                }
+            }
+        }
     }
 }
 

@@ -261,10 +261,21 @@ fn exposure(home: &Home) -> (Vec<Exposure>, u64) {
 fn blocks_on_missing_columns(home: &Home, segment: &Segment) -> u64 {
     let live = segment.live.borrow();
     let missing: Vec<usize> = home.core.missing(segment).collect();
-    let column = |block: u32| usize::from(segment.geometry.locate(block).1);
-    live.iter()
-        .filter(|block| missing.contains(&column(*block)))
-        .count() as u64
+    let strip = segment.geometry.strip_blocks;
+    let data: Vec<u32> = (0..)
+        .zip(0..segment.geometry.k)
+        .filter(|(column, _)| missing.contains(column))
+        .map(|(_, column)| column.into())
+        .collect();
+    let of_stripe = |stripe: u32| {
+        let first = stripe * u32::from(segment.geometry.k) * strip;
+        let of = |column: &u32| live.count_in(first + column * strip..first + (column + 1) * strip);
+        data.iter().map(of).sum::<u32>()
+    };
+    (0..segment.geometry.stripes())
+        .map(of_stripe)
+        .sum::<u32>()
+        .into()
 }
 
 fn task_status(home: &Home) -> Vec<TaskStatus> {

@@ -87,10 +87,11 @@ impl Home {
             return Err(Error::TooFewLeft { index, have, need });
         }
         // Spare space is for as many devices as there are beyond K + M, those included that are out of use and whose
-        // place it takes.
+        // place it takes. Where another has come in its place (`enough`) there are as many as before.
         let (places, shape) = (left.group(group).len(), left.shape());
         let each = usize::from(shape.spare / left.groups().max(1));
-        if member.is_counted() && each > 0 && places < need + each {
+        let leaves = member.state() == MemberState::Online && enough == u64::MAX;
+        if leaves && each > 0 && places < need + each {
             return Err(Error::SpareNeeds {
                 index,
                 have: places,

@@ -343,6 +343,9 @@ pub fn make_members(
         let device = device.filter(|_| state != MemberState::Removed);
         let domain = entry.domain.clone();
         let mut member = Member::new(rt, index, entry.uuid, domain, geometry, device, state);
+        if !member.is_held() {
+            member.is_left_out();
+        }
         member.super_copy.set(copy);
         member.stale_since.set(entry.stale_since);
         member.group = entry.group;

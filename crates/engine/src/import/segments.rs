@@ -226,6 +226,9 @@ pub(super) fn take_liveness(
     for (record, bytes) in shape.split(payloads) {
         let header = liveness::decode_header(&bytes)?;
         let Some(segment) = core.segment(header.segment) else {
+            if liveness::holds_any(&bytes) {
+                core.bad.unknown.borrow_mut().insert(header.segment);
+            }
             continue;
         };
         segment.record.set(record);

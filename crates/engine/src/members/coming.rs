@@ -84,6 +84,11 @@ impl Member {
         self.changed.open();
     }
 
+    /// The import does not read its slot table.
+    pub fn is_left_out(&self) {
+        self.come_in(|c| c.unread = true);
+    }
+
     /// Whether nobody has read its slot table since the import: any column that is nowhere may lie on it.
     pub fn is_unread(&self) -> bool {
         self.comes_in.get().unread

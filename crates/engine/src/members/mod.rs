@@ -139,7 +139,6 @@ impl Member {
         device: Option<DeviceRef>,
         state: MemberState,
     ) -> Member {
-        let unread = device.is_none();
         Member {
             index,
             domain: RefCell::new(FailureDomain {
@@ -151,10 +150,7 @@ impl Member {
             device: RefCell::new(device),
             last_path: RefCell::default(),
             state: Cell::new(state),
-            comes_in: Cell::new(ComesIn {
-                unread,
-                ..ComesIn::default()
-            }),
+            comes_in: Cell::default(),
             left_at: Cell::new(rt.now()),
             stale_since: Cell::new(0),
             group: None,
