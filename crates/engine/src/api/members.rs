@@ -33,6 +33,9 @@ pub struct TakenIn {
     pub lacking: usize,
 }
 
+/// What was lost is read again in pieces of so many bytes.
+const PIECE: u64 = 128 << 10;
+
 impl Array {
     /// Takes a device out of use. It is expected back: what lies on it is not rebuilt until [`Array::online`] or
     /// [`Array::fail`], also where no redundancy is left.
@@ -558,24 +561,20 @@ impl Array {
         });
     }
 
-    /// Reads a range that is listed as lost: in large pieces, and block by block those that have something lost in them.
+    /// Reads a range that is listed as lost, in pieces: one in which anything is lost stays listed until somebody reads what is
+    /// there of it. Block by block the same nodes would be tried again and again.
     async fn read_again(&self, range: &LostRange) {
         let Some(volume) = self.volume(&range.volume) else {
             return;
         };
         let end = range.offset_bytes + range.length_bytes;
         let block = u64::from(volume.info().block_bytes);
-        let large = (1 << 20) / block * block;
-        for from in (range.offset_bytes..end).step_by(large as usize) {
-            let to = end.min(from + large);
-            if volume.read(from, (to - from) as usize).await.is_ok() {
-                continue;
-            }
-            for at in (from..to).step_by(block as usize) {
-                let read = volume.read(at, block as usize).await;
-                if !matches!(read, Ok(_) | Err(VolumeError::Lost)) {
-                    return; // closed, or smaller now
-                }
+        let piece = block.max(PIECE / block * block);
+        for from in (range.offset_bytes..end).step_by(piece as usize) {
+            let bytes = piece.min(end - from) as usize;
+            let read = volume.read(from, bytes).await;
+            if !matches!(read, Ok(_) | Err(VolumeError::Lost)) {
+                return; // closed, or smaller now
             }
         }
     }
