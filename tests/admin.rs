@@ -131,11 +131,6 @@ fn every_device_is_listed_whatever_is_known_of_its_drive() {
             .unwrap()
             .is_empty()
     );
-    let (error, code) = daemon.fails(&["device", "set", "t", "0", "domain=x"]);
-    assert!(
-        code == 1 && error.contains("not in this version"),
-        "{error}"
-    );
 }
 
 /// As the script for bash asks.

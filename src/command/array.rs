@@ -14,6 +14,7 @@ use crate::api::{
 };
 use crate::cli::absent;
 use crate::cli::{Attach, CreateArgs, DestroyArgs, FailArgs, GetArgs, ImportArgs, SetArgs};
+use crate::command::returning::named;
 use crate::command::{domains, incremental, wait};
 use crate::failure::Failure;
 use crate::print::{Context, absolute};
@@ -395,13 +396,9 @@ pub(crate) fn get(context: &Context, args: GetArgs) -> Result<(), Failure> {
 /// # Errors
 /// If the device is unknown, or too few would be left.
 pub(crate) fn fail(context: &Context, args: FailArgs) -> Result<(), Failure> {
-    let device = match absolute(args.device.as_ref()) {
-        Ok(path) if std::path::Path::new(&path).exists() => path,
-        _ => args.device.clone(),
-    };
     let call = Call::Fail {
         array: args.array.clone(),
-        device,
+        device: named(&args.device),
         force: args.force,
     };
     let reply: Value = context.client.call_value(&call)?;

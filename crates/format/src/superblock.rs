@@ -368,7 +368,7 @@ impl Superblock {
             return Err(FormatError::Value);
         }
         Ok(Superblock {
-            features,
+            features: that_say_something(features, &members),
             array,
             key,
             device,
@@ -388,6 +388,14 @@ impl Superblock {
             members,
         })
     }
+}
+
+/// These features, without one that says nothing of these members.
+fn that_say_something(mut features: [u32; 3], members: &[MemberEntry]) -> [u32; 3] {
+    if members.iter().all(|m| m.domain_since == 0) {
+        features[2] &= !MOVED_MEMBERS;
+    }
+    features
 }
 
 /// Whether this program may use an array with these features.
