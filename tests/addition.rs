@@ -7,25 +7,12 @@ use common::{Daemon, have, have_kernel_devices, tool, try_tool};
 
 const MIB: u64 = 1 << 20;
 
-/// What a line that is refused says.
-fn refused(daemon: &Daemon, line: &[&str]) -> String {
-    let output = daemon.run(line);
-    assert!(!output.status.success(), "{line:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn usable(daemon: &Daemon) -> u64 {
-    daemon.status("t")["capacity"]["usable_bytes"]
-        .as_u64()
-        .unwrap()
-}
-
 #[test]
 fn an_array_grows_while_it_serves() {
     let mut daemon = Daemon::start("addition");
     let files = daemon.create_served("ec2+1", 4);
     daemon.write(24 * MIB, 1);
-    let before = usable(&daemon);
+    let before = daemon.usable("t");
     let (same, large) = (
         daemon.blank("same.img", 64 * MIB),
         daemon.blank("large.img", 96 * MIB),
@@ -37,7 +24,7 @@ fn an_array_grows_while_it_serves() {
     );
     let would: serde_json::Value =
         serde_json::from_str(&daemon.ok(&["add", "t", &same, &large, "-n", "-j"])).unwrap();
-    assert_eq!(usable(&daemon), before);
+    assert_eq!(daemon.usable("t"), before);
     assert_eq!(daemon.status("t")["devices_total"], 4);
 
     let said = daemon.ok(&["add", "t", &same, &large]);
@@ -45,7 +32,7 @@ fn an_array_grows_while_it_serves() {
         said.contains("is device 4") && said.contains("is device 5"),
         "{said}"
     );
-    let after = usable(&daemon);
+    let after = daemon.usable("t");
     assert!(after > before * 14 / 10, "{before} to {after}");
     let foretold = would["usable_bytes"].as_u64().unwrap();
     assert_eq!(would["usable_before"], before);
@@ -76,7 +63,7 @@ fn an_array_grows_while_it_serves() {
     assert_eq!(daemon.status("t")["state"], "optimal");
     daemon.ok(&["remove", "t", "4"]);
     daemon.ok(&["remove", "t", "5", "-w"]);
-    let again = usable(&daemon);
+    let again = daemon.usable("t");
     assert!(
         again.abs_diff(before) * 50 <= before,
         "{before}, then {again}"
@@ -109,7 +96,7 @@ fn a_loop_device_and_the_file_under_it_are_one_device() {
         &["add", "t", &image, node, "-n"],
         &["create", "u", "--layout", "raid1", &image, node, "-n"],
     ] {
-        let text = refused(&daemon, line);
+        let text = daemon.refused(line);
         assert!(text.contains("are the same device"), "{line:?}: {text}");
     }
     assert_eq!(daemon.status("t")["devices"], before, "nothing was changed");
@@ -164,7 +151,7 @@ fn what_cannot_be_added_is_refused_in_one_line() {
         ),
         (vec!["add", "nothing", &blank_one], "nothing"),
     ] {
-        let text = refused(&daemon, &line);
+        let text = daemon.refused(&line);
         assert!(
             text.contains(says) && text.lines().count() == 1,
             "{line:?}: {text}"
@@ -172,7 +159,7 @@ fn what_cannot_be_added_is_refused_in_one_line() {
     }
     // Another array's device, which nobody has open.
     daemon.ok(&["export", "u"]);
-    let text = refused(&daemon, &["add", "t", &used]);
+    let text = daemon.refused(&["add", "t", &used]);
     assert!(text.contains("--force"), "{text}");
     assert_eq!(daemon.status("t")["devices"], before, "nothing was changed");
     daemon.ok(&["add", "t", &used, "--force"]);
@@ -184,16 +171,16 @@ fn spare_space_is_set_once_there_are_devices_for_it() {
     let mut daemon = Daemon::start("addition-spare");
     daemon.create_served("ec2+1", 4);
     daemon.write(24 * MIB, 1);
-    let text = refused(&daemon, &["set", "t", "spare=2"]);
+    let text = daemon.refused(&["set", "t", "spare=2"]);
     assert!(
         text.contains("takes 5 devices") && text.contains("has 4") && text.lines().count() == 1,
         "{text}"
     );
-    let before = usable(&daemon);
+    let before = daemon.usable("t");
     daemon.ok(&["add", "t", &daemon.blank("new.img", 64 * MIB)]);
-    let more = usable(&daemon);
+    let more = daemon.usable("t");
     daemon.ok(&["set", "t", "spare=2"]);
-    let less = usable(&daemon);
+    let less = daemon.usable("t");
     assert!(
         less < before,
         "{more} of five devices, {less} with two spare"
@@ -210,7 +197,7 @@ fn spare_space_is_set_once_there_are_devices_for_it() {
     let free = daemon.status("t")["capacity"]["free_bytes"].clone();
     let size = format!("{}K", free.as_u64().unwrap() / 1024 / 64 * 64);
     daemon.ok(&["volume", "create", "t/w", "--size", &size]);
-    let text = refused(&daemon, &["set", "t", "spare=2"]);
+    let text = daemon.refused(&["set", "t", "spare=2"]);
     assert!(
         text.contains("have been promised") && text.lines().count() == 1,
         "{text}"

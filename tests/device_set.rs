@@ -7,19 +7,6 @@ use common::Daemon;
 
 const MIB: u64 = 1 << 20;
 
-/// What a line that is refused says.
-fn refused(daemon: &Daemon, line: &[&str]) -> String {
-    let output = daemon.run(line);
-    assert!(!output.status.success(), "{line:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn usable(daemon: &Daemon) -> u64 {
-    daemon.status("t")["capacity"]["usable_bytes"]
-        .as_u64()
-        .unwrap()
-}
-
 fn resize(file: &str, bytes: u64) {
     let file = std::fs::File::options().write(true).open(file).unwrap();
     file.set_len(bytes).unwrap();
@@ -30,7 +17,7 @@ fn a_device_that_has_grown_is_used_whole() {
     let mut daemon = Daemon::start("device-set");
     let files = daemon.create_served("ec2+1", 4);
     daemon.write(24 * MIB, 1);
-    let before = usable(&daemon);
+    let before = daemon.usable("t");
     for (index, file) in files.iter().enumerate() {
         resize(file, 160 * MIB);
         let said = match index {
@@ -39,7 +26,7 @@ fn a_device_that_has_grown_is_used_whole() {
         };
         assert!(said.contains("160M of device"), "{said}");
     }
-    let after = usable(&daemon);
+    let after = daemon.usable("t");
     assert!(after > 2 * before, "{before} to {after}");
     let status = daemon.status("t");
     assert!(
@@ -59,7 +46,7 @@ fn a_device_that_has_grown_is_used_whole() {
     daemon.kill9();
     daemon.launch();
     daemon.read(24 * MIB, 2);
-    assert!(usable(&daemon) > 2 * before);
+    assert!(daemon.usable("t") > 2 * before);
     resize(&files[3], 200 * MIB);
     let set = daemon.json(&["device", "set", "t", "3", "size=max", "-j"]);
     assert_eq!(
@@ -90,7 +77,7 @@ fn a_device_gets_another_failure_domain() {
     }
     daemon.ok(&["device", "set", "t", "2", "domain=shelf 0"]);
     let before = daemon.status("t")["generation"].clone();
-    let text = refused(&daemon, &["device", "set", "t", "3", "domain=shelf 0"]);
+    let text = daemon.refused(&["device", "set", "t", "3", "domain=shelf 0"]);
     assert!(
         text.contains("could lose data") && text.lines().count() == 1,
         "{text}"
@@ -146,14 +133,14 @@ fn what_cannot_be_set_is_refused_in_one_line() {
         (vec!["u", "1", "size=max"], "u"),
     ] {
         let line: Vec<&str> = ["device", "set"].into_iter().chain(line).collect();
-        let text = refused(&daemon, &line);
+        let text = daemon.refused(&line);
         assert!(
             text.contains(says) && text.lines().count() == 1,
             "{line:?}: {text}"
         );
     }
     resize(&files[1], 63 * MIB);
-    let text = refused(&daemon, &["device", "set", "t", "1", "size=max"]);
+    let text = daemon.refused(&["device", "set", "t", "1", "size=max"]);
     assert!(
         text.contains("has shrunk") && text.lines().count() == 1,
         "{text}"
@@ -163,7 +150,7 @@ fn what_cannot_be_set_is_refused_in_one_line() {
     assert_eq!(daemon.status("t")["generation"], before["generation"]);
     resize(&files[3], 128 * MIB);
     daemon.ok(&["offline", "t", "3"]);
-    let text = refused(&daemon, &["device", "set", "t", "3", "size=max"]);
+    let text = daemon.refused(&["device", "set", "t", "3", "size=max"]);
     assert!(
         text.contains("is not in use") && text.lines().count() == 1,
         "{text}"
@@ -174,7 +161,7 @@ fn what_cannot_be_set_is_refused_in_one_line() {
     let scan = daemon.text("");
     daemon.ok(&["import", "t", "--scan", &scan, "--read-only"]);
     resize(&files[0], 128 * MIB);
-    let text = refused(&daemon, &["device", "set", "t", "0", "size=max"]);
+    let text = daemon.refused(&["device", "set", "t", "0", "size=max"]);
     assert!(
         text.contains("read-only") && text.lines().count() == 1,
         "{text}"

@@ -118,15 +118,20 @@ fn whence(array: &ArrayStatus, restore: &str) -> String {
     }
 }
 
-/// Devices that are not used any more, and what that leaves.
-fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
-    let state = |d: &DeviceStatus| match d.state {
+/// How a device is out of use, if it is, and may come back.
+fn out_of_use(device: &DeviceStatus) -> Option<&'static str> {
+    match device.state {
         DeviceState::Failed => Some("failed"),
         DeviceState::Missing => Some("missing"),
         DeviceState::Offline => Some("offline"),
         _ => None,
-    };
-    let gone = array.devices.iter().filter_map(|d| Some((d, state(d)?)));
+    }
+}
+
+/// Devices that are not used any more, and what that leaves.
+fn gone(array: &ArrayStatus, lines: &mut Vec<String>) {
+    let gone = array.devices.iter();
+    let gone = gone.filter_map(|d| Some((d, out_of_use(d)?)));
     let gone: Vec<(&DeviceStatus, &str)> = gone.collect();
     if !gone.is_empty() {
         let names = gone.iter().take(NAMED);
@@ -432,13 +437,7 @@ pub(crate) fn in_short(array: &ArrayStatus) -> String {
         n => parts.push(format!("{n} deleted or cut off")),
     }
     if !array.lost.is_empty() {
-        let back = |d: &DeviceStatus| {
-            matches!(
-                d.state,
-                DeviceState::Failed | DeviceState::Missing | DeviceState::Offline
-            )
-        };
-        let text = match array.devices.iter().any(back) {
+        let text = match array.devices.iter().any(|d| out_of_use(d).is_some()) {
             true => "data not readable", // which these may have
             false => "data lost",
         };

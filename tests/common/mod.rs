@@ -239,10 +239,24 @@ impl Daemon {
         (error, code)
     }
 
+    /// What a line that is refused says.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     /// Runs it, and reads the JSON it prints.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let text = self.ok(arguments);
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("not JSON ({e}): {text}"))
+    }
+
+    /// How much volumes may hold.
+    pub fn usable(&self, array: &str) -> u64 {
+        self.status(array)["capacity"]["usable_bytes"]
+            .as_u64()
+            .unwrap()
     }
 
     /// The status of an array.

@@ -95,7 +95,8 @@ impl Home {
         self.prepare(member, &device, &geometry)
             .await
             .map_err(failed)?;
-        let said = self.say(member, &device, &geometry).await;
+        let said = self.write_superblock(member, &device, geometry.super_offset(0), geometry);
+        let said = said.await;
         if self.core.closed.get() {
             return Err(Error::Closed);
         }
@@ -159,18 +160,8 @@ impl Home {
             .await
     }
 
-    /// Has the device say that it is laid out so. The caller holds the locks of checkpoints and of the log.
-    async fn say(
-        &self,
-        member: &Member,
-        device: &DeviceRef,
-        geometry: &DeviceGeometry,
-    ) -> Result<(), Fault> {
-        self.write_superblock(member, device, geometry.super_offset(0), *geometry)
-            .await
-    }
-
-    /// Writes a superblock that is newer than all before, and flushes what was written.
+    /// Writes a superblock that is newer than all before, and that says that the device is laid out so; flushes what was
+    /// written. The caller holds the locks of checkpoints and of the log.
     async fn write_superblock(
         &self,
         member: &Member,

@@ -35,10 +35,15 @@ pub struct Due {
     pub lost: u16,
 }
 
+/// Whether it is a hot spare whose device is held.
+fn is_here(member: &Member) -> bool {
+    member.state() == MemberState::Spare && member.is_held()
+}
+
 /// For each lost device the smallest hot spare that can take its place: one that is as large, and in the same failure
 /// domain, which the row says. `stays`: no other device may take this row.
 fn due(members: &Members, stays: impl Fn(&Member) -> bool) -> Vec<Due> {
-    let is_spare = |m: &&Member| m.state() == MemberState::Spare && m.is_held();
+    let is_spare = |m: &&Member| is_here(m);
     let is_lost = |m: &&Member| m.is_missed() && !stays(m);
     if !members.iter().any(|m| is_spare(&m)) {
         return Vec::new();
@@ -151,8 +156,7 @@ impl Home {
 
     /// How many other hot spares there are.
     fn hot_spares_besides(&self, index: u16) -> usize {
-        let is_spare = |m: &&Member| m.state() == MemberState::Spare && m.is_held();
-        let spares = self.core.members.iter().filter(is_spare);
+        let spares = self.core.members.iter().filter(|m| is_here(m));
         spares.filter(|m| m.index != index).count()
     }
 

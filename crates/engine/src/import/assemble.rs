@@ -344,7 +344,7 @@ pub fn make_members(
         let domain = entry.domain.clone();
         let mut member = Member::new(rt, index, entry.uuid, domain, geometry, device, state);
         if !member.is_held() {
-            member.is_left_out();
+            member.set_unread();
         }
         member.super_copy.set(copy);
         member.stale_since.set(entry.stale_since);

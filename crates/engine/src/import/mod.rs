@@ -280,7 +280,7 @@ fn leave_out(
         let behind = *generation < root.generation;
         if behind && member.is_counted() {
             member.take_out(MemberState::Stale);
-            member.is_left_out();
+            member.set_unread();
             member.stale_since.set(0);
             spread.missing.push(*index);
         }

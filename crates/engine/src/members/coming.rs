@@ -85,7 +85,7 @@ impl Member {
     }
 
     /// The import does not read its slot table.
-    pub fn is_left_out(&self) {
+    pub fn set_unread(&self) {
         self.come_in(|c| c.unread = true);
     }
 
