@@ -408,7 +408,7 @@ impl Host {
         let wanted = kinds.iter().map(named).collect::<Result<Vec<_>, _>>()?;
         let member = self.member(name)?;
         let array = member.array.clone();
-        let idle = array.wait_settled(&wanted);
+        let idle = array.wait_idle(&wanted);
         let done = self
             .rt
             .timeout(seconds.min(LONGEST_WAIT) * SECOND, idle)

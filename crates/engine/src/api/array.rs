@@ -11,7 +11,7 @@ use ashlar_device::{DeviceRef, Fault};
 use ashlar_format::BLOCK;
 use ashlar_format::journal::Ring;
 use ashlar_format::superblock::MemberState;
-use ashlar_rt::{Buf, Nanos, Rt, SECOND, Sender};
+use ashlar_rt::{Buf, Rt, Sender};
 
 use crate::api::volume::Sizes;
 use crate::background::Background;
@@ -23,9 +23,6 @@ use crate::phases::PhaseTally;
 use crate::protocol::{HomeMessage, ShardMessage, ask};
 use crate::shard::start::limits;
 use crate::status::{Event, Work};
-
-/// Work that came to nothing is tried again a second after all rests, and is looked for twice a second.
-const TRIED_AGAIN: Nanos = 3 * SECOND;
 
 pub(crate) struct Inner {
     pub(crate) home: Rc<Home>,
@@ -369,16 +366,6 @@ impl Array {
                 .rt
                 .timeout(100 * ashlar_rt::MILLISECOND, home.core.progress.wait())
                 .await;
-        }
-    }
-
-    /// As [`Array::wait_idle`]. What came to nothing, as where a device was lost meanwhile, has been tried again since: so
-    /// [`Array::stuck`] is not the reason of a moment.
-    pub async fn wait_settled(&self, kinds: &[Work]) {
-        self.wait_idle(kinds).await;
-        if self.stuck(kinds).is_some() {
-            self.0.home.core.rt.sleep(TRIED_AGAIN).await;
-            self.wait_idle(kinds).await;
         }
     }
 
