@@ -471,12 +471,6 @@ pub enum Error {
          ARRAY DEV -f' takes it in again"
     )]
     Untrusted(u16),
-    /// What a device holds is of segments that the import has seen nothing of.
-    #[error(
-        "device {0} holds data of which no device was here when the array was imported without it; this version cannot take \
-         that in again, and would erase it: keep the device as it is, or give -f to give that data up"
-    )]
-    UnknownHere(u16),
     /// What a device holds is the last copy of something.
     #[error(
         "device {0} holds data, or may, that the devices in use cannot compute, and that would be given up if this were \

@@ -278,10 +278,10 @@ fn an_import_does_not_give_a_device_up_that_may_have_the_last_copy() {
     }
 }
 
-/// All devices that hold something were away at an import, which knows nothing of it then: when they come back they are not
-/// taken in for empty, and nothing takes their place.
+/// All devices of some segments were away at an import: what these hold counts again when they are back, and until then
+/// nothing takes their place.
 #[test]
-fn devices_of_which_an_import_saw_nothing_keep_what_they_hold() {
+fn devices_that_were_all_away_bring_back_what_they_hold() {
     let disks = devices(7, DISK);
     let kept = disks.clone();
     story(async move |rt| {
@@ -289,30 +289,39 @@ fn devices_of_which_an_import_saw_nothing_keep_what_they_hold() {
         array.merge().await.unwrap();
         array.export().await.unwrap();
     });
-    let kept = disks.clone();
-    story(async move |rt| {
-        let options = Import {
-            degraded: true,
-            ..Import::default()
-        };
-        let array = Array::import(&rt, without(&kept, &[0, 1, 6]), options)
-            .await
-            .unwrap();
-        array.add_hot_spare(kept[6].clone(), "").await.unwrap();
-        array.set("reconstruct.delay", "0").await.unwrap();
-        assert_eq!(array.hot_spares_due(), []);
-        for index in [0u16, 1] {
-            let disk = kept[usize::from(index)].clone();
-            let before = image(&disk);
-            let back = array.online(disk.clone(), false).await;
-            assert!(image(&disk) == before, "nothing is written");
-            assert!(matches!(back, Err(Error::UnknownHere(_))), "{back:?}");
-            let check = array.check_replacement(index, DISK, false);
-            assert!(matches!(check, Err(Error::LastCopy(_))), "{check:?}");
-        }
-        // The operator may give it up.
-        array.online(kept[0].clone(), true).await.unwrap();
-    });
+    for backs in [&[0usize][..], &[1], &[0, 1]] {
+        let kept = copies(&disks);
+        story(async move |rt| {
+            let options = Import {
+                degraded: true,
+                ..Import::default()
+            };
+            let away = without(&kept, &[0, 1, 6]);
+            let array = Array::import(&rt, away, options).await.unwrap();
+            let status = array.status().await;
+            assert_eq!(status.state, ArrayState::Failed);
+            assert!(status.unreadable_bytes > 0);
+            array.add_hot_spare(kept[6].clone(), "").await.unwrap();
+            array.set("reconstruct.delay", "0").await.unwrap();
+            assert_eq!(array.hot_spares_due(), []);
+            array.merge().await.unwrap();
+            for index in [0, 1] {
+                let check = array.check_replacement(index, DISK, false);
+                assert!(matches!(check, Err(Error::LastCopy(_))), "{check:?}");
+            }
+            for index in backs {
+                let back = array.online(kept[*index].clone(), false).await.unwrap();
+                assert!(back.kept > 0, "{back:?}");
+            }
+            let status = array.status().await;
+            assert_eq!(status.unreadable_bytes, 0);
+            read(&array, 1, "back").await;
+            array.wait_idle(&[]).await;
+            array.export().await.unwrap();
+            let array = import(&rt, &kept, &[]).await;
+            read(&array, 1, "imported").await;
+        });
+    }
 }
 
 /// A hot spare that has become smaller is let go: neither the import nor what follows writes behind its end.

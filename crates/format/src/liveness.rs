@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::bitmap::Bitmap;
+use crate::slot::SegmentKind;
 use crate::wire::{Reader, Writer};
 use crate::{BLOCK, BLOCK_U64, FormatError, SegmentGeometry};
 
@@ -126,6 +127,58 @@ pub struct RecordHeader {
     pub live: u32,
     /// The checkpoint that first said that it takes no more; 0 if none has.
     pub sealed_in: u64,
+    /// What the segment is; records of earlier programs do not say it.
+    pub form: Option<SegmentForm>,
+}
+
+/// What a segment is, for an import that finds none of its columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentForm {
+    /// Data strips a stripe.
+    pub k: u16,
+    /// Parity strips a stripe.
+    pub m: u16,
+    /// Erasure code.
+    pub code: u8,
+    /// What the segment holds.
+    pub kind: SegmentKind,
+    /// Blocks a strip.
+    pub strip_blocks: u32,
+}
+
+impl SegmentForm {
+    /// What stripes of the segment are like.
+    pub fn geometry(&self, slot_blocks: u32) -> SegmentGeometry {
+        SegmentGeometry {
+            k: self.k,
+            m: self.m,
+            strip_blocks: self.strip_blocks,
+            slot_blocks,
+        }
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.u16(self.k)
+            .u16(self.m)
+            .u8(self.code)
+            .u8(self.kind as u8)
+            .u32(self.strip_blocks);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Option<SegmentForm>, FormatError> {
+        let k = r.u16()?;
+        if k == 0 {
+            return Ok(None);
+        }
+        let (m, code) = (r.u16()?, r.u8()?);
+        Ok(Some(SegmentForm {
+            k,
+            m,
+            code,
+            kind: SegmentKind::from_byte(r.u8()?)?,
+            strip_blocks: r.u32()?,
+        }))
+    }
 }
 
 /// Writes the bytes of a record from byte `at` on, a multiple of 8, into `part`: of a large one a checkpoint writes the
@@ -137,6 +190,9 @@ pub fn encode_part(header: RecordHeader, live: &Bitmap, at: usize, part: &mut [u
         .u8(u8::from(header.sealed))
         .u32(header.live)
         .u64(header.sealed_in);
+    if let Some(form) = &header.form {
+        form.write(&mut w);
+    }
     let header = w.padded(HEADER_BYTES);
     let of_header = header.get(at..).unwrap_or(&[]);
     let (head, bitmap) = part.split_at_mut(of_header.len().min(part.len()));
@@ -144,24 +200,25 @@ pub fn encode_part(header: RecordHeader, live: &Bitmap, at: usize, part: &mut [u
     live.write_bytes(at.saturating_sub(HEADER_BYTES), bitmap);
 }
 
-/// Reads a record's header.
-pub fn decode_header(bytes: &[u8]) -> Result<RecordHeader, FormatError> {
+/// Reads a record's header; `None`: no segment has the record.
+///
+/// # Errors
+/// It makes no sense.
+pub fn decode_header(bytes: &[u8]) -> Result<Option<RecordHeader>, FormatError> {
     let mut r = Reader::new(bytes);
     let (segment, recorded, sealed, live) = (r.u64()?, r.u32()?, r.u8()? != 0, r.u32()?);
-    let sealed_in = r.u64()?;
-    Ok(RecordHeader {
+    if segment == 0 {
+        return Ok(None);
+    }
+    let header = RecordHeader {
         segment,
         recorded,
         sealed,
         live,
-        sealed_in,
-    })
-}
-
-/// Whether a record's bitmap has any bit set.
-pub fn holds_any(bytes: &[u8]) -> bool {
-    let bitmap = bytes.get(HEADER_BYTES..).unwrap_or(&[]);
-    bitmap.iter().any(|byte| *byte != 0)
+        sealed_in: r.u64()?,
+        form: SegmentForm::read(&mut r)?,
+    };
+    Ok(Some(header))
 }
 
 /// Reads a record's bitmap.
@@ -241,11 +298,18 @@ mod tests {
                 sealed: true,
                 live: live.count(),
                 sealed_in: 0x0708_090a_0b0c,
+                form: Some(SegmentForm {
+                    k,
+                    m: 1,
+                    code: 1,
+                    kind: SegmentKind::Data,
+                    strip_blocks: 2,
+                }),
             };
             let shape = RecordShape::new(slot_blocks, k);
             let mut whole = Writer::new();
             whole.u64(header.segment).u32(7).u8(1).u32(header.live);
-            whole.u64(header.sealed_in);
+            whole.u64(header.sealed_in).u16(k).u16(1).u8(1).u8(1).u32(2);
             let mut whole = whole.padded(shape.bytes());
             for block in live.iter() {
                 whole[HEADER_BYTES + block as usize / 8] |= 1 << (block % 8);
@@ -263,7 +327,7 @@ mod tests {
             }
             let read = decode_bitmap(geometry, &whole);
             assert!(
-                decode_header(&whole) == Ok(header)
+                decode_header(&whole) == Ok(Some(header))
                     && read == live
                     && read.last() == Some(blocks - 1)
             );

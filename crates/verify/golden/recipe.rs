@@ -43,6 +43,8 @@ pub struct Image {
     pub name: &'static str,
     /// Layout of the array.
     pub layout: &'static str,
+    /// Bytes of a strip.
+    pub strip: u32,
     /// Its devices.
     pub devices: usize,
     /// How it ends.
@@ -50,24 +52,34 @@ pub struct Image {
 }
 
 /// All images.
-pub const IMAGES: [Image; 3] = [
+pub const IMAGES: [Image; 4] = [
     Image {
         name: "exported",
         layout: "ec4+2",
+        strip: 8192,
         devices: 6,
         end: End::Exported,
     },
     Image {
         name: "crashed",
         layout: "ec2+1",
+        strip: 8192,
         devices: 4,
         end: End::Crashed,
     },
     Image {
         name: "rebuilt",
         layout: "ec3+2",
+        strip: 8192,
         devices: 7,
         end: End::Rebuilt,
+    },
+    Image {
+        name: "pairs",
+        layout: "raid10",
+        strip: 16384,
+        devices: 6,
+        end: End::Exported,
     },
 ];
 
@@ -191,7 +203,7 @@ async fn create(rt: &Rt, devices: Vec<DeviceRef>, image: Image) -> Array {
     let create = Create {
         name: "golden".into(),
         layout: image.layout.parse().unwrap(),
-        strip_bytes: Some(8192),
+        strip_bytes: Some(image.strip),
         slot_bytes: Some(64 << 10),
         spare: 0,
         domains: Vec::new(),
@@ -208,6 +220,11 @@ async fn create(rt: &Rt, devices: Vec<DeviceRef>, image: Image) -> Array {
         array.volume_create(name, options).await.unwrap();
     }
     array
+}
+
+/// Whether an image is kept already.
+pub fn is_kept(image: Image) -> bool {
+    file(image, 0).exists()
 }
 
 fn file(image: Image, device: usize) -> PathBuf {

@@ -92,7 +92,7 @@ impl Bits {
 }
 
 impl Segment {
-    fn new(number: u64, shape: Shape) -> Segment {
+    pub(crate) fn new(number: u64, shape: Shape) -> Segment {
         Segment {
             number,
             shape,

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::array::{Array, Bits, Record};
+use crate::array::{Array, Bits, Record, Segment};
 use crate::report::{At, Kind, Report};
+use crate::slots::Shape;
 use crate::wire::{BLOCK, Fields};
 
 /// Bytes of a record before its bits.
@@ -81,14 +82,30 @@ impl Array<'_> {
             if bits.count() != u64::from(count) {
                 report.find(Kind::RecordCount).segment(number);
             }
+            let _sealed_in = f.u64()?;
+            let shape = Shape::parse(&mut f, self.slot_blocks)?;
+            // Records of earlier programs say no shape.
+            let said = (shape.k > 0).then_some(shape);
+            if said.is_some_and(|shape| !shape.is_sound()) {
+                report.find(Kind::RecordShape).segment(number);
+                continue;
+            }
+            // The devices that hold a segment may all be away.
+            let all_here = self.members.here.len() == self.members.superblock.members.len();
+            if let Some(shape) = said.filter(|_| !all_here) {
+                let made = || Segment::new(number, shape);
+                self.segments.entry(number).or_insert_with(made);
+            }
             let Some(segment) = self.segments.get_mut(&number) else {
-                // One that holds nothing any more, and only waits to be freed, may lie on devices that are gone.
-                let all_here = self.members.here.len() == self.members.superblock.members.len();
+                // One that holds nothing any more, and only waits to be freed.
                 if bits.count() > 0 || all_here {
                     report.find(Kind::SegmentNowhere).segment(number);
                 }
                 continue;
             };
+            if said.is_some_and(|shape| shape != segment.shape) {
+                report.find(Kind::RecordShape).segment(number);
+            }
             let blocks = segment.shape.data_blocks();
             if bits.iter().any(|bit| bit >= blocks) || recorded > segment.shape.stripes() {
                 report.find(Kind::RecordBits).segment(number);

@@ -109,6 +109,8 @@ kinds! {
     SegmentNumber Structure "segment-number" "a segment has a number that is not assigned yet";
     /// Two records of liveness for one segment.
     RecordTwice Structure "record-twice" "liveness has two records of one segment";
+    /// A record's shape is none, or not that of its segment.
+    RecordShape Structure "record-shape" "a record of liveness gives its segment a shape that its slots do not have";
     /// A record's count is not that of its bits.
     RecordCount Structure "record-count" "a record of liveness counts other blocks than it marks";
     /// A record marks blocks that the segment does not have.

@@ -28,6 +28,18 @@ pub(crate) struct Shape {
 pub(crate) const METADATA: u8 = 2;
 
 impl Shape {
+    /// Reads the 10 bytes by which slot tables and liveness say it.
+    pub(crate) fn parse(f: &mut Fields<'_>, slot_blocks: u32) -> Option<Shape> {
+        Some(Shape {
+            k: f.u16()?,
+            m: f.u16()?,
+            code: f.u8()?,
+            kind: f.u8()?,
+            strip: f.u32()?,
+            slot: slot_blocks,
+        })
+    }
+
     pub(crate) fn is_sound(&self) -> bool {
         (1..=256).contains(&self.strip)
             && (8..=1 << 18).contains(&self.slot)
@@ -127,14 +139,7 @@ impl SlotEntry {
             return Some(None);
         }
         let (version, column) = (f.u32()?, f.u16()?);
-        let shape = Shape {
-            k: f.u16()?,
-            m: f.u16()?,
-            code: f.u8()?,
-            kind: f.u8()?,
-            strip: f.u32()?,
-            slot: slot_blocks,
-        };
+        let shape = Shape::parse(&mut f, slot_blocks)?;
         let plain = f.u64()? == 0; // no rotation of roles, no local groups
         let sound = plain
             && segment < 1 << 40

@@ -56,6 +56,22 @@ fn every_image_is_read_by_the_engine() {
     }
 }
 
+/// What all devices hold that are away, the verifier calls lost, and nothing else wrong.
+#[test]
+fn segments_whose_devices_are_all_away_are_known() {
+    let image = IMAGES.into_iter().find(|i| i.name == "pairs").unwrap();
+    let kept = recipe::kept(image);
+    let sources: Vec<&dyn Source> = kept.iter().skip(2).map(|b| b as &dyn Source).collect();
+    let report = verify(&sources);
+    let worse = report.totals.keys().map(|kind| kind.severity());
+    assert_eq!(worse.max(), Some(Severity::Lost), "{report}");
+    let structure = report
+        .totals
+        .keys()
+        .find(|k| k.severity() == Severity::Structure);
+    assert_eq!(structure, None, "{report}");
+}
+
 #[test]
 fn every_image_is_well_to_the_verifier() {
     for image in IMAGES {

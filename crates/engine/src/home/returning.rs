@@ -211,14 +211,6 @@ impl Home {
             }
             false => (Brought::none(arrival.geometry.table_pages()), Claims::new()),
         };
-        if !force
-            && brought
-                .entries
-                .iter()
-                .any(|(_, e)| self.is_unknown(e.segment))
-        {
-            return Err(Error::UnknownHere(index));
-        }
         let lacking = self.lacking(index, &brought, &claims);
         let loses = || match arrival.returns {
             true => self.is_any_lost(&lacking),
@@ -287,18 +279,9 @@ impl Home {
                 }
         };
         let lies = |s: &&Rc<Segment>| s.lies_on_any(&[index]) || unread && may_hold(s);
-        let unknown = || {
-            let unknown = self.core.bad.unknown.borrow();
-            unknown.iter().any(|number| self.is_unknown(*number))
-        };
         let segments = self.core.segments.borrow();
         let mut here = segments.values().filter(lies);
-        here.any(|s| self.is_lost(s)) || unread && unknown()
-    }
-
-    /// Whether this is a segment that holds data, and that no device which the import has read holds a column of.
-    fn is_unknown(&self, number: u64) -> bool {
-        self.core.bad.unknown.borrow().contains(&number) && self.core.segment(number).is_none()
+        here.any(|s| self.is_lost(s))
     }
 
     /// Which columns count that a member brings back.

@@ -216,7 +216,11 @@ pub(super) async fn load_tree(
     .await
 }
 
-/// Gives every segment that liveness names its record; whether each payload makes sense.
+/// Gives every segment that liveness names its record, and makes those that no table names, since every device is away
+/// that holds a column: what they hold counts again once enough of these are back.
+///
+/// # Errors
+/// A record makes no sense, or is of an earlier program and does not say what such a segment is.
 pub(super) fn take_liveness(
     core: &Core,
     payloads: &BTreeMap<u64, Vec<u8>>,
@@ -224,12 +228,23 @@ pub(super) fn take_liveness(
 ) -> Result<BTreeSet<u64>, FormatError> {
     let mut named = BTreeSet::new();
     for (record, bytes) in shape.split(payloads) {
-        let header = liveness::decode_header(&bytes)?;
-        let Some(segment) = core.segment(header.segment) else {
-            if liveness::holds_any(&bytes) {
-                core.bad.unknown.borrow_mut().insert(header.segment);
-            }
+        let Some(header) = liveness::decode_header(&bytes)? else {
             continue;
+        };
+        let segment = match core.segment(header.segment) {
+            Some(segment) => segment,
+            None => {
+                let form = header.form.ok_or(FormatError::Value)?;
+                let geometry = form.geometry(core.slot_blocks);
+                if !geometry.is_sound() {
+                    return Err(FormatError::Value);
+                }
+                let (number, columns) = (header.segment, vec![Column::MISSING; geometry.width()]);
+                let segment =
+                    Segment::create(number, form.kind, geometry, form.code, columns, u32::MAX);
+                core.add_segment(&segment);
+                segment
+            }
         };
         segment.record.set(record);
         segment.recorded.set(

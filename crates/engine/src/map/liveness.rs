@@ -9,7 +9,7 @@
 
 use std::cell::{RefCell, RefMut};
 
-use ashlar_format::liveness::{self, RecordHeader};
+use ashlar_format::liveness::{self, RecordHeader, SegmentForm};
 use ashlar_format::node::Place;
 use ashlar_format::{BLOCK, SegmentNumber};
 
@@ -38,6 +38,13 @@ fn encode_part(segment: &Segment, at: usize, part: &mut [u8]) {
         sealed: segment.is_closed(),
         live: live.count(),
         sealed_in: segment.sealed_in.get(),
+        form: Some(SegmentForm {
+            k: segment.geometry.k,
+            m: segment.geometry.m,
+            code: segment.code,
+            kind: segment.kind,
+            strip_blocks: segment.geometry.strip_blocks,
+        }),
     };
     liveness::encode_part(header, &live, at, part);
 }

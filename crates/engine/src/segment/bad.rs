@@ -50,8 +50,6 @@ pub struct Bad {
     pub found: Gate,
     /// Blocks of volumes: tree and address.
     pub lost: RefCell<BTreeSet<(u32, u64)>>,
-    /// Segments that hold data, and that no device which the import has read holds a column of.
-    pub unknown: RefCell<BTreeSet<SegmentNumber>>,
     /// What is lost is read again: how often that was asked for since the last time all was.
     pub again: Cell<u32>,
     /// The journal is short: leaves that cannot be read must let go of it.

@@ -163,6 +163,17 @@ fn a_segment_of_nobody_and_one_that_is_nowhere_are_found() {
 }
 
 #[test]
+fn a_record_that_gives_its_segment_another_shape_is_found() {
+    let segment = look(&small(), |_, nodes| mapped(nodes, 16).segment);
+    for (at, value) in [(25, 1u8), (27, 1), (29, 9), (30, 7), (31, 3)] {
+        let mut images = small();
+        change_record(&mut images, segment, |record| record[at] = value);
+        let report = images.verify();
+        assert_eq!(report.count_of(Kind::RecordShape), 1, "{at}: {report}");
+    }
+}
+
+#[test]
 fn two_owners_of_one_block_are_found() {
     let mut images = small();
     change_node(
