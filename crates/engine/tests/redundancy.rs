@@ -11,7 +11,7 @@ use ashlar_engine::status::ArrayState;
 use ashlar_engine::{Array, Create};
 use ashlar_rt::{Rt, SECOND};
 
-use common::room::{all_thick, assert_whole, far_apart, mostly_thick, put};
+use common::room::{all_thick, assert_whole, far_apart, mostly_thick, put, slow};
 use common::{BLOCK, check, devices, fill, pattern, refs, small, thin_volume, volume};
 
 const MIB: u64 = 1 << 20;
@@ -297,6 +297,48 @@ fn small_segments_give_back_columns_too() {
             array.fail(5, false).await.unwrap();
             fill(&v, size, BLOCK, 1, "one gone").await;
             check(&v, size, 1, "one gone").await;
+        });
+        rt.shutdown();
+    }
+}
+
+/// A second device is lost at many moments of the rebuild of the first: whoever waits for the rebuild does not hear that
+/// nothing more can be done, though a job that reads from it has just failed.
+#[test]
+fn a_second_loss_in_a_rebuild_does_not_end_the_wait() {
+    for moment in 0..40 {
+        let disks = devices(6, 16 * MIB);
+        let rt = Rt::simulated(moment);
+        let handle = rt.clone();
+        rt.block_on(async move {
+            // What is asked of device 3 ends after it is lost.
+            let delay = Delay {
+                read: SECOND / 4,
+                write: SECOND / 4,
+                ..Delay::default()
+            };
+            let mut refs = slow(&handle, &disks, SECOND / 1000);
+            refs[3] = DelayFilter::new(&handle, disks[3].clone() as DeviceRef, delay);
+            let create = Create {
+                domains: (0..6)
+                    .map(|device| format!("shelf {}", device / 2))
+                    .collect(),
+                ..small("ec2+1")
+            };
+            let array = Array::create(&handle, refs, create).await.unwrap();
+            let size = 6 * MIB;
+            array.volume_create("v", volume(size)).await.unwrap();
+            let v = array.volume("v").unwrap();
+            fill(&v, size, MIB, 1, "before").await;
+            v.flush().await.unwrap();
+            array.fail(2, false).await.unwrap();
+            handle.sleep(moment * SECOND / 50).await;
+            array.fail(3, false).await.unwrap();
+            array.wait_idle(&[Work::Rebuild]).await;
+            assert_eq!(array.stuck(&[Work::Rebuild]), None, "{moment}");
+            let state = array.status().await.state;
+            assert_eq!(state, ArrayState::Optimal, "{moment}");
+            check(&v, size, 1, "after").await;
         });
         rt.shutdown();
     }

@@ -41,10 +41,49 @@ const LOOK: Nanos = 500 * MILLISECOND;
 /// What came to nothing is tried again after such a time at most: a device may have read what it could not.
 const LONGEST_PAUSE: Nanos = 3600 * SECOND;
 
+/// What came to nothing, and when it is tried again.
+#[derive(Default)]
+struct Failed {
+    /// What the work depended on when it was looked at last.
+    seen: Option<((u64, u64, u64), u64)>,
+    /// Tries since that has changed.
+    tries: u32,
+    /// When it is tried next.
+    next: Option<Nanos>,
+}
+
+impl Failed {
+    /// At rest: tries it again when that is due. Whether it has been tried since something changed, or nothing failed: that
+    /// a device was lost in the middle of a job is no reason to say that nothing more can be done.
+    fn is_over(&mut self, background: &Background) -> bool {
+        let home = &background.home;
+        let seen = Some((home.seen().changes(), home.tasks.borrow().gains));
+        if self.seen != seen {
+            (self.seen, self.tries) = (seen, 0);
+        }
+        if !home.space.index().has_given_up() {
+            self.next = None;
+            return true;
+        }
+        let now = background.core.rt.now();
+        let pause = (SECOND << self.tries.min(12)).min(LONGEST_PAUSE);
+        // However often something changes, it is not put off.
+        let next = self.next.map_or(now + pause, |next| next.min(now + pause));
+        self.next = Some(next);
+        if now >= next {
+            home.try_again();
+            self.tries += 1;
+            self.next = None;
+            return false;
+        }
+        self.tries > 0
+    }
+}
+
 impl Background {
     pub(super) async fn work_forever(self: Rc<Self>) {
-        let (mut tried, mut pause, mut again) = (None, SECOND, 0);
-        let mut before = None;
+        let mut tried = None;
+        let mut failed = Failed::default();
         while !self.core.closed.get() {
             if !self.core.failing.is_empty() {
                 // No columns are missing yet of a device that is about to be taken out.
@@ -61,18 +100,9 @@ impl Background {
             let started = self.start_jobs();
             let merges = self.merge_if_due(started);
             let rests = !started && !merges && self.is_at_rest() && !self.ends_crowded().await;
+            let rests = rests && failed.is_over(&self);
             if rests {
                 self.home.rest(self.home.seen());
-                let now = (self.home.seen().changes(), self.home.tasks.borrow().gains);
-                if before.replace(now) != Some(now) {
-                    pause = SECOND;
-                    again = self.core.rt.now() + pause;
-                }
-                if self.home.space.index().has_given_up() && self.core.rt.now() >= again {
-                    self.home.try_again();
-                    pause = (2 * pause).min(LONGEST_PAUSE);
-                    again = self.core.rt.now() + pause;
-                }
             }
             self.show(rests);
             let asked = self.home.demand.clean_wanted();
