@@ -263,6 +263,25 @@ impl Store for EngineStore {
         Box::pin(async move { Ok(array.add(device, &domain).await?.index.into()) })
     }
 
+    fn replace_in_use(
+        &self,
+        old: u16,
+        device: DeviceRef,
+    ) -> StoreFuture<Result<(usize, bool), StoreError>> {
+        let array = self.0.clone();
+        Box::pin(async move {
+            match array.replace_in_use(old, device).await {
+                Ok(taken) => Ok((taken.index.into(), true)),
+                Err(Error::OldStays { index, .. }) => Ok((index.into(), false)),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    fn pause(&self, work: Work, paused: bool) -> Result<(), StoreError> {
+        Ok(self.0.pause(work, paused).map(drop)?)
+    }
+
     fn use_all_of(&self, device: u16) -> StoreFuture<Result<(), StoreError>> {
         let array = self.0.clone();
         Box::pin(async move { Ok(array.use_all_of(device).await.map(drop)?) })

@@ -1,6 +1,7 @@
 //! Devices come back while the array runs: those that answered nothing for a while, that were failed, or that were
 //! missing at an import; as they are, as an older image of themselves, or with another in their place. Others are taken
-//! out for good, new ones are added, also as hot spares, some grow, and some get another failure domain.
+//! out for good, new ones are added, also as hot spares or for one in use, some grow, and some get another failure domain.
+//! Rebuild and rebalance are paused and resumed, and spare space is set.
 //!
 //! Invariants:
 //! - Within the promises, a device that may hold wrong bytes that nobody noticed does not come back as it is.
@@ -11,6 +12,7 @@
 
 use std::rc::Rc;
 
+use ashlar_engine::Work;
 use ashlar_rt::{Rt, SECOND};
 
 use crate::config::Mode;
@@ -222,8 +224,9 @@ async fn leave_or_stay(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut 
     }
 }
 
-/// Adds a device that was never one of the array. Nothing happens to it until the array says that it is optimal.
-async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
+/// Adds a device that was never one of the array, perhaps in the place of `old`, which leaves. Nothing happens to either
+/// until the array says that it is optimal.
+async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>, old: Option<usize>) {
     let _turn = world.turn.lock().await;
     let index = store.next_device();
     let is_next = world.budget.borrow().unborn.contains(&index);
@@ -234,28 +237,86 @@ async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
     if !is_there(world, disk) {
         return;
     }
+    let domain = |device: usize| world.config.domains.get(device);
+    let sound = |old: &usize| {
+        let budget = world.budget.borrow();
+        let sound = !budget.damaged.contains(old) && !budget.gone.contains(old);
+        sound && world.config.groups == 1 && domain(*old) == domain(index)
+    };
+    let old = old.filter(sound);
     world.budget.borrow_mut().is_added(index);
-    let domain = world.config.domains.get(index);
-    let domain = domain.map_or(String::new(), |d| format!("d{d}"));
+    if let Some(old) = old {
+        world.budget.borrow_mut().gone.insert(old);
+        world.budget.borrow_mut().leaving.insert(old, false);
+    }
+    let label = domain(index).map_or(String::new(), |d| format!("d{d}"));
     let device = SimDevice::attach(rt, disk);
     world.trace.line(|| {
         let at = rt.now() / 1_000;
-        format!("{at:>9} us device {index} is added")
+        format!("{at:>9} us device {index} is added, in the place of {old:?}")
     });
-    let Some(added) = bounded(world, rt, "an addition", store.add(device, &domain)).await else {
+    let adding = async {
+        match old {
+            Some(old) => {
+                let number = u16::try_from(old).expect("few devices");
+                store.replace_in_use(number, device).await
+            }
+            None => Ok((store.add(device, &label).await?, false)),
+        }
+    };
+    let Some(added) = bounded(world, rt, "an addition", adding).await else {
         return;
     };
     world.trace.line(|| {
         let at = rt.now() / 1_000;
         format!("{at:>9} us device {index} was added: {added:?}")
     });
-    match added {
-        Ok(number) if number == index => {
-            world.budget.borrow_mut().was_added(index);
-            world.trace.mark("addition");
+    let leaves = matches!(added, Ok((_, true)));
+    if let Some(old) = old {
+        let mut budget = world.budget.borrow_mut();
+        match leaves {
+            true => drop(budget.leaving.insert(old, true)),
+            false => {
+                budget.gone.remove(&old);
+                budget.leaving.remove(&old);
+            }
         }
-        Ok(number) => world.fail(|| format!("device {index} was added as {number}")),
+    }
+    match added {
+        Ok((number, _)) if number == index => {
+            world.budget.borrow_mut().was_added(index);
+            world.trace.mark(match (old, leaves) {
+                (None, _) => "addition",
+                (Some(_), true) => "replacement of a device in use",
+                (Some(_), false) => "replacement of a device in use: it stays",
+            });
+        }
+        Ok((number, _)) => world.fail(|| format!("device {index} was added as {number}")),
         Err(_) => world.trace.mark("addition: refused"),
+    }
+}
+
+/// Rebuild or rebalance is paused or resumed, or spare space is set.
+async fn steer(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
+    let work = rng.pick(&[Work::Rebuild, Work::Rebalance]);
+    match rng.below(5) {
+        0..3 => {
+            let paused = rng.chance(60);
+            let changed = store.pause(work, paused);
+            world
+                .trace
+                .line(|| format!("{work:?} paused {paused}: {changed:?}"));
+            world.trace.mark("work is paused or resumed");
+        }
+        _ => {
+            let spare = rng.pick(&["0", "1", "2"]);
+            let set = bounded(world, rt, "spare space", store.set(None, "spare", spare)).await;
+            world.trace.line(|| format!("spare {spare}: {set:?}"));
+            world.trace.mark(match set {
+                Some(Ok(())) => "spare space: set",
+                _ => "spare space: refused",
+            });
+        }
     }
 }
 
@@ -309,6 +370,7 @@ async fn relabel(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
 /// Devices come back at random moments until the session ends; some are taken out for that.
 pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
     let (mut sizes, mut labels) = (rng.clone().fork(11), rng.clone().fork(12));
+    let mut tasks = rng.clone().fork(13);
     for _ in 0..rng.range(1, 4) {
         let leaving = if rng.chance(60) { world.victim() } else { None };
         let copied = leaving.filter(|_| rng.chance(60));
@@ -331,13 +393,18 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
             leave_or_stay(&world, &rt, &store, &mut rng).await;
         }
         if world.config.more > 0 && rng.chance(50) {
-            add(&world, &rt, &store).await;
+            let old = tasks.index(world.config.devices);
+            let old = tasks.chance(40).then_some(old);
+            add(&world, &rt, &store, old).await;
         }
         if sizes.chance(30) {
             grow(&world, &rt, &store, &mut sizes).await;
         }
         if labels.chance(30) {
             relabel(&world, &rt, &store, &mut labels).await;
+        }
+        if tasks.chance(40) {
+            steer(&world, &rt, &store, &mut tasks).await;
         }
     }
 }
@@ -347,6 +414,12 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
 pub async fn at_rest(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
     if !may_return(world, store) {
         return;
+    }
+    for work in [Work::Rebuild, Work::Rebalance] {
+        let resumed = store.pause(work, false);
+        world
+            .trace
+            .line(|| format!("{work:?} resumed: {resumed:?}"));
     }
     let mut rng = world.chance.returns.borrow_mut().fork(7);
     let delay = rng.pick(&["0s", "10s", "10m"]);

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use ashlar_device::DeviceRef;
+use ashlar_engine::Work;
 use ashlar_rt::{Buf, Rt, Slice};
 
 use crate::config::{Config, VolumeConfig};
@@ -175,6 +176,18 @@ pub trait Store {
     /// Adds a device, in this failure domain; its number.
     fn add(&self, _device: DeviceRef, _domain: &str) -> StoreFuture<Result<usize, StoreError>> {
         Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// Adds a device in the place of one in use, which leaves; its number, and whether the other leaves indeed.
+    fn replace_in_use(
+        &self,
+        _old: u16,
+        _device: DeviceRef,
+    ) -> StoreFuture<Result<(usize, bool), StoreError>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+    /// Pauses work, or resumes it.
+    fn pause(&self, _work: Work, _paused: bool) -> Result<(), StoreError> {
+        Err(StoreError::Unsupported)
     }
     /// Uses all of a device that has grown.
     fn use_all_of(&self, _device: u16) -> StoreFuture<Result<(), StoreError>> {
