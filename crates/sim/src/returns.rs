@@ -296,17 +296,22 @@ async fn add(world: &World, rt: &Rt, store: &Rc<dyn Store>, old: Option<usize>) 
     }
 }
 
-/// Rebuild or rebalance is paused or resumed, or spare space is set.
+/// Rebuild or rebalance is paused for a while, or spare space is set.
 async fn steer(world: &World, rt: &Rt, store: &Rc<dyn Store>, rng: &mut Rng) {
     let work = rng.pick(&[Work::Rebuild, Work::Rebalance]);
     match rng.below(5) {
         0..3 => {
-            let paused = rng.chance(60);
-            let changed = store.pause(work, paused);
+            let paused = store.pause(work, true);
             world
                 .trace
-                .line(|| format!("{work:?} paused {paused}: {changed:?}"));
-            world.trace.mark("work is paused or resumed");
+                .line(|| format!("{work:?} is paused: {paused:?}"));
+            let bits = rng.range(10, 28);
+            rt.sleep(rng.below(1 << bits)).await;
+            let resumed = store.pause(work, false);
+            world
+                .trace
+                .line(|| format!("{work:?} is resumed: {resumed:?}"));
+            world.trace.mark("work is paused, and resumed");
         }
         _ => {
             let spare = rng.pick(&["0", "1", "2"]);
@@ -414,12 +419,6 @@ pub async fn run(world: Rc<World>, rt: Rt, store: Rc<dyn Store>, mut rng: Rng) {
 pub async fn at_rest(world: &World, rt: &Rt, store: &Rc<dyn Store>) {
     if !may_return(world, store) {
         return;
-    }
-    for work in [Work::Rebuild, Work::Rebalance] {
-        let resumed = store.pause(work, false);
-        world
-            .trace
-            .line(|| format!("{work:?} resumed: {resumed:?}"));
     }
     let mut rng = world.chance.returns.borrow_mut().fork(7);
     let delay = rng.pick(&["0s", "10s", "10m"]);
