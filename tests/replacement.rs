@@ -80,6 +80,18 @@ fn a_device_in_use_is_replaced_while_the_array_serves() {
     daemon.ok(&line.collect::<Vec<_>>());
 }
 
+/// A volume has all the space, as `create` makes it: a device of the same size is large enough, again and again.
+#[test]
+fn a_device_of_the_same_size_is_large_enough_where_volumes_have_all_space() {
+    let daemon = Daemon::start("replacement-full");
+    daemon.create("t", "ec2+2", 4, "64M", &[]);
+    for index in 0..4 {
+        let new = daemon.blank(&format!("new-{index}.img"), 64 * MIB);
+        daemon.ok(&["replace", "t", &index.to_string(), &new, "-w"]);
+    }
+    assert_eq!(daemon.status("t")["devices_total"], 4);
+}
+
 #[test]
 fn what_cannot_take_the_place_is_refused_in_one_line() {
     let daemon = Daemon::start("replacement-refused");

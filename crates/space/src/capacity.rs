@@ -114,7 +114,9 @@ const FAN_OUT: f64 = 32.0;
 #[must_use]
 pub fn step_nodes(topology: &Topology, slot_blocks: u32, catalog: u32) -> u32 {
     let shape = topology.shape();
-    let slots: f64 = topology.members().iter().map(|m| f64::from(m.slots)).sum();
+    // No segment lies on a device of no group: one that was removed, or a hot spare.
+    let devices = shape.groups.iter().flatten();
+    let slots: f64 = devices.map(|d| f64::from(topology.slots(*d))).sum();
     let segments = slots / f64::from(shape.m + 1);
     let records = RecordShape::new(slot_blocks, shape.k).leaves_per_record() * segments;
     let records = records.ceil().min(2.0 * LEAF_BLOCKS);
@@ -220,4 +222,28 @@ fn segments_of(topology: &Topology, geometry: &Geometry, plan: &Plan, nodes: boo
         (0..groups).all(holds)
     });
     part(together)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::domains::Domains;
+    use crate::topology::Member;
+
+    /// Devices that were removed take nothing from what is left: one of the same size takes the place of another.
+    #[test]
+    fn devices_of_no_group_count_in_no_step() {
+        let layout: ashlar_layout::Layout = "ec2+2".parse().unwrap();
+        let shape = layout.resolve_with_spare(4, 0).unwrap();
+        let all = Topology::new(vec![Member::in_use(900); 4], shape, Domains::default());
+        let steps = |all: &Topology| step_nodes(all, 16, 10);
+        let mut now = all.clone();
+        for old in 0..4 {
+            now = now.and(900, Some(0), None).without(old);
+            assert_eq!(steps(&now), steps(&all), "{old}");
+        }
+        assert!(steps(&all.and(900, Some(0), None)) > steps(&all));
+    }
 }
