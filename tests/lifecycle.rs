@@ -387,7 +387,7 @@ fn an_array_that_lost_every_device_is_exported_and_imported_again() {
         return; // it mounts
     }
     let mut daemon = Daemon::start("halted");
-    let at = daemon.mount_memory("gone");
+    let at = daemon.mount_memory("gone", 256);
     let (vanishing, kept) = (daemon.text("gone"), daemon.text("kept"));
     let attach = format!("nbd=unix:{}", daemon.text("nbd.sock"));
     let line = format!(
@@ -427,7 +427,7 @@ fn an_array_that_lost_every_device_is_exported_and_imported_again() {
 /// a change of the array, wait for it in the background.
 fn waiting(name: &str) -> (Daemon, std::thread::JoinHandle<usize>, std::process::Child) {
     let mut daemon = Daemon::start(name);
-    let at = daemon.mount_memory("gone");
+    let at = daemon.mount_memory("gone", 256);
     let attach = format!("nbd=unix:{}", daemon.text("nbd.sock"));
     let line = format!(
         "create t --layout raid1 --file-size 64M --volume v --attach {attach} 0.img gone/1.img gone/2.img"

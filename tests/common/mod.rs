@@ -357,13 +357,20 @@ impl Daemon {
     }
 
     /// A disk of its own for files that are to vanish: see [`Daemon::lose`].
-    pub fn mount_memory(&mut self, name: &str) -> PathBuf {
+    pub fn mount_memory(&mut self, name: &str, mib: u64) -> PathBuf {
         let at = self.path(name);
         std::fs::create_dir_all(&at).unwrap();
         let place = at.to_str().unwrap();
         tool(
             "mount",
-            &["-t", "tmpfs", "-o", "size=256M", "ashlar-test", place],
+            &[
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("size={mib}M"),
+                "ashlar-test",
+                place,
+            ],
         );
         self.mounts.push(at.clone());
         at
@@ -372,15 +379,36 @@ impl Daemon {
     /// Takes all files at `at`, made by [`Daemon::mount_memory`], away at one moment: nothing can be
     /// read from them any more, nor written to them.
     pub fn lose(&self, at: &Path) {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        self.take_away(at, |_| {});
+    }
+
+    /// As [`Daemon::lose`], but what they held at that moment goes to the folder `kept`.
+    pub fn pull(&self, at: &Path, kept: &Path) {
+        self.take_away(at, |file| {
+            std::fs::copy(file, kept.join(file.file_name().unwrap())).unwrap();
+        });
+    }
+
+    /// Undoes [`Daemon::pull`].
+    pub fn put_back(at: &Path, kept: &Path) {
+        std::fs::remove_file(at.join("filler")).unwrap();
+        for file in std::fs::read_dir(kept).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), at.join(file.file_name())).unwrap();
+        }
+    }
+
+    fn take_away(&self, at: &Path, before: impl Fn(&Path)) {
+        self.signal(rustix::process::Signal::STOP);
         for file in std::fs::read_dir(at).unwrap() {
-            let file = File::options().write(true).open(file.unwrap().path());
+            let path = file.unwrap().path();
+            before(&path);
+            let file = File::options().write(true).open(path);
             file.unwrap().set_len(0).unwrap();
         }
         let mut filler = File::create(at.join("filler")).unwrap();
         while std::io::Write::write_all(&mut filler, &[0; 4096]).is_ok() {}
-        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        self.signal(rustix::process::Signal::CONT);
     }
 
     /// Undoes [`Daemon::mount`].

@@ -31,7 +31,7 @@ usage: cargo xtask test [STEP...]
        cargo xtask golden make | unpack NAME FOLDER | expected
        cargo xtask package
        cargo xtask papers [PAPER... | all]
-       cargo xtask soak [day | upgrade [COMMIT]]
+       cargo xtask soak [day | devices | upgrade [COMMIT]]
        cargo xtask trial [SUITE...]
 
 steps: packages tidy arrows format clippy doc unit sim end-to-end cases demo   (default: all, in this order)

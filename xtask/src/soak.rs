@@ -1,4 +1,4 @@
-//! `cargo xtask soak [day|upgrade]`: what takes too long for every run, on the release build; what came of it is kept in
+//! `cargo xtask soak [day|devices|upgrade]`: what takes too long for every run, on the release build; what came of it is kept in
 //! `docs/soak`.
 //!
 //! **Invariants**: a result is kept only where everything passed; it names the commit and nothing of the machine but its
@@ -16,7 +16,7 @@ use crate::trial;
 const EARLIER: &str = "d8f677b";
 
 /// The soaks there are.
-const SOAKS: [(&str, Soak); 2] = [("day", day), ("upgrade", upgrade)];
+const SOAKS: [(&str, Soak); 3] = [("day", day), ("devices", devices), ("upgrade", upgrade)];
 
 /// From what was typed behind its name to the lines of its result.
 type Soak = fn(&[String]) -> Result<Vec<String>, String>;
@@ -30,7 +30,7 @@ pub(crate) fn run(words: &[String]) -> Option<ExitCode> {
     if let Some(name) = wanted
         && !SOAKS.iter().any(|(known, _)| *known == name)
     {
-        eprintln!("no soak {name}: there are day and upgrade");
+        eprintln!("no soak {name}: there are day, devices and upgrade");
         return None;
     }
     let mut failed = false;
@@ -49,15 +49,26 @@ pub(crate) fn run(words: &[String]) -> Option<ExitCode> {
 
 /// A day in minutes: `tests/soak.rs`, whole.
 fn day(_: &[String]) -> Result<Vec<String>, String> {
+    test("soak", ("ASHLAR_SOAK_PART", "1"), "a day, 1/1 of it")
+}
+
+/// Devices that come and go: `tests/soak_devices.rs`, whole.
+fn devices(_: &[String]) -> Result<Vec<String>, String> {
+    let whole = ("ASHLAR_SOAK_WHOLE", "1");
+    test("soak_devices", whole, "devices that come and go")
+}
+
+/// Runs a test whole, as the variable has it; what it printed from the line that has these words on.
+fn test(name: &str, (variable, value): (&str, &str), words: &str) -> Result<Vec<String>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
         .current_dir(root())
-        .args(["test", "--release", "-p", "ashlar", "--test", "soak", "--"])
+        .args(["test", "--release", "--test", name, "--"])
         .arg("--nocapture")
-        .env("ASHLAR_SOAK_PART", "1");
+        .env(variable, value);
     let lines = shown(&mut command)?;
-    let from = lines.iter().position(|l| l.contains("a day, 1/1 of it"));
+    let from = lines.iter().position(|l| l.contains(words));
     let from = from.ok_or("the test printed no result")?;
     let result = lines[from..].iter().take_while(|l| !l.starts_with("test "));
     Ok(result.cloned().collect())
