@@ -76,7 +76,8 @@ impl Driver<'_> {
         if budget.leaving.keys().any(stays) {
             return None;
         }
-        let used = |d: &usize| !budget.gone.contains(d) && !budget.absent.contains(d);
+        let not_used = [&budget.gone, &budget.absent, &budget.unborn];
+        let used = |d: &usize| !not_used.iter().any(|devices| devices.contains(d));
         let mut present: Vec<usize> = (0..config.devices).filter(used).collect();
         let group = rng.index(config.groups);
         let of_group = rng.shuffled(config.devices).into_iter();
