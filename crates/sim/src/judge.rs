@@ -137,7 +137,10 @@ impl Driver<'_> {
             for device in self.rng.shuffled(config.devices) {
                 let known = budget.damaged.contains(&device);
                 let room = room_for(config, &budget, device);
-                if !budget.gone.contains(&device) && (known || room) {
+                // One that is just being added may count already: it is as sound as the others.
+                let not_lost = [&budget.gone, &budget.unborn];
+                let counts = !not_lost.iter().any(|devices| devices.contains(&device));
+                if counts && (known || room) {
                     budget.damaged.insert(device);
                     budget.absent.insert(device);
                     self.world.trace.mark("redundancy tried without a device");
