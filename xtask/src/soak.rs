@@ -1,5 +1,5 @@
-//! `cargo xtask soak [day|devices|upgrade]`: what takes too long for every run, on the release build; what came of it is kept in
-//! `docs/soak`.
+//! `cargo xtask soak [day|devices|upgrade]`: what takes too long for every run, on the release build; what came of it is
+//! kept in `docs/soak`.
 //!
 //! **Invariants**: a result is kept only where everything passed; it names the commit and nothing of the machine but its
 //! kernel and processors.

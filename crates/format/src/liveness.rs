@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::bitmap::Bitmap;
-use crate::slot::SegmentKind;
+use crate::slot::SegmentForm;
 use crate::wire::{Reader, Writer};
 use crate::{BLOCK, BLOCK_U64, FormatError, SegmentGeometry};
 
@@ -127,58 +127,8 @@ pub struct RecordHeader {
     pub live: u32,
     /// The checkpoint that first said that it takes no more; 0 if none has.
     pub sealed_in: u64,
-    /// What the segment is; records of earlier programs do not say it.
+    /// What the segment is, for an import that finds none of its columns; records of earlier programs do not say it.
     pub form: Option<SegmentForm>,
-}
-
-/// What a segment is, for an import that finds none of its columns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SegmentForm {
-    /// Data strips a stripe.
-    pub k: u16,
-    /// Parity strips a stripe.
-    pub m: u16,
-    /// Erasure code.
-    pub code: u8,
-    /// What the segment holds.
-    pub kind: SegmentKind,
-    /// Blocks a strip.
-    pub strip_blocks: u32,
-}
-
-impl SegmentForm {
-    /// What stripes of the segment are like.
-    pub fn geometry(&self, slot_blocks: u32) -> SegmentGeometry {
-        SegmentGeometry {
-            k: self.k,
-            m: self.m,
-            strip_blocks: self.strip_blocks,
-            slot_blocks,
-        }
-    }
-
-    fn write(&self, w: &mut Writer) {
-        w.u16(self.k)
-            .u16(self.m)
-            .u8(self.code)
-            .u8(self.kind as u8)
-            .u32(self.strip_blocks);
-    }
-
-    fn read(r: &mut Reader<'_>) -> Result<Option<SegmentForm>, FormatError> {
-        let k = r.u16()?;
-        if k == 0 {
-            return Ok(None);
-        }
-        let (m, code) = (r.u16()?, r.u8()?);
-        Ok(Some(SegmentForm {
-            k,
-            m,
-            code,
-            kind: SegmentKind::from_byte(r.u8()?)?,
-            strip_blocks: r.u32()?,
-        }))
-    }
 }
 
 /// Writes the bytes of a record from byte `at` on, a multiple of 8, into `part`: of a large one a checkpoint writes the
@@ -216,9 +166,17 @@ pub fn decode_header(bytes: &[u8]) -> Result<Option<RecordHeader>, FormatError> 
         sealed,
         live,
         sealed_in: r.u64()?,
-        form: SegmentForm::read(&mut r)?,
+        form: read_form(r.bytes(SegmentForm::BYTES)?)?,
     };
     Ok(Some(header))
+}
+
+/// Zeros say nothing.
+fn read_form(bytes: &[u8]) -> Result<Option<SegmentForm>, FormatError> {
+    match bytes {
+        [0, 0, ..] => Ok(None), // K is never 0
+        said => SegmentForm::read(&mut Reader::new(said)).map(Some),
+    }
 }
 
 /// Reads a record's bitmap.
@@ -232,6 +190,7 @@ pub fn decode_bitmap(geometry: SegmentGeometry, bytes: &[u8]) -> Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slot::SegmentKind;
 
     /// Records of every size find their bytes again, and only their own.
     #[test]

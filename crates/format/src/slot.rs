@@ -31,6 +31,54 @@ impl SegmentKind {
     }
 }
 
+/// What a segment is, as slot tables and liveness say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentForm {
+    /// Data strips a stripe.
+    pub k: u16,
+    /// Parity strips a stripe.
+    pub m: u16,
+    /// Erasure code.
+    pub code: u8,
+    /// What the segment holds.
+    pub kind: SegmentKind,
+    /// Blocks a strip.
+    pub strip_blocks: u32,
+}
+
+impl SegmentForm {
+    /// Bytes that it takes.
+    pub const BYTES: usize = 10;
+
+    /// What stripes of the segment are like.
+    pub fn geometry(&self, slot_blocks: u32) -> SegmentGeometry {
+        SegmentGeometry {
+            k: self.k,
+            m: self.m,
+            strip_blocks: self.strip_blocks,
+            slot_blocks,
+        }
+    }
+
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.u16(self.k)
+            .u16(self.m)
+            .u8(self.code)
+            .u8(self.kind as u8)
+            .u32(self.strip_blocks);
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<SegmentForm, FormatError> {
+        Ok(SegmentForm {
+            k: r.u16()?,
+            m: r.u16()?,
+            code: r.u8()?,
+            kind: SegmentKind::from_byte(r.u8()?)?,
+            strip_blocks: r.u32()?,
+        })
+    }
+}
+
 /// What a slot holds: one column of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotEntry {
@@ -58,14 +106,9 @@ impl SlotEntry {
             w.bytes(&[0; 32]);
             return;
         };
-        w.u64(e.segment)
-            .u32(e.version)
-            .u16(e.column)
-            .u16(e.k)
-            .u16(e.m)
-            .u8(e.code)
-            .u8(e.kind as u8);
-        w.u32(e.strip_blocks).bytes(&[0; 8]);
+        w.u64(e.segment).u32(e.version).u16(e.column);
+        e.form().write(w);
+        w.bytes(&[0; 8]);
     }
 
     fn read(r: &mut Reader<'_>, slot_blocks: u32) -> Result<Option<SlotEntry>, FormatError> {
@@ -74,8 +117,14 @@ impl SlotEntry {
         if segment == 0 {
             return Ok(None);
         }
-        let (version, column, k, m, code) = (r.u32()?, r.u16()?, r.u16()?, r.u16()?, r.u8()?);
-        let kind = SegmentKind::from_byte(r.u8()?)?;
+        let (version, column) = (r.u32()?, r.u16()?);
+        let SegmentForm {
+            k,
+            m,
+            code,
+            kind,
+            strip_blocks,
+        } = SegmentForm::read(&mut r)?;
         let entry = SlotEntry {
             segment,
             column,
@@ -84,7 +133,7 @@ impl SlotEntry {
             m,
             code,
             kind,
-            strip_blocks: r.u32()?,
+            strip_blocks,
         };
         if r.u64()? != 0 {
             return Err(FormatError::Value); // roles that rotate, local groups: features that are not known here
@@ -98,14 +147,20 @@ impl SlotEntry {
         }
     }
 
-    /// The geometry of the segment it belongs to.
-    pub fn geometry(&self, slot_blocks: u32) -> SegmentGeometry {
-        SegmentGeometry {
+    /// What the segment is.
+    pub fn form(&self) -> SegmentForm {
+        SegmentForm {
             k: self.k,
             m: self.m,
+            code: self.code,
+            kind: self.kind,
             strip_blocks: self.strip_blocks,
-            slot_blocks,
         }
+    }
+
+    /// The geometry of the segment it belongs to.
+    pub fn geometry(&self, slot_blocks: u32) -> SegmentGeometry {
+        self.form().geometry(slot_blocks)
     }
 }
 

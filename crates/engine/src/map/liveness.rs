@@ -9,8 +9,9 @@
 
 use std::cell::{RefCell, RefMut};
 
-use ashlar_format::liveness::{self, RecordHeader, SegmentForm};
+use ashlar_format::liveness::{self, RecordHeader};
 use ashlar_format::node::Place;
+use ashlar_format::slot::SegmentForm;
 use ashlar_format::{BLOCK, SegmentNumber};
 
 use crate::map::records::Records;
